@@ -1,0 +1,93 @@
+"""Real accelerators: CUDA (and ROCm, which torch calls cuda), and any other that torch.accelerator knows."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from pytest_amp.devices.base import DeviceKind
+
+if TYPE_CHECKING:
+    import torch
+
+
+class AcceleratorDevice:
+    """An accelerator reached through torch's device-agnostic API: xpu, mps, mtia, a PrivateUse1 back end."""
+
+    kind = DeviceKind.ACCELERATOR
+
+    def __init__(self, device_type: str, index: int | None = None) -> None:
+        """``index`` is None for the current device of ``device_type``."""
+        self.type = self.key = device_type
+        self.index = index
+        self.name = device_type if index is None else f"{device_type}:{index}"
+
+    @property
+    def torch_device(self) -> torch.device:
+        """``torch.device(type)``, with the index if one was named."""
+        import torch
+
+        return torch.device(self.name)
+
+    @contextlib.contextmanager
+    def autocast(
+        self, dtype: torch.dtype, *, enabled: bool = True, cache_enabled: bool = True
+    ) -> Iterator[None]:
+        """``torch.autocast(type, dtype)``."""
+        import torch
+
+        with torch.autocast(self.type, dtype, enabled=enabled, cache_enabled=cache_enabled):
+            yield
+
+    @contextlib.contextmanager
+    def tensors(self) -> Iterator[None]:
+        """Tensors on an accelerator need no scope."""
+        yield
+
+    def synchronize(self) -> None:
+        """``torch.accelerator.synchronize``, so that errors of earlier kernels surface here."""
+        import torch
+
+        torch.accelerator.synchronize(self.torch_device)
+
+    def describe(self) -> str:
+        """The device type; torch.accelerator has no name of the card."""
+        return self.name
+
+    def provenance(self) -> dict[str, str]:
+        """The device's name as the back end tells it."""
+        return {"accelerator": self.describe()}
+
+
+class CudaDevice(AcceleratorDevice):
+    """An NVIDIA GPU, or an AMD one under ROCm."""
+
+    def __init__(self, index: int | None = None) -> None:
+        """``index`` counts in the process's visible devices."""
+        super().__init__("cuda", index)
+
+    def synchronize(self) -> None:
+        """``torch.cuda.synchronize``."""
+        import torch
+
+        torch.cuda.synchronize(self.torch_device)
+
+    def describe(self) -> str:
+        """The card's name as the driver tells it."""
+        import torch
+
+        return torch.cuda.get_device_name(self.torch_device)
+
+    def provenance(self) -> dict[str, str]:
+        """Card, compute capability, CUDA or ROCm, cuDNN."""
+        import torch
+
+        major, minor = torch.cuda.get_device_capability(self.torch_device)
+        return {
+            "gpu": self.describe(),
+            "compute_capability": f"{major}.{minor}",
+            "cuda": str(torch.version.cuda),
+            "hip": str(torch.version.hip),
+            "cudnn": str(torch.backends.cudnn.version()),
+        }

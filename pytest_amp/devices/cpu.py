@@ -1,0 +1,61 @@
+"""The CPU."""
+
+from __future__ import annotations
+
+import contextlib
+import platform
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from pytest_amp.devices.base import DeviceKind
+
+if TYPE_CHECKING:
+    import torch
+
+
+class CpuDevice:
+    """The CPU, which every machine has."""
+
+    name = type = key = "cpu"
+    kind = DeviceKind.CPU
+
+    @property
+    def torch_device(self) -> torch.device:
+        """``torch.device("cpu")``."""
+        import torch
+
+        return torch.device("cpu")
+
+    @contextlib.contextmanager
+    def autocast(
+        self, dtype: torch.dtype, *, enabled: bool = True, cache_enabled: bool = True
+    ) -> Iterator[None]:
+        """``torch.autocast("cpu", dtype)``."""
+        import torch
+
+        with torch.autocast("cpu", dtype, enabled=enabled, cache_enabled=cache_enabled):
+            yield
+
+    @contextlib.contextmanager
+    def tensors(self) -> Iterator[None]:
+        """Tensors on the CPU need no scope."""
+        yield
+
+    def synchronize(self) -> None:
+        """The CPU has no queue to wait for."""
+
+    def describe(self) -> str:
+        """Architecture and the vector extension that torch's kernels use."""
+        import torch
+
+        return f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}"
+
+    def provenance(self) -> dict[str, str]:
+        """Bits of CPU results depend on the vector extension and on oneDNN."""
+        import torch
+
+        return {
+            "machine": platform.machine(),
+            "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+            "mkldnn": str(torch.backends.mkldnn.is_available()),
+        }

@@ -1,0 +1,81 @@
+"""Fake devices: another back end's autocast rules, with no hardware and no special build.
+
+``torch.autocast("cuda")`` switches itself off where there is no CUDA, but the state beneath it does
+not check, and the AutocastCUDA kernels are in every build: with that state set and under fake
+tensors, operators dispatch just as they do on the device. Values do not exist here; only rules do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from pytest_amp import torch_private
+from pytest_amp.devices.base import DeviceKind
+
+if TYPE_CHECKING:
+    import torch
+
+
+class FakeDevice:
+    """The rules of ``device_type``, read under fake tensors."""
+
+    kind = DeviceKind.FAKE
+
+    def __init__(self, device_type: str) -> None:
+        """``device_type`` is torch's: cuda, xpu, mps or mtia."""
+        self.type = device_type
+        self.name = f"fake:{device_type}"
+        self.key = f"fake-{device_type}"
+
+    @property
+    def torch_device(self) -> torch.device:
+        """The device that fake tensors carry."""
+        import torch
+
+        return torch.device(self.type)
+
+    @contextlib.contextmanager
+    def autocast(
+        self, dtype: torch.dtype, *, enabled: bool = True, cache_enabled: bool = True
+    ) -> Iterator[None]:
+        """What ``torch.autocast.__enter__`` sets, without its question whether the device is there."""
+        import torch
+
+        before = (
+            torch.is_autocast_enabled(self.type),
+            torch.get_autocast_dtype(self.type),
+            torch.is_autocast_cache_enabled(),
+        )
+        torch.set_autocast_enabled(self.type, enabled)
+        torch.set_autocast_dtype(self.type, dtype)
+        torch.set_autocast_cache_enabled(cache_enabled)
+        torch.autocast_increment_nesting()
+        try:
+            yield
+        finally:
+            if torch.autocast_decrement_nesting() == 0:
+                torch.clear_autocast_cache()
+            torch.set_autocast_enabled(self.type, before[0])
+            torch.set_autocast_dtype(self.type, before[1])
+            torch.set_autocast_cache_enabled(before[2])
+
+    @contextlib.contextmanager
+    def tensors(self) -> Iterator[None]:
+        """Fake tensors without gradients: one that requires grad aborts the process on a CPU-only build."""
+        import torch
+
+        with torch_private.fake_tensor_mode(), torch.no_grad():
+            yield
+
+    def synchronize(self) -> None:
+        """Nothing runs on a fake device."""
+
+    def describe(self) -> str:
+        """That there is no hardware."""
+        return f"fake tensors, {self.type} rules"
+
+    def provenance(self) -> dict[str, str]:
+        """Rules under fake tensors depend on torch alone."""
+        return {}

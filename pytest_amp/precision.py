@@ -1,0 +1,89 @@
+"""Number formats in which arithmetic is done, and the names by which they are asked for.
+
+Pure data: torch is imported only when a dtype is asked for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True)
+class Precision:
+    """How arithmetic is done: ``fp32`` (IEEE), ``tf32``, ``bf16`` or ``fp16``.
+
+    ``exponent_bits`` and ``mantissa_bits`` are the stored bits of IEEE 754-2019 section 3.4 (fp32,
+    fp16), of bfloat16 (fp32 with its mantissa cut to 7 bits) and of TF32 (fp32's exponent, fp16's
+    mantissa; tensors stay float32, only products are rounded).
+    """
+
+    name: str
+    dtype_name: str
+    exponent_bits: int
+    mantissa_bits: int
+
+    @property
+    def bits(self) -> int:
+        """Width of the format that takes part in a product: sign, exponent and mantissa."""
+        return 1 + self.exponent_bits + self.mantissa_bits
+
+    @property
+    def eps(self) -> float:
+        """Distance from 1.0 to the next larger number."""
+        return 2.0**-self.mantissa_bits
+
+    @property
+    def u(self) -> float:
+        """Unit roundoff: the largest relative error of one rounding to nearest (half of ``eps``)."""
+        return self.eps / 2
+
+    @property
+    def max(self) -> float:
+        """Largest finite number."""
+        return (2.0 - self.eps) * 2.0 ** (2 ** (self.exponent_bits - 1) - 1)
+
+    @property
+    def smallest_normal(self) -> float:
+        """Smallest positive number with a full mantissa."""
+        return 2.0 ** (2 - 2 ** (self.exponent_bits - 1))
+
+    @property
+    def is_low(self) -> bool:
+        """Whether this is an autocast dtype: a 16-bit format that tensors are stored in."""
+        return self.dtype_name != "float32"
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The torch dtype of tensors in this precision (imports torch)."""
+        import torch
+
+        dtype = getattr(torch, self.dtype_name)
+        assert isinstance(dtype, torch.dtype)
+        return dtype
+
+
+FP32 = Precision("fp32", "float32", 8, 23)
+TF32 = Precision("tf32", "float32", 8, 10)
+BF16 = Precision("bf16", "bfloat16", 8, 7)
+FP16 = Precision("fp16", "float16", 5, 10)
+
+PRECISIONS = {precision.name: precision for precision in (FP32, TF32, BF16, FP16)}
+LOW = {name: precision for name, precision in PRECISIONS.items() if precision.is_low}
+
+#: Every spelling that an option, an ini key or a marker accepts, torch's own names included.
+ALIASES = {
+    **{name: precision for name, precision in LOW.items()},
+    **{precision.dtype_name: precision for precision in LOW.values()},
+    **{f"torch.{precision.dtype_name}": precision for precision in LOW.values()},
+    "half": FP16,
+}
+
+
+def of_dtype(dtype: torch.dtype) -> Precision:
+    """The precision whose tensors have ``dtype``; float32 is IEEE fp32. Raises KeyError for any other."""
+    by_dtype_name = {p.dtype_name: p for p in (FP32, BF16, FP16)}
+    return by_dtype_name[str(dtype).removeprefix("torch.")]
