@@ -5,7 +5,9 @@ Pure data: torch is imported only when a dtype is asked for.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -25,6 +27,16 @@ class Precision:
     dtype_name: str
     exponent_bits: int
     mantissa_bits: int
+    enter: Callable[[], AbstractContextManager[None]] | None = field(default=None, compare=False, repr=False)
+
+    def context(self) -> AbstractContextManager[None]:
+        """The scope in which a device computes in this precision: an autocast region, or fp32 arithmetic of one kind.
+
+        Only a precision that a fixture gave knows its device; any other raises RuntimeError.
+        """
+        if self.enter is None:
+            raise RuntimeError(f"{self.name} is bound to no device; take it from the fixture amp_precision")
+        return self.enter()
 
     @property
     def bits(self) -> int:

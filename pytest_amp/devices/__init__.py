@@ -1,6 +1,6 @@
 """The devices that checks run on: what one is, and how one is found by name."""
 
 from pytest_amp.devices.base import Device, DeviceKind
-from pytest_amp.devices.names import FAKE_TYPES, find_device
+from pytest_amp.devices.names import FAKE_TYPES, DeviceType, find_device
 
-__all__ = ["FAKE_TYPES", "Device", "DeviceKind", "find_device"]
+__all__ = ["FAKE_TYPES", "Device", "DeviceKind", "DeviceType", "find_device"]

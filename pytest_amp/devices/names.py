@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
 from pytest_amp.devices.accelerator import AcceleratorDevice, CudaDevice
 from pytest_amp.devices.base import Device
 from pytest_amp.devices.cpu import CpuDevice
@@ -11,12 +14,28 @@ from pytest_amp.devices.fake import FakeDevice
 FAKE_TYPES = ("cuda", "xpu", "mps", "mtia")
 
 
-def find_device(name: str) -> Device:
+
+@dataclass(frozen=True)
+class DeviceType:
+    """A device type that is not torch's own, for the hook ``pytest_amp_devices``.
+
+    ``name`` is what ``--amp-device`` takes and torch calls the type; ``make`` turns an index (None
+    for the current device) into a Device. Left out, torch.accelerator's API serves.
+    """
+
+    name: str
+    make: Callable[[int | None], Device] | None = None
+
+
+def find_device(name: str, added: Iterable[DeviceType] = ()) -> Device:
     """The device called ``name`` (``cpu``, ``cuda:1``, ``fake:xpu``); whether it computes is the probe's question."""
-    if name == "cpu":
-        return CpuDevice()
     if name.startswith("fake:"):
         return FakeDevice(name.removeprefix("fake:"))
     device_type, _, index = name.partition(":")
     number = int(index) if index else None
+    for other in added:
+        if other.name == device_type and other.make is not None:
+            return other.make(number)
+    if device_type == "cpu":
+        return CpuDevice()
     return CudaDevice(number) if device_type == "cuda" else AcceleratorDevice(device_type, number)

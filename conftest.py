@@ -1,0 +1,1 @@
+"""Makes the checkout's own packages importable, installed or not."""

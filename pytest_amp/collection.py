@@ -1,0 +1,195 @@
+"""Which test runs on which device and precision: parametrization, and what is deselected."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import pytest
+
+from pytest_amp.devices import Device, DeviceKind
+from pytest_amp.families import Family, family_of
+from pytest_amp.float32 import float32_precision
+from pytest_amp.markers import AmpMarker
+from pytest_amp.precision import FP32, TF32, Precision
+from pytest_amp.session import AmpSession
+from pytest_amp.tally import TestInfo
+from pytest_amp.targets import Target
+
+TARGET = "_amp_target"
+
+INFO = pytest.StashKey[TestInfo]()
+MARKER = pytest.StashKey[AmpMarker]()
+
+
+@dataclass(frozen=True)
+class _Place:
+    """A test before it has parameters."""
+
+    marker: AmpMarker
+    family: Family
+    session: AmpSession
+
+    def unfit(self, target: Target) -> str | None:
+        """Why the test does not exist on ``target``; None if it does."""
+        device, precision = target.device, target.precision
+        if device.kind not in self.family.kinds:
+            return f"the {self.family.name} family does not exist on {device.key}"
+        if device.kind is DeviceKind.FAKE and not self.marker.fake:
+            return "needs a real device"
+        if self.marker.devices is not None and device.type not in self.marker.devices:
+            return f"not for {device.type}"
+        if self.marker.dtypes is not None and precision not in self.marker.dtypes:
+            return f"not for {precision.name}"
+        if self.family.name == "speed" and self.session.speed.mode == "off":
+            return f"speed is {self.session.speed.reason}"
+        return None
+
+    def targets(self) -> list[Target]:
+        """Those of the run, and fp32 and tf32 on the same devices where the marker asks for them."""
+        found = list(self.session.targets)
+        devices = {target.device.key: target for target in found}
+        for precision in (FP32, TF32):
+            if self.marker.dtypes is None or precision not in self.marker.dtypes:
+                continue
+            for target in devices.values():
+                if precision is FP32 or target.device.type == "cuda":
+                    found.append(_wide(self.session, target, precision))
+        return found
+
+
+def _wide(session: AmpSession, target: Target, precision: Precision) -> Target:
+    """The one fp32 or tf32 target of a device: the same object each time, so that fixtures are shared."""
+    known = session.wide_targets
+    return known.setdefault(
+        (target.device.key, precision.name), Target(target.device, precision, target.missing, session.config)
+    )
+
+
+def bound(target: Target) -> Precision:
+    """The target's precision, with the context in which its device computes so."""
+    from dataclasses import replace
+
+    return replace(target.precision, enter=partial(_enter, target.device, target.precision))
+
+
+def _enter(device: Device, precision: Precision):  # type: ignore[no-untyped-def]
+    if precision.is_low:
+        return device.autocast(precision.dtype)
+    return float32_precision("tf32" if precision == TF32 else "ieee")
+
+
+def parametrize(metafunc: pytest.Metafunc, session: AmpSession) -> None:
+    """Run the test on every target; a bad marker is a usage error that names the test."""
+    name = metafunc.definition.nodeid
+    try:
+        marker = AmpMarker.merged(metafunc.definition.iter_markers("amp"))
+        each = _each(metafunc.definition.get_closest_marker("amp_parametrize"))
+    except ValueError as error:
+        session.usage_error(f"{name} (marker amp): {error}")
+        metafunc.parametrize(TARGET, [], indirect=True, scope="session")
+        return
+    place = _Place(marker, family_of(metafunc.module), session)
+    rows = [row for target in place.targets() for row in _rows(place, target, each)]
+    if each is None:
+        metafunc.parametrize(TARGET, rows, indirect=True, scope="session")
+    else:
+        metafunc.parametrize((TARGET, each[0]), rows, indirect=[TARGET], scope="session")
+
+
+def check_marker(metafunc: pytest.Metafunc, session: AmpSession) -> None:
+    """A marker on a test that uses no amp fixture is checked, too."""
+    try:
+        AmpMarker.merged(metafunc.definition.iter_markers("amp"))
+    except ValueError as error:
+        session.usage_error(f"{metafunc.definition.nodeid} (marker amp): {error}")
+
+
+def _each(mark: pytest.Mark | None) -> tuple[str, Callable[[Target], Iterable[object]]] | None:
+    if mark is None:
+        return None
+    if mark.kwargs or len(mark.args) != 2 or not isinstance(mark.args[0], str) or not callable(mark.args[1]):
+        raise ValueError("amp_parametrize takes an argument's name and a function of the target")
+    return mark.args[0], mark.args[1]
+
+
+def _rows(
+    place: _Place, target: Target, each: tuple[str, Callable[[Target], Iterable[object]]] | None
+) -> list[object]:
+    marks: list[pytest.MarkDecorator] = []
+    if target.missing is not None:
+        marks.append(pytest.mark.skip(reason=f"missing, as --amp-allow-missing allows: {target.missing}"))
+    report = place.marker.expected_failure(target.device.key, target.precision.name)
+    if report is not None:
+        marks.append(pytest.mark.xfail(strict=True, reason=report))
+    if each is None:
+        return [pytest.param(target, id=target.id, marks=marks)]
+    if place.unfit(target) or target.missing is not None:
+        return [pytest.param(target, None, id=target.id, marks=marks)]
+    values = list(each[1](target))
+    if not values:
+        nothing = pytest.mark.skip(reason=f"nothing to check on {target.id}")
+        return [pytest.param(target, None, id=f"{target.id}-nothing", marks=[*marks, nothing])]
+    return [_row(target, value, marks) for value in values]
+
+
+def _row(target: Target, value: object, marks: Sequence[pytest.MarkDecorator]) -> object:
+    if hasattr(value, "values") and hasattr(value, "marks") and hasattr(value, "id"):  # made by pytest.param
+        (inner,) = value.values
+        return pytest.param(target, inner, id=f"{target.id}-{value.id or inner}", marks=[*marks, *value.marks])
+    return pytest.param(target, value, id=f"{target.id}-{value}", marks=marks)
+
+
+def select(items: list[pytest.Item], session: AmpSession) -> None:
+    """Note what each amp test is, and deselect what does not exist on its target or is not of this tier."""
+    kept, dropped = [], []
+    for item in items:
+        reason = _noted(item, session) or _other_tier(item, session)
+        if reason is None:
+            kept.append(item)
+        else:
+            dropped.append(item)
+            session.deselected[reason] += 1
+    if dropped:
+        items[:] = kept
+        session.config.hook.pytest_deselected(items=dropped)
+
+
+def target_of(item: pytest.Item) -> Target | None:
+    """The target of a parametrized amp test."""
+    callspec = getattr(item, "callspec", None)
+    target = callspec.params.get(TARGET) if callspec is not None else None
+    return target if isinstance(target, Target) else None
+
+
+def _noted(item: pytest.Item, session: AmpSession) -> str | None:
+    target = target_of(item)
+    if target is None:
+        return None
+    marker = AmpMarker.merged(item.iter_markers("amp"))
+    place = _Place(marker, family_of(getattr(item, "module", None)), session)
+    name = f"{item.path.stem}::{getattr(item, 'originalname', None) or item.name}"
+    item.stash[MARKER] = marker
+    item.stash[INFO] = TestInfo(target.id, place.family.name, name, target.missing is not None)
+    for label, value in (("device", target.device.key), ("dtype", target.precision.name), ("family", place.family.name)):
+        item.user_properties.append((f"amp_{label}", value))
+    return place.unfit(target)
+
+
+def _other_tier(item: pytest.Item, session: AmpSession) -> str | None:
+    tier = session.asked.tier
+    long = item.get_closest_marker("amp_long") is not None
+    if tier == "ordinary" and long:
+        return "long tier (--amp-tier=long)"
+    if tier == "long" and not long and INFO in item.stash:
+        return "ordinary tier (--amp-tier=ordinary)"
+    return None
+
+
+def note_partial(items: Iterable[pytest.Item], session: AmpSession) -> None:
+    """Remember tests of which some parameters do not run, so that their observations are not called gone."""
+    for item in items:
+        info = item.stash.get(INFO, None)
+        if info is not None:
+            session.partial.add((info.target, info.family, info.test))

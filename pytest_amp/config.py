@@ -1,0 +1,285 @@
+"""Every option and ini key, in one table, and what they say together: a frozen AmpConfig.
+
+The command line wins over ini, ini over the default. Nothing here imports torch: whether a device is
+really there is the probe's question.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from pytest_amp.precision import ALIASES, LOW
+
+#: Device types that torch itself has; PrivateUse1 back ends come by the hook pytest_amp_devices.
+DEVICE_TYPES = ("cpu", "cuda", "xpu", "mps", "mtia", "privateuse1")
+FAKE_DEVICES = ("fake:cuda", "fake:xpu", "fake:mps", "fake:mtia")
+LATER = "is not available yet in this version"
+
+
+@dataclass(frozen=True)
+class Report:
+    """One report: its format and, for one that is written to a file, its path."""
+
+    format: str
+    path: Path
+
+
+@dataclass(frozen=True)
+class AmpConfig:
+    """What was asked for. ``sources`` has, per ini key, where its value came from."""
+
+    device: tuple[str, ...]
+    dtype: tuple[str, ...]
+    baseline: Path | None
+    record: Path | None
+    speed: str | None
+    report: tuple[Report, ...]
+    allow_missing: frozenset[str]
+    strict: bool
+    tier: str
+    tolerance_scale: float
+    seed: int
+    sources: Mapping[str, str]
+
+    @property
+    def explicit(self) -> bool:
+        """Whether anything was said on the command line or in ini."""
+        return any(source != "default" for source in self.sources.values())
+
+    @property
+    def named_devices(self) -> tuple[str, ...]:
+        """The devices that were asked for by name, which must be there."""
+        return tuple(name for name in self.device if name not in ("auto", "all"))
+
+
+class _Bad(ValueError):
+    """A bad value: what is wrong with it, and what is valid."""
+
+
+def _choice(value: str, what: str, valid: tuple[str, ...]) -> str:
+    if value not in valid:
+        raise _Bad(f"{value!r} is not {what}; valid: {', '.join(valid)}")
+    return value
+
+
+def _list(value: str, what: str) -> tuple[str, ...]:
+    parts = tuple(part.strip() for part in value.split(","))
+    if not all(parts):
+        raise _Bad(f"{value!r} has an empty {what}; valid: a list with commas")
+    return tuple(dict.fromkeys(parts))
+
+
+def _device(value: str, context: Context) -> tuple[str, ...]:
+    types = (*DEVICE_TYPES, *context.device_types)
+    for name in _list(value, "device"):
+        device_type, colon, index = name.partition(":")
+        indexed = colon and device_type in types and device_type != "cpu" and re.fullmatch(r"[0-9]+", index)
+        if not indexed and name not in ("auto", "all", *types, *FAKE_DEVICES):
+            valid = ("auto", "all", *types, "cuda:1", *FAKE_DEVICES)
+            raise _Bad(f"{name!r} is not a device; valid: {', '.join(valid)}")
+    names = _list(value, "device")
+    real = [name.partition(":")[0] for name in names if not name.startswith("fake:")]
+    twice = next((device_type for device_type in real if real.count(device_type) > 1), None)
+    if twice is not None:
+        raise _Bad(f"{value!r} names two devices of type {twice}; valid: one device of each type in a run")
+    return names
+
+
+def _dtype(value: str, _context: Context) -> tuple[str, ...]:
+    names = []
+    for name in _list(value, "dtype"):
+        _choice(name, "a dtype", ("auto", "all", *ALIASES))
+        names += list(LOW) if name == "all" else [ALIASES[name].name if name in ALIASES else name]
+    return tuple(dict.fromkeys(names))
+
+
+def _baseline(value: str, context: Context) -> Path:
+    path = context.path(value)
+    if not path.is_file() and "baseline" not in context.allow_missing:
+        raise _Bad(f"{str(path)!r} is not a file; valid: a file that --amp-record wrote in an earlier run")
+    return path
+
+
+def _record(value: str, context: Context) -> Path:
+    path = _writable(value, context)
+    if path.exists():
+        raise _Bad(f"{str(path)!r} exists already, and a record is never overwritten; valid: a new file")
+    return path
+
+
+def _writable(value: str, context: Context) -> Path:
+    path = context.path(value)
+    if path.is_dir() or not path.parent.is_dir():
+        raise _Bad(f"{str(path)!r} cannot be written; valid: a file in a folder that exists")
+    return path
+
+
+def _report(value: str, context: Context) -> tuple[Report, ...]:
+    reports = []
+    for part in _list(value, "report"):
+        name, _, path = part.partition(":")
+        _choice(name, "a report format", ("json", "md", "html", "github"))
+        if name != "json":
+            raise _Bad(f"the format {name!r} {LATER}; valid: json:PATH")
+        if not path:
+            raise _Bad(f"{part!r} names no file; valid: json:PATH")
+        reports.append(Report(name, _writable(path, context)))
+    return tuple(reports)
+
+
+def _allow_missing(value: str, _context: Context) -> frozenset[str]:
+    names = _list(value, "name")
+    for name in names:
+        _choice(name, "something that may be missing", ("device", "dtype", "baseline", "sweep", "compiler"))
+        if name in ("sweep", "compiler"):
+            raise _Bad(f"{name!r} {LATER}; valid: device, dtype, baseline")
+    return frozenset(names)
+
+
+def _speed(value: str, _context: Context) -> str:
+    return _choice(value, "a speed mode", ("off", "report", "gate"))
+
+
+def _tier(value: str, _context: Context) -> str:
+    return _choice(value, "a tier", ("ordinary", "long", "all"))
+
+
+def _tolerance_scale(value: str, _context: Context) -> float:
+    try:
+        number = float(value)
+    except ValueError:
+        number = math.nan
+    if not (0 < number < math.inf):
+        raise _Bad(f"{value!r} is not a number above 0; valid: 0.5, 1.0, 2.0, …")
+    return number
+
+
+def _seed(value: str, _context: Context) -> int:
+    if not re.fullmatch(r"[0-9]{1,18}", value):
+        raise _Bad(f"{value!r} is not a seed; valid: an integer from 0")
+    return int(value)
+
+
+def _flag(value: str, _context: Context) -> bool:
+    return _choice(value.lower(), "a truth value", ("true", "false")) == "true"
+
+
+def _later(value: str, _context: Context) -> bool:
+    if value.lower() == "false":
+        return False
+    raise _Bad(f"this option {LATER}; valid: leave it out")
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option and its ini key, which has the same name with underscores."""
+
+    ini: str
+    parse: Callable[[str, Context], object]
+    default: str | None
+    metavar: str
+    help: str
+    flag: bool = False
+    repeatable: bool = False
+
+    @property
+    def name(self) -> str:
+        """As it is typed: ``--amp-device``."""
+        return f"--{self.ini.replace('_', '-')}"
+
+
+#: In the order in which --help shows them; allow-missing is parsed first, since baseline asks it.
+OPTIONS = (
+    Option("amp_device", _device, "auto", "DEVICES", "comma list, repeatable: auto, all, cpu, cuda, cuda:1, xpu, mps, "
+           "mtia, fake:cuda, fake:xpu, fake:mps, fake:mtia (default: auto, the accelerator if it computes, else cpu)",
+           repeatable=True),
+    Option("amp_dtype", _dtype, "auto", "DTYPES", "comma list, repeatable: auto, all, bf16, fp16 or torch's own names "
+           "(default: auto, what the device computes)", repeatable=True),
+    Option("amp_baseline", _baseline, None, "FILE", "compare with the record of an earlier run"),
+    Option("amp_record", _record, None, "FILE", "write what this run observed to a new file, a later run's baseline"),
+    Option("amp_speed", _speed, None, "MODE", "off, report or gate (default: gate on a GPU that this process owns "
+           "alone, else off)"),
+    Option("amp_report", _report, None, "FORMAT:PATH", "write a report, repeatable: json:PATH", repeatable=True),
+    Option("amp_allow_missing", _allow_missing, None, "NAMES", "comma list: device, dtype, baseline; what is named "
+           "here and missing is skipped instead of refused"),
+    Option("amp_strict", _flag, "false", "", "on a torch release newer than the rule spec, new and gone operators "
+           "fail; so does an inconclusive verdict, and a key that has gone from the baseline", flag=True),
+    Option("amp_accept", _later, "false", "", f"({LATER})", flag=True),
+    Option("amp_known", _later, None, "FILE", f"({LATER})"),
+    Option("amp_tier", _tier, "ordinary", "TIER", "ordinary, long or all (default: ordinary)"),
+    Option("amp_tolerance_scale", _tolerance_scale, "1.0", "FACTOR", "multiplies every tolerance (default: 1.0)"),
+    Option("amp_seed", _seed, "0", "SEED", "seed of every random input (default: 0)"),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Context:
+    """What parsing a value may depend on."""
+
+    device_types: tuple[str, ...] = ()
+    allow_missing: frozenset[str] = frozenset()
+    base: Path = Path()
+
+    def path(self, value: str) -> Path:
+        """``value`` as a path; a relative one starts where it was written."""
+        return self.base / Path(value).expanduser()
+
+
+def add_options(parser: pytest.Parser) -> None:
+    """Add every option, in the group ``amp``, and every ini key."""
+    group = parser.getgroup("amp", "mixed precision")
+    for option in OPTIONS:
+        # pytest formats help with %, and argparse demands that flags have no metavar.
+        if option.flag:
+            group.addoption(option.name, dest=option.ini, action="store_true", default=None, help=option.help)
+        else:
+            action = "append" if option.repeatable else "store"
+            group.addoption(
+                option.name, dest=option.ini, action=action, metavar=option.metavar, default=None, help=option.help
+            )
+        parser.addini(option.ini, help=f"same as {option.name}", type="string", default=None)
+
+
+def read(config: pytest.Config, device_types: tuple[str, ...] = ()) -> AmpConfig:
+    """What command line and ini say. Raises pytest.UsageError naming the value, its source and what is valid."""
+    values: dict[str, object] = {}
+    sources: dict[str, str] = {}
+    first = sorted(OPTIONS, key=lambda option: option.ini != "amp_allow_missing")
+    allow_missing: frozenset[str] = frozenset()
+    for option in first:
+        text, source, base = _text(config, option)
+        try:
+            value = None if text is None else option.parse(text, Context(device_types, allow_missing, base))
+        except _Bad as bad:
+            shown = option.name if source == "command line" else option.ini
+            raise pytest.UsageError(f"{shown} ({source}): {bad}") from None
+        if option.ini == "amp_allow_missing":
+            value = allow_missing = value if isinstance(value, frozenset) else frozenset()
+        values[option.ini.removeprefix("amp_")] = value
+        sources[option.ini] = source
+    del values["accept"], values["known"]
+    values["report"] = values["report"] or ()
+    return AmpConfig(sources=sources, **values)  # type: ignore[arg-type]  # the table's parsers give these types
+
+
+def _text(config: pytest.Config, option: Option) -> tuple[str | None, str, Path]:
+    """The value as text, where it came from, and the folder where a relative path in it starts."""
+    given = config.getoption(option.ini)
+    if given is not None:
+        text = "true" if given is True else ",".join(given) if isinstance(given, list) else str(given)
+        return text, "command line", config.invocation_params.dir
+    base = config.inipath.parent if config.inipath else config.rootpath
+    source = config.inipath.name if config.inipath else "ini"
+    try:
+        ini = config.getini(option.ini)
+    except (TypeError, ValueError) as error:
+        raise pytest.UsageError(f"{option.ini} ({source}): {error}; valid: a string") from None
+    if ini is not None:
+        return str(ini), source, base
+    return option.default, "default", base

@@ -1,0 +1,79 @@
+"""What the process that starts the others does: refuse early, pin GPUs, take in what workers know."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from pytest_amp import workers
+from pytest_amp.session import KEY, AmpSession
+
+
+def check_before_start(session: AmpSession) -> None:
+    """Refuse what needs no torch to be refused, and devices that a child process finds absent.
+
+    Only under pytest-xdist: a single process probes when the first amp test is collected.
+    """
+    if not workers.is_controller(session.config):
+        return
+    asked = session.asked
+    count = workers.worker_count(session.config)
+    indexed = next((name for name in asked.named_devices if ":" in name and not name.startswith("fake:")), None)
+    if indexed is not None and count > 1:
+        raise pytest.UsageError(
+            f"amp_device ({asked.sources['amp_device']}): {indexed!r} names one device for {count} workers; "
+            f"valid: {indexed.partition(':')[0]!r}, which gives each worker its own, or one worker"
+        )
+    if asked.speed == "gate" and count > 1:
+        from pytest_amp.resolution import shared_gpus
+
+        if (problem := shared_gpus(asked, session.config)) is not None:
+            raise pytest.UsageError(
+                f"amp_speed ({asked.sources['amp_speed']}): 'gate' cannot time here: {problem}; "
+                f"valid: off, or at most one worker per GPU"
+            )
+    _probe_named(session)
+
+
+def _probe_named(session: AmpSession) -> None:
+    asked = session.asked
+    names = [name for name in asked.named_devices if name != "cpu" and not name.startswith("fake:")]
+    if not names or "device" in asked.allow_missing:
+        return
+    from pytest_amp.devices.probe import probe_in_child
+    from pytest_amp.resolution import unavailable_device
+
+    for name, answer in probe_in_child(names, _providers(session.config)).items():
+        if not answer.works:
+            raise pytest.UsageError(unavailable_device(name, answer, asked))
+
+
+def _providers(config: pytest.Config) -> list[str]:
+    """Modules that register device types, by the name under which the child can import them."""
+    found = [
+        getattr(plugin, "__name__", "")
+        for plugin in config.pluginmanager.get_plugins()
+        if hasattr(plugin, "pytest_amp_devices") and not hasattr(plugin, "pytest_addhooks")
+    ]
+    return [name for name in found if name and name != "pytest_amp.hookspecs"]
+
+
+def pin_workers(specs: Sequence[Any]) -> None:
+    """Set the GPU of each worker in its environment: ``specs`` are execnet's, one a worker, in order."""
+    visible = workers.visible_gpus()
+    if not visible:
+        return
+    for number, spec in enumerate(specs):
+        spec.env[workers.VISIBLE] = workers.gpu_of_worker(number, visible)
+
+
+def take_in(node: Any, error: object) -> None:  # noqa: ANN401  # pytest-xdist has no public type for it
+    """What a worker knows reaches the session that prints; a worker that died left nothing."""
+    session: AmpSession = node.config.stash[KEY]
+    data = getattr(node, "workeroutput", {}).get("amp")
+    if data is not None:
+        session.from_worker(data)
+    elif error:
+        session.problems.append(f"{node.gateway.id} ended early: {error}")

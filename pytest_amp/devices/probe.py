@@ -1,0 +1,124 @@
+"""Whether a device really computes: allocate, multiply under autocast, read back, compare.
+
+A build's word is not enough: ``torch.amp.is_autocast_available("cuda")`` is True without CUDA.
+``python -m pytest_amp.devices.probe cuda`` prints the answer as JSON, for a process that must not
+import torch itself.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pytest_amp.devices.base import Device, DeviceKind
+from pytest_amp.devices.names import DeviceType, find_device
+from pytest_amp.precision import LOW, Precision
+
+if TYPE_CHECKING:
+    import torch
+
+TIMEOUT = 180.0
+
+
+@dataclass(frozen=True)
+class Probe:
+    """What probing one device found: per low precision, "" if it computes, else the reason in one line."""
+
+    device: str
+    answers: Mapping[str, str]
+
+    @property
+    def works(self) -> tuple[Precision, ...]:
+        """The low precisions in which the device computes."""
+        return tuple(LOW[name] for name, reason in self.answers.items() if not reason)
+
+    @property
+    def reason(self) -> str:
+        """Why nothing computes."""
+        return next(iter(self.answers.values()))
+
+
+def probe(device: Device) -> Probe:
+    """Try each low precision on ``device``."""
+    return Probe(device.name, {name: _try(device, precision) for name, precision in LOW.items()})
+
+
+def _try(device: Device, precision: Precision) -> str:
+    try:
+        return _compute(device, precision)
+    except Exception as error:  # noqa: BLE001  # whatever a back end raises is the answer
+        return " ".join(f"{type(error).__name__}: {error}".split())[:200]
+
+
+def _compute(device: Device, precision: Precision) -> str:
+    import torch
+
+    if device.kind is DeviceKind.FAKE:
+        # A fake tensor is made on its device: moved there, it asks a CPU-only build for a device guard.
+        with device.tensors(), device.autocast(precision.dtype):
+            fake = torch.empty(8, 8, device=device.torch_device)
+            return _wrong_dtype(fake @ fake, precision)
+    # Small integers: their products and sums are exact in either format, so equality can be asked.
+    numbers = torch.arange(64, dtype=torch.float32).reshape(8, 8)
+    left, right = (numbers % 5 - 2).to(device.torch_device), (numbers % 3 - 1).to(device.torch_device)
+    with device.autocast(precision.dtype):
+        product = left @ right
+    device.synchronize()
+    exact = left.cpu().double() @ right.cpu().double()
+    if not torch.equal(product.cpu().double(), exact):
+        return "a matmul under autocast returned wrong values"
+    return _wrong_dtype(product, precision)
+
+
+def _wrong_dtype(product: torch.Tensor, precision: Precision) -> str:
+    return "" if product.dtype == precision.dtype else f"a matmul under autocast returned {product.dtype}"
+
+
+def current_accelerator() -> str | None:
+    """The type of the accelerator that torch would use, if it sees one; imports torch."""
+    import torch
+
+    if not torch.accelerator.is_available():
+        return None
+    found = torch.accelerator.current_accelerator()
+    return found.type if found is not None else None
+
+
+def probe_in_child(names: Sequence[str], plugins: Iterable[str] = ()) -> dict[str, Probe]:
+    """Probe devices by name in a child process, without importing torch here.
+
+    ``plugins`` are modules that the child imports first (a back end registers itself so). A child
+    that dies or hangs is an answer, too: every device gets it as its reason.
+    """
+    command = [sys.executable, "-m", "pytest_amp.devices.probe", json.dumps([list(plugins), sys.path]), *names]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, check=False)  # noqa: S603
+        answers = json.loads(done.stdout.splitlines()[-1]) if done.returncode == 0 else None
+        reason = f"the probe ended with {done.returncode}: {(done.stderr.strip().splitlines() or [''])[-1]}"
+    except subprocess.TimeoutExpired:
+        answers, reason = None, f"the probe did not answer within {TIMEOUT:.0f} s"
+    except (ValueError, IndexError):
+        answers, reason = None, "the probe gave no answer"
+    if answers is None:
+        answers = {name: dict.fromkeys(LOW, reason) for name in names}
+    return {name: Probe(name, answers[name]) for name in names}
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Probe the devices named on the command line and print the answers."""
+    plugins, path = json.loads(arguments[0])
+    sys.path[:] = path
+    added: list[DeviceType] = []
+    for plugin in plugins:
+        module = importlib.import_module(plugin)
+        added += getattr(module, "pytest_amp_devices", list)()
+    print(json.dumps({name: dict(probe(find_device(name, added)).answers) for name in arguments[1:]}))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,41 @@
+"""What a failed check says."""
+
+from __future__ import annotations
+
+import pytest
+
+
+class AmpFailure(pytest.fail.Exception):
+    """A broken promise, in at most a dozen lines: what, before, now, likely cause, how to rerun and accept.
+
+    Like ``pytest.fail``, it is no ``Exception``: code under test that catches everything lets it
+    through. Each argument is one line; the plugin fills ``rerun`` with the failing test where it is
+    left out. ``label_before`` names what the check was held against: ``rule``, ``baseline``, ``exact``.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        before: str | None = None,
+        now: str | None = None,
+        likely: str | None = None,
+        rerun: str | None = None,
+        accept: str | None = None,
+        label_before: str = "before",
+    ) -> None:
+        """Keep the parts; ``str()`` puts them together."""
+        self.what = what
+        self.parts = {label_before: before, "now": now, "likely": likely, "rerun": rerun, "accept": accept}
+        super().__init__(self._text(), pytrace=False)
+
+    def rerun_with(self, command: str) -> None:
+        """Say ``command`` where the check itself named none."""
+        if self.parts["rerun"] is None:
+            self.parts["rerun"] = command
+            self.msg = self._text()
+
+    def _text(self) -> str:
+        lines = [f"AmpFailure: {self.what}"]
+        lines += [f"  {label:<9} {text}" for label, text in self.parts.items() if text is not None]
+        return "\n".join(lines)

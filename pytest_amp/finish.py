@@ -1,0 +1,78 @@
+"""The end of a run: what fails it beyond its tests, and the files that it leaves."""
+
+from __future__ import annotations
+
+import platform
+import shlex
+from collections.abc import MutableMapping
+from datetime import datetime, timezone
+from importlib import metadata
+from typing import TYPE_CHECKING
+
+import pytest
+
+import pytest_amp
+from pytest_amp.record import Record, RecordError, Value, write_record
+
+if TYPE_CHECKING:
+    from pytest_amp.session import AmpSession
+
+
+def finish(session: AmpSession, exitstatus: int) -> int:
+    """The exit status of the run: 4 for a usage error, 1 where a green run would have been a lie."""
+    if session.usage_errors:
+        return int(pytest.ExitCode.USAGE_ERROR)
+    option = session.config.option
+    if option.collectonly or getattr(option, "setuponly", False) or getattr(option, "setupplan", False):
+        return exitstatus
+    tally = session.tally
+    session.problems += tally.unexecuted() + tally.clashes()
+    if session.baseline is not None:
+        session.gone = tally.gone(session.baseline.observations, session.partial)
+        if session.asked.strict:
+            session.problems += [f"gone from the baseline: {observation.key}" for observation in session.gone]
+    _write(session, complete=exitstatus in (0, 1, 5))
+    return 1 if session.problems and exitstatus in (0, 5) else exitstatus
+
+
+def record_of(session: AmpSession, *, complete: bool) -> Record:
+    """This run as a record."""
+    provenance: MutableMapping[str, Value] = {**_provenance(session), **session.provenance}
+    session.config.hook.pytest_amp_provenance(provenance=provenance)
+    summary: dict[str, Value] = {
+        f"{target} {family}": {name: n for name, n in sorted(counts.items())}
+        for (target, family), counts in sorted(session.tally.outcomes.items())
+    }
+    observations = tuple(session.observed())
+    return Record(observations, provenance, summary, complete and not session.problems)
+
+
+def _provenance(session: AmpSession) -> dict[str, Value]:
+    asked = session.asked
+    return {
+        "plugin": pytest_amp.__version__,
+        "python": platform.python_version(),
+        "pytest": pytest.__version__,
+        "torch": metadata.version("torch"),
+        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "command": shlex.join(["pytest", *session.config.invocation_params.args]),
+        "seed": asked.seed,
+        "tolerance_scale": asked.tolerance_scale,
+        "baseline": str(asked.baseline) if asked.baseline else None,
+    }
+
+
+def _write(session: AmpSession, *, complete: bool) -> None:
+    targets = [(report.path, True) for report in session.asked.report]
+    if session.asked.record is not None:
+        targets.append((session.asked.record, False))
+    if not targets:
+        return
+    record = record_of(session, complete=complete)
+    for path, replace in targets:
+        try:
+            write_record(record, path, replace=replace)
+        except RecordError as error:
+            session.problems.append(f"not written: {error}")
+        else:
+            session.written.append(str(path))

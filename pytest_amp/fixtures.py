@@ -1,0 +1,109 @@
+"""The fixtures. Each is a few lines; torch is imported when one is first used."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    import torch
+
+    from pytest_amp.amp import Amp
+    from pytest_amp.precision import Precision
+    from pytest_amp.targets import Target
+
+#: A test that asks for one of these runs once per device and precision.
+NAMES = frozenset({"amp", "amp_device", "amp_dtype", "amp_precision", "amp_autocast", "amp_scaler", "_amp_target"})
+
+
+@pytest.fixture(autouse=True)
+def _amp_state_guard(request: pytest.FixtureRequest) -> None:
+    """First of a test's own fixtures, so last to be torn down: state of torch that leaked fails the test."""
+    node = request.node
+    if NAMES.isdisjoint(request.fixturenames) and node.get_closest_marker("amp") is None:
+        return
+    from pytest_amp.protection import protect
+
+    request.addfinalizer(protect(node))
+
+
+@pytest.fixture(scope="session")
+def _amp_target(request: pytest.FixtureRequest) -> Target:
+    """Device and precision of the test, by parametrization."""
+    target: Target = request.param
+    return target
+
+
+@pytest.fixture(scope="session")
+def amp_device(_amp_target: Target) -> torch.device:
+    """The device under test, a ``torch.device``."""
+    return _amp_target.device.torch_device
+
+
+@pytest.fixture(scope="session")
+def amp_dtype(_amp_target: Target) -> torch.dtype:
+    """The autocast dtype under test, a ``torch.dtype``."""
+    return _amp_target.precision.dtype
+
+
+@pytest.fixture(scope="session")
+def amp_precision(_amp_target: Target) -> Precision:
+    """The precision under test: bits, eps, u, dtype, and ``context()`` to compute in it.
+
+    The marker's ``dtypes`` may add ``fp32`` and, on CUDA, ``tf32``.
+    """
+    from pytest_amp.collection import bound
+
+    return bound(_amp_target)
+
+
+@pytest.fixture(scope="session")
+def amp_autocast(_amp_target: Target) -> Callable[..., AbstractContextManager[None]]:
+    """A factory of autocast regions: ``amp_autocast(*, dtype=None, enabled=True, cache_enabled=True)``."""
+    device, low = _amp_target.device, _amp_target.precision
+
+    def autocast(
+        *, dtype: torch.dtype | None = None, enabled: bool = True, cache_enabled: bool = True
+    ) -> AbstractContextManager[None]:
+        return device.autocast(dtype or low.dtype, enabled=enabled, cache_enabled=cache_enabled)
+
+    return autocast
+
+
+@pytest.fixture(scope="session")
+def amp_scaler(_amp_target: Target) -> Callable[..., torch.amp.GradScaler]:
+    """A factory of GradScalers on the device; it takes ``torch.amp.GradScaler``'s own keywords."""
+    device_type = _amp_target.device.type
+
+    def scaler(
+        *,
+        init_scale: float = 2.0**16,
+        growth_factor: float = 2.0,
+        backoff_factor: float = 0.5,
+        growth_interval: int = 2000,
+        enabled: bool = True,
+    ) -> torch.amp.GradScaler:
+        import torch
+
+        return torch.amp.GradScaler(
+            device_type,
+            init_scale=init_scale,
+            growth_factor=growth_factor,
+            backoff_factor=backoff_factor,
+            growth_interval=growth_interval,
+            enabled=enabled,
+        )
+
+    return scaler
+
+
+@pytest.fixture
+def amp(request: pytest.FixtureRequest, _amp_target: Target) -> Amp:
+    """Mixed precision on one device in one dtype: the checks, and what they need."""
+    from pytest_amp.amp import Amp
+    from pytest_amp.session import KEY
+
+    return Amp(request.node, _amp_target, request.config.stash[KEY])

@@ -1,0 +1,202 @@
+"""Process-wide state of torch that a mixed-precision test may touch: captured, compared, restored."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
+#: Device types whose autocast state is guarded; those that this torch does not know are left out.
+AUTOCAST_TYPES = ("cpu", "cuda", "xpu", "mps", "mtia")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One piece of state: how it is called, read and written."""
+
+    name: str
+    get: Callable[[], object]
+    set: Callable[[object], None]
+
+
+def _autocast(device_type: str) -> list[Setting]:
+    import torch
+
+    return [
+        Setting(
+            f"autocast enabled ({device_type})",
+            lambda: torch.is_autocast_enabled(device_type),
+            lambda value: torch.set_autocast_enabled(device_type, bool(value)),
+        ),
+        Setting(
+            f"autocast dtype ({device_type})",
+            lambda: torch.get_autocast_dtype(device_type),
+            lambda value: torch.set_autocast_dtype(device_type, _dtype(value)),
+        ),
+    ]
+
+
+def _dtype(value: object) -> torch.dtype:
+    import torch
+
+    assert isinstance(value, torch.dtype)
+    return value
+
+
+def nesting_depth() -> int:
+    """How many autocast regions this thread is in: the counter can only be read by moving it."""
+    import torch
+
+    torch.autocast_increment_nesting()
+    return int(torch.autocast_decrement_nesting())
+
+
+def _set_nesting(value: object) -> None:
+    import torch
+
+    assert isinstance(value, int)
+    while (depth := nesting_depth()) != value:
+        if depth > value:
+            torch.autocast_decrement_nesting()
+        else:
+            torch.autocast_increment_nesting()
+    if value == 0:
+        torch.clear_autocast_cache()
+
+
+def _attribute(name: str, holder: object, attribute: str) -> list[Setting]:
+    if not hasattr(holder, attribute):
+        return []
+    return [Setting(name, lambda: getattr(holder, attribute), lambda value: setattr(holder, attribute, value))]
+
+
+def _float32_matmul_precision() -> str:
+    import torch
+
+    try:
+        return torch.get_float32_matmul_precision()
+    except RuntimeError:  # torch refuses to read it where the newer settings say something else
+        return "overridden"
+
+
+def _float32_arithmetic() -> list[Setting]:
+    """The kind of fp32 arithmetic, through ``fp32_precision`` where it exists (torch 2.9).
+
+    A value written through it makes reads of ``allow_tf32`` raise, so only one of the two is read.
+    ``float32_matmul_precision`` comes first: writing it moves the newer settings, which follow.
+    """
+    import torch
+
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    older = Setting(
+        "float32 matmul precision",
+        _float32_matmul_precision,
+        lambda value: None if value == "overridden" else torch.set_float32_matmul_precision(str(value)),
+    )
+    if not hasattr(torch.backends, "fp32_precision"):
+        return [
+            older,
+            *_attribute("TF32 (cuda matmul)", matmul, "allow_tf32"),
+            *_attribute("TF32 (cudnn)", cudnn, "allow_tf32"),
+        ]
+    mkldnn = torch.backends.mkldnn
+    holders = {
+        "": torch.backends,
+        " (cuda matmul)": matmul,
+        " (cudnn)": cudnn,
+        " (cudnn conv)": cudnn.conv,
+        " (cudnn rnn)": cudnn.rnn,
+        " (mkldnn matmul)": mkldnn.matmul,
+        " (mkldnn conv)": mkldnn.conv,
+        " (mkldnn rnn)": mkldnn.rnn,
+    }
+    newer = [s for name, holder in holders.items() for s in _attribute(f"fp32 precision{name}", holder, "fp32_precision")]
+    return [older, *newer]
+
+
+def settings() -> list[Setting]:
+    """Everything that is guarded."""
+    import torch
+
+    found = [setting for device_type in AUTOCAST_TYPES for setting in _autocast(device_type)]
+    found += [
+        Setting(
+            "autocast cache", torch.is_autocast_cache_enabled, lambda value: torch.set_autocast_cache_enabled(bool(value))
+        ),
+        Setting("autocast nesting depth", nesting_depth, _set_nesting),
+        Setting("default dtype", torch.get_default_dtype, lambda value: torch.set_default_dtype(_dtype(value))),
+        Setting("grad mode", torch.is_grad_enabled, lambda value: _set_grad_mode(bool(value))),
+        Setting("anomaly mode", torch.is_anomaly_enabled, lambda value: _set_anomaly_mode(bool(value))),
+        Setting(
+            "deterministic algorithms",
+            lambda: (torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()),
+            _set_deterministic,
+        ),
+        Setting("CPU threads", torch.get_num_threads, lambda value: torch.set_num_threads(int(str(value)))),
+        *_attribute("cudnn deterministic", torch.backends.cudnn, "deterministic"),
+        *_attribute("cudnn benchmark", torch.backends.cudnn, "benchmark"),
+        *_attribute("cudnn enabled", torch.backends.cudnn, "enabled"),
+        *_attribute(
+            "reduced-precision reduction (bf16)", torch.backends.cuda.matmul, "allow_bf16_reduced_precision_reduction"
+        ),
+        *_attribute(
+            "reduced-precision reduction (fp16)", torch.backends.cuda.matmul, "allow_fp16_reduced_precision_reduction"
+        ),
+        *_attribute("fp16 accumulation", torch.backends.cuda.matmul, "allow_fp16_accumulation"),
+        *_float32_arithmetic(),
+    ]
+    return found
+
+
+def _set_grad_mode(value: bool) -> None:  # noqa: FBT001  # a setter
+    import torch
+
+    torch.set_grad_enabled(value)
+
+
+def _set_anomaly_mode(value: bool) -> None:  # noqa: FBT001  # a setter
+    import torch
+
+    torch.autograd.set_detect_anomaly(value)
+
+
+def _set_deterministic(value: object) -> None:
+    import torch
+
+    assert isinstance(value, tuple)
+    torch.use_deterministic_algorithms(value[0], warn_only=value[1])
+
+
+class StateGuard:
+    """The state at one moment, and what has become of it."""
+
+    def __init__(self) -> None:
+        """Capture the state now."""
+        self._settings = settings()
+        self._before = self._read()
+
+    @property
+    def threads(self) -> int:
+        """How many CPU threads there were."""
+        return int(str(self._before["CPU threads"]))
+
+    def _read(self) -> dict[str, object]:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return {setting.name: setting.get() for setting in self._settings}
+
+    def restore(self) -> Mapping[str, tuple[object, object]]:
+        """Put everything back; what had changed, as (before, after) by name."""
+        after = self._read()
+        leaked = {name: (before, after[name]) for name, before in self._before.items() if before != after[name]}
+        if leaked:
+            # All of it, in order: writing one setting may move another.
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                for setting in self._settings:
+                    setting.set(self._before[setting.name])
+        return leaked

@@ -1,0 +1,33 @@
+"""Hooks that a project or a back end may implement."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, MutableMapping
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pytest_amp.cases import Case
+    from pytest_amp.devices.names import DeviceType
+    from pytest_amp.record import Observation, Value
+
+
+@pytest.hookspec
+def pytest_amp_cases() -> Iterable[Case]:  # type: ignore[empty-body]
+    """Yield cases (a model, a batch, a loss) that the gradient suites run, too."""
+
+
+@pytest.hookspec
+def pytest_amp_devices() -> Iterable[DeviceType]:  # type: ignore[empty-body]
+    """Yield device types that --amp-device then takes by name."""
+
+
+@pytest.hookspec
+def pytest_amp_observation(observation: Observation) -> None:
+    """See each observation as it reaches the process that prints and writes reports."""
+
+
+@pytest.hookspec
+def pytest_amp_provenance(provenance: MutableMapping[str, Value]) -> None:
+    """Add to what a record says about where its values come from: image digest, driver, job."""

@@ -1,0 +1,204 @@
+"""The hooks that pytest calls. Nothing here imports torch or numpy, or starts a process."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Generator, Sequence
+from typing import Any
+
+import pytest
+
+from pytest_amp import config as options
+from pytest_amp import hookspecs, markers, workers
+from pytest_amp.fixtures import (  # noqa: F401  # pytest finds fixtures in the plugin's namespace
+    NAMES,
+    _amp_state_guard,
+    _amp_target,
+    amp,
+    amp_autocast,
+    amp_device,
+    amp_dtype,
+    amp_precision,
+    amp_scaler,
+)
+from pytest_amp.session import KEY, AmpSession
+
+
+def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
+    """Declare the hooks that projects and back ends may implement."""
+    pluginmanager.add_hookspecs(hookspecs)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the options and ini keys."""
+    options.add_options(parser)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Read what was asked for, and refuse what is wrong before anything runs."""
+    for line in markers.LINES:
+        config.addinivalue_line("markers", line)
+    if config.option.help or config.option.version:
+        return  # help must survive a configuration in which everything is wrong
+    names = tuple(found.name for group in config.hook.pytest_amp_devices() for found in group)
+    session = config.stash[KEY] = AmpSession(config, options.read(config, names))
+    _ = session.baseline
+    if not workers.is_worker(config):
+        from pytest_amp.controller import check_before_start
+
+        check_before_start(session)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Parametrize a test that asks for an amp fixture over device and dtype."""
+    wants_marker = metafunc.definition.get_closest_marker("amp") is not None
+    if NAMES.isdisjoint(metafunc.fixturenames) and not wants_marker:
+        return
+    session = metafunc.config.stash[KEY]
+    session.active = True
+    from pytest_amp.collection import check_marker, parametrize
+
+    if NAMES.isdisjoint(metafunc.fixturenames):
+        check_marker(metafunc, session)
+    else:
+        parametrize(metafunc, session)
+
+
+def pytest_collection_modifyitems(session: pytest.Session, items: list[pytest.Item]) -> None:
+    """Deselect what does not exist on its device; raise the usage errors that collection found."""
+    amp_session = session.config.stash[KEY]
+    if not amp_session.active:
+        return
+    from pytest_amp.collection import select
+
+    if amp_session.usage_errors:
+        items.clear()
+        if not workers.is_worker(session.config):
+            raise pytest.UsageError("\n".join(amp_session.usage_errors))
+        return  # the controller ends the run: raised here, it would end as another status
+    select(items, amp_session)
+
+
+def pytest_deselected(items: Sequence[pytest.Item]) -> None:
+    """Tests of which some parameters are deselected cannot tell what has gone."""
+    if items and (session := items[0].config.stash.get(KEY, None)) is not None and session.active:
+        from pytest_amp.collection import note_partial
+
+        note_partial(items, session)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Attach what the test is and what it observed; finish the messages of failures."""
+    if not item.config.stash[KEY].active:
+        return (yield)
+    from pytest_amp.reporting import attach, complete_failure
+
+    complete_failure(item, call)
+    report = yield
+    attach(item, report)
+    return report
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Count, in the process that prints."""
+    data = getattr(report, "amp", None)
+    session = _PRINTING.get("session")
+    if data is not None and session is not None:
+        for observation in session.tally.add(report, data):
+            session.config.hook.pytest_amp_observation(observation=observation)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_logfinish(nodeid: str) -> None:  # noqa: ARG001  # pytest calls it so
+    """A worker whose device is poisoned leaves, once its report has been sent."""
+    session = _PRINTING.get("worker")
+    if session is not None and session.poisoned:
+        from pytest_amp.protection import leave_poisoned_worker
+
+        leave_poisoned_worker(session)
+
+
+#: Hooks that get no config find the session here: the one that prints, or this worker's.
+_PRINTING: dict[str, AmpSession] = {}
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Remember which session prints."""
+    role = "worker" if workers.is_worker(session.config) else "session"
+    _PRINTING[role] = session.config.stash[KEY]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """Judge the run as a whole, and write what was asked for; a worker reports to its controller."""
+    amp_session = session.config.stash[KEY]
+    if workers.is_worker(session.config):
+        session.config.workeroutput["amp"] = amp_session.to_controller()  # type: ignore[attr-defined]
+    elif amp_session.active or amp_session.asked.explicit:
+        session.exitstatus = amp_session.finish(int(exitstatus))
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Forget the session."""
+    for role in [role for role, session in _PRINTING.items() if session.config is config]:
+        del _PRINTING[role]
+
+
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    """Each value that was given, and where it came from."""
+    session = config.stash.get(KEY, None)
+    if session is None or not session.asked.explicit:
+        return []
+    from pytest_amp.report.terminal import header
+
+    return header(session)
+
+
+def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
+    """The devices that were found, and whether speed is timed."""
+    session = config.stash[KEY]
+    if not session.active or workers.is_controller(config):
+        return []
+    from pytest_amp.report.terminal import found
+
+    return found(session)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """What ran, what did not, what changed, and where the files are."""
+    session = config.stash[KEY]
+    if session.usage_errors and not workers.is_worker(config):
+        for message in session.usage_errors:
+            print(f"ERROR: {message}", file=sys.stderr)
+    elif session.active or session.problems:
+        from pytest_amp.report.terminal import summarize
+
+        summarize(session, terminalreporter)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes(config: pytest.Config, specs: Sequence[Any]) -> None:
+    """Give each worker its own GPU, before it imports torch."""
+    session = config.stash[KEY]
+    if workers.asks_for_cuda(session.asked.device):
+        from pytest_amp.controller import pin_workers
+
+        pin_workers(specs)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:  # noqa: ANN401  # pytest-xdist has no public type for it
+    """Tell a worker how many GPUs the run has."""
+    node.workerinput["amp_gpus"] = len(workers.visible_gpus())
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any, error: object) -> None:  # noqa: ANN401  # pytest-xdist has no public type for it
+    """Take in what a worker knows, and how it ended."""
+    from pytest_amp.controller import take_in
+
+    take_in(node, error)

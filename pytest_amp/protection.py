@@ -1,0 +1,66 @@
+"""Before and after each amp test: a known state, and nothing left behind on the device or in torch."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from pytest_amp import workers
+from pytest_amp.collection import target_of
+from pytest_amp.devices import Device, DeviceKind
+from pytest_amp.guard import StateGuard
+from pytest_amp.session import KEY, AmpSession
+
+
+def protect(item: pytest.Item) -> Callable[[], None]:
+    """Seed torch and pin it to one CPU thread; returns what is to be called when the test is over.
+
+    With more threads, sums and so bits depend on their number. Errors at once on a device that an
+    earlier test has poisoned.
+    """
+    import torch
+
+    session = item.config.stash[KEY]
+    target = target_of(item)
+    device = target.device if target is not None else None
+    if device is not None and device.name in session.poisoned:
+        culprit, message = session.poisoned[device.name]
+        pytest.fail(f"{device.name} no longer answers after {culprit}: {message}", pytrace=False)
+    guard = StateGuard()
+    torch.set_num_threads(1)
+    torch.manual_seed(session.asked.seed)
+
+    def after() -> None:
+        _check_device(item, session, device)
+        torch.set_num_threads(threads)
+        leaked = guard.restore()
+        if leaked:
+            what = "; ".join(f"{name}: {before} became {now}" for name, (before, now) in leaked.items())
+            pytest.fail(f"AmpFailure: the test left torch's state changed (restored now): {what}", pytrace=False)
+
+    threads = guard.threads
+    return after
+
+
+def _check_device(item: pytest.Item, session: AmpSession, device: Device | None) -> None:
+    """Errors of kernels surface late: ask now, so that the test that caused one is the one that is named."""
+    if device is None or device.kind is not DeviceKind.ACCELERATOR:
+        return
+    try:
+        device.synchronize()
+    except Exception as error:  # noqa: BLE001  # whatever the back end raises, the device does not answer
+        message = " ".join(str(error).split())[:200]
+        session.poisoned[device.name] = (item.nodeid, message)
+        session.problems.append(f"{device.name} no longer answers after {item.nodeid}: {message}")
+        pytest.fail(f"{device.name} no longer answers after this test: {message}", pytrace=False)
+
+
+def leave_poisoned_worker(session: AmpSession) -> None:
+    """End a worker whose device no longer answers: pytest-xdist names the test and starts another worker."""
+    if session.poisoned and workers.is_worker(session.config):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(1)

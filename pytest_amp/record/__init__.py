@@ -1,0 +1,22 @@
+"""What a run observed: the record, its keys, its file, and the comparison with an earlier one.
+
+Pure Python: neither torch nor pytest is needed to read or compare.
+"""
+
+from pytest_amp.record.compare import compare
+from pytest_amp.record.file import Record, RecordError, read_record, write_record
+from pytest_amp.record.observation import EXACT, Kind, Observation, Value, Verdict, make_key
+
+__all__ = [
+    "EXACT",
+    "Kind",
+    "Observation",
+    "Record",
+    "RecordError",
+    "Value",
+    "Verdict",
+    "compare",
+    "make_key",
+    "read_record",
+    "write_record",
+]

@@ -1,0 +1,127 @@
+"""One measured fact and its stable key."""
+
+from __future__ import annotations
+
+import enum
+import re
+from dataclasses import dataclass
+from typing import Union
+
+#: What an observation may hold: plain JSON, never a tensor.
+Value = Union[str, int, float, bool, None, list["Value"], dict[str, "Value"]]
+
+
+class Kind(enum.Enum):
+    """What kind of fact it is, which decides how two of them are compared."""
+
+    RULE = "rule"
+    DTYPE = "dtype"
+    COUNT = "count"
+    STATE = "state"
+    ERROR = "error"
+    RATIO = "ratio"
+    SECONDS = "seconds"
+    BYTES = "bytes"
+
+
+#: Kinds whose values must be the same in every run on every machine.
+EXACT = frozenset({Kind.RULE, Kind.DTYPE, Kind.COUNT, Kind.STATE})
+
+
+class Verdict(enum.Enum):
+    """What became of an observation."""
+
+    PASS = "pass"
+    REGRESSED = "regressed"
+    CHANGED = "changed"
+    IMPROVED = "improved"
+    NEW = "new"
+    GONE = "gone"
+    MISSING = "missing"
+    INCONCLUSIVE = "inconclusive"
+    SKIPPED = "skipped"
+
+
+@dataclass(frozen=True)
+class Observation:
+    """A fact under ``key``: its value, unit, what was allowed (same unit), the verdict, and the test that saw it.
+
+    ``baseline`` is the earlier value where a baseline has the key. ``test`` is the file's stem and
+    the test's name without parameters: enough to tell whether a key has gone, and the same
+    wherever the tests are installed.
+    """
+
+    key: str
+    kind: Kind
+    value: Value
+    unit: str | None = None
+    allowed: float | None = None
+    verdict: Verdict = Verdict.PASS
+    baseline: Value = None
+    test: str = ""
+
+    @property
+    def family(self) -> str:
+        """First part of the key."""
+        return self.key.split("/", 1)[0]
+
+    @property
+    def target(self) -> tuple[str, str]:
+        """Device and precision parts of the key."""
+        _, device, dtype, _ = self.key.split("/", 3)
+        return device, dtype
+
+    def to_json(self) -> dict[str, Value]:
+        """As plain JSON, without what is empty."""
+        data: dict[str, Value] = {"key": self.key, "kind": self.kind.value, "value": self.value}
+        optional: dict[str, Value] = {
+            "unit": self.unit,
+            "allowed": self.allowed,
+            "baseline": self.baseline,
+            "test": self.test or None,
+        }
+        data.update({name: value for name, value in optional.items() if value is not None})
+        data["verdict"] = self.verdict.value
+        return data
+
+    @classmethod
+    def from_json(cls, data: object) -> Observation:
+        """The inverse of ``to_json``. Raises ValueError in one line that names the key and the field."""
+        if not isinstance(data, dict) or not isinstance(data.get("key"), str):
+            raise ValueError(f"an observation without a key: {str(data)[:80]}")
+        key = data["key"]
+        check_key(key)
+        if "value" not in data:
+            raise ValueError(f"{key}: no value")
+        try:
+            return cls(
+                key=key,
+                kind=Kind(data.get("kind")),
+                value=data["value"],
+                unit=data.get("unit"),
+                allowed=data.get("allowed"),
+                verdict=Verdict(data.get("verdict")),
+                baseline=data.get("baseline"),
+                test=data.get("test", ""),
+            )
+        except ValueError as error:
+            raise ValueError(f"{key}: {error}") from None
+
+
+_KEY = re.compile(r"[a-z][a-z0-9_]*/(fake-)?[a-z][a-z0-9_]*/(bf16|fp16|fp32|tf32)/[^\x00-\x20\x7f](.*[^\x00-\x20\x7f])?")
+
+
+def make_key(family: str, device: str, dtype: str, name: str) -> str:
+    """``family/device/dtype/name``, e.g. ``rules/cuda/bf16/aten::softmax.int``.
+
+    The device has no index, and nothing in a key may depend on torch's version, on Python's or on
+    where the tests lie, so that the same fact has the same key in every run. Raises ValueError.
+    """
+    return check_key(f"{family}/{device}/{dtype}/{name}")
+
+
+def check_key(key: str) -> str:
+    """``key`` itself if it follows the grammar, else ValueError."""
+    if not _KEY.fullmatch(key) or not key.isprintable():
+        raise ValueError(f"{key!r} is not an observation key; valid: family/device/dtype/name in printable characters")
+    return key

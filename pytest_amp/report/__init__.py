@@ -1,0 +1,1 @@
+"""Reports: pure functions of what a run has seen."""

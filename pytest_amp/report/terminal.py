@@ -1,0 +1,125 @@
+"""The header and the one block at the end."""
+
+from __future__ import annotations
+
+from collections import Counter
+from importlib import metadata
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_amp.record import EXACT, Verdict
+
+if TYPE_CHECKING:
+    from pytest_amp.session import AmpSession
+
+#: Changed keys that are listed one by one.
+LISTED = 20
+
+
+def header(session: AmpSession) -> list[str]:
+    """Each value and its source, without importing torch."""
+    asked = session.asked
+    values = {
+        "amp_device": ",".join(asked.device),
+        "amp_dtype": ",".join(asked.dtype),
+        "amp_baseline": asked.baseline,
+        "amp_record": asked.record,
+        "amp_speed": asked.speed or "auto",
+        "amp_report": ",".join(f"{report.format}:{report.path}" for report in asked.report) or None,
+        "amp_allow_missing": ",".join(sorted(asked.allow_missing)) or None,
+        "amp_strict": asked.strict,
+        "amp_tier": asked.tier,
+        "amp_tolerance_scale": asked.tolerance_scale,
+        "amp_seed": asked.seed,
+    }
+    always = ("amp_device", "amp_dtype", "amp_speed")
+    shown = [
+        f"{name.removeprefix('amp_')} {value} ({asked.sources[name]})"
+        for name, value in values.items()
+        if name in always or asked.sources[name] != "default"
+    ]
+    return [f"amp: torch {metadata.version('torch')}, {', '.join(shown)}"]
+
+
+def found(session: AmpSession) -> list[str]:
+    """The devices that a run in one process found, and whether speed is timed."""
+    devices = {target.device.key: target for target in session.targets}
+    lines = []
+    for key, target in devices.items():
+        dtypes = ", ".join(t.precision.name for t in session.targets if t.device.key == key)
+        lines.append(f"amp: {key}: {target.missing or target.device.describe()}; {dtypes}")
+    if session.speed_reason is not None:
+        lines.append(f"amp: speed {session.speed_reason}")
+    return lines
+
+
+def summarize(session: AmpSession, terminal: pytest.TerminalReporter) -> None:
+    """What ran, what did not, what changed, the worst margins, the files, and why the run is red."""
+    terminal.section("amp", sep="=")
+    for line in _ran(session):
+        terminal.line(line)
+    for line in [*_not_run(session), *_compared(session), *_margins(session)]:
+        terminal.line(line)
+    for path in session.written:
+        terminal.line(f"wrote     {path}")
+    for problem in session.problems:
+        terminal.line(f"RED       {problem}", red=True, bold=True)
+
+
+def _ran(session: AmpSession) -> list[str]:
+    lines: dict[str, list[str]] = {}
+    for (target, family), counts in sorted(session.tally.outcomes.items()):
+        lines.setdefault(target, []).append(f"{family} {_counts(counts)}")
+    width = max((len(target) for target in lines), default=0)
+    return [f"ran       {target:<{width}}  {', '.join(families)}" for target, families in lines.items()]
+
+
+def _counts(counts: Counter[str]) -> str:
+    words = {"passed": "", "failed": " failed", "error": " error", "xfailed": " xfailed"}
+    words |= {"inconclusive": " inconclusive", "skipped": " skipped"}
+    parts = [f"{counts[name]}{word}" for name, word in words.items() if counts[name]]
+    return " + ".join(parts) if parts else "0"
+
+
+def _not_run(session: AmpSession) -> list[str]:
+    lines = [f"not run   {count} ({reason})" for reason, count in sorted(session.deselected.items())]
+    if session.speed_reason is not None and session.speed_reason.startswith("off"):
+        lines.append(f"speed     {session.speed_reason}")
+    skips: Counter[str] = Counter()
+    for reasons in session.tally.reasons.values():
+        skips.update(reasons)
+    return lines + [f"skipped   {count} ({reason})" for reason, count in skips.most_common(LISTED)]
+
+
+def _compared(session: AmpSession) -> list[str]:
+    baseline = session.baseline
+    if baseline is None:
+        return [f"baseline  {session.asked.baseline} is missing, as --amp-allow-missing allows"] * bool(
+            session.asked.baseline
+        )
+    observed = list(session.observed())
+    changed = [o for o in observed if o.verdict is Verdict.CHANGED]
+    new = [o for o in observed if o.verdict is Verdict.NEW]
+    loose = sum(o.kind not in EXACT for o in observed if o.verdict not in (Verdict.CHANGED, Verdict.NEW))
+    same = len(observed) - len(changed) - len(new) - loose
+    whole = "" if baseline.complete else ", of a run that did not end green or whole"
+    lines = [
+        f"baseline  {session.asked.baseline} (torch {baseline.provenance.get('torch', 'unknown')}{whole}): "
+        f"{same} same, {len(changed)} changed, {len(new)} new, {len(session.gone)} gone; "
+        f"{loose} of kinds that are not compared yet"
+    ]
+    lines += [f"changed   {o.key}: {o.baseline} -> {o.value}" for o in changed[:LISTED]]
+    lines += [f"new       {o.key}: {o.value}" for o in new[:LISTED]]
+    lines += [f"gone      {o.key}: was {o.value}" for o in session.gone[:LISTED]]
+    hidden = sum(max(0, len(group) - LISTED) for group in (changed, new, session.gone))
+    return [*lines, f"          and {hidden} more"] if hidden else lines
+
+
+def _margins(session: AmpSession) -> list[str]:
+    """Per family the observation that came closest to what was allowed."""
+    worst: dict[str, tuple[float, str]] = {}
+    for o in session.observed():
+        if o.allowed and isinstance(o.value, (int, float)):
+            worst[o.family] = max(worst.get(o.family, (0.0, "")), (o.value / o.allowed, o.key))
+    return [f"margin    {family}: {share:.0%} of what is allowed, {key}" for family, (share, key) in sorted(worst.items())]

@@ -1,0 +1,39 @@
+"""What a test's report carries, and how its failure reads."""
+
+from __future__ import annotations
+
+import shlex
+
+import pytest
+
+from pytest_amp.amp import OBSERVATIONS
+from pytest_amp.collection import INFO, target_of
+from pytest_amp.failure import AmpFailure
+
+
+def complete_failure(item: pytest.Item, call: pytest.CallInfo[None]) -> None:
+    """Say how to rerun just this test, where the check did not."""
+    if call.excinfo is not None and isinstance(call.excinfo.value, AmpFailure):
+        call.excinfo.value.rerun_with(rerun_command(item))
+
+
+def rerun_command(item: pytest.Item) -> str:
+    """The command that runs just this test on its device and dtype."""
+    target = target_of(item)
+    on = f" --amp-device={target.device.name} --amp-dtype={target.precision.name}" if target is not None else ""
+    return f"pytest {shlex.quote(item.nodeid)}{on}"
+
+
+def attach(item: pytest.Item, report: pytest.TestReport) -> None:
+    """Put what the test is, and at its end what it observed, on the report that crosses to the controller."""
+    info = item.stash.get(INFO, None)
+    if info is None:
+        return
+    observed = item.stash.get(OBSERVATIONS, []) if report.when == "teardown" else []
+    report.amp = {  # type: ignore[attr-defined]  # pytest keeps attributes that a plugin adds
+        "test": vars(info),
+        "observations": [observation.to_json() for observation in observed],
+    }
+    if report.failed and isinstance(report.longrepr, str) and report.longrepr.startswith("[XPASS(strict)] "):
+        reason = report.longrepr.removeprefix("[XPASS(strict)] ")
+        report.longrepr = f"[XPASS(strict)] fixed upstream: {reason} passes on {info.target}; remove the xfail"

@@ -1,0 +1,132 @@
+"""From what was asked for to what there is: the targets of a run, and whether speed can be timed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import pytest
+
+from pytest_amp import workers
+from pytest_amp.config import AmpConfig
+from pytest_amp.devices import FAKE_TYPES, Device, DeviceKind, DeviceType, find_device
+from pytest_amp.devices.probe import Probe, current_accelerator, probe
+from pytest_amp.precision import LOW, Precision
+from pytest_amp.targets import Target
+
+
+class Unavailable(ValueError):
+    """Something that was asked for by name is not there: a usage error, in one line."""
+
+
+@dataclass(frozen=True)
+class Speed:
+    """Whether speed is timed here (``off``, ``report``, ``gate``), and why."""
+
+    mode: str
+    reason: str
+
+
+def added_device_types(config: pytest.Config) -> tuple[DeviceType, ...]:
+    """The device types that the hook pytest_amp_devices yields."""
+    groups: list[Iterable[DeviceType]] = config.hook.pytest_amp_devices()
+    return tuple(device_type for group in groups for device_type in group)
+
+
+def resolve_targets(asked: AmpConfig, config: pytest.Config) -> tuple[Target, ...]:
+    """Every device and precision of the run, each probed by computing on it. Raises Unavailable."""
+    added = added_device_types(config)
+    targets: dict[str, Target] = {}
+    for name in asked.device:
+        for found in _devices(name, added):
+            for target in _targets_on(found, asked, config, named=name not in ("auto", "all")):
+                targets.setdefault(target.id, target)
+    return tuple(targets.values())
+
+
+def _devices(name: str, added: Sequence[DeviceType]) -> list[tuple[Device, Probe]]:
+    if name not in ("auto", "all"):
+        device = find_device(name, added)
+        return [(device, probe(device))]
+    cpu = find_device("cpu", added)
+    accelerator = current_accelerator()
+    real = []
+    if accelerator is not None:
+        device = find_device(accelerator, added)
+        answer = probe(device)
+        real = [(device, answer)] if answer.works else []
+    return real if name == "auto" and real else [(cpu, probe(cpu)), *real]
+
+
+def _targets_on(
+    found: tuple[Device, Probe], asked: AmpConfig, config: pytest.Config, *, named: bool
+) -> list[Target]:
+    device, answer = found
+    if not answer.works:
+        reason = unavailable_device(device.name, answer, asked)
+        if not (named and "device" in asked.allow_missing):
+            raise Unavailable(reason)
+        wanted = [LOW[name] for name in asked.dtype if name in LOW] or list(LOW.values())
+        return [Target(device, precision, reason, config) for precision in wanted]
+    targets: list[Target] = []
+    for name in asked.dtype:
+        if name == "auto":
+            targets += [Target(device, precision, None, config) for precision in answer.works]
+            continue
+        targets.append(Target(device, LOW[name], _missing_dtype(device, answer, LOW[name], asked), config))
+    return targets
+
+
+def unavailable_device(name: str, answer: Probe, asked: AmpConfig) -> str:
+    """One line: the device, where it was asked for, what it answered, and what needs no hardware."""
+    fakes = ", ".join(f"fake:{device_type}" for device_type in FAKE_TYPES)
+    source = asked.sources["amp_device"]
+    return f"amp_device ({source}): {name!r} does not compute here ({answer.reason}); valid here: auto, cpu, {fakes}"
+
+
+def _missing_dtype(device: Device, answer: Probe, precision: Precision, asked: AmpConfig) -> str | None:
+    if precision in answer.works:
+        return None
+    works = ", ".join(found.name for found in answer.works)
+    reason = (
+        f"amp_dtype ({asked.sources['amp_dtype']}): {precision.name!r} does not compute on {device.name} "
+        f"({answer.answers[precision.name]}); valid here: {works}"
+    )
+    if "dtype" not in asked.allow_missing:
+        raise Unavailable(reason)
+    return reason
+
+
+def resolve_speed(asked: AmpConfig, config: pytest.Config, targets: Sequence[Target]) -> Speed:
+    """Whether this process may time: only on an accelerator that it owns alone. Raises Unavailable."""
+    if asked.speed == "off":
+        return Speed("off", f"off ({asked.sources['amp_speed']})")
+    problem = _cannot_time(asked, config, targets)
+    if problem is None:
+        source = asked.sources["amp_speed"]
+        return Speed(asked.speed or "gate", source if asked.speed else "this process owns its GPU")
+    if asked.speed == "gate":
+        raise Unavailable(
+            f"amp_speed ({asked.sources['amp_speed']}): 'gate' cannot time here: {problem}; valid here: off"
+        )
+    return Speed("off", problem)
+
+
+def _cannot_time(asked: AmpConfig, config: pytest.Config, targets: Sequence[Target]) -> str | None:
+    if not any(t.device.kind is DeviceKind.ACCELERATOR and t.missing is None for t in targets):
+        return "no accelerator in this run"
+    if workers.worker_count(config) == 1:
+        return None
+    return shared_gpus(asked, config)
+
+
+def shared_gpus(asked: AmpConfig, config: pytest.Config) -> str | None:
+    """Why the workers of this run do not own a GPU each; None if they do."""
+    count = workers.worker_count(config)
+    if not workers.asks_for_cuda(asked.device):
+        return f"{count} workers share the accelerator (name cuda to give each its own GPU)"
+    if workers.is_worker(config):
+        gpus = config.workerinput.get("amp_gpus", 0)  # type: ignore[attr-defined]  # set by pytest-xdist
+    else:
+        gpus = len(workers.visible_gpus())
+    return None if count <= gpus else f"{count} workers share {gpus} GPU{'' if gpus == 1 else 's'}"

@@ -1,0 +1,143 @@
+"""One run: what was asked for, what there is, and everything that was seen, in one place."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_amp import workers
+from pytest_amp.config import AmpConfig
+
+if TYPE_CHECKING:
+    from pytest_amp.record import Observation, Record, Value
+    from pytest_amp.resolution import Speed
+    from pytest_amp.tally import Tally
+    from pytest_amp.targets import Target
+
+
+class AmpSession:
+    """The state of one run in this process. Nothing here is imported or probed before it is asked for."""
+
+    def __init__(self, config: pytest.Config, asked: AmpConfig) -> None:
+        """``asked`` is what options and ini say."""
+        self.config = config
+        self.asked = asked
+        #: Problems that end the run as a usage error, found while collecting.
+        self.usage_errors: list[str] = []
+        #: Reasons for which the run is red although every test may be green.
+        self.problems: list[str] = []
+        #: Why how many tests were deselected by this plugin.
+        self.deselected: Counter[str] = Counter()
+        #: (target, family, test) of which some parameters did not run.
+        self.partial: set[tuple[str, str, str]] = set()
+        #: Whether a test that uses this plugin has been collected in this process.
+        self.active = False
+        self.provenance: dict[str, Value] = {}
+        self.speed_reason: str | None = None
+        self.gone: list[Observation] = []
+        self.written: list[str] = []
+        #: Device name -> the test after which it no longer answered, and what it said.
+        self.poisoned: dict[str, tuple[str, str]] = {}
+        #: The fp32 and tf32 targets, by device key and precision.
+        self.wide_targets: dict[tuple[str, str], Target] = {}
+
+    @cached_property
+    def targets(self) -> tuple[Target, ...]:
+        """Every device and precision of the run; empty after a usage error."""
+        from pytest_amp.resolution import Unavailable, resolve_targets
+
+        try:
+            return resolve_targets(self.asked, self.config)
+        except Unavailable as error:
+            self.usage_error(str(error))
+            return ()
+
+    @cached_property
+    def speed(self) -> Speed:
+        """Whether speed is timed in this process."""
+        from pytest_amp.resolution import Speed, Unavailable, resolve_speed
+
+        try:
+            speed = resolve_speed(self.asked, self.config, self.targets)
+        except Unavailable as error:
+            self.usage_error(str(error))
+            speed = Speed("off", str(error))
+        self.speed_reason = f"{speed.mode}: {speed.reason}"
+        return speed
+
+    @cached_property
+    def tally(self) -> Tally:
+        """The counts, in the process that prints."""
+        from pytest_amp.tally import Tally
+
+        return Tally()
+
+    @cached_property
+    def baseline(self) -> Record | None:
+        """The record to compare with; read and checked before anything runs."""
+        if self.asked.baseline is None or not self.asked.baseline.is_file():
+            return None
+        from pytest_amp.record import RecordError, read_record
+
+        try:
+            return read_record(self.asked.baseline)
+        except RecordError as error:
+            source = self.asked.sources["amp_baseline"]
+            raise pytest.UsageError(f"amp_baseline ({source}): {error}; valid: a file that --amp-record wrote") from None
+
+    def usage_error(self, message: str) -> None:
+        """Note a usage error once; it is raised when collection is over."""
+        if message not in self.usage_errors:
+            self.usage_errors.append(message)
+
+    @staticmethod
+    def torch_version() -> str:
+        """``torch 2.13.0+cpu``, for messages; imports torch."""
+        import torch
+
+        return f"torch {torch.__version__}"
+
+    def to_controller(self) -> dict[str, Any]:
+        """What a worker knows that its controller does not, as plain JSON."""
+        return {
+            "usage_errors": self.usage_errors,
+            "problems": self.problems,
+            "deselected": dict(self.deselected),
+            "partial": sorted(map(list, self.partial)),
+            "active": self.active,
+            "provenance": self.provenance,
+            "speed_reason": self.speed_reason,
+        }
+
+    def from_worker(self, data: dict[str, Any]) -> None:
+        """Take in what a worker sent. Every worker collects all tests, so counts of collection are equal."""
+        for message in data["usage_errors"]:
+            self.usage_error(message)
+        self.problems += [problem for problem in data["problems"] if problem not in self.problems]
+        self.deselected |= Counter(data["deselected"])
+        self.partial |= {(target, family, test) for target, family, test in data["partial"]}
+        self.active = self.active or data["active"]
+        self.provenance.update(data["provenance"])
+        self.speed_reason = data["speed_reason"] or self.speed_reason
+
+    def finish(self, exitstatus: int) -> int:
+        """Judge the whole run, write what was asked for, and return the exit status."""
+        from pytest_amp.finish import finish
+
+        return finish(self, exitstatus)
+
+    @property
+    def runs_tests(self) -> bool:
+        """Whether tests run in this process (a worker, or the only process)."""
+        return not workers.is_controller(self.config)
+
+    def observed(self) -> Iterable[Observation]:
+        """Every observation, in the process that prints."""
+        return (observation for _, observation in self.tally.observations.values())
+
+
+KEY = pytest.StashKey[AmpSession]()

@@ -1,0 +1,64 @@
+"""Processes under pytest-xdist: which one this is, and which GPU it gets.
+
+A worker has its own GPU only where ``cuda`` was asked for by name: the variable must be set before
+torch is imported, so long before a probe could tell whether there is a GPU at all.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+
+
+def is_worker(config: pytest.Config) -> bool:
+    """Whether this process runs tests for a controller."""
+    return hasattr(config, "workerinput")
+
+
+def is_controller(config: pytest.Config) -> bool:
+    """Whether tests run in other processes."""
+    return not is_worker(config) and bool(config.getoption("tx", None)) and config.getoption("dist", "no") != "no"
+
+
+def worker_count(config: pytest.Config) -> int:
+    """How many processes run tests: 1 without pytest-xdist."""
+    if is_worker(config):
+        return int(config.workerinput["workercount"])  # type: ignore[attr-defined]  # set by pytest-xdist
+    if not is_controller(config):
+        return 1
+    # "3*popen" stands for three workers.
+    return sum(int(spec.split("*")[0]) if spec.split("*")[0].isdigit() else 1 for spec in config.getoption("tx"))
+
+
+def visible_gpus(environment: Mapping[str, str] = os.environ, root: Path = Path("/")) -> tuple[str, ...]:
+    """The caller's GPUs, as CUDA_VISIBLE_DEVICES names them, counted without torch and without a CUDA context.
+
+    Without the variable they are counted in the driver's files under ``root``: NVIDIA's, or AMD's
+    (kfd lists the processors that have a gpu_id).
+    """
+    listed = environment.get(VISIBLE)
+    if listed is not None:
+        names = [name.strip() for name in listed.split(",")]
+        # CUDA ignores everything from the first invalid entry on; "-1" is the usual way to hide all.
+        return tuple(names[: next((i for i, name in enumerate(names) if name in ("", "-1")), len(names))])
+    nvidia = len(list(root.glob("proc/driver/nvidia/gpus/*"))) or len(list(root.glob("dev/nvidia[0-9]*")))
+    amd = sum(
+        path.read_text(encoding="ascii").strip() not in ("", "0")
+        for path in root.glob("sys/class/kfd/kfd/topology/nodes/*/gpu_id")
+    )
+    return tuple(str(index) for index in range(nvidia or amd))
+
+
+def gpu_of_worker(number: int, visible: Sequence[str]) -> str:
+    """The entry of the caller's list that worker ``number`` gets: never a bare number of its own."""
+    return visible[number % len(visible)]
+
+
+def asks_for_cuda(devices: Sequence[str]) -> bool:
+    """Whether a real CUDA device was asked for by name."""
+    return any(name.partition(":")[0] == "cuda" for name in devices)
