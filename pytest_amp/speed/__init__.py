@@ -1,0 +1,27 @@
+"""Is mixed precision faster? Ratios measured in turn in one run, with an interval, against a floor."""
+
+from pytest_amp.speed.gate import NO_HARM, OVER, Conditions, check_speedup
+from pytest_amp.speed.measure import Measured, measure
+from pytest_amp.speed.paired import Arms, Plan
+from pytest_amp.speed.verdict import Interval, Outcome, Rule, Verdict
+from pytest_amp.speed.workloads import Step, Workload, arms_of, step_of, training_step
+
+__all__ = [
+    "NO_HARM",
+    "OVER",
+    "Arms",
+    "Conditions",
+    "Interval",
+    "Measured",
+    "Outcome",
+    "Plan",
+    "Rule",
+    "Step",
+    "Verdict",
+    "Workload",
+    "arms_of",
+    "check_speedup",
+    "measure",
+    "step_of",
+    "training_step",
+]

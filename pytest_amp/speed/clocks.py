@@ -1,0 +1,132 @@
+"""Clocks that time work, not its launch: device events on an accelerator, the host's clock on a CPU."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+
+from pytest_amp.devices import Device, DeviceKind
+from pytest_amp.float32 import float32_precision
+
+
+class ClockError(RuntimeError):
+    """There is no clock for a device, or it does not time the device's work."""
+
+
+class Clock(Protocol):
+    """Times calls whose work may go on after they return."""
+
+    @property
+    def name(self) -> str:
+        """What reports call it."""
+
+    def time(self, call: Callable[[], object], *, repeats: int, timings: int) -> list[float]:
+        """Seconds per call, ``timings`` times over, each of ``repeats`` calls back to back.
+
+        Returns once the work is done.
+        """
+
+
+class Event(Protocol):
+    """A mark in a device's queue, as ``torch.cuda.Event`` and ``torch.Event`` are."""
+
+    def elapsed_time(self, end: Any, /) -> float:  # noqa: ANN401  # torch's own types differ by release
+        """Milliseconds of the device's time from this mark to ``end``."""
+
+
+class HostClock:
+    """``time.perf_counter``, for calls that return when their work is done: on a CPU."""
+
+    name = "perf_counter"
+
+    def time(self, call: Callable[[], object], *, repeats: int, timings: int) -> list[float]:
+        """Seconds per call of the host's time."""
+        seconds = []
+        for _ in range(timings):
+            start = time.perf_counter()
+            for _ in range(repeats):
+                call()
+            seconds.append((time.perf_counter() - start) / repeats)
+        return seconds
+
+
+class EventClock:
+    """Two events around the calls, in the queue of the device's current stream.
+
+    The queue is drained once, after all timings: between them the host may run ahead of the device, as
+    it does when nobody times it. What the host costs shows as soon as the device waits for it.
+    """
+
+    def __init__(self, name: str, mark: Callable[[], Event], synchronize: Callable[[], None]) -> None:
+        """``mark`` records a new event, ``synchronize`` waits for the device."""
+        self.name, self._mark, self._synchronize = name, mark, synchronize
+
+    def time(self, call: Callable[[], object], *, repeats: int, timings: int) -> list[float]:
+        """Seconds per call of the device's time."""
+        marks = []
+        for _ in range(timings):
+            start = self._mark()
+            for _ in range(repeats):
+                call()
+            marks.append((start, self._mark()))
+        self._synchronize()
+        return [start.elapsed_time(end) / 1000 / repeats for start, end in marks]
+
+
+def clock_of(device: Device) -> Clock:
+    """The clock for ``device``. Raises ClockError for a fake one, and for one whose events do not time."""
+    if device.kind is DeviceKind.FAKE:
+        raise ClockError(f"{device.name} computes nothing that could be timed")
+    if device.kind is DeviceKind.CPU:
+        return HostClock()
+    mark = _cuda_mark if device.type == "cuda" else _accelerator_mark
+    try:
+        # An event needs the index, which the current device has though its name does not.
+        indexed = torch.empty(0, device=device.torch_device).device
+        clock = EventClock(f"{device.type} events", lambda: mark(indexed), device.synchronize)
+        clock.time(lambda: None, repeats=1, timings=1)
+    except (RuntimeError, TypeError, ValueError, NotImplementedError) as error:
+        raise ClockError(f"{device.name} has no events that time: {str(error).splitlines()[0]}") from error
+    return clock
+
+
+def _cuda_mark(device: torch.device) -> Event:
+    event: Any = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call,unused-ignore]
+    event.record(torch.cuda.current_stream(device))
+    return event  # type: ignore[no-any-return]
+
+
+def _accelerator_mark(device: torch.device) -> Event:
+    event: Any = torch.Event(device, enable_timing=True)
+    event.record()
+    return event  # type: ignore[no-any-return]
+
+
+def check_clock(clock: Clock, small: Callable[[], object], large: Callable[[], object]) -> None:
+    """Raise ClockError unless ``clock`` sees that ``large`` is more work than ``small``.
+
+    Both launch the same number of kernels and ``large`` computes at least eight times as much: a clock that
+    times launches sees no difference.
+    """
+    seconds = []
+    for call in (small, large):
+        clock.time(call, repeats=1, timings=2)
+        seconds.append(min(clock.time(call, repeats=1, timings=5)))
+    if seconds[1] < 2 * seconds[0]:
+        raise ClockError(
+            f"the clock ({clock.name}) times launches: it sees {seconds[0] * 1e6:.1f} µs for little work and "
+            f"{seconds[1] * 1e6:.1f} µs for much"
+        )
+
+
+def checked_clock(device: Device) -> Clock:
+    """The clock for ``device``, after ``check_clock`` on two square matmuls. Raises ClockError."""
+    clock = clock_of(device)
+    sides = (128, 512) if device.kind is DeviceKind.CPU else (1024, 4096)
+    small, large = (torch.ones(side, side, device=device.torch_device) for side in sides)
+    with torch.no_grad(), float32_precision("ieee"):
+        check_clock(clock, lambda: small @ small, lambda: large @ large)
+    return clock

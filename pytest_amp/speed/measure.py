@@ -1,0 +1,99 @@
+"""One or two paired measurements, and what they say about a floor."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+
+from pytest_amp.speed.clocks import Clock
+from pytest_amp.speed.paired import Arms, Measurement, Plan
+from pytest_amp.speed.verdict import Outcome, Rule, Verdict, confirmed, decide, doubted, doubts
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A verdict and what it rests on.
+
+    ``reference`` and ``candidate`` are seconds per call, the fastest of each block, in time order; the
+    rest is as in Measurement.
+    """
+
+    verdict: Verdict
+    reference: tuple[float, ...]
+    candidate: tuple[float, ...]
+    clock: str
+    spread: float
+    coverage: float
+    timings: int
+    repeats: tuple[int, ...]
+    ceiling: float | None
+
+    @property
+    def reference_median(self) -> float:
+        """Seconds of a call in float32."""
+        return statistics.median(self.reference)
+
+    @property
+    def candidate_median(self) -> float:
+        """Seconds of a call under autocast."""
+        return statistics.median(self.candidate)
+
+    def facts(self) -> dict[str, object]:
+        """Everything, as plain JSON."""
+        verdict = self.verdict
+        return {
+            "verdict": verdict.outcome.value,
+            "reasons": list(verdict.reasons),
+            "ratio": verdict.interval.median,
+            "interval": [verdict.interval.low, verdict.interval.high],
+            "confidence": float(verdict.rule.confidence),
+            "quads": verdict.interval.quads,
+            "floor": verdict.rule.floor,
+            "margin": verdict.rule.margin,
+            "unconfirmed": asdict(verdict.unconfirmed) if verdict.unconfirmed else None,
+            "ceiling": self.ceiling,
+            "clock": self.clock,
+            "spread": self.spread,
+            "coverage": self.coverage,
+            "timings": self.timings,
+            "repeats": list(self.repeats),
+            "seconds": {"reference": list(self.reference), "candidate": list(self.candidate)},
+        }
+
+
+def measure(
+    make_arms: Callable[[], Arms],
+    *,
+    clock: Clock,
+    rule: Rule,
+    plan: Plan,
+    ceiling: float | None = None,
+) -> Measured:
+    """Measure the arms; where they fall below the floor measure new ones, which must fall below it, too.
+
+    ``make_arms`` makes new tensors at each call. ``ceiling`` is the speedup that the device allows, if
+    known. Raises ClockError.
+    """
+    first = _measured(make_arms(), clock, rule, plan, ceiling)
+    if first.verdict.outcome is not Outcome.FAIL:
+        return first
+    second = _measured(make_arms(), clock, rule, plan, ceiling)
+    return replace(second, verdict=confirmed(first.verdict, second.verdict))
+
+
+def _measured(arms: Arms, clock: Clock, rule: Rule, plan: Plan, ceiling: float | None) -> Measured:
+    measurement = Measurement(arms, clock, plan)
+    verdict = decide(measurement.quad, rule, affordable=measurement.affordable)
+    found = doubts(verdict.interval, spread=measurement.spread, ceiling=ceiling)
+    return Measured(
+        verdict=doubted(verdict, (*measurement.doubts, *found)),
+        reference=tuple(measurement.reference),
+        candidate=tuple(measurement.candidate),
+        clock=clock.name,
+        spread=measurement.spread,
+        coverage=measurement.coverage,
+        timings=measurement.timings,
+        repeats=measurement.repeats,
+        ceiling=ceiling,
+    )

@@ -1,0 +1,52 @@
+"""From what is to be timed to two calls: the same work on the same data, without autocast and with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+
+from pytest_amp.devices import Device
+from pytest_amp.speed.paired import Arms
+
+Autocast = Callable[[], AbstractContextManager[object]]
+#: One unit of work, which enters the region that it is given around what a user has within autocast.
+Step = Callable[[Autocast], object]
+#: Makes data on the device, and returns the call to be timed, all of it within autocast.
+Workload = Callable[[], Callable[[], object]]
+
+
+def step_of(work: Workload) -> Step:
+    """A step that makes the call of ``work``, whole within the region."""
+    call = work()
+
+    def step(autocast: Autocast) -> object:
+        with autocast():
+            return call()
+
+    return step
+
+
+def training_step(
+    model: torch.nn.Module, batch: object, loss: Callable[[torch.nn.Module, object], torch.Tensor]
+) -> Step:
+    """Forward within the region, backward outside, gradients made anew: a step without its optimizer."""
+
+    def step(autocast: Autocast) -> object:
+        model.zero_grad(set_to_none=True)
+        with autocast():
+            value = loss(model, batch)
+        value.backward()  # type: ignore[no-untyped-call]
+        return value
+
+    return step
+
+
+def arms_of(step: Step, device: Device, dtype: torch.dtype) -> Arms:
+    """Both arms of ``step``, on the same tensors.
+
+    The candidate enters autocast at each call, as a user's step does: casts of weights are within the
+    time.
+    """
+    return Arms(lambda: step(nullcontext), lambda: step(lambda: torch.autocast(device.type, dtype=dtype)))
