@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
@@ -47,7 +46,7 @@ class Amp:
         self, *, dtype: torch.dtype | None = None, enabled: bool = True, cache_enabled: bool = True
     ) -> AbstractContextManager[None]:
         """An autocast region on this device, in this dtype unless another is given."""
-        return self.device.autocast(dtype or self.dtype, enabled=enabled, cache_enabled=cache_enabled)
+        return self.target.autocast(dtype=dtype, enabled=enabled, cache_enabled=cache_enabled)
 
     def observe(
         self, name: str, value: Value, *, kind: str, unit: str | None = None, allowed: float | None = None
@@ -77,6 +76,3 @@ class Amp:
                 accept="record a new baseline: --amp-record=NEW",
             )
         return made
-
-
-AutocastFactory = Callable[..., AbstractContextManager[None]]

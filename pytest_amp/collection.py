@@ -151,6 +151,7 @@ def select(items: list[pytest.Item], session: AmpSession) -> None:
         else:
             dropped.append(item)
             session.deselected[reason] += 1
+    session.note_provenance()
     if dropped:
         items[:] = kept
         session.config.hook.pytest_deselected(items=dropped)

@@ -20,6 +20,7 @@ from pytest_amp.precision import ALIASES, LOW
 DEVICE_TYPES = ("cpu", "cuda", "xpu", "mps", "mtia", "privateuse1")
 FAKE_DEVICES = ("fake:cuda", "fake:xpu", "fake:mps", "fake:mtia")
 LATER = "is not available yet in this version"
+NOT_YET = "not available yet"
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,10 @@ class AmpConfig:
     seed: int
     sources: Mapping[str, str]
 
+    def where(self, ini: str) -> str:
+        """The option or ini key ``ini`` as it was written, and where: ``--amp-device (command line)``."""
+        return _where(ini, self.sources[ini])
+
     @property
     def explicit(self) -> bool:
         """Whether anything was said on the command line or in ini."""
@@ -56,6 +61,11 @@ class AmpConfig:
     def named_devices(self) -> tuple[str, ...]:
         """The devices that were asked for by name, which must be there."""
         return tuple(name for name in self.device if name not in ("auto", "all"))
+
+
+def _where(ini: str, source: str) -> str:
+    name = f"--{ini.replace('_', '-')}" if source == "command line" else ini
+    return f"{name} ({source})"
 
 
 class _Bad(ValueError):
@@ -210,8 +220,8 @@ OPTIONS = (
            "here and missing is skipped instead of refused"),
     Option("amp_strict", _flag, "false", "", "on a torch release newer than the rule spec, new and gone operators "
            "fail; so does an inconclusive verdict, and a key that has gone from the baseline", flag=True),
-    Option("amp_accept", _later, "false", "", f"({LATER})", flag=True),
-    Option("amp_known", _later, None, "FILE", f"({LATER})"),
+    Option("amp_accept", _later, "false", "", NOT_YET, flag=True),
+    Option("amp_known", _later, None, "FILE", NOT_YET),
     Option("amp_tier", _tier, "ordinary", "TIER", "ordinary, long or all (default: ordinary)"),
     Option("amp_tolerance_scale", _tolerance_scale, "1.0", "FACTOR", "multiplies every tolerance (default: 1.0)"),
     Option("amp_seed", _seed, "0", "SEED", "seed of every random input (default: 0)"),
@@ -257,8 +267,7 @@ def read(config: pytest.Config, device_types: tuple[str, ...] = ()) -> AmpConfig
         try:
             value = None if text is None else option.parse(text, Context(device_types, allow_missing, base))
         except _Bad as bad:
-            shown = option.name if source == "command line" else option.ini
-            raise pytest.UsageError(f"{shown} ({source}): {bad}") from None
+            raise pytest.UsageError(f"{_where(option.ini, source)}: {bad}") from None
         if option.ini == "amp_allow_missing":
             value = allow_missing = value if isinstance(value, frozenset) else frozenset()
         values[option.ini.removeprefix("amp_")] = value

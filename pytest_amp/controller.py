@@ -23,7 +23,7 @@ def check_before_start(session: AmpSession) -> None:
     indexed = next((name for name in asked.named_devices if ":" in name and not name.startswith("fake:")), None)
     if indexed is not None and count > 1:
         raise pytest.UsageError(
-            f"amp_device ({asked.sources['amp_device']}): {indexed!r} names one device for {count} workers; "
+            f"{asked.where('amp_device')}: {indexed!r} names one device for {count} workers; "
             f"valid: {indexed.partition(':')[0]!r}, which gives each worker its own, or one worker"
         )
     if asked.speed == "gate" and count > 1:
@@ -31,7 +31,7 @@ def check_before_start(session: AmpSession) -> None:
 
         if (problem := shared_gpus(asked, session.config)) is not None:
             raise pytest.UsageError(
-                f"amp_speed ({asked.sources['amp_speed']}): 'gate' cannot time here: {problem}; "
+                f"{asked.where('amp_speed')}: 'gate' cannot time here: {problem}; "
                 f"valid: off, or at most one worker per GPU"
             )
     _probe_named(session)
@@ -75,5 +75,18 @@ def take_in(node: Any, error: object) -> None:  # noqa: ANN401  # pytest-xdist h
     data = getattr(node, "workeroutput", {}).get("amp")
     if data is not None:
         session.from_worker(data)
+        session.finished_nodes.append(node)
     elif error:
         session.problems.append(f"{node.gateway.id} ended early: {error}")
+
+
+def check_exits(session: AmpSession) -> None:
+    """A worker that reported all its tests and then died is a problem of the run.
+
+    execnet has no public way to a worker's exit status; where its private one has gone, nothing is
+    known about how workers ended, and nothing is said.
+    """
+    for node in session.finished_nodes:
+        status = getattr(getattr(getattr(node.gateway, "_io", None), "popen", None), "returncode", None)
+        if status:
+            session.problems.append(f"{node.gateway.id} died at exit, after its tests: exit status {status}")

@@ -24,7 +24,7 @@ class Family:
 
 
 #: Where tests belong whose package declares no family: a user's own.
-PROJECT = Family("project")
+PROJECT = Family("project", frozenset(DeviceKind))
 
 
 def family_of(module: ModuleType | None) -> Family:
@@ -32,5 +32,6 @@ def family_of(module: ModuleType | None) -> Family:
     package = sys.modules.get(getattr(module, "__package__", None) or "")
     family = getattr(package, "FAMILY", PROJECT)
     if not isinstance(family, Family):
-        raise TypeError(f"{package.__name__ if package else ''}.FAMILY is {family!r}, not a pytest_amp.families.Family")
+        name = getattr(package, "__name__", "")
+        raise TypeError(f"{name}.FAMILY is {family!r}, not a pytest_amp.families.Family")
     return family

@@ -25,6 +25,10 @@ def finish(session: AmpSession, exitstatus: int) -> int:
     option = session.config.option
     if option.collectonly or getattr(option, "setuponly", False) or getattr(option, "setupplan", False):
         return exitstatus
+    if session.finished_nodes:
+        from pytest_amp.controller import check_exits
+
+        check_exits(session)
     tally = session.tally
     session.problems += tally.unexecuted() + tally.clashes()
     if session.baseline is not None:

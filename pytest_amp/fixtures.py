@@ -63,14 +63,7 @@ def amp_precision(_amp_target: Target) -> Precision:
 @pytest.fixture(scope="session")
 def amp_autocast(_amp_target: Target) -> Callable[..., AbstractContextManager[None]]:
     """A factory of autocast regions: ``amp_autocast(*, dtype=None, enabled=True, cache_enabled=True)``."""
-    device, low = _amp_target.device, _amp_target.precision
-
-    def autocast(
-        *, dtype: torch.dtype | None = None, enabled: bool = True, cache_enabled: bool = True
-    ) -> AbstractContextManager[None]:
-        return device.autocast(dtype or low.dtype, enabled=enabled, cache_enabled=cache_enabled)
-
-    return autocast
+    return _amp_target.autocast
 
 
 @pytest.fixture(scope="session")

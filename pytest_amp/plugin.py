@@ -43,6 +43,7 @@ def pytest_configure(config: pytest.Config) -> None:
         return  # help must survive a configuration in which everything is wrong
     names = tuple(found.name for group in config.hook.pytest_amp_devices() for found in group)
     session = config.stash[KEY] = AmpSession(config, options.read(config, names))
+    config.pluginmanager.register(Recorder(session), "amp-recorder")
     _ = session.baseline
     if not workers.is_worker(config):
         from pytest_amp.controller import check_before_start
@@ -103,49 +104,41 @@ def pytest_runtest_makereport(
     return report
 
 
-def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Count, in the process that prints."""
-    data = getattr(report, "amp", None)
-    session = _PRINTING.get("session")
-    if data is not None and session is not None:
-        for observation in session.tally.add(report, data):
-            session.config.hook.pytest_amp_observation(observation=observation)
+class Recorder:
+    """Hooks that pytest calls without its config: one object for each session."""
+
+    def __init__(self, session: AmpSession) -> None:
+        """``session`` is the one that counts, or the worker's."""
+        self._session = session
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Count, in the process that prints."""
+        data = getattr(report, "amp", None)
+        if data is not None and not workers.is_worker(self._session.config):
+            for observation in self._session.tally.add(report, data):
+                self._session.config.hook.pytest_amp_observation(observation=observation)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_runtest_logfinish(self) -> None:
+        """A worker whose device is poisoned leaves, once its report has been sent."""
+        if self._session.poisoned:
+            from pytest_amp.protection import leave_poisoned_worker
+
+            leave_poisoned_worker(self._session)
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_runtest_logfinish(nodeid: str) -> None:  # noqa: ARG001  # pytest calls it so
-    """A worker whose device is poisoned leaves, once its report has been sent."""
-    session = _PRINTING.get("worker")
-    if session is not None and session.poisoned:
-        from pytest_amp.protection import leave_poisoned_worker
+@pytest.hookimpl(wrapper=True, trylast=True)
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> Generator[None]:
+    """Judge the run as a whole, and write what was asked for; a worker reports to its controller.
 
-        leave_poisoned_worker(session)
-
-
-#: Hooks that get no config find the session here: the one that prints, or this worker's.
-_PRINTING: dict[str, AmpSession] = {}
-
-
-def pytest_sessionstart(session: pytest.Session) -> None:
-    """Remember which session prints."""
-    role = "worker" if workers.is_worker(session.config) else "session"
-    _PRINTING[role] = session.config.stash[KEY]
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    """Judge the run as a whole, and write what was asked for; a worker reports to its controller."""
+    Innermost of the wrappers: after pytest-xdist has ended its workers, before the summary is printed.
+    """
+    yield
     amp_session = session.config.stash[KEY]
     if workers.is_worker(session.config):
         session.config.workeroutput["amp"] = amp_session.to_controller()  # type: ignore[attr-defined]
-    elif amp_session.active or amp_session.asked.explicit:
+    elif amp_session.concerned or amp_session.finished_nodes:
         session.exitstatus = amp_session.finish(int(exitstatus))
-
-
-def pytest_unconfigure(config: pytest.Config) -> None:
-    """Forget the session."""
-    for role in [role for role, session in _PRINTING.items() if session.config is config]:
-        del _PRINTING[role]
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
@@ -171,10 +164,10 @@ def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     """What ran, what did not, what changed, and where the files are."""
     session = config.stash[KEY]
-    if session.usage_errors and not workers.is_worker(config):
+    if workers.is_controller(config):
         for message in session.usage_errors:
             print(f"ERROR: {message}", file=sys.stderr)
-    elif session.active or session.problems:
+    if session.concerned and not session.usage_errors:
         from pytest_amp.report.terminal import summarize
 
         summarize(session, terminalreporter)

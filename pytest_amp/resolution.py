@@ -80,8 +80,8 @@ def _targets_on(
 def unavailable_device(name: str, answer: Probe, asked: AmpConfig) -> str:
     """One line: the device, where it was asked for, what it answered, and what needs no hardware."""
     fakes = ", ".join(f"fake:{device_type}" for device_type in FAKE_TYPES)
-    source = asked.sources["amp_device"]
-    return f"amp_device ({source}): {name!r} does not compute here ({answer.reason}); valid here: auto, cpu, {fakes}"
+    where = asked.where("amp_device")
+    return f"{where}: {name!r} does not compute here ({answer.reason}); valid here: auto, cpu, {fakes}"
 
 
 def _missing_dtype(device: Device, answer: Probe, precision: Precision, asked: AmpConfig) -> str | None:
@@ -89,7 +89,7 @@ def _missing_dtype(device: Device, answer: Probe, precision: Precision, asked: A
         return None
     works = ", ".join(found.name for found in answer.works)
     reason = (
-        f"amp_dtype ({asked.sources['amp_dtype']}): {precision.name!r} does not compute on {device.name} "
+        f"{asked.where('amp_dtype')}: {precision.name!r} does not compute on {device.name} "
         f"({answer.answers[precision.name]}); valid here: {works}"
     )
     if "dtype" not in asked.allow_missing:
@@ -107,7 +107,7 @@ def resolve_speed(asked: AmpConfig, config: pytest.Config, targets: Sequence[Tar
         return Speed(asked.speed or "gate", source if asked.speed else "this process owns its GPU")
     if asked.speed == "gate":
         raise Unavailable(
-            f"amp_speed ({asked.sources['amp_speed']}): 'gate' cannot time here: {problem}; valid here: off"
+            f"{asked.where('amp_speed')}: 'gate' cannot time here: {problem}; valid here: off"
         )
     return Speed("off", problem)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterable
 from functools import cached_property
@@ -9,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_amp import workers
 from pytest_amp.config import AmpConfig
 
 if TYPE_CHECKING:
@@ -40,6 +40,8 @@ class AmpSession:
         self.speed_reason: str | None = None
         self.gone: list[Observation] = []
         self.written: list[str] = []
+        #: pytest-xdist's nodes that ended as they should, as far as they could tell themselves.
+        self.finished_nodes: list[Any] = []
         #: Device name -> the test after which it no longer answered, and what it said.
         self.poisoned: dict[str, tuple[str, str]] = {}
         #: The fp32 and tf32 targets, by device key and precision.
@@ -86,13 +88,23 @@ class AmpSession:
         try:
             return read_record(self.asked.baseline)
         except RecordError as error:
-            source = self.asked.sources["amp_baseline"]
-            raise pytest.UsageError(f"amp_baseline ({source}): {error}; valid: a file that --amp-record wrote") from None
+            where = self.asked.where("amp_baseline")
+            raise pytest.UsageError(f"{where}: {error}; valid: a file that --amp-record wrote") from None
 
     def usage_error(self, message: str) -> None:
         """Note a usage error once; it is raised when collection is over."""
         if message not in self.usage_errors:
             self.usage_errors.append(message)
+
+    def note_provenance(self) -> None:
+        """What values of this process may depend on: the build of torch and the devices."""
+        import torch
+
+        self.provenance["torch"] = str(torch.__version__)
+        self.provenance["torch_git"] = str(torch.version.git_version)
+        self.provenance["devices"] = {
+            target.device.key: dict(target.device.provenance()) for target in self.targets if target.missing is None
+        }
 
     @staticmethod
     def torch_version() -> str:
@@ -101,9 +113,9 @@ class AmpSession:
 
         return f"torch {torch.__version__}"
 
-    def to_controller(self) -> dict[str, Any]:
-        """What a worker knows that its controller does not, as plain JSON."""
-        return {
+    def to_controller(self) -> str:
+        """What a worker knows that its controller does not, as JSON."""
+        data = {
             "usage_errors": self.usage_errors,
             "problems": self.problems,
             "deselected": dict(self.deselected),
@@ -112,9 +124,11 @@ class AmpSession:
             "provenance": self.provenance,
             "speed_reason": self.speed_reason,
         }
+        return json.dumps(data)
 
-    def from_worker(self, data: dict[str, Any]) -> None:
+    def from_worker(self, text: str) -> None:
         """Take in what a worker sent. Every worker collects all tests, so counts of collection are equal."""
+        data = json.loads(text)
         for message in data["usage_errors"]:
             self.usage_error(message)
         self.problems += [problem for problem in data["problems"] if problem not in self.problems]
@@ -131,9 +145,9 @@ class AmpSession:
         return finish(self, exitstatus)
 
     @property
-    def runs_tests(self) -> bool:
-        """Whether tests run in this process (a worker, or the only process)."""
-        return not workers.is_controller(self.config)
+    def concerned(self) -> bool:
+        """Whether there is anything to judge or to say: an amp test, or a worker that did not end as it should."""
+        return self.active or bool(self.problems) or bool(self.finished_nodes and self.usage_errors)
 
     def observed(self) -> Iterable[Observation]:
         """Every observation, in the process that prints."""

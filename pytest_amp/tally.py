@@ -31,6 +31,7 @@ class Tally:
     reasons: dict[tuple[str, str], Counter[str]] = field(default_factory=dict)
     exempt: set[tuple[str, str]] = field(default_factory=set)
     tests: set[tuple[str, str, str]] = field(default_factory=set)
+    partial: set[tuple[str, str, str]] = field(default_factory=set)
     observations: dict[str, tuple[str, Observation]] = field(default_factory=dict)
     claims: dict[str, tuple[str, str]] = field(default_factory=dict)
 
@@ -46,8 +47,9 @@ class Tally:
             self.reasons.setdefault(place, Counter())[_reason(report)] += 1
         if info.allowed_missing:
             self.exempt.add(place)
-        if report.when == "call" and outcome not in (None, "skipped"):
-            self.tests.add((info.target, info.family, info.test))
+        test = (info.target, info.family, info.test)
+        if outcome is not None:
+            (self.tests if outcome == "passed" else self.partial).add(test)
         brought = [Observation.from_json(item) for item in data["observations"]]  # type: ignore[attr-defined]
         for observation in brought:
             claimed = self.observations.get(observation.key)
@@ -74,9 +76,10 @@ class Tally:
     def gone(self, baseline: Iterable[Observation], partial: set[tuple[str, str, str]]) -> list[Observation]:
         """Observations of the baseline whose test ran whole on their target and no longer made them.
 
-        ``partial`` has the tests of which some parameters were deselected or skipped.
+        ``partial`` has the tests of which some parameters were deselected; those of which some were
+        skipped or failed are known here.
         """
-        ran = self.tests - partial
+        ran = self.tests - self.partial - partial
         return [
             observation
             for observation in baseline

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import pytest
 
 from pytest_amp.devices.base import Device
-from pytest_amp.precision import Precision
+from pytest_amp.precision import BF16, Precision
 
 if TYPE_CHECKING:
+    import torch
+
     from pytest_amp.cases import Case
 
 
@@ -28,6 +31,17 @@ class Target:
     def id(self) -> str:
         """The part of test ids: ``cuda-bf16``, ``fake-xpu-fp16``."""
         return f"{self.device.key}-{self.precision.name}"
+
+    def autocast(
+        self, *, dtype: torch.dtype | None = None, enabled: bool = True, cache_enabled: bool = True
+    ) -> AbstractContextManager[None]:
+        """An autocast region on the device, in the target's dtype unless another is given.
+
+        fp32 and tf32 are no autocast dtypes: there the region is a disabled one.
+        """
+        if dtype is None and not self.precision.is_low:
+            return self.device.autocast(BF16.dtype, enabled=False, cache_enabled=cache_enabled)
+        return self.device.autocast(dtype or self.precision.dtype, enabled=enabled, cache_enabled=cache_enabled)
 
     def added_cases(self) -> list[Case]:
         """The cases that the hook pytest_amp_cases yields."""

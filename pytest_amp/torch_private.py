@@ -6,7 +6,11 @@ the API, and the check that needed it fails with that name; nothing is passed ov
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+import functools
+import logging
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -55,3 +59,122 @@ def cpu_computes_fp16_rnn() -> bool:
 
     ask = getattr(torch.ops.mkldnn, "_is_mkldnn_fp16_supported", None)
     return bool(ask()) if ask is not None else False
+
+
+@dataclass(frozen=True)
+class Call:
+    """One operator call below autocast and autograd: what ran, on which tensors, with which dtype arguments.
+
+    ``operator`` is the qualified overload; ``tensors`` are its tensor arguments in their order, as
+    ``bfloat16[2, 3]``; ``dtypes`` are its dtype arguments.
+    """
+
+    operator: str
+    tensors: tuple[str, ...]
+    dtypes: tuple[str, ...] = ()
+
+
+def _flat(values: Any) -> Iterator[Any]:
+    for value in values:
+        if isinstance(value, (list, tuple)):
+            yield from _flat(value)
+        else:
+            yield value
+
+
+@functools.cache
+def _recorder() -> Any:
+    import torch
+
+    try:
+        from torch.utils._python_dispatch import TorchDispatchMode
+    except ImportError:
+        raise PrivateApiGone("torch.utils._python_dispatch.TorchDispatchMode") from None
+
+    class Recorder(TorchDispatchMode):
+        """Writes down each call and lets it run."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.calls: list[Call] = []
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            keywords = kwargs or {}
+            if func.namespace != "prim":  # queries that fake tensors make, no work
+                given = list(_flat((args, tuple(keywords.values()))))
+                tensors = [v for v in given if isinstance(v, torch.Tensor)]
+                self.calls.append(
+                    Call(
+                        func.name(),
+                        tuple(f"{str(t.dtype).removeprefix('torch.')}{list(t.shape)}" for t in tensors),
+                        tuple(str(v).removeprefix("torch.") for v in given if isinstance(v, torch.dtype)),
+                    )
+                )
+            return func(*args, **keywords)
+
+    return Recorder
+
+
+@contextmanager
+def recorded_calls() -> Iterator[list[Call]]:
+    """The operator calls that reach the back end inside the block, in order, those that fail included.
+
+    It sees what autocast passes on: the casts (``aten::_to_copy``) and the operator, or what a
+    composite operator is made of. Raises PrivateApiGone without
+    ``torch.utils._python_dispatch.TorchDispatchMode``.
+    """
+    with _recorder()() as recorder:
+        yield recorder.calls
+
+
+def find_overload(name: str) -> Any:
+    """The callable of a qualified overload, ``aten::softmax.int``; LookupError if this torch has none.
+
+    Calls through ``torch.ops``, which is public; that its overloads go through the dispatcher is not written
+    down anywhere.
+    """
+    import torch
+
+    namespace, _, rest = name.partition("::")
+    packet, _, overload = rest.partition(".")
+    try:
+        return getattr(getattr(getattr(torch.ops, namespace), packet), overload or "default")
+    except AttributeError:
+        raise LookupError(f"torch {torch.__version__} has no operator {name}") from None
+
+
+def arguments_of(overload: Any) -> dict[str, str]:
+    """The arguments of an overload and their types as the schema writes them: ``{"dtype": "Optional[int]"}``.
+
+    Raises PrivateApiGone without the overload's ``_schema``.
+    """
+    schema = getattr(overload, "_schema", None)
+    if schema is None:
+        raise PrivateApiGone("torch._ops.OpOverload._schema")
+    return {argument.name: str(argument.real_type) for argument in schema.arguments}
+
+
+def mutates_arguments(overload: Any) -> bool:
+    """Whether an overload writes into an argument: the in-place and ``out=`` overloads do.
+
+    Raises PrivateApiGone without the overload's ``_schema``.
+    """
+    schema = getattr(overload, "_schema", None)
+    if schema is None:
+        raise PrivateApiGone("torch._ops.OpOverload._schema")
+    return bool(schema.is_mutable)
+
+
+@contextmanager
+def quiet_fake_tensors() -> Iterator[None]:
+    """Inside the block, operators that fail on fake tensors write no traceback to the log.
+
+    Should the logger have another name one day, there is noise, and no other harm.
+    """
+    logger = logging.getLogger("torch._subclasses.fake_tensor")
+    before = logger.disabled
+    logger.disabled = True
+    try:
+        yield
+    finally:
+        logger.disabled = before
