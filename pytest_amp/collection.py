@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
 from functools import partial
 
 import pytest
@@ -53,9 +54,8 @@ class _Place:
         for precision in (FP32, TF32):
             if self.marker.dtypes is None or precision not in self.marker.dtypes:
                 continue
-            for target in devices.values():
-                if precision is FP32 or target.device.type == "cuda":
-                    found.append(_wide(self.session, target, precision))
+            has_it = [t for t in devices.values() if precision is FP32 or t.device.type == "cuda"]
+            found += [_wide(self.session, target, precision) for target in has_it]
         return found
 
 
@@ -69,12 +69,10 @@ def _wide(session: AmpSession, target: Target, precision: Precision) -> Target:
 
 def bound(target: Target) -> Precision:
     """The target's precision, with the context in which its device computes so."""
-    from dataclasses import replace
-
     return replace(target.precision, enter=partial(_enter, target.device, target.precision))
 
 
-def _enter(device: Device, precision: Precision):  # type: ignore[no-untyped-def]
+def _enter(device: Device, precision: Precision) -> AbstractContextManager[None]:
     if precision.is_low:
         return device.autocast(precision.dtype)
     return float32_precision("tf32" if precision == TF32 else "ieee")
@@ -114,9 +112,7 @@ def _each(mark: pytest.Mark | None) -> tuple[str, Callable[[Target], Iterable[ob
     return mark.args[0], mark.args[1]
 
 
-def _rows(
-    place: _Place, target: Target, each: tuple[str, Callable[[Target], Iterable[object]]] | None
-) -> list[object]:
+def _rows(place: _Place, target: Target, each: tuple[str, Callable[[Target], Iterable[object]]] | None) -> list[object]:
     marks: list[pytest.MarkDecorator] = []
     if target.missing is not None:
         marks.append(pytest.mark.skip(reason=f"missing, as --amp-allow-missing allows: {target.missing}"))
@@ -173,7 +169,11 @@ def _noted(item: pytest.Item, session: AmpSession) -> str | None:
     name = f"{item.path.stem}::{getattr(item, 'originalname', None) or item.name}"
     item.stash[MARKER] = marker
     item.stash[INFO] = TestInfo(target.id, place.family.name, name, target.missing is not None)
-    for label, value in (("device", target.device.key), ("dtype", target.precision.name), ("family", place.family.name)):
+    for label, value in (
+        ("device", target.device.key),
+        ("dtype", target.precision.name),
+        ("family", place.family.name),
+    ):
         item.user_properties.append((f"amp_{label}", value))
     return place.unfit(target)
 

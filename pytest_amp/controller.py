@@ -69,7 +69,7 @@ def pin_workers(specs: Sequence[Any]) -> None:
         spec.env[workers.VISIBLE] = workers.gpu_of_worker(number, visible)
 
 
-def take_in(node: Any, error: object) -> None:  # noqa: ANN401  # pytest-xdist has no public type for it
+def take_in(node: Any, error: object) -> None:  # pytest-xdist has no public type for it
     """What a worker knows reaches the session that prints; a worker that died left nothing."""
     session: AmpSession = node.config.stash[KEY]
     data = getattr(node, "workeroutput", {}).get("amp")

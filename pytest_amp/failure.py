@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 
-class AmpFailure(pytest.fail.Exception):
+# The class behind pytest.fail has a public home but no name that mypy can subclass.
+class AmpFailure(pytest.fail.Exception):  # type: ignore[name-defined,misc]
     """A broken promise, in at most a dozen lines: what, before, now, likely cause, how to rerun and accept.
 
     Like ``pytest.fail``, it is no ``Exception``: code under test that catches everything lets it
@@ -13,7 +14,7 @@ class AmpFailure(pytest.fail.Exception):
     left out. ``label_before`` names what the check was held against: ``rule``, ``baseline``, ``exact``.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # the parts of the message
         self,
         what: str,
         *,

@@ -7,6 +7,7 @@ import shlex
 from collections.abc import MutableMapping
 from datetime import datetime, timezone
 from importlib import metadata
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -44,7 +45,7 @@ def record_of(session: AmpSession, *, complete: bool) -> Record:
     provenance: MutableMapping[str, Value] = {**_provenance(session), **session.provenance}
     session.config.hook.pytest_amp_provenance(provenance=provenance)
     summary: dict[str, Value] = {
-        f"{target} {family}": {name: n for name, n in sorted(counts.items())}
+        f"{target} {family}": dict(sorted(counts.items()))
         for (target, family), counts in sorted(session.tally.outcomes.items())
     }
     observations = tuple(session.observed())
@@ -74,9 +75,16 @@ def _write(session: AmpSession, *, complete: bool) -> None:
         return
     record = record_of(session, complete=complete)
     for path, replace in targets:
-        try:
-            write_record(record, path, replace=replace)
-        except RecordError as error:
-            session.problems.append(f"not written: {error}")
-        else:
+        problem = _try_write(record, path, replace=replace)
+        if problem is None:
             session.written.append(str(path))
+        else:
+            session.problems.append(f"not written: {problem}")
+
+
+def _try_write(record: Record, path: Path, *, replace: bool) -> str | None:
+    try:
+        write_record(record, path, replace=replace)
+    except RecordError as error:
+        return str(error)
+    return None

@@ -27,7 +27,7 @@ def _amp_state_guard(request: pytest.FixtureRequest) -> None:
         return
     from pytest_amp.protection import protect
 
-    request.addfinalizer(protect(node))
+    request.addfinalizer(protect(node))  # noqa: PT021  # a generator would cost every test of the project
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import torch
@@ -91,7 +91,10 @@ def _float32_arithmetic() -> list[Setting]:
     """
     import torch
 
-    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    # Any: torch's stubs do not know the newer settings.
+    matmul: Any = torch.backends.cuda.matmul
+    cudnn: Any = torch.backends.cudnn
+    mkldnn: Any = torch.backends.mkldnn
     older = Setting(
         "float32 matmul precision",
         _float32_matmul_precision,
@@ -103,7 +106,6 @@ def _float32_arithmetic() -> list[Setting]:
             *_attribute("TF32 (cuda matmul)", matmul, "allow_tf32"),
             *_attribute("TF32 (cudnn)", cudnn, "allow_tf32"),
         ]
-    mkldnn = torch.backends.mkldnn
     holders = {
         "": torch.backends,
         " (cuda matmul)": matmul,
@@ -114,7 +116,9 @@ def _float32_arithmetic() -> list[Setting]:
         " (mkldnn conv)": mkldnn.conv,
         " (mkldnn rnn)": mkldnn.rnn,
     }
-    newer = [s for name, holder in holders.items() for s in _attribute(f"fp32 precision{name}", holder, "fp32_precision")]
+    newer = [
+        s for name, holder in holders.items() for s in _attribute(f"fp32 precision{name}", holder, "fp32_precision")
+    ]
     return [older, *newer]
 
 
@@ -125,7 +129,9 @@ def settings() -> list[Setting]:
     found = [setting for device_type in AUTOCAST_TYPES for setting in _autocast(device_type)]
     found += [
         Setting(
-            "autocast cache", torch.is_autocast_cache_enabled, lambda value: torch.set_autocast_cache_enabled(bool(value))
+            "autocast cache",
+            torch.is_autocast_cache_enabled,
+            lambda value: torch.set_autocast_cache_enabled(bool(value)),
         ),
         Setting("autocast nesting depth", nesting_depth, _set_nesting),
         Setting("default dtype", torch.get_default_dtype, lambda value: torch.set_default_dtype(_dtype(value))),
@@ -133,7 +139,10 @@ def settings() -> list[Setting]:
         Setting("anomaly mode", torch.is_anomaly_enabled, lambda value: _set_anomaly_mode(bool(value))),
         Setting(
             "deterministic algorithms",
-            lambda: (torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()),
+            lambda: (
+                torch.are_deterministic_algorithms_enabled(),
+                torch.is_deterministic_algorithms_warn_only_enabled(),
+            ),
             _set_deterministic,
         ),
         Setting("CPU threads", torch.get_num_threads, lambda value: torch.set_num_threads(int(str(value)))),

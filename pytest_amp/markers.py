@@ -10,14 +10,17 @@ import pytest
 
 from pytest_amp.precision import ALIASES, PRECISIONS, Precision
 
-LINES = (
+AMP_LINE = (
     "amp(*, devices=None, dtypes=None, fake=False, tolerance=None, floor=None, xfail=None): "
     "how a mixed-precision test is run: the device types and precisions it is for; fake=True lets it run on fake "
-    "devices; a tolerance or a speedup floor of its own; xfail={'cuda-fp16': 'owner/repo#123'} is strict.",
-    "amp_parametrize(argname, function): parametrize a mixed-precision test with function(target), whose values "
-    "depend on the device and precision.",
-    "amp_long: the test belongs to the long tier, which --amp-tier=long or all selects.",
+    "devices; a tolerance or a speedup floor of its own; xfail={'cuda-fp16': 'owner/repo#123'} is strict."
 )
+PARAMETRIZE_LINE = (
+    "amp_parametrize(argname, function): parametrize a mixed-precision test with function(target), whose values "
+    "depend on the device and precision."
+)
+LONG_LINE = "amp_long: the test belongs to the long tier, which --amp-tier=long or all selects."
+LINES = (AMP_LINE, PARAMETRIZE_LINE, LONG_LINE)
 
 
 @dataclass(frozen=True)

@@ -166,7 +166,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     session = config.stash[KEY]
     if workers.is_controller(config):
         for message in session.usage_errors:
-            print(f"ERROR: {message}", file=sys.stderr)
+            sys.stderr.write(f"ERROR: {message}\n")
     if session.concerned and not session.usage_errors:
         from pytest_amp.report.terminal import summarize
 
@@ -184,13 +184,13 @@ def pytest_xdist_setupnodes(config: pytest.Config, specs: Sequence[Any]) -> None
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_configure_node(node: Any) -> None:  # noqa: ANN401  # pytest-xdist has no public type for it
+def pytest_configure_node(node: Any) -> None:  # pytest-xdist has no public type for it
     """Tell a worker how many GPUs the run has."""
     node.workerinput["amp_gpus"] = len(workers.visible_gpus())
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_testnodedown(node: Any, error: object) -> None:  # noqa: ANN401  # pytest-xdist has no public type for it
+def pytest_testnodedown(node: Any, error: object) -> None:  # pytest-xdist has no public type for it
     """Take in what a worker knows, and how it ended."""
     from pytest_amp.controller import take_in
 

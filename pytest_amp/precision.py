@@ -46,7 +46,7 @@ class Precision:
     @property
     def eps(self) -> float:
         """Distance from 1.0 to the next larger number."""
-        return 2.0**-self.mantissa_bits
+        return float(2.0**-self.mantissa_bits)
 
     @property
     def u(self) -> float:
@@ -56,12 +56,12 @@ class Precision:
     @property
     def max(self) -> float:
         """Largest finite number."""
-        return (2.0 - self.eps) * 2.0 ** (2 ** (self.exponent_bits - 1) - 1)
+        return (2.0 - self.eps) * float(2.0 ** (2 ** (self.exponent_bits - 1) - 1))
 
     @property
     def smallest_normal(self) -> float:
         """Smallest positive number with a full mantissa."""
-        return 2.0 ** (2 - 2 ** (self.exponent_bits - 1))
+        return float(2.0 ** (2 - 2 ** (self.exponent_bits - 1)))
 
     @property
     def is_low(self) -> bool:
@@ -88,7 +88,7 @@ LOW = {name: precision for name, precision in PRECISIONS.items() if precision.is
 
 #: Every spelling that an option, an ini key or a marker accepts, torch's own names included.
 ALIASES = {
-    **{name: precision for name, precision in LOW.items()},
+    **LOW,
     **{precision.dtype_name: precision for precision in LOW.values()},
     **{f"torch.{precision.dtype_name}": precision for precision in LOW.values()},
     "half": FP16,

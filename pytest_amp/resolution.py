@@ -58,9 +58,7 @@ def _devices(name: str, added: Sequence[DeviceType]) -> list[tuple[Device, Probe
     return real if name == "auto" and real else [(cpu, probe(cpu)), *real]
 
 
-def _targets_on(
-    found: tuple[Device, Probe], asked: AmpConfig, config: pytest.Config, *, named: bool
-) -> list[Target]:
+def _targets_on(found: tuple[Device, Probe], asked: AmpConfig, config: pytest.Config, *, named: bool) -> list[Target]:
     device, answer = found
     if not answer.works:
         reason = unavailable_device(device.name, answer, asked)
@@ -106,9 +104,7 @@ def resolve_speed(asked: AmpConfig, config: pytest.Config, targets: Sequence[Tar
         source = asked.sources["amp_speed"]
         return Speed(asked.speed or "gate", source if asked.speed else "this process owns its GPU")
     if asked.speed == "gate":
-        raise Unavailable(
-            f"{asked.where('amp_speed')}: 'gate' cannot time here: {problem}; valid here: off"
-        )
+        raise Unavailable(f"{asked.where('amp_speed')}: 'gate' cannot time here: {problem}; valid here: off")
     return Speed("off", problem)
 
 
@@ -125,8 +121,6 @@ def shared_gpus(asked: AmpConfig, config: pytest.Config) -> str | None:
     count = workers.worker_count(config)
     if not workers.asks_for_cuda(asked.device):
         return f"{count} workers share the accelerator (name cuda to give each its own GPU)"
-    if workers.is_worker(config):
-        gpus = config.workerinput.get("amp_gpus", 0)  # type: ignore[attr-defined]  # set by pytest-xdist
-    else:
-        gpus = len(workers.visible_gpus())
+    # A worker sees its own GPU only; its controller told it how many there are.
+    gpus = getattr(config, "workerinput", {}).get("amp_gpus") or len(workers.visible_gpus())
     return None if count <= gpus else f"{count} workers share {gpus} GPU{'' if gpus == 1 else 's'}"

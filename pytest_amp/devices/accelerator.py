@@ -31,9 +31,7 @@ class AcceleratorDevice:
         return torch.device(self.name)
 
     @contextlib.contextmanager
-    def autocast(
-        self, dtype: torch.dtype, *, enabled: bool = True, cache_enabled: bool = True
-    ) -> Iterator[None]:
+    def autocast(self, dtype: torch.dtype, *, enabled: bool = True, cache_enabled: bool = True) -> Iterator[None]:
         """``torch.autocast(type, dtype)``."""
         import torch
 
@@ -89,5 +87,5 @@ class CudaDevice(AcceleratorDevice):
             "compute_capability": f"{major}.{minor}",
             "cuda": str(torch.version.cuda),
             "hip": str(torch.version.hip),
-            "cudnn": str(torch.backends.cudnn.version()),
+            "cudnn": str(torch.backends.cudnn.version()),  # type: ignore[no-untyped-call,unused-ignore]
         }

@@ -27,7 +27,7 @@ class Device(Protocol):
 
     @property
     def type(self) -> str:
-        """torch's device type: ``cuda`` for ``cuda:1`` and for ``fake:cuda``."""
+        """The device type that torch knows: ``cuda`` for ``cuda:1`` and for ``fake:cuda``."""
 
     @property
     def key(self) -> str:

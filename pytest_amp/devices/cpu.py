@@ -27,9 +27,7 @@ class CpuDevice:
         return torch.device("cpu")
 
     @contextlib.contextmanager
-    def autocast(
-        self, dtype: torch.dtype, *, enabled: bool = True, cache_enabled: bool = True
-    ) -> Iterator[None]:
+    def autocast(self, dtype: torch.dtype, *, enabled: bool = True, cache_enabled: bool = True) -> Iterator[None]:
         """``torch.autocast("cpu", dtype)``."""
         import torch
 
@@ -57,5 +55,5 @@ class CpuDevice:
         return {
             "machine": platform.machine(),
             "cpu_capability": torch.backends.cpu.get_cpu_capability(),
-            "mkldnn": str(torch.backends.mkldnn.is_available()),
+            "mkldnn": str(torch.backends.mkldnn.is_available()),  # type: ignore[no-untyped-call,unused-ignore]
         }

@@ -37,9 +37,7 @@ class FakeDevice:
         return torch.device(self.type)
 
     @contextlib.contextmanager
-    def autocast(
-        self, dtype: torch.dtype, *, enabled: bool = True, cache_enabled: bool = True
-    ) -> Iterator[None]:
+    def autocast(self, dtype: torch.dtype, *, enabled: bool = True, cache_enabled: bool = True) -> Iterator[None]:
         """What ``torch.autocast.__enter__`` sets, without its question whether the device is there."""
         import torch
 

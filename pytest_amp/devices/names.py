@@ -14,7 +14,6 @@ from pytest_amp.devices.fake import FakeDevice
 FAKE_TYPES = ("cuda", "xpu", "mps", "mtia")
 
 
-
 @dataclass(frozen=True)
 class DeviceType:
     """A device type that is not torch's own, for the hook ``pytest_amp_devices``.

@@ -117,7 +117,8 @@ def main(arguments: Sequence[str]) -> None:
     for plugin in plugins:
         module = importlib.import_module(plugin)
         added += getattr(module, "pytest_amp_devices", list)()
-    print(json.dumps({name: dict(probe(find_device(name, added)).answers) for name in arguments[1:]}))
+    answers = {name: dict(probe(find_device(name, added)).answers) for name in arguments[1:]}
+    sys.stdout.write(f"{json.dumps(answers)}\n")
 
 
 if __name__ == "__main__":

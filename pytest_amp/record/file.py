@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import tempfile
 from collections.abc import Mapping
@@ -53,7 +54,7 @@ def dumps(record: Record) -> str:
 
 def _finite(value: Value) -> Value:
     """JSON has no infinity and no NaN: they are written as text."""
-    if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
+    if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, list):
         return [_finite(item) for item in value]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Union
 
 #: What an observation may hold: plain JSON, never a tensor.
-Value = Union[str, int, float, bool, None, list["Value"], dict[str, "Value"]]
+Value = Union[str, int, float, bool, None, list["Value"], dict[str, "Value"]]  # noqa: UP007  # strings have no | at run time
 
 
 class Kind(enum.Enum):
@@ -31,7 +31,7 @@ EXACT = frozenset({Kind.RULE, Kind.DTYPE, Kind.COUNT, Kind.STATE})
 class Verdict(enum.Enum):
     """What became of an observation."""
 
-    PASS = "pass"
+    PASS = "pass"  # noqa: S105  # no password
     REGRESSED = "regressed"
     CHANGED = "changed"
     IMPROVED = "improved"
@@ -108,7 +108,9 @@ class Observation:
             raise ValueError(f"{key}: {error}") from None
 
 
-_KEY = re.compile(r"[a-z][a-z0-9_]*/(fake-)?[a-z][a-z0-9_]*/(bf16|fp16|fp32|tf32)/[^\x00-\x20\x7f](.*[^\x00-\x20\x7f])?")
+_KEY = re.compile(
+    r"[a-z][a-z0-9_]*/(fake-)?[a-z][a-z0-9_]*/(bf16|fp16|fp32|tf32)/[^\x00-\x20\x7f](.*[^\x00-\x20\x7f])?"
+)
 
 
 def make_key(family: str, device: str, dtype: str, name: str) -> str:

@@ -122,4 +122,6 @@ def _margins(session: AmpSession) -> list[str]:
     for o in session.observed():
         if o.allowed and isinstance(o.value, (int, float)):
             worst[o.family] = max(worst.get(o.family, (0.0, "")), (o.value / o.allowed, o.key))
-    return [f"margin    {family}: {share:.0%} of what is allowed, {key}" for family, (share, key) in sorted(worst.items())]
+    return [
+        f"margin    {family}: {share:.0%} of what is allowed, {key}" for family, (share, key) in sorted(worst.items())
+    ]
