@@ -1,0 +1,1 @@
+"""The speed check's own tests: no device and no patience needed."""

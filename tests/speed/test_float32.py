@@ -1,0 +1,122 @@
+"""The kind of float32 is pinned within a scope, and nothing of it is left behind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from pytest_amp.float32 import KINDS, Float32Kind, float32_precision, has_fp32_precision
+
+needs_settings = pytest.mark.skipif(not has_fp32_precision(), reason="fp32_precision is in torch 2.9 and later")
+
+
+def holders() -> dict[str, Any]:
+    backends: Any = torch.backends
+    return {
+        "generic": backends,
+        "cudnn": backends.cudnn,
+        "cuda matmul": backends.cuda.matmul,
+        "cudnn conv": backends.cudnn.conv,
+        "cudnn rnn": backends.cudnn.rnn,
+        "mkldnn matmul": backends.mkldnn.matmul,
+        "mkldnn conv": backends.mkldnn.conv,
+        "mkldnn rnn": backends.mkldnn.rnn,
+    }
+
+
+def state() -> object:
+    if has_fp32_precision():
+        return {name: holder.fp32_precision for name, holder in holders().items()}
+    return torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+
+
+@pytest.fixture(autouse=True)
+def _as_found() -> Iterator[None]:
+    before = state()
+    yield
+    assert state() == before
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_setting_is_pinned(kind: Float32Kind) -> None:
+    with float32_precision(kind):
+        found = state()
+        expected = ("high" if kind == "tf32" else "highest", kind == "tf32")
+        assert found == (dict.fromkeys(holders(), kind) if has_fp32_precision() else expected)
+
+
+def test_scopes_nest() -> None:
+    with float32_precision("ieee"):
+        outer = state()
+        with float32_precision("tf32"):
+            assert state() != outer
+        assert state() == outer
+
+
+def test_an_exception_restores_too() -> None:
+    with pytest.raises(RuntimeError, match="within"), float32_precision("tf32"):
+        raise RuntimeError("within")
+
+
+def test_older_flags_can_be_read_afterwards() -> None:
+    """On torch 2.9 and later reading them raises as long as the newer settings say something else."""
+    with float32_precision("tf32"):
+        pass
+    assert torch.get_float32_matmul_precision() == "highest"
+    assert torch.backends.cuda.matmul.allow_tf32 is False
+
+
+@pytest.mark.parametrize("precision", ["highest", "high", "medium"])
+def test_a_users_matmul_precision_survives(precision: str) -> None:
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(precision)
+    try:
+        for kind in KINDS:
+            with float32_precision(kind):
+                pass
+            assert torch.get_float32_matmul_precision() == precision
+    finally:
+        torch.set_float32_matmul_precision(before)
+        if has_fp32_precision():  # the older setter writes these, which were not set before
+            holders()["cuda matmul"].fp32_precision = holders()["mkldnn matmul"].fp32_precision = "none"
+
+
+def as_torch_sets_it() -> None:
+    """No setting."""
+
+
+def all_tf32() -> None:
+    holders()["generic"].fp32_precision = "tf32"
+
+
+def cudnn_ieee() -> None:
+    holders()["generic"].fp32_precision = "tf32"
+    holders()["cudnn"].fp32_precision = "ieee"
+
+
+@needs_settings
+@pytest.mark.parametrize("setting", [as_torch_sets_it, all_tf32, cudnn_ieee])
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_was_inherited_still_is(setting: Callable[[], None], kind: Float32Kind) -> None:
+    """A setting that follows its parent must follow it afterwards, not stand at what it had been."""
+    backends = holders()
+    try:
+        setting()
+        before = state()
+        with float32_precision(kind):
+            pass
+        assert state() == before
+        backends["generic"].fp32_precision = "ieee"
+        backends["cudnn"].fp32_precision = "ieee"
+        assert state() == dict.fromkeys(backends, "ieee")
+    finally:
+        backends["generic"].fp32_precision = "none"
+        backends["cudnn"].fp32_precision = "none"
+
+
+def test_an_unknown_kind_is_refused() -> None:
+    with pytest.raises(ValueError, match="'fp32' is not a kind of float32; valid: ieee, tf32"), float32_precision("fp32"):  # type: ignore[arg-type]
+        pass

@@ -1,0 +1,90 @@
+"""Paired measurement: order, repeats, budget, and what makes it doubtful."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from pytest_amp.speed.clocks import ClockError
+from pytest_amp.speed.paired import Arms, Measurement, Plan, Quad
+from tests.speed.simulated import SimulatedClock, taking
+
+PLAN = Plan(warm_up=0)
+
+
+def measurement(arms: Arms, plan: Plan = PLAN) -> Measurement:
+    clock = SimulatedClock()
+    return Measurement(arms, clock, plan, now=clock.now)
+
+
+def test_a_quad_is_reference_candidate_candidate_reference() -> None:
+    order = []
+    arms = Arms(lambda: order.append("A") or 3e-3, lambda: order.append("B") or 2e-3)
+    measured = measurement(arms)
+    order.clear()
+    log_ratio = measured.quad()
+    assert "".join(order) == "AAAAA" + "BBBBBBBBBB" + "AAAAA"
+    assert math.exp(log_ratio) == pytest.approx(1.5)
+    assert measured.reference == [3e-3, 3e-3]
+    assert measured.candidate == [2e-3, 2e-3]
+
+
+def test_a_block_is_its_fastest_timing() -> None:
+    quad = Quad((3.0, 2.0, 9.0), (1.0, 5.0), (4.0, 1.0), (8.0, 2.0))
+    assert (quad.reference, quad.candidate) == ((2.0, 2.0), (1.0, 1.0))
+    assert math.exp(quad.log_ratio) == pytest.approx(2.0)
+
+
+def test_drift_cancels() -> None:
+    """A machine that slows down by the same factor with each block shows the ratio that it would show without."""
+    slower = 1.05
+    quad = Quad((2.0,), (1.0 * slower,), (1.0 * slower**2,), (2.0 * slower**3,))
+    assert math.exp(quad.log_ratio) == pytest.approx(2.0)
+
+
+def test_the_slow_arm_is_never_timed_more_often() -> None:
+    measured = measurement(taking(40e-6, 20e-6))
+    assert measured.repeats == (32, 64), "as often as makes a timing last a millisecond"
+    assert measured.repeats[0] * 40e-6 >= PLAN.shortest
+
+
+def test_both_arms_are_warmed_in_turn() -> None:
+    order = []
+    arms = Arms(lambda: order.append("A") or 3e-3, lambda: order.append("B") or 2e-3)
+    measurement(arms, Plan(warm_up=0.04))
+    assert "".join(order).endswith("AABBAABBAABBAABB")
+
+
+def test_long_calls_get_smaller_blocks() -> None:
+    assert measurement(taking(0.01, 0.01)).timings == 5
+    assert measurement(taking(0.05, 0.02)).timings == 2
+    assert measurement(taking(2.0, 1.0)).timings == 1
+
+
+def test_a_look_beyond_the_budget_is_too_dear() -> None:
+    measured = measurement(taking(0.01, 0.01))
+    for _ in range(12):
+        measured.quad()
+    assert measured.affordable(1)
+    assert not measured.affordable(24)
+
+
+def test_spread_is_that_of_the_worse_arm() -> None:
+    measured = measurement(taking(3e-3, [2e-3] * 30 + [4e-3] * 30))
+    for _ in range(12):
+        measured.quad()
+    assert measured.spread == pytest.approx(2.0)
+
+
+def test_a_clock_that_sees_little_of_the_time_is_doubted() -> None:
+    clock = SimulatedClock()
+    half_seen = Measurement(taking(3e-3, 2e-3), clock, PLAN, now=lambda: clock.now() * 1.8)
+    assert half_seen.doubts == ()
+    hardly_seen = Measurement(taking(3e-3, 2e-3), clock, PLAN, now=lambda: clock.now() * 4)
+    assert "the clock saw 25% of the time" in hardly_seen.doubts[0]
+
+
+def test_a_clock_that_stands_still_is_an_error() -> None:
+    with pytest.raises(ClockError, match="stood still"):
+        measurement(taking(0.0, 2e-3))

@@ -1,0 +1,207 @@
+"""The decision rule: exact where it can be, simulated where it cannot."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from pytest_amp.speed.verdict import (
+    EAGER_MARGIN,
+    Interval,
+    Outcome,
+    Rule,
+    Verdict,
+    confirmed,
+    decide,
+    doubted,
+    doubts,
+    judge,
+    median_interval,
+    order_statistic_rank,
+)
+
+PASS, FAIL, INCONCLUSIVE = Outcome.PASS, Outcome.FAIL, Outcome.INCONCLUSIVE
+
+
+@pytest.mark.parametrize(("count", "rank"), [(7, 0), (8, 1), (12, 2), (24, 6), (48, 15)])
+def test_rank_at_99_percent(count: int, rank: int) -> None:
+    assert order_statistic_rank(count) == rank
+
+
+@pytest.mark.parametrize("count", range(1, 13))
+def test_rank_covers_the_median_and_no_higher_rank_does(count: int) -> None:
+    confidence = Fraction(9, 10)
+
+    def coverage(rank: int) -> Fraction:
+        """Of all ways in which values lie below (0) and above (1) the median, those it is enclosed in."""
+        signs = list(itertools.product((0, 1), repeat=count))
+        return Fraction(sum(rank <= sum(s) <= count - rank for s in signs), len(signs))
+
+    rank = order_statistic_rank(count, confidence)
+    assert rank == 0 or coverage(rank) >= confidence
+    assert 2 * (rank + 1) > count + 1 or coverage(rank + 1) < confidence
+
+
+def test_interval_is_made_of_order_statistics() -> None:
+    ratios = [1.0 + n / 100 for n in range(12)]
+    shuffled = [math.log(ratios[n * 5 % 12]) for n in range(12)]
+    found = median_interval(shuffled)
+    assert (found.low, found.high, found.quads) == (pytest.approx(1.01), pytest.approx(1.10), 12)
+    assert found.median == pytest.approx(math.sqrt(1.05 * 1.06))
+
+
+def test_interval_of_too_few_values_is_unbounded() -> None:
+    assert median_interval([0.0] * 7) == Interval(0.0, 1.0, math.inf, 7)
+
+
+@pytest.mark.parametrize("values", [[], [math.nan] * 12, [math.inf, 0.0]])
+def test_interval_of_no_numbers_is_refused(values: list[float]) -> None:
+    with pytest.raises(ValueError, match="log-ratios"):
+        median_interval(values)
+
+
+@pytest.mark.parametrize(
+    ("interval", "outcome"),
+    [
+        (Interval(1.00, 1.2, 1.3, 12), PASS),
+        (Interval(0.99, 1.2, 1.3, 12), INCONCLUSIVE),
+        (Interval(0.99, 1.2, 1.3, 24), INCONCLUSIVE),
+        (Interval(0.99, 1.2, 1.3, 48), PASS),
+        (Interval(0.96, 1.2, 1.3, 48), INCONCLUSIVE),
+        (Interval(0.99, 0.999, 1.3, 48), INCONCLUSIVE),
+        (Interval(0.90, 0.95, 0.98, 48), INCONCLUSIVE),
+        (Interval(0.90, 0.95, 0.97, 12), FAIL),
+        (Interval(0.10, 0.11, 0.12, 48), FAIL),
+    ],
+)
+def test_judge(interval: Interval, outcome: Outcome) -> None:
+    assert judge(interval, Rule(1.0)) is outcome
+
+
+def test_margin_can_be_finer() -> None:
+    interval = Interval(0.90, 0.95, 0.99, 12)
+    assert judge(interval, Rule(1.0, margin=1.005)) is FAIL
+    assert judge(interval, Rule(1.0, margin=EAGER_MARGIN)) is INCONCLUSIVE
+
+
+def drawn(ratios: list[float]) -> tuple[Callable[[], float], list[float]]:
+    log_ratios = [math.log(ratio) for ratio in ratios]
+    return lambda: log_ratios.pop(0), log_ratios
+
+
+@pytest.mark.parametrize(("ratio", "outcome"), [(1.1, PASS), (0.9, FAIL)])
+def test_first_look_ends_a_clear_case(ratio: float, outcome: Outcome) -> None:
+    sample, left = drawn([ratio] * 48)
+    verdict = decide(sample, Rule(1.0))
+    assert (verdict.outcome, verdict.interval.quads, len(left), verdict.reasons) == (outcome, 12, 36, ())
+
+
+def test_looks_go_on_until_one_is_decisive() -> None:
+    noisy = [0.5, 1.5] * 6 + [1.1] * 12
+    sample, left = drawn(noisy + [1.1] * 24)
+    verdict = decide(sample, Rule(1.0))
+    assert (verdict.outcome, verdict.interval.quads, len(left)) == (PASS, 48, 0)
+
+
+def test_no_look_is_decisive() -> None:
+    sample, left = drawn([0.8, 1.2] * 24)
+    verdict = decide(sample, Rule(1.0))
+    assert (verdict.outcome, left) == (INCONCLUSIVE, [])
+    assert verdict.reasons == ("undecided after 48 quads",)
+
+
+def test_a_look_that_is_too_dear_is_not_begun() -> None:
+    asked = []
+
+    def affordable(further: int) -> bool:
+        asked.append(further)
+        return further < 24
+
+    sample, left = drawn([0.8, 1.2] * 24)
+    verdict = decide(sample, Rule(1.0), affordable=affordable)
+    assert (verdict.outcome, asked, len(left)) == (INCONCLUSIVE, [12, 24], 24)
+    assert verdict.reasons == ("undecided after 24 quads, when the time was up",)
+
+
+def test_doubts() -> None:
+    interval = Interval(2.0, 2.1, 2.2, 12)
+    assert doubts(interval, spread=1.5, ceiling=None) == ()
+    assert doubts(interval, spread=1.5, ceiling=2.0) == ()
+    assert "vary by a factor of 1.60" in doubts(interval, spread=1.6, ceiling=2.0)[0]
+    assert "above 1.1 times the 1.5" in doubts(interval, spread=1.0, ceiling=1.5)[0]
+    assert len(doubts(interval, spread=9.0, ceiling=1.0)) == 2
+
+
+@pytest.mark.parametrize("outcome", [PASS, FAIL])
+def test_doubt_takes_the_verdict_away(outcome: Outcome) -> None:
+    verdict = Verdict(outcome, Interval(1, 1, 1, 12), Rule(1.0))
+    assert doubted(verdict, ()) is verdict
+    assert doubted(verdict, ("shaky",)) == Verdict(INCONCLUSIVE, verdict.interval, verdict.rule, ("shaky",))
+
+
+@pytest.mark.parametrize(("second", "outcome"), [(FAIL, FAIL), (PASS, INCONCLUSIVE), (INCONCLUSIVE, INCONCLUSIVE)])
+def test_a_failure_needs_a_second_one(second: Outcome, outcome: Outcome) -> None:
+    rule = Rule(1.0)
+    first = Verdict(FAIL, Interval(0.7, 0.8, 0.9, 12), rule)
+    both = confirmed(first, Verdict(second, Interval(0.8, 0.9, 1.0, 48), rule))
+    assert (both.outcome, both.interval.quads, both.unconfirmed) == (outcome, 48, first.interval)
+    assert bool(both.reasons) == (outcome is INCONCLUSIVE)
+
+
+# Noise on the logarithm of a block's time, for blocks in the order of a measurement.
+
+
+def quiet(rng: np.random.Generator, blocks: int) -> np.ndarray:
+    """Half a percent, and now and then a block that is preempted."""
+    hit = rng.random(blocks) < 0.01
+    return rng.normal(0, 0.005, blocks) + np.where(hit, np.log1p(0.1 * rng.pareto(2.0, blocks)), 0)
+
+
+def heavy_tails(rng: np.random.Generator, blocks: int) -> np.ndarray:
+    """Two percent, and every twelfth block is preempted."""
+    hit = rng.random(blocks) < 0.08
+    return rng.normal(0, 0.02, blocks) + np.where(hit, np.log1p(0.3 * rng.pareto(1.5, blocks)), 0)
+
+
+def clock_drift(rng: np.random.Generator, blocks: int) -> np.ndarray:
+    """A card that slows down by 15 percent as it gets warm."""
+    return quiet(rng, blocks) + np.log(1.15) * (1 - np.exp(-np.arange(blocks) / 60))
+
+
+def two_clocks(rng: np.random.Generator, blocks: int) -> np.ndarray:
+    """A clock that flips by 24 percent every forty blocks or so."""
+    return quiet(rng, blocks) + np.log(1.24) * (np.cumsum(rng.random(blocks) < 1 / 40) % 2)
+
+
+def trial(noise: Callable[..., np.ndarray], true_ratio: float, rule: Rule, seed: int) -> Outcome:
+    rng = np.random.default_rng(seed)
+
+    def once() -> Verdict:
+        log_times = noise(rng, 4 * 48).reshape(48, 4) + np.array([1, 0, 0, 1]) * math.log(true_ratio)
+        log_ratios = iter((log_times @ np.array([0.5, -0.5, -0.5, 0.5])).tolist())
+        return decide(lambda: next(log_ratios), rule)
+
+    first = once()
+    return first.outcome if first.outcome is not FAIL else confirmed(first, once()).outcome
+
+
+TRIALS = 1500
+
+
+@pytest.mark.parametrize("noise", [quiet, heavy_tails, clock_drift, two_clocks], ids=lambda noise: noise.__name__)
+def test_simulated_rates(noise: Callable[..., np.ndarray]) -> None:
+    rule = Rule(1.5)
+
+    def share(true_ratio: float, outcome: Outcome) -> float:
+        return sum(trial(noise, true_ratio, rule, seed) is outcome for seed in range(TRIALS)) / TRIALS
+
+    assert share(1.5 * 1.02, FAIL) == 0, "false red, 2 % above the floor"
+    assert share(1.5 * 1.10, PASS) >= 0.97, "a clear gain passes"
+    assert share(1.5 * 0.90, FAIL) >= 0.92, "a loss of 10 % is found"
+    assert share(1.5 * 0.90, PASS) == 0, "a loss of 10 % never passes"
+    assert share(1.5 * 0.80, FAIL) >= 0.99, "a loss of 20 % is found"
