@@ -1,0 +1,222 @@
+"""Checks beyond the name of a rule: that an operator does just what casting its arguments by hand does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from types import MappingProxyType
+from typing import Any
+
+import torch
+
+from pytest_amp.devices.base import Device, DeviceKind
+from pytest_amp.rules import variations
+from pytest_amp.rules.hand_cast import Invocation, Refused, cast_by_hand
+from pytest_amp.rules.observe import (
+    Candidate,
+    Observed,
+    Outcome,
+    by_hand,
+    candidate_of,
+    described,
+    each_variation,
+    observe,
+    scope,
+    under_autocast,
+)
+from pytest_amp.rules.own_kernel import received
+from pytest_amp.rules.samples import Sample, samples
+from pytest_amp.rules.spec import Rule, expected
+from pytest_amp.rules.variations import Variation, Vary
+
+#: The checks, by the variations of the arguments that each one makes.
+CHECKS: Mapping[str, tuple[Vary, ...]] = MappingProxyType(
+    {
+        "hand_cast": (variations.ordinary,),
+        "explicit_dtype": (variations.explicit_dtype,),
+        "orders": (variations.orders,),
+        "unsuitable": (variations.unsuitable,),
+        "elsewhere": (variations.elsewhere,),
+        "other_half": (variations.other_half,),
+    }
+)
+
+#: How oneDNN says that it has no kernel for a dtype on this CPU.
+_NO_PRIMITIVE = "could not create a primitive"
+
+
+@dataclass(frozen=True)
+class Checked:
+    """The result of one check of one overload.
+
+    ``ran`` are the variations that gave a result, ``refused`` those that ended in an error, with and
+    without autocast alike. ``failures`` says what differs. ``result`` are the dtypes of the first
+    result. ``cannot`` says why nothing can be checked here at all.
+    """
+
+    check: str
+    overload: str
+    ran: tuple[str, ...]
+    refused: tuple[str, ...]
+    failures: tuple[str, ...]
+    result: tuple[str, ...] = ()
+    cannot: str | None = None
+
+
+def examine(check: str, overload: str, device: Device, low: torch.dtype) -> dict[str, Any]:
+    """Run ``rule`` or one of CHECKS on ``overload``; the Observed or the Checked as JSON data."""
+    rule = expected(device.type, torch.__version__).get(overload)
+    if check == "rule":
+        return asdict(observe(overload, device, low, rule=rule))
+    if rule is None:
+        raise LookupError(f"no rule of {overload} is known for {device.type}")
+    return asdict(follow(check, overload, device, low, rule=rule))
+
+
+def observed_from(data: Mapping[str, Any]) -> Observed:
+    """The Observed that JSON data was made from; without its evidence, which is for people."""
+    return Observed(data["overload"], data["rule"], data["reason"], ())
+
+
+def checked_from(data: Mapping[str, Any]) -> Checked:
+    """The Checked that JSON data was made from."""
+    return Checked(**{key: tuple(value) if isinstance(value, list) else value for key, value in data.items()})
+
+
+def follow(check: str, overload: str, device: Device, low: torch.dtype, *, rule: Rule) -> Checked:
+    """Whether ``overload`` does what casting by hand by ``rule`` does, in each variation that ``check`` makes.
+
+    Compares the calls below autocast with their dtypes and shapes, and the dtypes and shapes of the
+    results; on a real device also every bit of the results, where NaN equals NaN.
+    """
+    candidate = candidate_of(rule, low)
+    ran: list[str] = []
+    refused: list[str] = []
+    failures: list[str] = []
+    messages: list[str] = []
+    result: tuple[str, ...] = ()
+    for sample, variation in each_variation(overload, samples(overload), low, *CHECKS[check]):
+        outcome, difference = _compare(overload, sample, variation, device, low, rule, candidate)
+        if outcome.message is None:
+            ran.append(variation.name)
+            result = result or tuple(text.partition("[")[0] for text in outcome.result)
+        else:
+            refused.append(variation.name)
+            messages.append(outcome.message.strip().partition("\n")[0])
+        if difference is None and device.kind is not DeviceKind.FAKE and not variation.faked:
+            difference = _different_values(overload, sample, variation, device, low, candidate)
+        if difference is not None:
+            failures.append(f"{variation.name}: {difference}")
+    cannot = _cannot(device, ran, messages)
+    return Checked(check, overload, tuple(ran), tuple(refused), tuple(failures), result, cannot)
+
+
+def _cannot(device: Device, ran: list[str], messages: list[str]) -> str | None:
+    if ran or not messages:
+        return None
+    return messages[0] if device.kind is DeviceKind.CPU and _NO_PRIMITIVE in messages[0] else None
+
+
+def _compare(
+    overload: str,
+    sample: Sample,
+    variation: Variation,
+    device: Device,
+    low: torch.dtype,
+    rule: Rule,
+    candidate: Candidate,
+) -> tuple[Outcome, str | None]:
+    with scope(device, variation):
+        call = variation.invocation(overload, sample, device)
+        outcome = under_autocast(call, device, low)
+        prediction = by_hand(candidate, call, device)
+    if rule.own_kernel is not None:
+        ours, its = received(prediction, overload), received(outcome, overload)
+        if ours != its and its is not None:
+            return outcome, f"it received {_listed(its)}, by hand {_listed(ours)}"
+        return outcome, None
+    if outcome == prediction and outcome.is_banned == prediction.is_banned:
+        return outcome, None
+    return outcome, f"{_shown(outcome)}, by hand {_shown(prediction)}"
+
+
+def _listed(dtypes: frozenset[str] | None) -> str:
+    return ", ".join(sorted(dtypes)) if dtypes else "nothing"
+
+
+def _shown(outcome: Outcome) -> str:
+    casts = f"casts {'; '.join(outcome.casts())}, " if outcome.casts() else ""
+    return f"{casts}runs {len(outcome.calls)} calls and gives {', '.join(outcome.result)}"
+
+
+def _different_values(
+    overload: str, sample: Sample, variation: Variation, device: Device, low: torch.dtype, candidate: Candidate
+) -> str | None:
+    def invocation() -> Invocation:
+        return variation.invocation(overload, sample, device)
+
+    with scope(device, variation):
+        given = invocation()
+        with device.autocast(low):
+            ours = _results(given)
+        device.synchronize()
+        by_hand = _results(_cast(invocation(), candidate, device))
+        changed = [index for index, (a, b) in enumerate(_pairs(given, invocation())) if not same_bits(a, b)]
+    if changed:
+        return f"argument {changed[0]} was written to"
+    if isinstance(ours, str) or isinstance(by_hand, str):
+        return None if ours == by_hand else f"gives {ours!r}, by hand {by_hand!r}"
+    for index, (a, b) in enumerate(zip(ours, by_hand, strict=True)):
+        if index not in sample.undefined and not same_bits(a, b):
+            return f"result {index} differs from the one by hand in {_count_different(a, b)}"
+    return None
+
+
+def _pairs(one: Invocation, other: Invocation) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    return zip(one.floats(), other.floats(), strict=True)
+
+
+def _cast(call: Invocation, candidate: Candidate, device: Device) -> Invocation | None:
+    try:
+        return cast_by_hand(candidate.rule, call, device_type=device.type, dtype=candidate.dtype)
+    except Refused:
+        return None
+
+
+def _results(call: Invocation | None) -> list[torch.Tensor] | str:
+    """The tensors that a call returns, or the name of the error that it raises; a refusal's for None."""
+    try:
+        return "RuntimeError" if call is None else list(_tensors(call()))
+    except Exception as error:  # noqa: BLE001 - whatever an operator raises is an outcome
+        return type(error).__name__
+
+
+def _tensors(result: Any) -> Iterator[torch.Tensor]:
+    if isinstance(result, torch.Tensor):
+        yield result
+    elif isinstance(result, (list, tuple)):
+        for each in result:
+            yield from _tensors(each)
+
+
+def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors have the same dtype, shape and bits, any NaN equal to any other."""
+    if one.dtype != other.dtype or one.shape != other.shape:
+        return False
+    return int(_different(one, other).sum()) == 0
+
+
+def _different(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    one, other = (torch.view_as_real(t.resolve_conj()) if t.is_complex() else t for t in (one, other))
+    if not one.is_floating_point():
+        return one != other
+    width = {2: torch.int16, 4: torch.int32, 8: torch.int64}[one.element_size()]
+    differs = one.contiguous().view(width) != other.contiguous().view(width)
+    return differs & ~(one.isnan() & other.isnan())
+
+
+def _count_different(one: torch.Tensor, other: torch.Tensor) -> str:
+    if one.dtype != other.dtype or one.shape != other.shape:
+        return f"dtype or shape: {described(one)[0]}, {described(other)[0]}"
+    different = _different(one, other)
+    return f"{int(different.sum())} of {different.numel()} values"

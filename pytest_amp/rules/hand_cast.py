@@ -1,0 +1,146 @@
+"""What a rule means: the call that autocast should make in place of the user's, written out by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from pytest_amp import torch_private
+from pytest_amp.rules.spec import RuleName
+
+#: The overloads that fp32_append_dtype calls: KERNEL_DIFFERENT_REDISPATCH_SIGNATURE in ATen/autocast_mode.h.
+APPENDED = {
+    "aten::norm.Scalar": "aten::norm.ScalarOpt_dtype",
+    "aten::norm.ScalarOpt_dim": "aten::norm.ScalarOpt_dim_dtype",
+    "aten::norm.names_ScalarOpt_dim": "aten::norm.names_ScalarOpt_dim_dtype",
+}
+
+
+#: What the error of a banned operator says: binary_cross_entropy_banned in ATen/autocast_mode.cpp.
+BANNED_SAYS = "unsafe to autocast"
+
+
+@dataclass(frozen=True)
+class Invocation:
+    """An overload and the arguments it is called with."""
+
+    overload: str
+    arguments: tuple[Any, ...]
+    keywords: Mapping[str, Any]
+
+    def __call__(self) -> Any:
+        """Make the call."""
+        return torch_private.find_overload(self.overload)(*self.arguments, **self.keywords)
+
+    def tensors(self) -> list[torch.Tensor]:
+        """The tensors among the arguments, those in lists included, in their order."""
+        found: list[torch.Tensor] = []
+
+        def keep(tensor: torch.Tensor) -> torch.Tensor:
+            found.append(tensor)
+            return tensor
+
+        self.mapped(keep)
+        return found
+
+    def floats(self) -> list[torch.Tensor]:
+        """The floating tensors among them."""
+        return [tensor for tensor in self.tensors() if tensor.is_floating_point()]
+
+    def mapped(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Invocation:
+        """The same call with ``change`` applied to each tensor argument, in their order."""
+        arguments = tuple(_mapped(change, value) for value in self.arguments)
+        keywords = {name: _mapped(change, value) for name, value in self.keywords.items()}
+        return Invocation(self.overload, arguments, keywords)
+
+
+def _mapped(change: Callable[[torch.Tensor], torch.Tensor], value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return change(value)
+    if isinstance(value, (list, tuple)):
+        return type(value)(_mapped(change, each) for each in value)
+    return value
+
+
+class Refused(RuntimeError):
+    """The rule refuses the call."""
+
+
+def applicable(overload: str) -> list[RuleName]:
+    """The rules that an overload can have: those about a dtype argument need one."""
+    rules = [RuleName.LOWER_PRECISION_FP, RuleName.FP32, RuleName.PROMOTE, RuleName.BANNED, RuleName.NONE]
+    if dtype_argument(overload) is not None:
+        rules.insert(2, RuleName.FP32_SET_OPT_DTYPE)
+    if overload in APPENDED:
+        rules.insert(2, RuleName.FP32_APPEND_DTYPE)
+    return rules
+
+
+def dtype_argument(overload: str) -> str | None:
+    """The name of an overload's optional dtype argument, if it has one."""
+    arguments = torch_private.arguments_of(torch_private.find_overload(overload))
+    return next((name for name, kind in arguments.items() if kind == "Optional[ScalarType]"), None)
+
+
+def is_eligible(tensor: torch.Tensor, device_type: str) -> bool:
+    """Whether autocast for ``device_type`` may cast ``tensor``: ``is_eligible`` in ATen/autocast_mode.h."""
+    return tensor.device.type == device_type and tensor.is_floating_point() and tensor.dtype != torch.float64
+
+
+def cast_by_hand(rule: RuleName, call: Invocation, *, device_type: str, dtype: torch.dtype) -> Invocation:
+    """What autocast for ``device_type`` in ``dtype`` should run in place of ``call``.
+
+    Follows the WrapFunction_ templates in ATen/autocast_mode.h; the dispatcher asks them only if a tensor
+    argument is on the device. Raises Refused where the rule refuses the call.
+    """
+    if rule is RuleName.NONE or not any(tensor.device.type == device_type for tensor in call.tensors()):
+        return call
+    if rule is RuleName.BANNED:
+        raise Refused(f"{call.overload} is {BANNED_SAYS}")
+    if rule is RuleName.LOWER_PRECISION_FP:
+        return _cast(call, dtype, device_type)
+    if rule is RuleName.FP32:
+        return _cast(call, torch.float32, device_type)
+    if rule is RuleName.PROMOTE:
+        return _cast(call, promoted(call, device_type=device_type, dtype=dtype), device_type)
+    first = _first_tensor(call)
+    if rule is RuleName.FP32_APPEND_DTYPE:
+        appended = torch.float32 if is_eligible(first, device_type) else first.dtype
+        return Invocation(APPENDED[call.overload], call.arguments, {**call.keywords, "dtype": appended})
+    name = dtype_argument(call.overload)
+    if name is None or name in call.keywords or not is_eligible(first, device_type):
+        return call
+    return Invocation(call.overload, call.arguments, {**call.keywords, name: torch.float32})
+
+
+def promoted(call: Invocation, *, device_type: str, dtype: torch.dtype) -> torch.dtype:
+    """The dtype to which promote casts: ``prioritize`` in ATen/autocast_mode.h.
+
+    float32 if any eligible argument has it, else the autocast dtype. Optional tensors are not asked,
+    and another 16-bit dtype raises Refused, as torch does (both: pytorch/pytorch#191125).
+    """
+    current = dtype
+    kinds = torch_private.arguments_of(torch_private.find_overload(call.overload))
+    given = {**dict(zip(kinds, call.arguments, strict=False)), **call.keywords}
+    asked = tuple(value for name, value in given.items() if kinds[name] != "Optional[Tensor]")
+    for tensor in Invocation(call.overload, asked, {}).floats():
+        if not is_eligible(tensor, device_type):
+            continue
+        if torch.float32 in (current, tensor.dtype):
+            current = torch.float32
+        elif tensor.dtype != dtype:
+            raise Refused("Unexpected floating ScalarType in at::autocast::prioritize")
+    return current
+
+
+def _first_tensor(call: Invocation) -> torch.Tensor:
+    first = call.arguments[0]
+    assert isinstance(first, torch.Tensor)
+    return first
+
+
+def _cast(call: Invocation, dtype: torch.dtype, device_type: str) -> Invocation:
+    return call.mapped(lambda tensor: tensor.to(dtype) if is_eligible(tensor, device_type) else tensor)

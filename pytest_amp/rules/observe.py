@@ -1,0 +1,226 @@
+"""Finds the rule of an operator by running it.
+
+Below autocast, a recorder sees what autocast passes on: the casts, then the operator. A rule fits if
+casting the arguments by hand, with autocast off, makes the same calls with the same results, in every
+variation of the arguments. What an operator did before it failed counts, so that one that lacks a
+kernel for fake tensors is still classified by its casts.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from pytest_amp import torch_private
+from pytest_amp.devices.base import Device
+from pytest_amp.rules import variations
+from pytest_amp.rules.hand_cast import BANNED_SAYS, Invocation, Refused, applicable, cast_by_hand
+from pytest_amp.rules.samples import Sample, samples
+from pytest_amp.rules.spec import Rule, RuleName
+from pytest_amp.rules.variations import Variation, Vary
+from pytest_amp.torch_private import Call
+
+#: In place of a rule: what runs fits none of them.
+UNRECOGNISED = "unrecognised"
+#: In place of a rule: it could not be told here, for the reason given.
+UNOBSERVED = "unobserved"
+
+_CAST = "aten::_to_copy"
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What one variation showed: the casts that autocast made, and the dtypes of the result or the error."""
+
+    variation: str
+    casts: tuple[str, ...]
+    result: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Observed:
+    """The rule of one overload as it runs here.
+
+    ``rule`` is a RuleName's value (with `` in float16`` where that is not the autocast dtype),
+    UNRECOGNISED or UNOBSERVED, and then ``reason`` says why.
+    """
+
+    overload: str
+    rule: str
+    reason: str | None
+    evidence: tuple[Evidence, ...]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one call did below autocast: the calls it made, and its result or its error.
+
+    ``result`` are dtypes and shapes; ``message`` is the error's and not compared: it may name dtypes
+    and addresses.
+    """
+
+    calls: tuple[Call, ...]
+    result: tuple[str, ...]
+    message: str | None = field(default=None, compare=False)
+
+    @property
+    def is_banned(self) -> bool:
+        """Whether the call was refused as unsafe."""
+        return self.message is not None and BANNED_SAYS in self.message
+
+    def casts(self) -> tuple[str, ...]:
+        """The casts with which it began, as ``float32[3, 4] to bfloat16``."""
+        return tuple(f"{call.tensors[0]} to {call.dtypes[0]}" for call in self.calls[: _leading(self.calls)])
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A rule that an overload may have, and the dtype to which lower_precision_fp casts."""
+
+    rule: RuleName
+    dtype: torch.dtype
+    label: str
+
+
+def candidates(overload: str, low: torch.dtype) -> list[Candidate]:
+    """The rules that ``overload`` can have under autocast in ``low``."""
+    return [Candidate(rule, low, rule.value) for rule in applicable(overload)]
+
+
+def label_of(rule: Rule, low: torch.dtype) -> str:
+    """What Observed.rule says of an overload that has ``rule``."""
+    same = rule.dtype is None or getattr(torch, rule.dtype) == low
+    return rule.name.value if same else f"{rule.name.value} in {rule.dtype}"
+
+
+def candidate_of(rule: Rule, low: torch.dtype) -> Candidate:
+    """The candidate that is ``rule``."""
+    return Candidate(rule.name, low if rule.dtype is None else getattr(torch, rule.dtype), label_of(rule, low))
+
+
+@contextmanager
+def scope(device: Device, variation: Variation) -> Iterator[None]:
+    """Where the tensors of ``variation`` are made and used: no gradients, no warnings, fake tensors if it says so."""
+    with ExitStack() as stack:
+        stack.enter_context(warnings.catch_warnings())
+        warnings.simplefilter("ignore")
+        stack.enter_context(torch_private.quiet_fake_tensors())
+        stack.enter_context(torch_private.fake_tensor_mode() if variation.faked else device.tensors())
+        stack.enter_context(torch.no_grad())
+        yield
+
+
+def record(call: Callable[[], Any]) -> Outcome:
+    """Run ``call`` under a recorder."""
+    with torch_private.recorded_calls() as calls:
+        try:
+            result, message = described(call()), None
+        except Refused as refused:
+            result, message = ("RuntimeError",), str(refused)
+        except Exception as error:  # noqa: BLE001 - whatever an operator raises is an outcome
+            result, message = (type(error).__name__,), str(error)
+    leading = _leading(calls)
+    # C++ casts a call's arguments in no defined order.
+    ordered = sorted(calls[:leading], key=repr) + calls[leading:]
+    return Outcome(tuple(ordered), result, message)
+
+
+def _leading(calls: Iterable[Call]) -> int:
+    count = 0
+    for call in calls:
+        if call.operator != _CAST:
+            break
+        count += 1
+    return count
+
+
+def described(result: Any) -> tuple[str, ...]:
+    """Dtype and shape of each tensor in a result, the type of anything else."""
+    if isinstance(result, torch.Tensor):
+        return (f"{str(result.dtype).removeprefix('torch.')}{list(result.shape)}",)
+    if isinstance(result, (list, tuple)):
+        return tuple(text for each in result for text in described(each))
+    return (type(result).__name__,)
+
+
+def under_autocast(call: Invocation, device: Device, low: torch.dtype) -> Outcome:
+    """What ``call`` does under autocast."""
+    with device.autocast(low):
+        return record(call)
+
+
+def by_hand(candidate: Candidate, call: Invocation, device: Device) -> Outcome:
+    """What ``call`` does with autocast off and its arguments cast as ``candidate`` says."""
+
+    def cast_and_call() -> Any:
+        return cast_by_hand(candidate.rule, call, device_type=device.type, dtype=candidate.dtype)()
+
+    return record(cast_and_call)
+
+
+def fits(candidate: Candidate, call: Invocation, outcome: Outcome, device: Device) -> bool:
+    """Whether ``outcome``, of ``call`` under autocast, is what casting by hand does."""
+    prediction = by_hand(candidate, call, device)
+    return prediction == outcome and prediction.is_banned == outcome.is_banned
+
+
+def observe(overload: str, device: Device, low: torch.dtype, *, rule: Rule | None = None) -> Observed:
+    """The rule that ``overload`` has on ``device`` under autocast in ``low``.
+
+    ``rule`` is the expected one: it says whether the kernel is one of a kind, and changes nothing else.
+    Raises LookupError if this torch lacks the overload.
+    """
+    torch_private.find_overload(overload)
+    made = samples(overload)
+    if not made:
+        return Observed(overload, UNOBSERVED, "no sample arguments are known for it", ())
+    if rule is not None and rule.own_kernel is not None:
+        from pytest_amp.rules.own_kernel import observe_own_kernel
+
+        return observe_own_kernel(overload, made, device, low, rule)
+    return _classify(overload, made, device, low)
+
+
+def _classify(overload: str, made: list[Sample], device: Device, low: torch.dtype) -> Observed:
+    remaining = candidates(overload, low)
+    evidence: list[Evidence] = []
+    messages: list[str] = []
+    for sample, variation in each_variation(overload, made, low, variations.ordinary, variations.explicit_dtype):
+        with scope(device, variation):
+            call = variation.invocation(overload, sample, device)
+            outcome = under_autocast(call, device, low)
+            fitting = [each for each in remaining if fits(each, call, outcome, device)]
+        evidence.append(Evidence(variation.name, outcome.casts(), outcome.result))
+        if outcome.message is not None:
+            messages.append(outcome.message.strip().partition("\n")[0])
+        if not fitting:
+            return Observed(overload, UNRECOGNISED, _misfit(remaining, evidence[-1]), tuple(evidence))
+        remaining = fitting
+    labels = [each.label for each in remaining]
+    if len(remaining) == 1:
+        return Observed(overload, labels[0], None, tuple(evidence))
+    if set(labels) == {RuleName.PROMOTE.value, RuleName.NONE.value} and not messages:
+        return Observed(overload, RuleName.NONE.value, None, tuple(evidence))  # one argument: nothing to promote
+    reason = messages[0] if messages else "the sample does not tell them apart"
+    return Observed(overload, UNOBSERVED, f"fits {', '.join(labels)}: {reason}", tuple(evidence))
+
+
+def each_variation(
+    overload: str, made: list[Sample], low: torch.dtype, *vary: Vary
+) -> Iterator[tuple[Sample, Variation]]:
+    """Each variation of each sample."""
+    for sample in made:
+        for function in vary:
+            for variation in function(overload, sample, low):
+                yield sample, variation
+
+
+def _misfit(remaining: list[Candidate], evidence: Evidence) -> str:
+    casts = "; ".join(evidence.casts) or "nothing"
+    labels = ", ".join(each.label for each in remaining)
+    return f"with {evidence.variation} arguments it cast {casts} and gave {', '.join(evidence.result)}: not {labels}"

@@ -1,0 +1,83 @@
+"""The rule of an operator whose autocast kernel is one of a kind.
+
+Such a kernel casts in its own way (cuDNN's copies the weights into one flat buffer), so the calls below
+autocast are not those of casting by hand. What the operator itself receives still tells the rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+
+from pytest_amp.devices.base import Device
+from pytest_amp.rules import variations
+from pytest_amp.rules.hand_cast import Invocation, Refused, cast_by_hand
+from pytest_amp.rules.observe import (
+    UNOBSERVED,
+    UNRECOGNISED,
+    Candidate,
+    Evidence,
+    Observed,
+    Outcome,
+    candidate_of,
+    candidates,
+    each_variation,
+    scope,
+    under_autocast,
+)
+from pytest_amp.rules.samples import Sample
+from pytest_amp.rules.spec import Rule
+
+_FLOATS = ("float16", "bfloat16", "float32", "float64")
+
+
+def received(outcome: Outcome, overload: str) -> frozenset[str] | None:
+    """The floating dtypes with which ``overload`` was called below autocast; None if it was not."""
+    calls = [call for call in outcome.calls if call.operator == overload]
+    if not calls:
+        return None
+    dtypes = {tensor.partition("[")[0] for tensor in calls[-1].tensors}
+    return frozenset(dtype for dtype in dtypes if dtype in _FLOATS)
+
+
+def _predicted(candidate: Candidate, call: Invocation, device: Device) -> frozenset[str] | None:
+    try:
+        cast = cast_by_hand(candidate.rule, call, device_type=device.type, dtype=candidate.dtype)
+    except Refused:
+        return None
+    return frozenset(str(tensor.dtype).removeprefix("torch.") for tensor in cast.floats())
+
+
+def observe_own_kernel(
+    overload: str, made: Iterable[Sample], device: Device, low: torch.dtype, rule: Rule
+) -> Observed:
+    """``observe`` for a kernel of its own: a rule fits if the operator receives the dtypes that it predicts."""
+    remaining = _all_candidates(overload, low, rule)
+    evidence: list[Evidence] = []
+    reason = "the operator was never reached"
+    for sample, variation in each_variation(overload, list(made), low, variations.ordinary, variations.half_weights):
+        with scope(device, variation):
+            call = variation.invocation(overload, sample, device)
+            outcome = under_autocast(call, device, low)
+            dtypes = received(outcome, overload)
+            if dtypes is None:
+                reason = (outcome.message or reason).strip().partition("\n")[0]
+                continue
+            fitting = [each for each in remaining if _predicted(each, call, device) == dtypes]
+        shown = Evidence(variation.name, tuple(sorted(dtypes)), outcome.result)
+        evidence.append(shown)
+        if not fitting:
+            what = f"with {variation.name} arguments it received {', '.join(shown.casts)}"
+            return Observed(overload, UNRECOGNISED, what, tuple(evidence))
+        remaining = fitting
+    labels = [each.label for each in remaining]
+    if len(remaining) == 1:
+        return Observed(overload, labels[0], None, tuple(evidence))
+    return Observed(overload, UNOBSERVED, f"fits {', '.join(labels)}: {reason}", tuple(evidence))
+
+
+def _all_candidates(overload: str, low: torch.dtype, rule: Rule) -> list[Candidate]:
+    expected = candidate_of(rule, low)
+    known = candidates(overload, low)
+    return known if expected in known else [*known, expected]

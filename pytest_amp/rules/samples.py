@@ -1,0 +1,93 @@
+"""Small arguments, written by hand, with which each registered operator runs.
+
+Every floating argument is float32 on the CPU, with values that no 16-bit format holds, so that a cast
+too many or too few shows in the result. Values are the same in every process.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+
+@dataclass(frozen=True)
+class Sample:
+    """The arguments of one call.
+
+    ``undefined`` are the indices of results whose values mean nothing and are not compared, as a
+    workspace; ``reason`` says why.
+    """
+
+    arguments: tuple[Any, ...]
+    keywords: Mapping[str, Any] = field(default_factory=dict)
+    undefined: tuple[int, ...] = ()
+    reason: str | None = None
+
+    @classmethod
+    def of(cls, *arguments: Any, **keywords: Any) -> Sample:
+        """The sample of a call written as a call."""
+        return cls(arguments, keywords)
+
+    def without(self, *undefined: int, reason: str) -> Sample:
+        """The same call, of which the results ``undefined`` are not compared."""
+        return Sample(self.arguments, self.keywords, undefined, reason)
+
+
+class Values:
+    """Makes the tensors of one operator's samples, from a generator of its own."""
+
+    def __init__(self, name: str) -> None:
+        """``name`` is the operator's: its values depend on nothing else."""
+        self._generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))
+
+    def normal(self, *shape: int) -> torch.Tensor:
+        """Normal float32 values."""
+        return torch.randn(*shape, generator=self._generator)
+
+    def uniform(self, *shape: int, low: float = 0.1, high: float = 0.9) -> torch.Tensor:
+        """Uniform float32 values between ``low`` and ``high``."""
+        return torch.rand(*shape, generator=self._generator) * (high - low) + low
+
+    def integers(self, high: int, *shape: int) -> torch.Tensor:
+        """int64 values below ``high``."""
+        return torch.randint(high, shape, generator=self._generator)
+
+    def signs(self, *shape: int) -> torch.Tensor:
+        """int64 values 1 and -1, both of them."""
+        return self.permutation(shape[0]).reshape(shape[0], *[1] * (len(shape) - 1)).expand(shape) % 2 * 2 - 1
+
+    def permutation(self, size: int) -> torch.Tensor:
+        """The int64 values below ``size`` in some order."""
+        return torch.randperm(size, generator=self._generator)
+
+    def positive_definite(self, size: int) -> torch.Tensor:
+        """A well-conditioned symmetric matrix, which stays positive definite when its entries are rounded."""
+        root = self.normal(size, size)
+        return root @ root.T / size + torch.eye(size) * 1.5
+
+
+Build = Callable[[Values], "Sample | list[Sample]"]
+
+
+def samples(overload: str) -> list[Sample]:
+    """The samples of a qualified overload; empty if nobody has written one."""
+    build = _table().get(overload.removeprefix("aten::"))
+    if build is None:
+        return []
+    made = build(Values(overload))
+    return made if isinstance(made, list) else [made]
+
+
+def _table() -> Mapping[str, Build]:
+    # Imported here: the tables use this module's names.
+    from pytest_amp.rules.samples_elementwise import ELEMENTWISE
+    from pytest_amp.rules.samples_linalg import FOURIER, LINALG
+    from pytest_amp.rules.samples_losses import LOSSES
+    from pytest_amp.rules.samples_products import PRODUCTS
+    from pytest_amp.rules.samples_spatial import SPATIAL
+
+    return {**ELEMENTWISE, **FOURIER, **LINALG, **LOSSES, **PRODUCTS, **SPATIAL}

@@ -1,0 +1,219 @@
+"""What autocast should do with each operator overload: the data in ``spec.toml``, for a device type and a release."""
+
+from __future__ import annotations
+
+import enum
+import functools
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any
+
+from packaging.version import InvalidVersion, Version
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:  # the standard library has it since 3.11
+    import tomli as tomllib
+
+#: Where the data is, as failures name it.
+SPEC_FILE = "pytest_amp/rules/spec.toml"
+
+
+class RuleName(enum.Enum):
+    """PyTorch's names of what autocast does with an operator: ``CastPolicy`` in ``aten/src/ATen/autocast_mode.h``.
+
+    ``BANNED`` is an operator that is refused, ``NONE`` one that runs as if there were no autocast.
+    """
+
+    LOWER_PRECISION_FP = "lower_precision_fp"
+    FP32 = "fp32"
+    FP32_SET_OPT_DTYPE = "fp32_set_opt_dtype"
+    FP32_APPEND_DTYPE = "fp32_append_dtype"
+    PROMOTE = "promote"
+    BANNED = "banned"
+    NONE = "none"
+
+
+class Coverage(enum.Enum):
+    """What the data says about a device type on a torch release."""
+
+    COVERED = "covered"
+    NEWER = "newer"
+    UNKNOWN_DEVICE = "unknown device"
+
+
+@dataclass(frozen=True)
+class Rule:
+    """The rule of one overload on one device type.
+
+    ``since`` and ``until`` are the first and the last release (``2.12``) that has it; None is no bound
+    within the covered releases. ``dtype`` is what lower_precision_fp casts to where that is not the
+    autocast dtype. ``own_kernel`` says why the kernel is no CastPolicy wrapper, ``may_be_absent`` which
+    builds have it; both are None for most.
+    """
+
+    name: RuleName
+    source: str
+    since: str | None = None
+    until: str | None = None
+    dtype: str | None = None
+    own_kernel: str | None = None
+    may_be_absent: str | None = None
+
+    def holds_in(self, release: tuple[int, int]) -> bool:
+        """Whether the rule holds in the release ``(major, minor)``."""
+        return not (
+            (self.since is not None and release < _release(self.since))
+            or (self.until is not None and release > _release(self.until))
+        )
+
+
+@dataclass(frozen=True)
+class Spec:
+    """All the data: the releases that it covers, since when each device type has autocast, and the rules.
+
+    ``rules[device_type][overload]`` holds the rules in turn, newest last.
+    """
+
+    first: str
+    last: str
+    device_types: Mapping[str, str | None]
+    rules: Mapping[str, Mapping[str, tuple[Rule, ...]]]
+
+    def coverage(self, device_type: str, torch_version: str) -> Coverage:
+        """Whether the data covers ``device_type`` on ``torch_version``. Raises ValueError for an older torch.
+
+        Only the base release counts: ``2.13.0+cu130`` and ``2.14.0.dev20260101`` are 2.13 and 2.14.
+        """
+        release = _release(torch_version)
+        if device_type not in self.device_types:
+            return Coverage.UNKNOWN_DEVICE
+        since = self.device_types[device_type] or self.first
+        if release < _release(since):
+            raise ValueError(f"the rules of {device_type} are known from torch {since} on, this is {torch_version}")
+        return Coverage.NEWER if release > _release(self.last) else Coverage.COVERED
+
+    def expected(self, device_type: str, torch_version: str) -> dict[str, Rule]:
+        """The rule of each overload (``aten::softmax.int``) that has an autocast kernel on ``device_type``.
+
+        For a torch newer than the data, what held in the last release that it covers; empty for a
+        device type that it does not know. Raises ValueError for an older torch.
+        """
+        if self.coverage(device_type, torch_version) is Coverage.UNKNOWN_DEVICE:
+            return {}
+        release = min(_release(torch_version), _release(self.last))
+        rules = self.rules[device_type]
+        return {name: rule for name in rules for rule in rules[name] if rule.holds_in(release)}
+
+
+def _release(version: str) -> tuple[int, int]:
+    release = Version(version).release
+    return release[0], release[1] if len(release) > 1 else 0
+
+
+@functools.cache
+def load_spec() -> Spec:
+    """The spec that the package carries. Raises ValueError naming the row and the field if it is malformed."""
+    text = resources.files("pytest_amp.rules").joinpath("spec.toml").read_text(encoding="utf-8")
+    return parse_spec(text)
+
+
+def expected(device_type: str, torch_version: str) -> dict[str, Rule]:
+    """``Spec.expected`` of the spec that the package carries."""
+    return load_spec().expected(device_type, torch_version)
+
+
+def coverage(device_type: str, torch_version: str) -> Coverage:
+    """``Spec.coverage`` of the spec that the package carries."""
+    return load_spec().coverage(device_type, torch_version)
+
+
+#: What a rule, a row and a group may say besides the rule's name.
+_BOUNDS = ("since", "until")
+_FIELDS = (*_BOUNDS, "dtype", "source", "own_kernel", "may_be_absent")
+
+
+def parse_spec(text: str) -> Spec:
+    """The spec in ``text``. Raises ValueError naming the row and the field if it is malformed."""
+    data = tomllib.loads(text)
+    covered = _table(data, "covered", where="the file")
+    device_types = _table(data, "device_types", where="the file")
+    rules: dict[str, dict[str, tuple[Rule, ...]]] = {name: {} for name in device_types}
+    sources = {name: _text(table, "source", where=f"device type {name}") for name, table in device_types.items()}
+    for group in _list(data, "group", where="the file"):
+        title = _text(group, "title", where="a group")
+        common = _fields(group, known=("title", "operators"), where=f"group {title!r}")
+        for row in _list(group, "operators", where=f"group {title!r}"):
+            name = _text(row, "name", where=f"an operator of group {title!r}")
+            overload = name if "::" in name else f"aten::{name}"
+            where = f"operator {name}"
+            own = _fields(row, known=("name", *device_types), where=where)
+            for device_type in (key for key in row if key in device_types):
+                if overload in rules[device_type]:
+                    raise ValueError(f"{SPEC_FILE}: {where}: {device_type} is given twice")
+                defaults = {"source": sources[device_type], **common, **own}
+                rules[device_type][overload] = _rules(row[device_type], defaults, where=where, field=device_type)
+    since = {name: _bound(table, "since", where=f"device type {name}") for name, table in device_types.items()}
+    first, last = (_bound(covered, key, where="covered") for key in ("first", "last"))
+    if first is None or last is None:
+        raise ValueError(f"{SPEC_FILE}: covered: first and last are needed")
+    return Spec(first, last, since, rules)
+
+
+def _rules(value: Any, defaults: Mapping[str, str], *, where: str, field: str) -> tuple[Rule, ...]:
+    values = value if isinstance(value, list) else [value]
+    rules = []
+    for each in values:
+        table = {"rule": each} if isinstance(each, str) else each
+        if not isinstance(table, dict):
+            raise ValueError(f"{SPEC_FILE}: {where}: {field} = {each!r} is no rule and no table")
+        own = _fields(table, known=("rule",), where=f"{where}: {field}")
+        named = _text(table, "rule", where=f"{where}: {field}")
+        valid = [name.value for name in RuleName if name is not RuleName.NONE]
+        if named not in valid:
+            raise ValueError(f"{SPEC_FILE}: {where}: {field} = {named!r} is no rule; valid: {', '.join(valid)}")
+        rules.append(Rule(RuleName(named), **{**defaults, **own}))
+    return tuple(rules)
+
+
+def _fields(table: Mapping[str, Any], *, known: tuple[str, ...], where: str) -> dict[str, str]:
+    for key in table:
+        if key not in (*known, *_FIELDS):
+            raise ValueError(f"{SPEC_FILE}: {where}: unknown field {key!r}; valid: {', '.join((*known, *_FIELDS))}")
+    for key in _BOUNDS:
+        _bound(table, key, where=where)
+    return {key: _text(table, key, where=where) for key in _FIELDS if key in table}
+
+
+def _bound(table: Mapping[str, Any], key: str, *, where: str) -> str | None:
+    if key not in table:
+        return None
+    value = _text(table, key, where=where)
+    try:
+        Version(value)
+    except InvalidVersion:
+        raise ValueError(f"{SPEC_FILE}: {where}: {key} = {value!r} is no release, such as '2.12'") from None
+    return value
+
+
+def _text(table: Mapping[str, Any], key: str, *, where: str) -> str:
+    value = table.get(key)
+    if not isinstance(value, str) or not value:
+        raise ValueError(f"{SPEC_FILE}: {where}: {key} = {value!r} is no text")
+    return value
+
+
+def _table(table: Mapping[str, Any], key: str, *, where: str) -> dict[str, Any]:
+    value = table.get(key)
+    if not isinstance(value, dict):
+        raise ValueError(f"{SPEC_FILE}: {where}: {key} is no table")
+    return value
+
+
+def _list(table: Mapping[str, Any], key: str, *, where: str) -> list[Any]:
+    value = table.get(key)
+    if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
+        raise ValueError(f"{SPEC_FILE}: {where}: {key} is no list of tables")
+    return value

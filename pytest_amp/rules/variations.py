@@ -1,0 +1,131 @@
+"""The ways in which one sample is called: which of its floating arguments has which dtype, and where it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from pytest_amp.devices.base import Device, DeviceKind
+from pytest_amp.rules.hand_cast import Invocation, dtype_argument
+from pytest_amp.rules.samples import Sample
+
+
+@dataclass(frozen=True)
+class Variation:
+    """One way to call an operator.
+
+    ``dtypes`` are those of the floating arguments in turn, the last for all that follow. ``elsewhere``
+    are the indices of those that are on another device. ``keywords`` are added. Where ``faked``, fake
+    tensors stand in for real ones: kernels of a real device need not survive such arguments.
+    """
+
+    name: str
+    dtypes: tuple[torch.dtype, ...]
+    keywords: dict[str, Any] = field(default_factory=dict)
+    elsewhere: frozenset[int] = frozenset()
+    faked: bool = False
+
+    def invocation(self, overload: str, sample: Sample, device: Device) -> Invocation:
+        """The call of ``overload`` with new tensors; to be made in the scope where they are used."""
+        fake = self.faked or device.kind is DeviceKind.FAKE
+        index = -1
+
+        def placed(tensor: torch.Tensor) -> torch.Tensor:
+            nonlocal index
+            where, dtype = device.torch_device, tensor.dtype
+            if tensor.is_floating_point():
+                index += 1
+                dtype = self.dtypes[min(index, len(self.dtypes) - 1)]
+                where = _elsewhere(device) if index in self.elsewhere else where
+            if fake:
+                return torch.empty_strided(tensor.size(), tensor.stride(), dtype=dtype, device=where)
+            return tensor.to(device=where, dtype=dtype, copy=True)
+
+        keywords = {**sample.keywords, **self.keywords}
+        return Invocation(overload, sample.arguments, keywords).mapped(placed)
+
+
+def _elsewhere(device: Device) -> torch.device:
+    return torch.device("cuda" if device.type == "cpu" else "cpu")
+
+
+def foreign_half(dtype: torch.dtype) -> torch.dtype:
+    """The other of the two 16-bit dtypes."""
+    return torch.float16 if dtype == torch.bfloat16 else torch.bfloat16
+
+
+def _count(sample: Sample) -> int:
+    return len(Invocation("", sample.arguments, sample.keywords).floats())
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+#: What makes the variations of a check: (overload, sample, autocast dtype) -> variations.
+Vary = Callable[[str, Sample, torch.dtype], Iterable[Variation]]
+
+
+def ordinary(overload: str, sample: Sample, low: torch.dtype) -> Iterable[Variation]:  # noqa: ARG001 - a Vary
+    """All in float32, all in the autocast dtype, and the first argument in another dtype than the rest."""
+    yield Variation("float32", (torch.float32,))
+    yield Variation(_name(low), (low,))
+    if _count(sample) > 1:
+        yield Variation(f"{_name(low)}, then float32", (low, torch.float32))
+        yield Variation(f"float32, then {_name(low)}", (torch.float32, low))
+
+
+def explicit_dtype(overload: str, sample: Sample, low: torch.dtype) -> Iterable[Variation]:  # noqa: ARG001 - a Vary
+    """An explicit dtype, wider and narrower than what autocast would choose; nothing without a dtype argument."""
+    argument = dtype_argument(overload)
+    if argument is not None:
+        for given, dtype in ((torch.float32, torch.float64), (low, torch.float64), (torch.float32, low), (low, low)):
+            yield Variation(f"{_name(given)}, {argument}={_name(dtype)}", (given,), {argument: dtype})
+
+
+def orders(overload: str, sample: Sample, low: torch.dtype) -> Iterable[Variation]:  # noqa: ARG001 - a Vary
+    """Each argument in turn the only one in the autocast dtype, and the only one in float32."""
+    count = _count(sample)
+    for only, rest in ((low, torch.float32), (torch.float32, low)):
+        for index in range(count if count > 1 else 0):
+            dtypes = tuple(only if each == index else rest for each in range(count))
+            yield Variation(f"only argument {index} {_name(only)}", dtypes)
+
+
+def unsuitable(overload: str, sample: Sample, low: torch.dtype) -> Iterable[Variation]:  # noqa: ARG001 - a Vary
+    """float64 alone and with float32, integers and complex numbers: what autocast never casts."""
+    yield Variation("float64", (torch.float64,))
+    if _count(sample) > 1:
+        yield Variation("float64, then float32", (torch.float64, torch.float32))
+        yield Variation("float32, then float64", (torch.float32, torch.float64))
+    yield Variation("int64", (torch.int64,), faked=True)
+    yield Variation("complex64", (torch.complex64,), faked=True)
+
+
+def elsewhere(overload: str, sample: Sample, low: torch.dtype) -> Iterable[Variation]:  # noqa: ARG001 - a Vary
+    """The first or the last argument on another device, or all of them."""
+    count = _count(sample)
+    for dtype in (torch.float32, low):
+        everything = frozenset(range(count))
+        yield Variation(f"{_name(dtype)} on another device", (dtype,), elsewhere=everything, faked=True)
+        for index, which in ((0, "first"), (count - 1, "last")) if count > 1 else ():
+            where = frozenset({index})
+            yield Variation(f"{_name(dtype)}, the {which} on another device", (dtype,), elsewhere=where, faked=True)
+
+
+def other_half(overload: str, sample: Sample, low: torch.dtype) -> Iterable[Variation]:  # noqa: ARG001 - a Vary
+    """The 16-bit dtype that is not the autocast dtype: alone, and with the autocast dtype in both orders."""
+    other = foreign_half(low)
+    yield Variation(_name(other), (other,))
+    if _count(sample) > 1:
+        yield Variation(f"{_name(other)}, then {_name(low)}", (other, low))
+        yield Variation(f"{_name(low)}, then {_name(other)}", (low, other))
+
+
+def half_weights(overload: str, sample: Sample, low: torch.dtype) -> Iterable[Variation]:  # noqa: ARG001 - a Vary
+    """The first argument and the last two in float32, those between in float16: a recurrent layer's weights."""
+    between = _count(sample) - 3
+    yield Variation("float32, its weights float16", (torch.float32, *[torch.float16] * between, torch.float32))
