@@ -1,0 +1,66 @@
+# make gate    check this machine's torch (AMP_DEVICE=, AMP_DTYPE=, ARGS= go to pytest)
+# make test    lint, types, the plugin's own tests, and the suites on CPU and on fake devices
+#
+# Both make a virtual environment and install into it first. VENV=none uses PYTHON as it is and
+# installs nothing. TORCH='torch==2.9.1' checks another torch than the one in constraints.txt.
+
+PYTHON ?= python3
+TORCH ?=
+VENV ?= .venv
+AMP_DEVICE ?= auto
+AMP_DTYPE ?= auto
+ARGS ?=
+
+# Speed is timed only by a process that has its GPU for itself, so a GPU gets one process.
+GPU := $(findstring cuda,$(subst fake:cuda,,$(AMP_DEVICE)))$(if $(findstring auto,$(AMP_DEVICE)),$(firstword $(wildcard /dev/nvidia[0-9]*)))
+WORKERS ?= $(if $(GPU),0,2)
+
+REQUIREMENT := $(if $(TORCH),$(TORCH),-c constraints.txt torch)
+ifeq ($(VENV),none)
+RUN := $(PYTHON)
+else
+RUN := $(VENV)/bin/python
+endif
+
+# An installed plugin is loaded by its entry point, one in the tree by -p; both at once would be an error.
+FIND_PLUGIN := import importlib.metadata as m; print(*[] if any(e.name == "amp" for e in m.entry_points(group="pytest11")) else ["-p", "pytest_amp.plugin"])
+PYTEST = PYTHONPATH=.$${PYTHONPATH:+:$$PYTHONPATH} $(RUN) -m pytest $$($(RUN) -c '$(FIND_PLUGIN)')
+FAKE := fake:cuda,fake:xpu,fake:mps,fake:mtia
+
+.PHONY: gate test setup lint types tests suites fake clean
+
+gate: setup
+	$(PYTEST) suites -n $(WORKERS) --amp-device=$(AMP_DEVICE) --amp-dtype=$(AMP_DTYPE) $(ARGS)
+
+test: lint types tests suites fake
+
+setup:
+ifneq ($(VENV),none)
+	@if [ "$$(cat $(VENV)/installed 2>/dev/null)" != "$(REQUIREMENT)" ] || [ pyproject.toml -nt $(VENV)/installed ]; then \
+	  set -ex; \
+	  $(PYTHON) -m venv --clear $(VENV); \
+	  $(RUN) -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'; \
+	  $(RUN) -m pip install --quiet $(REQUIREMENT); \
+	  $(RUN) -m pip install --quiet --editable '.[suites]' --group dev; \
+	  printf '%s' "$(REQUIREMENT)" > $(VENV)/installed; \
+	fi
+endif
+
+lint: setup
+	$(RUN) -m ruff check .
+	$(RUN) -m ruff format --check .
+
+types: setup
+	$(RUN) -m mypy
+
+tests: setup
+	$(PYTEST) tests -n 2 -W error $(ARGS)
+
+suites: setup
+	$(PYTEST) suites -n 2 --amp-device=cpu --amp-dtype=bf16,fp16 $(ARGS)
+
+fake: setup
+	$(PYTEST) suites -n 2 --amp-device=$(FAKE) --amp-dtype=bf16,fp16 $(ARGS)
+
+clean:
+	rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .benchmarks
