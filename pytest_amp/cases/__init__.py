@@ -1,0 +1,24 @@
+"""Cases: a model, a batch and a loss that checks run, and the built-in ones."""
+
+from pytest_amp.cases.case import Case, Outputs, Realised, loss_of, map_tensors, named_tensors
+from pytest_amp.cases.decoder import Attention, Decoder, DecoderSize
+from pytest_amp.cases.zoo import SequenceClassifier, classification, cnn, decoder, lstm, mlp, zoo
+
+__all__ = [
+    "Attention",
+    "Case",
+    "Decoder",
+    "DecoderSize",
+    "Outputs",
+    "Realised",
+    "SequenceClassifier",
+    "classification",
+    "cnn",
+    "decoder",
+    "loss_of",
+    "lstm",
+    "map_tensors",
+    "mlp",
+    "named_tensors",
+    "zoo",
+]

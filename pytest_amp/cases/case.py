@@ -1,0 +1,105 @@
+"""What a case is: a model, a batch and a loss, small and seeded."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import torch
+
+#: What a loss function returns: the loss itself, or outputs by name.
+Outputs: TypeAlias = torch.Tensor | Mapping[str, torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model, a batch and a loss, made anew for each device and dtype.
+
+    ``build`` makes the module and ``batch`` a tensor or a nested dict, list or tuple of tensors, both on
+    the CPU in float32 after torch has been seeded. ``loss`` takes the module and the batch and returns
+    the loss as a tensor with one element, or outputs by name (see ``loss_of``), all of which are
+    compared. Floating tensors of the batch that require a gradient have theirs compared, too. ``name``
+    is part of observation keys: printable, without blanks.
+    """
+
+    name: str
+    build: Callable[[], torch.nn.Module]
+    batch: Callable[[], Any]
+    loss: Callable[[torch.nn.Module, Any], Outputs]
+
+    def realise(self, *, seed: int = 0) -> Realised:
+        """The module and the batch on the CPU, each made after seeding torch with ``seed``.
+
+        Raises TypeError if ``build`` makes no module.
+        """
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            model = self.build()
+            if not isinstance(model, torch.nn.Module):
+                raise TypeError(f"case {self.name}: build made {type(model).__name__}, not a torch.nn.Module")
+            torch.manual_seed(seed)
+            return Realised(model, self.batch())
+
+
+@dataclass(frozen=True)
+class Realised:
+    """A module and a batch."""
+
+    model: torch.nn.Module
+    batch: Any
+
+    def on(self, device: torch.device | str, dtype: torch.dtype | None = None) -> Realised:
+        """A copy on ``device``, with its floating tensors in ``dtype`` if one is given."""
+        model = copy.deepcopy(self.model).to(device=device, dtype=dtype)
+        return Realised(model, map_tensors(lambda x: _moved(x, device, dtype), self.batch))
+
+
+def _moved(tensor: torch.Tensor, device: torch.device | str, dtype: torch.dtype | None) -> torch.Tensor:
+    to = dtype if dtype is not None and tensor.is_floating_point() else tensor.dtype
+    # A copy even where nothing changes: gradients are kept on it.
+    return tensor.detach().to(device=device, dtype=to, copy=True).requires_grad_(tensor.requires_grad)
+
+
+def map_tensors(function: Callable[[torch.Tensor], torch.Tensor], tree: Any) -> Any:
+    """``tree`` with ``function`` applied to each tensor in its dicts, lists and tuples; the rest as it is."""
+    if isinstance(tree, torch.Tensor):
+        return function(tree)
+    if isinstance(tree, Mapping):
+        return {key: map_tensors(function, value) for key, value in tree.items()}
+    if isinstance(tree, tuple) and hasattr(tree, "_fields"):  # a named tuple takes its fields one by one
+        return type(tree)(*(map_tensors(function, value) for value in tree))
+    if isinstance(tree, (list, tuple)):
+        return type(tree)(map_tensors(function, value) for value in tree)
+    return tree
+
+
+def named_tensors(tree: Any, prefix: str = "") -> Iterator[tuple[str, torch.Tensor]]:
+    """Each tensor of ``tree`` with its place in it: ``images``, ``0.mask``; a bare tensor's is ``prefix``."""
+    if isinstance(tree, torch.Tensor):
+        yield prefix, tree
+    elif isinstance(tree, Mapping):
+        for key, value in tree.items():
+            yield from named_tensors(value, f"{prefix}.{key}" if prefix else str(key))
+    elif isinstance(tree, (list, tuple)):
+        for index, value in enumerate(tree):
+            yield from named_tensors(value, f"{prefix}.{index}" if prefix else str(index))
+
+
+def loss_of(outputs: Outputs) -> torch.Tensor:
+    """What is differentiated: the tensor itself, the entry ``loss``, or the sum of all entries if none is called so.
+
+    Raises ValueError if that is not one element.
+    """
+    if isinstance(outputs, torch.Tensor):
+        loss = outputs
+    elif "loss" in outputs:
+        loss = outputs["loss"]
+    elif all(value.numel() == 1 for value in outputs.values()):
+        loss = torch.stack([value.reshape(()) for value in outputs.values()]).sum()
+    else:
+        raise ValueError(f"outputs {', '.join(outputs)}: none is called loss, and not all have one element")
+    if loss.numel() != 1:
+        raise ValueError(f"the loss has shape {list(loss.shape)}, it must have one element")
+    return loss

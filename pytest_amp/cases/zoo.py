@@ -1,0 +1,122 @@
+"""The built-in cases: one of each kind of network, small enough for a CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from pytest_amp.cases.case import Case
+from pytest_amp.cases.decoder import Attention, Decoder, DecoderSize
+
+Batch = dict[str, Tensor]
+
+
+def classification(model: nn.Module, batch: Batch) -> Batch:
+    """Cross-entropy of ``model(inputs)`` against ``targets``, whose classes are the last dimension."""
+    logits = model(batch["inputs"])
+    loss = functional.cross_entropy(logits.flatten(0, -2), batch["targets"].flatten())
+    return {"loss": loss, "logits": logits}
+
+
+def _classified(*shape: int, classes: int) -> Callable[[], Batch]:
+    """Normal inputs of ``shape``, which want gradients, and a class for each of the first dimension."""
+
+    def batch() -> Batch:
+        inputs = torch.randn(shape, requires_grad=True)
+        return {"inputs": inputs, "targets": torch.randint(classes, shape[:1])}
+
+    return batch
+
+
+def mlp(*, inputs: int = 64, width: int = 256, classes: int = 10, batch: int = 32) -> Case:
+    """Linear layers with ReLU, and with LayerNorm and GELU."""
+
+    def build() -> nn.Module:
+        return nn.Sequential(
+            nn.Linear(inputs, width),
+            nn.ReLU(),
+            nn.Linear(width, width),
+            nn.LayerNorm(width),
+            nn.GELU(),
+            nn.Linear(width, classes),
+        )
+
+    return Case("mlp", build, _classified(batch, inputs, classes=classes), classification)
+
+
+def cnn(*, width: int = 64, classes: int = 10, batch: int = 8, pixels: int = 12) -> Case:
+    """Convolutions with BatchNorm in training mode, ReLU, both kinds of pooling and a linear head.
+
+    ``width`` is the number of channels: 64 or more, so that the statistics have enough values to tell
+    whether they were rounded.
+    """
+
+    def build() -> nn.Module:
+        return nn.Sequential(
+            nn.Conv2d(3, width, 3, padding=1),
+            nn.BatchNorm2d(width),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(width, width, 3, padding=1, bias=False),
+            nn.BatchNorm2d(width),
+            nn.ReLU(),
+            nn.AdaptiveAvgPool2d(1),
+            nn.Flatten(),
+            nn.Linear(width, classes),
+        )
+
+    return Case("cnn", build, _classified(batch, 3, pixels, pixels, classes=classes), classification)
+
+
+def decoder(
+    size: DecoderSize = DecoderSize(),  # frozen
+    *,
+    batch: int = 4,
+    context: int = 32,
+    attention: Attention = Attention.SDPA,
+    tied: bool = False,
+) -> Case:
+    """A transformer decoder that predicts tokens; ``context`` is how many there are in a row."""
+
+    def build() -> nn.Module:
+        return Decoder(size, attention=attention, tied=tied)
+
+    def tokens() -> Batch:
+        rows = torch.randint(size.vocabulary, (batch, context + 1))
+        return {"inputs": rows[:, :-1], "targets": rows[:, 1:]}
+
+    suffix = {Attention.SDPA: "", Attention.SOFTMAX: "_softmax"}[attention] + ("_tied" if tied else "")
+    return Case(f"decoder{suffix}", build, tokens, classification)
+
+
+class SequenceClassifier(nn.Module):
+    """An LSTM and a linear layer on its last output."""
+
+    def __init__(self, inputs: int, width: int, classes: int) -> None:
+        """One LSTM layer of ``width`` units."""
+        super().__init__()
+        self.lstm = nn.LSTM(inputs, width, batch_first=True)
+        self.head = nn.Linear(width, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Shapes: (batch, steps, inputs) to (batch, classes)."""
+        states, _ = self.lstm(x)
+        logits: Tensor = self.head(states[:, -1])
+        return logits
+
+
+def lstm(*, inputs: int = 32, width: int = 64, classes: int = 10, batch: int = 8, steps: int = 12) -> Case:
+    """An LSTM over ``steps`` steps."""
+
+    def build() -> nn.Module:
+        return SequenceClassifier(inputs, width, classes)
+
+    return Case("lstm", build, _classified(batch, steps, inputs, classes=classes), classification)
+
+
+def zoo() -> tuple[Case, ...]:
+    """The cases that the gradient suites run, in one order."""
+    return (mlp(), cnn(), decoder(), decoder(attention=Attention.SOFTMAX), lstm())
