@@ -33,6 +33,10 @@ class DecoderSize:
             raise ValueError(f"a width of {self.width} cannot be shared by {self.heads} heads")
 
 
+#: Small enough to train on a CPU in a test.
+SMALL = DecoderSize()
+
+
 class CausalAttention(nn.Module):
     """Multi-head attention to the tokens so far; the mask keeps position i from what follows it."""
 
@@ -82,9 +86,7 @@ class Decoder(nn.Module):
     Positions are sines and cosines of Vaswani et al. 2017, section 3.5, so that any context fits.
     """
 
-    def __init__(
-        self, size: DecoderSize = DecoderSize(), *, attention: Attention = Attention.SDPA, tied: bool = False
-    ) -> None:
+    def __init__(self, size: DecoderSize = SMALL, *, attention: Attention = Attention.SDPA, tied: bool = False) -> None:
         """Embeddings start with a standard deviation of 1/sqrt(width), so that a tied head has logits of size one."""
         super().__init__()
         self.embedding = nn.Embedding(size.vocabulary, size.width)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pytest_amp.cases.case import Case
-from pytest_amp.cases.decoder import Attention, Decoder, DecoderSize
+from pytest_amp.cases.decoder import SMALL, Attention, Decoder, DecoderSize
 
 Batch = dict[str, Tensor]
 
@@ -72,7 +72,7 @@ def cnn(*, width: int = 64, classes: int = 10, batch: int = 8, pixels: int = 12)
 
 
 def decoder(
-    size: DecoderSize = DecoderSize(),  # frozen
+    size: DecoderSize = SMALL,
     *,
     batch: int = 4,
     context: int = 32,
