@@ -1,6 +1,6 @@
 """Is mixed precision faster? Ratios measured in turn in one run, with an interval, against a floor."""
 
-from pytest_amp.speed.gate import NO_HARM, OVER, Conditions, check_speedup
+from pytest_amp.speed.gate import NO_HARM, OVER, Conditions, Demand, check_speedup
 from pytest_amp.speed.measure import Measured, measure
 from pytest_amp.speed.paired import Arms, Plan
 from pytest_amp.speed.verdict import Interval, Outcome, Rule, Verdict
@@ -11,6 +11,7 @@ __all__ = [
     "OVER",
     "Arms",
     "Conditions",
+    "Demand",
     "Interval",
     "Measured",
     "Outcome",

@@ -39,7 +39,7 @@ class ReplayClock:
         """As pytest-benchmark writes the timer into its JSON file."""
         return "replayed"
 
-    def replay(self, benchmark: Any, seconds: list[float]) -> list[float]:  # noqa: ANN401  # it has no type
+    def replay(self, benchmark: Any, seconds: list[float]) -> list[float]:  # it has no type
         """Run one round of ``benchmark.pedantic`` for each of ``seconds``; what its statistics took in."""
         times = iter(seconds)
 

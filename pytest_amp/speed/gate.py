@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Literal, Protocol
+from dataclasses import dataclass, field
+from typing import Protocol
 
 import pytest
 import torch
@@ -24,19 +24,46 @@ from pytest_amp.speed.workloads import Step, arms_of
 
 #: The floor that needs no calibration: 16-bit work in hardware costs hardly more than TF32.
 NO_HARM = 0.90
-DEFAULT_PLAN = Plan()
+
+#: The kinds of float32 to be faster than: their names in torch's settings and in messages.
+OVER: dict[str, tuple[Float32Kind, str]] = {"fp32": ("ieee", "IEEE fp32"), "tf32": ("tf32", "TF32")}
+
+
+class Observe(Protocol):
+    """Records a fact, as ``amp.observe`` does."""
+
+    def __call__(
+        self, name: str, value: float, *, kind: str, unit: str | None = None, allowed: float | None = None
+    ) -> object:
+        """See ``pytest_amp.amp.Amp.observe``."""
 
 
 @dataclass(frozen=True)
-class Over:
-    """A kind of float32 to be faster than: its name in keys, in torch's settings, and in messages."""
+class Demand:
+    """What is demanded of some work: ``floor`` times as fast under autocast as ``over``.
+
+    ``over`` is ``"fp32"`` (IEEE) or ``"tf32"``; ``name`` is that of the work, in messages and
+    observations; ``ceiling`` replaces the speedup that the card's peak rates allow. Raises ValueError for
+    a floor that is not a number above 0, and an ``over`` that is none.
+    """
 
     name: str
-    kind: Float32Kind
-    label: str
+    floor: float
+    over: str
+    ceiling: float | None = None
+    plan: Plan = field(default_factory=Plan)
 
+    def __post_init__(self) -> None:
+        """Refuse what cannot be demanded."""
+        if self.over not in OVER:
+            raise ValueError(f"over={self.over!r}; valid: {', '.join(OVER)}")
+        if not 0 < self.floor < math.inf:
+            raise ValueError(f"floor={self.floor!r} is not a number above 0")
 
-OVER = {over.name: over for over in (Over("fp32", "ieee", "IEEE fp32"), Over("tf32", "tf32", "TF32"))}
+    @property
+    def label(self) -> str:
+        """The kind of float32, in messages."""
+        return OVER[self.over][1]
 
 
 @dataclass(frozen=True)
@@ -49,53 +76,37 @@ class Conditions:
 
     device: Device
     precision: Precision
-    mode: Literal["off", "report", "gate"]
+    mode: str
     reason: str = ""
     strict: bool = False
     seed: int = 0
+    observe: Observe | None = None
 
-
-class Observe(Protocol):
-    """Records a fact, as ``amp.observe`` does."""
-
-    def __call__(
-        self, name: str, value: float, *, kind: str, unit: str | None = None, allowed: float | None = None
-    ) -> object:
-        """See ``pytest_amp.amp.Amp.observe``."""
+    def ceiling(self, over: str) -> float | None:
+        """The speedup that the card's peak rates allow; None for a card that is not in the data file."""
+        peaks = peaks_of(self.device.describe())
+        return peaks.ceiling(over, self.precision.name) if peaks else None
 
 
 def check_speedup(
     make_step: Callable[[], Step],
-    *,
-    name: str,
-    floor: float,
-    over: str,
+    demand: Demand,
     conditions: Conditions,
     request: pytest.FixtureRequest,
-    observe: Observe | None = None,
-    plan: Plan = DEFAULT_PLAN,
-    ceiling: float | None = None,
+    *,
     clock: Clock | None = None,
 ) -> Measured | None:
-    """Hold the speedup of autocast over float32, ``over`` ``"fp32"`` (IEEE) or ``"tf32"``, against ``floor``.
+    """Measure how much faster a step is under autocast than in float32, and hold that against a floor.
 
     ``make_step`` makes data on the device and the step to be timed; it is called again to confirm a
-    failure. ``name`` is that of the work, in messages and observations. ``ceiling`` replaces the speedup
-    that the card's peak rates allow, ``clock`` the device's own, which is checked first.
+    failure. ``clock`` replaces the device's own, which is checked first.
 
     Raises AmpFailure below the floor, and skips the test with "inconclusive: …" where nothing can be
-    said; ValueError for a floor or an ``over`` that is none. Returns what was measured, None where
-    ``mode`` is ``"report"`` and the device has no clock.
+    said. Returns what was measured; None where ``mode`` is ``"report"`` and the device has no clock.
     """
-    if over not in OVER:
-        raise ValueError(f"over={over!r}; valid: {', '.join(OVER)}")
-    if not 0 < floor < math.inf:
-        raise ValueError(f"floor={floor!r} is not a number above 0")
     if conditions.mode == "off":
         pytest.skip(f"speed is off: {conditions.reason}")
     benchmark = Benchmark(request)
-    if ceiling is None:
-        ceiling = known_ceiling(conditions, over)
 
     def make_arms() -> Arms:
         torch.manual_seed(conditions.seed)
@@ -103,25 +114,26 @@ def check_speedup(
 
     try:
         clock = clock or checked_clock(conditions.device)
-        with float32_precision(OVER[over].kind):
-            measured = measure(make_arms, clock=clock, rule=Rule(floor), plan=plan, ceiling=ceiling)
+        with float32_precision(OVER[demand.over][0]):
+            measured = measure(
+                make_arms,
+                clock=clock,
+                rule=Rule(demand.floor),
+                plan=demand.plan,
+                ceiling=demand.ceiling or conditions.ceiling(demand.over),
+            )
     except ClockError as error:
-        _inconclusive(name, str(error), conditions)
+        _inconclusive(demand, str(error), conditions)
         return None
-    benchmark.record(f"{name} over {over}", list(measured.candidate), measured.facts())
-    if observe is not None:
-        _observe(observe, f"{name}/over-{over}", measured)
-    _conclude(name, measured, OVER[over], conditions)
+    benchmark.record(f"{demand.name} over {demand.over}", list(measured.candidate), measured.facts())
+    _observe(f"{demand.name}/over-{demand.over}", measured, conditions.observe)
+    _conclude(demand, measured, conditions)
     return measured
 
 
-def known_ceiling(conditions: Conditions, over: str) -> float | None:
-    """The speedup that the card's peak rates allow; None for a card that is not in the data file."""
-    peaks = peaks_of(conditions.device.describe())
-    return peaks.ceiling(over, conditions.precision.name) if peaks else None
-
-
-def _observe(observe: Observe, name: str, measured: Measured) -> None:
+def _observe(name: str, measured: Measured, observe: Observe | None) -> None:
+    if observe is None:
+        return
     interval = measured.verdict.interval
     observe(f"{name}/speedup", interval.median, kind="ratio", allowed=measured.verdict.rule.floor)
     observe(f"{name}/speedup-low", interval.low, kind="ratio")
@@ -130,22 +142,22 @@ def _observe(observe: Observe, name: str, measured: Measured) -> None:
     observe(f"{name}/autocast-time", measured.candidate_median, kind="seconds", unit="s")
 
 
-def _conclude(name: str, measured: Measured, over: Over, conditions: Conditions) -> None:
+def _conclude(demand: Demand, measured: Measured, conditions: Conditions) -> None:
     verdict = measured.verdict
     if verdict.outcome is Outcome.INCONCLUSIVE:
-        measured_as = f"{verdict.interval} over {over.label}, floor {verdict.rule.floor:g}"
-        _inconclusive(name, f"{'; '.join(verdict.reasons)} ({measured_as})", conditions)
+        measured_as = f"{verdict.interval} over {demand.label}, floor {demand.floor:g}"
+        _inconclusive(demand, f"{'; '.join(verdict.reasons)} ({measured_as})", conditions)
     elif verdict.outcome is Outcome.FAIL and conditions.mode == "gate":
-        raise _below(name, measured, over, conditions)
+        raise _below(demand, measured, conditions)
 
 
-def _inconclusive(name: str, reason: str, conditions: Conditions) -> None:
+def _inconclusive(demand: Demand, reason: str, conditions: Conditions) -> None:
     if conditions.mode == "report":
         return
     if not conditions.strict:
-        pytest.skip(f"inconclusive: {name}: {reason}")
+        pytest.skip(f"inconclusive: {demand.name}: {reason}")
     raise AmpFailure(
-        f"{name} under {conditions.precision.name} autocast: inconclusive, which --amp-strict refuses",
+        f"{demand.name} under {conditions.precision.name} autocast: inconclusive, which --amp-strict refuses",
         label_before="rule",
         before="a verdict on at most 48 quads, on a machine that does nothing else",
         now=reason,
@@ -154,17 +166,15 @@ def _inconclusive(name: str, reason: str, conditions: Conditions) -> None:
     )
 
 
-def _below(name: str, measured: Measured, over: Over, conditions: Conditions) -> AmpFailure:
+def _below(demand: Demand, measured: Measured, conditions: Conditions) -> AmpFailure:
     interval, rule, first = measured.verdict.interval, measured.verdict.rule, measured.verdict.unconfirmed
     low = f"{conditions.precision.name} autocast"
+    quads = f"median and {float(rule.confidence):.0%} interval of {interval.quads} quads"
     return AmpFailure(
-        f"{name} under {low} is {interval.median:.3g} times as fast as in {over.label}",
+        f"{demand.name} under {low} is {interval.median:.3g} times as fast as in {demand.label}",
         label_before="floor",
-        before=f"{rule.floor:g} times, with a margin of {rule.margin - 1:.1%}",
-        now=(
-            f"{interval}, median and {float(rule.confidence):.0%} interval of {interval.quads} quads on "
-            f"{conditions.device.describe()}; measured before: {first}"
-        ),
+        before=f"{demand.floor:g} times, with a margin of {rule.margin - 1:.1%}",
+        now=f"{interval}, {quads} on {conditions.device.describe()}; measured before: {first}",
         likely="casts are repeated, a fused kernel is lost, or an operator has left autocast's lists",
         accept="give the test a floor of its own: @pytest.mark.amp(floor=…)",
     )

@@ -76,9 +76,7 @@ class Measurement:
     #: Repeats of a call within a timing, at most.
     MOST_REPEATS = 1 << 14
 
-    def __init__(
-        self, arms: Arms, clock: Clock, plan: Plan, *, now: Callable[[], float] = time.perf_counter
-    ) -> None:
+    def __init__(self, arms: Arms, clock: Clock, plan: Plan, *, now: Callable[[], float] = time.perf_counter) -> None:
         """Warm both arms in turn, and find how often a call is repeated; ``now`` is the wall clock."""
         self.clock, self.plan, self._now = clock, plan, now
         self.quads: list[Quad] = []

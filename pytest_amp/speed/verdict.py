@@ -115,9 +115,7 @@ def judge(interval: Interval, rule: Rule) -> Outcome:
     return Outcome.INCONCLUSIVE
 
 
-def decide(
-    sample: Callable[[], float], rule: Rule, *, affordable: Callable[[int], bool] = lambda _: True
-) -> Verdict:
+def decide(sample: Callable[[], float], rule: Rule, *, affordable: Callable[[int], bool] = lambda _: True) -> Verdict:
     """Draw log-ratios from ``sample`` until a look is decisive.
 
     ``affordable(n)`` is asked before ``n`` further quads are drawn for the second look and later ones.

@@ -6,8 +6,11 @@ import time
 from collections.abc import Callable
 
 import pytest
+import torch
 
-from pytest_amp.devices import find_device
+from pytest_amp.devices import DeviceKind, find_device
+from pytest_amp.devices.cpu import CpuDevice
+from pytest_amp.speed import clocks
 from pytest_amp.speed.clocks import ClockError, Event, EventClock, HostClock, check_clock, checked_clock, clock_of
 
 
@@ -62,12 +65,35 @@ def test_a_clock_that_sees_the_work_passes() -> None:
 def test_a_clock_that_times_launches_is_found() -> None:
     """The host's clock around calls that only enqueue: as long for much work as for little."""
     queue = Queue()
-    with pytest.raises(ClockError, match="perf_counter.* times launches"):
+    with pytest.raises(ClockError, match=r"perf_counter.* times launches"):
         check_clock(HostClock(), queue.work(0.1), queue.work(6.4))
 
 
-def test_the_clock_of_a_cpu_is_the_hosts_and_passes_its_check() -> None:
+def test_the_clock_of_a_cpu_is_the_hosts() -> None:
     assert isinstance(checked_clock(find_device("cpu")), HostClock)
+
+
+class OwnDevice(CpuDevice):
+    """Calls itself an accelerator, and computes on the CPU."""
+
+    kind = DeviceKind.ACCELERATOR
+
+
+@pytest.mark.parametrize("sees_work", [True, False])
+def test_the_clock_of_an_accelerator_is_checked(sees_work: bool, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: FBT001
+    """With marks of the host's time as events, and with marks that do not move."""
+    monkeypatch.setattr(clocks, "SIDES", (64, 512))
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    monkeypatch.setattr(clocks, "_accelerator_mark", lambda _: Mark(1000 * time.perf_counter() if sees_work else 0.0))
+    try:
+        if sees_work:
+            assert checked_clock(OwnDevice()).name == "cpu events"
+        else:
+            with pytest.raises(ClockError, match="times launches"):
+                checked_clock(OwnDevice())
+    finally:
+        torch.set_num_threads(threads)
 
 
 def test_a_fake_device_has_no_clock() -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from fractions import Fraction
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from pytest_amp.speed.verdict import (
@@ -51,8 +52,8 @@ def test_interval_is_made_of_order_statistics() -> None:
     ratios = [1.0 + n / 100 for n in range(12)]
     shuffled = [math.log(ratios[n * 5 % 12]) for n in range(12)]
     found = median_interval(shuffled)
-    assert (found.low, found.high, found.quads) == (pytest.approx(1.01), pytest.approx(1.10), 12)
-    assert found.median == pytest.approx(math.sqrt(1.05 * 1.06))
+    assert found.quads == 12
+    assert [found.low, found.median, found.high] == pytest.approx([1.01, math.sqrt(1.05 * 1.06), 1.10])
 
 
 def test_interval_of_too_few_values_is_unbounded() -> None:
@@ -153,32 +154,36 @@ def test_a_failure_needs_a_second_one(second: Outcome, outcome: Outcome) -> None
     assert bool(both.reasons) == (outcome is INCONCLUSIVE)
 
 
-# Noise on the logarithm of a block's time, for blocks in the order of a measurement.
+#: Noise on the logarithm of a block's time, for blocks in the order of a measurement.
+Blocks = npt.NDArray[np.float64]
 
 
-def quiet(rng: np.random.Generator, blocks: int) -> np.ndarray:
+def quiet(rng: np.random.Generator, blocks: int) -> Blocks:
     """Half a percent, and now and then a block that is preempted."""
     hit = rng.random(blocks) < 0.01
-    return rng.normal(0, 0.005, blocks) + np.where(hit, np.log1p(0.1 * rng.pareto(2.0, blocks)), 0)
+    return rng.normal(0, 0.005, blocks) + hit * np.log1p(0.1 * rng.pareto(2.0, blocks))
 
 
-def heavy_tails(rng: np.random.Generator, blocks: int) -> np.ndarray:
+def heavy_tails(rng: np.random.Generator, blocks: int) -> Blocks:
     """Two percent, and every twelfth block is preempted."""
     hit = rng.random(blocks) < 0.08
-    return rng.normal(0, 0.02, blocks) + np.where(hit, np.log1p(0.3 * rng.pareto(1.5, blocks)), 0)
+    return rng.normal(0, 0.02, blocks) + hit * np.log1p(0.3 * rng.pareto(1.5, blocks))
 
 
-def clock_drift(rng: np.random.Generator, blocks: int) -> np.ndarray:
+def clock_drift(rng: np.random.Generator, blocks: int) -> Blocks:
     """A card that slows down by 15 percent as it gets warm."""
-    return quiet(rng, blocks) + np.log(1.15) * (1 - np.exp(-np.arange(blocks) / 60))
+    return quiet(rng, blocks) + math.log(1.15) * (1 - np.exp(-np.arange(blocks) / 60))
 
 
-def two_clocks(rng: np.random.Generator, blocks: int) -> np.ndarray:
+def two_clocks(rng: np.random.Generator, blocks: int) -> Blocks:
     """A clock that flips by 24 percent every forty blocks or so."""
-    return quiet(rng, blocks) + np.log(1.24) * (np.cumsum(rng.random(blocks) < 1 / 40) % 2)
+    return quiet(rng, blocks) + math.log(1.24) * (np.cumsum(rng.random(blocks) < 1 / 40) % 2)
 
 
-def trial(noise: Callable[..., np.ndarray], true_ratio: float, rule: Rule, seed: int) -> Outcome:
+Noise = Callable[[np.random.Generator, int], Blocks]
+
+
+def trial(noise: Noise, true_ratio: float, rule: Rule, seed: int) -> Outcome:
     rng = np.random.default_rng(seed)
 
     def once() -> Verdict:
@@ -194,7 +199,7 @@ TRIALS = 1500
 
 
 @pytest.mark.parametrize("noise", [quiet, heavy_tails, clock_drift, two_clocks], ids=lambda noise: noise.__name__)
-def test_simulated_rates(noise: Callable[..., np.ndarray]) -> None:
+def test_simulated_rates(noise: Noise) -> None:
     rule = Rule(1.5)
 
     def share(true_ratio: float, outcome: Outcome) -> float:
