@@ -1,0 +1,115 @@
+"""The casts that autocast makes, made by hand: what mixed precision computes, without autocast's kernels."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import torch
+
+from pytest_amp import torch_private
+from pytest_amp.rules import spec
+from pytest_amp.rules.hand_cast import Invocation, cast_by_hand, dtype_argument, is_eligible
+from pytest_amp.rules.spec import Coverage, Rule, RuleName
+
+
+def rules_are_known(device_type: str) -> bool:
+    """Whether the spec has this device type's rules."""
+    return spec.coverage(device_type, torch.__version__) is not Coverage.UNKNOWN_DEVICE
+
+
+@contextlib.contextmanager
+def hand_cast(device_type: str) -> Iterator[None]:
+    """Within an autocast region: cast by hand, by the rules of the spec, in place of autocast's own kernels.
+
+    Each call of an operator that has a rule or a registered autocast kernel is taken over above
+    autocast, wherever it comes from (a Python function, a composite operator, a module): its arguments
+    are cast as the rule says and it runs with autocast off. An operator without a rule runs as if
+    autocast had none, whatever is registered; on a torch newer than the spec, what the spec does not
+    know is left to torch. Regions within the block (another dtype, ``enabled=False``) count as they do
+    for autocast, and a weight that is used twice is cast once, as autocast's cache does it
+    (``cached_cast`` in aten/src/ATen/autocast_mode.cpp). Recomputation by ``torch.utils.checkpoint``
+    happens in the backward pass, outside the block, and is torch's own.
+    """
+    by_hand = _ByHand(device_type, _rules(device_type))
+    overloads = {name: torch_private.find_overload(name) for name in by_hand.rules}
+    with torch_private.intercepted_calls(overloads, by_hand.run):
+        yield
+
+
+def _rules(device_type: str) -> dict[str, Rule | None]:
+    """The rule of each overload to take over; None for those that must run as if there were no autocast."""
+    expected = spec.expected(device_type, torch.__version__)
+    registered = set(torch_private.autocast_registrations(device_type))
+    rules: dict[str, Rule | None] = {name: rule for name, rule in expected.items() if _exists(name)}
+    if spec.coverage(device_type, torch.__version__) is Coverage.COVERED:
+        rules.update(dict.fromkeys(name for name in registered - expected.keys() if name.startswith("aten::")))
+    return rules
+
+
+def _exists(overload: str) -> bool:
+    try:
+        torch_private.find_overload(overload)
+    except LookupError:
+        return False
+    return True
+
+
+@dataclass
+class _ByHand:
+    """Runs operators by their rules. ``cache`` holds, per leaf and grad mode, the leaf and its cast."""
+
+    device_type: str
+    rules: dict[str, Rule | None]
+    cache: dict[tuple[int, torch.dtype, bool], tuple[torch.Tensor, torch.Tensor]] = field(default_factory=dict)
+
+    def run(self, call: torch_private.Interception) -> object:
+        """The result of one call."""
+        if not torch.is_autocast_enabled(self.device_type):
+            return call.proceed()
+        name = call.overload.name()
+        rule = self.rules[name]
+        if rule is None:
+            return call.proceed_without_autocast(self.device_type)
+        dtype = torch.get_autocast_dtype(self.device_type) if rule.dtype is None else getattr(torch, rule.dtype)
+        given = _with_dtype_by_name(Invocation(name, call.args, call.kwargs))
+        with torch_private.without_interception():
+            if rule.name is RuleName.LOWER_PRECISION_FP:
+                given = given.mapped(lambda tensor: self._cached(tensor, dtype))
+            made = cast_by_hand(rule.name, given, device_type=self.device_type, dtype=dtype)
+            with warnings.catch_warnings():
+                if rule.own_kernel is not None:
+                    # cuDNN warns that the cast weights of a recurrent layer are not in one buffer.
+                    warnings.simplefilter("ignore")
+                return made()
+
+    def _cached(self, tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """``tensor`` cast to the autocast dtype, once per region if autocast would keep the cast."""
+        keeps = (
+            torch.is_autocast_cache_enabled()
+            and is_eligible(tensor, self.device_type)
+            and tensor.dtype == torch.float32
+            and dtype == torch.get_autocast_dtype(self.device_type)
+            and tensor.requires_grad
+            and tensor.is_leaf
+            and not tensor._is_view()  # noqa: SLF001
+        )
+        if not keeps:
+            return tensor
+        key = (id(tensor), dtype, torch.is_grad_enabled())
+        if key not in self.cache:
+            self.cache[key] = (tensor, tensor.to(dtype))
+        return self.cache[key][1]
+
+
+def _with_dtype_by_name(call: Invocation) -> Invocation:
+    """The same call with an optional dtype argument, and what follows it, given by name."""
+    name = dtype_argument(call.overload)
+    names = list(torch_private.arguments_of(torch_private.find_overload(call.overload)))
+    if name is None or names.index(name) >= len(call.arguments):
+        return call
+    first = names.index(name)
+    moved = dict(zip(names[first:], call.arguments[first:], strict=False))
+    return Invocation(call.overload, call.arguments[:first], {**call.keywords, **moved})
