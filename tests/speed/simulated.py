@@ -5,7 +5,14 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator
 
-from pytest_amp.speed.paired import Arms
+import pytest
+import torch
+
+from pytest_amp.devices import find_device
+from pytest_amp.precision import BF16
+from pytest_amp.speed import Arms, Conditions, Demand, Measured, Plan, Step, check_speedup
+from pytest_amp.speed.gate import Observe
+from pytest_amp.speed.workloads import Autocast
 
 
 class SimulatedClock:
@@ -39,3 +46,30 @@ def taking(reference: float | Iterable[float], candidate: float | Iterable[float
 
 def _endless(seconds: float | Iterable[float]) -> Iterator[float]:
     return itertools.repeat(seconds) if isinstance(seconds, (int, float)) else itertools.cycle(seconds)
+
+
+def step_taking(reference: float | Iterable[float], candidate: float | Iterable[float]) -> Step:
+    """A step that takes so many seconds, call after call: ``candidate`` within autocast."""
+    sources = {False: _endless(reference), True: _endless(candidate)}
+
+    def step(autocast: Autocast) -> float:
+        with autocast():
+            return next(sources[torch.is_autocast_enabled("cpu")])
+
+    return step
+
+
+def check_simulated(
+    request: pytest.FixtureRequest,
+    *,
+    reference: float | Iterable[float] = 3e-3,
+    candidate: float | Iterable[float] = 2e-3,
+    floor: float = 1.2,
+    mode: str = "gate",
+    strict: bool = False,
+    observe: Observe | None = None,
+) -> Measured | None:
+    """``check_speedup`` on the CPU in bf16, of work called "sums" that takes what it says."""
+    conditions = Conditions(find_device("cpu"), BF16, mode, "by request", strict=strict, observe=observe)
+    demand = Demand("sums", floor, "fp32", plan=Plan(warm_up=0))
+    return check_speedup(lambda: step_taking(reference, candidate), demand, conditions, request, clock=SimulatedClock())

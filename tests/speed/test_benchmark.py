@@ -1,0 +1,150 @@
+"""What was measured reaches pytest-benchmark, exactly, and its switches keep their meaning."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+TEST = """
+    import pytest
+    from tests.speed.simulated import check_simulated
+"""
+
+
+@pytest.fixture
+def project(pytester: pytest.Pytester) -> pytest.Pytester:
+    """A project whose tests measure simulated time."""
+    pytester.makeini("[pytest]\naddopts = -p no:cacheprovider\n")
+    return pytester
+
+
+def make(project: pytest.Pytester, text: str) -> None:
+    project.makepyfile(TEST + text)
+
+
+def benchmarks(path: Path) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(path.read_text())["benchmarks"]
+    return found
+
+
+SUMS = """
+    def test_sums(request):
+        check_simulated(request, candidate=[2e-3] * 10 + [2.1e-3] * 10)
+"""
+
+
+def test_the_table_and_the_file_have_the_measured_times(project: pytest.Pytester) -> None:
+    make(project, SUMS)
+    result = project.runpytest("--benchmark-json=times.json", "--benchmark-save-data")
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["*benchmark: 1 tests*", "test_sums *2.0000*"])
+    (entry,) = benchmarks(project.path / "times.json")
+    facts = entry["extra_info"]["amp"]["sums over fp32"]
+    assert entry["stats"]["data"] == facts["seconds"]["candidate"]
+    assert set(entry["stats"]["data"]) == {2e-3, 2.1e-3}
+    assert entry["stats"]["rounds"] == 24
+    assert facts["seconds"]["reference"] == [3e-3] * 24
+    assert (facts["verdict"], facts["floor"], facts["quads"]) == ("pass", 1.2, 12)
+    assert facts["interval"][0] <= facts["ratio"] <= facts["interval"][1]
+    assert entry["options"]["timer"].endswith("replayed")
+
+
+def test_a_mark_of_the_tests_own_is_kept(project: pytest.Pytester) -> None:
+    make(project, "\n    @pytest.mark.benchmark(group='mine', disable_gc=True)" + SUMS)
+    project.runpytest("--benchmark-json=times.json").assert_outcomes(passed=1)
+    (entry,) = benchmarks(project.path / "times.json")
+    assert (entry["group"], entry["options"]["disable_gc"]) == ("mine", True)
+    assert entry["stats"]["max"] == 2.1e-3
+
+
+def test_a_fixture_made_before_needs_the_clock_before(project: pytest.Pytester) -> None:
+    make(project, SUMS.replace("(request)", "(benchmark, request)"))
+    result = project.runpytest()
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*ReplayError: the fixture `benchmark` was made before `amp`*"])
+
+
+INSTALL = """
+    import pytest
+    from pytest_amp.speed.benchmark import install
+
+    def pytest_collection_modifyitems(items):
+        for item in items:
+            install(item)
+"""
+
+
+def test_installed_at_collection_the_order_of_fixtures_does_not_matter(project: pytest.Pytester) -> None:
+    project.makeconftest(INSTALL)
+    make(project, "\n    @pytest.mark.usefixtures('benchmark')" + SUMS)
+    project.runpytest("--benchmark-json=times.json", "--benchmark-only").assert_outcomes(passed=1)
+    (entry,) = benchmarks(project.path / "times.json")
+    assert entry["stats"]["max"] == 2.1e-3
+
+
+def test_a_test_may_still_time_something_itself(project: pytest.Pytester) -> None:
+    """The installed clock is the usual one until times are replayed; one test has one series of times."""
+    project.makeconftest(INSTALL)
+    make(
+        project,
+        """
+    import time
+
+    def test_both(benchmark, request):
+        benchmark.pedantic(time.sleep, args=(1e-4,), rounds=3)
+        check_simulated(request)
+        assert benchmark.stats.stats.min >= 1e-4
+        """,
+    )
+    project.runpytest("--benchmark-json=times.json").assert_outcomes(passed=1)
+    (entry,) = benchmarks(project.path / "times.json")
+    assert entry["stats"]["rounds"] == 3
+    assert entry["extra_info"]["amp"]["sums over fp32"]["verdict"] == "pass"
+
+
+def test_two_checks_in_one_test(project: pytest.Pytester) -> None:
+    make(
+        project,
+        """
+    def test_two(request):
+        check_simulated(request, candidate=2e-3)
+        check_simulated(request, candidate=1e-3)
+        """,
+    )
+    project.runpytest("--benchmark-json=times.json").assert_outcomes(passed=1)
+    (entry,) = benchmarks(project.path / "times.json")
+    assert entry["stats"]["max"] == 2e-3
+
+
+SLOW = """
+    def test_sums(request):
+        check_simulated(request, candidate=4e-3)
+"""
+
+
+@pytest.mark.parametrize("switch", ["--benchmark-enable", "--benchmark-disable", "-pno:benchmark", "-n2"])
+def test_the_verdict_counts_whatever_pytest_benchmark_does(project: pytest.Pytester, switch: str) -> None:
+    make(project, SUMS + SLOW.replace("test_sums", "test_slow_sums"))
+    result = project.runpytest(switch, "-W", "error", "-W", "ignore:Benchmarks are automatically disabled")
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(["*AmpFailure: sums under bf16 autocast is 0.75 times as fast as in IEEE fp32"])
+
+
+def test_what_failed_is_in_the_file(project: pytest.Pytester) -> None:
+    make(project, SLOW)
+    project.runpytest("--benchmark-json=times.json").assert_outcomes(failed=1)
+    (entry,) = benchmarks(project.path / "times.json")
+    assert entry["extra_info"]["amp"]["sums over fp32"]["verdict"] == "fail"
+
+
+def test_benchmark_skip_skips_before_anything_is_measured(project: pytest.Pytester) -> None:
+    make(project, SLOW)
+    project.runpytest("--benchmark-skip").assert_outcomes(skipped=1)
+
+
+def test_cprofile_calls_once_more(project: pytest.Pytester) -> None:
+    make(project, SUMS)
+    project.runpytest("--benchmark-cprofile=tottime").assert_outcomes(passed=1)

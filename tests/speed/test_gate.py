@@ -1,0 +1,232 @@
+"""What becomes of a test: passed, failed, or skipped as inconclusive."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from pytest_amp.devices import find_device
+from pytest_amp.devices.cpu import CpuDevice
+from pytest_amp.failure import AmpFailure
+from pytest_amp.precision import BF16, FP16
+from pytest_amp.speed import (
+    Conditions,
+    Demand,
+    Outcome,
+    Plan,
+    Step,
+    arms_of,
+    check_speedup,
+    gate,
+    step_of,
+    training_step,
+)
+from pytest_amp.speed.workloads import Autocast
+from tests.speed.simulated import SimulatedClock, check_simulated
+
+
+class _NoBenchmark:
+    """These tests run in the session of pytest-benchmark's that tests them, whose table is no place for them."""
+
+    def __init__(self, request: pytest.FixtureRequest) -> None:
+        pass
+
+    def record(self, name: str, seconds: list[float], facts: object) -> None:
+        pass
+
+
+@pytest.fixture(autouse=True)
+def _no_benchmark(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gate, "Benchmark", _NoBenchmark)
+
+
+SHAKY = [2e-3] * 30 + [4e-3] * 30
+
+
+def test_fast_enough_passes(request: pytest.FixtureRequest) -> None:
+    measured = check_simulated(request)
+    assert measured is not None
+    assert measured.verdict.outcome is Outcome.PASS
+    assert measured.verdict.interval.median == pytest.approx(1.5)
+
+
+def test_too_slow_fails_with_every_part(request: pytest.FixtureRequest) -> None:
+    with pytest.raises(AmpFailure) as failure:
+        check_simulated(request, candidate=4e-3)
+    lines = str(failure.value).splitlines()
+    assert lines[0] == "AmpFailure: sums under bf16 autocast is 0.75 times as fast as in IEEE fp32"
+    assert lines[1].split(maxsplit=1) == ["floor", "1.2 times, with a margin of 3.0%"]
+    assert lines[2].split(maxsplit=1)[1].startswith("0.75 [0.75, 0.75], median and 99% interval of 12 quads on ")
+    assert lines[2].endswith("measured before: 0.75 [0.75, 0.75]")
+    assert [line.split()[0] for line in lines[1:]] == ["floor", "now", "likely", "accept"]
+
+
+def test_inconclusive_is_skipped(request: pytest.FixtureRequest) -> None:
+    with pytest.raises(pytest.skip.Exception, match=r"^inconclusive: sums: the times of one arm vary by .* floor 1.2"):
+        check_simulated(request, reference=8e-3, candidate=SHAKY)
+
+
+def test_strict_refuses_inconclusive(request: pytest.FixtureRequest) -> None:
+    with pytest.raises(AmpFailure, match="inconclusive, which --amp-strict refuses") as failure:
+        check_simulated(request, reference=8e-3, candidate=SHAKY, strict=True)
+    assert "the times of one arm vary" in str(failure.value)
+
+
+@pytest.mark.parametrize(
+    ("candidate", "outcome"), [([4e-3], Outcome.FAIL), (SHAKY, Outcome.INCONCLUSIVE), ([2e-3], Outcome.PASS)]
+)
+def test_report_never_fails(request: pytest.FixtureRequest, candidate: list[float], outcome: Outcome) -> None:
+    measured = check_simulated(request, candidate=candidate, mode="report", strict=True)
+    assert measured is not None
+    assert measured.verdict.outcome is outcome
+
+
+def test_off_is_skipped_with_the_reason(request: pytest.FixtureRequest) -> None:
+    with pytest.raises(pytest.skip.Exception, match="speed is off: by request"):
+        check_simulated(request, mode="off")
+
+
+@pytest.mark.parametrize("candidate", [2e-3, 4e-3])
+def test_what_is_observed(request: pytest.FixtureRequest, candidate: float) -> None:
+    seen: list[tuple[object, ...]] = []
+
+    def observe(name: str, value: float, *, kind: str, unit: str | None = None, allowed: float | None = None) -> None:
+        seen.append((name, value, kind, unit, allowed))
+
+    check_simulated(request, candidate=candidate, mode="report", observe=observe)
+    ratio = pytest.approx(3e-3 / candidate)
+    assert seen == [
+        ("sums/over-fp32/speedup", ratio, "ratio", None, 1.2),
+        ("sums/over-fp32/speedup-low", ratio, "ratio", None, None),
+        ("sums/over-fp32/speedup-high", ratio, "ratio", None, None),
+        ("sums/over-fp32/float32-time", 3e-3, "seconds", "s", None),
+        ("sums/over-fp32/autocast-time", candidate, "seconds", "s", None),
+    ]
+
+
+class H100(CpuDevice):
+    """A CPU that calls itself a card which is in the data file."""
+
+    def describe(self) -> str:
+        return "NVIDIA H100 80GB HBM3"
+
+
+@pytest.mark.parametrize(
+    ("over", "ceiling", "outcome"),
+    [
+        ("tf32", None, Outcome.INCONCLUSIVE),
+        ("fp32", None, Outcome.PASS),
+        ("tf32", 3.0, Outcome.PASS),
+        ("fp32", 2.0, Outcome.INCONCLUSIVE),
+    ],
+)
+def test_a_speedup_beyond_the_card(
+    request: pytest.FixtureRequest, over: str, ceiling: float | None, outcome: Outcome
+) -> None:
+    def step(autocast: Autocast) -> float:
+        with autocast():
+            return 1e-3 if torch.is_autocast_enabled("cpu") else 2.5e-3
+
+    demand = Demand("sums", 0.9, over, ceiling, Plan(warm_up=0))
+    conditions = Conditions(H100(), BF16, "report")
+    measured = check_speedup(lambda: step, demand, conditions, request, clock=SimulatedClock())
+    assert measured is not None
+    assert measured.verdict.outcome is outcome
+
+
+@pytest.mark.parametrize(("mode", "skipped"), [("gate", True), ("report", False)])
+def test_a_device_without_a_clock_is_inconclusive(
+    request: pytest.FixtureRequest,
+    mode: str,
+    skipped: bool,  # noqa: FBT001
+) -> None:
+    conditions = Conditions(find_device("fake:cuda"), BF16, mode)
+
+    def step() -> Step:
+        raise AssertionError
+
+    if skipped:
+        with pytest.raises(pytest.skip.Exception, match="inconclusive: sums: fake:cuda computes nothing"):
+            check_speedup(step, Demand("sums", 0.9, "fp32"), conditions, request)
+    else:
+        assert check_speedup(step, Demand("sums", 0.9, "fp32"), conditions, request) is None
+
+
+def test_bad_demands_are_refused() -> None:
+    with pytest.raises(ValueError, match="over='ieee'; valid: fp32, tf32"):
+        Demand("sums", 0.9, "ieee")
+    for floor in (0.0, -1.0, float("nan"), float("inf")):
+        with pytest.raises(ValueError, match="is not a number above 0"):
+            Demand("sums", floor, "fp32")
+
+
+def test_data_is_seeded_and_made_anew_to_confirm_a_failure(request: pytest.FixtureRequest) -> None:
+    made: list[float] = []
+
+    def make_step() -> Step:
+        made.append(torch.rand(()).item())
+
+        def step(autocast: Autocast) -> float:
+            with autocast():
+                return 2e-3 if torch.is_autocast_enabled("cpu") else 1e-3
+
+        return step
+
+    conditions = Conditions(find_device("cpu"), BF16, "report", seed=7)
+    check_speedup(
+        make_step, Demand("sums", 0.9, "fp32", plan=Plan(warm_up=0)), conditions, request, clock=SimulatedClock()
+    )
+    torch.manual_seed(7)
+    assert made == [torch.rand(()).item()] * 2
+
+
+@pytest.mark.parametrize("over", ["fp32", "tf32"])
+def test_float32_is_pinned_while_both_arms_run(request: pytest.FixtureRequest, over: str) -> None:
+    seen = set()
+
+    def step(autocast: Autocast) -> float:
+        with autocast():
+            pinned = getattr(torch.backends.cuda.matmul, "fp32_precision", None) or torch.get_float32_matmul_precision()
+            seen.add((torch.is_autocast_enabled("cpu"), pinned))
+            return 2e-3
+
+    conditions = Conditions(find_device("cpu"), BF16, "report")
+    check_speedup(
+        lambda: step, Demand("sums", 0.9, over, plan=Plan(warm_up=0)), conditions, request, clock=SimulatedClock()
+    )
+    kinds = {pinned for _, pinned in seen}
+    assert kinds <= ({"ieee", "highest"} if over == "fp32" else {"tf32", "high"})
+    assert {enabled for enabled, _ in seen} == {False, True}
+
+
+@pytest.mark.parametrize("precision", [BF16, FP16], ids=lambda precision: precision.name)
+def test_the_arms_differ_by_autocast_alone(precision: object) -> None:
+    dtype = BF16.dtype if precision is BF16 else FP16.dtype
+    weight = torch.ones(4, 4)
+    arms = arms_of(step_of(lambda: lambda: weight @ weight), find_device("cpu"), dtype)
+    reference, candidate = arms.reference(), arms.candidate()
+    assert isinstance(reference, torch.Tensor)
+    assert isinstance(candidate, torch.Tensor)
+    assert (reference.dtype, candidate.dtype) == (torch.float32, dtype)
+
+
+def test_a_training_step_makes_its_gradients_anew() -> None:
+    model = torch.nn.Linear(4, 1)
+    batch = torch.ones(2, 4)
+    seen: list[bool] = []
+
+    def loss(model: torch.nn.Module, batch: object) -> torch.Tensor:
+        seen.append(torch.is_autocast_enabled("cpu"))
+        value: torch.Tensor = model(batch)
+        return value.sum()
+
+    arms = arms_of(training_step(model, batch, loss), find_device("cpu"), torch.bfloat16)
+    arms.reference()
+    once = model.weight.grad
+    assert once is not None
+    arms.candidate()
+    again = model.weight.grad
+    assert again is not None
+    assert again is not once
+    assert torch.equal(again, once)
+    assert seen == [False, True]
