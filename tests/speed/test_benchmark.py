@@ -15,8 +15,9 @@ TEST = """
 
 
 @pytest.fixture
-def project(pytester: pytest.Pytester) -> pytest.Pytester:
-    """A project whose tests measure simulated time."""
+def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
+    """A project whose tests measure simulated time, in a process that is no xdist worker."""
+    monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
     pytester.makeini("[pytest]\naddopts = -p no:cacheprovider\n")
     return pytester
 
