@@ -2,13 +2,14 @@
 
 from pytest_amp.cases.case import Case, Outputs, Realised, loss_of, map_tensors, named_tensors
 from pytest_amp.cases.decoder import Attention, Decoder, DecoderSize
-from pytest_amp.cases.zoo import SequenceClassifier, classification, cnn, decoder, lstm, mlp, zoo
+from pytest_amp.cases.zoo import Kinks, SequenceClassifier, classification, cnn, decoder, lstm, mlp, zoo
 
 __all__ = [
     "Attention",
     "Case",
     "Decoder",
     "DecoderSize",
+    "Kinks",
     "Outputs",
     "Realised",
     "SequenceClassifier",
