@@ -1,0 +1,50 @@
+"""Distances between tensors, in float64."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+
+def exact_copy(tensor: torch.Tensor) -> torch.Tensor:
+    """``tensor`` in float64 on the CPU, which every back end can be compared on and no value is lost in."""
+    return tensor.detach().to("cpu").to(torch.float64)
+
+
+def norm(tensor: torch.Tensor) -> float:
+    """The L2 norm, in float64."""
+    return float(torch.linalg.vector_norm(exact_copy(tensor)))
+
+
+def distance(a: torch.Tensor, b: torch.Tensor) -> float:
+    """The L2 norm of ``a - b``; infinite where that is no number. Raises ValueError if the shapes differ."""
+    if a.shape != b.shape:
+        raise ValueError(f"shapes {list(a.shape)} and {list(b.shape)} differ")
+    value = float(torch.linalg.vector_norm(exact_copy(a) - exact_copy(b)))
+    return math.inf if math.isnan(value) else value
+
+
+def relative_error(a: torch.Tensor, b: torch.Tensor, *, scale: float | None = None) -> float:
+    """E(a, b): the L2 norm of ``a - b`` over that of ``b``, or over ``scale`` where ``b`` vanishes.
+
+    Without a scale, the error against a zero tensor is 0 if ``a`` is zero, too, else infinite.
+    """
+    size = norm(b) if scale is None else scale
+    far = distance(a, b)
+    if size == 0:
+        return 0.0 if far == 0 else math.inf
+    return far / size
+
+
+def is_hollow(tensor: torch.Tensor, dtype: torch.dtype) -> bool | None:
+    """Whether every value of a float32 or float64 tensor is representable in the low ``dtype``: it was rounded on the way.
+
+    Decided on at least 64 distinct finite values other than zero; None on fewer, which may be
+    representable by chance.
+    """
+    values = tensor.detach().flatten()
+    values = values[values.isfinite() & (values != 0)]
+    if values.unique().numel() < 64:
+        return None
+    return bool((values == values.to(dtype).to(values.dtype)).all())

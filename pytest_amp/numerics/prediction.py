@@ -1,0 +1,133 @@
+"""What mixed precision should make of a case: the exact values, and how far from them rounding should take it.
+
+``predict`` is the one place that knows how this is found. Today by running the case with casts made
+by hand on the same device; whatever takes its place has to give a ``Prediction``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+
+from pytest_amp.cases import Case, Realised
+from pytest_amp.devices import Device, find_device
+from pytest_amp.failure import AmpFailure
+from pytest_amp.numerics.errors import norm, relative_error
+from pytest_amp.numerics.hand_cast import hand_cast, rules_are_known
+from pytest_amp.numerics.step import Step, run_step
+from pytest_amp.precision import FP16, Precision
+
+#: GradScaler's first scale (torch/amp/grad_scaler.py), with which fp16 gradients do not underflow.
+FIRST_LOSS_SCALE = 2.0**16
+LOSS_SCALE_STEP = 4.0
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Per tensor (named as ``Step.named`` does): ``exact``, in float64; ``reference``, mixed precision cast by hand.
+
+    ``noise[name]`` is E(reference, exact), the error that mixed precision should make, relative to
+    ``sizes[name]``: the exact tensor's norm or, where that vanishes beside the gradient as a whole, the
+    norm that a tensor of as many elements has on average. ``loss_scale`` is the one that the reference
+    needed. ``same_device`` says whether the reference ran on the device itself.
+    """
+
+    exact: Step
+    reference: Step
+    noise: Mapping[str, float]
+    sizes: Mapping[str, float]
+    loss_scale: float
+    same_device: bool
+
+
+def predict(case: Case, realised: Realised, device: Device, precision: Precision, *, seed: int) -> Prediction:
+    """Run ``realised`` in float64 and, with casts made by hand, in mixed precision.
+
+    On a device type whose rules the spec does not know the reference runs on the CPU by the CPU's
+    rules: its noise then is that of the format, and equality means nothing. In fp16 the loss is scaled
+    by the largest power of two, from 65536 down in steps of 4, with which the reference's gradients are
+    finite. Raises AmpFailure if the case does not run in float64, or is not finite at any scale.
+    """
+    exact = run_exact(case, realised, device, seed=seed)
+    same_device = rules_are_known(device.type)
+    where = device if same_device else find_device("cpu")
+    reference = _reference(case, realised, where, precision, seed=seed)
+    sizes = _sizes(exact)
+    known, made = exact.named(), reference.named()
+    noise = {name: relative_error(made[name], known[name], scale=sizes[name]) for name in known.keys() & made.keys()}
+    return Prediction(exact, reference, noise, sizes, reference.loss_scale, same_device)
+
+
+def run_exact(case: Case, realised: Realised, device: Device, *, seed: int) -> Step:
+    """The step in float64, on ``device`` if it has float64, else on the CPU."""
+    where = device.torch_device if _has_float64(device) else torch.device("cpu")
+    try:
+        return run_step(case, realised.on(where, torch.float64), _float64_default, seed=seed)
+    except (RuntimeError, TypeError) as error:
+        raise AmpFailure(
+            f"{case.name} does not run in float64, so there is nothing exact to hold it against",
+            now=" ".join(str(error).split())[:200],
+            likely="its forward writes float32 out: take the dtype from a parameter or an input",
+        ) from error
+
+
+def _has_float64(device: Device) -> bool:
+    try:
+        torch.ones(1, dtype=torch.float64, device=device.torch_device)
+    except (RuntimeError, TypeError):  # Metal has none
+        return False
+    return True
+
+
+@contextlib.contextmanager
+def _float64_default() -> Iterator[None]:
+    """New tensors are float64, too."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def _reference(case: Case, realised: Realised, device: Device, precision: Precision, *, seed: int) -> Step:
+    @contextlib.contextmanager
+    def region() -> Iterator[None]:
+        with device.autocast(precision.dtype), hand_cast(device.type):
+            yield
+
+    loss_scale = FIRST_LOSS_SCALE if precision.name == FP16.name else 1.0
+    while True:
+        step = run_step(case, realised.on(device.torch_device), region, seed=seed, loss_scale=loss_scale)
+        named = step.named()
+        bad = sorted(name for name in named if not named[name].isfinite().all())
+        if not bad:
+            return step
+        if loss_scale == 1 or any(name.startswith("output.") for name in bad):
+            raise AmpFailure(
+                f"{case.name} is not finite in {precision.name} on {device.key}, whoever makes the casts",
+                now=f"non-finite with casts made by hand: {', '.join(bad[:5])}",
+                likely=f"values beyond {precision.max:.4g}, the largest that {precision.name} has",
+            )
+        loss_scale /= LOSS_SCALE_STEP
+
+
+def _sizes(exact: Step) -> dict[str, float]:
+    """What errors are relative to; see ``Prediction``."""
+    named = exact.named()
+    sizes = {name: norm(tensor) for name, tensor in named.items()}
+    gradients = [name for name in named if not name.startswith(("output.", "buffer."))]
+    elements = sum(named[name].numel() for name in gradients)
+    total = sum(sizes[name] ** 2 for name in gradients) ** 0.5
+    for name in gradients:
+        average = total * (named[name].numel() / elements) ** 0.5
+        if sizes[name] < VANISHING * average:
+            sizes[name] = average
+    return sizes
+
+
+#: A gradient this much smaller than the average one is zero but for cancellation: float64 keeps 2**-53.
+VANISHING = 2.0**-40

@@ -1,0 +1,72 @@
+"""One training step of a case, forward and backward, and everything that it computes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+import torch
+
+from pytest_amp.cases import Case, Outputs, Realised, loss_of, named_tensors
+from pytest_amp.float32 import float32_precision
+
+Region = Callable[[], AbstractContextManager[object]]
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one step computed, by name; gradients are those of the loss without its scale.
+
+    ``outputs`` are what the loss function returned, ``gradients`` those of the parameters (None where
+    there is none), ``inputs`` those of the batch's tensors that want one, ``buffers`` the module's own
+    after the step. Gradients are still times ``loss_scale``, a power of two.
+    """
+
+    outputs: Mapping[str, torch.Tensor]
+    gradients: Mapping[str, torch.Tensor | None]
+    inputs: Mapping[str, torch.Tensor | None]
+    buffers: Mapping[str, torch.Tensor]
+    loss_scale: float
+
+    def named(self) -> dict[str, torch.Tensor]:
+        """Every tensor that there is, gradients without the loss scale, by the name that observations have.
+
+        A parameter's own name stands for its gradient; ``output.``, ``input.`` and ``buffer.`` tell the rest.
+        """
+        gradients = {**self.gradients, **{_input(name): value for name, value in self.inputs.items()}}
+        return {
+            **{f"output.{name}": value for name, value in self.outputs.items()},
+            **{name: value / self.loss_scale for name, value in gradients.items() if value is not None},
+            **{f"buffer.{name}": value for name, value in self.buffers.items()},
+        }
+
+
+def run_step(case: Case, realised: Realised, region: Region, *, seed: int, loss_scale: float = 1.0) -> Step:
+    """Forward within ``region``, backward outside of it, on a model without gradients.
+
+    torch is seeded before the forward pass. float32 arithmetic is IEEE throughout, not TF32.
+    """
+    model, batch = realised.model, realised.batch
+    torch.manual_seed(seed)
+    with float32_precision("ieee"):
+        with region():
+            outputs = case.loss(model, batch)
+        loss = loss_of(outputs)
+        # As GradScaler does: the scaled loss of a low-precision loss is float32.
+        (loss.to(torch.promote_types(loss.dtype, torch.float32)) * loss_scale).backward()  # type: ignore[no-untyped-call]
+    return Step(
+        outputs={name: value.detach() for name, value in _by_name(outputs).items()},
+        gradients={name: value.grad for name, value in model.named_parameters() if value.requires_grad},
+        inputs={name: value.grad for name, value in named_tensors(batch) if value.requires_grad},
+        buffers=dict(model.named_buffers()),
+        loss_scale=loss_scale,
+    )
+
+
+def _input(name: str) -> str:
+    return f"input.{name}" if name else "input"
+
+
+def _by_name(outputs: Outputs) -> Mapping[str, torch.Tensor]:
+    return {"loss": outputs} if isinstance(outputs, torch.Tensor) else outputs
