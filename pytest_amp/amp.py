@@ -10,7 +10,7 @@ import pytest
 from pytest_amp.collection import INFO, MARKER, bound
 from pytest_amp.failure import AmpFailure
 from pytest_amp.markers import AmpMarker
-from pytest_amp.record import Kind, Observation, Value, Verdict, compare, make_key
+from pytest_amp.record import Kind, Observation, Value, Verdict, check_value, compare, make_key
 from pytest_amp.session import AmpSession
 from pytest_amp.targets import Target
 
@@ -36,6 +36,7 @@ class Amp:
         self.precision: Precision = bound(target)
         self.config: AmpConfig = session.asked
         self.marker: AmpMarker = item.stash[MARKER]
+        item.stash[OBSERVATIONS] = []  # anew where a plugin runs the test again
 
     @property
     def dtype(self) -> torch.dtype:
@@ -56,15 +57,19 @@ class Amp:
         ``kind`` is one of ``rule``, ``dtype``, ``count`` and ``state`` (the same in every run: with a
         baseline a difference fails the test), or ``error``, ``ratio``, ``seconds`` and ``bytes``
         (recorded, and compared by nobody yet). ``allowed`` is what the check accepted, in ``unit``.
-        Raises AmpFailure where the baseline disagrees, ValueError for a bad name or kind.
+        Raises AmpFailure where the baseline disagrees, ValueError for a bad name, kind or value, and for
+        a name that the test has used before.
         """
         info = self._item.stash[INFO]
         key = make_key(info.family, self.device.key, self.precision.name, name)
+        if any(earlier.key == key for earlier in self._item.stash[OBSERVATIONS]):
+            raise ValueError(f"{key} is observed twice; one name, one fact")
+        check_value(key, value)
         made = Observation(key, Kind(kind), value, unit, allowed, test=info.test)
         baseline = self._session.baseline
         if baseline is not None:
             made = compare(made, baseline.by_key().get(key))
-        self._item.stash.setdefault(OBSERVATIONS, []).append(made)
+        self._item.stash[OBSERVATIONS].append(made)
         self._item.user_properties.append((f"amp {key}", f"{value} ({made.verdict.value})"))
         if made.verdict is Verdict.CHANGED and baseline is not None:
             raise AmpFailure(

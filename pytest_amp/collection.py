@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 
 import pytest
 
 from pytest_amp.devices import Device, DeviceKind
-from pytest_amp.families import Family, family_of
+from pytest_amp.families import PROJECT, Family, family_of, family_of_package
 from pytest_amp.float32 import float32_precision
 from pytest_amp.markers import AmpMarker
 from pytest_amp.precision import FP32, TF32, Precision
@@ -50,7 +52,8 @@ class _Place:
     def targets(self) -> list[Target]:
         """Those of the run, and fp32 and tf32 on the same devices where the marker asks for them."""
         found = list(self.session.targets)
-        devices = {target.device.key: target for target in found}
+        # By "missing": what is left of a device is a target that is not, if there is one.
+        devices = {t.device.key: t for t in sorted(found, key=lambda target: target.missing is None)}
         for precision in (FP32, TF32):
             if self.marker.dtypes is None or precision not in self.marker.dtypes:
                 continue
@@ -84,11 +87,12 @@ def parametrize(metafunc: pytest.Metafunc, session: AmpSession) -> None:
     try:
         marker = AmpMarker.merged(metafunc.definition.iter_markers("amp"))
         each = _each(metafunc.definition.get_closest_marker("amp_parametrize"))
+        family = family_of(metafunc.module)
     except ValueError as error:
         session.usage_error(f"{name} (marker amp): {error}")
         metafunc.parametrize(TARGET, [], indirect=True, scope="session")
         return
-    place = _Place(marker, family_of(metafunc.module), session)
+    place = _Place(marker, family, session)
     rows = [row for target in place.targets() for row in _rows(place, target, each)]
     if each is None:
         metafunc.parametrize(TARGET, rows, indirect=True, scope="session")
@@ -116,9 +120,6 @@ def _rows(place: _Place, target: Target, each: tuple[str, Callable[[Target], Ite
     marks: list[pytest.MarkDecorator] = []
     if target.missing is not None:
         marks.append(pytest.mark.skip(reason=f"missing, as --amp-allow-missing allows: {target.missing}"))
-    report = place.marker.expected_failure(target.device.key, target.precision.name)
-    if report is not None:
-        marks.append(pytest.mark.xfail(strict=True, reason=report))
     if each is None:
         return [pytest.param(target, id=target.id, marks=marks)]
     if place.unfit(target) or target.missing is not None:
@@ -139,6 +140,8 @@ def _row(target: Target, value: object, marks: Sequence[pytest.MarkDecorator]) -
 
 def select(items: list[pytest.Item], session: AmpSession) -> None:
     """Note what each amp test is, and deselect what does not exist on its target or is not of this tier."""
+    if session.asked.speed == "gate":
+        _ = session.speed  # asked for by name: a usage error where it cannot be, also without a test of speed
     kept, dropped = [], []
     for item in items:
         reason = _noted(item, session) or _other_tier(item, session)
@@ -164,11 +167,18 @@ def _noted(item: pytest.Item, session: AmpSession) -> str | None:
     target = target_of(item)
     if target is None:
         return None
-    marker = AmpMarker.merged(item.iter_markers("amp"))
+    try:
+        marker = AmpMarker.merged(item.iter_markers("amp"))
+    except ValueError as error:  # in a mark of pytest.param, which is not there before
+        session.usage_error(f"{item.nodeid} (marker amp): {error}")
+        return None
+    info = info_of(item, target)
     place = _Place(marker, family_of(getattr(item, "module", None)), session)
-    name = f"{item.path.stem}::{getattr(item, 'originalname', None) or item.name}"
     item.stash[MARKER] = marker
-    item.stash[INFO] = TestInfo(target.id, place.family.name, name, target.missing is not None)
+    item.stash[INFO] = info
+    report = marker.expected_failure(target.device.key, target.precision.name)
+    if report is not None:
+        item.add_marker(pytest.mark.xfail(strict=True, reason=report))
     for label, value in (
         ("device", target.device.key),
         ("dtype", target.precision.name),
@@ -188,9 +198,43 @@ def _other_tier(item: pytest.Item, session: AmpSession) -> str | None:
     return None
 
 
-def note_partial(items: Iterable[pytest.Item], session: AmpSession) -> None:
-    """Remember tests of which some parameters do not run, so that their observations are not called gone."""
+def info_of(item: pytest.Item, target: Target) -> TestInfo:
+    """What an amp test is. Its name has no parameters, and in a family's package no folder above the package."""
+    family, folder = family_of_package(getattr(getattr(item, "module", None), "__package__", None))
+    file, _, rest = item.nodeid.partition("[")[0].partition("::")
+    if folder is not None and item.path.is_relative_to(folder):
+        file = item.path.relative_to(folder).as_posix()
+    name = f"{file.removesuffix('.py')}::{rest}"
+    return TestInfo(target.id, family.name, name, target.missing is not None)
+
+
+def count_made(made: object, session: AmpSession) -> None:
+    """Count the tests that one function became, so that later it is known whether all of them ran."""
+    for item in made if isinstance(made, list) else [made]:
+        if isinstance(item, pytest.Item) and (target := target_of(item)) is not None:
+            info = info_of(item, target)
+            session.made[info.target, info.family, info.test] += 1
+
+
+def count_selected(items: Iterable[pytest.Item], session: AmpSession) -> None:
+    """Count what will run by target and family: each was asked for, and the run is red if none is executed."""
     for item in items:
         info = item.stash.get(INFO, None)
         if info is not None:
-            session.partial.add((info.target, info.family, info.test))
+            session.selected[info.target, info.family] += 1
+
+
+def note_skipped_module(report: pytest.CollectReport, session: AmpSession) -> None:
+    """A module of a family that was skipped while it was imported: its tests were asked for, and are not known."""
+    path = session.config.rootpath / report.nodeid
+    family, _ = family_of_package(_package_of(path))
+    if family is not PROJECT:
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        session.active = True
+        session.skipped_modules[report.nodeid] = (family.name, reason.removeprefix("Skipped: "))
+
+
+def _package_of(path: Path) -> str | None:
+    """The imported package in whose folder ``path`` is."""
+    marker = str(path.parent / "__init__.py")
+    return next((name for name, module in sys.modules.items() if getattr(module, "__file__", None) == marker), None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from types import ModuleType
 
 from pytest_amp.devices.base import DeviceKind
@@ -28,10 +29,19 @@ PROJECT = Family("project", frozenset(DeviceKind))
 
 
 def family_of(module: ModuleType | None) -> Family:
-    """The family that ``module``'s package declares, else PROJECT; raises TypeError if it is no Family."""
-    package = sys.modules.get(getattr(module, "__package__", None) or "")
-    family = getattr(package, "FAMILY", PROJECT)
-    if not isinstance(family, Family):
-        name = getattr(package, "__name__", "")
-        raise TypeError(f"{name}.FAMILY is {family!r}, not a pytest_amp.families.Family")
-    return family
+    """The family that ``module``'s package declares, else PROJECT; raises ValueError if it is no Family."""
+    return family_of_package(getattr(module, "__package__", None))[0]
+
+
+def family_of_package(name: str | None) -> tuple[Family, Path | None]:
+    """The family that the package called ``name``, or the closest one around it, declares, and that one's folder."""
+    while name:
+        package = sys.modules.get(name)
+        family = getattr(package, "FAMILY", None)
+        if family is not None:
+            if not isinstance(family, Family):
+                raise ValueError(f"{name}.FAMILY is {family!r}, not a pytest_amp.families.Family")
+            file = getattr(package, "__file__", None)
+            return family, Path(file).parent if file else None
+        name = name.rpartition(".")[0]
+    return PROJECT, None

@@ -31,11 +31,16 @@ def finish(session: AmpSession, exitstatus: int) -> int:
 
         check_exits(session)
     tally = session.tally
-    session.problems += tally.unexecuted() + tally.clashes()
+    # A run that was interrupted (2) or broke (3) is red, and cannot be blamed for what it did not come to.
+    session.problems += tally.unexecuted(session.selected if exitstatus in (0, 1, 5) else {}) + tally.clashes()
+    if not (option.keyword or option.markexpr or getattr(option, "lf", False)):
+        # With one of these, nobody knows whether a test of a skipped module was asked for.
+        session.problems += tally.unseen(session.skipped_modules)
     if session.baseline is not None:
-        session.gone = tally.gone(session.baseline.observations, session.partial)
-        if session.asked.strict:
-            session.problems += [f"gone from the baseline: {observation.key}" for observation in session.gone]
+        session.gone = tally.gone(session.baseline.observations, session.made)
+    if session.asked.strict:
+        session.problems += [f"gone from the baseline: {observation.key}" for observation in session.gone]
+        session.problems += tally.inconclusive()
     _write(session, complete=exitstatus in (0, 1, 5))
     return 1 if session.problems and exitstatus in (0, 5) else exitstatus
 

@@ -66,27 +66,44 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         parametrize(metafunc, session)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_pycollect_makeitem(collector: pytest.Module | pytest.Class) -> Generator[None, object, object]:
+    """Count the tests that a function becomes."""
+    made = yield
+    if made and (session := collector.config.stash[KEY]).active:
+        from pytest_amp.collection import count_made
+
+        count_made(made, session)
+    return made
+
+
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(session: pytest.Session, items: list[pytest.Item]) -> None:
-    """Deselect what does not exist on its device; raise the usage errors that collection found."""
+    """Deselect what does not exist on its device; raise the usage errors that collection found.
+
+    Last, so that only what ``-k``, ``-m`` and other plugins have left is looked at.
+    """
     amp_session = session.config.stash[KEY]
     if not amp_session.active:
         return
     from pytest_amp.collection import select
 
+    if not amp_session.usage_errors:
+        select(items, amp_session)
     if amp_session.usage_errors:
         items.clear()
         if not workers.is_worker(session.config):
             raise pytest.UsageError("\n".join(amp_session.usage_errors))
-        return  # the controller ends the run: raised here, it would end as another status
-    select(items, amp_session)
+        # The controller ends the run: raised in a worker, it would end as another status.
 
 
-def pytest_deselected(items: Sequence[pytest.Item]) -> None:
-    """Tests of which some parameters are deselected cannot tell what has gone."""
-    if items and (session := items[0].config.stash.get(KEY, None)) is not None and session.active:
-        from pytest_amp.collection import note_partial
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Count what was asked for."""
+    amp_session = session.config.stash[KEY]
+    if amp_session.active:
+        from pytest_amp.collection import count_selected
 
-        note_partial(items, session)
+        count_selected(session.items, amp_session)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -110,6 +127,13 @@ class Recorder:
     def __init__(self, session: AmpSession) -> None:
         """``session`` is the one that counts, or the worker's."""
         self._session = session
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        """A module that skips itself leaves no test that could be missed."""
+        if report.skipped:
+            from pytest_amp.collection import note_skipped_module
+
+            note_skipped_module(report, self._session)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Count, in the process that prints."""

@@ -32,8 +32,12 @@ class AmpSession:
         self.problems: list[str] = []
         #: Why how many tests were deselected by this plugin.
         self.deselected: Counter[str] = Counter()
-        #: (target, family, test) of which some parameters did not run.
-        self.partial: set[tuple[str, str, str]] = set()
+        #: How many tests there are by (target, family, test without parameters), selected or not.
+        self.made: Counter[tuple[str, str, str]] = Counter()
+        #: How many tests were selected to run by (target, family).
+        self.selected: Counter[tuple[str, str]] = Counter()
+        #: Modules of families that were skipped while they were imported: family and reason by node id.
+        self.skipped_modules: dict[str, tuple[str, str]] = {}
         #: Whether a test that uses this plugin has been collected in this process.
         self.active = False
         self.provenance: dict[str, Value] = {}
@@ -119,7 +123,9 @@ class AmpSession:
             "usage_errors": self.usage_errors,
             "problems": self.problems,
             "deselected": dict(self.deselected),
-            "partial": sorted(map(list, self.partial)),
+            "made": [[*test, count] for test, count in self.made.items()],
+            "selected": [[*place, count] for place, count in self.selected.items()],
+            "skipped_modules": self.skipped_modules,
             "active": self.active,
             "provenance": self.provenance,
             "speed_reason": self.speed_reason,
@@ -133,7 +139,9 @@ class AmpSession:
             self.usage_error(message)
         self.problems += [problem for problem in data["problems"] if problem not in self.problems]
         self.deselected |= Counter(data["deselected"])
-        self.partial |= {(target, family, test) for target, family, test in data["partial"]}
+        self.made |= Counter({(target, family, test): count for target, family, test, count in data["made"]})
+        self.selected |= Counter({(target, family): count for target, family, count in data["selected"]})
+        self.skipped_modules |= {name: (family, why) for name, (family, why) in data["skipped_modules"].items()}
         self.active = self.active or data["active"]
         self.provenance.update(data["provenance"])
         self.speed_reason = data["speed_reason"] or self.speed_reason

@@ -11,6 +11,8 @@ import pytest
 from pytest_amp.record import Observation
 
 INCONCLUSIVE = "inconclusive: "
+#: Outcomes of checks that have looked.
+EXECUTED = ("passed", "failed", "error", "xfailed")
 
 
 @dataclass(frozen=True)
@@ -30,8 +32,7 @@ class Tally:
     outcomes: dict[tuple[str, str], Counter[str]] = field(default_factory=dict)
     reasons: dict[tuple[str, str], Counter[str]] = field(default_factory=dict)
     exempt: set[tuple[str, str]] = field(default_factory=set)
-    tests: set[tuple[str, str, str]] = field(default_factory=set)
-    partial: set[tuple[str, str, str]] = field(default_factory=set)
+    passed: dict[tuple[str, str, str], set[str]] = field(default_factory=dict)
     observations: dict[str, tuple[str, Observation]] = field(default_factory=dict)
     claims: dict[str, tuple[str, str]] = field(default_factory=dict)
 
@@ -47,9 +48,8 @@ class Tally:
             self.reasons.setdefault(place, Counter())[_reason(report)] += 1
         if info.allowed_missing:
             self.exempt.add(place)
-        test = (info.target, info.family, info.test)
-        if outcome is not None:
-            (self.tests if outcome == "passed" else self.partial).add(test)
+        if outcome == "passed":
+            self.passed.setdefault((info.target, info.family, info.test), set()).add(report.nodeid)
         brought = [Observation.from_json(item) for item in data["observations"]]  # type: ignore[attr-defined]
         for observation in brought:
             claimed = self.observations.get(observation.key)
@@ -58,28 +58,52 @@ class Tally:
             self.observations[observation.key] = (report.nodeid, observation)
         return brought
 
-    def unexecuted(self) -> list[str]:
-        """A line for each target and family that was asked for and of which not one check was executed."""
+    def unexecuted(self, selected: Mapping[tuple[str, str], int]) -> list[str]:
+        """A line for each target and family that was asked for and of which not one check was executed.
+
+        ``selected`` counts the tests that were to run: what a run that stopped early never came to has
+        no outcome here.
+        """
         lines = []
-        for place, counts in sorted(self.outcomes.items()):
-            if place in self.exempt or any(counts[name] for name in ("passed", "failed", "error", "xfailed")):
+        for place in sorted(self.outcomes.keys() | selected.keys()):
+            counts = self.outcomes.get(place, Counter())
+            if place in self.exempt or any(counts[name] for name in EXECUTED):
                 continue
             target, family = place
-            reasons = "; ".join(f"{reason} ({n})" for reason, n in self.reasons.get(place, Counter()).most_common(3))
-            lines.append(f"{family} on {target}: {sum(counts.values())} selected, not one executed: {reasons}")
+            common = self.reasons.get(place, Counter()).most_common(3)
+            reasons = "; ".join(f"{reason} ({n})" for reason, n in common) or "the run stopped before"
+            count = selected.get(place) or sum(counts.values())
+            lines.append(f"{family} on {target}: {count} selected, not one executed: {reasons}")
         return lines
+
+    def unseen(self, skipped_modules: Mapping[str, tuple[str, str]]) -> list[str]:
+        """A line for each module that was skipped whole while it was collected, of a family that ran nowhere."""
+        seen = {family for (_, family), counts in self.outcomes.items() if any(counts[name] for name in EXECUTED)}
+        return [
+            f"{family}: not one check executed, {name} was skipped while it was collected: {reason}"
+            for name, (family, reason) in sorted(skipped_modules.items())
+            if family not in seen
+        ]
+
+    def inconclusive(self) -> list[str]:
+        """A line for each target and family with checks that could not decide, for --amp-strict."""
+        return [
+            f"{family} on {target}: {counts['inconclusive']} inconclusive, which --amp-strict refuses"
+            for (target, family), counts in sorted(self.outcomes.items())
+            if counts["inconclusive"]
+        ]
 
     def clashes(self) -> list[str]:
         """A line for each key that two tests claim."""
         return [f"{key}: observed by {first} and by {second}" for key, (first, second) in sorted(self.claims.items())]
 
-    def gone(self, baseline: Iterable[Observation], partial: set[tuple[str, str, str]]) -> list[Observation]:
-        """Observations of the baseline whose test ran whole on their target and no longer made them.
+    def gone(self, baseline: Iterable[Observation], made: Mapping[tuple[str, str, str], int]) -> list[Observation]:
+        """Observations of the baseline whose test passed whole on their target and no longer made them.
 
-        ``partial`` has the tests of which some parameters were deselected; those of which some were
-        skipped or failed are known here.
+        ``made`` counts the parameters that each test has: where some were not selected, not reached,
+        skipped or failed, nothing is known.
         """
-        ran = self.tests - self.partial - partial
+        ran = {test for test, passed in self.passed.items() if len(passed) >= made.get(test, len(passed) + 1)}
         return [
             observation
             for observation in baseline
@@ -91,19 +115,20 @@ class Tally:
 def _outcome(report: pytest.TestReport) -> str | None:
     """The one thing that a report adds to the counts; None for a phase that says nothing new."""
     if report.when == "call":
-        if hasattr(report, "wasxfail"):
-            return "xfailed" if report.skipped else "failed"
+        if hasattr(report, "wasxfail"):  # passed: an xfail that is not strict, which pytest calls green
+            return "xfailed" if report.skipped else "passed"
         if report.skipped and _reason(report).startswith(INCONCLUSIVE):
             return "inconclusive"
         return report.outcome
     if report.failed:
         return "error"
-    if report.when == "setup" and report.skipped:
-        return "xfailed" if hasattr(report, "wasxfail") else "skipped"
-    return None
+    # An xfail before the call (run=False, or a fixture that fails) has looked at nothing.
+    return "skipped" if report.when == "setup" and report.skipped else None
 
 
 def _reason(report: pytest.TestReport) -> str:
     """The reason of a skip, without the file and line that pytest puts before it."""
+    if hasattr(report, "wasxfail"):
+        return f"xfail: {report.wasxfail}"
     text = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr or "")
     return text.removeprefix("Skipped: ")

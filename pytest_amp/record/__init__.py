@@ -5,7 +5,7 @@ Pure Python: neither torch nor pytest is needed to read or compare.
 
 from pytest_amp.record.compare import compare
 from pytest_amp.record.file import Record, RecordError, read_record, write_record
-from pytest_amp.record.observation import EXACT, Kind, Observation, Value, Verdict, make_key
+from pytest_amp.record.observation import EXACT, Kind, Observation, Value, Verdict, check_value, make_key
 
 __all__ = [
     "EXACT",
@@ -15,6 +15,7 @@ __all__ = [
     "RecordError",
     "Value",
     "Verdict",
+    "check_value",
     "compare",
     "make_key",
     "read_record",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pytest_amp.record.observation import EXACT, Observation, Verdict
+from pytest_amp.record.observation import EXACT, Observation, Verdict, canonical
 
 
 def compare(now: Observation, before: Observation | None) -> Observation:
@@ -16,6 +16,6 @@ def compare(now: Observation, before: Observation | None) -> Observation:
     """
     if before is None:
         return replace(now, verdict=Verdict.NEW) if now.verdict is Verdict.PASS else now
-    if now.kind is not before.kind or (now.kind in EXACT and now.value != before.value):
+    if now.kind is not before.kind or (now.kind in EXACT and canonical(now.value) != canonical(before.value)):
         return replace(now, verdict=Verdict.CHANGED, baseline=before.value)
     return replace(now, baseline=before.value)

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import json
-import math
 import os
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pytest_amp.record.observation import Observation, Value
+from pytest_amp.record.observation import Observation, Value, finite
 
 SCHEMA = 1
+#: What file systems answer that have no hard links (FAT, some network mounts and containers).
+NO_LINKS = frozenset({errno.EPERM, errno.EACCES, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
 
 
 class RecordError(ValueError):
@@ -42,46 +44,40 @@ def dumps(record: Record) -> str:
     head = {
         "schema": SCHEMA,
         "complete": record.complete,
-        "provenance": dict(sorted(record.provenance.items())),
-        "summary": dict(record.summary),
+        "provenance": finite(dict(sorted(record.provenance.items()))),
+        "summary": finite(dict(record.summary)),
     }
     text = json.dumps(head, indent=1, ensure_ascii=False, allow_nan=False)
     ordered = sorted(record.observations, key=lambda observation: observation.key)
-    lines = [json.dumps(_finite(o.to_json()), ensure_ascii=False, allow_nan=False) for o in ordered]
+    lines = [json.dumps(finite(o.to_json()), ensure_ascii=False, allow_nan=False) for o in ordered]
     body = ",\n".join(f"  {line}" for line in lines)
     return f'{text[:-2]},\n "observations": [\n{body}\n ]\n}}\n'
-
-
-def _finite(value: Value) -> Value:
-    """JSON has no infinity and no NaN: they are written as text."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if isinstance(value, list):
-        return [_finite(item) for item in value]
-    if isinstance(value, dict):
-        return {name: _finite(item) for name, item in value.items()}
-    return value
 
 
 def write_record(record: Record, path: Path, *, replace: bool) -> None:
     """Write the whole file or nothing: to a neighbour first, then in one step to ``path``.
 
     With ``replace`` false an existing file is kept and RecordError raised, even if another process
-    made it a moment ago. Raises RecordError where the disk says no.
+    made it a moment ago. Raises RecordError where the disk says no, or a value is no JSON.
     """
+    try:
+        text = dumps(record)
+    except (TypeError, ValueError) as error:
+        raise RecordError(f"{path}: {error}") from None
     try:
         descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
         temporary = Path(name)
         try:
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                file.write(dumps(record))
+            # A lone surrogate, which a path on the command line may have, becomes JSON's own escape.
+            with os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
+                file.write(text)
                 file.flush()
                 os.fsync(file.fileno())
             temporary.chmod(0o644)
             if replace:
                 temporary.replace(path)
             else:
-                os.link(temporary, path)
+                _place(temporary, path)
         finally:
             temporary.unlink(missing_ok=True)
     except FileExistsError:
@@ -90,13 +86,29 @@ def write_record(record: Record, path: Path, *, replace: bool) -> None:
         raise RecordError(f"{path}: {error.strerror or error}") from None
 
 
+def _place(temporary: Path, path: Path) -> None:
+    """Give a whole file its name unless the name is taken; raises FileExistsError."""
+    try:
+        os.link(temporary, path)
+    except OSError as error:
+        if error.errno not in NO_LINKS:
+            raise
+        # Take the name first, with nothing in it, then give it the whole file.
+        path.touch(exist_ok=False)
+        try:
+            temporary.replace(path)
+        except OSError:
+            path.unlink()
+            raise
+
+
 def read_record(path: Path) -> Record:
     """The record in ``path``. Raises RecordError naming the file and what is wrong with it."""
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise RecordError(f"{path}: {error.strerror or error}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise RecordError(f"{path}: not JSON: {error}") from None
     if not isinstance(data, dict) or "schema" not in data or not isinstance(data.get("observations"), list):
         raise RecordError(f"{path}: not a record of this plugin")
@@ -110,9 +122,7 @@ def read_record(path: Path) -> Record:
     if len(set(keys)) != len(keys):
         twice = next(key for key in keys if keys.count(key) > 1)
         raise RecordError(f"{path}: two observations with the key {twice}")
-    return Record(
-        observations=observations,
-        provenance=data.get("provenance", {}),
-        summary=data.get("summary", {}),
-        complete=bool(data.get("complete", True)),
-    )
+    provenance, summary, complete = data.get("provenance", {}), data.get("summary", {}), data.get("complete")
+    if not isinstance(provenance, dict) or not isinstance(summary, dict) or not isinstance(complete, bool):
+        raise RecordError(f"{path}: provenance and summary must be objects, and complete true or false")
+    return Record(observations, provenance, summary, complete)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import enum
+import json
+import math
 import re
 from dataclasses import dataclass
 from typing import Union
@@ -93,19 +95,61 @@ class Observation:
         check_key(key)
         if "value" not in data:
             raise ValueError(f"{key}: no value")
+        for name in ("unit", "test"):
+            if not isinstance(data.get(name, ""), str):
+                raise ValueError(f"{key}: {name} is {str(data[name])[:80]!r}, not text")
         try:
             return cls(
                 key=key,
                 kind=Kind(data.get("kind")),
                 value=data["value"],
                 unit=data.get("unit"),
-                allowed=data.get("allowed"),
+                allowed=_number(data.get("allowed")),
                 verdict=Verdict(data.get("verdict")),
                 baseline=data.get("baseline"),
                 test=data.get("test", ""),
             )
         except ValueError as error:
             raise ValueError(f"{key}: {error}") from None
+
+
+def _number(value: object) -> float | None:
+    """A number or nothing; raises ValueError. What is not finite is text in a file."""
+    if value is None:
+        return None
+    if value in ("inf", "-inf", "nan") or (isinstance(value, (int, float)) and not isinstance(value, bool)):
+        return float(value)
+    raise ValueError(f"allowed is {str(value)[:80]!r}, not a number")
+
+
+def check_value(key: str, value: object) -> None:
+    """Raises ValueError unless ``value`` is plain JSON, and so comes back from a file as it was."""
+    if isinstance(value, list):
+        for item in value:
+            check_value(key, item)
+    elif isinstance(value, dict):
+        for name, item in value.items():
+            if type(name) is not str:
+                raise ValueError(f"{key}: the key {name!r} is no string")
+            check_value(key, item)
+    elif type(value) not in (str, int, float, bool, type(None)):
+        raise ValueError(f"{key}: a {type(value).__name__} is no plain JSON; valid: str, int, float, bool, list, dict")
+
+
+def canonical(value: Value) -> str:
+    """One text for each value, whether it has been in a file or not: 1, 1.0 and true differ, NaN is NaN."""
+    return json.dumps(finite(value), sort_keys=True)
+
+
+def finite(value: Value) -> Value:
+    """``value`` as it is written: JSON has no infinity and no NaN, they become text."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, list):
+        return [finite(item) for item in value]
+    if isinstance(value, dict):
+        return {name: finite(item) for name, item in value.items()}
+    return value
 
 
 _KEY = re.compile(
