@@ -17,7 +17,7 @@ import pytest
 from pytest_amp.precision import ALIASES, LOW
 
 #: Device types that torch itself has; PrivateUse1 back ends come by the hook pytest_amp_devices.
-DEVICE_TYPES = ("cpu", "cuda", "xpu", "mps", "mtia", "privateuse1")
+DEVICE_TYPES = ("cpu", "cuda", "xpu", "mps", "mtia", "privateuseone")
 FAKE_DEVICES = ("fake:cuda", "fake:xpu", "fake:mps", "fake:mtia")
 LATER = "is not available yet in this version"
 NOT_YET = "not available yet"

@@ -26,6 +26,10 @@ class Setting:
 def _autocast(device_type: str) -> list[Setting]:
     import torch
 
+    try:
+        torch.is_autocast_enabled(device_type)
+    except RuntimeError:  # torch 2.6 has no autocast for mtia
+        return []
     return [
         Setting(
             f"autocast enabled ({device_type})",
@@ -122,11 +126,41 @@ def _float32_arithmetic() -> list[Setting]:
     return [older, *newer]
 
 
-def settings() -> list[Setting]:
-    """Everything that is guarded."""
+def _default_device() -> list[Setting]:
     import torch
 
-    found = [setting for device_type in AUTOCAST_TYPES for setting in _autocast(device_type)]
+    # None, and not the CPU by name, which would be a mode that every factory call goes through.
+    return [
+        Setting(
+            "default device",
+            lambda: str(torch.get_default_device()),
+            lambda value: torch.set_default_device(None if value == "cpu" else str(value)),
+        )
+    ]
+
+
+def _attention() -> list[Setting]:
+    """Which kernels scaled_dot_product_attention may choose: they differ in how they round."""
+    from torch.backends import cuda
+
+    kernels = ("flash", "mem_efficient", "math", "cudnn")
+    return [
+        Setting(
+            f"attention kernel ({kernel})",
+            getattr(cuda, f"{kernel}_sdp_enabled"),
+            getattr(cuda, f"enable_{kernel}_sdp"),
+        )
+        for kernel in kernels
+        if hasattr(cuda, f"{kernel}_sdp_enabled")
+    ]
+
+
+def settings(device_type: str | None = None) -> list[Setting]:
+    """Everything that is guarded; ``device_type`` is that of a test on a device that is not torch's own."""
+    import torch
+
+    device_types = dict.fromkeys((*AUTOCAST_TYPES, device_type or "cpu"))
+    found = [setting for name in device_types for setting in _autocast(name)]
     found += [
         Setting(
             "autocast cache",
@@ -156,6 +190,8 @@ def settings() -> list[Setting]:
             "reduced-precision reduction (fp16)", torch.backends.cuda.matmul, "allow_fp16_reduced_precision_reduction"
         ),
         *_attribute("fp16 accumulation", torch.backends.cuda.matmul, "allow_fp16_accumulation"),
+        *_default_device(),
+        *_attention(),
         *_float32_arithmetic(),
     ]
     return found
@@ -183,9 +219,9 @@ def _set_deterministic(value: object) -> None:
 class StateGuard:
     """The state at one moment, and what has become of it."""
 
-    def __init__(self) -> None:
-        """Capture the state now."""
-        self._settings = settings()
+    def __init__(self, device_type: str | None = None) -> None:
+        """Capture the state now, that of ``device_type`` included."""
+        self._settings = settings(device_type)
         self._before = self._read()
 
     @property

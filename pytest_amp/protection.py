@@ -29,33 +29,36 @@ def protect(item: pytest.Item) -> Callable[[], None]:
     if device is not None and device.name in session.poisoned:
         culprit, message = session.poisoned[device.name]
         pytest.fail(f"{device.name} no longer answers after {culprit}: {message}", pytrace=False)
-    guard = StateGuard()
+    guard = StateGuard(device.type if device is not None else None)
     torch.set_num_threads(1)
     torch.manual_seed(session.asked.seed)
 
     def after() -> None:
-        _check_device(item, session, device)
         torch.set_num_threads(threads)
-        leaked = guard.restore()
+        leaked = guard.restore()  # first: it asks nothing of the device, and others run after this test
+        problems = [_device_problem(item, session, device)]
         if leaked:
             what = "; ".join(f"{name}: {before} became {now}" for name, (before, now) in leaked.items())
-            pytest.fail(f"AmpFailure: the test left torch's state changed (restored now): {what}", pytrace=False)
+            problems.append(f"AmpFailure: the test left torch's state changed (restored now): {what}")
+        if any(problems):
+            pytest.fail("\n".join(filter(None, problems)), pytrace=False)
 
     threads = guard.threads
     return after
 
 
-def _check_device(item: pytest.Item, session: AmpSession, device: Device | None) -> None:
+def _device_problem(item: pytest.Item, session: AmpSession, device: Device | None) -> str | None:
     """Errors of kernels surface late: ask now, so that the test that caused one is the one that is named."""
     if device is None or device.kind is not DeviceKind.ACCELERATOR:
-        return
+        return None
     try:
         device.synchronize()
     except Exception as error:  # noqa: BLE001  # whatever the back end raises, the device does not answer
         message = " ".join(str(error).split())[:200]
         session.poisoned[device.name] = (item.nodeid, message)
         session.problems.append(f"{device.name} no longer answers after {item.nodeid}: {message}")
-        pytest.fail(f"{device.name} no longer answers after this test: {message}", pytrace=False)
+        return f"{device.name} no longer answers after this test: {message}"
+    return None
 
 
 def leave_poisoned_worker(session: AmpSession) -> None:
