@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +21,7 @@ DEVICE_TYPES = ("cpu", "cuda", "xpu", "mps", "mtia", "privateuseone")
 FAKE_DEVICES = ("fake:cuda", "fake:xpu", "fake:mps", "fake:mtia")
 LATER = "is not available yet in this version"
 NOT_YET = "not available yet"
+COMMAND_LINE, ADDOPTS, OVERRIDE = "command line", "addopts", "-o on the command line"
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,17 @@ class AmpConfig:
         """The option or ini key ``ini`` as it was written, and where: ``--amp-device (command line)``."""
         return _where(ini, self.sources[ini])
 
+    def typed(self, names: Iterable[str]) -> list[str]:
+        """Those of the ini keys ``names`` that were given as options, as they can be typed again."""
+        words = []
+        for ini in names:
+            value = getattr(self, ini.removeprefix("amp_"))
+            if self.sources[ini] == COMMAND_LINE and value is not None:
+                text = ",".join(sorted(value)) if isinstance(value, frozenset) else str(value)
+                option = f"--{ini.replace('_', '-')}"
+                words.append(option if value is True else f"{option}={text}")
+        return words
+
     @property
     def explicit(self) -> bool:
         """Whether anything was said on the command line or in ini."""
@@ -64,7 +76,7 @@ class AmpConfig:
 
 
 def _where(ini: str, source: str) -> str:
-    name = f"--{ini.replace('_', '-')}" if source == "command line" else ini
+    name = f"--{ini.replace('_', '-')}" if source in (COMMAND_LINE, ADDOPTS) else ini
     return f"{name} ({source})"
 
 
@@ -274,7 +286,23 @@ def read(config: pytest.Config, device_types: tuple[str, ...] = ()) -> AmpConfig
         sources[option.ini] = source
     del values["accept"], values["known"]
     values["report"] = values["report"] or ()
-    return AmpConfig(sources=sources, **values)  # type: ignore[arg-type]  # the table's parsers give these types
+    asked = AmpConfig(sources=sources, **values)  # type: ignore[arg-type]  # the table's parsers give these types
+    _refuse_one_file_twice(asked)
+    return asked
+
+
+def _refuse_one_file_twice(asked: AmpConfig) -> None:
+    """A report may replace its file, but not the baseline, the record or another report of the same run."""
+    files = {"amp_baseline": asked.baseline, "amp_record": asked.record}
+    taken = {path.resolve(): ini for ini, path in files.items() if path is not None}
+    for report in asked.report:
+        other = taken.get(report.path.resolve())
+        if other is not None:
+            where, also = asked.where("amp_report"), asked.where(other)
+            raise pytest.UsageError(
+                f"{where}: {str(report.path)!r} is the file of {also}, too; valid: a file of its own"
+            )
+        taken[report.path.resolve()] = "amp_report"
 
 
 def _text(config: pytest.Config, option: Option) -> tuple[str | None, str, Path]:
@@ -282,9 +310,12 @@ def _text(config: pytest.Config, option: Option) -> tuple[str | None, str, Path]
     given = config.getoption(option.ini)
     if given is not None:
         text = "true" if given is True else ",".join(given) if isinstance(given, list) else str(given)
-        return text, "command line", config.invocation_params.dir
+        typed = any(str(word).partition("=")[0] == option.name for word in config.invocation_params.args)
+        return text, COMMAND_LINE if typed else ADDOPTS, config.invocation_params.dir
     base = config.inipath.parent if config.inipath else config.rootpath
     source = config.inipath.name if config.inipath else "ini"
+    if any(word.partition("=")[0].strip() == option.ini for word in config.option.override_ini or ()):
+        base, source = config.invocation_params.dir, OVERRIDE
     try:
         ini = config.getini(option.ini)
     except (TypeError, ValueError) as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from pytest_amp.amp import OBSERVATIONS
 from pytest_amp.collection import INFO, target_of
 from pytest_amp.failure import AmpFailure
+from pytest_amp.session import KEY
 
 
 def complete_failure(item: pytest.Item, call: pytest.CallInfo[None]) -> None:
@@ -17,11 +19,29 @@ def complete_failure(item: pytest.Item, call: pytest.CallInfo[None]) -> None:
         call.excinfo.value.rerun_with(rerun_command(item))
 
 
+#: Options that decide whether a test runs and what it does there, besides device and dtype.
+RELEVANT = (
+    "amp_baseline",
+    "amp_speed",
+    "amp_allow_missing",
+    "amp_strict",
+    "amp_tier",
+    "amp_tolerance_scale",
+    "amp_seed",
+)
+
+
 def rerun_command(item: pytest.Item) -> str:
-    """The command that runs just this test on its device and dtype."""
+    """The command that, typed where this run was started, runs just this test on its device and dtype."""
+    asked = item.config.stash[KEY].asked
+    file = os.path.relpath(item.path, item.config.invocation_params.dir)
+    words = ["pytest", f"{file}::{item.nodeid.partition('::')[2]}"]
     target = target_of(item)
-    on = f" --amp-device={target.device.name} --amp-dtype={target.precision.name}" if target is not None else ""
-    return f"pytest {shlex.quote(item.nodeid)}{on}"
+    if target is not None:
+        words.append(f"--amp-device={target.device.name}")
+    if target is not None and target.precision.is_low:
+        words.append(f"--amp-dtype={target.precision.name}")
+    return shlex.join([*words, *asked.typed(RELEVANT)])
 
 
 def attach(item: pytest.Item, report: pytest.TestReport) -> None:
