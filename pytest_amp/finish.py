@@ -6,7 +6,6 @@ import platform
 import shlex
 from collections.abc import MutableMapping
 from datetime import datetime, timezone
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +13,7 @@ import pytest
 
 import pytest_amp
 from pytest_amp.record import Record, RecordError, Value, write_record
+from pytest_amp.session import installed_torch
 
 if TYPE_CHECKING:
     from pytest_amp.session import AmpSession
@@ -63,7 +63,7 @@ def _provenance(session: AmpSession) -> dict[str, Value]:
         "plugin": pytest_amp.__version__,
         "python": platform.python_version(),
         "pytest": pytest.__version__,
-        "torch": metadata.version("torch"),
+        "torch": installed_torch(),
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "command": shlex.join(["pytest", *session.config.invocation_params.args]),
         "seed": asked.seed,

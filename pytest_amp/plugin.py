@@ -41,7 +41,10 @@ def pytest_configure(config: pytest.Config) -> None:
         config.addinivalue_line("markers", line)
     if config.option.help or config.option.version:
         return  # help must survive a configuration in which everything is wrong
-    names = tuple(found.name for group in config.hook.pytest_amp_devices() for found in group)
+    try:
+        names = tuple(found.name for group in config.hook.pytest_amp_devices() for found in group)
+    except ValueError as error:
+        raise pytest.UsageError(f"the hook pytest_amp_devices: {error}") from None
     session = config.stash[KEY] = AmpSession(config, options.read(config, names))
     config.pluginmanager.register(Recorder(session), "amp-recorder")
     _ = session.baseline

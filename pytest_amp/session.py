@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable
 from functools import cached_property
+from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -154,12 +155,21 @@ class AmpSession:
 
     @property
     def concerned(self) -> bool:
-        """Whether there is anything to judge or to say: an amp test, or a worker that did not end as it should."""
-        return self.active or bool(self.problems) or bool(self.finished_nodes and self.usage_errors)
+        """Whether there is anything to judge or to say: an amp test, a file to write, or a worker that ended badly."""
+        files = self.asked.record is not None or bool(self.asked.report)
+        return self.active or files or bool(self.problems) or bool(self.finished_nodes and self.usage_errors)
 
     def observed(self) -> Iterable[Observation]:
         """Every observation, in the process that prints."""
         return (observation for _, observation in self.tally.observations.values())
+
+
+def installed_torch() -> str:
+    """The version of the torch that is installed, without importing it; a build that was never installed has none."""
+    try:
+        return metadata.version("torch")
+    except metadata.PackageNotFoundError:
+        return "not installed"
 
 
 KEY = pytest.StashKey[AmpSession]()

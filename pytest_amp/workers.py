@@ -47,11 +47,16 @@ def visible_gpus(environment: Mapping[str, str] = os.environ, root: Path = Path(
         # CUDA ignores everything from the first invalid entry on; "-1" is the usual way to hide all.
         return tuple(names[: next((i for i, name in enumerate(names) if name in ("", "-1")), len(names))])
     nvidia = len(list(root.glob("proc/driver/nvidia/gpus/*"))) or len(list(root.glob("dev/nvidia[0-9]*")))
-    amd = sum(
-        path.read_text(encoding="ascii").strip() not in ("", "0")
-        for path in root.glob("sys/class/kfd/kfd/topology/nodes/*/gpu_id")
-    )
+    amd = sum(_is_gpu(path) for path in root.glob("sys/class/kfd/kfd/topology/nodes/*/gpu_id"))
     return tuple(str(index) for index in range(nvidia or amd))
+
+
+def _is_gpu(gpu_id: Path) -> bool:
+    """Whether a processor that kfd lists is a GPU, and one that this container may use: others cannot be read."""
+    try:
+        return gpu_id.read_text(encoding="ascii").strip() not in ("", "0")
+    except OSError:
+        return False
 
 
 def gpu_of_worker(number: int, visible: Sequence[str]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -24,6 +25,13 @@ class DeviceType:
 
     name: str
     make: Callable[[int | None], Device] | None = None
+
+    def __post_init__(self) -> None:
+        """Raises ValueError unless the name can be part of an option, a test id and a key."""
+        if not re.fullmatch(r"[a-z][a-z0-9_]*", self.name) or self.name in ("auto", "all", "fake"):
+            raise ValueError(
+                f"{self.name!r} cannot be a device type's name; valid: letters, digits and _, as torch has it"
+            )
 
 
 def find_device(name: str, added: Iterable[DeviceType] = ()) -> Device:

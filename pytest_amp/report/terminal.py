@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from importlib import metadata
 from typing import TYPE_CHECKING
 
 import pytest
 
 from pytest_amp.record import EXACT, Verdict
+from pytest_amp.session import installed_torch
 
 if TYPE_CHECKING:
     from pytest_amp.session import AmpSession
@@ -39,7 +39,7 @@ def header(session: AmpSession) -> list[str]:
         for name, value in values.items()
         if name in always or asked.sources[name] != "default"
     ]
-    return [f"amp: torch {metadata.version('torch')}, {', '.join(shown)}"]
+    return [f"amp: torch {installed_torch()}, {', '.join(shown)}"]
 
 
 def found(session: AmpSession) -> list[str]:
@@ -56,13 +56,13 @@ def found(session: AmpSession) -> list[str]:
 
 def summarize(session: AmpSession, terminal: pytest.TerminalReporter) -> None:
     """What ran, what did not, what changed, the worst margins, the files, and why the run is red."""
+    lines = [*_ran(session), *_not_run(session), *_compared(session), *_margins(session)]
+    lines += [f"wrote     {path}" for path in session.written]
+    if not lines and not session.problems:
+        return
     terminal.section("amp", sep="=")
-    for line in _ran(session):
+    for line in lines:
         terminal.line(line)
-    for line in [*_not_run(session), *_compared(session), *_margins(session)]:
-        terminal.line(line)
-    for path in session.written:
-        terminal.line(f"wrote     {path}")
     for problem in session.problems:
         terminal.line(f"RED       {problem}", red=True, bold=True)
 
@@ -89,7 +89,9 @@ def _not_run(session: AmpSession) -> list[str]:
     skips: Counter[str] = Counter()
     for reasons in session.tally.reasons.values():
         skips.update(reasons)
-    return lines + [f"skipped   {count} ({reason})" for reason, count in skips.most_common(LISTED)]
+    lines += [f"skipped   {count} ({reason})" for reason, count in skips.most_common(LISTED)]
+    modules = sorted(session.skipped_modules.items())
+    return lines + [f"skipped   all of {name} ({reason})" for name, (_, reason) in modules]
 
 
 def _compared(session: AmpSession) -> list[str]:
@@ -104,12 +106,12 @@ def _compared(session: AmpSession) -> list[str]:
     loose = sum(o.kind not in EXACT for o in observed if o.verdict not in (Verdict.CHANGED, Verdict.NEW))
     same = len(observed) - len(changed) - len(new) - loose
     whole = "" if baseline.complete else ", of a run that did not end green or whole"
-    lines = [
+    counts = (
         f"baseline  {session.asked.baseline} (torch {baseline.provenance.get('torch', 'unknown')}{whole}): "
         f"{same} same, {len(changed)} changed, {len(new)} new, {len(session.gone)} gone; "
         f"{loose} of kinds that are not compared yet"
-    ]
-    lines += [f"changed   {o.key}: {o.baseline} -> {o.value}" for o in changed[:LISTED]]
+    )
+    lines = [counts, *(f"changed   {o.key}: {o.baseline} -> {o.value}" for o in changed[:LISTED])]
     lines += [f"new       {o.key}: {o.value}" for o in new[:LISTED]]
     lines += [f"gone      {o.key}: was {o.value}" for o in session.gone[:LISTED]]
     hidden = sum(max(0, len(group) - LISTED) for group in (changed, new, session.gone))
