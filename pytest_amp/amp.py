@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -17,8 +18,10 @@ from pytest_amp.targets import Target
 if TYPE_CHECKING:
     import torch
 
+    from pytest_amp.cases import Case, Outputs
     from pytest_amp.config import AmpConfig
     from pytest_amp.devices import Device
+    from pytest_amp.numerics.gradients import Conditions
     from pytest_amp.precision import Precision
 
 OBSERVATIONS = pytest.StashKey[list[Observation]]()
@@ -81,3 +84,64 @@ class Amp:
                 accept="record a new baseline: --amp-record=NEW",
             )
         return made
+
+    def case(
+        self,
+        build: Callable[[], torch.nn.Module],
+        batch: Callable[[], Any],
+        loss: Callable[[torch.nn.Module, Any], Outputs],
+        *,
+        name: str | None = None,
+    ) -> Case:
+        """A case to check: ``build`` makes the model, ``batch`` the data, ``loss`` takes both.
+
+        Model and batch are made on the CPU in float32 after torch has been seeded, and copied to the
+        device. ``loss`` returns a tensor with one element, or a dictionary of outputs of which ``loss``
+        is differentiated. Floating tensors of the batch that require a gradient have theirs compared,
+        too. ``name`` is part of observation keys; without one it is the test's.
+        """
+        from pytest_amp.cases import Case
+
+        function = self._item.stash[INFO].test.partition("::")[2]
+        return Case(name or function.removeprefix("test_"), build, batch, loss)
+
+    def check_gradients(self, case: Case, *, tolerance: float | None = None) -> None:
+        """Hold everything that a training step of ``case`` computes in mixed precision against float64.
+
+        Outputs, the gradient of every parameter and of the inputs that want one, and the module's
+        buffers: each is there, finite, of its dtype, and no further from the float64 value than rounding
+        explains. How much rounding explains is measured: ``case`` is run with the same casts made by
+        hand, with none of autocast's kernels; on a CPU the two must agree in every bit, on an accelerator
+        but for the order of sums (pytest_amp/numerics/tolerance.py has the numbers). Each error is
+        observed as ``<case>/<tensor>``, the relative L2 distance, beside what was allowed.
+
+        ``tolerance``, else the marker's, is what every error may be in place of the measured noise, and
+        leaves the comparison with casts made by hand out; --amp-tolerance-scale multiplies either. In fp16
+        the loss is scaled by a power of two, 65536 or the largest 65536 / 4**n that leaves gradients finite.
+        Raises AmpFailure.
+        """
+        from pytest_amp.numerics.gradients import check
+
+        def observe(name: str, value: float, kind: str, unit: str | None, allowed: float | None) -> None:
+            self.observe(name, value, kind=kind, unit=unit, allowed=allowed)
+
+        check(case, self._conditions(), observe, tolerance=self.marker.tolerance if tolerance is None else tolerance)
+
+    def check_dtypes(self, case: Case, expected: Mapping[str, torch.dtype]) -> None:
+        """Hold the dtypes that modules of ``case`` return in mixed precision against ``expected``.
+
+        ``expected`` maps a module's path (``layers.0.norm``; ``""`` is the model) to the dtype of the
+        floating tensors that it returns. Raises ValueError for a path that the model does not have,
+        AmpFailure for another dtype.
+        """
+        from pytest_amp.numerics.dtypes import check_dtypes
+
+        def observe(name: str, value: str) -> None:
+            self.observe(name, value, kind="dtype")
+
+        check_dtypes(case, self._conditions(), expected, observe)
+
+    def _conditions(self) -> Conditions:
+        from pytest_amp.numerics.gradients import Conditions
+
+        return Conditions(self.device, self.precision, self.config.seed, self.config.tolerance_scale)

@@ -8,8 +8,9 @@ import torch
 
 
 def exact_copy(tensor: torch.Tensor) -> torch.Tensor:
-    """``tensor`` in float64 on the CPU, which every back end can be compared on and no value is lost in."""
-    return tensor.detach().to("cpu").to(torch.float64)
+    """``tensor`` in float64 on the CPU, where any back end's values can be compared; complex ones as pairs."""
+    value = tensor.detach().to("cpu")
+    return (torch.view_as_real(value) if value.is_complex() else value).to(torch.float64)
 
 
 def norm(tensor: torch.Tensor) -> float:
@@ -38,13 +39,13 @@ def relative_error(a: torch.Tensor, b: torch.Tensor, *, scale: float | None = No
 
 
 def is_hollow(tensor: torch.Tensor, dtype: torch.dtype) -> bool | None:
-    """Whether every value of a float32 or float64 tensor is representable in the low ``dtype``: it was rounded on the way.
+    """Whether a float32 or float64 tensor was rounded on the way: every value is representable in the low ``dtype``.
 
     Decided on at least 64 distinct finite values other than zero; None on fewer, which may be
     representable by chance.
     """
     values = tensor.detach().flatten()
     values = values[values.isfinite() & (values != 0)]
-    if values.unique().numel() < 64:
+    if torch.unique(values).numel() < 64:
         return None
     return bool((values == values.to(dtype).to(values.dtype)).all())

@@ -78,12 +78,12 @@ class _ByHand:
         with torch_private.without_interception():
             if rule.name is RuleName.LOWER_PRECISION_FP:
                 given = given.mapped(lambda tensor: self._cached(tensor, dtype))
-            made = cast_by_hand(rule.name, given, device_type=self.device_type, dtype=dtype)
+            plan = cast_by_hand(rule.name, given, device_type=self.device_type, dtype=dtype)
             with warnings.catch_warnings():
                 if rule.own_kernel is not None:
                     # cuDNN warns that the cast weights of a recurrent layer are not in one buffer.
                     warnings.simplefilter("ignore")
-                return made()
+                return plan.carried_out(given)()
 
     def _cached(self, tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         """``tensor`` cast to the autocast dtype, once per region if autocast would keep the cast."""

@@ -57,11 +57,15 @@ def run_step(case: Case, realised: Realised, region: Region, *, seed: int, loss_
         (loss.to(torch.promote_types(loss.dtype, torch.float32)) * loss_scale).backward()  # type: ignore[no-untyped-call]
     return Step(
         outputs={name: value.detach() for name, value in _by_name(outputs).items()},
-        gradients={name: value.grad for name, value in model.named_parameters() if value.requires_grad},
-        inputs={name: value.grad for name, value in named_tensors(batch) if value.requires_grad},
+        gradients={name: _dense(value.grad) for name, value in model.named_parameters() if value.requires_grad},
+        inputs={name: _dense(value.grad) for name, value in named_tensors(batch) if value.requires_grad},
         buffers=dict(model.named_buffers()),
         loss_scale=loss_scale,
     )
+
+
+def _dense(gradient: torch.Tensor | None) -> torch.Tensor | None:
+    return gradient.to_dense() if gradient is not None and gradient.is_sparse else gradient
 
 
 def _input(name: str) -> str:

@@ -1,0 +1,75 @@
+"""What a mixed-precision step computed, held against its prediction tensor by tensor."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from pytest_amp.numerics import tolerance
+from pytest_amp.numerics.errors import relative_error
+from pytest_amp.numerics.prediction import Prediction
+from pytest_amp.numerics.step import Step
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One tensor of a step.
+
+    ``error`` is E(amp, exact), ``noise`` E(reference, exact), ``plain`` E(amp, fp32) and ``distance``
+    E(amp, reference) in units of the noise. ``allowed`` is what ``error`` may be, before the run's own
+    scale. ``equal`` tells whether it is the reference bit for bit, dtype included.
+    """
+
+    name: str
+    error: float
+    noise: float
+    plain: float
+    distance: float
+    allowed: float
+    equal: bool
+
+    @property
+    def excess(self) -> float:
+        """The error in units of the one that it should be: 1 where it is as predicted, below where it is less."""
+        return tolerance.FACTOR * self.error / self.allowed if self.allowed else math.inf
+
+
+def compare(prediction: Prediction, amp: Step, fp32: Step, *, u: float) -> list[Compared]:
+    """Each floating tensor that both have and that is finite, in the order of ``Step.named``."""
+    exact, reference = prediction.exact.named(), prediction.reference.named()
+    made, plain = amp.named(), fp32.named()
+    found = []
+    for name, value in made.items():
+        if name not in prediction.noise or not exact[name].is_floating_point() or not value.isfinite().all():
+            continue
+        size, noise = prediction.sizes[name], prediction.noise[name]
+        far = relative_error(value, reference[name], scale=size)
+        least = max(noise, tolerance.floor(value.numel(), u))
+        found.append(
+            Compared(
+                name=name,
+                error=relative_error(value, exact[name], scale=size),
+                noise=noise,
+                plain=relative_error(value, plain[name], scale=size),
+                distance=far / least if far else 0.0,
+                allowed=tolerance.allowed(noise, value.numel(), u),
+                equal=same(value, reference[name]),
+            )
+        )
+    return found
+
+
+def same(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Bit for bit, but for the sign of zero; not a number equals itself."""
+    if a.dtype != b.dtype or a.shape != b.shape:
+        return False
+    return bool(torch.equal(a.nan_to_num(), b.nan_to_num()) and torch.equal(a.isfinite(), b.isfinite()))
+
+
+def median_distance(compared: Sequence[Compared]) -> float:
+    """The distance of a whole step from its reference."""
+    return statistics.median(each.distance for each in compared) if compared else 0.0

@@ -1,0 +1,56 @@
+"""The check that modules return the dtypes that they should."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch
+
+from pytest_amp.cases import Case
+from pytest_amp.failure import AmpFailure
+from pytest_amp.numerics.gradients import Conditions
+from pytest_amp.numerics.locate import module_outputs
+
+#: Records a module's dtype by name.
+ObserveDtype = Callable[[str, str], object]
+
+
+def check_dtypes(case: Case, where: Conditions, expected: Mapping[str, torch.dtype], observe: ObserveDtype) -> None:
+    """Run ``case`` forward in mixed precision and hold the dtypes of the named modules' outputs against ``expected``.
+
+    See ``Amp.check_dtypes``. Raises ValueError for a module that the model does not have, AmpFailure
+    for one that does not run, returns no floating tensor, or returns another dtype.
+    """
+    realised = case.realise(seed=where.seed).on(where.device.torch_device)
+    names = [name for name, _ in realised.model.named_modules()]
+    unknown = [name for name in expected if name not in names]
+    if unknown:
+        raise ValueError(
+            f"{case.name} has no module {unknown[0]!r}; it has {', '.join(name for name in names if name)}"
+        )
+    outputs = module_outputs(case, realised, where.region, seed=where.seed)
+    found = {name: _dtypes(outputs.get(name, [])) for name in expected}
+    for name, dtypes in found.items():
+        observe(f"{case.name}/{name or 'model'}.dtype", ", ".join(dtypes))
+    wrong = {name: dtypes for name, dtypes in found.items() if dtypes != [_name(expected[name])]}
+    if wrong:
+        first, dtypes = next(iter(wrong.items()))
+        module = type(realised.model.get_submodule(first)).__name__
+        others = "".join(f", {name} {' and '.join(wrong[name]) or 'nothing'}" for name in list(wrong)[1:4])
+        raise AmpFailure(
+            f"{case.name}: {first or 'the model'} ({module}) returned {' and '.join(dtypes) or 'no floating tensor'} "
+            f"under {where}, it should return {_name(expected[first])}{others}",
+            label_before="expected",
+            before=_name(expected[first]),
+            now=where.now(" and ".join(dtypes) or "no floating tensor: it did not run in the forward pass"),
+            likely="an operator in it, or before it, changed its autocast rule",
+        )
+
+
+def _dtypes(tensors: list[torch.Tensor]) -> list[str]:
+    """The floating dtypes among ``tensors``, each once."""
+    return list(dict.fromkeys(_name(tensor.dtype) for tensor in tensors if tensor.is_floating_point()))
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

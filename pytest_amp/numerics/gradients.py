@@ -1,0 +1,298 @@
+"""The check that mixed precision keeps a case's outputs, gradients and buffers."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from pytest_amp.cases import Case, Realised
+from pytest_amp.devices import Device, DeviceKind
+from pytest_amp.failure import AmpFailure
+from pytest_amp.numerics import tolerance as limits
+from pytest_amp.numerics.compare import Compared, compare, median_distance, same
+from pytest_amp.numerics.errors import is_hollow, norm
+from pytest_amp.numerics.hand_cast import hand_cast
+from pytest_amp.numerics.locate import first_difference
+from pytest_amp.numerics.prediction import Prediction, predict
+from pytest_amp.numerics.step import Region, Step, run_step
+from pytest_amp.precision import FP32, Precision
+
+#: Records a fact: name, value, kind, unit, allowed.
+Observe = Callable[[str, float, str, str | None, float | None], object]
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """Where and how a case is run, and by how much its tolerances are multiplied."""
+
+    device: Device
+    precision: Precision
+    seed: int = 0
+    tolerance_scale: float = 1.0
+
+    @property
+    def region(self) -> Region:
+        """Mixed precision, as a user enters it."""
+        return lambda: self.device.autocast(self.precision.dtype)
+
+    @property
+    def by_hand(self) -> Region:
+        """Mixed precision with casts made by hand."""
+
+        @contextlib.contextmanager
+        def region() -> Iterator[None]:
+            with self.region(), hand_cast(self.device.type):
+                yield
+
+        return region
+
+    def __str__(self) -> str:
+        """As failures name it: ``autocast(cpu, bfloat16)``."""
+        return f"autocast({self.device.key}, {self.precision.dtype_name})"
+
+    def now(self, value: str) -> str:
+        """``value`` and what computed it."""
+        return f"{value}, on torch {torch.__version__}, {self.device.describe()}"
+
+
+def check(case: Case, where: Conditions, observe: Observe, *, tolerance: float | None = None) -> None:
+    """Run ``case`` in mixed precision and hold everything that it computes against its prediction.
+
+    See ``Amp.check_gradients``, which says what is held. Raises AmpFailure.
+    """
+    realised = case.realise(seed=where.seed)
+    prediction = predict(case, realised, where.device, where.precision, seed=where.seed)
+    fp32 = run_step(case, realised.on(where.device.torch_device), contextlib.nullcontext, seed=where.seed)
+    run = _Run(case, realised, where, prediction, fp32, tolerance)
+    amp = run.step()
+    _check_present(run, amp)
+    _check_dtypes(run, amp)
+    _check_finite(run, amp)
+    compared = compare(prediction, amp, fp32, u=where.precision.u)
+    _observe(run, compared, observe)
+    _check_errors(run, compared)
+    _check_reference(run, amp, compared)
+    _check_buffers(run, amp)
+
+
+@dataclass(frozen=True)
+class _Run:
+    """What the checks of one case share."""
+
+    case: Case
+    realised: Realised
+    where: Conditions
+    prediction: Prediction
+    fp32: Step
+    tolerance: float | None
+
+    def step(self) -> Step:
+        """One step in mixed precision."""
+        realised = self.realised.on(self.where.device.torch_device)
+        seed, loss_scale = self.where.seed, self.prediction.loss_scale
+        return run_step(self.case, realised, self.where.region, seed=seed, loss_scale=loss_scale)
+
+    def allowed(self, each: Compared) -> float:
+        """What the error of a tensor may be."""
+        limit = each.allowed if self.tolerance is None else self.tolerance
+        return limit * self.where.tolerance_scale
+
+    def allowed_plain(self, each: Compared) -> float:
+        """What E(amp, fp32) may be: float32 is no closer to exact than its own rounding."""
+        return self.allowed(each) + 2.0**14 * FP32.u * self.where.tolerance_scale
+
+    def what(self, name: str) -> str:
+        """A tensor as a failure names it."""
+        role, _, rest = name.partition(".")
+        subject = {
+            "output": f"output {rest}",
+            "buffer": f"buffer {rest}",
+            "input": f"the gradient of input {rest}",
+        }.get(role, f"the gradient of {name}")
+        return f"{self.case.name}: {subject} under {self.where}"
+
+
+def _others(names: Sequence[str]) -> str:
+    """The tensors beside the first that fail in the same way."""
+    rest = list(names[1:])
+    if not rest:
+        return ""
+    shown = ", ".join(rest[:3]) + (f" and {len(rest) - 3} more" if len(rest) > 3 else "")
+    return f" (so is {shown})"
+
+
+def _check_present(run: _Run, amp: Step) -> None:
+    """Whoever has a gradient in float64 has one in mixed precision, and not of zeros."""
+    exact, made = run.prediction.exact.named(), amp.named()
+    missing = [name for name in exact if name not in made]
+    if missing:
+        raise AmpFailure(
+            f"{run.what(missing[0])} is missing{_others(missing)}",
+            label_before="exact",
+            before=f"it has norm {norm(exact[missing[0]]):.3g} in float64",
+            now=run.where.now("None"),
+            likely="a cast, a custom function or the autocast kernel of an operator detaches it from the graph",
+        )
+    noise, u = run.prediction.noise, run.where.precision.u
+    lost = [
+        name
+        for name in made
+        # Where all of it is below one rounding of the average gradient it may underflow.
+        if noise.get(name, 1.0) < 1.0 - u and not made[name].any() and exact[name].any()
+    ]
+    if lost:
+        raise AmpFailure(
+            f"{run.what(lost[0])} is zero{_others(lost)}",
+            label_before="exact",
+            before=f"it has norm {norm(exact[lost[0]]):.3g} in float64",
+            now=run.where.now("all zeros"),
+            likely="the gradient is lost on its way, or underflows where it did not before",
+        )
+
+
+def _check_dtypes(run: _Run, amp: Step) -> None:
+    """Gradients have their tensor's dtype, buffers keep theirs, outputs have the reference's."""
+    parameters = dict(run.realised.model.named_parameters())
+    buffers = dict(run.realised.model.named_buffers())
+    expected = {name: (amp.gradients[name], parameters[name].dtype) for name in amp.gradients}
+    expected |= {f"buffer.{name}": (value, buffers[name].dtype) for name, value in amp.buffers.items()}
+    if run.prediction.same_device:
+        reference = run.prediction.reference.outputs
+        expected |= {f"output.{name}": (value, reference[name].dtype) for name, value in amp.outputs.items()}
+    for name, (value, dtype) in expected.items():
+        if value is not None and value.dtype != dtype:
+            raise AmpFailure(
+                f"{run.what(name)} has dtype {_name(value.dtype)}, it should have {_name(dtype)}",
+                label_before="by hand" if name.startswith("output.") else "before",
+                before=_name(dtype),
+                now=run.where.now(_name(value.dtype)),
+                likely="an operator on the way no longer follows its rule, or a buffer is replaced instead of updated",
+            )
+
+
+def _check_finite(run: _Run, amp: Step) -> None:
+    """What is finite with casts made by hand is finite."""
+    named = amp.named()
+    bad = [name for name in named if not named[name].isfinite().all()]
+    if bad:
+        count = int((~named[bad[0]].isfinite()).sum())
+        raise AmpFailure(
+            f"{run.what(bad[0])} is not finite{_others(bad)}",
+            label_before="by hand",
+            before="finite with casts made by hand, at the same loss scale",
+            now=run.where.now(f"{count} of {named[bad[0]].numel()} elements are not"),
+            likely="an operator that needs float32's range runs in the low dtype",
+        )
+
+
+def _observe(run: _Run, compared: Sequence[Compared], observe: Observe) -> None:
+    for each in compared:
+        observe(f"{run.case.name}/{each.name}", each.error, "error", "relative L2", run.allowed(each))
+    worst = max(compared, key=lambda each: each.plain / run.allowed_plain(each))
+    summary = f"{run.case.name}/summary"
+    observe(f"{summary}.fp32", worst.plain, "error", "relative L2", run.allowed_plain(worst))
+    observe(f"{summary}.excess", max(each.excess for each in compared), "ratio", "noise", limits.FACTOR)
+    observe(f"{summary}.distance", median_distance(compared), "ratio", "noise", limits.MEDIAN_DISTANCE)
+    observe(f"{summary}.equal", sum(each.equal for each in compared) / len(compared), "ratio", "share of tensors", None)
+
+
+def _check_errors(run: _Run, compared: Sequence[Compared]) -> None:
+    """No tensor is further from exact than its noise explains, nor from float32."""
+    bad = sorted((each for each in compared if each.error > run.allowed(each)), key=_by_excess)
+    if bad:
+        worst = bad[0]
+        why = (
+            f"the noise of casts made by hand is {worst.noise:.3g}" if run.tolerance is None else "the given tolerance"
+        )
+        raise AmpFailure(
+            f"{run.what(worst.name)} is off by {worst.error:.3g}, allowed are {run.allowed(worst):.3g}"
+            f"{_others([each.name for each in bad])}",
+            label_before="exact",
+            before=f"relative L2 distance from float64; {why}",
+            now=run.where.now(f"{worst.error:.3g}"),
+            likely=_likely(run),
+        )
+    plain = sorted((each for each in compared if each.plain > run.allowed_plain(each)), key=_by_excess)
+    if plain:
+        raise AmpFailure(
+            f"{run.what(plain[0].name)} is off float32 by {plain[0].plain:.3g}, allowed are "
+            f"{run.allowed_plain(plain[0]):.3g}{_others([each.name for each in plain])}",
+            label_before="fp32",
+            before=f"E(amp, fp32); E(amp, float64) is {plain[0].error:.3g}",
+            now=run.where.now(f"{plain[0].plain:.3g}"),
+            likely="float32 itself is far from float64: TF32, or a broken float32 kernel",
+        )
+
+
+def _by_excess(each: Compared) -> float:
+    return -each.excess
+
+
+def _check_reference(run: _Run, amp: Step, compared: Sequence[Compared]) -> None:
+    """On a CPU casts made by hand give the same bits; elsewhere they give the same values but for a few roundings."""
+    if run.tolerance is not None or not run.prediction.same_device:
+        return
+    scale = run.where.tolerance_scale
+    different = [each for each in compared if not each.equal]
+    if run.where.device.kind is DeviceKind.CPU and different and _is_reproducible(run, amp):
+        bad = sorted(different, key=lambda each: -each.distance)
+    elif median_distance(compared) > limits.MEDIAN_DISTANCE * scale:
+        bad = sorted(compared, key=lambda each: -each.distance)
+    else:
+        bad = sorted(
+            (each for each in compared if each.distance > limits.WORST_DISTANCE * scale),
+            key=lambda each: -each.distance,
+        )
+    if bad:
+        worst = bad[0]
+        raise AmpFailure(
+            f"{run.what(worst.name)} is not what casts made by hand give; {len(bad)} of {len(compared)} tensors differ",
+            label_before="by hand",
+            before=f"off exact by {worst.noise:.4g}",
+            now=run.where.now(f"off exact by {worst.error:.4g} and off that by {worst.distance:.2g} times the noise"),
+            likely=_likely(run),
+        )
+
+
+def _is_reproducible(run: _Run, amp: Step) -> bool:
+    """Whether the step gives the same bits again."""
+    once, again = amp.named(), run.step().named()
+    return all(same(once[name], again[name]) for name in once)
+
+
+def _likely(run: _Run) -> str:
+    """Where the forward pass first parts from casts made by hand."""
+    if not run.prediction.same_device:
+        return "an operator ran or accumulated in the low dtype where it should not"
+    realised = run.realised.on(run.where.device.torch_device)
+    place = first_difference(run.case, realised, run.where.region, run.where.by_hand, seed=run.where.seed)
+    if place is not None:
+        return f"an operator in or before {place} does not follow its rule, or accumulates in the low dtype"
+    return "the modules' outputs agree with casts made by hand: the loss or a backward pass does not"
+
+
+def _check_buffers(run: _Run, amp: Step) -> None:
+    """Integer buffers are exact, and floating ones were not rounded to the low dtype on the way."""
+    exact, dtype = run.prediction.exact.buffers, run.where.precision.dtype
+    for name, value in amp.buffers.items():
+        if not value.is_floating_point() and not torch.equal(value.cpu(), exact[name].cpu()):
+            raise AmpFailure(
+                f"{run.what(f'buffer.{name}')} is {value.flatten()[:4].tolist()}, without autocast it is "
+                f"{exact[name].flatten()[:4].tolist()}",
+                now=run.where.now("another count"),
+            )
+        if value.dtype == torch.float32 and is_hollow(value, dtype) and not is_hollow(exact[name], dtype):
+            raise AmpFailure(
+                f"{run.what(f'buffer.{name}')} is float32 but holds only values that {_name(dtype)} has",
+                label_before="exact",
+                before="in float64 it has values between them",
+                now=run.where.now("rounded on the way"),
+                likely="the statistics are computed or stored in the low dtype and then cast",
+            )
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

@@ -1,0 +1,51 @@
+"""Where two ways to run a case part: the first module whose output differs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from pytest_amp.cases import Case, Realised, named_tensors
+from pytest_amp.float32 import float32_precision
+from pytest_amp.numerics.compare import same
+from pytest_amp.numerics.step import Region
+
+
+def module_outputs(case: Case, realised: Realised, region: Region, *, seed: int) -> dict[str, list[torch.Tensor]]:
+    """What each submodule returned in the forward pass, in the order in which they finished; the model is ``""``."""
+    outputs: dict[str, list[torch.Tensor]] = {}
+
+    def keep(name: str) -> Callable[[torch.nn.Module, object, object], None]:
+        def hook(_module: torch.nn.Module, _inputs: object, output: object) -> None:
+            outputs.setdefault(name, []).extend(tensor.detach() for _, tensor in named_tensors(output))
+
+        return hook
+
+    handles = [module.register_forward_hook(keep(name)) for name, module in realised.model.named_modules()]
+    torch.manual_seed(seed)
+    try:
+        with float32_precision("ieee"), region():
+            case.loss(realised.model, realised.batch)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return outputs
+
+
+def first_difference(case: Case, realised: Realised, one: Region, other: Region, *, seed: int) -> str | None:
+    """The first module whose output differs in a bit or in its dtype, and how; None if all agree.
+
+    ``realised`` is run twice as it is, so give a copy.
+    """
+    before = {name: value.clone() for name, value in realised.model.state_dict().items()}
+    first = module_outputs(case, realised, one, seed=seed)
+    realised.model.load_state_dict(before)
+    second = module_outputs(case, realised, other, seed=seed)
+    for name, tensors in first.items():
+        for a, b in zip(tensors, second.get(name, []), strict=False):
+            if not same(a, b):
+                kinds = "" if a.dtype == b.dtype else f" ({a.dtype}, not {b.dtype})".replace("torch.", "")
+                module = type(realised.model.get_submodule(name)).__name__
+                return f"{name or 'the model'}, {module}{kinds}"
+    return None
