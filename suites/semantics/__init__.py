@@ -1,0 +1,10 @@
+"""What an autocast region promises: when it is on, what it touches, and what it leaves alone.
+
+The rules of single operators belong to the rules suite; here one operator that every device casts,
+a matrix product, stands for all of them.
+"""
+
+from pytest_amp.devices import DeviceKind
+from pytest_amp.families import Family
+
+FAMILY = Family("semantics", kinds=frozenset(DeviceKind))

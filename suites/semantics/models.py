@@ -1,0 +1,40 @@
+"""Small models for the guarantees about parameters, gradients and buffers."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from pytest_amp.amp import Amp
+
+
+class Small(nn.Module):
+    """Products, a normalisation with statistics, one without, a frozen layer, a tied weight, a constant buffer."""
+
+    constant: torch.Tensor
+
+    def __init__(self) -> None:
+        """Draw the parameters from torch's generator."""
+        super().__init__()
+        self.first = nn.Linear(8, 16)
+        self.norm = nn.BatchNorm1d(16)
+        self.frozen = nn.Linear(16, 16).requires_grad_(requires_grad=False)
+        self.middle = nn.Sequential(nn.LayerNorm(16), nn.GELU(), nn.Linear(16, 8))
+        self.register_buffer("constant", torch.full((8,), 1.1))
+
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        """(batch, 8) to (batch, 16); the last product uses the first layer's weight again."""
+        hidden = self.middle(self.frozen(self.norm(self.first(batch)).relu())) * self.constant
+        return nn.functional.linear(hidden, self.first.weight)
+
+
+def small(amp: Amp) -> tuple[Small, torch.Tensor]:
+    """A model and a batch on the device, the same for each call in one test: both are seeded."""
+    torch.manual_seed(amp.config.seed)
+    return Small().to(amp.device.torch_device), torch.randn(8, 8).to(amp.device.torch_device)
+
+
+def loss_of(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
+    """The mean square of what the model makes of the batch, in float32."""
+    result: torch.Tensor = model(batch)
+    return result.float().square().mean()

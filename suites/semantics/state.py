@@ -1,0 +1,69 @@
+"""The autocast state of one device type in this thread, and what a product computes in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from pytest_amp.amp import Amp
+from pytest_amp.failure import AmpFailure
+from pytest_amp.guard import nesting_depth
+
+#: The other autocast dtype: what an inner region may ask for.
+OTHER = {torch.bfloat16: torch.float16, torch.float16: torch.bfloat16}
+
+
+@dataclass(frozen=True)
+class State:
+    """The four things that ``torch.autocast.__enter__`` sets and ``__exit__`` restores."""
+
+    enabled: bool
+    dtype: torch.dtype
+    cache: bool
+    depth: int
+
+    @classmethod
+    def now(cls, device_type: str) -> State:
+        """The state of ``device_type`` in the calling thread."""
+        return cls(
+            torch.is_autocast_enabled(device_type),
+            torch.get_autocast_dtype(device_type),
+            torch.is_autocast_cache_enabled(),
+            nesting_depth(),
+        )
+
+
+def name(dtype: torch.dtype) -> str:
+    """``bfloat16``: how observations and messages name a dtype."""
+    return str(dtype).removeprefix("torch.")
+
+
+def product_dtype(device: torch.device) -> torch.dtype:
+    """The dtype in which ``device`` multiplies float32 matrices now; they are no parameters, so nothing is cached."""
+    return torch.mm(torch.ones(4, 4, device=device), torch.ones(4, 4, device=device)).dtype
+
+
+def expect_dtype(amp: Amp, fact: str, found: torch.dtype, expected: torch.dtype, *, likely: str) -> None:
+    """Record ``found`` under ``fact``; raises AmpFailure where it is not ``expected``."""
+    amp.observe(fact, name(found), kind="dtype")
+    if found is not expected:
+        raise AmpFailure(
+            f"{fact} on {amp.target.id} is {name(found)}, the rule says {name(expected)}",
+            label_before="rule",
+            before=name(expected),
+            now=f"{name(found)} on torch {torch.__version__}, {amp.device.describe()}",
+            likely=likely,
+        )
+
+
+def expect_state(amp: Amp, where: str, found: object, expected: object, *, likely: str) -> None:
+    """Raises AmpFailure where the state ``where`` is not ``expected``."""
+    if found != expected:
+        raise AmpFailure(
+            f"the autocast state {where} on {amp.target.id} is not what it has to be",
+            label_before="rule",
+            before=str(expected),
+            now=f"{found} on torch {torch.__version__}",
+            likely=likely,
+        )

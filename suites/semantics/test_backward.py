@@ -1,0 +1,152 @@
+"""Backward runs outside the region, in the dtypes that forward chose."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from pytest_amp.amp import Amp
+from pytest_amp.failure import AmpFailure
+from pytest_amp.torch_private import recorded_calls
+
+from .models import loss_of
+from .state import State, expect_state, name
+
+_PRODUCTS = ("aten::mm", "aten::addmm")
+
+
+class Spy(torch.autograd.Function):
+    """The identity; it notes the autocast state that its backward finds, and the dtype of its gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor, device_type: str, seen: list[object]) -> torch.Tensor:
+        """Keep where to note."""
+        ctx.device_type, ctx.seen = device_type, seen
+        return tensor.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        """Note."""
+        state = State.now(ctx.device_type)
+        ctx.seen.append((state.enabled, gradient.dtype))
+        return gradient, None, None
+
+
+def test_backward_does_not_see_the_region(amp: Amp) -> None:
+    """Called outside, it finds autocast off, though forward ran inside; gradients have the dtype of their tensors."""
+    seen: list[object] = []
+    matrix = torch.randn(4, 4, device=amp.device.torch_device, requires_grad=True)
+    with amp.autocast():
+        low = Spy.apply(torch.mm(matrix, matrix), amp.device.type, seen)
+        wide = Spy.apply(low.float(), amp.device.type, seen)
+    wide.sum().backward()
+    amp.observe("state in backward", [str(row) for row in seen], kind="state")
+    expected = [(False, torch.float32), (False, amp.dtype)]
+    expect_state(amp, "in backward outside the region", seen, expected, likely="backward re-enters forward's region")
+
+
+def test_backward_multiplies_in_the_dtype_of_forward(amp: Amp) -> None:
+    """Each product of backward has only arguments in the dtype of its forward: low, float32 in the island."""
+    device = amp.device.torch_device
+    first, island, last = (nn.Linear(size, 16, bias=False).to(device) for size in (8, 16, 16))
+    with amp.autocast():
+        hidden = first(torch.randn(4, 8, device=device))
+        with amp.autocast(enabled=False):
+            hidden = island(hidden.float())
+        loss = last(hidden).float().sum()
+    with recorded_calls() as calls:
+        loss.backward()
+    products = [{t.partition("[")[0] for t in call.tensors} for call in calls if call.operator in _PRODUCTS]
+    found = [sorted(dtypes) for dtypes in products]
+    # Backward of the last layer: weight and input; of the island: weight and input; of the first: weight.
+    expected = [[name(amp.dtype)]] * 2 + [["float32"]] * 2 + [[name(amp.dtype)]]
+    amp.observe("products of backward", [", ".join(dtypes) for dtypes in found], kind="dtype")
+    if found != expected:
+        raise AmpFailure(
+            f"backward on {amp.target.id} does not multiply in the dtypes of forward",
+            label_before="rule",
+            before=str(expected),
+            now=str(found),
+            likely="a backward formula casts, or a saved tensor has another dtype than its forward used",
+        )
+
+
+def test_gradients_are_the_same_inside_the_region(amp: Amp) -> None:
+    """Where forward was low throughout, backward inside the region changes nothing, bit for bit.
+
+    Without biases: their gradients are sums, which on CUDA are themselves on the float32 list.
+    """
+    gradients = []
+    for inside in (False, True):
+        torch.manual_seed(amp.config.seed)
+        layers = nn.Linear(8, 16, bias=False), nn.Tanh(), nn.LayerNorm(16), nn.Linear(16, 4, bias=False)
+        model = nn.Sequential(*layers).to(amp.device.torch_device)
+        batch = torch.randn(8, 8).to(amp.device.torch_device).requires_grad_()
+        with amp.autocast():
+            loss = loss_of(model, batch)
+            if inside:
+                loss.backward()
+        if not inside:
+            loss.backward()
+        gradients.append([t.grad for t in (*model.parameters(), batch) if t.grad is not None])
+    outside, within = gradients
+    assert len(outside) == len(within) > 0
+    different = [i for i, (a, b) in enumerate(zip(outside, within, strict=True)) if not torch.equal(a, b)]
+    assert not different, f"gradients {different} differ between backward outside and inside the region"
+
+
+@pytest.mark.xfail(
+    strict=True,
+    reason="pytorch/pytorch#120930: a region that is on when backward is called casts the products of backward, "
+    "float32 ones included",
+)
+def test_backward_inside_a_region_keeps_float32_forward(amp: Amp) -> None:
+    """A model that ran in float32, in an island or outside, has float32 gradients wherever backward is called."""
+    gradients = []
+    for inside in (False, True):
+        torch.manual_seed(amp.config.seed)
+        layer = nn.Linear(16, 16).to(amp.device.torch_device)
+        loss = layer(torch.randn(8, 16, device=amp.device.torch_device)).square().sum()
+        with amp.autocast(enabled=inside):
+            loss.backward()
+        assert layer.weight.grad is not None
+        gradients.append(layer.weight.grad)
+    assert torch.equal(*gradients)
+
+
+def test_accumulated_gradients_are_summed_in_float32(amp: Amp) -> None:
+    """Two micro-batches leave the float32 sum of the two low gradients, not a rounded one."""
+    layer = nn.Linear(16, 16, bias=False).to(amp.device.torch_device)
+    batches = [torch.randn(8, 16, device=amp.device.torch_device) for _ in range(2)]
+    apart = []
+    for batch in batches:
+        with amp.autocast():
+            loss = layer(batch).float().square().sum()
+        apart.append(torch.autograd.grad(loss, layer.weight)[0])
+    for batch in batches:
+        with amp.autocast():
+            loss = layer(batch).float().square().sum()
+        loss.backward()
+    assert layer.weight.grad is not None
+    assert torch.equal(layer.weight.grad, apart[0] + apart[1])
+    assert not torch.equal(layer.weight.grad, layer.weight.grad.to(amp.dtype).float()), "the sum was rounded"
+
+
+def test_a_gradient_penalty_has_gradients(amp: Amp) -> None:
+    """The pattern of torch's amp examples: gradients by ``autograd.grad`` outside, their norm inside, backward."""
+    model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1)).to(amp.device.torch_device)
+    batch = torch.randn(8, 8, device=amp.device.torch_device)
+    with amp.autocast():
+        loss = model(batch).float().square().mean()
+    gradients = torch.autograd.grad(loss, list(model.parameters()), create_graph=True)
+    assert all(gradient.dtype is torch.float32 for gradient in gradients)
+    with amp.autocast():
+        total = loss + torch.stack([gradient.square().sum() for gradient in gradients]).sum().sqrt()
+    total.backward()
+    for key, parameter in model.named_parameters():
+        assert parameter.grad is not None, f"{key} has no gradient of the penalty"
+        assert parameter.grad.isfinite().all()
+        assert parameter.grad.any(), f"{key}'s gradient of the penalty is zero"

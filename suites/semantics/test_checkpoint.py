@@ -1,0 +1,150 @@
+"""Activation checkpointing recomputes in the region of forward: the gradients are the same, bit for bit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from packaging.version import Version
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from pytest_amp.amp import Amp
+from pytest_amp.failure import AmpFailure
+
+from .state import OTHER, State, expect_state, name, product_dtype
+
+REENTRANT = pytest.mark.parametrize("reentrant", [True, False], ids=["reentrant", "non-reentrant"])
+
+#: A reentrant checkpoint runs forward under no_grad, too.
+_NO_HISTORY = pytest.mark.xfail(
+    Version(torch.__version__).release < (2, 11),
+    strict=True,
+    reason="pytorch/pytorch#141896, #112583: a copy cached under no_grad has no history (mended by #165068)",
+)
+
+Block = Callable[[torch.Tensor], torch.Tensor]
+
+
+@pytest.fixture
+def model(amp: Amp) -> nn.Sequential:
+    """With dropout, so that the recomputation has to draw the same mask."""
+    layers = nn.Linear(8, 16), nn.Tanh(), nn.Dropout(0.3), nn.Linear(16, 8)
+    return nn.Sequential(*layers).to(amp.device.torch_device)
+
+
+def _gradients(amp: Amp, model: nn.Module, block: Block, *, inside: bool) -> list[torch.Tensor]:
+    """The result, and the gradients of input and parameters; backward is called inside or outside the region."""
+    torch.manual_seed(amp.config.seed)
+    batch = torch.randn(4, 8).to(amp.device.torch_device).requires_grad_()
+    model.zero_grad()
+    with amp.autocast():
+        result = block(batch)
+        loss = result.float().square().sum()
+        if inside:
+            loss.backward()
+    if not inside:
+        loss.backward()
+    found = [batch.grad, *(parameter.grad for parameter in model.parameters())]
+    return [result.detach(), *(gradient.clone() for gradient in found if gradient is not None)]
+
+
+def _expect_same(amp: Amp, plain: list[torch.Tensor], found: list[torch.Tensor]) -> None:
+    same = len(plain) == len(found) and all(
+        left.dtype is right.dtype and torch.equal(left, right) for left, right in zip(plain, found, strict=True)
+    )
+    if not same:
+        raise AmpFailure(
+            f"checkpointing changes what a region computes on {amp.target.id}",
+            label_before="rule",
+            before="result and gradients equal those without a checkpoint, bit for bit",
+            now=f"{len(found)} tensors with other bits, {len(plain)} expected",
+            likely="the recomputation runs without the region, in another dtype, or with another dropout mask",
+        )
+
+
+@pytest.mark.parametrize(
+    ("reentrant", "inside"),
+    [
+        pytest.param(False, False, id="non-reentrant, backward outside"),
+        pytest.param(False, True, id="non-reentrant, backward inside"),
+        pytest.param(True, False, id="reentrant, backward outside"),
+        pytest.param(True, True, id="reentrant, backward inside", marks=_NO_HISTORY),
+    ],
+)
+def test_gradients_are_those_without_a_checkpoint(
+    amp: Amp, model: nn.Sequential, *, inside: bool, reentrant: bool
+) -> None:
+    plain = _gradients(amp, model, model, inside=inside)
+    found = _gradients(amp, model, lambda batch: checkpoint(model, batch, use_reentrant=reentrant), inside=inside)
+    _expect_same(amp, plain, found)
+
+
+@REENTRANT
+@_NO_HISTORY
+def test_a_use_under_no_grad_inside_the_block(amp: Amp, model: nn.Sequential, *, reentrant: bool) -> None:
+    """The recomputation meets the cast cache in another state than forward did (pytorch/pytorch#141896)."""
+
+    def block(batch: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            target = model(batch)
+        return model(batch) + target  # type: ignore[no-any-return]
+
+    plain = _gradients(amp, model, block, inside=False)
+    found = _gradients(amp, model, lambda batch: checkpoint(block, batch, use_reentrant=reentrant), inside=False)
+    _expect_same(amp, plain, found)
+
+
+@REENTRANT
+@pytest.mark.parametrize("region", ["plain", "other dtype", "no cache", "disabled"])
+def test_recomputation_runs_in_the_region_of_forward(amp: Amp, region: str, *, reentrant: bool) -> None:
+    """Enabled, dtype and cache as in forward, though backward is called outside and in no region."""
+    keywords = {
+        "plain": amp.autocast,
+        "other dtype": lambda: amp.autocast(dtype=OTHER[amp.dtype]),
+        "no cache": lambda: amp.autocast(cache_enabled=False),
+        "disabled": lambda: amp.autocast(enabled=False),
+    }
+    seen: list[tuple[bool, str, bool, str]] = []
+
+    def block(batch: torch.Tensor) -> torch.Tensor:
+        state, product = State.now(amp.device.type), product_dtype(amp.device.torch_device)
+        seen.append((state.enabled, name(state.dtype), state.cache, name(product)))
+        return batch * batch  # needs what it saved, so that every kind of checkpoint recomputes it
+
+    batch = torch.randn(4, 8, device=amp.device.torch_device, requires_grad=True)
+    with keywords[region]():
+        result = checkpoint(block, batch, use_reentrant=reentrant)
+    before = State.now(amp.device.type)
+    result.sum().backward()
+    kind = "reentrant" if reentrant else "non-reentrant"
+    amp.observe(f"recomputation, {kind}, {region}", [list(row) for row in seen], kind="state")
+    expect_state(
+        amp,
+        f"in the recomputation of a block ({kind}, {region})",
+        seen,
+        [seen[0]] * 2,
+        likely="torch.utils.checkpoint does not re-enter forward's region, or not with all of its settings",
+    )
+    expect_state(amp, "after backward", State.now(amp.device.type), before, likely="the recomputation leaks its region")
+
+
+@REENTRANT
+def test_a_region_inside_the_block_is_recomputed(amp: Amp, model: nn.Sequential, *, reentrant: bool) -> None:
+    """A block that enters its own region, called in none."""
+
+    def block(batch: torch.Tensor) -> torch.Tensor:
+        with amp.autocast():
+            return model(batch).float()  # type: ignore[no-any-return]
+
+    def run(forward: Block) -> list[torch.Tensor]:
+        torch.manual_seed(amp.config.seed)
+        batch = torch.randn(4, 8).to(amp.device.torch_device).requires_grad_()
+        model.zero_grad()
+        result = forward(batch)
+        result.square().sum().backward()
+        found = [batch.grad, *(parameter.grad for parameter in model.parameters())]
+        return [result.detach(), *(gradient.clone() for gradient in found if gradient is not None)]
+
+    _expect_same(amp, run(block), run(lambda batch: checkpoint(block, batch, use_reentrant=reentrant)))

@@ -1,0 +1,177 @@
+"""``torch.amp.custom_fwd`` and ``custom_bwd``: what a custom autograd function sees."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from pytest_amp.amp import Amp
+
+from .state import OTHER, expect_dtype, expect_state, name
+
+
+def _square(amp: Amp, seen: dict[str, Any], cast_inputs: torch.dtype | None = None) -> type[torch.autograd.Function]:
+    """A matrix times itself; forward and backward note what they are given and the state they find."""
+    device_type = amp.device.type
+
+    class Square(torch.autograd.Function):
+        @staticmethod
+        @torch.amp.custom_fwd(device_type=device_type, cast_inputs=cast_inputs)
+        def forward(ctx: Any, matrix: torch.Tensor, *others: Any) -> torch.Tensor:
+            seen["forward"] = torch.is_autocast_enabled(device_type), matrix.dtype
+            seen["others"] = others
+            ctx.save_for_backward(matrix)
+            ctx.count = len(others)
+            return torch.mm(matrix, matrix)
+
+        @staticmethod
+        @torch.amp.custom_bwd(device_type=device_type)
+        def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+            (matrix,) = ctx.saved_tensors
+            product = torch.mm(gradient.float(), matrix.float().t())
+            seen["backward"] = torch.is_autocast_enabled(device_type), torch.get_autocast_dtype(device_type)
+            seen["gradient"], seen["product"] = gradient.dtype, product.dtype
+            return product + torch.mm(matrix.float().t(), gradient.float()), *[None] * ctx.count
+
+    return Square
+
+
+def _matrix(amp: Amp) -> torch.Tensor:
+    return torch.randn(4, 4, device=amp.device.torch_device, requires_grad=True)
+
+
+def test_forward_runs_in_the_region(amp: Amp) -> None:
+    """Without ``cast_inputs``: arguments as they are, and the state as it is."""
+    seen: dict[str, Any] = {}
+    with amp.autocast():
+        result = _square(amp, seen).apply(_matrix(amp))
+    assert seen["forward"] == (True, torch.float32)
+    expect_dtype(amp, "custom_fwd, result", result.dtype, amp.dtype, likely="custom_fwd leaves the region")
+
+
+def test_backward_runs_in_the_region_of_forward(amp: Amp) -> None:
+    """Enabled and in forward's dtype, though it is called outside, or in a region of the other dtype."""
+    for where in ("outside", "in another region"):
+        seen: dict[str, Any] = {}
+        with amp.autocast():
+            loss = _square(amp, seen).apply(_matrix(amp)).float().sum()
+        with amp.autocast(dtype=OTHER[amp.dtype], enabled=where != "outside"):
+            loss.backward()
+        found = (*seen["backward"], seen["gradient"], seen["product"])
+        amp.observe(f"custom_bwd {where}", [str(value) for value in found], kind="state")
+        likely = "custom_bwd does not restore the region that custom_fwd noted"
+        expected = (True, amp.dtype, amp.dtype, amp.dtype)
+        expect_state(amp, f"in custom_bwd, backward called {where}", found, expected, likely=likely)
+
+
+def test_backward_of_a_forward_outside_is_outside(amp: Amp) -> None:
+    """Also where backward is called inside a region."""
+    seen: dict[str, Any] = {}
+    loss = _square(amp, seen).apply(_matrix(amp)).sum()
+    with amp.autocast():
+        loss.backward()
+    assert seen["forward"] == (False, torch.float32)
+    found = seen["backward"][0], seen["product"]
+    likely = "custom_bwd follows the region in which backward is called"
+    expect_state(amp, "in custom_bwd after a forward outside", found, (False, torch.float32), likely=likely)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=name)
+def test_inputs_are_cast_and_autocast_is_off(amp: Amp, dtype: torch.dtype) -> None:
+    """With ``cast_inputs``: floating-point arguments in that dtype, the body with autocast off, and so backward."""
+    seen: dict[str, Any] = {}
+    matrix = _matrix(amp)
+    with amp.autocast():
+        result = _square(amp, seen, dtype).apply(matrix)
+    result.float().sum().backward()
+    amp.observe(f"cast_inputs={name(dtype)}", [str(value) for value in seen["forward"]], kind="state")
+    likely = "custom_fwd does not cast its inputs, or leaves autocast on in its body"
+    expect_state(amp, f"in custom_fwd(cast_inputs={name(dtype)})", seen["forward"], (False, dtype), likely=likely)
+    assert result.dtype is dtype
+    assert seen["backward"][0] is False
+    assert seen["gradient"] is dtype
+    assert matrix.grad is not None
+    assert matrix.grad.dtype is torch.float32
+
+
+def test_what_is_no_low_number_is_not_cast(amp: Amp) -> None:
+    """float64, integers, strings and None pass as they are; containers are cast within (``autocast_mode._cast``)."""
+    device = amp.device.torch_device
+    seen: dict[str, Any] = {}
+    integers, low = torch.arange(3, device=device), torch.ones(2, device=device, dtype=amp.dtype)
+    others = (integers, "text", None, [low, (low,)], {"key": low})
+    with amp.autocast():
+        _square(amp, seen, torch.float32).apply(_matrix(amp), *others)
+    number, text, nothing, sequence, mapping = seen["others"]
+    assert number is integers
+    assert (text, nothing) == ("text", None)
+    assert [sequence[0].dtype, sequence[1][0].dtype, mapping["key"].dtype] == [torch.float32] * 3
+    assert isinstance(sequence, list)
+    assert isinstance(sequence[1], tuple)
+    if amp.device.type != "mps":  # which has no float64
+        wide = torch.ones(2, device=device, dtype=torch.float64)
+        with amp.autocast():
+            _square(amp, seen, torch.float32).apply(_matrix(amp), wide)
+        assert seen["others"][0] is wide
+
+
+def test_cast_inputs_does_nothing_outside_a_region(amp: Amp) -> None:
+    """Nor in a disabled one (docstring of ``custom_fwd``)."""
+    for disabled in (False, True):
+        seen: dict[str, Any] = {}
+        low = torch.ones(4, 4, device=amp.device.torch_device, dtype=amp.dtype, requires_grad=True)
+        if disabled:
+            with amp.autocast(), amp.autocast(enabled=False):
+                result = _square(amp, seen, torch.float32).apply(low)
+        else:
+            result = _square(amp, seen, torch.float32).apply(low)
+        assert seen["forward"] == (False, amp.dtype)
+        assert result.dtype is amp.dtype
+
+
+def test_gradients_are_those_of_the_plain_operator(amp: Amp) -> None:
+    """In float32 a custom function with ``cast_inputs`` is the island that a disabled region would be."""
+    matrix = _matrix(amp)
+    with amp.autocast():
+        custom = _square(amp, {}, torch.float32).apply(matrix)
+    with amp.autocast(), amp.autocast(enabled=False):
+        island = torch.mm(matrix, matrix)
+    assert torch.equal(custom, island)
+    weights = torch.randn_like(matrix)
+    (found,) = torch.autograd.grad((custom * weights).sum(), matrix)
+    (expected,) = torch.autograd.grad((island * weights).sum(), matrix)
+    assert torch.allclose(found, expected, rtol=0, atol=8 * 2.0**-24 * float(expected.abs().max()))
+
+
+@pytest.mark.xfail(
+    strict=True,
+    raises=AttributeError,
+    reason="pytorch/pytorch#132388: with a separate setup_context, custom_fwd writes its notes onto the first argument",
+)
+@pytest.mark.parametrize("cast_inputs", [None, torch.float32], ids=["as is", "float32"])
+def test_a_separate_setup_context_works(amp: Amp, cast_inputs: torch.dtype | None) -> None:
+    device_type = amp.device.type
+
+    class Double(torch.autograd.Function):
+        @staticmethod
+        @torch.amp.custom_fwd(device_type=device_type, cast_inputs=cast_inputs)
+        def forward(matrix: torch.Tensor) -> torch.Tensor:
+            return matrix * 2
+
+        @staticmethod
+        def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+            pass
+
+        @staticmethod
+        @torch.amp.custom_bwd(device_type=device_type)
+        def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:  # noqa: ARG004  # autograd calls it so
+            return gradient * 2
+
+    matrix = _matrix(amp)
+    with amp.autocast():
+        loss = Double.apply(matrix).float().sum()
+    loss.backward()
+    assert matrix.grad is not None
+    assert bool((matrix.grad == 2).all())

@@ -1,0 +1,110 @@
+"""``@torch.autocast(...)`` on a function or a method is a region around each call."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from pytest_amp.amp import Amp
+
+from .state import OTHER, State, expect_dtype, expect_state, name, product_dtype
+
+
+def test_a_function_runs_in_the_region(amp: Amp) -> None:
+    @torch.autocast(amp.device.type, amp.dtype)
+    def forward(left: torch.Tensor, *, right: torch.Tensor) -> torch.Tensor:
+        """Multiply."""
+        return torch.mm(left, right)
+
+    matrix = torch.randn(4, 4, device=amp.device.torch_device)
+    found = forward(matrix, right=matrix)
+    expect_dtype(amp, "decorated function", found.dtype, amp.dtype, likely="the decorator enters no region")
+    assert torch.equal(found, torch.mm(matrix.to(amp.dtype), matrix.to(amp.dtype)))
+    assert (forward.__name__, forward.__doc__) == ("forward", "Multiply.")
+    assert product_dtype(amp.device.torch_device) is torch.float32, "the region outlives the decorated call"
+
+
+def test_a_method_runs_in_the_region(amp: Amp) -> None:
+    """As on the ``forward`` of a module (docstring of ``torch.autocast``)."""
+
+    class Model(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = torch.nn.Linear(4, 4)
+
+        @torch.autocast(amp.device.type, amp.dtype)
+        def forward(self, batch: torch.Tensor) -> torch.Tensor:
+            return self.layer(batch)  # type: ignore[no-any-return]
+
+    model = Model().to(amp.device.torch_device)
+    found = model(torch.randn(2, 4, device=amp.device.torch_device)).dtype
+    expect_dtype(amp, "decorated method", found, amp.dtype, likely="the decorator enters no region")
+
+
+def test_a_disabled_decorator_is_a_float32_island(amp: Amp) -> None:
+    @torch.autocast(amp.device.type, enabled=False)
+    def island() -> torch.dtype:
+        return product_dtype(amp.device.torch_device)
+
+    with amp.autocast():
+        found = island()
+    expect_dtype(amp, "function decorated as disabled", found, torch.float32, likely="enabled=False is not passed on")
+
+
+def test_each_call_restores_what_it_found(amp: Amp) -> None:
+    """Outside, in a region of the other dtype, and when the function raises."""
+
+    @torch.autocast(amp.device.type, amp.dtype)
+    def fails() -> None:
+        raise KeyError
+
+    outside = State.now(amp.device.type)
+    with pytest.raises(KeyError):
+        fails()
+    likely = "the decorator's region does not restore what it found"
+    expect_state(amp, "after a decorated function that raised", State.now(amp.device.type), outside, likely=likely)
+    with amp.autocast(dtype=OTHER[amp.dtype], cache_enabled=False):
+        before = State.now(amp.device.type)
+        with pytest.raises(KeyError):
+            fails()
+        after = State.now(amp.device.type)
+    expect_state(amp, "in a region, after a decorated function that raised", after, before, likely=likely)
+
+
+@pytest.mark.xfail(
+    strict=True,
+    reason="pytorch/pytorch#44531, as it was for no_grad: one autocast object serves every call, and keeps only the "
+    "state that its innermost call found",
+)
+def test_a_recursive_function_restores_what_it_found(amp: Amp) -> None:
+    @torch.autocast(amp.device.type, amp.dtype)
+    def recurse(depth: int) -> None:
+        if depth:
+            recurse(depth - 1)
+
+    before = State.now(amp.device.type)
+    recurse(2)
+    after = State.now(amp.device.type)
+    torch.set_autocast_enabled(amp.device.type, before.enabled)
+    torch.set_autocast_dtype(amp.device.type, before.dtype)
+    assert after == before
+
+
+def test_a_generator_leaves_its_consumer_alone(amp: Amp) -> None:
+    """The region is around the call, which makes the generator: neither its body nor its consumer is in it."""
+
+    @torch.autocast(amp.device.type, amp.dtype)
+    def generate() -> Iterator[torch.dtype]:
+        yield product_dtype(amp.device.torch_device)
+        yield product_dtype(amp.device.torch_device)
+
+    before = State.now(amp.device.type)
+    found = []
+    for dtype in generate():
+        found.append(dtype)
+        consumer = State.now(amp.device.type)
+        expect_state(amp, "of a decorated generator's consumer", consumer, before, likely="the region leaks at yield")
+    amp.observe("decorated generator", [name(dtype) for dtype in found], kind="dtype")
+    assert found == [torch.float32] * 2, f"a decorated generator's body computes in {[name(dtype) for dtype in found]}"

@@ -1,0 +1,178 @@
+"""Inside a region products are computed in its dtype; in a disabled one, and outside, in float32."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+import torch
+
+from pytest_amp.amp import Amp
+from pytest_amp.failure import AmpFailure
+
+from .state import OTHER, expect_dtype, name, product_dtype
+
+#: Regions from the outermost to the innermost: on, off, or on in the other autocast dtype.
+NESTINGS = (
+    "on",
+    "off",
+    "on.off",
+    "off.on",
+    "on.on",
+    "on.other",
+    "other.on",
+    "off.off",
+    "on.off.on",
+    "off.on.off",
+    "on.other.off",
+    "other.off.on",
+)
+
+
+def _walk(amp: Amp, switches: Sequence[str]) -> list[torch.dtype]:
+    """What a product is computed in on the way in, and again on the way out."""
+    here = product_dtype(amp.device.torch_device)
+    if not switches:
+        return [here]
+    dtype = OTHER[amp.dtype] if switches[0] == "other" else amp.dtype
+    with amp.autocast(dtype=dtype, enabled=switches[0] != "off"):
+        inside = _walk(amp, switches[1:])
+    return [here, *inside, product_dtype(amp.device.torch_device)]
+
+
+@pytest.mark.amp(fake=True)
+@pytest.mark.parametrize("nesting", NESTINGS)
+def test_the_innermost_region_decides(amp: Amp, nesting: str) -> None:
+    switches = nesting.split(".")
+    means = {"on": amp.dtype, "off": torch.float32, "other": OTHER[amp.dtype]}
+    way_in = [torch.float32, *(means[switch] for switch in switches)]
+    expected = [*way_in, *reversed(way_in[:-1])]
+    with amp.device.tensors():
+        found = _walk(amp, switches)
+    amp.observe(f"nesting {nesting}", [name(dtype) for dtype in found], kind="dtype")
+    if found != expected:
+        raise AmpFailure(
+            f"in the regions {nesting} on {amp.target.id} a product is not computed as the innermost one says",
+            label_before="rule",
+            before=", ".join(map(name, expected)) + " (on the way in, and out again)",
+            now=", ".join(map(name, found)),
+            likely="a region does not set, or on its way out not restore, whether autocast is on and its dtype",
+        )
+
+
+@pytest.mark.amp(fake=True)
+def test_a_disabled_region_keeps_low_arguments_low(amp: Amp) -> None:
+    """It casts nothing, in neither direction: what was made in the outer region stays as it is."""
+    with amp.device.tensors(), amp.autocast():
+        low = torch.ones(4, 4, device=amp.device.torch_device).to(amp.dtype)
+        with amp.autocast(enabled=False):
+            kept, island = torch.mm(low, low).dtype, torch.mm(low.float(), low.float()).dtype
+    expect_dtype(amp, "disabled, low arguments", kept, amp.dtype, likely="a disabled region casts its arguments")
+    expect_dtype(amp, "disabled, float() arguments", island, torch.float32, likely="a disabled region is not disabled")
+
+
+@pytest.mark.amp(fake=True)
+def test_mixed_arguments_are_cast_to_the_region(amp: Amp) -> None:
+    with amp.device.tensors(), amp.autocast():
+        wide = torch.ones(4, 4, device=amp.device.torch_device)
+        found = torch.mm(wide, wide.to(amp.dtype)).dtype
+    expect_dtype(amp, "mixed arguments", found, amp.dtype, likely="arguments are not cast one by one")
+
+
+@pytest.mark.parametrize("form", ["out", "in place"])
+def test_a_result_that_has_a_place_keeps_its_dtype(amp: Amp, form: str) -> None:
+    """Variants with ``out=`` and in-place variants are not autocast (torch's autocast op reference)."""
+    matrix = torch.randn(4, 4, device=amp.device.torch_device)
+    exact = torch.mm(matrix, matrix)
+    with amp.autocast():
+        place = torch.zeros_like(matrix)
+        result = torch.mm(matrix, matrix, out=place) if form == "out" else place.addmm_(matrix, matrix)
+    expect_dtype(amp, f"{form} product", result.dtype, torch.float32, likely=f"{form} variants are autocast now")
+    assert result is place
+    assert torch.equal(result, exact), f"the {form} product was rounded on the way"
+
+
+def test_products_equal_hand_cast_ones(amp: Amp) -> None:
+    """Nothing but the casts differs: bit for bit the product of hand-cast arguments, and of float32 ones when off."""
+    left, right = (torch.randn(16, 16, device=amp.device.torch_device) for _ in range(2))
+    exact, rounded = torch.mm(left, right), torch.mm(left.to(amp.dtype), right.to(amp.dtype))
+    with amp.autocast():
+        low = torch.mm(left, right)
+        with amp.autocast(enabled=False):
+            wide = torch.mm(left, right)
+    assert low.dtype is amp.dtype
+    assert torch.equal(low, rounded), "a product in a region differs from the product of hand-cast arguments"
+    assert torch.equal(wide, exact), "a product in a disabled region differs from the product outside"
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.complex64], ids=name)
+def test_other_dtypes_pass_through(amp: Amp, dtype: torch.dtype) -> None:
+    """Only float32 and the autocast dtypes are cast, never float64 or complex numbers."""
+    if amp.device.type == "mps" and dtype is torch.float64:
+        pytest.skip("MPS has no float64")
+    values = torch.randn(4, 4).to(dtype).to(amp.device.torch_device)
+    outside = torch.mm(values, values)
+    with amp.autocast():
+        inside = torch.mm(values, values)
+    assert inside.dtype is dtype, f"a product of {name(dtype)} became {name(inside.dtype)} in a region"
+    assert torch.equal(inside, outside)
+
+
+def test_an_integer_model_computes_the_same(amp: Amp) -> None:
+    """Indexing, counting and sorting have nothing to cast."""
+    device = amp.device.torch_device
+    table, wanted = torch.arange(40, device=device).reshape(10, 4), torch.tensor([7, 7, 0, 3], device=device)
+
+    def model() -> tuple[torch.Tensor, ...]:
+        rows = torch.nn.functional.embedding(wanted, table)
+        return rows, rows.sum(0), rows.sort(0, descending=True).values, rows.argmax(1), torch.bincount(wanted)
+
+    outside = model()
+    with amp.autocast():
+        inside = model()
+    for left, right in zip(inside, outside, strict=True):
+        assert left.dtype is right.dtype
+        assert torch.equal(left, right)
+
+
+def test_random_numbers_are_the_same(amp: Amp) -> None:
+    """A region draws the same numbers as float32 does, and leaves the generator where float32 leaves it."""
+    device = amp.device.torch_device
+
+    def draw() -> list[torch.Tensor]:
+        torch.manual_seed(amp.config.seed)
+        mask = torch.nn.functional.dropout(torch.ones(256, device=device), 0.5)
+        return [mask, torch.randn(8, device=device), torch.rand(8, device=device), torch.randperm(8, device=device)]
+
+    outside = draw()
+    with amp.autocast():
+        inside = draw()
+    for what, left, right in zip(("dropout", "randn", "rand", "randperm"), inside, outside, strict=True):
+        assert left.dtype is right.dtype, f"{what} became {left.dtype} in a region"
+        assert torch.equal(left, right), f"{what} draws other numbers in a region"
+
+
+def test_a_dropout_mask_is_that_of_the_dtype_it_meets(amp: Amp) -> None:
+    """Behind an autocast product dropout drops what it drops from a hand-cast product."""
+    matrix = torch.randn(16, 16, device=amp.device.torch_device)
+    low = matrix.to(amp.dtype)
+    torch.manual_seed(amp.config.seed)
+    by_hand = torch.nn.functional.dropout(torch.mm(low, low), 0.5)
+    torch.manual_seed(amp.config.seed)
+    with amp.autocast():
+        autocast = torch.nn.functional.dropout(torch.mm(matrix, matrix), 0.5)
+    assert torch.equal(autocast, by_hand)
+
+
+def test_inference_mode_computes_what_no_grad_computes(amp: Amp) -> None:
+    layer = torch.nn.Linear(8, 8).to(amp.device.torch_device)
+    batch = torch.randn(4, 8, device=amp.device.torch_device)
+    with torch.no_grad(), amp.autocast():
+        expected = layer(batch)
+    with torch.inference_mode(), amp.autocast():
+        found = layer(batch)
+        assert found.is_inference()
+        assert found.dtype is amp.dtype, f"in inference mode a linear layer computes in {name(found.dtype)}"
+        assert torch.equal(found, expected)
+    with amp.autocast(), torch.inference_mode():
+        assert torch.equal(layer(batch), expected), "inference mode inside a region differs from a region inside it"

@@ -1,0 +1,259 @@
+"""What torch answers about its own autocast state, inside a region and outside, and that exit restores it."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import warnings
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from pytest_amp.amp import Amp
+from pytest_amp.devices import FAKE_TYPES
+
+from .state import OTHER, State, expect_dtype, expect_state, name, product_dtype
+
+#: Ways to enter a region, as functions of the fixture.
+REGIONS: dict[str, Callable[[Amp], contextlib.AbstractContextManager[None]]] = {
+    "plain": lambda amp: amp.autocast(),
+    "disabled": lambda amp: amp.autocast(enabled=False),
+    "no cache": lambda amp: amp.autocast(cache_enabled=False),
+    "other dtype": lambda amp: amp.autocast(dtype=OTHER[amp.dtype]),
+}
+ENABLED = {"plain": True, "disabled": False, "no cache": True, "other dtype": True}
+
+
+class Interrupted(Exception):
+    """Raised by the tests inside regions."""
+
+
+def _inside(amp: Amp, region: str, before: State) -> State:
+    dtype = OTHER[amp.dtype] if region == "other dtype" else amp.dtype
+    return State(ENABLED[region], dtype, region != "no cache", before.depth + 1)
+
+
+@pytest.mark.amp(fake=True)
+@pytest.mark.parametrize("region", REGIONS)
+def test_queries_answer_what_the_region_says(amp: Amp, region: str) -> None:
+    """``is_autocast_enabled(device)``, ``get_autocast_dtype(device)``, ``is_autocast_cache_enabled()``, nesting."""
+    before = State.now(amp.device.type)
+    with REGIONS[region](amp):
+        found = State.now(amp.device.type)
+    amp.observe(f"queries in a region, {region}", [found.enabled, name(found.dtype), found.cache], kind="state")
+    expect_state(
+        amp, f"in a region ({region})", found, _inside(amp, region, before), likely="__enter__ sets it wrongly"
+    )
+
+
+@pytest.mark.amp(fake=True)
+@pytest.mark.parametrize("ends", ["leaves", "raises"])
+@pytest.mark.parametrize("region", REGIONS)
+def test_exit_restores_the_state(amp: Amp, region: str, ends: str) -> None:
+    before = State.now(amp.device.type)
+    with contextlib.suppress(Interrupted), REGIONS[region](amp):
+        if ends == "raises":
+            raise Interrupted
+    found = State.now(amp.device.type)
+    expect_state(amp, f"after a region ({region}) that {ends}", found, before, likely="__exit__ does not restore it")
+    with amp.device.tensors():
+        found_dtype = product_dtype(amp.device.torch_device)
+    assert found_dtype is torch.float32, f"after a region that {ends} products are still {name(found_dtype)}"
+
+
+@pytest.mark.amp(fake=True)
+@pytest.mark.parametrize("inner", REGIONS)
+@pytest.mark.parametrize("outer", REGIONS)
+def test_exit_restores_the_outer_region(amp: Amp, outer: str, inner: str) -> None:
+    """Not the defaults but what the outer region had set; also when the inner one raises."""
+    with REGIONS[outer](amp):
+        before = State.now(amp.device.type)
+        with REGIONS[inner](amp):
+            pass
+        left = State.now(amp.device.type)
+        with contextlib.suppress(Interrupted), REGIONS[inner](amp):
+            raise Interrupted
+        raised = State.now(amp.device.type)
+    where = f"in a region ({outer}) after an inner one ({inner})"
+    expect_state(amp, where, left, before, likely="__exit__ restores defaults, not what it found")
+    expect_state(amp, f"{where} that raised", raised, before, likely="__exit__ is not run for an exception")
+
+
+@pytest.mark.amp(fake=True)
+def test_an_exception_through_three_regions_restores_each(amp: Amp) -> None:
+    before, on_the_way = State.now(amp.device.type), []
+    try:
+        with amp.autocast():
+            outer = State.now(amp.device.type)
+            try:
+                with amp.autocast(enabled=False), amp.autocast(dtype=OTHER[amp.dtype], cache_enabled=False):
+                    raise Interrupted
+            finally:
+                on_the_way.append(State.now(amp.device.type))
+    except Interrupted:
+        on_the_way.append(State.now(amp.device.type))
+    likely = "__exit__ does not restore what its __enter__ found"
+    expect_state(amp, "outwards through three regions", on_the_way, [outer, before], likely=likely)
+
+
+@pytest.mark.amp(fake=True)
+def test_exit_restores_what_was_set_by_hand(amp: Amp) -> None:
+    """State that was set without a region is restored, too."""
+    device_type = amp.device.type
+    default = torch.get_autocast_dtype(device_type)
+    torch.set_autocast_enabled(device_type, True)  # noqa: FBT003  # torch's own signature
+    torch.set_autocast_dtype(device_type, OTHER[default])
+    try:
+        before = State.now(device_type)
+        with amp.autocast(dtype=default, enabled=False):
+            pass
+        after = State.now(device_type)
+    finally:
+        torch.set_autocast_enabled(device_type, False)  # noqa: FBT003  # torch's own signature
+        torch.set_autocast_dtype(device_type, default)
+        torch.clear_autocast_cache()
+    expect_state(amp, "set by hand, after a region", after, before, likely="__exit__ restores defaults")
+
+
+@pytest.mark.amp(fake=True)
+def test_a_region_touches_no_other_device_type(amp: Amp) -> None:
+    supported = [kind for kind in ("cpu", *FAKE_TYPES) if torch.amp.is_autocast_available(kind)]
+    assert amp.device.type in supported
+    before = _states(supported, amp.device.type)
+    with amp.autocast(dtype=OTHER[amp.dtype]):
+        inside = _states(supported, amp.device.type)
+    likely = "autocast state is kept per device type, and one region wrote another's"
+    expect_state(amp, "of the other device types", inside, before, likely=likely)
+
+
+def _states(types: list[str], but: str) -> dict[str, tuple[bool, torch.dtype]]:
+    return {kind: (torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in types if kind != but}
+
+
+@pytest.mark.amp(fake=True)
+def test_the_query_without_a_device_means_cuda(amp: Amp) -> None:
+    """``torch.is_autocast_enabled()`` answers for CUDA alone, on every device (pytorch/pytorch#110966)."""
+    assert not torch.is_autocast_enabled()
+    with amp.autocast():
+        found = torch.is_autocast_enabled()
+    amp.observe("is_autocast_enabled() in a region", found, kind="state")
+    expected = amp.device.type == "cuda"
+    expect_state(amp, "as the query without a device tells it", found, expected, likely="the query's meaning changed")
+
+
+@pytest.mark.amp(fake=True)
+def test_the_default_dtype_is_documented(amp: Amp) -> None:
+    """bfloat16 on the CPU, float16 on the accelerators (docstring of ``torch.autocast``)."""
+    expected = torch.bfloat16 if amp.device.type == "cpu" else torch.float16
+    if amp.device.type in ("cpu", *FAKE_TYPES):
+        found = torch.get_autocast_dtype(amp.device.type)
+        expect_dtype(amp, "default autocast dtype", found, expected, likely="the back end's default changed")
+
+
+def test_a_region_without_a_dtype_takes_the_current_one(amp: Amp) -> None:
+    """The default outside, and the dtype that ``torch.set_autocast_dtype`` or an outer region set."""
+    device_type = amp.device.type
+    default = torch.get_autocast_dtype(device_type)
+    with torch.autocast(device_type):
+        found = torch.get_autocast_dtype(device_type), product_dtype(amp.device.torch_device)
+    assert found == (default, default), f"without a dtype a region computes in {found}, not in {default}"
+    with amp.autocast(), torch.autocast(device_type):
+        found = torch.get_autocast_dtype(device_type), product_dtype(amp.device.torch_device)
+    assert found == (amp.dtype, amp.dtype), f"an inner region without a dtype computes in {found}"
+
+
+def test_autocast_is_available(amp: Amp) -> None:
+    assert torch.amp.is_autocast_available(amp.device.type)
+    assert not torch.amp.is_autocast_available("meta"), "meta tensors have autocast rules now"
+
+
+def test_a_device_type_without_autocast_is_refused(amp: Amp) -> None:
+    with pytest.raises(RuntimeError, match="unsupported autocast device_type 'meta'"):
+        torch.autocast("meta", amp.dtype)
+    with pytest.raises(RuntimeError, match="Expected one of cpu"):
+        torch.autocast("no_such_device", amp.dtype)
+    with pytest.raises(ValueError, match="Expected `device_type` of type `str`"):
+        torch.autocast(amp.device.torch_device, amp.dtype)  # type: ignore[arg-type]
+
+
+@pytest.mark.amp(
+    xfail={"cuda": "torch.autocast checks the dtype on every device but CUDA (torch/amp/autocast_mode.py, __init__)"}
+)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.int32], ids=name)
+def test_a_dtype_that_is_no_autocast_dtype_disables_the_region(amp: Amp, dtype: torch.dtype) -> None:
+    """With a warning that lists the dtypes which the device supports."""
+    with pytest.warns(UserWarning, match="(?s)target dtype is not supported. Disabling autocast.*bfloat16"):
+        region = torch.autocast(amp.device.type, dtype)
+    before = State.now(amp.device.type)
+    with region:
+        assert not torch.is_autocast_enabled(amp.device.type)
+        assert product_dtype(amp.device.torch_device) is torch.float32
+    assert State.now(amp.device.type) == before
+
+
+def test_entering_warns_of_nothing(amp: Amp) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with torch.autocast(amp.device.type, amp.dtype), torch.autocast(amp.device.type, enabled=False):
+            pass
+
+
+@pytest.mark.amp(fake=True)
+def test_a_new_thread_does_not_inherit_the_region(amp: Amp) -> None:
+    """The state is thread-local (docstring of ``torch.autocast``): a thread starts with the defaults."""
+    seen: list[State] = []
+
+    def look() -> None:
+        seen.append(State.now(amp.device.type))
+
+    _in_a_thread(look)
+    with amp.autocast(dtype=OTHER[amp.dtype], cache_enabled=False):
+        _in_a_thread(look)
+    outside, inside = seen
+    assert outside.depth == 0
+    likely = "autocast state is no longer thread-local: data loaders and servers change what they compute"
+    expect_state(amp, "of a thread started in a region", inside, outside, likely=likely)
+
+
+def test_a_new_thread_computes_in_float32(amp: Amp) -> None:
+    """Unless it enters a region itself; then it computes in that one's dtype."""
+    seen: list[torch.dtype] = []
+
+    def compute() -> None:
+        seen.append(product_dtype(amp.device.torch_device))
+        with amp.autocast(dtype=OTHER[amp.dtype]):
+            seen.append(product_dtype(amp.device.torch_device))
+        seen.append(product_dtype(amp.device.torch_device))
+
+    with amp.autocast():
+        _in_a_thread(compute)
+        seen.append(product_dtype(amp.device.torch_device))
+    amp.observe("products of a thread started in a region", [name(dtype) for dtype in seen], kind="dtype")
+    expected = [torch.float32, OTHER[amp.dtype], torch.float32, amp.dtype]
+    expect_state(amp, "of a thread and of its starter", seen, expected, likely="threads share autocast state")
+
+
+@pytest.mark.amp(fake=True)
+def test_a_region_of_another_thread_is_not_seen(amp: Amp) -> None:
+    entered, looked = threading.Event(), threading.Event()
+
+    def stay() -> None:
+        with amp.autocast(dtype=OTHER[amp.dtype], cache_enabled=False):
+            entered.set()
+            looked.wait(timeout=10)
+
+    before = State.now(amp.device.type)
+    thread = threading.Thread(target=stay)
+    thread.start()
+    assert entered.wait(timeout=10)
+    found = State.now(amp.device.type)
+    looked.set()
+    thread.join(timeout=10)
+    expect_state(amp, "while another thread is in a region", found, before, likely="threads share autocast state")
+
+
+def _in_a_thread(function: Callable[[], None]) -> None:
+    thread = threading.Thread(target=function)
+    thread.start()
+    thread.join(timeout=10)

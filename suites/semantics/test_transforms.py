@@ -1,0 +1,158 @@
+"""Function transforms, tracing and compilation keep the region in which they are called."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.func import functional_call, grad, vmap
+from torch.nn import functional
+
+from pytest_amp.amp import Amp
+
+from .models import loss_of
+from .state import OTHER, expect_dtype, name
+
+_VMAP = pytest.mark.xfail(
+    strict=True,
+    reason="pytorch/pytorch#105442: under vmap the operator's batching rule runs below autocast, in float32",
+)
+
+#: One row of length 8 to something, by operators with autocast rules; ``m`` is an 8 by 8 matrix.
+VMAPPED: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "matmul": lambda row, m: row @ m,
+    "mm": lambda row, m: torch.mm(row.view(1, 8), m),
+    "bmm": lambda row, m: torch.bmm(row.view(1, 1, 8), m[None]),
+    "linear without bias": functional.linear,
+    "mse_loss": lambda row, m: functional.mse_loss(row, m[0]),
+    "linear": lambda row, m: functional.linear(row, m, m[0]),
+    "addmm": lambda row, m: torch.addmm(m[0], row.view(1, 8), m),
+    "conv1d": lambda row, m: functional.conv1d(row.view(1, 8, 1), m[:, :, None]),
+}
+_FLOAT32_UNDER_VMAP = ("linear", "addmm", "conv1d")
+
+
+@pytest.mark.parametrize(
+    "operator",
+    [pytest.param(key, marks=_VMAP if key in _FLOAT32_UNDER_VMAP else ()) for key in VMAPPED],
+)
+def test_vmap_computes_in_the_same_dtype(amp: Amp, operator: str) -> None:
+    matrix, rows = (torch.randn(size, 8, device=amp.device.torch_device) for size in (8, 3))
+
+    def function(row: torch.Tensor) -> torch.Tensor:
+        return VMAPPED[operator](row, matrix)
+
+    with amp.autocast():
+        eager, mapped = function(rows[0]).dtype, vmap(function)(rows).dtype
+    amp.observe(f"vmap {operator}", [name(eager), name(mapped)], kind="dtype")
+    assert mapped is eager, f"{operator} computes in {name(eager)}, under vmap in {name(mapped)}"
+
+
+def test_functional_call_computes_what_the_module_computes(amp: Amp) -> None:
+    layer = nn.Linear(8, 8).to(amp.device.torch_device)
+    batch = torch.randn(4, 8, device=amp.device.torch_device)
+    parameters = {key: value.detach().clone() for key, value in layer.named_parameters()}
+    with amp.autocast():
+        expected, found = layer(batch), functional_call(layer, parameters, (batch,))
+    assert found.dtype is amp.dtype
+    assert torch.equal(found, expected)
+
+
+def test_func_grad_gives_the_gradients_of_backward(amp: Amp) -> None:
+    """Bit for bit, in the parameters' dtype. Without a bias, as for backward inside a region."""
+    model = nn.Sequential(nn.Linear(8, 16, bias=False), nn.Tanh(), nn.Linear(16, 4, bias=False))
+    model.to(amp.device.torch_device)
+    batch = torch.randn(4, 8, device=amp.device.torch_device)
+
+    def loss(parameters: dict[str, torch.Tensor]) -> torch.Tensor:
+        result: torch.Tensor = functional_call(model, parameters, (batch,))
+        return result.float().square().mean()
+
+    parameters = {key: value.detach() for key, value in model.named_parameters()}
+    with amp.autocast():
+        found = grad(loss)(parameters)
+        expected = loss_of(model, batch)
+    expected.backward()
+    for key, parameter in model.named_parameters():
+        assert parameter.grad is not None
+        assert found[key].dtype is torch.float32, f"torch.func.grad gives {key} a {name(found[key].dtype)} gradient"
+        assert torch.equal(found[key], parameter.grad), f"torch.func.grad gives {key} another gradient than backward"
+
+
+class _Twice(nn.Module):
+    """One weight, used twice: the second use meets the cast cache."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        return self.layer(self.layer(batch))  # type: ignore[no-any-return]
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+@pytest.mark.parametrize(
+    "cache",
+    [
+        pytest.param(
+            True,
+            marks=pytest.mark.xfail(
+                strict=True,
+                raises=RuntimeError,
+                reason="pytorch/pytorch#50231: the trace takes the cached copy for a constant that requires grad",
+            ),
+        ),
+        False,
+    ],
+    ids=["cache", "no cache"],
+)
+def test_jit_trace_works_in_a_region(amp: Amp, *, cache: bool) -> None:
+    """Without the cache, as torch's documentation says; the traced casts are part of the graph."""
+    model = _Twice().to(amp.device.torch_device)
+    batch = torch.randn(2, 4, device=amp.device.torch_device)
+    with amp.autocast(cache_enabled=cache):
+        traced = torch.jit.trace(model, batch)
+        expected = model(batch)
+        found = traced(batch)
+    assert found.dtype is amp.dtype
+    assert torch.equal(found, expected)
+    assert torch.equal(traced(batch), expected), "outside the region the traced casts are gone"
+
+
+@pytest.mark.parametrize("called", ["function", "module"])
+def test_a_compiled_callable_follows_the_ambient_region(amp: Amp, called: str) -> None:
+    """In none, in this dtype, in the other, disabled, and in none again: one callable, as eager each time."""
+    torch.compiler.reset()
+    module = nn.Linear(4, 4, device=amp.device.torch_device)
+    eager: Callable[..., Any] = module if called == "module" else lambda matrix: matrix @ matrix
+    compiled = torch.compile(eager, backend="eager")
+    matrix = torch.randn(4, 4, device=amp.device.torch_device)
+    found = [compiled(matrix).dtype]
+    for dtype, enabled in ((amp.dtype, True), (OTHER[amp.dtype], True), (amp.dtype, False)):
+        with amp.autocast(dtype=dtype, enabled=enabled):
+            found.append(compiled(matrix).dtype)
+    found.append(compiled(matrix).dtype)
+    expected = [torch.float32, amp.dtype, OTHER[amp.dtype], torch.float32, torch.float32]
+    amp.observe(f"compiled {called}", [name(dtype) for dtype in found], kind="dtype")
+    assert found == expected, f"a compiled {called} computes in {found}, eager in {expected}"
+
+
+def test_a_region_inside_a_compiled_function_survives_a_graph_break(amp: Amp) -> None:
+    """What the compiler leaves to Python runs in the region, too (pytorch/pytorch#95837)."""
+    torch.compiler.reset()
+
+    @torch.compiler.disable
+    def product(matrix: torch.Tensor) -> torch.Tensor:
+        return matrix @ matrix
+
+    def function(matrix: torch.Tensor) -> torch.Tensor:
+        with torch.autocast(amp.device.type, amp.dtype):
+            result: torch.Tensor = product(matrix)
+        return result
+
+    matrix = torch.randn(4, 4, device=amp.device.torch_device)
+    found = torch.compile(function, backend="eager")(matrix).dtype
+    expect_dtype(amp, "compiled, after a graph break", found, amp.dtype, likely="the region is lost at the break")

@@ -1,0 +1,91 @@
+"""Regions of two device types nest freely: each device computes as its own innermost region says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+import torch
+
+from pytest_amp.amp import Amp
+from pytest_amp.devices import FAKE_TYPES, Device, DeviceKind, find_device
+from pytest_amp.targets import Target
+
+from .state import OTHER, expect_state, name, product_dtype
+
+
+def _others(target: Target) -> Iterator[str]:
+    """The CPU beside an accelerator, real or fake; fake accelerators beside the CPU."""
+    if target.device.kind is not DeviceKind.CPU:
+        yield "cpu"
+        return
+    for device_type in FAKE_TYPES:
+        if torch.amp.is_autocast_available(device_type):
+            yield f"fake:{device_type}"
+
+
+@contextmanager
+def _tensors(*devices: Device) -> Iterator[None]:
+    """The scope in which both devices have tensors: fake ones where one of them is fake."""
+    fake = next((device for device in devices if device.kind is DeviceKind.FAKE), devices[0])
+    with fake.tensors():
+        yield
+
+
+def _look(*devices: Device) -> list[tuple[bool, str, str]]:
+    return [
+        (
+            torch.is_autocast_enabled(device.type),
+            name(torch.get_autocast_dtype(device.type)),
+            name(product_dtype(device.torch_device)),
+        )
+        for device in devices
+    ]
+
+
+@pytest.mark.amp(fake=True)
+@pytest.mark.amp_parametrize("other", _others)
+@pytest.mark.parametrize("inner", ["other", "this"])
+def test_each_device_follows_its_own_region(amp: Amp, other: str, inner: str) -> None:
+    """The other device's region has the other dtype, so that a mixed-up one shows."""
+    this, that = amp.device, find_device(other)
+    regions = {"this": lambda: this.autocast(amp.dtype), "other": lambda: that.autocast(OTHER[amp.dtype])}
+    outer = "this" if inner == "other" else "other"
+    default = {device.type: name(torch.get_autocast_dtype(device.type)) for device in (this, that)}
+    off = {key: (False, default[device.type], "float32") for key, device in (("this", this), ("other", that))}
+    on = {key: (True, name(dtype), name(dtype)) for key, dtype in (("this", amp.dtype), ("other", OTHER[amp.dtype]))}
+    with _tensors(this, that):
+        before = _look(this, that)
+        with regions[outer]():
+            first = _look(this, that)
+            with regions[inner]():
+                both = _look(this, that)
+            left = _look(this, that)
+        after = _look(this, that)
+    only_outer = [on[key] if key == outer else off[key] for key in ("this", "other")]
+    outside = [off["this"], off["other"]]
+    amp.observe(f"{other} {inner} inside", [list(row) for row in both], kind="state")
+    expect_state(
+        amp,
+        f"of ({this.key}, {other}) outside, in the outer region ({outer}), in both, in the outer one again, outside",
+        [before, first, both, left, after],
+        [outside, only_outer, [on["this"], on["other"]], only_outer, outside],
+        likely="a region of one device type reads or writes the state of another",
+    )
+
+
+@pytest.mark.amp(fake=True)
+@pytest.mark.amp_parametrize("other", _others)
+def test_disabling_one_device_leaves_the_other_on(amp: Amp, other: str) -> None:
+    this, that = amp.device, find_device(other)
+    regions = this.autocast(amp.dtype), that.autocast(OTHER[amp.dtype]), that.autocast(amp.dtype, enabled=False)
+    with _tensors(this, that), regions[0], regions[1], regions[2]:
+        found = [product_dtype(device.torch_device) for device in (this, that)]
+    expect_state(
+        amp,
+        f"as products of ({this.key}, {other}) tell it, the latter disabled",
+        found,
+        [amp.dtype, torch.float32],
+        likely="enabled=False acts on every device type",
+    )
