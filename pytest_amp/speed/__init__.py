@@ -1,6 +1,7 @@
 """Is mixed precision faster? Ratios measured in turn in one run, with an interval, against a floor."""
 
 from pytest_amp.speed.gate import NO_HARM, OVER, Conditions, Demand, check_speedup
+from pytest_amp.speed.hardware import kinds_of_float32
 from pytest_amp.speed.measure import Measured, measure
 from pytest_amp.speed.paired import Arms, Plan
 from pytest_amp.speed.verdict import Interval, Outcome, Rule, Verdict
@@ -22,6 +23,7 @@ __all__ = [
     "Workload",
     "arms_of",
     "check_speedup",
+    "kinds_of_float32",
     "measure",
     "step_of",
     "training_step",

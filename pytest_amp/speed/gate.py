@@ -32,9 +32,7 @@ OVER: dict[str, tuple[Float32Kind, str]] = {"fp32": ("ieee", "IEEE fp32"), "tf32
 class Observe(Protocol):
     """Records a fact, as ``amp.observe`` does."""
 
-    def __call__(
-        self, name: str, value: float, *, kind: str, unit: str | None = None, allowed: float | None = None
-    ) -> object:
+    def __call__(self, name: str, value: float, *, kind: str, unit: str | None = None) -> object:
         """See ``pytest_amp.amp.Amp.observe``."""
 
 
@@ -125,7 +123,13 @@ def check_speedup(
     except ClockError as error:
         _inconclusive(demand, str(error), conditions)
         return None
-    benchmark.record(f"{demand.name} over {demand.over}", list(measured.candidate), measured.facts())
+    facts = {
+        "device": conditions.device.describe(),
+        "precision": conditions.precision.name,
+        "over": demand.over,
+        **measured.facts(),
+    }
+    benchmark.record(f"{demand.name} over {demand.over}", list(measured.candidate), facts)
     _observe(f"{demand.name}/over-{demand.over}", measured, conditions.observe)
     _conclude(demand, measured, conditions)
     return measured
@@ -135,7 +139,7 @@ def _observe(name: str, measured: Measured, observe: Observe | None) -> None:
     if observe is None:
         return
     interval = measured.verdict.interval
-    observe(f"{name}/speedup", interval.median, kind="ratio", allowed=measured.verdict.rule.floor)
+    observe(f"{name}/speedup", interval.median, kind="ratio")
     observe(f"{name}/speedup-low", interval.low, kind="ratio")
     observe(f"{name}/speedup-high", interval.high, kind="ratio")
     observe(f"{name}/float32-time", measured.reference_median, kind="seconds", unit="s")

@@ -1,4 +1,7 @@
-"""A clock without time: a call returns the seconds that it took."""
+"""A clock without time: a call returns the seconds that it took.
+
+Seconds rather than milliseconds, so that the time which really passes is nothing beside them.
+"""
 
 from __future__ import annotations
 
@@ -62,8 +65,8 @@ def step_taking(reference: float | Iterable[float], candidate: float | Iterable[
 def check_simulated(
     request: pytest.FixtureRequest,
     *,
-    reference: float | Iterable[float] = 3e-3,
-    candidate: float | Iterable[float] = 2e-3,
+    reference: float | Iterable[float] = 3.0,
+    candidate: float | Iterable[float] = 2.0,
     floor: float = 1.2,
     mode: str = "gate",
     strict: bool = False,

@@ -21,15 +21,15 @@ def measured(*arms: Arms, ceiling: float | None = None) -> tuple[Measured, int]:
 
 
 def test_a_pass_needs_one_measurement() -> None:
-    found, made = measured(taking(4e-3, 2e-3), taking(4e-3, 2e-3))
+    found, made = measured(taking(4.0, 2.0), taking(4.0, 2.0))
     assert (found.verdict.outcome, made) == (Outcome.PASS, 1)
     assert found.verdict.interval.median == pytest.approx(2.0)
-    assert found.reference == (4e-3,) * 24
-    assert found.candidate == (2e-3,) * 24
+    assert found.reference == (4.0,) * 24
+    assert found.candidate == (2.0,) * 24
 
 
 def test_a_slow_candidate_fails_twice() -> None:
-    found, made = measured(taking(4e-3, 4e-3), taking(4e-3, 5e-3))
+    found, made = measured(taking(4.0, 4.0), taking(4.0, 5.0))
     assert (found.verdict.outcome, made) == (Outcome.FAIL, 2)
     assert found.verdict.unconfirmed is not None
     assert found.verdict.unconfirmed.median == pytest.approx(1.0)
@@ -37,27 +37,27 @@ def test_a_slow_candidate_fails_twice() -> None:
 
 
 def test_a_failure_that_does_not_come_again_is_inconclusive() -> None:
-    found, made = measured(taking(4e-3, 4e-3), taking(4e-3, 2e-3))
+    found, made = measured(taking(4.0, 4.0), taking(4.0, 2.0))
     assert (found.verdict.outcome, made) == (Outcome.INCONCLUSIVE, 2)
     assert found.verdict.reasons == ("a first measurement failed at 1 [1, 1], a second did not",)
 
 
 def test_a_busy_machine_is_neither_red_nor_green() -> None:
-    busy = [2e-3] * 30 + [4e-3] * 30
+    busy = [2.0] * 30 + [4.0] * 30
     for candidate in (busy, [4 * seconds for seconds in busy]):
-        found, made = measured(taking(8e-3, candidate))
+        found, made = measured(taking(8.0, candidate))
         assert (found.verdict.outcome, made) == (Outcome.INCONCLUSIVE, 1)
         assert "vary by a factor of 2.00" in found.verdict.reasons[0]
 
 
 def test_a_speedup_beyond_the_device_is_inconclusive() -> None:
-    assert measured(taking(4e-3, 2e-3), ceiling=1.9)[0].verdict.outcome is Outcome.PASS
-    found, _ = measured(taking(4e-3, 1e-3), ceiling=2.0)
+    assert measured(taking(4.0, 2.0), ceiling=1.9)[0].verdict.outcome is Outcome.PASS
+    found, _ = measured(taking(4.0, 1.0), ceiling=2.0)
     assert found.verdict.outcome is Outcome.INCONCLUSIVE
     assert "a speedup of 4 is above 1.1 times the 2" in found.verdict.reasons[0]
 
 
-@pytest.mark.parametrize("arms", [[taking(4e-3, 2e-3)], [taking(4e-3, 4e-3), taking(4e-3, 5e-3)]])
+@pytest.mark.parametrize("arms", [[taking(4.0, 2.0)], [taking(4.0, 4.0), taking(4.0, 5.0)]])
 def test_facts_are_plain_json(arms: list[Arms]) -> None:
     facts = measured(*arms)[0].facts()
     assert json.loads(json.dumps(facts)) == facts
