@@ -49,6 +49,15 @@ def fake_tensor_mode() -> AbstractContextManager[Any]:
     return FakeTensorMode(allow_non_fake_inputs=True)  # type: ignore[no-any-return,no-untyped-call,unused-ignore]
 
 
+@functools.cache
+def shared_fake_tensor_mode() -> AbstractContextManager[Any]:
+    """One ``fake_tensor_mode`` for the whole process, which may be entered again and again.
+
+    Making one takes longer than most operators do under it.
+    """
+    return fake_tensor_mode()
+
+
 def cpu_computes_fp16_rnn() -> bool:
     """Whether oneDNN has fp16 kernels on this CPU (AVX512-FP16 or AMX-FP16); False where torch cannot tell."""
     import torch

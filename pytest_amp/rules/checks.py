@@ -20,6 +20,7 @@ from pytest_amp.rules.observe import (
     candidate_of,
     described,
     each_variation,
+    fits,
     observe,
     scope,
     under_autocast,
@@ -32,12 +33,11 @@ from pytest_amp.rules.variations import Variation, Vary
 #: The checks, by the variations of the arguments that each one makes.
 CHECKS: Mapping[str, tuple[Vary, ...]] = MappingProxyType(
     {
-        "hand_cast": (variations.ordinary,),
+        "hand_cast": (variations.ordinary, variations.other_half),
         "explicit_dtype": (variations.explicit_dtype,),
         "orders": (variations.orders,),
-        "unsuitable": (variations.unsuitable,),
-        "elsewhere": (variations.elsewhere,),
         "other_half": (variations.other_half,),
+        "left_alone": (variations.unsuitable, variations.elsewhere),
     }
 )
 
@@ -135,7 +135,7 @@ def _compare(
         if ours != its and its is not None:
             return outcome, f"it received {_listed(its)}, by hand {_listed(ours)}"
         return outcome, None
-    if outcome == prediction and outcome.is_banned == prediction.is_banned:
+    if fits(prediction, outcome):
         return outcome, None
     return outcome, f"{_shown(outcome)}, by hand {_shown(prediction)}"
 
@@ -178,7 +178,8 @@ def _pairs(one: Invocation, other: Invocation) -> Iterator[tuple[torch.Tensor, t
 
 def _cast(call: Invocation, candidate: Candidate, device: Device) -> Invocation | None:
     try:
-        return cast_by_hand(candidate.rule, call, device_type=device.type, dtype=candidate.dtype)
+        plan = cast_by_hand(candidate.rule, call, device_type=device.type, dtype=candidate.dtype)
+        return plan.carried_out(call)
     except Refused:
         return None
 

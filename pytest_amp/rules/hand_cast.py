@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -90,30 +90,56 @@ def is_eligible(tensor: torch.Tensor, device_type: str) -> bool:
     return tensor.device.type == device_type and tensor.is_floating_point() and tensor.dtype != torch.float64
 
 
-def cast_by_hand(rule: RuleName, call: Invocation, *, device_type: str, dtype: torch.dtype) -> Invocation:
+@dataclass(frozen=True)
+class Plan:
+    """What autocast should run in place of a call: ``overload`` with ``keywords``, eligible tensors cast to ``dtype``."""
+
+    overload: str
+    keywords: Mapping[str, Any]
+    device_type: str
+    dtype: torch.dtype | None = None
+
+    def carried_out(self, call: Invocation) -> Invocation:
+        """``call`` as planned; this is where tensors are cast."""
+        dtype = self.dtype
+        if dtype is None:
+            return Invocation(self.overload, call.arguments, self.keywords)
+        return call.mapped(lambda tensor: tensor.to(dtype) if is_eligible(tensor, self.device_type) else tensor)
+
+    def signature(self, call: Invocation) -> tuple[object, ...]:
+        """Equal for two plans that run the same on ``call``."""
+        dtypes = [
+            self.dtype if self.dtype is not None and is_eligible(tensor, self.device_type) else tensor.dtype
+            for tensor in call.tensors()
+        ]
+        return self.overload, *dtypes, *sorted((name, str(value)) for name, value in self.keywords.items())
+
+
+def cast_by_hand(rule: RuleName, call: Invocation, *, device_type: str, dtype: torch.dtype) -> Plan:
     """What autocast for ``device_type`` in ``dtype`` should run in place of ``call``.
 
     Follows the WrapFunction_ templates in ATen/autocast_mode.h; the dispatcher asks them only if a tensor
     argument is on the device. Raises Refused where the rule refuses the call.
     """
+    unchanged = Plan(call.overload, call.keywords, device_type)
     if rule is RuleName.NONE or not any(tensor.device.type == device_type for tensor in call.tensors()):
-        return call
+        return unchanged
     if rule is RuleName.BANNED:
         raise Refused(f"{call.overload} is {BANNED_SAYS}")
     if rule is RuleName.LOWER_PRECISION_FP:
-        return _cast(call, dtype, device_type)
+        return replace(unchanged, dtype=dtype)
     if rule is RuleName.FP32:
-        return _cast(call, torch.float32, device_type)
+        return replace(unchanged, dtype=torch.float32)
     if rule is RuleName.PROMOTE:
-        return _cast(call, promoted(call, device_type=device_type, dtype=dtype), device_type)
+        return replace(unchanged, dtype=promoted(call, device_type=device_type, dtype=dtype))
     first = _first_tensor(call)
     if rule is RuleName.FP32_APPEND_DTYPE:
         appended = torch.float32 if is_eligible(first, device_type) else first.dtype
-        return Invocation(APPENDED[call.overload], call.arguments, {**call.keywords, "dtype": appended})
+        return Plan(APPENDED[call.overload], {**call.keywords, "dtype": appended}, device_type)
     name = dtype_argument(call.overload)
     if name is None or name in call.keywords or not is_eligible(first, device_type):
-        return call
-    return Invocation(call.overload, call.arguments, {**call.keywords, name: torch.float32})
+        return unchanged
+    return replace(unchanged, keywords={**call.keywords, name: torch.float32})
 
 
 def promoted(call: Invocation, *, device_type: str, dtype: torch.dtype) -> torch.dtype:
@@ -140,7 +166,3 @@ def _first_tensor(call: Invocation) -> torch.Tensor:
     first = call.arguments[0]
     assert isinstance(first, torch.Tensor)
     return first
-
-
-def _cast(call: Invocation, dtype: torch.dtype, device_type: str) -> Invocation:
-    return call.mapped(lambda tensor: tensor.to(dtype) if is_eligible(tensor, device_type) else tensor)

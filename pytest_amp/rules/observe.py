@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from pytest_amp import torch_private
-from pytest_amp.devices.base import Device
+from pytest_amp.devices.base import Device, DeviceKind
 from pytest_amp.rules import variations
 from pytest_amp.rules.hand_cast import BANNED_SAYS, Invocation, Refused, applicable, cast_by_hand
 from pytest_amp.rules.samples import Sample, samples
@@ -110,7 +110,8 @@ def scope(device: Device, variation: Variation) -> Iterator[None]:
         stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore")
         stack.enter_context(torch_private.quiet_fake_tensors())
-        stack.enter_context(torch_private.fake_tensor_mode() if variation.faked else device.tensors())
+        fake = variation.faked or device.kind is DeviceKind.FAKE
+        stack.enter_context(torch_private.shared_fake_tensor_mode() if fake else device.tensors())
         stack.enter_context(torch.no_grad())
         yield
 
@@ -158,15 +159,32 @@ def by_hand(candidate: Candidate, call: Invocation, device: Device) -> Outcome:
     """What ``call`` does with autocast off and its arguments cast as ``candidate`` says."""
 
     def cast_and_call() -> Any:
-        return cast_by_hand(candidate.rule, call, device_type=device.type, dtype=candidate.dtype)()
+        plan = cast_by_hand(candidate.rule, call, device_type=device.type, dtype=candidate.dtype)
+        return plan.carried_out(call)()
 
     return record(cast_and_call)
 
 
-def fits(candidate: Candidate, call: Invocation, outcome: Outcome, device: Device) -> bool:
-    """Whether ``outcome``, of ``call`` under autocast, is what casting by hand does."""
-    prediction = by_hand(candidate, call, device)
+def fits(prediction: Outcome, outcome: Outcome) -> bool:
+    """Whether an outcome under autocast is what casting by hand predicts."""
     return prediction == outcome and prediction.is_banned == outcome.is_banned
+
+
+def fitting(remaining: Iterable[Candidate], call: Invocation, outcome: Outcome, device: Device) -> list[Candidate]:
+    """Those of ``remaining`` that fit ``outcome``, of ``call`` under autocast."""
+    predictions: dict[object, Outcome] = {}  # candidates that would run the same run once
+    found = []
+    for candidate in remaining:
+        try:
+            plan = cast_by_hand(candidate.rule, call, device_type=device.type, dtype=candidate.dtype)
+            signature: object = plan.signature(call)
+        except Refused:
+            signature = candidate
+        if signature not in predictions:
+            predictions[signature] = by_hand(candidate, call, device)
+        if fits(predictions[signature], outcome):
+            found.append(candidate)
+    return found
 
 
 def observe(overload: str, device: Device, low: torch.dtype, *, rule: Rule | None = None) -> Observed:
@@ -194,13 +212,13 @@ def _classify(overload: str, made: list[Sample], device: Device, low: torch.dtyp
         with scope(device, variation):
             call = variation.invocation(overload, sample, device)
             outcome = under_autocast(call, device, low)
-            fitting = [each for each in remaining if fits(each, call, outcome, device)]
+            still = fitting(remaining, call, outcome, device)
         evidence.append(Evidence(variation.name, outcome.casts(), outcome.result))
         if outcome.message is not None:
             messages.append(outcome.message.strip().partition("\n")[0])
-        if not fitting:
+        if not still:
             return Observed(overload, UNRECOGNISED, _misfit(remaining, evidence[-1]), tuple(evidence))
-        remaining = fitting
+        remaining = still
     labels = [each.label for each in remaining]
     if len(remaining) == 1:
         return Observed(overload, labels[0], None, tuple(evidence))

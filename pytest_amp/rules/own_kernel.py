@@ -43,10 +43,10 @@ def received(outcome: Outcome, overload: str) -> frozenset[str] | None:
 
 def _predicted(candidate: Candidate, call: Invocation, device: Device) -> frozenset[str] | None:
     try:
-        cast = cast_by_hand(candidate.rule, call, device_type=device.type, dtype=candidate.dtype)
+        plan = cast_by_hand(candidate.rule, call, device_type=device.type, dtype=candidate.dtype)
     except Refused:
         return None
-    return frozenset(str(tensor.dtype).removeprefix("torch.") for tensor in cast.floats())
+    return frozenset(str(tensor.dtype).removeprefix("torch.") for tensor in plan.carried_out(call).floats())
 
 
 def observe_own_kernel(

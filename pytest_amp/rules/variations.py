@@ -90,30 +90,26 @@ def orders(overload: str, sample: Sample, low: torch.dtype) -> Iterable[Variatio
     """Each argument in turn the only one in the autocast dtype, and the only one in float32."""
     count = _count(sample)
     for only, rest in ((low, torch.float32), (torch.float32, low)):
-        for index in range(count if count > 1 else 0):
+        # Of two arguments, that one alone is in one dtype says that the other alone is in the other.
+        for index in range(count if count > 2 or (count == 2 and only == low) else 0):
             dtypes = tuple(only if each == index else rest for each in range(count))
             yield Variation(f"only argument {index} {_name(only)}", dtypes)
 
 
 def unsuitable(overload: str, sample: Sample, low: torch.dtype) -> Iterable[Variation]:  # noqa: ARG001 - a Vary
-    """float64 alone and with float32, integers and complex numbers: what autocast never casts."""
+    """float64 alone and beside float32, integers and complex numbers: what autocast never casts."""
     yield Variation("float64", (torch.float64,))
     if _count(sample) > 1:
-        yield Variation("float64, then float32", (torch.float64, torch.float32))
         yield Variation("float32, then float64", (torch.float32, torch.float64))
     yield Variation("int64", (torch.int64,), faked=True)
     yield Variation("complex64", (torch.complex64,), faked=True)
 
 
 def elsewhere(overload: str, sample: Sample, low: torch.dtype) -> Iterable[Variation]:  # noqa: ARG001 - a Vary
-    """The first or the last argument on another device, or all of them."""
-    count = _count(sample)
-    for dtype in (torch.float32, low):
-        everything = frozenset(range(count))
-        yield Variation(f"{_name(dtype)} on another device", (dtype,), elsewhere=everything, faked=True)
-        for index, which in ((0, "first"), (count - 1, "last")) if count > 1 else ():
-            where = frozenset({index})
-            yield Variation(f"{_name(dtype)}, the {which} on another device", (dtype,), elsewhere=where, faked=True)
+    """The first argument on another device, in what lower_precision_fp casts, and the last, in what fp32 casts."""
+    for dtype, index, which in ((torch.float32, 0, "first"), (low, _count(sample) - 1, "last")):
+        name = f"{_name(dtype)}, the {which} on another device"
+        yield Variation(name, (dtype,), elsewhere=frozenset({index}), faked=True)
 
 
 def other_half(overload: str, sample: Sample, low: torch.dtype) -> Iterable[Variation]:  # noqa: ARG001 - a Vary

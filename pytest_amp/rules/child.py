@@ -1,0 +1,81 @@
+"""The child process of a sweep: ``python -m pytest_amp.rules.child SETTINGS``.
+
+It imports the modules it is told to, says that it is ready, then answers one JSON line per request line
+until its input ends. After an error that the device does not survive it says so and leaves.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+from collections.abc import Callable
+from typing import IO, TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pytest_amp.devices import Device
+
+#: Exit status of a child that leaves because its device no longer answers.
+POISONED = 66
+
+
+def is_sticky(error: BaseException) -> bool:
+    """Whether an error is the device's: every later call in this process would fail, too."""
+    text = str(error)
+    return type(error).__name__ == "AcceleratorError" or text.startswith(("CUDA error", "HIP error"))
+
+
+def main(settings: dict[str, Any]) -> int:
+    """Serve requests on standard input; returns the exit status."""
+    answers = _own_standard_output()
+    for name in settings["modules"]:
+        importlib.import_module(name)
+    import torch
+
+    from pytest_amp.devices import find_device
+
+    module, _, function = settings["examiner"].partition(":")
+    examine = getattr(importlib.import_module(module), function)
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    device = find_device(settings["device"])
+    _say(answers, {"ready": os.getpid()})
+    for line in sys.stdin:
+        answer = _answer(examine, json.loads(line), device)
+        _say(answers, answer)
+        if "poisoned" in answer:
+            return POISONED
+    return 0
+
+
+def _own_standard_output() -> IO[str]:
+    # What torch or a library prints must not get between the answers.
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    return answers
+
+
+def _say(answers: IO[str], answer: dict[str, Any]) -> None:
+    answers.write(json.dumps(answer) + "\n")
+    answers.flush()
+
+
+def _answer(examine: Callable[..., Any], request: dict[str, str], device: Device) -> dict[str, Any]:
+    import torch
+
+    try:
+        value = examine(request["check"], request["overload"], device, getattr(torch, request["dtype"]))
+    except Exception as error:  # noqa: BLE001  # whatever it is, the parent names the operator
+        message = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        return {"poisoned" if is_sticky(error) else "error": message}
+    try:
+        device.synchronize()
+    except Exception as error:  # noqa: BLE001  # whatever the back end raises, the device does not answer
+        return {"poisoned": " ".join(f"{type(error).__name__}: {error}".split())[:300]}
+    return {"value": value}
+
+
+if __name__ == "__main__":
+    # An interpreter that is torn down can hang or crash in a back end's destructors: that shows in its exit status.
+    sys.exit(main(json.loads(sys.argv[1])))

@@ -1,0 +1,66 @@
+"""Operators that have no autocast kernel on some device, to see that they run there as if there were no autocast."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+import torch
+
+from pytest_amp.devices.base import Device
+from pytest_amp.rules.observe import record, scope
+from pytest_amp.rules.variations import Variation
+
+_Make = Callable[..., torch.Tensor]
+
+#: A call of each, with a function that makes a tensor of a shape, in float32 or in the dtype given.
+UNREGISTERED: Mapping[str, Callable[[_Make], object]] = MappingProxyType(
+    {
+        "add.Tensor": lambda t: torch.add(t(3, 4), t(3, 4)),
+        "add_.Tensor": lambda t: t(3, 4).add_(t(3, 4)),
+        "amax": lambda t: torch.amax(t(3, 4), 1),
+        "clamp": lambda t: torch.clamp(t(3, 4), 0.0),
+        "gather": lambda t: torch.gather(t(3, 4), 1, t(3, 2, dtype=torch.int64)),
+        "index_select": lambda t: torch.index_select(t(3, 4), 0, t(2, dtype=torch.int64)),
+        "maximum": lambda t: torch.maximum(t(3, 4), t(3, 4)),
+        "mean": lambda t: torch.mean(t(3, 4)),
+        "mul.Tensor": lambda t: torch.mul(t(3, 4), t(3, 4)),
+        "relu": lambda t: torch.relu(t(3, 4)),
+        "sigmoid": lambda t: torch.sigmoid(t(3, 4)),
+        "silu": lambda t: torch.nn.functional.silu(t(3, 4)),
+        "tanh": lambda t: torch.tanh(t(3, 4)),
+        "var.correction": lambda t: torch.var(t(3, 4), 1),
+        "where.self": lambda t: torch.where(t(3, 4, dtype=torch.bool), t(3, 4), t(3, 4)),
+        # In-place and out= overloads of operators that have a kernel
+        "addmm.out": lambda t: torch.addmm(t(5), t(3, 4), t(4, 5), out=t(3, 5)),
+        "addmm_": lambda t: t(3, 5).addmm_(t(3, 4), t(4, 5)),
+        "bmm.out": lambda t: torch.bmm(t(2, 3, 4), t(2, 4, 5), out=t(2, 3, 5)),
+        "cat.out": lambda t: torch.cat([t(2, 3), t(1, 3)], out=t(3, 3)),
+        "exp.out": lambda t: torch.exp(t(3, 4), out=t(3, 4)),
+        "exp_": lambda t: t(3, 4).exp_(),
+        "log_": lambda t: t(3, 4).log_(),
+        "matmul.out": lambda t: torch.matmul(t(3, 4), t(4, 5), out=t(3, 5)),
+        "mm.out": lambda t: torch.mm(t(3, 4), t(4, 5), out=t(3, 5)),
+        "pow_.Scalar": lambda t: t(3, 4).pow_(1.7),
+        "sum.IntList_out": lambda t: torch.sum(t(3, 4), 1, out=t(3)),
+    }
+)
+
+
+def difference(overload: str, device: Device, low: torch.dtype) -> str | None:
+    """What ``overload`` does otherwise under autocast in ``low`` than without; None if nothing.
+
+    With float32 and with 16-bit arguments, on fake tensors: no kernel is needed to see a cast.
+    """
+    for dtype in (torch.float32, low):
+
+        def make(*shape: int, dtype: torch.dtype = dtype) -> torch.Tensor:
+            return torch.empty(shape, dtype=dtype, device=device.torch_device)
+
+        with scope(device, Variation("", (dtype,), faked=True)):
+            without = record(lambda: UNREGISTERED[overload](make))  # noqa: B023  # called at once
+            with device.autocast(low):
+                under = record(lambda: UNREGISTERED[overload](make))  # noqa: B023  # called at once
+        if under != without:
+            return f"{', '.join(under.casts()) or 'no cast'}, {', '.join(under.result)}, not {', '.join(without.result)}"
+    return None

@@ -1,0 +1,84 @@
+"""Where the checks of an operator run, for all of this family's tests.
+
+pytest loads this file before it knows whether a test of the family runs: torch is imported in the fixtures.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_amp.failure import AmpFailure
+
+if TYPE_CHECKING:
+    from pytest_amp.amp import Amp
+    from pytest_amp.devices import Device
+    from pytest_amp.rules.sweep import Sweep
+
+    from .operators import Examiner
+
+
+class Sweeps:
+    """The sweep of each device, opened when it is first needed."""
+
+    def __init__(self, modules: list[str]) -> None:
+        """``modules`` are what a child process imports before torch."""
+        self._modules = modules
+        self._opened: dict[str, Sweep] = {}
+
+    def on(self, device: Device) -> Sweep:
+        """The sweep of ``device``."""
+        from pytest_amp.rules.sweep import open_sweep
+
+        if device.name not in self._opened:
+            self._opened[device.name] = open_sweep(device, modules=self._modules, path=sys.path)
+        return self._opened[device.name]
+
+    def close(self) -> None:
+        """End them all; a child process that ends badly is a failure."""
+        from pytest_amp.rules.sweep import ExaminationFailed
+
+        failures = []
+        for name, sweep in self._opened.items():
+            try:
+                sweep.close()
+            except ExaminationFailed as failed:
+                failures.append(f"{name}: {failed}")
+        if failures:
+            raise AmpFailure("the operators were examined, but " + "; ".join(failures))
+
+
+def plugin_modules(config: pytest.Config) -> list[str]:
+    """The modules that the command line or the environment made plugins, in their order.
+
+    What they do to torch here has to happen in a child process, too. pytest's own plugins and installed
+    ones, which have other names than their modules, stay here.
+    """
+    named = [*config.option.plugins, *os.environ.get("PYTEST_PLUGINS", "").split(",")]
+    modules = []
+    for name in (name.strip() for name in named if not name.startswith("no:")):
+        plugin = config.pluginmanager.get_plugin(name)
+        own = getattr(plugin, "__name__", None) == name and not name.startswith(("_pytest.", "pytest_amp."))
+        if own and name not in modules:
+            modules.append(name)
+    return modules
+
+
+@pytest.fixture(scope="session")
+def sweeps(request: pytest.FixtureRequest) -> Iterator[Sweeps]:
+    """The sweeps of this session."""
+    opened = Sweeps(plugin_modules(request.config))
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def examine(amp: Amp, sweeps: Sweeps) -> Examiner:
+    """Examines an operator on the test's device and dtype: ``examine("hand_cast", "aten::mm")``."""
+    from .operators import Examiner
+
+    return Examiner(amp, sweeps.on(amp.device))

@@ -1,0 +1,95 @@
+"""Every operator that autocast knows on this device has the rule that the spec gives it."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_amp import torch_private
+from pytest_amp.amp import Amp
+from pytest_amp.devices import DeviceKind
+from pytest_amp.failure import AmpFailure
+from pytest_amp.rules.observe import UNOBSERVED, label_of
+from pytest_amp.rules.registry import qualified, read_registry, short
+from pytest_amp.rules.spec import SPEC_FILE
+
+from .operators import Examiner, every_overload, is_judged, where, written
+
+pytestmark = pytest.mark.amp(fake=True)
+
+#: What a user loses when an operator moves away from a rule.
+_LIKELY = {
+    "lower_precision_fp": "it runs in float32 or meets mixed dtypes: slower, or an error",
+    "fp32": "the operator left autocast's float32 list: what comes after it loses precision",
+    "fp32_set_opt_dtype": "the operator left autocast's float32 list: what comes after it loses precision",
+    "fp32_append_dtype": "the operator left autocast's float32 list: what comes after it loses precision",
+    "promote": "mixed dtypes are narrowed or refused",
+    "banned": "an unsafe operator runs, and overflows in silence",
+}
+
+
+@pytest.mark.amp_parametrize("overload", every_overload)
+def test_rule(amp: Amp, overload: str, examine: Examiner) -> None:
+    name = qualified(overload)
+    registry = read_registry(amp.device.type)
+    rule = registry.expected.get(name)
+    if name not in registry.registered:
+        assert rule is not None
+        raise AmpFailure(
+            f"{overload} has no autocast kernel on {amp.device.type}",
+            label_before="rule",
+            before=written(rule, amp),
+            now=f"gone from the dispatcher of {where(amp)}",
+            likely=_LIKELY[rule.name.value],
+            accept=f"give its row in {SPEC_FILE} an until",
+        )
+    observed = examine.rule(name)
+    if observed.rule == UNOBSERVED and (amp.device.kind is DeviceKind.FAKE or not is_judged(registry, amp)):
+        pytest.skip(f"{overload} cannot be classified here: {observed.reason}")
+    amp.observe(name, observed.rule, kind="rule")
+    if rule is None:
+        if name in registry.new and is_judged(registry, amp):
+            raise AmpFailure(
+                f"{overload} has an autocast kernel on {amp.device.type} that the spec does not know",
+                label_before="rule",
+                before=f"none ({SPEC_FILE})",
+                now=f"{observed.rule} on {where(amp)}",
+                accept=f"give it a row in {SPEC_FILE}",
+            )
+        return
+    if observed.rule != label_of(rule, amp.dtype):
+        raise AmpFailure(
+            f"{overload} under autocast({amp.device.type}, {amp.precision.dtype_name}) has another rule",
+            label_before="rule",
+            before=written(rule, amp),
+            now=f"{observed.rule} on {where(amp)}" + (f": {observed.reason}" if observed.reason else ""),
+            likely=_LIKELY[rule.name.value],
+            accept="edit the spec, or record a new baseline: --amp-record=NEW",
+        )
+
+
+def test_no_operator_is_new_or_gone(amp: Amp) -> None:
+    registry = read_registry(amp.device.type)
+    amp.observe("registered", len(registry.registered), kind="count")
+    amp.observe("new operators", [short(name) for name in registry.new], kind="state")
+    amp.observe("gone operators", [short(name) for name in registry.gone], kind="state")
+    amp.observe("operators of other libraries", list(registry.foreign), kind="state")
+    changes = [f"new: {short(name)}" for name in registry.new] + [f"gone: {short(name)}" for name in registry.gone]
+    if changes and is_judged(registry, amp):
+        raise AmpFailure(
+            f"autocast's operators on {amp.device.type} are not those of the spec",
+            label_before="rule",
+            before=f"{len(registry.expected)} operators ({SPEC_FILE})",
+            now=f"{len(registry.registered)} on {where(amp)}: {', '.join(changes)}",
+            accept=f"edit {SPEC_FILE}",
+        )
+
+
+def test_in_place_and_out_overloads_have_no_kernel(amp: Amp) -> None:
+    registered = [name for name in read_registry(amp.device.type).registered if name.startswith("aten::")]
+    writing = [name for name in registered if torch_private.mutates_arguments(torch_private.find_overload(name))]
+    if writing:
+        raise AmpFailure(
+            f"overloads that write into their arguments have an autocast kernel: {', '.join(map(short, writing))}",
+            now=where(amp),
+            likely="results are cast into tensors of another dtype than the user made",
+        )

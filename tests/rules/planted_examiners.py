@@ -1,0 +1,28 @@
+"""Stand-ins for the function that examines an operator, which do to a child process what a bad kernel does."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import signal
+import time
+from typing import Any
+
+
+def examine(check: str, overload: str, device: Any, dtype: Any) -> dict[str, Any]:
+    """Do what the overload's name says, else answer."""
+    if overload == "exits":
+        os._exit(3)
+    if overload == "is killed":
+        os.kill(os.getpid(), signal.SIGSEGV)
+    if overload == "poisons":
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+    if overload == "raises":
+        raise ValueError("no such thing")
+    if overload == "hangs":
+        time.sleep(60)
+    if overload == "prints":
+        print("not an answer")
+    if overload == "spoils the exit":
+        atexit.register(os._exit, 9)
+    return {"check": check, "overload": overload, "device": device.name, "dtype": str(dtype), "pid": os.getpid()}

@@ -1,0 +1,106 @@
+"""A sweep loses one operator to a child that dies, names it, and goes on."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+
+import pytest
+import torch
+from pytest_amp.devices import find_device
+from pytest_amp.rules.sweep import ChildSweep, ExaminationFailed, InProcessSweep, open_sweep
+
+EXAMINER = "tests.rules.planted_examiners:examine"
+
+
+@pytest.fixture
+def sweep() -> Iterator[ChildSweep]:
+    made = ChildSweep("cpu", path=sys.path, examiner=EXAMINER, timeout=20)
+    yield made
+    made.close()
+
+
+def test_one_child_answers_every_request(sweep: ChildSweep) -> None:
+    first = sweep.examine("rule", "aten::mm", torch.bfloat16)
+    second = sweep.examine("hand_cast", "prints", torch.float16)
+    assert first == {**first, "check": "rule", "overload": "aten::mm", "device": "cpu", "dtype": "torch.bfloat16"}
+    assert (second["check"], second["dtype"]) == ("hand_cast", "torch.float16")
+    assert first["pid"] == second["pid"]
+    assert sweep.starts == 1
+
+
+@pytest.mark.parametrize(
+    ("overload", "message"),
+    [
+        ("exits", "the process that examined exits ended with status 3"),
+        ("is killed", "the process that examined is killed died of SIGSEGV"),
+        ("poisons", "the device no longer answered after poisons: RuntimeError: CUDA error: an illegal memory access"),
+    ],
+)
+def test_a_child_that_dies_costs_one_operator(sweep: ChildSweep, overload: str, message: str) -> None:
+    before = sweep.examine("rule", "aten::mm", torch.bfloat16)
+    with pytest.raises(ExaminationFailed, match=message):
+        sweep.examine("rule", overload, torch.bfloat16)
+    after = sweep.examine("rule", "aten::add", torch.bfloat16)
+    assert after["overload"] == "aten::add"
+    assert after["pid"] != before["pid"]
+    assert sweep.starts == 2
+
+
+def test_an_operator_that_raises_costs_no_child(sweep: ChildSweep) -> None:
+    with pytest.raises(ExaminationFailed, match="^raises: ValueError: no such thing$"):
+        sweep.examine("rule", "raises", torch.bfloat16)
+    sweep.examine("rule", "aten::mm", torch.bfloat16)
+    assert sweep.starts == 1
+
+
+def test_a_child_that_hangs_is_killed() -> None:
+    sweep = ChildSweep("cpu", path=sys.path, examiner=EXAMINER, timeout=20)
+    sweep.examine("rule", "aten::mm", torch.bfloat16)
+    sweep._timeout = 0.5
+    with pytest.raises(ExaminationFailed, match="examined hangs did not answer within 0.5 s"):
+        sweep.examine("rule", "hangs", torch.bfloat16)
+    sweep._timeout = 20
+    assert sweep.examine("rule", "aten::mm", torch.bfloat16)["overload"] == "aten::mm"
+    sweep.close()
+
+
+def test_a_child_that_ends_badly_after_its_work_is_reported() -> None:
+    sweep = ChildSweep("cpu", path=sys.path, examiner=EXAMINER, timeout=20)
+    sweep.examine("rule", "spoils the exit", torch.bfloat16)
+    with pytest.raises(ExaminationFailed, match="after all its work .* ended with status 9"):
+        sweep.close()
+
+
+def test_a_child_that_cannot_start_is_not_tried_again() -> None:
+    sweep = ChildSweep("cpu", path=sys.path, modules=["no_such_module"], timeout=20)
+    for _ in range(2):
+        with pytest.raises(ExaminationFailed, match="before it was ready|No module named 'no_such_module'"):
+            sweep.examine("rule", "aten::mm", torch.bfloat16)
+    assert sweep.starts == 1
+
+
+def test_a_child_imports_the_modules_it_is_told(tmp_path: pytest.TempPathFactory) -> None:
+    (tmp_path / "breaks_mm.py").write_text(  # type: ignore[operator]
+        "import torch\n"
+        "library = torch.library.Library('aten', 'IMPL')\n"
+        "library.impl('mm', lambda a, b: torch.zeros(3, 5), 'AutocastCPU')\n"
+    )
+    sweep = ChildSweep("cpu", path=[str(tmp_path), *sys.path], modules=["breaks_mm"], timeout=60)
+    assert sweep.examine("rule", "aten::mm", torch.bfloat16)["rule"] == "unrecognised"
+    assert sweep.examine("rule", "aten::bmm", torch.bfloat16)["rule"] == "lower_precision_fp"
+    sweep.close()
+
+
+def test_the_cpu_and_fake_devices_are_swept_in_this_process() -> None:
+    for name in ("cpu", "fake:cuda"):
+        sweep = open_sweep(find_device(name))
+        assert isinstance(sweep, InProcessSweep)
+        assert sweep.examine("rule", "aten::mm", torch.float16)["rule"] == "lower_precision_fp"
+        with pytest.raises(ExaminationFailed, match="no operator aten::no_such_thing"):
+            sweep.examine("rule", "aten::no_such_thing", torch.float16)
+        sweep.close()
+
+
+def test_an_accelerator_is_swept_in_a_child() -> None:
+    assert isinstance(open_sweep(find_device("xpu")), ChildSweep)
