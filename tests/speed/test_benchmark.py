@@ -8,22 +8,16 @@ from typing import Any
 
 import pytest
 
+from tests.project import Project
+
 TEST = """
     import pytest
     from tests.speed.simulated import check_simulated
 """
 
 
-@pytest.fixture
-def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
-    """A project whose tests measure simulated time, in a process that is no xdist worker."""
-    monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
-    pytester.makeini("[pytest]\naddopts = -p no:cacheprovider\n")
-    return pytester
-
-
-def make(project: pytest.Pytester, text: str) -> None:
-    project.makepyfile(TEST + text)
+def make(project: Project, text: str) -> None:
+    project.write(test_it=TEST + text)
 
 
 def benchmarks(path: Path) -> list[dict[str, Any]]:
@@ -37,9 +31,9 @@ SUMS = """
 """
 
 
-def test_the_table_and_the_file_have_the_measured_times(project: pytest.Pytester) -> None:
+def test_the_table_and_the_file_have_the_measured_times(project: Project) -> None:
     make(project, SUMS)
-    result = project.runpytest("--benchmark-json=times.json", "--benchmark-save-data")
+    result = project.here("--benchmark-json=times.json", "--benchmark-save-data")
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(["*benchmark: 1 tests*", "test_sums *2.0000*"])
     (entry,) = benchmarks(project.path / "times.json")
@@ -53,17 +47,17 @@ def test_the_table_and_the_file_have_the_measured_times(project: pytest.Pytester
     assert entry["options"]["timer"].endswith("replayed")
 
 
-def test_a_mark_of_the_tests_own_is_kept(project: pytest.Pytester) -> None:
+def test_a_mark_of_the_tests_own_is_kept(project: Project) -> None:
     make(project, "\n    @pytest.mark.benchmark(group='mine', disable_gc=True)" + SUMS)
-    project.runpytest("--benchmark-json=times.json").assert_outcomes(passed=1)
+    project.here("--benchmark-json=times.json").assert_outcomes(passed=1)
     (entry,) = benchmarks(project.path / "times.json")
     assert (entry["group"], entry["options"]["disable_gc"]) == ("mine", True)
     assert entry["stats"]["max"] == 2.1
 
 
-def test_a_fixture_made_before_needs_the_clock_before(project: pytest.Pytester) -> None:
+def test_a_fixture_made_before_needs_the_clock_before(project: Project) -> None:
     make(project, SUMS.replace("(request)", "(benchmark, request)"))
-    result = project.runpytest()
+    result = project.here()
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["*ReplayError: the fixture `benchmark` was made before `amp`*"])
 
@@ -78,17 +72,17 @@ INSTALL = """
 """
 
 
-def test_installed_at_collection_the_order_of_fixtures_does_not_matter(project: pytest.Pytester) -> None:
-    project.makeconftest(INSTALL)
+def test_installed_at_collection_the_order_of_fixtures_does_not_matter(project: Project) -> None:
+    project.write(conftest=INSTALL)
     make(project, "\n    @pytest.mark.usefixtures('benchmark')" + SUMS)
-    project.runpytest("--benchmark-json=times.json", "--benchmark-only").assert_outcomes(passed=1)
+    project.here("--benchmark-json=times.json", "--benchmark-only").assert_outcomes(passed=1)
     (entry,) = benchmarks(project.path / "times.json")
     assert entry["stats"]["max"] == 2.1
 
 
-def test_a_test_may_still_time_something_itself(project: pytest.Pytester) -> None:
+def test_a_test_may_still_time_something_itself(project: Project) -> None:
     """The installed clock is the usual one until times are replayed; one test has one series of times."""
-    project.makeconftest(INSTALL)
+    project.write(conftest=INSTALL)
     make(
         project,
         """
@@ -100,13 +94,13 @@ def test_a_test_may_still_time_something_itself(project: pytest.Pytester) -> Non
         assert benchmark.stats.stats.min >= 1e-4
         """,
     )
-    project.runpytest("--benchmark-json=times.json").assert_outcomes(passed=1)
+    project.here("--benchmark-json=times.json").assert_outcomes(passed=1)
     (entry,) = benchmarks(project.path / "times.json")
     assert entry["stats"]["rounds"] == 3
     assert entry["extra_info"]["amp"]["sums over fp32"]["verdict"] == "pass"
 
 
-def test_two_checks_in_one_test(project: pytest.Pytester) -> None:
+def test_two_checks_in_one_test(project: Project) -> None:
     make(
         project,
         """
@@ -115,7 +109,7 @@ def test_two_checks_in_one_test(project: pytest.Pytester) -> None:
         check_simulated(request, candidate=1.0)
         """,
     )
-    project.runpytest("--benchmark-json=times.json").assert_outcomes(passed=1)
+    project.here("--benchmark-json=times.json").assert_outcomes(passed=1)
     (entry,) = benchmarks(project.path / "times.json")
     assert entry["stats"]["max"] == 2.0
 
@@ -127,25 +121,25 @@ SLOW = """
 
 
 @pytest.mark.parametrize("switch", ["--benchmark-enable", "--benchmark-disable", "-pno:benchmark", "-n2"])
-def test_the_verdict_counts_whatever_pytest_benchmark_does(project: pytest.Pytester, switch: str) -> None:
+def test_the_verdict_counts_whatever_pytest_benchmark_does(project: Project, switch: str) -> None:
     make(project, SUMS + SLOW.replace("test_sums", "test_slow_sums"))
-    result = project.runpytest(switch, "-W", "error", "-W", "ignore:Benchmarks are automatically disabled")
+    result = project.here(switch, "-W", "error", "-W", "ignore:Benchmarks are automatically disabled")
     result.assert_outcomes(passed=1, failed=1)
     result.stdout.fnmatch_lines(["*AmpFailure: sums under bf16 autocast is 0.75 times as fast as in IEEE fp32"])
 
 
-def test_what_failed_is_in_the_file(project: pytest.Pytester) -> None:
+def test_what_failed_is_in_the_file(project: Project) -> None:
     make(project, SLOW)
-    project.runpytest("--benchmark-json=times.json").assert_outcomes(failed=1)
+    project.here("--benchmark-json=times.json").assert_outcomes(failed=1)
     (entry,) = benchmarks(project.path / "times.json")
     assert entry["extra_info"]["amp"]["sums over fp32"]["verdict"] == "fail"
 
 
-def test_benchmark_skip_skips_before_anything_is_measured(project: pytest.Pytester) -> None:
+def test_benchmark_skip_skips_before_anything_is_measured(project: Project) -> None:
     make(project, SLOW)
-    project.runpytest("--benchmark-skip").assert_outcomes(skipped=1)
+    project.here("--benchmark-skip").assert_outcomes(skipped=1)
 
 
-def test_cprofile_calls_once_more(project: pytest.Pytester) -> None:
+def test_cprofile_calls_once_more(project: Project) -> None:
     make(project, SUMS)
-    project.runpytest("--benchmark-cprofile=tottime").assert_outcomes(passed=1)
+    project.here("--benchmark-cprofile=tottime").assert_outcomes(passed=1)
