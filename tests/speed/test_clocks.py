@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -11,7 +12,16 @@ import torch
 from pytest_amp.devices import DeviceKind, find_device
 from pytest_amp.devices.cpu import CpuDevice
 from pytest_amp.speed import clocks
-from pytest_amp.speed.clocks import ClockError, Event, EventClock, HostClock, check_clock, checked_clock, clock_of
+from pytest_amp.speed.clocks import (
+    ClockError,
+    Event,
+    EventClock,
+    HostClock,
+    WaitingClock,
+    check_clock,
+    checked_clock,
+    clock_of,
+)
 
 
 class Queue:
@@ -57,43 +67,34 @@ def test_the_host_clock_times_what_a_call_takes() -> None:
     assert all(2e-3 <= s < 1.0 for s in seconds)
 
 
+def test_a_waiting_clock_waits_before_and_after_each_timing() -> None:
+    queue = Queue()
+    seconds = WaitingClock(queue.synchronize).time(queue.work(3.0), repeats=2, timings=2)
+    assert queue.log == ["synchronize"] + ["work", "work", "synchronize"] * 2
+    assert all(0 < s < 1.0 for s in seconds)
+
+
 def test_a_clock_that_sees_the_work_passes() -> None:
     queue = Queue()
-    check_clock(EventClock("events", queue.mark, queue.synchronize), queue.work(0.1), queue.work(6.4))
+    check_clock(EventClock("events", queue.mark, queue.synchronize), lambda side: queue.work(side**3 / 1e6))
+
+
+def test_a_small_device_is_not_kept_busy_for_long() -> None:
+    """The check ends with the first size that takes clearly longer."""
+    queue = Queue()
+    check_clock(EventClock("events", queue.mark, queue.synchronize), lambda side: queue.work(side**3 / 1e6))
+    assert queue.log.count("work") == 2 * 7
 
 
 def test_a_clock_that_times_launches_is_found() -> None:
     """The host's clock around calls that only enqueue: as long for much work as for little."""
     queue = Queue()
     with pytest.raises(ClockError, match=r"perf_counter.* times launches"):
-        check_clock(HostClock(), queue.work(0.1), queue.work(6.4))
+        check_clock(HostClock(), lambda side: queue.work(side**3 / 1e6))
 
 
 def test_the_clock_of_a_cpu_is_the_hosts() -> None:
     assert isinstance(checked_clock(find_device("cpu")), HostClock)
-
-
-class OwnDevice(CpuDevice):
-    """Calls itself an accelerator, and computes on the CPU."""
-
-    kind = DeviceKind.ACCELERATOR
-
-
-@pytest.mark.parametrize("sees_work", [True, False])
-def test_the_clock_of_an_accelerator_is_checked(sees_work: bool, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: FBT001
-    """With marks of the host's time as events, and with marks that do not move."""
-    monkeypatch.setattr(clocks, "SIDES", (64, 512))
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    monkeypatch.setattr(clocks, "_accelerator_mark", lambda _: Mark(1000 * time.perf_counter() if sees_work else 0.0))
-    try:
-        if sees_work:
-            assert checked_clock(OwnDevice()).name == "cpu events"
-        else:
-            with pytest.raises(ClockError, match="times launches"):
-                checked_clock(OwnDevice())
-    finally:
-        torch.set_num_threads(threads)
 
 
 def test_a_fake_device_has_no_clock() -> None:
@@ -101,6 +102,33 @@ def test_a_fake_device_has_no_clock() -> None:
         clock_of(find_device("fake:cuda"))
 
 
-def test_a_device_that_is_not_there_has_no_clock() -> None:
-    with pytest.raises(ClockError, match="no events that time"):
-        clock_of(find_device("privateuse1"))
+class OwnDevice(CpuDevice):
+    """Calls itself an accelerator, and computes on the CPU, for which torch has no events."""
+
+    kind = DeviceKind.ACCELERATOR
+
+
+@pytest.fixture
+def _one_thread() -> Iterator[None]:
+    """With more, a small product waits for threads rather than for its sums."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.usefixtures("_one_thread")
+def test_an_accelerator_without_events_is_waited_for() -> None:
+    assert isinstance(checked_clock(OwnDevice()), WaitingClock)
+
+
+@pytest.mark.usefixtures("_one_thread")
+def test_an_accelerators_events_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """First with marks of the host's time as events, then with marks that hardly move."""
+    monkeypatch.setattr(clocks, "_accelerator_mark", lambda _: Mark(1000 * time.perf_counter()))
+    assert checked_clock(OwnDevice()).name == "cpu events"
+    ticks = itertools.count()
+    monkeypatch.setattr(clocks, "_accelerator_mark", lambda _: Mark(next(ticks)))
+    monkeypatch.setattr(clocks, "SIDES", (64, 128, 256))
+    with pytest.raises(ClockError, match="times launches"):
+        checked_clock(OwnDevice())
