@@ -180,6 +180,19 @@ def two_clocks(rng: np.random.Generator, blocks: int) -> Blocks:
     return quiet(rng, blocks) + math.log(1.24) * (np.cumsum(rng.random(blocks) < 1 / 40) % 2)
 
 
+def own_offset(rng: np.random.Generator, blocks: int) -> Blocks:
+    """A process in which the candidate is a percent or two off, either way, all along."""
+    return quiet(rng, blocks) + rng.normal(0, 0.015) * np.tile([0, 1, 1, 0], blocks // 4)
+
+
+def busy_neighbour(rng: np.random.Generator, blocks: int) -> Blocks:
+    """For a third of the time the machine is up to twice as slow, and restless."""
+    start = rng.integers(0, 2 * blocks // 3)
+    busy = np.zeros(blocks)
+    busy[start : start + blocks // 3] = np.log(rng.uniform(1.3, 2.0))
+    return quiet(rng, blocks) + busy * (1 + rng.normal(0, 0.2, blocks))
+
+
 Noise = Callable[[np.random.Generator, int], Blocks]
 
 
@@ -195,10 +208,13 @@ def trial(noise: Noise, true_ratio: float, rule: Rule, seed: int) -> Outcome:
     return first.outcome if first.outcome is not FAIL else confirmed(first, once()).outcome
 
 
-TRIALS = 1500
+TRIALS = 1000
 
 
-@pytest.mark.parametrize("noise", [quiet, heavy_tails, clock_drift, two_clocks], ids=lambda noise: noise.__name__)
+NOISES = (quiet, heavy_tails, clock_drift, two_clocks, own_offset, busy_neighbour)
+
+
+@pytest.mark.parametrize("noise", NOISES, ids=lambda noise: noise.__name__)
 def test_simulated_rates(noise: Noise) -> None:
     rule = Rule(1.5)
 
