@@ -125,7 +125,7 @@ class Amp:
         def observe(name: str, value: float, kind: str, unit: str | None, allowed: float | None) -> None:
             self.observe(name, value, kind=kind, unit=unit, allowed=allowed)
 
-        check(case, self._conditions(), observe, tolerance=self.marker.tolerance if tolerance is None else tolerance)
+        check(case, self.conditions, observe, tolerance=self.marker.tolerance if tolerance is None else tolerance)
 
     def check_dtypes(self, case: Case, expected: Mapping[str, torch.dtype]) -> None:
         """Hold the dtypes that modules of ``case`` return in mixed precision against ``expected``.
@@ -139,9 +139,11 @@ class Amp:
         def observe(name: str, value: str) -> None:
             self.observe(name, value, kind="dtype")
 
-        check_dtypes(case, self._conditions(), expected, observe)
+        check_dtypes(case, self.conditions, expected, observe)
 
-    def _conditions(self) -> Conditions:
+    @property
+    def conditions(self) -> Conditions:
+        """Device, precision, seed and tolerance scale, as functions of pytest_amp.numerics take them."""
         from pytest_amp.numerics.gradients import Conditions
 
         return Conditions(self.device, self.precision, self.config.seed, self.config.tolerance_scale)

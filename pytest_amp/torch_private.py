@@ -58,11 +58,14 @@ def shared_fake_tensor_mode() -> AbstractContextManager[Any]:
     return fake_tensor_mode()
 
 
-def cpu_computes_fp16_rnn() -> bool:
-    """Whether oneDNN has fp16 kernels on this CPU (AVX512-FP16 or AMX-FP16); False where torch cannot tell."""
+def cpu_has_onednn_kernels(precision: str) -> bool:
+    """Whether oneDNN has kernels for ``bf16`` or ``fp16`` on this CPU; False where torch cannot tell.
+
+    fp16 takes AVX512-FP16 or AMX-FP16, bf16 AVX512.
+    """
     import torch
 
-    ask = getattr(torch.ops.mkldnn, "_is_mkldnn_fp16_supported", None)
+    ask = getattr(torch.ops.mkldnn, f"_is_mkldnn_{precision}_supported", None)
     return bool(ask()) if ask is not None else False
 
 

@@ -2,6 +2,7 @@
 
 from pytest_amp.cases.case import Case, Outputs, Realised, loss_of, map_tensors, named_tensors
 from pytest_amp.cases.decoder import Attention, Decoder, DecoderSize
+from pytest_amp.cases.limits import adds_up_convolutions_in_fp16, lacks_lstm_kernel
 from pytest_amp.cases.zoo import Kinks, SequenceClassifier, classification, cnn, decoder, lstm, mlp, zoo
 
 __all__ = [
@@ -13,9 +14,11 @@ __all__ = [
     "Outputs",
     "Realised",
     "SequenceClassifier",
+    "adds_up_convolutions_in_fp16",
     "classification",
     "cnn",
     "decoder",
+    "lacks_lstm_kernel",
     "loss_of",
     "lstm",
     "map_tensors",

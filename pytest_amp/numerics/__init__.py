@@ -1,1 +1,22 @@
 """How far mixed precision is from what it should compute: error metrics, a reference, tolerances, checks."""
+
+from pytest_amp.numerics.errors import is_hollow, relative_error
+from pytest_amp.numerics.gradients import Conditions
+from pytest_amp.numerics.hand_cast import hand_cast
+from pytest_amp.numerics.prediction import Prediction, predict
+from pytest_amp.numerics.rounding import Roundings, check_reduction, measure
+from pytest_amp.numerics.step import Step, run_step
+
+__all__ = [
+    "Conditions",
+    "Prediction",
+    "Roundings",
+    "Step",
+    "check_reduction",
+    "hand_cast",
+    "is_hollow",
+    "measure",
+    "predict",
+    "relative_error",
+    "run_step",
+]

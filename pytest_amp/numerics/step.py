@@ -54,7 +54,7 @@ def run_step(case: Case, realised: Realised, region: Region, *, seed: int, loss_
             outputs = case.loss(model, batch)
         loss = loss_of(outputs)
         # As GradScaler does: the scaled loss of a low-precision loss is float32.
-        (loss.to(torch.promote_types(loss.dtype, torch.float32)) * loss_scale).backward()  # type: ignore[no-untyped-call]
+        torch.autograd.backward(loss.to(torch.promote_types(loss.dtype, torch.float32)) * loss_scale)
     return Step(
         outputs={name: value.detach() for name, value in _by_name(outputs).items()},
         gradients={name: _dense(value.grad) for name, value in model.named_parameters() if value.requires_grad},

@@ -1,0 +1,40 @@
+"""What a machine cannot do well, so that only there a check is expected to fail."""
+
+from __future__ import annotations
+
+import torch
+
+from pytest_amp import torch_private
+
+
+def lacks_lstm_kernel(device_type: str, precision: str) -> str | None:
+    """Why an LSTM under autocast raises RuntimeError on this machine, or None where it runs.
+
+    On a CPU without oneDNN's kernels for the dtype: in fp16 always, in bf16 if a small LSTM raises.
+    """
+    if device_type != "cpu":
+        return None
+    if precision == "fp16" and not torch_private.cpu_has_onednn_kernels("fp16"):
+        return "oneDNN has no fp16 LSTM without AVX512-FP16 or AMX-FP16 (related: pytorch/pytorch#100621)"
+    if precision == "bf16" and not torch_private.cpu_has_onednn_kernels("bf16") and not _runs_lstm(torch.bfloat16):
+        return "oneDNN has no bf16 LSTM on this CPU (related: pytorch/pytorch#100621)"
+    return None
+
+
+def adds_up_convolutions_in_fp16(device_type: str, precision: str) -> str | None:
+    """Why weight gradients of convolutions lose accuracy with the size of the batch on this machine, or None."""
+    if device_type == "cpu" and precision == "fp16" and not torch_private.cpu_has_onednn_kernels("fp16"):
+        return (
+            "where oneDNN has no fp16 convolution (AVX512-FP16), aten's own (ConvolutionMM2d.cpp) adds the samples of a "
+            "batch up in fp16"
+        )
+    return None
+
+
+def _runs_lstm(dtype: torch.dtype) -> bool:
+    try:
+        with torch.no_grad(), torch.autocast("cpu", dtype):
+            torch.nn.LSTM(2, 2)(torch.zeros(1, 1, 2))
+    except RuntimeError:
+        return False
+    return True

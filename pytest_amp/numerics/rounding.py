@@ -1,0 +1,132 @@
+"""An operator's error in units of one rounding: whether it accumulates in float32, and rounds once."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any
+
+import torch
+
+from pytest_amp.failure import AmpFailure
+from pytest_amp.float32 import float32_precision
+from pytest_amp.numerics.errors import relative_error
+from pytest_amp.numerics.gradients import Conditions
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:  # the standard library has it since 3.11
+    import tomli as tomllib
+
+#: Records a fact: name, value, kind, unit, allowed.
+Observe = Callable[[str, float, str, str, float], object]
+
+#: Sums in float32 in another order move a few results across the middle between two low values: measured,
+#: 0.5 % of the elements and 0.001 of one rounding.
+MARGIN = 1.1
+
+
+@dataclass(frozen=True)
+class Roundings:
+    """Errors in units of one rounding of the exact value: of the result, and of each argument's gradient."""
+
+    forward: float
+    gradients: tuple[float, ...]
+
+    @property
+    def backward(self) -> float:
+        """The largest of the gradients'."""
+        return max(self.gradients, default=0.0)
+
+
+def measure(function: Callable[..., torch.Tensor], arguments: Sequence[torch.Tensor], where: Conditions) -> Roundings:
+    """The error of ``function`` in mixed precision on float32 ``arguments``, against float64.
+
+    The exact values are those of the arguments rounded to the low dtype, as autocast casts them, so that
+    what is left is made within. The incoming gradient is random, and a value of the low dtype.
+    """
+    dtype, device = where.precision.dtype, where.device.torch_device
+    rounded = [_leaf(argument.to(dtype).to(torch.float64)) for argument in arguments]
+    exact = function(*rounded)
+    gradient = torch.randn(exact.shape).to(dtype)
+    torch.autograd.backward(exact, gradient.to(torch.float64))
+    made = [_leaf(argument.to(device)) for argument in arguments]
+    with float32_precision("ieee"):
+        with where.region():
+            result = function(*made)
+        torch.autograd.backward(result, gradient.to(device=device, dtype=result.dtype))
+    return Roundings(
+        _in_roundings(result, exact, dtype),
+        tuple(_in_roundings(_gradient(a), _gradient(b), dtype) for a, b in zip(made, rounded, strict=True)),
+    )
+
+
+def _leaf(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().requires_grad_()
+
+
+def _gradient(tensor: torch.Tensor) -> torch.Tensor:
+    assert tensor.grad is not None
+    return tensor.grad
+
+
+def _in_roundings(value: torch.Tensor, exact: torch.Tensor, dtype: torch.dtype) -> float:
+    """E(value, exact) over E of the exact value rounded once; a value of the low dtype that is met exactly has 0."""
+    error = relative_error(value, exact)
+    once = relative_error(exact.detach().to(dtype), exact)
+    return 0.0 if error == 0 else error / max(once, float(torch.finfo(torch.float32).eps))
+
+
+@dataclass(frozen=True)
+class Known:
+    """What an operator is known to make, and who says so."""
+
+    forward: float = 1.0
+    gradients: float = 1.0
+    source: str = "one rounding, after accumulating in float32"
+
+
+@functools.cache
+def _table() -> list[dict[str, Any]]:
+    text = resources.files("pytest_amp.numerics").joinpath("roundings.toml").read_text(encoding="utf-8")
+    rows = tomllib.loads(text)["operators"]
+    assert isinstance(rows, list)
+    return rows
+
+
+def known(operator: str, where: Conditions) -> Known:
+    """The row of ``roundings.toml`` for ``operator`` on a device and dtype, else one rounding."""
+    for row in _table():
+        here = (
+            row["device_type"] == where.device.type and row.get("dtype", where.precision.name) == where.precision.name
+        )
+        if here and operator in row["names"]:
+            return Known(row.get("forward", 1.0), row.get("gradients", 1.0), row["source"])
+    return Known()
+
+
+def check_reduction(operator: str, short: Roundings, long: Roundings, where: Conditions, observe: Observe) -> None:
+    """Hold the errors of ``operator`` at a short and at a long reduction against what it is known to make.
+
+    Raises AmpFailure where either is larger: sums in float32 round once, however long they are, while
+    the error of sums that are rounded on their way grows at least with the square root of their length.
+    """
+    data = known(operator, where)
+    for direction, few, many, limit in (
+        ("forward", short.forward, long.forward, data.forward),
+        ("backward", short.backward, long.backward, data.gradients),
+    ):
+        most = limit * MARGIN * where.tolerance_scale
+        observe(f"{operator}/{direction}", many, "ratio", "roundings", most)
+        if max(few, many) > most:
+            raise AmpFailure(
+                f"{operator}, {direction}, makes {many:.3g} times one rounding under {where}; "
+                f"{few:.3g} where its sums are shorter",
+                label_before="known",
+                before=f"at most {most:.3g}: {' '.join(data.source.split())[:100]}",
+                now=where.now(f"{many:.3g}"),
+                likely="sums are rounded to the low dtype on their way, in place of once at their end",
+            )

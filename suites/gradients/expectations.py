@@ -1,0 +1,36 @@
+"""The dtypes that modules of the zoo return, by the rules of the device type."""
+
+from __future__ import annotations
+
+import torch
+
+from pytest_amp.cases import Case
+from pytest_amp.rules.spec import RuleName, expected
+
+
+def module_dtypes(case: Case, device_type: str, low: torch.dtype) -> dict[str, torch.dtype]:
+    """What each module of ``case`` returns under autocast: the autocast dtype, float32, or a rule's own dtype."""
+    rules = expected(device_type, torch.__version__)
+    wide = torch.float32
+
+    def after(operator: str, otherwise: torch.dtype) -> torch.dtype:
+        """The dtype of an operator's result; ``otherwise`` is what it returns without a rule."""
+        rule = rules.get(operator)
+        if rule is None:
+            return otherwise
+        if rule.name is RuleName.LOWER_PRECISION_FP:
+            return low if rule.dtype is None else getattr(torch, rule.dtype)
+        return wide
+
+    if case.name == "mlp":
+        norm = after("aten::layer_norm", low)
+        return {"0": low, "1": low, "2": low, "3": norm, "4": norm, "5": low, "": low}
+    if case.name == "cnn":
+        norm = after("aten::batch_norm", low)
+        return {"0": low, "1": norm, "3": norm, "4": low, "5": norm, "8": norm, "9": low, "": low}
+    if case.name == "lstm":
+        layer = "aten::mkldnn_rnn_layer" if device_type == "cpu" else "aten::_cudnn_rnn"
+        return {"head": low, "": low, **({"lstm": after(layer, low)} if layer in rules else {})}
+    block = {"norm1": wide, "attention.qkv": low, "attention.out": low, "norm2": wide, "up": low, "down": low, "": wide}
+    blocks = {f"blocks.{i}.{name}".rstrip("."): dtype for i in range(2) for name, dtype in block.items()}
+    return {"embedding": wide, **blocks, "norm": wide, "head": low, "": low}

@@ -1,0 +1,96 @@
+"""Long sums: products and convolutions accumulate in float32 and round once, forward and going back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from pytest_amp.amp import Amp
+from pytest_amp.cases import adds_up_convolutions_in_fp16
+from pytest_amp.failure import AmpFailure
+from pytest_amp.numerics import check_reduction, measure
+from pytest_amp.targets import Target
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """An operator and, for a given length of its sums, the shapes of its arguments."""
+
+    function: Callable[..., Tensor]
+    shapes: Callable[[int], tuple[tuple[int, ...], ...]]
+
+
+def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return functional.scaled_dot_product_attention(q, k, v)
+
+
+def bilinear_einsum(a: Tensor, b: Tensor) -> Tensor:
+    product: Tensor = torch.einsum("bik,bkj->bij", a, b)
+    return product
+
+
+#: Where the sum runs over what the forward pass adds up: input features, or channels times the kernel's size.
+FORWARD = {
+    "linear": Reduction(functional.linear, lambda k: ((32, k), (24, k), (24,))),
+    "matmul": Reduction(torch.matmul, lambda k: ((2, 3, 8, k), (k, 24))),
+    "mm": Reduction(torch.mm, lambda k: ((32, k), (k, 24))),
+    "bmm": Reduction(torch.bmm, lambda k: ((3, 16, k), (3, k, 24))),
+    "addmm": Reduction(torch.addmm, lambda k: ((24,), (32, k), (k, 24))),
+    "baddbmm": Reduction(torch.baddbmm, lambda k: ((3, 16, 24), (3, 16, k), (3, k, 24))),
+    "einsum": Reduction(bilinear_einsum, lambda k: ((4, 16, k), (4, k, 16))),
+    "conv1d": Reduction(functional.conv1d, lambda k: ((4, k // 4, 16), (16, k // 4, 4), (16,))),
+    "conv2d": Reduction(functional.conv2d, lambda k: ((4, k // 16, 8, 8), (16, k // 16, 4, 4), (16,))),
+    "conv3d": Reduction(functional.conv3d, lambda k: ((2, k // 64, 6, 6, 6), (16, k // 64, 4, 4, 4), (16,))),
+    "conv_transpose2d": Reduction(functional.conv_transpose2d, lambda k: ((4, k, 4, 4), (k, 8, 2, 2), (8,))),
+    "scaled_dot_product_attention": Reduction(attention, lambda k: ((2, 2, 16, 32), (2, 2, k, 32), (2, 2, k, 32))),
+}
+
+#: Where it runs over what the backward pass adds up: rows of the batch, pixels, output features.
+BACKWARD = {
+    "linear": Reduction(functional.linear, lambda k: ((k, 16), (24, 16), (24,))),
+    "matmul": Reduction(torch.matmul, lambda k: ((k // 16, 16, 24), (24, 16))),
+    "mm": Reduction(torch.mm, lambda k: ((k, 16), (16, 24))),
+    "bmm": Reduction(torch.bmm, lambda k: ((3, k, 16), (3, 16, 24))),
+    "addmm": Reduction(torch.addmm, lambda k: ((24,), (k, 16), (16, 24))),
+    "conv1d": Reduction(functional.conv1d, lambda k: ((k // 16, 8, 18), (16, 8, 3), (16,))),
+    "conv2d": Reduction(functional.conv2d, lambda k: ((k // 64, 8, 10, 10), (16, 8, 3, 3), (16,))),
+    "conv3d": Reduction(functional.conv3d, lambda k: ((k // 64, 8, 6, 6, 6), (16, 8, 3, 3, 3), (16,))),
+}
+
+
+def check(amp: Amp, name: str, reduction: Reduction, *, direction: str) -> None:
+    short, long = (measure(reduction.function, normal(reduction.shapes(k)), amp.conditions) for k in (512, 4096))
+
+    def observe(key: str, value: float, kind: str, unit: str, allowed: float) -> None:
+        amp.observe(f"{key}/over_{direction}", value, kind=kind, unit=unit, allowed=allowed)
+
+    check_reduction(name, short, long, amp.conditions, observe)
+
+
+def normal(shapes: tuple[tuple[int, ...], ...]) -> list[Tensor]:
+    """Normal numbers of which those that are summed up are small enough for fp16."""
+    return [torch.randn(shape) / 8 for shape in shapes]
+
+
+@pytest.mark.parametrize("name", FORWARD)
+def test_sums_over_features(amp: Amp, name: str) -> None:
+    check(amp, name, FORWARD[name], direction="features")
+
+
+def over_the_batch(target: Target) -> Iterator[object]:
+    """BACKWARD; convolutions are expected to fail where this machine adds them up in fp16."""
+    reason = adds_up_convolutions_in_fp16(target.device.type, target.precision.name)
+    known = pytest.mark.xfail(reason=reason or "", raises=AmpFailure, strict=True)
+    for name in BACKWARD:
+        yield pytest.param(name, id=name, marks=[known] if reason and name.startswith("conv") else [])
+
+
+@pytest.mark.amp_parametrize("name", over_the_batch)
+def test_sums_over_the_batch(amp: Amp, name: str) -> None:
+    """The gradients of weight and bias add up the whole batch."""
+    check(amp, name, BACKWARD[name], direction="batch")
