@@ -5,7 +5,7 @@ from pytest_amp.speed.hardware import kinds_of_float32
 from pytest_amp.speed.measure import Measured, measure
 from pytest_amp.speed.paired import Arms, Plan
 from pytest_amp.speed.verdict import Interval, Outcome, Rule, Verdict
-from pytest_amp.speed.workloads import Step, Workload, arms_of, step_of, training_step
+from pytest_amp.speed.workloads import Step, Workload, arms_of, name_of, step_maker, step_of, training_step
 
 __all__ = [
     "NO_HARM",
@@ -25,6 +25,8 @@ __all__ = [
     "check_speedup",
     "kinds_of_float32",
     "measure",
+    "name_of",
+    "step_maker",
     "step_of",
     "training_step",
 ]

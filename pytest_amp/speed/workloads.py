@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 import torch
 
+from pytest_amp.cases import Case, loss_of
 from pytest_amp.devices import Device
 from pytest_amp.speed.paired import Arms
 
@@ -15,6 +16,23 @@ Autocast = Callable[[], AbstractContextManager[object]]
 Step = Callable[[Autocast], object]
 #: Makes data on the device, and returns the call to be timed, all of it within autocast.
 Workload = Callable[[], Callable[[], object]]
+
+
+def step_maker(work: Case | Workload, device: Device, *, seed: int) -> Callable[[], Step]:
+    """Makes a step of ``work`` on ``device``, on new tensors at each call: of a case its training step."""
+    if not isinstance(work, Case):
+        return lambda: step_of(work)
+
+    def make() -> Step:
+        case = work.realise(seed=seed).on(device.torch_device)
+        return training_step(case.model, case.batch, lambda model, batch: loss_of(work.loss(model, batch)))
+
+    return make
+
+
+def name_of(work: Case | Workload) -> str:
+    """What messages and observations call ``work``: the case's name, or the function's."""
+    return work.name if isinstance(work, Case) else getattr(work, "__name__", type(work).__name__)
 
 
 def step_of(work: Workload) -> Step:

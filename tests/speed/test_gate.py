@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import pytest
 import torch
 
+from pytest_amp.cases import mlp
 from pytest_amp.devices import find_device
 from pytest_amp.devices.cpu import CpuDevice
 from pytest_amp.failure import AmpFailure
@@ -18,6 +22,8 @@ from pytest_amp.speed import (
     arms_of,
     check_speedup,
     gate,
+    name_of,
+    step_maker,
     step_of,
     training_step,
 )
@@ -230,3 +236,22 @@ def test_a_training_step_makes_its_gradients_anew() -> None:
     assert again is not once
     assert torch.equal(again, once)
     assert seen == [False, True]
+
+
+def test_a_case_is_timed_as_a_training_step() -> None:
+    case = mlp(inputs=4, width=8, classes=3, batch=2)
+    make = step_maker(case, find_device("cpu"), seed=3)
+    arms = arms_of(make(), find_device("cpu"), torch.bfloat16)
+    reference, candidate, again = arms.reference(), arms.candidate(), arms_of(make(), find_device("cpu"), BF16.dtype)
+    assert isinstance(reference, torch.Tensor)
+    assert isinstance(candidate, torch.Tensor)
+    assert reference.numel() == 1
+    assert not torch.equal(reference, candidate), "computed in another precision"
+    assert torch.equal(reference, torch.as_tensor(again.reference())), "made anew from the same seed"
+
+
+def test_names_of_work() -> None:
+    def product() -> Callable[[], object]:
+        return object
+
+    assert [name_of(mlp()), name_of(product), name_of(partial(product))] == ["mlp", "product", "partial"]
