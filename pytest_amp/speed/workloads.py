@@ -67,4 +67,4 @@ def arms_of(step: Step, device: Device, dtype: torch.dtype) -> Arms:
     The candidate enters autocast at each call, as a user's step does: casts of weights are within the
     time.
     """
-    return Arms(lambda: step(nullcontext), lambda: step(lambda: torch.autocast(device.type, dtype=dtype)))
+    return Arms(lambda: step(nullcontext), lambda: step(lambda: device.autocast(dtype)))
