@@ -1,0 +1,182 @@
+"""Every optimizer, in each implementation: a clean step is the unscaled one, a skipped step is none."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from pytest_amp.amp import Amp
+from pytest_amp.failure import AmpFailure
+from pytest_amp.targets import Target
+
+from .optimizers import make_optimizer, optimizers
+from .training import INF, NAN, ScalerFactory
+
+EACH = pytest.mark.amp_parametrize("optimizer", optimizers)
+EXPLICIT = pytest.mark.parametrize("explicit", [False, True], ids=["step", "unscale_ then step"])
+
+_FUSED_SGD = pytest.mark.xfail(
+    strict=True,
+    reason="LibreYOLO/libreyolo#771: the first step of fused SGD makes its momentum buffer with empty_like "
+    "(torch/optim/sgd.py, _fused_sgd); if that step is skipped nobody writes it, and the next takes it for momentum",
+)
+
+_SCALE = 2.0**10
+
+
+def _parameters(amp: Amp) -> list[nn.Parameter]:
+    torch.manual_seed(amp.config.seed)
+    return [nn.Parameter(torch.randn(3, 5).to(amp.device.torch_device)) for _ in range(3)]
+
+
+def _set_gradients(parameters: list[nn.Parameter], step: int, scale: float, bad: float | None = None) -> None:
+    """The same seeded gradients for each run, times ``scale``; a scaled backward by hand, for any dtype."""
+    generator = torch.Generator().manual_seed(step)
+    for parameter in parameters:
+        parameter.grad = torch.randn(parameter.shape, generator=generator).to(parameter.device) * scale
+    if bad is not None:
+        gradient = parameters[1].grad
+        assert gradient is not None
+        gradient[2, 3] = bad
+
+
+def _initialized(amp: Amp, scaler: torch.amp.GradScaler) -> torch.amp.GradScaler:
+    scaler.scale(torch.zeros((), device=amp.device.torch_device))
+    return scaler
+
+
+def _step(scaler: torch.amp.GradScaler, optimizer: torch.optim.Optimizer, *, explicit: bool) -> None:
+    if explicit:
+        scaler.unscale_(optimizer)
+    scaler.step(optimizer)
+    scaler.update()
+
+
+def _tensors(state: dict[Any, Any]) -> dict[str, torch.Tensor]:
+    """An optimizer's state, flat: ``0.exp_avg``; numbers as tensors."""
+    return {
+        f"{index}.{key}": torch.as_tensor(value)
+        for index, values in state.items()
+        for key, value in values.items()
+        if value is not None
+    }
+
+
+@EACH
+@EXPLICIT
+def test_clean_steps_are_the_unscaled_ones(
+    amp: Amp, amp_scaler: ScalerFactory, optimizer: str, *, explicit: bool
+) -> None:
+    """Three steps at a power of two as the scale: parameters and state are those without a scaler, bit for bit."""
+    runs = []
+    for enabled in (False, True):
+        parameters = _parameters(amp)
+        made, scaler = make_optimizer(optimizer, parameters), amp_scaler(init_scale=_SCALE, enabled=enabled)
+        if enabled:
+            _initialized(amp, scaler)
+        for step in range(3):
+            _set_gradients(parameters, step, scaler.get_scale())
+            _step(scaler, made, explicit=explicit)
+        state = _tensors(made.state_dict()["state"])
+        runs.append({**{f"parameter {i}": p.detach() for i, p in enumerate(parameters)}, **state})
+    plain, scaled = runs
+    different = [key for key in plain if not torch.equal(plain[key], scaled[key])]
+    if different or plain.keys() != scaled.keys():
+        raise AmpFailure(
+            f"{optimizer} on {amp.target.id} steps otherwise with a scaler than without: {', '.join(different)}",
+            label_before="rule",
+            before="a scale that is a power of two changes no bit",
+            likely="the gradients are divided twice, not at all, or inexactly",
+        )
+
+
+@EACH
+@EXPLICIT
+@pytest.mark.parametrize("bad", [INF, NAN], ids=["inf", "nan"])
+def test_a_skipped_step_changes_nothing(
+    amp: Amp, amp_scaler: ScalerFactory, optimizer: str, bad: float, *, explicit: bool
+) -> None:
+    """Neither parameters nor state, step counters included; the next clean step goes on from there."""
+    parameters = _parameters(amp)
+    made, scaler = make_optimizer(optimizer, parameters), _initialized(amp, amp_scaler(init_scale=_SCALE))
+    _set_gradients(parameters, 0, scaler.get_scale())
+    _step(scaler, made, explicit=explicit)
+    before = [p.detach().clone() for p in parameters], copy.deepcopy(_tensors(made.state_dict()["state"]))
+    _set_gradients(parameters, 1, scaler.get_scale(), bad)
+    _step(scaler, made, explicit=explicit)
+    after = _tensors(made.state_dict()["state"])
+    changed = [
+        f"parameter {i}"
+        for i, (old, p) in enumerate(zip(before[0], parameters, strict=True))
+        if not torch.equal(old, p)
+    ]
+    changed += [key for key in before[1] if not torch.equal(before[1][key], after[key])]
+    changed += [key for key in after if key not in before[1]]
+    if changed or scaler.get_scale() != _SCALE / 2:
+        raise AmpFailure(
+            f"{optimizer} on {amp.target.id} steps although a gradient has {bad} in it: {', '.join(changed)} changed",
+            label_before="rule",
+            before=f"nothing changes, and the scale becomes {_SCALE / 2}",
+            now=f"the scale is {scaler.get_scale()}",
+            likely="the optimizer does not obey found_inf",
+        )
+    _set_gradients(parameters, 2, scaler.get_scale())
+    _step(scaler, made, explicit=explicit)
+    assert all(bool(p.isfinite().all()) for p in parameters)
+    assert not all(torch.equal(old, p) for old, p in zip(before[0], parameters, strict=True)), "it never steps again"
+
+
+def _optimizers_from_the_first_step(target: Target) -> Iterator[object]:
+    for optimizer in optimizers(target):
+        marks = (_FUSED_SGD,) if optimizer == "SGD momentum, fused" else ()
+        yield pytest.param(optimizer, id=optimizer, marks=marks)
+
+
+@contextlib.contextmanager
+def _memory_filled_with_nan() -> Iterator[None]:
+    """What ``torch.empty`` gives is NaN, so that state which nobody wrote shows in each run."""
+    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    torch.use_deterministic_algorithms(mode=True, warn_only=True)
+    try:
+        assert torch.empty(3).isnan().all()
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+
+
+@pytest.mark.filterwarnings("ignore:.*deterministic:UserWarning")
+@pytest.mark.amp_parametrize("optimizer", _optimizers_from_the_first_step)
+def test_a_skipped_first_step_makes_no_state(amp: Amp, amp_scaler: ScalerFactory, optimizer: str) -> None:
+    """Or only zeros, as fused implementations do: the run after it is the run without it, bit for bit."""
+    runs = []
+    for first in (None, INF):
+        parameters = _parameters(amp)
+        made, scaler = make_optimizer(optimizer, parameters), _initialized(amp, amp_scaler(init_scale=_SCALE))
+        with _memory_filled_with_nan():
+            if first is not None:
+                _set_gradients(parameters, 9, scaler.get_scale(), first)
+                _step(scaler, made, explicit=False)
+            for step in range(2):
+                _set_gradients(parameters, step, scaler.get_scale())
+                _step(scaler, made, explicit=False)
+        runs.append([p.detach() for p in parameters])
+    same = all(torch.equal(left, right) for left, right in zip(*runs, strict=True))
+    assert same, f"a skipped first step of {optimizer} leaves something behind"
+
+
+def test_the_usual_implementations_exist(amp: Amp) -> None:
+    """What is there is recorded; on the CPU and on CUDA the usual optimizers have all three implementations."""
+    found = list(optimizers(amp.target))
+    amp.observe("optimizers", [*found], kind="state")
+    if amp.device.type in ("cpu", "cuda"):
+        for name in ("SGD", "Adam", "AdamW"):
+            for implementation in ("loop", "foreach", "fused"):
+                assert f"{name}, {implementation}" in found
+    if amp.device.type == "cpu":
+        assert "Adagrad, fused" in found

@@ -1,0 +1,248 @@
+"""An inf or NaN in any gradient skips the whole step: no parameter and no optimizer state changes."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from pytest_amp.amp import Amp
+from pytest_amp.failure import AmpFailure
+
+from .training import INF, NAN, ScalerFactory, training
+
+BAD = pytest.mark.parametrize("bad", [INF, -INF, NAN], ids=["inf", "minus inf", "nan"])
+
+
+def _parameters(amp: Amp, count: int, dtype: torch.dtype = torch.float32) -> list[nn.Parameter]:
+    return [nn.Parameter(torch.ones(3, 2, device=amp.device.torch_device, dtype=dtype)) for _ in range(count)]
+
+
+def _expect_skipped(
+    amp: Amp, scaler: torch.amp.GradScaler, optimizer: torch.optim.Optimizer, parameters: Sequence[torch.Tensor]
+) -> None:
+    """Step and update; raises AmpFailure unless the step was skipped and the scale halved."""
+    before, scale = [p.detach().clone() for p in parameters], scaler.get_scale()
+    scaler.step(optimizer)
+    scaler.update()
+    changed = [i for i, (old, p) in enumerate(zip(before, parameters, strict=True)) if not torch.equal(old, p)]
+    if changed or scaler.get_scale() != scale / 2:
+        raise AmpFailure(
+            f"an overflow was not handled on {amp.target.id}: parameters {changed} changed",
+            label_before="rule",
+            before=f"no parameter changes, and the scale backs off from {scale} to {scale / 2}",
+            now=f"the scale is {scaler.get_scale()}",
+            likely="the non-finite check misses a gradient, or its answer is not obeyed",
+        )
+
+
+@BAD
+def test_a_non_finite_gradient_skips_the_step(amp: Amp, amp_scaler: ScalerFactory, bad: float) -> None:
+    run = training(amp, amp_scaler(init_scale=8.0))
+    run.backward(bad)
+    _expect_skipped(amp, run.scaler, run.optimizer, [run.parameter])
+    run.iterate()
+    assert run.parameter.flatten().tolist() == [0.5, 2.0, -0.5, 0.75], "after a skipped step the next one is not exact"
+
+
+@pytest.mark.amp(dtypes=["fp16"])
+def test_an_overflow_of_the_scale_itself_skips_the_step(amp: Amp, amp_scaler: ScalerFactory) -> None:
+    """A real one: fp16 ends at 65504, so a scale of 2**16 makes the gradient of the product inf."""
+    run = training(amp, amp_scaler(init_scale=2.0**16))
+    run.backward()
+    assert bool(run.gradient.isinf().all())
+    _expect_skipped(amp, run.scaler, run.optimizer, [run.parameter])
+    while run.state[0] > 2.0**14:  # 3.0, the largest input, times the scale has to fit
+        run.backward()
+        _expect_skipped(amp, run.scaler, run.optimizer, [run.parameter])
+    before = run.parameter.detach().clone()
+    run.iterate()
+    assert not torch.equal(run.parameter, before), "the scale has come down, and still the step is skipped"
+
+
+@BAD
+@pytest.mark.parametrize("place", [(0, 0), (1, 3), (2, 5)], ids=["first", "middle", "last"])
+def test_one_bad_element_anywhere_is_found(
+    amp: Amp, amp_scaler: ScalerFactory, place: tuple[int, int], bad: float
+) -> None:
+    """In any of several parameters, at any element."""
+    parameters, scaler = _parameters(amp, 3), amp_scaler(init_scale=8.0)
+    optimizer = torch.optim.SGD(parameters, lr=0.5)
+    scaler.scale(torch.stack([p.sum() for p in parameters]).sum()).backward()
+    gradient = parameters[place[0]].grad
+    assert gradient is not None
+    gradient.view(-1)[place[1]] = bad
+    _expect_skipped(amp, scaler, optimizer, parameters)
+
+
+@pytest.mark.parametrize("size", [1, 7, 64, 1000, 70001])
+def test_bad_elements_are_found_in_any_size(amp: Amp, amp_scaler: ScalerFactory, size: int) -> None:
+    """At the end of a tensor that no vector width divides: the tail of a vectorised loop, the last block of a grid."""
+    parameter = nn.Parameter(torch.ones(size, device=amp.device.torch_device))
+    scaler, optimizer = amp_scaler(init_scale=8.0), torch.optim.SGD([parameter], lr=0.5)
+    for index in {0, size // 2, size - 1}:
+        scaler.scale(parameter.sum()).backward()
+        assert parameter.grad is not None
+        parameter.grad[index] = NAN
+        _expect_skipped(amp, scaler, optimizer, [parameter])
+        optimizer.zero_grad()
+
+
+@pytest.mark.parametrize("layout", ["transposed", "every other"])
+def test_bad_elements_are_found_in_any_layout(amp: Amp, amp_scaler: ScalerFactory, layout: str) -> None:
+    device = amp.device.torch_device
+    gradient = {
+        "transposed": lambda: torch.full((6, 4), 8.0, device=device).t(),
+        "every other": lambda: torch.full((4, 12), 8.0, device=device)[:, ::2],
+    }[layout]()
+    parameter = nn.Parameter(torch.ones(4, 6, device=device))
+    scaler, optimizer = amp_scaler(init_scale=8.0), torch.optim.SGD([parameter], lr=0.5)
+    scaler.scale(parameter.sum())
+    parameter.grad = gradient
+    scaler.step(optimizer)
+    scaler.update()
+    assert bool((parameter == 0.5).all()), f"a {layout} gradient is not unscaled right"
+    gradient.fill_(8.0)
+    gradient[3, 5] = INF
+    _expect_skipped(amp, scaler, optimizer, [parameter])
+
+
+def test_one_bad_group_skips_all_groups(amp: Amp, amp_scaler: ScalerFactory) -> None:
+    parameters, scaler = _parameters(amp, 3), amp_scaler(init_scale=8.0)
+    groups: list[dict[str, Any]] = [{"params": parameters[:2]}, {"params": parameters[2:], "lr": 0.25}]
+    optimizer = torch.optim.SGD(groups, lr=0.5)
+    scaler.scale(torch.stack([p.sum() for p in parameters]).sum()).backward()
+    assert parameters[2].grad is not None
+    parameters[2].grad[0, 0] = INF
+    _expect_skipped(amp, scaler, optimizer, parameters)
+    optimizer.zero_grad()
+    scaler.scale(torch.stack([p.sum() for p in parameters]).sum()).backward()
+    scaler.step(optimizer)
+    assert [p[0, 0].item() for p in parameters] == [0.5, 0.5, 0.75]
+
+
+def test_parameters_without_gradients_are_passed_over(amp: Amp, amp_scaler: ScalerFactory) -> None:
+    """A frozen one, and one that the loss does not reach."""
+    parameters, scaler = _parameters(amp, 3), amp_scaler(init_scale=8.0)
+    parameters[1].requires_grad = False
+    optimizer = torch.optim.SGD(parameters, lr=0.5)
+    scaler.scale(parameters[0].sum()).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    assert [p[0, 0].item() for p in parameters] == [0.5, 1.0, 1.0]
+    optimizer.zero_grad()
+    scaler.scale(parameters[0].sum()).backward()
+    assert parameters[0].grad is not None
+    parameters[0].grad[0, 0] = INF
+    _expect_skipped(amp, scaler, optimizer, parameters)
+
+
+@pytest.mark.amp(dtypes=["bf16"])
+@BAD
+def test_bf16_gradients_are_checked(amp: Amp, amp_scaler: ScalerFactory, bad: float) -> None:
+    """Parameters in bf16 themselves: unscaled in bf16, and found."""
+    (parameter,), scaler = _parameters(amp, 1, torch.bfloat16), amp_scaler(init_scale=8.0)
+    optimizer = torch.optim.SGD([parameter], lr=0.5)
+    scaler.scale(parameter.sum()).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    assert bool((parameter == 0.5).all())
+    optimizer.zero_grad()
+    scaler.scale(parameter.sum()).backward()
+    assert parameter.grad is not None
+    parameter.grad[2, 1] = bad
+    _expect_skipped(amp, scaler, optimizer, [parameter])
+
+
+@pytest.mark.amp(dtypes=["fp16"])
+@pytest.mark.parametrize("method", ["unscale_", "step"])
+def test_fp16_gradients_are_refused(amp: Amp, amp_scaler: ScalerFactory, method: str) -> None:
+    """Unscaled fp16 gradients would underflow: parameters have to be float32."""
+    (parameter,), scaler = _parameters(amp, 1, torch.float16), amp_scaler(init_scale=8.0)
+    optimizer = torch.optim.SGD([parameter], lr=0.5)
+    scaler.scale(parameter.sum()).backward()
+    with pytest.raises(ValueError, match="Attempting to unscale FP16 gradients"):
+        getattr(scaler, method)(optimizer)
+    assert bool((parameter == 1).all())
+
+
+def test_parameters_of_several_dtypes(amp: Amp, amp_scaler: ScalerFactory) -> None:
+    """float32 beside bfloat16 and float64 in one optimizer: each is unscaled, each is checked."""
+    dtypes = [torch.float32, torch.bfloat16] + ([torch.float64] if amp.device.type != "mps" else [])
+    for bad in (None, *dtypes):
+        parameters, scaler = [_parameters(amp, 1, dtype)[0] for dtype in dtypes], amp_scaler(init_scale=8.0)
+        optimizer = torch.optim.SGD(parameters, lr=0.5)
+        scaler.scale(torch.stack([p.sum().float() for p in parameters]).sum()).backward()
+        for parameter in parameters:
+            assert parameter.grad is not None
+            if parameter.dtype is bad:
+                parameter.grad[0, 1] = NAN
+        if bad is not None:
+            _expect_skipped(amp, scaler, optimizer, parameters)
+        else:
+            scaler.step(optimizer)
+            assert all(bool((p == 0.5).all()) for p in parameters)
+
+
+@pytest.mark.amp(devices=["cpu", "cuda"])
+def test_sparse_gradients_with_duplicates(amp: Amp, amp_scaler: ScalerFactory) -> None:
+    """pytorch/pytorch#35810: duplicates are summed, each unscaled once; a bad row skips the step."""
+    table = nn.Embedding(5, 2, sparse=True).to(amp.device.torch_device)
+    scaler, optimizer = amp_scaler(init_scale=8.0), torch.optim.SGD(table.parameters(), lr=0.5)
+    rows = torch.tensor([1, 1, 2], device=amp.device.torch_device)
+    before = table.weight.detach().clone()
+    scaler.scale(table(rows).sum()).backward()
+    scaler.unscale_(optimizer)
+    assert table.weight.grad is not None
+    assert table.weight.grad.coalesce().values().tolist() == [[2.0, 2.0], [1.0, 1.0]]
+    scaler.step(optimizer)
+    scaler.update()
+    step = torch.tensor([0.0, 1.0, 0.5, 0.0, 0.0], device=before.device)[:, None]
+    assert torch.equal(table.weight, before - step)
+    optimizer.zero_grad()
+    scaler.scale(table(rows)[0].sum() * INF).backward()
+    _expect_skipped(amp, scaler, optimizer, [table.weight])
+
+
+@BAD
+def test_a_skipped_step_leaves_momentum_alone(amp: Amp, amp_scaler: ScalerFactory, bad: float) -> None:
+    parameters, scaler = _parameters(amp, 2), amp_scaler(init_scale=8.0)
+    optimizer = torch.optim.SGD(parameters, lr=0.5, momentum=0.5, weight_decay=0.25)
+    for step in range(2):
+        optimizer.zero_grad()
+        scaler.scale(torch.stack([p.square().sum() for p in parameters]).sum()).backward()
+        if step == 1:
+            before = copy.deepcopy(optimizer.state_dict()["state"])
+            assert parameters[1].grad is not None
+            parameters[1].grad[0, 0] = bad
+            _expect_skipped(amp, scaler, optimizer, parameters)
+        else:
+            scaler.step(optimizer)
+            scaler.update()
+    after = optimizer.state_dict()["state"]
+    assert after.keys() == before.keys()
+    assert all(torch.equal(after[i]["momentum_buffer"], before[i]["momentum_buffer"]) for i in after)
+
+
+@pytest.mark.amp(devices=["cuda", "xpu"])
+@pytest.mark.parametrize("where", ["accelerator", "cpu"])
+def test_parameters_on_two_devices(amp: Amp, amp_scaler: ScalerFactory, where: str) -> None:
+    """One optimizer, a parameter on the accelerator and one on the CPU: each device is checked, one bad skips both."""
+    parameters = {"accelerator": _parameters(amp, 1)[0], "cpu": nn.Parameter(torch.ones(3, 2))}
+    scaler, optimizer = amp_scaler(init_scale=8.0), torch.optim.SGD(parameters.values(), lr=0.5)
+    for bad in (False, True):
+        optimizer.zero_grad()
+        scaler.scale(parameters["accelerator"].sum() + parameters["cpu"].to(amp.device.torch_device).sum()).backward()
+        gradient = parameters[where].grad
+        assert gradient is not None
+        if bad:
+            gradient[1, 1] = INF
+            _expect_skipped(amp, scaler, optimizer, list(parameters.values()))
+        else:
+            scaler.step(optimizer)
+            scaler.update()
+            assert [p[0, 0].item() for p in parameters.values()] == [0.5, 0.5]

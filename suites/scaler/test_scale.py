@@ -1,0 +1,127 @@
+"""``scale``: what it multiplies, and when the scaler's tensors are made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from pytest_amp.amp import Amp
+
+from .training import ScalerFactory, expected_gradient, training
+
+
+def test_the_initial_scale_is_65536(amp: Amp, amp_scaler: ScalerFactory) -> None:
+    """The documented defaults, all of them."""
+    scaler = torch.amp.GradScaler(amp.device.type)
+    found = scaler.state_dict()
+    amp.observe("defaults", [f"{key} {value}" for key, value in found.items()], kind="state")
+    defaults = {"scale": 65536.0, "growth_factor": 2.0, "backoff_factor": 0.5, "growth_interval": 2000}
+    assert found == {**defaults, "_growth_tracker": 0}
+    assert scaler.is_enabled()
+    assert amp_scaler(init_scale=8.0).get_scale() == 8.0
+
+
+def test_queries_need_no_tensors(amp: Amp, amp_scaler: ScalerFactory) -> None:
+    """Before the first ``scale`` they answer what was asked for; then there are tensors on the device."""
+    scaler = amp_scaler(init_scale=4.0, growth_interval=3)
+    before = scaler.state_dict()
+    scaled = scaler.scale(torch.ones((), device=amp.device.torch_device))
+    assert scaled.item() == 4.0
+    assert scaled.device.type == amp.device.type
+    assert scaler.state_dict() == before
+
+
+def test_a_tensor_is_multiplied(amp: Amp, amp_scaler: ScalerFactory) -> None:
+    values = torch.tensor([1.0, -2.0, 0.25], device=amp.device.torch_device)
+    scaled = amp_scaler(init_scale=8.0).scale(values)
+    assert scaled.tolist() == [8.0, -16.0, 2.0]
+    assert values.tolist() == [1.0, -2.0, 0.25], "scale works in place"
+
+
+def test_a_scalar_loss_becomes_float32(amp: Amp, amp_scaler: ScalerFactory) -> None:
+    """A zero-dimensional low loss times the float32 scale is float32: the scaled loss itself does not overflow."""
+    loss = torch.tensor(60000.0, device=amp.device.torch_device).to(amp.dtype)
+    scaled = amp_scaler().scale(loss)
+    assert scaled.dtype is torch.float32
+    assert scaled.item() == loss.float().item() * 65536
+
+
+def test_a_low_vector_stays_low(amp: Amp, amp_scaler: ScalerFactory) -> None:
+    values = torch.ones(3, device=amp.device.torch_device, dtype=amp.dtype)
+    assert amp_scaler(init_scale=8.0).scale(values).dtype is amp.dtype
+
+
+def test_containers_keep_their_shape(amp: Amp, amp_scaler: ScalerFactory) -> None:
+    """Lists and tuples, nested, each tensor multiplied."""
+    one = torch.ones(2, device=amp.device.torch_device)
+    scaled = amp_scaler(init_scale=8.0).scale([one, (one, [one * 2])])  # type: ignore[list-item]
+    assert isinstance(scaled, list)
+    first, (second, (third,)) = scaled
+    assert isinstance(scaled[1], tuple)
+    assert isinstance(scaled[1][1], list)
+    assert [tensor.tolist() for tensor in (first, second, third)] == [[8.0] * 2, [8.0] * 2, [16.0] * 2]
+
+
+def test_a_generator_is_scaled_lazily(amp: Amp, amp_scaler: ScalerFactory) -> None:
+    made = []
+
+    def losses() -> Iterator[torch.Tensor]:
+        for value in (1.0, 2.0):
+            made.append(value)
+            yield torch.full((2,), value, device=amp.device.torch_device)
+
+    scaled = amp_scaler(init_scale=8.0).scale(losses())
+    assert made == []
+    assert [tensor.tolist() for tensor in scaled] == [[8.0] * 2, [16.0] * 2]
+
+
+@pytest.mark.parametrize("value", [3, 2.5, None], ids=["int", "float", "None"])
+def test_what_is_no_tensor_is_refused(amp_scaler: ScalerFactory, value: object) -> None:
+    with pytest.raises(ValueError, match="outputs must be a Tensor or an iterable of Tensors"):
+        amp_scaler().scale(value)  # type: ignore[call-overload]
+
+
+def test_gradients_are_multiplied_exactly(amp: Amp, amp_scaler: ScalerFactory) -> None:
+    """By a power of two: the scaled gradient has the bits of the unscaled one, shifted."""
+    run = training(amp, amp_scaler(init_scale=1024.0))
+    run.backward()
+    assert torch.equal(run.gradient, expected_gradient(run.parameter) * 1024)
+
+
+def test_small_gradients_survive(amp: Amp, amp_scaler: ScalerFactory) -> None:
+    """What scaling is for: a gradient of 2**-26 is 0 in fp16, and exact with a scale of 2**16."""
+    device = amp.device.torch_device
+    found = {}
+    for factor in (1.0, 65536.0):
+        parameter = torch.nn.Parameter(torch.ones(4, 4, device=device))
+        optimizer = torch.optim.SGD([parameter], lr=1.0)
+        scaler = amp_scaler(init_scale=factor)
+        with amp.autocast():
+            result = torch.mm(torch.eye(4, device=device), parameter)
+        scaler.scale((result.float() * 2.0**-26).sum()).backward()
+        scaler.unscale_(optimizer)
+        assert parameter.grad is not None
+        found[factor] = parameter.grad
+    smallest = amp.precision.smallest_normal * amp.precision.eps
+    assert bool((found[1.0] == (2.0**-26 if smallest <= 2.0**-26 else 0.0)).all())
+    assert bool((found[65536.0] == 2.0**-26).all()), "scaling does not keep small gradients"
+
+
+@pytest.mark.parametrize(("keyword", "value"), [("growth_factor", 1.0), ("backoff_factor", 1.0)])
+def test_factors_that_would_not_move_the_scale_are_refused(
+    amp_scaler: ScalerFactory, keyword: str, value: float
+) -> None:
+    with pytest.raises(AssertionError, match="factor must be"):
+        amp_scaler(**{keyword: value})
+
+
+@pytest.mark.amp(devices=["cpu", "cuda"])
+def test_the_deprecated_alias_is_the_same_scaler(amp: Amp) -> None:
+    """``torch.cuda.amp.GradScaler`` and ``torch.cpu.amp.GradScaler`` warn, and are ``torch.amp.GradScaler``."""
+    alias = getattr(torch, amp.device.type).amp.GradScaler
+    with pytest.warns(FutureWarning, match="is deprecated. Please use `torch.amp.GradScaler"):
+        scaler = alias(init_scale=4.0)
+    assert isinstance(scaler, torch.amp.GradScaler)
+    assert scaler.state_dict() == torch.amp.GradScaler(amp.device.type, init_scale=4.0).state_dict()

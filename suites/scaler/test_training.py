@@ -1,0 +1,153 @@
+"""Whole trainings: fp16 with a scaler goes where fp32 goes, bf16 needs none, schedulers and scalers get along."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import nn
+
+from pytest_amp.amp import Amp
+from pytest_amp.failure import AmpFailure
+
+from .training import INF, ScalerFactory, training
+
+_STEPS = 40
+_FP32_SEEDS = 4
+#: Makes every gradient of the training smaller than half of the smallest fp16 number, 2**-24.
+_TINY = 2.0**-28
+
+
+@dataclass(frozen=True)
+class Run:
+    """The losses of a training, how many steps were skipped, and the parameters at its end."""
+
+    losses: list[float]
+    skipped: int
+    parameters: list[torch.Tensor]
+
+
+def _train(amp: Amp, seed: int, *, low: bool, scaler: torch.amp.GradScaler, factor: float = 1.0) -> Run:
+    """A small regression by SGD with momentum; ``factor`` makes the loss, and so every gradient, smaller."""
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Linear(16, 32), nn.Tanh(), nn.Linear(32, 32), nn.Tanh(), nn.Linear(32, 1))
+    batch = torch.randn(64, 16)
+    target = (batch[:, :4].sum(1, keepdim=True) / 2).sin()
+    device = amp.device.torch_device
+    model, batch, target = model.to(device), batch.to(device), target.to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05 / factor, momentum=0.9)
+    losses, skipped = [], 0
+    for _ in range(_STEPS):
+        optimizer.zero_grad()
+        with amp.autocast(enabled=low):
+            loss = nn.functional.mse_loss(model(batch).float(), target)
+        losses.append(loss.item())
+        scaler.scale(loss * factor).backward()
+        scale = scaler.get_scale()
+        scaler.step(optimizer)
+        scaler.update()
+        skipped += scaler.get_scale() < scale
+    return Run(losses, skipped, [p.detach() for p in model.parameters()])
+
+
+def _expect_fp32_loss(amp: Amp, amp_scaler: ScalerFactory, found: Run, *, label: str, factor: float = 1.0) -> None:
+    """Raises AmpFailure unless the loss fell as in fp32.
+
+    What a good result is depends on the initial weights far more than on 2**-8 or 2**-11 of rounding
+    noise in the gradients. So the bar is measured: the spread of the final loss over a few fp32 runs
+    from other seeds, around the fp32 run from the same one.
+    """
+    off = amp_scaler(enabled=False)
+    seeds = range(amp.config.seed, amp.config.seed + _FP32_SEEDS)
+    finals = [_train(amp, seed, low=False, scaler=off, factor=factor).losses[-1] for seed in seeds]
+    allowed = max(finals) - min(finals)
+    distance = abs(found.losses[-1] - finals[0])
+    amp.observe(f"final loss beside fp32, {label}", distance / finals[0], kind="ratio", allowed=allowed / finals[0])
+    if distance > allowed * amp.config.tolerance_scale or found.losses[-1] > 0.2 * found.losses[0]:
+        raise AmpFailure(
+            f"a training in {amp.precision.name} on {amp.target.id} does not reach the fp32 loss",
+            label_before="fp32",
+            before=f"{finals[0]:.5f}, and {min(finals):.5f} to {max(finals):.5f} from other seeds",
+            now=f"{found.losses[-1]:.5f} after {found.losses[0]:.5f} at the start; {found.skipped} steps skipped",
+            likely="steps are skipped or taken wrongly, or gradients are not unscaled",
+        )
+
+
+@pytest.mark.parametrize("size", ["loss", "tiny loss"])
+def test_training_with_a_scaler_reaches_the_fp32_loss(amp: Amp, amp_scaler: ScalerFactory, size: str) -> None:
+    """From a scale that is too high for fp16: it comes down by itself, and then stays."""
+    factor = _TINY if size == "tiny loss" else 1.0
+    init_scale = 2.0**21 / factor
+    scaler = amp_scaler(init_scale=init_scale)
+    found = _train(amp, amp.config.seed, low=True, scaler=scaler, factor=factor)
+    _expect_fp32_loss(amp, amp_scaler, found, label=size, factor=factor)
+    final = scaler.get_scale()
+    assert final == init_scale / 2**found.skipped, "the scale did not halve with each skipped step, and only then"
+    if amp.precision.name == "fp16":
+        assert 0 < found.skipped < _STEPS / 4
+    else:
+        assert found.skipped == 0, "bf16 has the range of float32: nothing overflows here"
+
+
+@pytest.mark.amp(dtypes=["bf16"])
+def test_bf16_needs_no_scaler(amp: Amp, amp_scaler: ScalerFactory) -> None:
+    """The trajectory with a scaler is the one without, bit for bit, and it reaches the fp32 loss."""
+    plain = _train(amp, amp.config.seed, low=True, scaler=amp_scaler(enabled=False))
+    scaled = _train(amp, amp.config.seed, low=True, scaler=amp_scaler(init_scale=2.0**10))
+    assert scaled.losses == plain.losses
+    assert all(torch.equal(left, right) for left, right in zip(plain.parameters, scaled.parameters, strict=True))
+    _expect_fp32_loss(amp, amp_scaler, plain, label="no scaler")
+
+
+@pytest.mark.amp(dtypes=["fp16"])
+def test_fp16_needs_one_where_gradients_are_tiny(amp: Amp, amp_scaler: ScalerFactory) -> None:
+    """Without it gradients below 2**-24 are 0, and the loss stays where it was: the check above can fail."""
+    found = _train(amp, amp.config.seed, low=True, scaler=amp_scaler(enabled=False), factor=_TINY)
+    assert found.losses[-1] > 0.5 * found.losses[0]
+
+
+def _schedule(amp: Amp, amp_scaler: ScalerFactory, bad: float | None) -> tuple[list[str], bool, float]:
+    """One iteration with a scheduler: the warnings, whether the scale fell, and the learning rate."""
+    run = training(amp, amp_scaler(init_scale=8.0))
+    scheduler = torch.optim.lr_scheduler.StepLR(run.optimizer, 1, gamma=0.5)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        scale = run.scaler.get_scale()
+        after, _ = run.iterate(bad)
+        scheduler.step()
+    return [str(w.message) for w in caught], after < scale, run.optimizer.param_groups[0]["lr"]
+
+
+def test_a_scheduler_warns_after_a_skipped_first_step(amp: Amp, amp_scaler: ScalerFactory) -> None:
+    """pytorch/pytorch#44511: it cannot know; that the scale fell is the way to tell (and then not to step it)."""
+    messages, fell, rate = _schedule(amp, amp_scaler, INF)
+    assert fell
+    assert len(messages) == 1
+    assert "`lr_scheduler.step()` before `optimizer.step()`" in messages[0]
+    assert rate == 0.25
+
+
+def test_a_scheduler_does_not_warn_after_a_clean_first_step(amp: Amp, amp_scaler: ScalerFactory) -> None:
+    messages, fell, rate = _schedule(amp, amp_scaler, None)
+    assert not fell
+    assert messages == []
+    assert rate == 0.25
+
+
+def test_a_gradient_penalty_is_scaled_once(amp: Amp, amp_scaler: ScalerFactory) -> None:
+    """The pattern of torch's amp examples: scaled gradients of the first pass are unscaled by hand."""
+    found = []
+    for enabled in (False, True):
+        run = training(amp, amp_scaler(init_scale=64.0, enabled=enabled))
+        row = torch.tensor([[1.0, -2.0, 3.0, 0.5]], device=run.parameter.device)
+        with amp.autocast():
+            loss = torch.mm(row, run.parameter * run.parameter).float().sum()
+        (scaled,) = torch.autograd.grad(run.scaler.scale(loss), run.parameter, create_graph=True)
+        penalty = (scaled / run.scaler.get_scale()).square().sum()
+        run.scaler.scale(loss + penalty).backward()
+        run.scaler.step(run.optimizer)
+        run.scaler.update()
+        found.append(run.parameter.detach())
+    assert torch.equal(*found)

@@ -1,0 +1,151 @@
+"""``unscale_``: divides by the scale exactly, once, and only this optimizer's gradients."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from pytest_amp.amp import Amp
+from pytest_amp.failure import AmpFailure
+
+from .training import INF, ScalerFactory, expected_gradient, training
+
+
+@pytest.mark.parametrize("exponent", [0, 3, 10, 13], ids=lambda exponent: f"2^{exponent}")
+def test_unscaling_is_exact(amp: Amp, amp_scaler: ScalerFactory, exponent: int) -> None:
+    """By a power of two, through a real backward in the autocast dtype: the unscaled gradients, bit for bit."""
+    run = training(amp, amp_scaler(init_scale=2.0**exponent))
+    run.backward()
+    run.scaler.unscale_(run.optimizer)
+    if not torch.equal(run.gradient, expected_gradient(run.parameter)):
+        raise AmpFailure(
+            f"a gradient that was scaled by 2**{exponent} and unscaled is not the one without scaling",
+            label_before="exact",
+            before=str(expected_gradient(run.parameter).flatten().tolist()),
+            now=str(run.gradient.flatten().tolist()),
+            likely="the gradient is divided twice or not at all, or the inverse of the scale is inexact",
+        )
+
+
+@pytest.mark.parametrize("scale", [3.0, 1000.0, 65535.0, 0.1])
+def test_unscaling_multiplies_by_the_rounded_inverse(amp: Amp, amp_scaler: ScalerFactory, scale: float) -> None:
+    """Other scales: times 1 / scale, computed in float64 and rounded to float32 once (``unscale_``)."""
+    if amp.device.type == "mps":
+        pytest.skip("MPS has no float64: the inverse is computed in float32 there")
+    run = training(amp, amp_scaler(init_scale=scale))
+    run.scaler.scale(torch.zeros((), device=amp.device.torch_device))
+    gradient = torch.randn(4, 1).to(amp.device.torch_device)
+    run.parameter.grad = gradient.clone()
+    inverse = torch.tensor(scale, dtype=torch.float32).double().reciprocal().float().to(gradient.device)
+    run.scaler.unscale_(run.optimizer)
+    assert torch.equal(run.gradient, gradient * inverse)
+
+
+def test_step_does_not_unscale_again(amp: Amp, amp_scaler: ScalerFactory) -> None:
+    """With and without ``unscale_`` before it, the step is the same."""
+    found = []
+    for explicit in (False, True):
+        run = training(amp, amp_scaler(init_scale=8.0))
+        run.backward()
+        if explicit:
+            run.scaler.unscale_(run.optimizer)
+        run.scaler.step(run.optimizer)
+        assert torch.equal(run.gradient, expected_gradient(run.parameter)), (
+            "step left other gradients than unscaled ones"
+        )
+        found.append(run.parameter.detach())
+    assert torch.equal(*found)
+    assert torch.equal(found[0], 1 - expected_gradient(found[0]) / 2)
+
+
+def test_only_this_optimizers_gradients_are_unscaled(amp: Amp, amp_scaler: ScalerFactory) -> None:
+    one, other = (nn.Parameter(torch.ones(3, device=amp.device.torch_device)) for _ in range(2))
+    scaler, optimizer = amp_scaler(init_scale=8.0), torch.optim.SGD([one], lr=0.5)
+    scaler.scale((one + other).sum()).backward()
+    scaler.unscale_(optimizer)
+    assert one.grad is not None
+    assert other.grad is not None
+    assert (one.grad.tolist(), other.grad.tolist()) == ([1.0] * 3, [8.0] * 3)
+
+
+@pytest.mark.parametrize("clip", ["norm", "value"])
+def test_clipping_after_unscaling_is_clipping_in_float32(amp: Amp, amp_scaler: ScalerFactory, clip: str) -> None:
+    """``unscale_``, clip, ``step``: bit for bit the clipped step without a scaler (Lightning #9330, #9694)."""
+    clips: dict[str, Callable[[nn.Parameter], Any]] = {
+        "norm": lambda p: nn.utils.clip_grad_norm_([p], 1.0),
+        "value": lambda p: nn.utils.clip_grad_value_([p], 1.25),
+    }
+    found, norms = [], []
+    for enabled in (False, True):
+        run = training(amp, amp_scaler(init_scale=2.0**10, enabled=enabled))
+        run.backward()
+        run.scaler.unscale_(run.optimizer)
+        norms.append(clips[clip](run.parameter))
+        run.scaler.step(run.optimizer)
+        run.scaler.update()
+        found.append(run.parameter.detach())
+    assert torch.equal(*found), "a clipped step with a scaler is another one than without"
+    if clip == "norm":
+        assert [float(norm) for norm in norms] == [float(norms[0])] * 2
+        assert float(norms[0]) == pytest.approx(math.sqrt(1 + 4 + 9 + 0.25))
+
+
+def test_clipping_before_unscaling_is_not(amp: Amp, amp_scaler: ScalerFactory) -> None:
+    """The mistake that ``unscale_`` is there for: the update shrinks by the scale."""
+    run = training(amp, amp_scaler(init_scale=2.0**10))
+    run.backward()
+    nn.utils.clip_grad_norm_([run.parameter], 1.0)
+    run.scaler.step(run.optimizer)
+    moved = float((run.parameter.detach() - 1).norm())
+    assert moved == pytest.approx(0.5 * 2.0**-10, rel=1e-3)
+
+
+def test_an_overflow_is_remembered_from_unscale_to_step(amp: Amp, amp_scaler: ScalerFactory) -> None:
+    """Also if the gradients are repaired in between: the norm was computed from the bad ones."""
+    run = training(amp, amp_scaler(init_scale=8.0))
+    run.backward(INF)
+    run.scaler.unscale_(run.optimizer)
+    run.gradient.nan_to_num_(posinf=0.0)
+    run.scaler.step(run.optimizer)
+    run.scaler.update()
+    assert bool((run.parameter == 1).all())
+    assert run.state == (4.0, 0)
+
+
+def test_the_other_gradients_of_an_overflow_are_unscaled(amp: Amp, amp_scaler: ScalerFactory) -> None:
+    run = training(amp, amp_scaler(init_scale=8.0))
+    run.backward(INF)
+    run.scaler.unscale_(run.optimizer)
+    assert run.gradient.flatten().tolist() == [1.0, INF, 3.0, 0.5]
+
+
+def test_accumulated_gradients_are_unscaled_once(amp: Amp, amp_scaler: ScalerFactory) -> None:
+    """Micro-batches at one scale, one ``unscale_``: the sum of their unscaled gradients, exactly."""
+    run = training(amp, amp_scaler(init_scale=2.0**10))
+    run.optimizer.zero_grad()
+    rows = torch.tensor([[1.0, -2.0, 3.0, 0.5], [2.0, 1.0, -1.0, 4.0], [0.25, 8.0, 1.0, -3.0]]).to(run.parameter.device)
+    for row in rows:
+        with amp.autocast():
+            loss = torch.mm(row[None], run.parameter)
+        run.scaler.scale(loss.float().sum()).backward()
+    run.scaler.unscale_(run.optimizer)
+    assert torch.equal(run.gradient, rows.sum(0)[:, None])
+    run.scaler.step(run.optimizer)
+    assert torch.equal(run.parameter, 1 - rows.sum(0)[:, None] / 2)
+
+
+def test_an_overflow_in_one_micro_batch_skips_the_accumulated_step(amp: Amp, amp_scaler: ScalerFactory) -> None:
+    run = training(amp, amp_scaler(init_scale=8.0))
+    run.backward(INF)
+    with amp.autocast():
+        loss = torch.mm(torch.ones(1, 4, device=run.parameter.device), run.parameter)
+    run.scaler.scale(loss.float().sum()).backward()
+    run.scaler.step(run.optimizer)
+    run.scaler.update()
+    assert bool((run.parameter == 1).all())
+    assert run.state == (4.0, 0)

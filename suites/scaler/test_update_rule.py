@@ -1,0 +1,153 @@
+"""``update``: when the scale grows, when it backs off, and where it stops."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from pytest_amp.amp import Amp
+from pytest_amp.failure import AmpFailure
+from pytest_amp.scaler import UpdateRule
+
+from .training import INF, NAN, ScalerFactory, training
+
+
+def _expect(amp: Amp, fact: str, found: list[tuple[float, int]], expected: list[tuple[float, int]]) -> None:
+    """Record a sequence of scales and trackers; raises AmpFailure at the first that is wrong."""
+    amp.observe(fact, [[scale, tracker] for scale, tracker in found], kind="state")
+    for step, (real, wanted) in enumerate(zip(found, expected, strict=True)):
+        if real != wanted:
+            raise AmpFailure(
+                f"after step {step} of '{fact}' the scale is {real[0]} and the growth tracker {real[1]}",
+                label_before="rule",
+                before=f"scale {wanted[0]}, tracker {wanted[1]} (pytest_amp/scaler/reference.py, UpdateRule)",
+                now=f"scale {real[0]}, tracker {real[1]} on torch {torch.__version__}, {amp.device.describe()}",
+                likely="_amp_update_scale_ follows another rule",
+            )
+
+
+def test_the_scale_grows_after_exactly_the_interval(amp: Amp, amp_scaler: ScalerFactory) -> None:
+    """Not one clean step before, and again after the same number of steps."""
+    run = training(amp, amp_scaler(init_scale=8.0, growth_interval=3))
+    found = [run.iterate() for _ in range(7)]
+    _expect(amp, "growth", found, [(8, 1), (8, 2), (16, 0), (16, 1), (16, 2), (32, 0), (32, 1)])
+
+
+@pytest.mark.parametrize("bad", [INF, -INF, NAN], ids=["inf", "minus inf", "nan"])
+def test_the_scale_backs_off_at_once(amp: Amp, amp_scaler: ScalerFactory, bad: float) -> None:
+    """Each overflow backs off, and restarts the count of clean steps, which have to be consecutive."""
+    run = training(amp, amp_scaler(init_scale=64.0, growth_interval=3))
+    plan = [None, None, bad, None, None, bad, bad, None, None, None]
+    found = [run.iterate(step) for step in plan]
+    expected = [(64, 1), (64, 2), (32, 0), (32, 1), (32, 2), (16, 0), (8, 0), (8, 1), (8, 2), (16, 0)]
+    _expect(amp, f"backoff on {bad}", found, [(float(scale), tracker) for scale, tracker in expected])
+
+
+def test_other_factors_are_obeyed(amp: Amp, amp_scaler: ScalerFactory) -> None:
+    """Products are double, the scale float32: no power of two, so that rounding shows."""
+    rule = UpdateRule(growth_factor=1.7, backoff_factor=0.3, growth_interval=2)
+    scaler = amp_scaler(init_scale=1.1, growth_factor=1.7, backoff_factor=0.3, growth_interval=2)
+    run = training(amp, scaler)
+    run.plant()
+    state = run.state
+    found, expected = [], []
+    for bad in (False, False, False, True, False, False, True, True, False, False):
+        run.plant(INF if bad else 1.0)
+        run.scaler.step(run.optimizer)
+        run.scaler.update()
+        state = rule.after(*state, found_inf=bad)
+        found.append(run.state)
+        expected.append(state)
+    _expect(amp, "odd factors", found, expected)
+
+
+def test_setters_take_effect_at_the_next_update(amp: Amp, amp_scaler: ScalerFactory) -> None:
+    run = training(amp, amp_scaler(init_scale=8.0, growth_interval=100))
+    run.scaler.set_growth_factor(4.0)
+    run.scaler.set_backoff_factor(0.125)
+    run.scaler.set_growth_interval(1)
+    getters = run.scaler.get_growth_factor(), run.scaler.get_backoff_factor(), run.scaler.get_growth_interval()
+    assert getters == (4.0, 0.125, 1)
+    _expect(amp, "setters", [run.iterate(), run.iterate(INF)], [(32.0, 0), (4.0, 0)])
+
+
+@pytest.mark.xfail(
+    strict=True,
+    reason="no report known: the count is compared for equality (_amp_update_scale_), so an interval that is lowered "
+    "to below the count of clean steps never ends, and the scale never grows again",
+)
+def test_a_lowered_interval_still_grows(amp: Amp, amp_scaler: ScalerFactory) -> None:
+    run = training(amp, amp_scaler(init_scale=8.0, growth_interval=100))
+    for _ in range(5):
+        run.iterate()
+    run.scaler.set_growth_interval(3)
+    scales = [run.iterate()[0] for _ in range(6)]
+    assert max(scales) > 8.0
+
+
+def test_growth_stops_at_the_largest_finite_scale(amp: Amp, amp_scaler: ScalerFactory) -> None:
+    """pytorch/pytorch#98828: in torch 2.0 it went on to inf. The count restarts all the same."""
+    run = training(amp, amp_scaler(init_scale=2.0**125, growth_interval=1))
+    found = []
+    for _ in range(5):
+        run.plant(2.0**-125)
+        run.scaler.step(run.optimizer)
+        run.scaler.update()
+        found.append(run.state)
+    top = 2.0**127
+    _expect(amp, "cap", found, [(2.0**126, 0), (top, 0), (top, 0), (top, 0), (top, 0)])
+
+
+def test_backoff_ends_at_zero(amp: Amp, amp_scaler: ScalerFactory) -> None:
+    """What torch does today (pytorch/pytorch#98828): nothing holds the scale above 0."""
+    run = training(amp, amp_scaler(init_scale=2.0**-148))
+    found = []
+    for _ in range(3):
+        run.plant(INF)
+        run.scaler.step(run.optimizer)
+        run.scaler.update()
+        found.append(run.state)
+    _expect(amp, "floor", found, [(2.0**-149, 0), (0.0, 0), (0.0, 0)])
+
+
+@pytest.mark.xfail(
+    strict=True,
+    reason="pytorch/pytorch#98828: the scale reaches 0; unscaling then divides 0 by 0, finds nothing (the check is "
+    "before the division), and the step writes NaN into every parameter",
+)
+def test_a_scale_of_zero_corrupts_no_parameter(amp: Amp, amp_scaler: ScalerFactory) -> None:
+    run = training(amp, amp_scaler(init_scale=0.0))
+    run.iterate()
+    assert bool(run.parameter.isfinite().all())
+
+
+@pytest.mark.parametrize("form", ["float", "tensor", "float64 tensor"])
+def test_a_new_scale_is_taken(amp: Amp, amp_scaler: ScalerFactory, form: str) -> None:
+    """It replaces the rule for one update: no growth, no backoff, and the count stays."""
+    run = training(amp, amp_scaler(init_scale=8.0, growth_interval=10))
+    run.iterate()
+    new: float | torch.Tensor = 3.0
+    if form != "float":
+        dtype = torch.float64 if form == "float64 tensor" and amp.device.type != "mps" else torch.float32
+        new = torch.tensor(3.0, device=amp.device.torch_device, dtype=dtype)
+    run.backward(INF)
+    run.scaler.step(run.optimizer)
+    run.scaler.update(new)
+    found = [run.state]
+    if isinstance(new, torch.Tensor):
+        new.fill_(5.0)  # "not used directly" (docstring of update)
+        found.append(run.state)
+    _expect(amp, f"new scale as {form}", found, [(3.0, 1)] * len(found))
+    run.backward()
+    run.scaler.unscale_(run.optimizer)  # a new iteration: the stage was reset
+
+
+def test_a_bad_new_scale_is_refused(amp: Amp, amp_scaler: ScalerFactory) -> None:
+    run = training(amp, amp_scaler(init_scale=8.0))
+    run.backward()
+    run.scaler.step(run.optimizer)
+    device = amp.device.torch_device
+    for bad in (torch.ones(2, device=device), torch.ones((), device=device, requires_grad=True)):
+        with pytest.raises(AssertionError, match="new_scale should be a float or a 1-element"):
+            run.scaler.update(bad)
+    assert run.state == (8.0, 0)

@@ -1,0 +1,157 @@
+"""The reference model of GradScaler: the rule, the stages, and what it refuses."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+
+from pytest_amp.scaler import Gradients, ReferenceScaler, Refused, Stage, UpdateRule, float32
+
+#: Stage before, call, stage after or the words of the refusal: the whole table, for finite gradients.
+TRANSITIONS = [
+    (Stage.READY, "unscale_", Stage.UNSCALED),
+    (Stage.READY, "step", Stage.STEPPED),
+    (Stage.UNSCALED, "unscale_", "already been called on this optimizer"),
+    (Stage.UNSCALED, "step", Stage.STEPPED),
+    (Stage.UNSCALED, "update", Stage.READY),
+    (Stage.STEPPED, "unscale_", "called after step()"),
+    (Stage.STEPPED, "step", "step() has already been called"),
+    (Stage.STEPPED, "update", Stage.READY),
+    (Stage.READY, "update", "No inf checks were recorded prior to update"),
+]
+WAY_TO = {Stage.READY: (), Stage.UNSCALED: ("unscale_",), Stage.STEPPED: ("step",)}
+
+
+def call(scaler: ReferenceScaler, method: str, gradients: Gradients = Gradients.FINITE) -> object:
+    return scaler.update() if method == "update" else getattr(scaler, method)("it", gradients)
+
+
+def started(**state: object) -> ReferenceScaler:
+    scaler = ReferenceScaler(**state)  # type: ignore[arg-type]
+    scaler.scale()
+    return scaler
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [(1.0, 1.0), (0.1, 0.10000000149011612), (1e39, math.inf), (-1e39, -math.inf), (1e-46, 0.0), (math.inf, math.inf)],
+)
+def test_float32_rounds(value: float, expected: float) -> None:
+    assert float32(value) == expected
+
+
+def test_float32_keeps_nan() -> None:
+    assert math.isnan(float32(math.nan))
+
+
+def test_the_rule_grows_on_the_step_that_completes_the_interval() -> None:
+    rule = UpdateRule(growth_interval=3)
+    assert rule.after(8.0, 1, found_inf=False) == (8.0, 2)
+    assert rule.after(8.0, 2, found_inf=False) == (16.0, 0)
+    assert rule.after(8.0, 3, found_inf=False) == (8.0, 4)
+
+
+def test_the_rule_backs_off_whatever_the_count() -> None:
+    assert UpdateRule().after(8.0, 5, found_inf=True) == (4.0, 0)
+
+
+def test_the_rule_stops_at_the_largest_finite_scale() -> None:
+    assert UpdateRule(growth_interval=1).after(2.0**127, 0, found_inf=False) == (2.0**127, 0)
+
+
+def test_the_rule_rounds_to_float32() -> None:
+    assert UpdateRule(backoff_factor=0.1).after(1.0, 0, found_inf=True) == (float32(0.1), 0)
+
+
+@pytest.mark.parametrize(("before", "method", "after"), TRANSITIONS)
+def test_each_transition(before: Stage, method: str, after: Stage | str) -> None:
+    scaler = started()
+    for step in WAY_TO[before]:
+        call(scaler, step)
+    if isinstance(after, Stage):
+        call(scaler, method)
+        assert scaler.stage("it") is after
+    else:
+        with pytest.raises(Refused) as refusal:
+            call(scaler, method)
+        assert after in refusal.value.words
+        assert scaler.stage("it") is before
+
+
+def test_the_table_is_complete() -> None:
+    assert {(stage, method) for stage, method, _ in TRANSITIONS} == set(
+        itertools.product(Stage, ("unscale_", "step", "update"))
+    )
+
+
+@pytest.mark.parametrize("method", ["unscale_", "step", "update"])
+def test_nothing_works_before_the_first_scale(method: str) -> None:
+    with pytest.raises(Refused, match=f"Attempted {method} but _scale is None"):
+        call(ReferenceScaler(), method)
+
+
+@pytest.mark.parametrize("explicit", [False, True])
+def test_an_inf_skips_the_step_and_backs_off(*, explicit: bool) -> None:
+    scaler = started(scale_now=8.0, tracker=3)
+    if explicit:
+        scaler.unscale_("it", Gradients.NON_FINITE)
+    assert scaler.step("it", Gradients.NON_FINITE) is False
+    scaler.update()
+    assert (scaler.scale_now, scaler.tracker) == (4.0, 0)
+
+
+def test_an_inf_of_one_optimizer_skips_only_that_one() -> None:
+    scaler = started(scale_now=8.0)
+    assert scaler.step("one", Gradients.FINITE) is True
+    assert scaler.step("other", Gradients.NON_FINITE) is False
+    scaler.update()
+    assert scaler.scale_now == 4.0
+
+
+def test_a_step_without_gradients_is_refused() -> None:
+    scaler = started()
+    with pytest.raises(Refused, match="for this optimizer"):
+        scaler.step("it", Gradients.NONE)
+    assert scaler.stage("it") is Stage.UNSCALED
+
+
+def test_a_new_scale_keeps_the_tracker() -> None:
+    scaler = started(tracker=3)
+    scaler.step("it", Gradients.NON_FINITE)
+    scaler.update(3.0)
+    assert (scaler.scale_now, scaler.tracker, scaler.stage("it")) == (3.0, 3, Stage.READY)
+
+
+def test_state_goes_through_a_state_dict() -> None:
+    scaler = ReferenceScaler(3.0, UpdateRule(4.0, 0.25, 7), tracker=5)
+    other = ReferenceScaler()
+    other.load_state_dict(scaler.state_dict())
+    assert other == scaler
+
+
+def test_an_empty_state_is_refused() -> None:
+    with pytest.raises(Refused, match="source state dict is empty"):
+        ReferenceScaler().load_state_dict(ReferenceScaler(enabled=False).state_dict())
+
+
+def test_pickling_needs_a_finished_iteration() -> None:
+    scaler = started(scale_now=8.0, tracker=2)
+    scaler.unscale_("it", Gradients.FINITE)
+    with pytest.raises(Refused, match="may only be pickled"):
+        scaler.pickled()
+    scaler.step("it", Gradients.FINITE)
+    scaler.update()
+    assert scaler.pickled() == ReferenceScaler(8.0, tracker=3)
+
+
+def test_a_disabled_model_is_the_identity() -> None:
+    scaler = ReferenceScaler(enabled=False)
+    assert scaler.scale() == scaler.get_scale() == 1.0
+    assert scaler.step("it", Gradients.NON_FINITE) is True
+    scaler.unscale_("it", Gradients.FINITE)
+    scaler.update(4.0)
+    scaler.load_state_dict({})
+    assert scaler.get_scale() == 1.0
+    assert scaler.pickled().enabled is False
