@@ -80,7 +80,8 @@ def observed_from(data: Mapping[str, Any]) -> Observed:
 
 def checked_from(data: Mapping[str, Any]) -> Checked:
     """The Checked that JSON data was made from."""
-    return Checked(**{key: tuple(value) if isinstance(value, list) else value for key, value in data.items()})
+    fields: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in data.items()}
+    return Checked(**fields)
 
 
 def follow(check: str, overload: str, device: Device, low: torch.dtype, *, rule: Rule) -> Checked:
@@ -89,55 +90,80 @@ def follow(check: str, overload: str, device: Device, low: torch.dtype, *, rule:
     Compares the calls below autocast with their dtypes and shapes, and the dtypes and shapes of the
     results; on a real device also every bit of the results, where NaN equals NaN.
     """
-    candidate = candidate_of(rule, low)
+    follower = _Follower(overload, device, low, rule, candidate_of(rule, low))
     ran: list[str] = []
     refused: list[str] = []
     failures: list[str] = []
     messages: list[str] = []
     result: tuple[str, ...] = ()
     for sample, variation in each_variation(overload, samples(overload), low, *CHECKS[check]):
-        outcome, difference = _compare(overload, sample, variation, device, low, rule, candidate)
+        outcome, difference = follower.compare(sample, variation)
         if outcome.message is None:
             ran.append(variation.name)
             result = result or tuple(text.partition("[")[0] for text in outcome.result)
         else:
             refused.append(variation.name)
             messages.append(outcome.message.strip().partition("\n")[0])
-        if difference is None and device.kind is not DeviceKind.FAKE and not variation.faked:
-            difference = _different_values(overload, sample, variation, device, low, candidate)
         if difference is not None:
             failures.append(f"{variation.name}: {difference}")
-    cannot = _cannot(device, ran, messages)
+    no_kernel = device.kind is DeviceKind.CPU and not ran and any(_NO_PRIMITIVE in text for text in messages)
+    cannot = messages[0] if no_kernel else None
     return Checked(check, overload, tuple(ran), tuple(refused), tuple(failures), result, cannot)
 
 
-def _cannot(device: Device, ran: list[str], messages: list[str]) -> str | None:
-    if ran or not messages:
+@dataclass(frozen=True)
+class _Follower:
+    """Compares an overload under autocast with the overload called by hand."""
+
+    overload: str
+    device: Device
+    low: torch.dtype
+    rule: Rule
+    candidate: Candidate
+
+    def compare(self, sample: Sample, variation: Variation) -> tuple[Outcome, str | None]:
+        """What happens under autocast, and how that differs from what happens by hand."""
+        with scope(self.device, variation):
+            call = variation.invocation(self.overload, sample, self.device)
+            outcome = under_autocast(call, self.device, self.low)
+            prediction = by_hand(self.candidate, call, self.device)
+        difference = self._different_calls(outcome, prediction)
+        if difference is None and self.device.kind is not DeviceKind.FAKE and not variation.faked:
+            difference = self._different_values(sample, variation)
+        return outcome, difference
+
+    def _different_calls(self, outcome: Outcome, prediction: Outcome) -> str | None:
+        if self.rule.own_kernel is not None:
+            ours, theirs = received(outcome, self.overload), received(prediction, self.overload)
+            same = ours is None or ours == theirs
+            return None if same else f"it received {_listed(ours)}, by hand {_listed(theirs)}"
+        if fits(prediction, outcome):
+            return None
+        return f"{_shown(outcome)}, by hand {_shown(prediction)}"
+
+    def _different_values(self, sample: Sample, variation: Variation) -> str | None:
+        with scope(self.device, variation):
+            given, fresh, untouched = (variation.invocation(self.overload, sample, self.device) for _ in range(3))
+            with self.device.autocast(self.low):
+                ours = _results(given)
+            self.device.synchronize()
+            theirs = _results(self._cast(fresh))
+            changed = [index for index, (a, b) in enumerate(_pairs(given, untouched)) if not same_bits(a, b)]
+        if changed:
+            return f"floating argument {changed[0]} was written to"
+        if isinstance(ours, str) or isinstance(theirs, str):
+            return None if ours == theirs else f"gives {ours!r}, by hand {theirs!r}"
+        for index, (a, b) in enumerate(zip(ours, theirs, strict=True)):
+            if index not in sample.undefined and not same_bits(a, b):
+                return f"result {index} differs from the one by hand in {_count_different(a, b)}"
         return None
-    return messages[0] if device.kind is DeviceKind.CPU and _NO_PRIMITIVE in messages[0] else None
 
-
-def _compare(
-    overload: str,
-    sample: Sample,
-    variation: Variation,
-    device: Device,
-    low: torch.dtype,
-    rule: Rule,
-    candidate: Candidate,
-) -> tuple[Outcome, str | None]:
-    with scope(device, variation):
-        call = variation.invocation(overload, sample, device)
-        outcome = under_autocast(call, device, low)
-        prediction = by_hand(candidate, call, device)
-    if rule.own_kernel is not None:
-        ours, its = received(prediction, overload), received(outcome, overload)
-        if ours != its and its is not None:
-            return outcome, f"it received {_listed(its)}, by hand {_listed(ours)}"
-        return outcome, None
-    if fits(prediction, outcome):
-        return outcome, None
-    return outcome, f"{_shown(outcome)}, by hand {_shown(prediction)}"
+    def _cast(self, call: Invocation) -> Invocation | None:
+        rule, dtype = self.candidate.rule, self.candidate.dtype
+        try:
+            return cast_by_hand(rule, call, device_type=self.device.type, dtype=dtype).carried_out(call)
+        except Refused:
+            return None
 
 
 def _listed(dtypes: frozenset[str] | None) -> str:
@@ -149,39 +175,8 @@ def _shown(outcome: Outcome) -> str:
     return f"{casts}runs {len(outcome.calls)} calls and gives {', '.join(outcome.result)}"
 
 
-def _different_values(
-    overload: str, sample: Sample, variation: Variation, device: Device, low: torch.dtype, candidate: Candidate
-) -> str | None:
-    def invocation() -> Invocation:
-        return variation.invocation(overload, sample, device)
-
-    with scope(device, variation):
-        given = invocation()
-        with device.autocast(low):
-            ours = _results(given)
-        device.synchronize()
-        by_hand = _results(_cast(invocation(), candidate, device))
-        changed = [index for index, (a, b) in enumerate(_pairs(given, invocation())) if not same_bits(a, b)]
-    if changed:
-        return f"argument {changed[0]} was written to"
-    if isinstance(ours, str) or isinstance(by_hand, str):
-        return None if ours == by_hand else f"gives {ours!r}, by hand {by_hand!r}"
-    for index, (a, b) in enumerate(zip(ours, by_hand, strict=True)):
-        if index not in sample.undefined and not same_bits(a, b):
-            return f"result {index} differs from the one by hand in {_count_different(a, b)}"
-    return None
-
-
 def _pairs(one: Invocation, other: Invocation) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     return zip(one.floats(), other.floats(), strict=True)
-
-
-def _cast(call: Invocation, candidate: Candidate, device: Device) -> Invocation | None:
-    try:
-        plan = cast_by_hand(candidate.rule, call, device_type=device.type, dtype=candidate.dtype)
-        return plan.carried_out(call)
-    except Refused:
-        return None
 
 
 def _results(call: Invocation | None) -> list[torch.Tensor] | str:

@@ -92,7 +92,7 @@ def is_eligible(tensor: torch.Tensor, device_type: str) -> bool:
 
 @dataclass(frozen=True)
 class Plan:
-    """What autocast should run in place of a call: ``overload`` with ``keywords``, eligible tensors cast to ``dtype``."""
+    """What autocast should run in place of a call: ``overload`` with ``keywords``, after a cast to ``dtype`` if any."""
 
     overload: str
     keywords: Mapping[str, Any]
@@ -126,18 +126,22 @@ def cast_by_hand(rule: RuleName, call: Invocation, *, device_type: str, dtype: t
         return unchanged
     if rule is RuleName.BANNED:
         raise Refused(f"{call.overload} is {BANNED_SAYS}")
-    if rule is RuleName.LOWER_PRECISION_FP:
-        return replace(unchanged, dtype=dtype)
-    if rule is RuleName.FP32:
-        return replace(unchanged, dtype=torch.float32)
+    if rule in (RuleName.LOWER_PRECISION_FP, RuleName.FP32):
+        return replace(unchanged, dtype=dtype if rule is RuleName.LOWER_PRECISION_FP else torch.float32)
     if rule is RuleName.PROMOTE:
         return replace(unchanged, dtype=promoted(call, device_type=device_type, dtype=dtype))
-    first = _first_tensor(call)
+    return _with_dtype(rule, call, unchanged)
+
+
+def _with_dtype(rule: RuleName, call: Invocation, unchanged: Plan) -> Plan:
+    first = call.arguments[0]
+    assert isinstance(first, torch.Tensor)
+    eligible = is_eligible(first, unchanged.device_type)
     if rule is RuleName.FP32_APPEND_DTYPE:
-        appended = torch.float32 if is_eligible(first, device_type) else first.dtype
-        return Plan(APPENDED[call.overload], {**call.keywords, "dtype": appended}, device_type)
+        dtype = torch.float32 if eligible else first.dtype
+        return replace(unchanged, overload=APPENDED[call.overload], keywords={**call.keywords, "dtype": dtype})
     name = dtype_argument(call.overload)
-    if name is None or name in call.keywords or not is_eligible(first, device_type):
+    if name is None or name in call.keywords or not eligible:
         return unchanged
     return replace(unchanged, keywords={**call.keywords, name: torch.float32})
 
@@ -160,9 +164,3 @@ def promoted(call: Invocation, *, device_type: str, dtype: torch.dtype) -> torch
         elif tensor.dtype != dtype:
             raise Refused("Unexpected floating ScalarType in at::autocast::prioritize")
     return current
-
-
-def _first_tensor(call: Invocation) -> torch.Tensor:
-    first = call.arguments[0]
-    assert isinstance(first, torch.Tensor)
-    return first

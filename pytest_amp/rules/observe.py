@@ -194,6 +194,10 @@ def observe(overload: str, device: Device, low: torch.dtype, *, rule: Rule | Non
     Raises LookupError if this torch lacks the overload.
     """
     torch_private.find_overload(overload)
+    from pytest_amp.rules.named import NAMED, UNREACHABLE, observe_named
+
+    if overload in NAMED or overload in UNREACHABLE:
+        return observe_named(overload, device, low, rule)
     made = samples(overload)
     if not made:
         return Observed(overload, UNOBSERVED, "no sample arguments are known for it", ())

@@ -49,9 +49,7 @@ def _predicted(candidate: Candidate, call: Invocation, device: Device) -> frozen
     return frozenset(str(tensor.dtype).removeprefix("torch.") for tensor in plan.carried_out(call).floats())
 
 
-def observe_own_kernel(
-    overload: str, made: Iterable[Sample], device: Device, low: torch.dtype, rule: Rule
-) -> Observed:
+def observe_own_kernel(overload: str, made: Iterable[Sample], device: Device, low: torch.dtype, rule: Rule) -> Observed:
     """``observe`` for a kernel of its own: a rule fits if the operator receives the dtypes that it predicts."""
     remaining = _all_candidates(overload, low, rule)
     evidence: list[Evidence] = []

@@ -6,6 +6,7 @@ too many or too few shows in the result. Values are the same in every process.
 
 from __future__ import annotations
 
+import functools
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -82,6 +83,12 @@ def samples(overload: str) -> list[Sample]:
     return made if isinstance(made, list) else [made]
 
 
+def has_samples(overload: str) -> bool:
+    """Whether somebody has written samples for a qualified overload."""
+    return overload.removeprefix("aten::") in _table()
+
+
+@functools.cache
 def _table() -> Mapping[str, Build]:
     # Imported here: the tables use this module's names.
     from pytest_amp.rules.samples_elementwise import ELEMENTWISE

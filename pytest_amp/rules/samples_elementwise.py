@@ -1,5 +1,6 @@
 """Samples of elementwise operators, of reductions and norms, of softmax and normalization, and of joins."""
 
+# ruff: noqa: FBT003  # operators take booleans by position
 from __future__ import annotations
 
 from pytest_amp.rules.samples import Build, Sample, Values
@@ -9,9 +10,7 @@ _of = Sample.of
 
 def _batch_norm(v: Values) -> Sample:
     # Not in training: its running statistics are results then, and no arguments.
-    return _of(
-        *(v.normal(4, 3, 5), v.normal(3), v.normal(3), v.normal(3), v.uniform(3)), False, 0.1, 1e-5, False
-    )
+    return _of(*(v.normal(4, 3, 5), v.normal(3), v.normal(3), v.normal(3), v.uniform(3)), False, 0.1, 1e-5, False)
 
 
 ELEMENTWISE: dict[str, Build] = {

@@ -18,7 +18,8 @@ def _symmetric(v: Values) -> Sample:
 
 
 def _factor(v: Values) -> torch.Tensor:
-    return torch.linalg.cholesky(v.positive_definite(4))
+    factor: torch.Tensor = torch.linalg.cholesky(v.positive_definite(4))
+    return factor
 
 
 def _reflectors(v: Values) -> tuple[torch.Tensor, torch.Tensor]:

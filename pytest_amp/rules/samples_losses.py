@@ -1,5 +1,6 @@
 """Samples of loss functions and of distances."""
 
+# ruff: noqa: FBT003  # operators take booleans by position
 from __future__ import annotations
 
 from pytest_amp.rules.samples import Build, Sample, Values

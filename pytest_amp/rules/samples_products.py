@@ -1,5 +1,6 @@
 """Samples of products: matrix products, convolutions, attention, recurrent cells."""
 
+# ruff: noqa: FBT003  # operators take booleans by position
 from __future__ import annotations
 
 from pytest_amp.rules.samples import Build, Sample, Values

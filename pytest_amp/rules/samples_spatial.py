@@ -1,5 +1,6 @@
 """Samples of pooling, padding, resizing and grid sampling."""
 
+# ruff: noqa: FBT003  # operators take booleans by position
 from __future__ import annotations
 
 import torch

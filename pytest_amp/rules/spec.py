@@ -15,7 +15,7 @@ from packaging.version import InvalidVersion, Version
 if sys.version_info >= (3, 11):
     import tomllib
 else:  # the standard library has it since 3.11
-    import tomli as tomllib
+    import tomli as tomllib  # type: ignore[import-not-found,unused-ignore]
 
 #: Where the data is, as failures name it.
 SPEC_FILE = "pytest_amp/rules/spec.toml"

@@ -6,6 +6,7 @@ which is started again after it dies: that costs one operator, which is named.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import queue
@@ -193,10 +194,8 @@ class _Child:
     def end(self, timeout: float) -> int:
         """Close its input, wait for it, and return its exit status."""
         assert self._process.stdin is not None
-        try:
+        with contextlib.suppress(BrokenPipeError):  # it is gone already
             self._process.stdin.close()
-        except BrokenPipeError:
-            pass  # it is gone already
         try:
             status = self._process.wait(timeout)
         except subprocess.TimeoutExpired:

@@ -58,9 +58,10 @@ def difference(overload: str, device: Device, low: torch.dtype) -> str | None:
             return torch.empty(shape, dtype=dtype, device=device.torch_device)
 
         with scope(device, Variation("", (dtype,), faked=True)):
-            without = record(lambda: UNREGISTERED[overload](make))  # noqa: B023  # called at once
+            without = record(lambda: UNREGISTERED[overload](make))  # called at once
             with device.autocast(low):
-                under = record(lambda: UNREGISTERED[overload](make))  # noqa: B023  # called at once
+                under = record(lambda: UNREGISTERED[overload](make))  # called at once
         if under != without:
-            return f"{', '.join(under.casts()) or 'no cast'}, {', '.join(under.result)}, not {', '.join(without.result)}"
+            casts = ", ".join(under.casts()) or "no cast"
+            return f"{casts}, {', '.join(under.result)}, not {', '.join(without.result)}"
     return None

@@ -43,11 +43,15 @@ class Sweeps:
         from pytest_amp.rules.sweep import ExaminationFailed
 
         failures = []
-        for name, sweep in self._opened.items():
+
+        def close(name: str, sweep: Sweep) -> None:
             try:
                 sweep.close()
             except ExaminationFailed as failed:
                 failures.append(f"{name}: {failed}")
+
+        for name, sweep in self._opened.items():
+            close(name, sweep)
         if failures:
             raise AmpFailure("the operators were examined, but " + "; ".join(failures))
 

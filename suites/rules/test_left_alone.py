@@ -24,10 +24,11 @@ def test_other_dtypes_and_other_devices(amp: Amp, overload: str, examine: Examin
 def test_operators_without_a_kernel(amp: Amp) -> None:
     """In-place and ``out=`` overloads are among them."""
     registered = read_registry(amp.device.type).registered
-    different = []
-    for overload in UNREGISTERED:
-        if qualified(overload) not in registered and (found := difference(overload, amp.device, amp.dtype)):
-            different.append(f"{overload}: {found}")
+    different = [
+        f"{overload}: {found}"
+        for overload in UNREGISTERED
+        if qualified(overload) not in registered and (found := difference(overload, amp.device, amp.dtype))
+    ]
     if different:
         raise AmpFailure(
             f"operators without an autocast kernel run otherwise under autocast: {'; '.join(different)}",

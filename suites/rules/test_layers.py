@@ -1,0 +1,94 @@
+"""Layers whose fast paths call operators of their own still run, in the dtype that their parts have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from pytest_amp.amp import Amp
+from pytest_amp.cases.limits import lacks_lstm_kernel
+from pytest_amp.targets import Target
+
+_CELLS = {"GRUCell": nn.GRUCell, "LSTMCell": nn.LSTMCell, "RNNCell": nn.RNNCell}
+_LAYERS = {"GRU": nn.GRU, "LSTM": nn.LSTM, "RNN": nn.RNN}
+
+
+def _normal(amp: Amp, *shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.randn(shape).to(amp.device.torch_device, dtype)
+
+
+def _layers(target: Target) -> Iterable[Any]:
+    for name in _LAYERS:
+        report = None
+        if target.id == "cuda-bf16":
+            report = "pytorch/pytorch#42385 the rule of cuDNN's and MIOpen's layers is written for float16"
+        elif target.device.type == "cpu" and name == "GRU":
+            report = "pytorch/pytorch#45048 GRU answers float32 where LSTM and RNN answer in the autocast dtype"
+        elif target.device.type == "cpu" and name == "LSTM":
+            report = lacks_lstm_kernel(target.device.type, target.precision.name)
+        marks = () if report is None else pytest.mark.xfail(strict=True, reason=report)
+        yield pytest.param(name, id=name, marks=marks)
+
+
+@pytest.mark.amp_parametrize("layer", _layers)
+def test_recurrent_layers_answer_in_the_autocast_dtype(amp: Amp, layer: str) -> None:
+    module = _LAYERS[layer](4, 4).to(amp.device.torch_device)
+    with amp.autocast():
+        answers = {module(_normal(amp, 3, 2, 4, dtype=dtype))[0].dtype for dtype in (torch.float32, amp.dtype)}
+    amp.observe(layer, ", ".join(sorted(str(dtype).removeprefix("torch.") for dtype in answers)), kind="dtype")
+    assert answers == {amp.dtype}
+
+
+@pytest.mark.amp_parametrize("cell", lambda _: _CELLS)
+def test_recurrent_cells_answer_in_the_autocast_dtype(amp: Amp, cell: str) -> None:
+    module = _CELLS[cell](3, 3).to(amp.device.torch_device)
+    with amp.autocast():
+        answer = module(_normal(amp, 2, 3, dtype=amp.dtype))
+    dtype = (answer[0] if isinstance(answer, tuple) else answer).dtype
+    amp.observe(cell, str(dtype).removeprefix("torch."), kind="dtype")
+    assert dtype == amp.dtype
+
+
+@pytest.mark.amp_parametrize("mode", lambda _: ("train", "eval"))
+def test_an_encoder_runs_in_both_modes(amp: Amp, mode: str) -> None:
+    """In eval it has a fused path (pytorch/pytorch#132613)."""
+    layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True)
+    encoder = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False).to(amp.device.torch_device)
+    encoder.train(mode == "train")
+    with torch.no_grad(), amp.autocast():
+        result = encoder(_normal(amp, 2, 5, 16))
+    amp.observe(f"TransformerEncoder {mode}", str(result.dtype).removeprefix("torch."), kind="dtype")
+    assert result.isfinite().all()
+
+
+def test_attention_takes_every_kind_of_mask(amp: Amp) -> None:
+    """Boolean, float32 and 16-bit (pytorch/pytorch#99012, #111276)."""
+    attention = nn.MultiheadAttention(16, 2).to(amp.device.torch_device).eval()
+    query = _normal(amp, 6, 1, 16)
+    blocked = torch.ones(6, 6, dtype=torch.bool, device=amp.device.torch_device).triu(1)
+    floating = torch.zeros(6, 6, device=amp.device.torch_device).masked_fill(blocked, float("-inf"))
+    results = []
+    for mask in (blocked, floating, floating.to(amp.dtype)):
+        with torch.no_grad(), amp.autocast():
+            results.append(attention(query, query, query, attn_mask=mask, need_weights=False)[0])
+    amp.observe("MultiheadAttention", str(results[0].dtype).removeprefix("torch."), kind="dtype")
+    assert {result.dtype for result in results} == {amp.dtype}
+    # One fused kernel adds the mask, another skips what it blocks: they differ by a rounding or two.
+    for result in results[1:]:
+        torch.testing.assert_close(result, results[0])
+
+
+@pytest.mark.amp_parametrize("affine", lambda _: ("affine", "plain"))
+def test_batch_norm_keeps_its_statistics_in_float32(amp: Amp, affine: str) -> None:
+    """With and without weights (pytorch/pytorch#61924, #88929)."""
+    convolution = nn.Conv2d(3, 3, 1).to(amp.device.torch_device)
+    norm = nn.BatchNorm2d(3, affine=affine == "affine").to(amp.device.torch_device)
+    with torch.no_grad(), amp.autocast():
+        result = norm(convolution(_normal(amp, 2, 3, 4, 4)))
+    amp.observe(f"BatchNorm2d {affine}", str(result.dtype).removeprefix("torch."), kind="dtype")
+    assert norm.running_mean is not None
+    assert norm.running_mean.dtype == torch.float32
