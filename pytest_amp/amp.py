@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_amp.collection import INFO, MARKER, bound
+from pytest_amp.devices import DeviceKind
 from pytest_amp.failure import AmpFailure
 from pytest_amp.markers import AmpMarker
 from pytest_amp.record import Kind, Observation, Value, Verdict, check_value, compare, make_key
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from pytest_amp.devices import Device
     from pytest_amp.numerics.gradients import Conditions
     from pytest_amp.precision import Precision
+    from pytest_amp.speed import Measured, Workload
 
 OBSERVATIONS = pytest.StashKey[list[Observation]]()
 
@@ -30,8 +32,10 @@ OBSERVATIONS = pytest.StashKey[list[Observation]]()
 class Amp:
     """Mixed precision on one device in one dtype, for one test."""
 
-    def __init__(self, item: pytest.Item, target: Target, session: AmpSession) -> None:
-        """Made by the fixture; ``item`` is the running test."""
+    def __init__(self, request: pytest.FixtureRequest, target: Target, session: AmpSession) -> None:
+        """Made by the fixture; ``request`` is the running test's."""
+        item: pytest.Item = request.node
+        self._request = request
         self._item = item
         self._session = session
         self.target = target
@@ -140,6 +144,45 @@ class Amp:
             self.observe(name, value, kind="dtype")
 
         check_dtypes(case, self.conditions, expected, observe)
+
+    def check_speedup(  # noqa: PLR0913  # keywords of one check
+        self,
+        work: Case | Workload,
+        *,
+        floor: float,
+        over: str,
+        name: str | None = None,
+        seconds: float = 5.0,
+        ceiling: float | None = None,
+    ) -> Measured | None:
+        """Hold how much faster ``work`` is under autocast than in float32 against ``floor``.
+
+        ``work`` is a case, whose training step is timed, or a function that makes data on the device and
+        returns the call to be timed, all of it within autocast. ``over`` is the float32 to be faster
+        than: ``"fp32"`` (IEEE) or ``"tf32"``. The marker's ``floor`` wins over the argument. ``seconds``
+        is what one measurement may take, ``ceiling`` replaces the speedup that the card's peak rates
+        allow. Observed as ``<name>/over-<over>/speedup`` and four more; the rule is in docs/speed.md.
+
+        Skips the test with the reason where speed is off, and with "inconclusive: ..." where nothing can
+        be said. Raises AmpFailure below the floor, ValueError for an ``over`` or a floor that is none.
+        Returns the measurement.
+        """
+        from pytest_amp import speed
+
+        timed = self._session.speed
+        conditions = speed.Conditions(
+            self.device,
+            self.precision,
+            timed.mode if self.device.kind is DeviceKind.ACCELERATOR else "off",
+            timed.reason if self.device.kind is DeviceKind.ACCELERATOR else "only an accelerator is timed",
+            strict=self.config.strict,
+            seed=self.config.seed,
+            observe=self.observe,
+        )
+        plan = speed.Plan(budget=seconds)
+        demand = speed.Demand(name or speed.name_of(work), self.marker.floor or floor, over, ceiling, plan)
+        make_step = speed.step_maker(work, self.device, seed=self.config.seed)
+        return speed.check_speedup(make_step, demand, conditions, self._request)
 
     @property
     def conditions(self) -> Conditions:

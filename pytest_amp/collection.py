@@ -176,6 +176,10 @@ def _noted(item: pytest.Item, session: AmpSession) -> str | None:
     place = _Place(marker, family_of(getattr(item, "module", None)), session)
     item.stash[MARKER] = marker
     item.stash[INFO] = info
+    if "benchmark" in getattr(item, "fixturenames", ()):
+        from pytest_amp.speed.benchmark import install
+
+        install(item)  # before the fixture is made, in whatever order
     report = marker.expected_failure(target.device.key, target.precision.name)
     if report is not None:
         item.add_marker(pytest.mark.xfail(strict=True, reason=report))

@@ -99,4 +99,4 @@ def amp(request: pytest.FixtureRequest, _amp_target: Target) -> Amp:
     from pytest_amp.amp import Amp
     from pytest_amp.session import KEY
 
-    return Amp(request.node, _amp_target, request.config.stash[KEY])
+    return Amp(request, _amp_target, request.config.stash[KEY])

@@ -1,0 +1,118 @@
+"""``amp.check_speedup``: the fixture, the marker, the options and the record, on a simulated accelerator."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_amp.speed import gate
+from tests.project import SIMULATED, Project, red, summary
+from tests.speed.simulated import SimulatedClock
+
+#: 3 seconds in float32, 2 under autocast.
+TEST = """
+import pytest, torch
+
+def work():
+    return lambda: 2.0 if torch.is_autocast_enabled("cpu") else 3.0
+
+def test_work(amp):
+    amp.check_speedup(work, floor=1.2, over="fp32")
+"""
+
+
+@pytest.fixture
+def speedy(project: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
+    """A project with an accelerator whose clock is simulated."""
+    monkeypatch.setattr(gate, "checked_clock", lambda _: SimulatedClock())
+    project.write(conftest=SIMULATED)
+    return project
+
+
+def run(project: Project, *arguments: str) -> pytest.RunResult:
+    return project.here("--amp-device=simulated", "--amp-dtype=bf16", *arguments)
+
+
+def with_floor(floor: float) -> str:
+    return TEST.replace("def test_work", f"@pytest.mark.amp(floor={floor})\ndef test_work")
+
+
+def test_fast_enough(speedy: Project) -> None:
+    speedy.write(test_it=TEST)
+    result = run(speedy, "--amp-record=record.json")
+    result.assert_outcomes(passed=1)
+    observed = speedy.observed("record.json")
+    assert observed == {
+        "project/simulated/bf16/work/over-fp32/speedup": pytest.approx(1.5),
+        "project/simulated/bf16/work/over-fp32/speedup-low": pytest.approx(1.5),
+        "project/simulated/bf16/work/over-fp32/speedup-high": pytest.approx(1.5),
+        "project/simulated/bf16/work/over-fp32/float32-time": 3.0,
+        "project/simulated/bf16/work/over-fp32/autocast-time": 2.0,
+    }
+
+
+def test_the_markers_floor_wins(speedy: Project) -> None:
+    speedy.write(test_it=with_floor(1.8))
+    result = run(speedy)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "AmpFailure: work under bf16 autocast is 1.5 times as fast as in IEEE fp32",
+            "  floor     1.8 times, with a margin of 3.0%",
+            "  rerun     pytest *test_it.py::test_work* --amp-device=simulated --amp-dtype=bf16*",
+        ]
+    )
+
+
+def test_report_measures_and_never_fails(speedy: Project) -> None:
+    speedy.write(test_it=with_floor(1.8))
+    run(speedy, "--amp-speed=report").assert_outcomes(passed=1)
+
+
+def test_off_is_skipped(speedy: Project) -> None:
+    speedy.write(test_it=TEST)
+    result = run(speedy, "--amp-speed=off")
+    result.assert_outcomes(skipped=1)
+    assert any("speed is off" in line for line in summary(result))
+
+
+def test_a_cpu_is_not_timed(speedy: Project) -> None:
+    speedy.write(test_it=TEST)
+    result = speedy.here("--amp-device=cpu,simulated", "--amp-dtype=bf16")
+    result.assert_outcomes(passed=1, skipped=1)
+
+
+def test_inconclusive_is_counted_apart_and_red_alone(speedy: Project) -> None:
+    speedy.write(test_it=with_floor(1.52))
+    result = run(speedy)
+    result.assert_outcomes(skipped=1)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    assert "1 inconclusive" in summary(result)[0]
+    assert red(result)
+
+
+def test_strict_makes_inconclusive_red(speedy: Project) -> None:
+    speedy.write(test_it=with_floor(1.52))
+    result = run(speedy, "--amp-strict")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*inconclusive, which --amp-strict refuses"])
+
+
+def test_the_fixture_benchmark_may_come_first(speedy: Project) -> None:
+    speedy.write(test_it=TEST.replace("(amp)", "(benchmark, amp)"))
+    run(speedy).assert_outcomes(passed=1)
+
+
+def test_a_case(project: Project) -> None:
+    """With the accelerator's real clock: it has no events, so it is waited for."""
+    project.write(
+        conftest=SIMULATED,
+        test_it="""
+import torch
+
+def test_model(amp):
+    case = amp.case(lambda: torch.nn.Linear(8, 1), lambda: torch.ones(4, 8), lambda model, x: model(x).sum())
+    measured = amp.check_speedup(case, floor=1e-6, over="tf32")
+    assert measured.clock == "perf_counter and synchronize"
+""",
+    )
+    run(project, "--amp-speed=report").assert_outcomes(passed=1)
