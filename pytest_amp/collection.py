@@ -45,8 +45,16 @@ class _Place:
             return f"not for {device.type}"
         if self.marker.dtypes is not None and precision not in self.marker.dtypes:
             return f"not for {precision.name}"
-        if self.family.name == "speed" and self.session.speed.mode == "off":
+        return self._untimed(target) if self.family.name == "speed" else None
+
+    def _untimed(self, target: Target) -> str | None:
+        """Why no floor of speed exists on ``target``: none can hold for a dtype that is emulated."""
+        if self.session.speed.mode == "off":
             return f"speed is {self.session.speed.reason}"
+        from pytest_amp.speed import kinds_of_float32
+
+        if not target.missing and not kinds_of_float32(target.device, target.precision):
+            return f"{target.precision.name} is emulated on {target.device.name}"
         return None
 
     def targets(self) -> list[Target]:
