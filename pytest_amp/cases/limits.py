@@ -25,8 +25,8 @@ def adds_up_convolutions_in_fp16(device_type: str, precision: str) -> str | None
     """Why weight gradients of convolutions lose accuracy with the size of the batch on this machine, or None."""
     if device_type == "cpu" and precision == "fp16" and not torch_private.cpu_has_onednn_kernels("fp16"):
         return (
-            "where oneDNN has no fp16 convolution (AVX512-FP16), aten's own (ConvolutionMM2d.cpp) adds the samples of a "
-            "batch up in fp16"
+            "where oneDNN has no fp16 convolution (AVX512-FP16), aten's own (ConvolutionMM2d.cpp) adds up the samples "
+            "of a batch in fp16"
         )
     return None
 

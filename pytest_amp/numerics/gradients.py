@@ -93,7 +93,16 @@ class _Run:
         """One step in mixed precision."""
         realised = self.realised.on(self.where.device.torch_device)
         seed, loss_scale = self.where.seed, self.prediction.loss_scale
-        return run_step(self.case, realised, self.where.region, seed=seed, loss_scale=loss_scale)
+        try:
+            return run_step(self.case, realised, self.where.region, seed=seed, loss_scale=loss_scale)
+        except RuntimeError as error:
+            raise AmpFailure(
+                f"{self.case.name} does not run under {self.where}",
+                label_before="by hand",
+                before="it runs with casts made by hand",
+                now=self.where.now(" ".join(str(error).split())[:200]),
+                likely="an operator meets dtypes that it does not take together, or changes what backward needs",
+            ) from error
 
     def allowed(self, each: Compared) -> float:
         """What the error of a tensor may be."""

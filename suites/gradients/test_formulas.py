@@ -1,0 +1,159 @@
+"""Operators against their formulas, written out in float64: what every dtype has in common can be wrong, too."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as f
+
+from pytest_amp.amp import Amp
+from pytest_amp.failure import AmpFailure
+from pytest_amp.numerics import relative_error
+
+Formula = Callable[..., Tensor]
+
+
+@dataclass(frozen=True)
+class Pair:
+    """An operator, its formula in elementary functions, and the shapes of the arguments."""
+
+    operator: Formula
+    formula: Formula
+    shapes: tuple[tuple[int, ...], ...]
+
+
+def attention(*, scale: float = 0.25, causal: bool = False, keys: int | None = None) -> Formula:
+    """softmax(q k' scale) v, over the first ``keys`` keys, or for each query over those up to its own."""
+
+    def formula(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        scores = torch.einsum("bhqd,bhkd->bhqk", q, k) * scale
+        hidden = torch.zeros_like(scores, dtype=torch.bool)
+        if causal:
+            hidden = torch.ones_like(hidden).triu(1)
+        if keys is not None:
+            hidden[..., keys:] = True
+        weights = torch.where(hidden, torch.zeros_like(scores), scores.exp())
+        return torch.einsum("bhqk,bhkd->bhqd", weights / weights.sum(-1, keepdim=True), v)
+
+    return formula
+
+
+def first_five(k: Tensor) -> Tensor:
+    return torch.arange(k.shape[-2], device=k.device) < 5
+
+
+def gelu(x: Tensor) -> Tensor:
+    share: Tensor = torch.special.erf(x / math.sqrt(2))
+    return x * (1 + share) / 2
+
+
+def gelu_tanh(x: Tensor) -> Tensor:
+    return x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) / 2
+
+
+def layer_norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    centred = x - x.mean(-1, keepdim=True)
+    return centred / (centred.square().mean(-1, keepdim=True) + 1e-5).sqrt() * weight + bias
+
+
+def batch_norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    centred = x - x.mean(0)
+    return centred / (centred.square().mean(0) + 1e-5).sqrt() * weight + bias
+
+
+def conv2d(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    windows = x.unfold(2, 3, 1).unfold(3, 3, 1)
+    return torch.einsum("bchwij,ocij->bohw", windows, weight) + bias[:, None, None]
+
+
+def embedding(weight: Tensor) -> Tensor:
+    return torch.nn.functional.one_hot(rows(weight), weight.shape[0]).to(weight.dtype) @ weight
+
+
+def rows(weight: Tensor) -> Tensor:
+    return torch.arange(24, device=weight.device) * 5 % weight.shape[0]
+
+
+def targets(x: Tensor) -> Tensor:
+    return torch.arange(x.shape[0], device=x.device) * 3 % x.shape[1]
+
+
+def cross_entropy(x: Tensor, smoothing: float = 0.0) -> Tensor:
+    logs = x - x.exp().sum(-1, keepdim=True).log()
+    hit = logs.gather(1, targets(x)[:, None]).squeeze(1)
+    return -((1 - smoothing) * hit + smoothing * logs.mean(-1)).mean()
+
+
+ATTENTION = ((2, 2, 9, 16),) * 3
+NORM = ((24, 32), (32,), (32,))
+
+PAIRS = {
+    "attention": Pair(f.scaled_dot_product_attention, attention(), ATTENTION),
+    "attention_causal": Pair(
+        lambda q, k, v: f.scaled_dot_product_attention(q, k, v, is_causal=True), attention(causal=True), ATTENTION
+    ),
+    "attention_masked": Pair(
+        lambda q, k, v: f.scaled_dot_product_attention(q, k, v, attn_mask=first_five(k).view(1, 1, 1, -1)),
+        attention(keys=5),
+        ATTENTION,
+    ),
+    "attention_scaled": Pair(
+        lambda q, k, v: f.scaled_dot_product_attention(q, k, v, scale=0.1), attention(scale=0.1), ATTENTION
+    ),
+    "linear": Pair(f.linear, lambda x, w, b: torch.einsum("bi,oi->bo", x, w) + b, ((24, 32), (16, 32), (16,))),
+    "conv2d": Pair(f.conv2d, conv2d, ((3, 6, 8, 8), (10, 6, 3, 3), (10,))),
+    "gelu": Pair(f.gelu, gelu, ((24, 32),)),
+    "gelu_tanh": Pair(lambda x: f.gelu(x, approximate="tanh"), gelu_tanh, ((24, 32),)),
+    "silu": Pair(f.silu, lambda x: x / (1 + (-x).exp()), ((24, 32),)),
+    "softmax": Pair(lambda x: x.softmax(-1), lambda x: x.exp() / x.exp().sum(-1, keepdim=True), ((24, 32),)),
+    "layer_norm": Pair(lambda x, w, b: f.layer_norm(x, (32,), w, b), layer_norm, NORM),
+    "batch_norm": Pair(lambda x, w, b: f.batch_norm(x, None, None, w, b, training=True), batch_norm, NORM),
+    "embedding": Pair(lambda w: f.embedding(rows(w), w), embedding, ((7, 32),)),
+    "cross_entropy": Pair(lambda x: f.cross_entropy(x, targets(x)), cross_entropy, ((24, 32),)),
+    "cross_entropy_smoothed": Pair(
+        lambda x: f.cross_entropy(x, targets(x), label_smoothing=0.1), lambda x: cross_entropy(x, 0.1), ((24, 32),)
+    ),
+    "mean_squared_error": Pair(f.mse_loss, lambda x, y: (x - y).square().mean(), ((24, 32), (24, 32))),
+}
+
+#: In units of u. Where an operator rounds its arguments, its result and what it saves, each makes about u/2; measured
+#: at most 1.6 (CPU, torch 2.13).
+MOST = 4.0
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_operator_is_its_formula(amp: Amp, name: str) -> None:
+    """Result and gradients, on arguments that the low dtype has."""
+    pair, device = PAIRS[name], amp.device.torch_device
+    values = [torch.randn(shape).to(amp.dtype) for shape in pair.shapes]
+    exact = [value.double().requires_grad_() for value in values]
+    made = [value.to(device, torch.float32).requires_grad_() for value in values]
+    wanted = pair.formula(*exact)
+    with amp.autocast():
+        result = pair.operator(*made)
+    gradient = torch.randn(wanted.shape).to(amp.dtype)
+    torch.autograd.backward(wanted, gradient.double())
+    torch.autograd.backward(result, gradient.to(device, result.dtype))
+    errors = {"result": relative_error(result, wanted)}
+    for index, (a, b) in enumerate(zip(made, exact, strict=True)):
+        assert a.grad is not None, f"argument {index} has no gradient"
+        assert b.grad is not None
+        errors[f"gradient.{index}"] = relative_error(a.grad, b.grad)
+    allowed = MOST * amp.precision.u * amp.config.tolerance_scale
+    for key, error in errors.items():
+        amp.observe(f"formula.{name}/{key}", error, kind="error", unit="relative L2", allowed=allowed)
+    worst = max(errors, key=lambda key: errors[key])
+    if errors[worst] > allowed:
+        raise AmpFailure(
+            f"{name}: {worst} is off its formula by {errors[worst]:.3g} under autocast({amp.device.key}, "
+            f"{amp.precision.dtype_name}), allowed are {allowed:.3g}",
+            label_before="formula",
+            before="in float64, from elementary functions",
+            now=f"torch {torch.__version__}, {amp.device.describe()}",
+            likely="the operator computes something else: a mask, a scale or a term of its gradient is lost",
+        )

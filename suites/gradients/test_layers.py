@@ -1,0 +1,51 @@
+"""Every parameter of every layer gets its gradient: of its own dtype, not zero, as exact as casts made by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from pytest_amp.amp import Amp
+from pytest_amp.cases import lacks_lstm_kernel
+from pytest_amp.numerics import run_step
+from pytest_amp.targets import Target
+
+from .layers import LAYERS, case_of
+
+
+def layers(target: Target) -> Iterator[object]:
+    """All; an LSTM is expected to fail where this machine has no kernel for it."""
+    reason = lacks_lstm_kernel(target.device.type, target.precision.name)
+    known = pytest.mark.xfail(reason=reason or "", raises=RuntimeError, strict=True)
+    for name in LAYERS:
+        yield pytest.param(name, id=name, marks=[known] if reason and name == "LSTM" else [])
+
+
+@pytest.mark.amp_parametrize("name", layers)
+def test_layer(amp: Amp, name: str) -> None:
+    amp.check_gradients(case_of(name, LAYERS[name]))
+
+
+def test_frozen_parameters_stay_without(amp: Amp) -> None:
+    case = case_of("first_frozen", LAYERS["first_frozen"])
+    realised = case.realise(seed=amp.config.seed).on(amp.device.torch_device)
+    run_step(case, realised, amp.autocast, seed=amp.config.seed)
+    gradients = {name: value.grad for name, value in realised.model.named_parameters()}
+    assert gradients["frozen.weight"] is None
+    assert gradients["frozen.bias"] is None
+    assert gradients["trained.weight"] is not None
+
+
+def test_freezing_a_layer_leaves_the_others_alone(amp: Amp) -> None:
+    """Bit for bit, although autocast caches the cast of a weight that is trained and not of one that is frozen."""
+    case = case_of("first_frozen", LAYERS["first_frozen"])
+    steps = []
+    for trained in (False, True):
+        realised = case.realise(seed=amp.config.seed).on(amp.device.torch_device)
+        realised.model.get_submodule("frozen").requires_grad_(trained)
+        steps.append(run_step(case, realised, amp.autocast, seed=amp.config.seed).named())
+    frozen, free = steps
+    for name, value in frozen.items():
+        assert torch.equal(value, free[name]), f"{name} differs when another layer is trained"

@@ -1,0 +1,165 @@
+"""Values at the edge of a format's range: what float32 keeps finite stays finite, and gradients with it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as f
+
+from pytest_amp.amp import Amp
+
+VOCABULARY = 32000
+
+
+def finite(*tensors: Tensor | None) -> bool:
+    return all(tensor is not None and bool(tensor.isfinite().all()) for tensor in tensors)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_cross_entropy_over_a_large_vocabulary(amp: Amp, smoothing: float) -> None:
+    """Sums over 32000 classes, each of which fits fp16, do not (huggingface/transformers#10674)."""
+    device = amp.device.torch_device
+    hidden = torch.randn(8, 16, device=device, requires_grad=True)
+    head = torch.randn(VOCABULARY, 16, device=device, requires_grad=True)
+    with amp.autocast():
+        loss = f.cross_entropy(f.linear(10 * hidden, head), torch.arange(8, device=device), label_smoothing=smoothing)
+    torch.autograd.backward(loss)
+    assert loss.dtype == torch.float32
+    assert finite(loss, hidden.grad, head.grad)
+
+
+def padding(amp: Amp) -> Tensor:
+    """Of two rows of six keys the second has three: True where a key counts."""
+    lengths = torch.tensor([6, 3], device=amp.device.torch_device)
+    return (torch.arange(6, device=lengths.device) < lengths[:, None]).view(2, 1, 1, 6)
+
+
+def filled(value: float, *, low: bool = False) -> Callable[[Amp], Tensor]:
+    """A float mask with ``value`` where a key does not count, in float32 or in the autocast dtype."""
+
+    def mask(amp: Amp) -> Tensor:
+        dtype = amp.dtype if low else torch.float32
+        least = max(value, torch.finfo(dtype).min) if math.isfinite(value) else value
+        return torch.zeros(2, 1, 1, 6, dtype=dtype, device=amp.device.torch_device).masked_fill(~padding(amp), least)
+
+    return mask
+
+
+MASKS: dict[str, Callable[[Amp], Tensor]] = {
+    "boolean": padding,
+    "infinite": filled(-math.inf),
+    "infinite_low": filled(-math.inf, low=True),
+    "least_float32": filled(torch.finfo(torch.float32).min),
+    "least_low": filled(torch.finfo(torch.float32).min, low=True),
+    "ten_thousand": filled(-1e4),
+}
+
+
+@pytest.mark.parametrize("mask", MASKS)
+def test_masked_attention_is_finite(amp: Amp, mask: str) -> None:
+    """Whatever a mask is written as, masked keys have no weight and no gradient (huggingface/transformers#17306)."""
+    q, k, v = (torch.randn(2, 2, 6, 16, device=amp.device.torch_device, requires_grad=True) for _ in range(3))
+    with amp.autocast():
+        mixed = f.scaled_dot_product_attention(q, k, v, attn_mask=MASKS[mask](amp))
+    torch.autograd.backward(mixed.float().sum())
+    assert finite(mixed, q.grad, k.grad, v.grad)
+    assert k.grad is not None
+    assert v.grad is not None
+    assert not k.grad[1, :, 3:].any(), "a masked key has a gradient"
+    assert not v.grad[1, :, 3:].any(), "a masked value has a gradient"
+    assert v.grad[0].all(), "a value that is attended to has none"
+
+
+@pytest.mark.parametrize("mask", ["boolean", "infinite", "least_float32", "ten_thousand"])
+def test_masked_softmax_is_finite(amp: Amp, mask: str) -> None:
+    """Attention written out: the mask is filled in, or added to low-precision scores."""
+    q, k, v = (torch.randn(2, 2, 6, 16, device=amp.device.torch_device, requires_grad=True) for _ in range(3))
+    with amp.autocast():
+        scores = q @ k.mT / 4
+        made = MASKS[mask](amp)
+        masked = scores.masked_fill(~made, -math.inf) if made.dtype == torch.bool else scores + made
+        mixed = masked.softmax(-1) @ v
+    torch.autograd.backward(mixed.float().sum())
+    assert finite(mixed, q.grad, k.grad, v.grad)
+
+
+@pytest.mark.amp(
+    xfail={"cpu-fp16": "log_softmax on a CPU keeps its sums in fp16 (its maxima, too: pytorch/pytorch#158310)"}
+)
+def test_log_softmax_of_long_rows_is_finite(amp: Amp) -> None:
+    """70000 equal logits: the sum of their exponentials is beyond fp16."""
+    logits = torch.zeros(2, 70000, device=amp.device.torch_device)
+    with amp.autocast():
+        low = f.linear(logits[:, :1], torch.zeros(70000, 1, device=logits.device))
+        result = low.log_softmax(-1)
+    assert finite(result)
+
+
+@pytest.mark.amp(
+    xfail={"cpu-fp16": "huggingface/diffusers#13316: eps=1e-12 is zero in fp16, and a CPU has no rule for norms"}
+)
+def test_normalize_of_a_zero_row_is_zero(amp: Amp) -> None:
+    with amp.autocast():
+        low = f.linear(
+            torch.zeros(2, 4, device=amp.device.torch_device), torch.ones(3, 4, device=amp.device.torch_device)
+        )
+        result = f.normalize(low, dim=1)
+    assert not result.any()
+    assert finite(result)
+
+
+@pytest.mark.parametrize("loss", [f.mse_loss, f.huber_loss, f.smooth_l1_loss, f.l1_loss, f.poisson_nll_loss])
+def test_losses_leave_the_range_of_the_low_dtype(amp: Amp, loss: Callable[[Tensor, Tensor], Tensor]) -> None:
+    """The square of 24000 does not fit fp16; every loss is taken in float32."""
+    device = amp.device.torch_device
+    weight = torch.full((3, 4), 100.0 if loss is not f.poisson_nll_loss else 0.05, device=device, requires_grad=True)
+    with amp.autocast():
+        output = f.linear(torch.full((2, 4), 60.0, device=device), weight)
+        value = loss(output, torch.zeros(2, 3, device=device))
+    torch.autograd.backward(value * 2.0**-10)
+    assert value.dtype == torch.float32
+    assert finite(value, weight.grad)
+
+
+def test_binary_cross_entropy_of_large_logits_is_finite(amp: Amp) -> None:
+    device = amp.device.torch_device
+    weight = torch.full((3, 4), 100.0, device=device, requires_grad=True)
+    with amp.autocast():
+        logits = f.linear(torch.full((2, 4), 90.0, device=device), weight)
+        value = f.binary_cross_entropy_with_logits(logits, torch.zeros(2, 3, device=device))
+    torch.autograd.backward(value)
+    assert value.dtype == torch.float32
+    assert finite(value, weight.grad)
+
+
+def test_layer_norm_of_large_values_is_finite(amp: Amp) -> None:
+    """Squares of 30000 are summed in float32."""
+    device = amp.device.torch_device
+    norm = nn.LayerNorm(8).to(device)
+    with amp.autocast():
+        large = f.linear(
+            torch.full((2, 4), 75.0, device=device), torch.linspace(-100, 100, 32, device=device).view(8, 4)
+        )
+        result = norm(large)
+    torch.autograd.backward(result.float().square().sum())
+    assert finite(result, norm.weight.grad, norm.bias.grad)
+
+
+def test_a_gradient_below_the_range_needs_a_scale(amp: Amp) -> None:
+    """1e-9 is zero in fp16, and lost without a loss scale; bf16 has float32's range."""
+    device = amp.device.torch_device
+    gradients = []
+    for scale in (1.0, 2.0**16):
+        weight = torch.ones(4, 4, device=device, requires_grad=True)
+        with amp.autocast():
+            output = f.linear(torch.ones(1, 4, device=device), weight)
+        torch.autograd.backward(output.float().sum() * 1e-9 * scale)
+        assert weight.grad is not None
+        gradients.append(weight.grad / scale)
+    plain, scaled = gradients
+    assert bool(plain.any()) == (amp.precision.name == "bf16")
+    assert torch.allclose(scaled, torch.full_like(scaled, 1e-9), rtol=2 * amp.precision.u, atol=0)
