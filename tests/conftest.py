@@ -1,0 +1,41 @@
+"""Fixtures of the plugin's own tests."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import pkgutil
+
+import pytest
+
+import pytest_amp
+from tests.project import INSTALLED, ROOT, Project
+
+pytest_plugins = ["pytester"]
+
+#: Parts of the package that runs in this process share, so that each does not import them (and torch) anew.
+SHARED = ("devices", "record", "report")
+
+
+@pytest.fixture(scope="session")
+def _imported() -> None:
+    """pytester forgets what a run imported, and torch cannot be imported twice."""
+    names = [f"pytest_amp.{found.name}" for found in pkgutil.iter_modules(pytest_amp.__path__) if not found.ispkg]
+    names.append("torch._dynamo")  # fake tensors bring it
+    for part in SHARED:
+        package = importlib.import_module(f"pytest_amp.{part}")
+        names += [f"{package.__name__}.{found.name}" for found in pkgutil.iter_modules(package.__path__)]
+    for name in names:
+        importlib.import_module(name)
+
+
+@pytest.fixture
+def project(_imported: None, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Project:
+    """An empty project. Nothing of the outer run reaches it, GPUs least."""
+    for name in [name for name in os.environ if name.startswith(("PYTEST_XDIST", "PYTEST_ADDOPTS"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    if not INSTALLED:
+        found = os.environ.get("PYTHONPATH")
+        monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), *([found] if found else [])]))
+    return Project(pytester)

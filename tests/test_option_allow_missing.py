@@ -1,0 +1,42 @@
+"""--amp-allow-missing, the only way to turn an absence into a skip."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.project import SIMULATED, WITHOUT_FP16, Project, red, refused, summary
+
+TEST = "def test_it(amp):\n    pass\n"
+
+
+def test_a_run_in_which_only_what_is_allowed_is_missing_is_green(project: Project) -> None:
+    project.write(conftest=SIMULATED + WITHOUT_FP16, test_it=TEST)
+    arguments = ("--amp-device=simulated", "--amp-dtype=fp16")
+    result = project.here(*arguments, "--amp-allow-missing=dtype")
+    result.assert_outcomes(skipped=1)
+    assert (result.ret, red(result)) == (0, [])
+    assert any("missing, as --amp-allow-missing allows: --amp-dtype" in line for line in summary(result))
+    refused(project.here(*arguments, "--amp-allow-missing=device,baseline"))
+
+
+def test_other_skips_are_not_allowed_with_it(project: Project) -> None:
+    """What is allowed to be missing on one target excuses nothing on another."""
+    project.write(
+        conftest=SIMULATED + WITHOUT_FP16, test_it="import pytest\n\n\ndef test_it(amp):\n    pytest.skip('no')"
+    )
+    result = project.here("--amp-device=simulated", "--amp-dtype=fp16,bf16", "--amp-allow-missing=dtype")
+    assert result.ret == 1
+    assert red(result) == ["project on simulated-bf16: 1 selected, not one executed: no (1)"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "problem"),
+    [
+        ("nope", "'nope' is not something that may be missing; valid: device, dtype, baseline, sweep, compiler"),
+        ("device,", "'device,' has an empty name; valid: a list with commas"),
+        ("sweep", "'sweep' is not available yet in this version; valid: device, dtype, baseline"),
+        ("device,compiler", "'compiler' is not available yet in this version; valid: device, dtype, baseline"),
+    ],
+)
+def test_a_bad_value_is_refused(project: Project, asked: str, problem: str) -> None:
+    assert refused(project.here(f"--amp-allow-missing={asked}")) == f"--amp-allow-missing (command line): {problem}"

@@ -1,0 +1,259 @@
+"""--amp-baseline: exact kinds are compared, and a difference fails the test that saw it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.project import Project, red, refused, summary
+
+ON_CPU = ("--amp-device=cpu", "--amp-dtype=bf16")
+
+
+def observing(value: str, kind: str = "rule", name: str = "'x'") -> str:
+    return f"def test_it(amp):\n    amp.observe({name}, {value}, kind={kind!r})\n"
+
+
+def recorded(project: Project, *arguments: str, name: str = "old.json") -> None:
+    result = project.here(*ON_CPU, f"--amp-record={name}", *arguments)
+    assert result.ret == 0, result.outlines
+
+
+def test_a_difference_fails_the_test_that_saw_it(project: Project) -> None:
+    project.write(test_it=observing("'fp32'"))
+    recorded(project)
+    project.write(test_it=observing("'promote'"))
+    result = project.here(*ON_CPU, "--amp-baseline=old.json", "--amp-record=new.json")
+    result.assert_outcomes(failed=1)
+    import torch
+
+    result.stdout.fnmatch_lines(
+        [
+            "AmpFailure: x on cpu-bf16 is no longer what the baseline has",
+            f"  baseline  fp32 on torch {torch.__version__}",
+            f"  now       promote on torch {torch.__version__}, *",
+            "  likely *",
+            "  rerun     pytest 'test_it.py::test_it[[]cpu-bf16[]]' --amp-device=cpu --amp-dtype=bf16 --amp-baseline=*",
+            "  accept *--amp-record=NEW",
+        ]
+    )
+    lines = summary(result)
+    assert any("0 same, 1 changed, 0 new, 0 gone" in line for line in lines)
+    assert "changed   project/cpu/bf16/x: fp32 -> promote" in lines
+    (observation,) = project.record("new.json")["observations"]
+    assert (observation["value"], observation["baseline"], observation["verdict"]) == ("promote", "fp32", "changed")
+    assert result.ret == 1
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "kind"),
+    [
+        ("1", "2", "count"),
+        ("1", "True", "count"),
+        ("1", "1.0", "count"),
+        ("0.0", "-0.0", "state"),
+        ("['a', 'b']", "['b', 'a']", "state"),
+        ("{'a': 1}", "{'a': 2}", "state"),
+        ("None", "'None'", "state"),
+        ("'float32'", "'bfloat16'", "dtype"),
+        ("float('nan')", "0.0", "state"),
+    ],
+)
+def test_exact_kinds_must_be_equal(project: Project, before: str, now: str, kind: str) -> None:
+    project.write(test_it=observing(before, kind))
+    recorded(project)
+    assert project.here(*ON_CPU, "--amp-baseline=old.json").ret == 0
+    project.write(test_it=observing(now, kind))
+    result = project.here(*ON_CPU, "--amp-baseline=old.json")
+    assert result.ret == 1
+    result.assert_outcomes(failed=1)
+
+
+def test_a_fact_of_another_kind_has_changed(project: Project) -> None:
+    project.write(test_it=observing("1", "count"))
+    recorded(project)
+    project.write(test_it=observing("1", "ratio"))
+    assert project.here(*ON_CPU, "--amp-baseline=old.json").ret == 1
+
+
+@pytest.mark.parametrize("kind", ["error", "ratio", "seconds", "bytes"])
+def test_other_kinds_are_counted_as_not_compared(project: Project, kind: str) -> None:
+    project.write(test_it=observing("1.5", kind))
+    recorded(project)
+    project.write(test_it=observing("2.5", kind))
+    result = project.here(*ON_CPU, "--amp-baseline=old.json")
+    assert result.ret == 0
+    assert any(line.endswith("0 same, 0 changed, 0 new, 0 gone; 1 of kinds that are not compared yet") for line in
+               summary(result))  # fmt: skip
+
+
+def test_every_change_of_a_run_is_seen(project: Project) -> None:
+    """A comparison inside the test ends it: what other tests see is compared all the same."""
+    each = "import pytest\n\n\n@pytest.mark.parametrize('n', range(3))\ndef test_it(amp, n):\n    "
+    project.write(test_it=f"{each}amp.observe(f'x{{n}}', 1, kind='count')")
+    recorded(project)
+    project.write(test_it=f"{each}amp.observe(f'x{{n}}', 1 + n, kind='count')")
+    result = project.apart(*ON_CPU, "--amp-baseline=old.json", "-n", "1")
+    result.assert_outcomes(passed=1, failed=2)
+    assert any("1 same, 2 changed, 0 new, 0 gone" in line for line in summary(result))
+
+
+GONE = """
+import pytest
+
+
+@pytest.mark.parametrize("n", range(3))
+def test_many(amp, n):
+    amp.observe(f"many/{n}", n, kind="count")
+
+
+class TestA:
+    def test_it(self, amp):
+        amp.observe("a", 1, kind="count")
+
+
+class TestB:
+    def test_it(self, amp):
+        amp.observe("b", 1, kind="count")
+"""
+
+
+@pytest.fixture
+def with_baseline(project: Project) -> Project:
+    """A project that has a baseline with five facts, in ``old.json``."""
+    project.write(test_it=GONE)
+    recorded(project)
+    assert len(project.observed("old.json")) == 5
+    return project
+
+
+def compared(project: Project, *arguments: str) -> tuple[int, list[str]]:
+    """Exit status, and the keys that are called gone."""
+    result = project.here(*ON_CPU, "--amp-baseline=old.json", *arguments)
+    return int(result.ret), [
+        line.split()[1].removeprefix("project/cpu/bf16/").rstrip(":")
+        for line in summary(result)
+        if line.startswith("gone ")
+    ]
+
+
+def test_new_and_gone_are_listed_and_green(with_baseline: Project) -> None:
+    with_baseline.write(test_it=GONE.replace('f"many/{n}"', 'f"{n}/many"').replace('"b"', '"c"'))
+    status, gone = compared(with_baseline)
+    assert (status, gone) == (0, ["b", "many/0", "many/1", "many/2"])
+
+
+def test_gone_is_red_under_strict(with_baseline: Project) -> None:
+    with_baseline.write(test_it=GONE.replace("range(3)", "range(2)"))
+    result = with_baseline.here(*ON_CPU, "--amp-baseline=old.json", "--amp-strict")
+    assert (result.ret, red(result)) == (1, ["gone from the baseline: project/cpu/bf16/many/2"])
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("-k", "many and 0"),
+        ("-k", "TestA"),
+        ("--deselect", "test_it.py::test_many[cpu-bf16-2]"),
+        ("test_it.py::test_many[cpu-bf16-1]",),
+        ("test_it.py::TestA",),
+        ("test_it.py::TestB::test_it", "test_it.py::test_many[cpu-bf16-0]"),
+    ],
+)
+def test_what_was_not_selected_is_not_gone(with_baseline: Project, arguments: tuple[str, ...]) -> None:
+    """Neither -k nor a node id may make a baseline look smaller."""
+    assert compared(with_baseline, "--amp-strict", *arguments) == (0, [])
+
+
+def test_what_another_dtype_has_is_not_gone(with_baseline: Project) -> None:
+    result = with_baseline.here("--amp-device=cpu", "--amp-dtype=fp16", "--amp-baseline=old.json", "--amp-strict")
+    assert (result.ret, red(result)) == (0, [])
+
+
+@pytest.mark.parametrize("outcome", ["pytest.skip('not here')", "pytest.xfail('known')", "assert False"])
+def test_what_did_not_pass_is_not_gone(with_baseline: Project, outcome: str) -> None:
+    changed = GONE.replace("    amp.observe(f", f"    if n == 1:\n        {outcome}\n    amp.observe(f")
+    with_baseline.write(test_it=changed)
+    assert compared(with_baseline, "--amp-strict")[1] == []
+
+
+def test_what_was_not_reached_is_not_gone(with_baseline: Project) -> None:
+    with_baseline.write(test_it=f"{GONE}\n\n\ndef test_a(amp):\n    assert False\n")
+    # test_many's parameters run after test_a: order by hand, so that one of them runs before.
+    with_baseline.write(
+        conftest="def pytest_collection_modifyitems(items):\n"
+        "    items.sort(key=lambda item: ['many[cpu-bf16-0', 'test_a', 'many', 'test_it'].index(next(\n"
+        "        p for p in ['many[cpu-bf16-0', 'test_a', 'many', 'test_it'] if p in item.name)))"
+    )
+    status, gone = compared(with_baseline, "-x", "--amp-strict")
+    assert (status, gone) == (1, [])
+
+
+def test_last_failed_does_not_make_the_rest_gone(with_baseline: Project) -> None:
+    with_baseline.write(test_it=GONE.replace("    amp.observe(f", "    assert n != 1\n    amp.observe(f"))
+    assert compared(with_baseline) == (1, [])
+    with_baseline.write(test_it=GONE)
+    result = with_baseline.here(*ON_CPU, "--amp-baseline=old.json", "--lf", "--amp-strict")
+    result.assert_outcomes(passed=1)
+    assert (result.ret, red(result)) == (0, [])
+
+
+def test_gone_under_workers(with_baseline: Project) -> None:
+    with_baseline.write(test_it=GONE.replace("range(3)", "range(2)"))
+    result = with_baseline.apart(*ON_CPU, "--amp-baseline=old.json", "--amp-strict", "-n", "2")
+    assert (result.ret, red(result)) == (1, ["gone from the baseline: project/cpu/bf16/many/2"])
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("", "not JSON: "),
+        ("{", "not JSON: "),
+        ("[]", "not a record of this plugin"),
+        ('{"schema": 1}', "not a record of this plugin"),
+        ('{"schema": 2, "observations": []}', "schema 2; this version reads 1"),
+        ('{"schema": 1, "observations": [{}]}', "an observation without a key: {}"),
+        ('{"schema": 1, "observations": [], "complete": 1}', "provenance and summary must be objects, "),
+    ],
+)
+@pytest.mark.parametrize("workers", ["0", "2"])
+def test_a_malformed_baseline_is_refused(project: Project, text: str, problem: str, workers: str) -> None:
+    path = project.file("old.json", text)
+    project.write(test_it=observing("1", "count"))
+    line = refused(project.here("--amp-baseline=old.json", "-n", workers))
+    assert line.startswith(f"--amp-baseline (command line): {path}: {problem}")
+    assert line.endswith("; valid: a file that --amp-record wrote")
+
+
+def test_a_missing_baseline_is_refused(project: Project) -> None:
+    project.write(test_it=observing("1", "count"))
+    (project.path / "folder").mkdir()
+    for name in ("old.json", "folder"):
+        line = refused(project.here(f"--amp-baseline={name}"))
+        assert line.startswith(f"--amp-baseline (command line): {str(project.path / name)!r} is not a file; valid: ")
+    result = project.here(*ON_CPU, "--amp-baseline=old.json", "--amp-allow-missing=baseline")
+    assert result.ret == 0
+    assert any(line.endswith("old.json is missing, as --amp-allow-missing allows") for line in summary(result))
+
+
+def test_a_baseline_of_a_run_that_was_red_says_so(project: Project) -> None:
+    project.write(test_it=observing("1", "count"))
+    recorded(project)
+    data = project.record("old.json")
+    data["complete"] = False
+    project.file("old.json", json.dumps(data))
+    lines = summary(project.here(*ON_CPU, "--amp-baseline=old.json"))
+    assert any("of a run that did not end green or whole" in line for line in lines)
+
+
+def test_the_baseline_itself_is_left_alone(project: Project) -> None:
+    project.write(test_it=observing("1", "count"))
+    recorded(project)
+    before = (project.path / "old.json").read_bytes()
+    project.write(test_it=observing("2", "count"))
+    assert project.here(*ON_CPU, "--amp-baseline=old.json", "--amp-record=new.json").ret == 1
+    assert (project.path / "old.json").read_bytes() == before
+    for option in ("--amp-report=json:old.json", "--amp-record=old.json"):
+        refused(project.here(*ON_CPU, "--amp-baseline=old.json", option))
+    assert (project.path / "old.json").read_bytes() == before

@@ -1,0 +1,195 @@
+"""--amp-record, and what is in the file."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_amp.record import read_record
+from tests.project import Project, red, refused
+
+TEST = """
+import pytest
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_it(amp, size):
+    amp.observe(f"products/{size}", "bfloat16", kind="dtype")
+    amp.observe(f"error/{size}", size / 1024, kind="error", unit="relative", allowed=0.25)
+"""
+RED = """
+def test_red(amp):
+    amp.observe("before the end", 1, kind="count")
+    assert amp.precision.name != "bf16"
+"""
+ON_CPU = ("--amp-device=cpu", "--amp-dtype=bf16")
+
+
+def test_what_is_recorded(project: Project) -> None:
+    project.write(test_it=TEST)
+    result = project.here(*ON_CPU, "--amp-record=new.json", "--amp-seed=7")
+    assert result.ret == 0
+    result.stdout.fnmatch_lines([f"wrote     {project.path / 'new.json'}"])
+    assert project.observed("new.json") == {
+        "project/cpu/bf16/error/1": 1 / 1024,
+        "project/cpu/bf16/error/2": 2 / 1024,
+        "project/cpu/bf16/products/1": "bfloat16",
+        "project/cpu/bf16/products/2": "bfloat16",
+    }
+    data = project.record("new.json")
+    assert data["observations"][0] == {
+        "key": "project/cpu/bf16/error/1",
+        "kind": "error",
+        "value": 1 / 1024,
+        "unit": "relative",
+        "allowed": 0.25,
+        "test": "test_it::test_it",
+        "verdict": "pass",
+    }
+    assert (data["schema"], data["complete"]) == (1, True)
+    assert data["summary"] == {"cpu-bf16 project": {"passed": 2}}
+    provenance = data["provenance"]
+    import torch
+
+    assert (provenance["torch"], provenance["seed"]) == (torch.__version__, 7)
+    assert provenance["devices"]["cpu"]["cpu_capability"] == torch.backends.cpu.get_cpu_capability()
+    assert "--amp-seed=7" in provenance["command"]
+
+
+@pytest.mark.parametrize("name", ["taken.json", "folder"])
+def test_what_exists_is_never_overwritten(project: Project, name: str) -> None:
+    project.write(test_it=TEST)
+    (project.path / "folder").mkdir()
+    taken = project.file("taken.json", "mine")
+    line = refused(project.here(*ON_CPU, f"--amp-record={name}"))
+    assert line.startswith(f"--amp-record (command line): {str(project.path / name)!r} ")
+    assert taken.read_text(encoding="utf-8") == "mine"
+
+
+def test_a_file_made_during_the_run_is_kept_and_the_run_is_red(project: Project) -> None:
+    project.write(test_it="def test_it(amp):\n    open('new.json', 'x').write('mine')")
+    result = project.here(*ON_CPU, "--amp-record=new.json")
+    result.assert_outcomes(passed=1)
+    assert red(result) == [
+        f"not written: {project.path / 'new.json'}: exists already, and a record is never overwritten"
+    ]
+    assert (result.ret, (project.path / "new.json").read_text(encoding="utf-8")) == (1, "mine")
+
+
+def test_a_folder_must_exist(project: Project) -> None:
+    line = refused(project.here("--amp-record=nowhere/new.json"))
+    assert line.endswith("cannot be written; valid: a file in a folder that exists")
+
+
+def test_a_red_run_is_recorded_as_incomplete_only_where_it_did_not_end(project: Project) -> None:
+    project.write(test_it=TEST, test_red=RED)
+    assert project.here(*ON_CPU, "--amp-record=red.json").ret == 1
+    assert project.observed("red.json")["project/cpu/bf16/before the end"] == 1
+    assert project.record("red.json")["summary"] == {"cpu-bf16 project": {"failed": 1, "passed": 2}}
+
+
+@pytest.mark.parametrize(
+    ("ending", "status"),
+    [
+        ("def test_z(amp):\n    raise KeyboardInterrupt", 2),
+        ("import pytest\n\n\ndef test_z(amp):\n    pytest.exit('enough', returncode=3)", 3),
+        ("import pytest\n\n\ndef test_z(amp):\n    pytest.skip('nothing')", 0),
+    ],
+)
+def test_an_interrupted_run_is_recorded_as_incomplete(project: Project, ending: str, status: int) -> None:
+    project.write(test_it=TEST, test_z=ending)
+    result = project.apart(*ON_CPU, "--amp-record=new.json")
+    assert result.ret == status
+    assert project.observed("new.json")["project/cpu/bf16/products/1"] == "bfloat16"
+    assert project.record("new.json")["complete"] is (status == 0)
+
+
+def test_a_run_that_failed_closed_is_incomplete(project: Project) -> None:
+    project.write(test_it="import pytest\n\n\ndef test_it(amp):\n    pytest.skip('nothing')")
+    assert project.here(*ON_CPU, "--amp-record=new.json").ret == 1
+    assert project.record("new.json")["complete"] is False
+
+
+def test_a_run_without_mixed_precision_writes_what_was_asked_for(project: Project) -> None:
+    project.write(test_plain="def test_plain(): pass")
+    result = project.here("--amp-record=new.json", "--amp-report=json:report.json")
+    assert (result.ret, project.observed("new.json"), project.observed("report.json")) == (0, {}, {})
+
+
+@pytest.mark.parametrize("option", ["--collect-only", "--setup-plan", "--setup-only"])
+def test_what_runs_nothing_writes_nothing(project: Project, option: str) -> None:
+    project.write(test_it=TEST)
+    result = project.here(*ON_CPU, "--amp-record=new.json", option)
+    assert (result.ret, (project.path / "new.json").exists()) == (0, False)
+
+
+def test_workers_observe_the_same(project: Project) -> None:
+    project.write(test_it=TEST, test_red=RED)
+    assert project.here("--amp-device=cpu", "--amp-record=alone.json").ret == 1
+    assert project.apart("--amp-device=cpu", "--amp-record=together.json", "-n", "2").ret == 1
+    alone, together = read_record(project.path / "alone.json"), read_record(project.path / "together.json")
+    assert set(alone.observations) == set(together.observations)
+    assert len(alone.observations) == 10
+    assert alone.summary == together.summary
+    ignored = {"command", "date"}
+    assert {k: v for k, v in alone.provenance.items() if k not in ignored} == {
+        k: v for k, v in together.provenance.items() if k not in ignored
+    }
+
+
+def test_two_runs_write_the_same_bytes_but_for_provenance(project: Project) -> None:
+    project.write(test_it=TEST)
+    for name in ("one.json", "two.json"):
+        assert project.here(*ON_CPU, f"--amp-record={name}").ret == 0
+    one, two = (
+        (project.path / name).read_text(encoding="utf-8").partition('"summary"')[2] for name in ("one.json", "two.json")
+    )
+    assert one == two != ""
+
+
+@pytest.mark.parametrize("workers", ["0", "2"])
+def test_two_tests_that_claim_one_key_are_red(project: Project, workers: str) -> None:
+    """A key without the test's own parameters: two facts would overwrite each other."""
+    project.write(
+        test_it="import pytest\n\n\n@pytest.mark.parametrize('size', [1, 2])\n"
+        "def test_it(amp, size):\n    amp.observe('products', size, kind='count')"
+    )
+    run = project.here if workers == "0" else project.apart
+    result = run(*ON_CPU, "-n", workers, "--amp-record=new.json")
+    result.assert_outcomes(passed=2)
+    (line,) = red(result)
+    assert line.startswith("project/cpu/bf16/products: observed by test_it.py::test_it[cpu-bf16-")
+    assert (result.ret, project.record("new.json")["complete"]) == (1, False)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            "amp.observe('x', 1, kind='count'); amp.observe('x', 2, kind='count')",
+            "*project/cpu/bf16/x is observed twice*",
+        ),
+        (
+            "import torch; amp.observe('x', torch.ones(1), kind='count')",
+            "*project/cpu/bf16/x: a Tensor is no plain JSON*",
+        ),
+        ("amp.observe('x', (1, 2), kind='state')", "*project/cpu/bf16/x: a tuple is no plain JSON*"),
+        ("amp.observe('x', {1: 2}, kind='state')", "*project/cpu/bf16/x: the key 1 is no string*"),
+        ("amp.observe('x', [amp.dtype], kind='state')", "*project/cpu/bf16/x: a dtype is no plain JSON*"),
+        ("amp.observe('x', 1, kind='number')", "*ValueError: 'number' is not a valid Kind*"),
+        ("amp.observe('', 1, kind='count')", "*ValueError: 'project/cpu/bf16/' is not an observation key*"),
+        ("amp.observe('two\\nlines', 1, kind='count')", "*is not an observation key*"),
+    ],
+)
+def test_what_cannot_be_observed(project: Project, call: str, message: str) -> None:
+    project.write(test_it=f"def test_it(amp):\n    {call}")
+    result = project.here(*ON_CPU)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines([message])
+
+
+def test_keys_have_no_index_no_version_and_no_place(project: Project) -> None:
+    project.file("deep/down/test_it.py", "import pytest\n\n\n@pytest.mark.amp(fake=True)\ndef test_it(amp):\n    "
+                 "amp.observe('x', 1, kind='count')\n")  # fmt: skip
+    result = project.here("deep/down", "--amp-device=cpu,fake:xpu", "--amp-dtype=fp16", "--amp-record=new.json")
+    assert result.ret == 0
+    assert list(project.observed("new.json")) == ["project/cpu/fp16/x", "project/fake-xpu/fp16/x"]

@@ -1,0 +1,26 @@
+"""--amp-tolerance-scale."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.project import Project, refused
+
+
+def test_tests_see_it_and_records_tell_it(project: Project) -> None:
+    project.write(test_it="def test_it(amp):\n    assert amp.config.tolerance_scale == 0.25")
+    result = project.here("--amp-device=cpu", "--amp-tolerance-scale=0.25", "--amp-record=new.json")
+    result.assert_outcomes(passed=2)
+    assert project.record("new.json")["provenance"]["tolerance_scale"] == 0.25
+    result.stdout.fnmatch_lines(["amp: *, tolerance_scale 0.25 (command line)*"])
+
+
+def test_it_is_one_unless_given(project: Project) -> None:
+    project.write(test_it="def test_it(amp):\n    assert amp.config.tolerance_scale == 1.0")
+    project.here("--amp-device=cpu").assert_outcomes(passed=2)
+
+
+@pytest.mark.parametrize("asked", ["0", "-1", "nan", "inf", "-inf", "one", "", "1e-999", "1,5"])
+def test_a_bad_value_is_refused(project: Project, asked: str) -> None:
+    line = refused(project.here(f"--amp-tolerance-scale={asked}"))
+    assert line.startswith(f"--amp-tolerance-scale (command line): {asked!r} is not a number above 0; valid: ")
