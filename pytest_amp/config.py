@@ -318,7 +318,7 @@ def _text(config: pytest.Config, option: Option) -> tuple[str | None, str, Path]
         base, source = config.invocation_params.dir, OVERRIDE
     try:
         ini = config.getini(option.ini)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, pytest.UsageError) as error:  # what pytest says of a list depends on its version
         raise pytest.UsageError(f"{option.ini} ({source}): {error}; valid: a string") from None
     if ini is not None:
         return str(ini), source, base
