@@ -1,0 +1,203 @@
+"""The fixtures."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.project import SIMULATED, Project, ids
+
+ON_CPU = ("--amp-device=cpu", "--amp-dtype=bf16,fp16")
+
+ALL = """
+import pytest
+import torch
+
+from pytest_amp.devices import DeviceKind
+
+
+@pytest.mark.parametrize("n", [1])
+def test_amp(amp, n):
+    assert amp.device.kind is DeviceKind.CPU
+    assert (amp.device.type, amp.device.key, amp.device.name) == ("cpu", "cpu", "cpu")
+    assert amp.dtype is amp.precision.dtype
+    assert amp.config.device == ("cpu",)
+    assert amp.marker.fake is False
+    assert amp.target.id == f"cpu-{amp.precision.name}"
+    x = torch.randn(4, 4)
+    with amp.autocast():
+        assert (x @ x).dtype == amp.dtype
+    with amp.autocast(enabled=False):
+        assert (x @ x).dtype == torch.float32
+    with amp.autocast(dtype=torch.bfloat16, cache_enabled=False):
+        assert (x @ x).dtype == torch.bfloat16
+        assert not torch.is_autocast_cache_enabled()
+
+
+def test_device(amp_device):
+    assert amp_device == torch.device("cpu")
+
+
+def test_dtype(amp_dtype):
+    assert amp_dtype in (torch.bfloat16, torch.float16)
+
+
+def test_autocast(amp_autocast, amp_dtype):
+    x = torch.randn(4, 4)
+    with amp_autocast():
+        assert torch.is_autocast_enabled("cpu")
+        assert torch.get_autocast_dtype("cpu") == amp_dtype == (x @ x).dtype
+        with amp_autocast(enabled=False):
+            assert (x @ x).dtype == torch.float32
+        with amp_autocast(dtype=torch.float16, cache_enabled=False):
+            assert (x @ x).dtype == torch.float16
+    assert not torch.is_autocast_enabled("cpu")
+
+
+def test_scaler(amp_scaler):
+    scaler = amp_scaler(init_scale=8.0, growth_interval=3)
+    assert isinstance(scaler, torch.amp.GradScaler)
+    assert (scaler.get_scale(), scaler.get_growth_interval(), scaler.is_enabled()) == (8.0, 3, True)
+    assert (scaler.get_growth_factor(), scaler.get_backoff_factor()) == (2.0, 0.5)
+    assert amp_scaler(growth_factor=3.0, backoff_factor=0.25).get_growth_factor() == 3.0
+    assert not amp_scaler(enabled=False).is_enabled()
+    assert amp_scaler().get_scale() == 2.0**16
+
+
+@pytest.mark.amp(dtypes=["fp32", "bf16", "fp16"])
+def test_precision(amp_precision, amp_autocast):
+    x = torch.randn(4, 4)
+    with amp_precision.context():
+        assert (x @ x).dtype == amp_precision.dtype
+    with amp_autocast():  # a disabled region under fp32
+        assert (x @ x).dtype == amp_precision.dtype
+    with amp_autocast(dtype=torch.bfloat16):
+        assert (x @ x).dtype == torch.bfloat16
+"""
+
+
+def test_what_they_give(project: Project) -> None:
+    project.write(test_it=ALL)
+    result = project.here(*ON_CPU)
+    result.assert_outcomes(passed=13)
+    assert result.ret == 0
+
+
+def test_ids_also_of_one_device_and_dtype(project: Project) -> None:
+    project.write(test_it="def test_it(amp):\n    pass")
+    listed = ("--collect-only", "-q", "--amp-device=cpu")
+    assert ids(project.here(*listed, "--amp-dtype=fp16")) == ["cpu-fp16"]
+    assert ids(project.here(*listed, "--amp-dtype=torch.float16,bfloat16")) == ["cpu-fp16", "cpu-bf16"]
+
+
+def test_unnamed_precisions_are_bound_to_no_device() -> None:
+    from pytest_amp.precision import BF16
+
+    with pytest.raises(RuntimeError, match="bf16 is bound to no device; take it from the fixture amp_precision"):
+        BF16.context()
+
+
+KINDS = """
+import pytest
+
+from pytest_amp.float32 import has_fp32_precision
+
+
+@pytest.mark.amp(dtypes=["fp32", "tf32"])
+def test_it(amp_precision):
+    from torch.backends import cuda, cudnn
+
+    with amp_precision.context():
+        if has_fp32_precision():
+            found = (cuda.matmul.fp32_precision, cudnn.conv.fp32_precision)
+        else:
+            found = tuple("tf32" if tf32 else "ieee" for tf32 in (cuda.matmul.allow_tf32, cudnn.allow_tf32))
+    assert found == (("tf32", "tf32") if amp_precision.name == "tf32" else ("ieee", "ieee"))
+"""
+
+
+def test_fp32_is_ieee_and_tf32_is_not(project: Project) -> None:
+    """Through the settings that CUDA reads; a device called cuda that is the CPU."""
+    project.write(conftest=SIMULATED.replace('"simulated"', '"cuda"'), test_it=KINDS)
+    result = project.here("--amp-device=cuda", "--amp-dtype=bf16", "-v")
+    result.assert_outcomes(passed=2, deselected=1)
+
+
+WIDE = """
+import pytest
+
+MADE = []
+
+
+@pytest.fixture(scope="session")
+def model(amp_device, amp_dtype):
+    MADE.append(str(amp_dtype))
+    return str(amp_dtype)
+
+
+@pytest.fixture(scope="module")
+def region(amp_autocast, amp_scaler, amp_precision, model):
+    return model
+
+
+def test_one(model, region, amp_dtype):
+    assert model == region == str(amp_dtype)
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_two(region, amp, n):
+    assert region == str(amp.dtype)
+
+
+@pytest.mark.amp(dtypes=["fp32"])
+def test_three(model, amp_precision):
+    assert model == "torch.float32"
+
+
+@pytest.mark.amp(dtypes=["fp32", "bf16"])
+def test_four(model, amp_precision):
+    assert model == str(amp_precision.dtype)
+
+
+def test_all():
+    assert sorted(MADE) == ["torch.bfloat16", "torch.float16", "torch.float32"]
+"""
+
+
+def test_wider_fixtures_are_made_once_for_each_target(project: Project) -> None:
+    project.write(test_it=WIDE)
+    result = project.here(*ON_CPU, "-v")
+    result.assert_outcomes(passed=10, deselected=3)
+
+
+def test_without_parameters_there_is_an_error(project: Project) -> None:
+    project.write(test_it="def test_it(request):\n    request.getfixturevalue('amp')\n\n\ndef test_plain():\n    pass")
+    result = project.here(*ON_CPU)
+    result.assert_outcomes(passed=1, failed=1)
+
+
+OBSERVE = """
+from pytest_amp.record import Kind, Observation, Verdict
+
+
+def test_it(amp):
+    made = amp.observe("softmax.int/x", "fp32", kind="rule")
+    key = f"project/cpu/{amp.precision.name}/softmax.int/x"
+    assert made == Observation(key, Kind.RULE, "fp32", verdict=Verdict.PASS, test="test_it::test_it")
+    assert (made.family, made.target) == ("project", ("cpu", amp.precision.name))
+    made = amp.observe("error", 0.5, kind="error", unit="relative", allowed=1.0)
+    assert (made.unit, made.allowed) == ("relative", 1.0)
+"""
+
+
+def test_observe(project: Project) -> None:
+    project.write(test_it=OBSERVE)
+    project.here(*ON_CPU).assert_outcomes(passed=2)
+
+
+def test_classes_and_unittest(project: Project) -> None:
+    project.write(
+        test_it="import unittest\n\n\nclass TestIt:\n    def test_it(self, amp):\n        assert amp.dtype\n\n\n"
+        "class Case(unittest.TestCase):\n    def test_plain(self):\n        pass\n",
+        test_doc='def nothing():\n    """\n    >>> 1 + 1\n    2\n    """\n',
+    )
+    project.here(*ON_CPU, "--doctest-modules").assert_outcomes(passed=4)

@@ -1,0 +1,132 @@
+"""Ini keys: each option has one, in every kind of file; command line, then ini, then default."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pytest_amp.config import OPTIONS
+from tests.project import Project, ids, refused
+
+#: For each ini key a value that is wrong whatever the machine, and what the refusal says.
+WRONG = {
+    "amp_device": "'nope' is not a device",
+    "amp_dtype": "'nope' is not a dtype",
+    "amp_baseline": "is not a file",
+    "amp_record": "cannot be written",
+    "amp_speed": "'nope' is not a speed mode",
+    "amp_report": "'nope' is not a report format",
+    "amp_allow_missing": "'nope' is not something that may be missing",
+    "amp_strict": "'nope' is not a truth value",
+    "amp_accept": "not available yet",
+    "amp_known": "not available yet",
+    "amp_tier": "'nope' is not a tier",
+    "amp_tolerance_scale": "'nope' is not a number above 0",
+    "amp_seed": "'nope' is not a seed",
+}
+#: A file by name, with a place for a key and a value.
+FILES = {
+    "pytest.ini": "[pytest]\n{key} = {value}\n",
+    "tox.ini": "[pytest]\n{key} = {value}\n",
+    "pytest.toml": '[pytest]\n{key} = "{value}"\n',
+    "pyproject.toml": '[tool.pytest]\n{key} = "{value}"\n',
+}
+OLDER = '[tool.pytest.ini_options]\n{key} = "{value}"\n'
+
+
+def test_every_option_has_a_key() -> None:
+    assert set(WRONG) == {option.ini for option in OPTIONS}
+    assert len(OPTIONS) == 13
+
+
+@pytest.mark.parametrize("key", WRONG)
+def test_a_wrong_value_names_key_file_and_value(project: Project, key: str) -> None:
+    value = "nowhere/nope" if key == "amp_record" else "nope"
+    for name, text in FILES.items():
+        path = project.file(name, text.format(key=key, value=value))
+        line = refused(project.here())
+        assert line.startswith(f"{key} ({name}): ")
+        assert WRONG[key] in line
+        assert "; valid: " in line
+        path.unlink()
+    project.file("pyproject.toml", OLDER.format(key=key, value=value))
+    assert refused(project.here()).startswith(f"{key} (pyproject.toml): ")
+
+
+@pytest.mark.parametrize("value", ['["cpu", "fake:cuda"]', "true", "3", "{ a = 1 }", '["a"]'])
+@pytest.mark.parametrize("key", ["amp_device", "amp_strict", "amp_seed"])
+def test_a_value_that_is_no_text_is_one_line(project: Project, key: str, value: str) -> None:
+    project.file("pytest.toml", f"[pytest]\n{key} = {value}\n")
+    assert refused(project.here()).startswith(f"{key} (pytest.toml): ")
+
+
+def test_a_list_in_the_older_table_is_one_line(project: Project) -> None:
+    project.file("pyproject.toml", '[tool.pytest.ini_options]\namp_device = ["cpu", "nope"]\n')
+    result = project.apart()  # pytest itself has a warning for it
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    (line,) = [line for line in result.errlines if line.startswith("ERROR: ")]
+    assert line.startswith("ERROR: amp_device (pyproject.toml): ")
+
+
+def test_the_command_line_wins_over_ini_and_ini_over_the_default(project: Project) -> None:
+    project.write(test_it="def test_it(amp):\n    pass")
+    listed = ("--collect-only", "-q")
+    project.file("pytest.ini", "[pytest]\namp_device = cpu\namp_dtype = fp16\namp_seed = nope\n")
+    assert ids(project.here(*listed, "--amp-seed=1")) == ["cpu-fp16"]
+    assert ids(project.here(*listed, "--amp-seed=1", "--amp-dtype=bf16")) == ["cpu-bf16"]
+    project.file("pytest.ini", "[pytest]\namp_device = cpu\n")
+    assert ids(project.here(*listed)) == ["cpu-bf16", "cpu-fp16"]
+
+
+def test_the_header_says_each_value_and_its_source(project: Project) -> None:
+    project.write(test_it="def test_it(amp):\n    pass")
+    project.file("pytest.toml", '[pytest]\namp_dtype = "float16"\namp_seed = "3"\naddopts = ["--amp-tier=all"]\n')
+    result = project.here("--amp-device=cpu", "-o", "amp_tolerance_scale=2")
+    (line,) = [line for line in result.outlines if line.startswith("amp: torch")]
+    assert line.partition(", ")[2] == (
+        "device cpu (command line), dtype fp16 (pytest.toml), speed auto (default), tier all (addopts), "
+        "tolerance_scale 2.0 (-o on the command line), seed 3 (pytest.toml)"
+    )
+    assert result.ret == 0
+
+
+def test_the_header_is_silent_unless_asked(project: Project) -> None:
+    project.write(test_it="def test_it():\n    pass")
+    assert "amp" not in project.here().stdout.str().replace("pytest_amp.plugin", "")
+
+
+def test_addopts_from_the_environment_are_named(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTEST_ADDOPTS", "--amp-seed=nope")
+    assert refused(project.here()).startswith("--amp-seed (addopts): 'nope' ")
+
+
+def test_relative_paths_start_where_they_were_written(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    project.write(test_it="def test_it(amp):\n    pass")
+    project.file("pytest.ini", "[pytest]\namp_report = json:in_ini.json\n")
+    below = project.path / "below"
+    below.mkdir()
+    monkeypatch.chdir(below)
+    result = project.here("..", "--amp-device=cpu", "--amp-record=typed.json")
+    assert result.ret == 0
+    assert sorted(path.relative_to(project.path) for path in project.path.rglob("*.json")) == [
+        Path("below/typed.json"),
+        Path("in_ini.json"),
+    ]
+
+
+def test_home_is_expanded(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(project.path))
+    project.write(test_it="def test_it(amp):\n    pass")
+    assert project.here("--amp-device=cpu", "--amp-record=~/new.json").ret == 0
+    assert (project.path / "new.json").is_file()
+
+
+def test_workers_read_the_same_file(project: Project) -> None:
+    project.write(test_it="def test_it(amp):\n    assert amp.config.seed == 3")
+    project.file(
+        "other.ini", "[pytest]\namp_device = cpu\namp_dtype = fp16\namp_seed = 3\namp_report = json:new.json\n"
+    )
+    result = project.apart("-c", "other.ini", "-n", "1")
+    result.assert_outcomes(passed=1)
+    assert project.record("new.json")["summary"] == {"cpu-fp16 project": {"passed": 1}}

@@ -1,0 +1,240 @@
+"""The markers amp, amp_parametrize and amp_long."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_amp.markers import AmpMarker
+from pytest_amp.precision import BF16, FP16, FP32
+from tests.project import SIMULATED, Project, ids, red, refused, summary
+
+ON_CPU = ("--amp-device=cpu", "--amp-dtype=bf16,fp16")
+
+
+def marked(arguments: str, *, fixture: str = "amp") -> str:
+    return f"import pytest\n\n\n@pytest.mark.amp({arguments})\ndef test_it({fixture}):\n    pass\n"
+
+
+def collected(project: Project, *arguments: str) -> list[str]:
+    result = project.here("--collect-only", "-q", *arguments)
+    assert result.ret in (0, 5), result.outlines
+    return ids(result)
+
+
+@pytest.mark.parametrize("fixture", ["amp", "amp_device", "tmp_path"])
+def test_an_unknown_keyword_names_the_test(project: Project, fixture: str) -> None:
+    project.write(test_it=marked("device=['cpu']", fixture=fixture), test_plain="def test_plain():\n    pass")
+    assert refused(project.here(*ON_CPU)) == (
+        "test_it.py::test_it (marker amp): unknown keyword 'device'; "
+        "valid: devices, dtypes, fake, tolerance, floor, xfail"
+    )
+
+
+def test_an_unknown_keyword_under_workers(project: Project) -> None:
+    project.write(test_it=marked("device=['cpu']"), test_other=marked("fake=1"), test_plain="def test_plain(): pass")
+    result = project.apart(*ON_CPU, "-n", "2")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    errors = [line for line in result.errlines if line.startswith("ERROR: ")]
+    assert [line.split(" (")[0] for line in errors] == [
+        "ERROR: test_it.py::test_it",
+        "ERROR: test_other.py::test_it",
+    ]
+    result.assert_outcomes()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        ("'cuda'", "amp takes keywords only, got 'cuda'; valid: devices, "),
+        ("devices='cuda:1'", "devices='cuda:1' is not a device type; valid: a type without an index, such as 'cuda'"),
+        ("devices=['fake:cuda']", "devices='fake:cuda' is not a device type"),
+        ("devices=1", "devices=1 is not a list of names"),
+        ("devices=[1]", "devices=[1] is not a list of names"),
+        ("dtypes=['fp8']", "dtypes='fp8' is not a precision; valid: bf16, fp16, "),
+        ("dtypes=16", "dtypes=16 is not a list of names"),
+        ("fake='yes'", "fake='yes' is not a boolean; valid: True, False"),
+        ("tolerance=0", "tolerance=0 is not a number above 0"),
+        ("tolerance='1'", "tolerance='1' is not a number above 0"),
+        ("tolerance=float('nan')", "tolerance=nan is not a number above 0"),
+        ("floor=True", "floor=True is not a number above 0"),
+        ("floor=float('inf')", "floor=inf is not a number above 0"),
+        ("xfail='cpu'", "xfail='cpu' is not a dictionary such as {'cuda-fp16': 'owner/repo#123'}"),
+        ("xfail={'cpu-fp16': 1}", "xfail={'cpu-fp16': 1} is not a dictionary"),
+        ("xfail={'cpu-fp8': 'a/b#1'}", "xfail key 'cpu-fp8' is not a device type or a device type and precision"),
+        ("xfail={'fake-cuda': 'a/b#1'}", "xfail key 'fake-cuda' is not a device type or "),
+        ("xfail={'fp16': 'a/b#1', 'Cpu': ''}", "xfail key 'Cpu' is not a device type or "),
+        ("xfail={'cpu': ' '}", "xfail['cpu'] names no report"),
+    ],
+)
+def test_a_bad_value_names_the_test(project: Project, arguments: str, problem: str) -> None:
+    project.write(test_it=marked(arguments))
+    line = refused(project.here(*ON_CPU))
+    assert line.startswith(f"test_it.py::test_it (marker amp): {problem}")
+
+
+def test_a_bad_mark_of_one_parameter_is_refused_too(project: Project) -> None:
+    mark = "pytest.param(1, marks=pytest.mark.amp(nope=1))"
+    project.write(
+        test_it=f"import pytest\n\n\n@pytest.mark.parametrize('n', [{mark}])\ndef test_it(amp, n):\n    pass\n"
+    )
+    line = refused(project.here("--amp-device=cpu", "--amp-dtype=bf16"))
+    assert "test_it[" in line
+    assert "(marker amp): unknown keyword 'nope'" in line
+
+
+def test_marks_of_one_parameter_count(project: Project) -> None:
+    values = "pytest.param(1, marks=pytest.mark.amp(dtypes=['fp16'])), pytest.param(2, marks=pytest.mark.amp(xfail=X))"
+    body = "    assert n == 1"
+    project.write(
+        test_it=f"import pytest\n\nX = {{'cpu-bf16': 'a/b#1'}}\n\n\n"
+        f"@pytest.mark.parametrize('n', [{values}])\ndef test_it(amp, n):\n{body}\n"
+    )
+    project.here(*ON_CPU).assert_outcomes(passed=1, xfailed=1, failed=1, deselected=1)
+
+
+def test_devices(project: Project) -> None:
+    project.write(conftest=SIMULATED, test_it=marked("devices=['simulated', 'xpu'], fake=True"))
+    asked = "--amp-device=cpu,simulated,fake:xpu,fake:cuda"
+    assert sorted(collected(project, asked, "--amp-dtype=bf16")) == ["fake-xpu-bf16", "simulated-bf16"]
+    result = project.here(asked, "--amp-dtype=bf16")
+    assert "not run   1 (not for cpu)" in summary(result)
+    assert "not run   1 (not for cuda)" in summary(result)
+
+
+def test_dtypes(project: Project) -> None:
+    project.write(test_it=marked("dtypes=['half']"))
+    assert collected(project, *ON_CPU) == ["cpu-fp16"]
+    assert collected(project, "--amp-device=cpu", "--amp-dtype=bf16") == []
+
+
+def test_wide_precisions_come_by_the_marker_only(project: Project) -> None:
+    project.write(test_it=marked("dtypes=['fp32', 'tf32', 'bf16']", fixture="amp_precision"))
+    assert collected(project, *ON_CPU) == ["cpu-bf16", "cpu-fp32"]  # TF32 is CUDA's
+    project.write(test_it="def test_it(amp_precision):\n    pass")
+    assert collected(project, *ON_CPU) == ["cpu-bf16", "cpu-fp16"]
+
+
+def test_marks_are_merged_closest_first(project: Project) -> None:
+    project.write(
+        test_it="import pytest\n\npytestmark = pytest.mark.amp(fake=True, dtypes=['bf16'])\n\n\n"
+        "@pytest.mark.amp(dtypes=['fp16'])\nclass TestIt:\n    def test_it(self, amp):\n        pass\n"
+    )
+    assert collected(project, "--amp-device=fake:cuda") == ["fake-cuda-fp16"]
+
+
+def test_a_marker_and_its_defaults() -> None:
+    marks = [pytest.mark.amp(dtypes="fp16", tolerance=2).mark, pytest.mark.amp(dtypes=["bf16"], devices=("cpu",)).mark]
+    assert AmpMarker.merged(marks) == AmpMarker(devices=("cpu",), dtypes=(FP16,), tolerance=2.0)
+    assert AmpMarker.merged([]) == AmpMarker()
+    wide = AmpMarker.merged([pytest.mark.amp(dtypes=["fp32", "bfloat16"]).mark]).dtypes
+    assert wide == (FP32, BF16)
+
+
+def test_tests_see_their_tolerance_and_floor(project: Project) -> None:
+    project.write(
+        test_it="import pytest\n\n\n@pytest.mark.amp(tolerance=0.5, floor=1.25)\ndef test_it(amp):\n"
+        "    assert (amp.marker.tolerance, amp.marker.floor) == (0.5, 1.25)"
+    )
+    project.here(*ON_CPU).assert_outcomes(passed=2)
+
+
+XFAIL = """
+import pytest
+
+
+@pytest.mark.amp(fake=True, xfail={xfail})
+def test_it(amp):
+    assert amp.precision.name in {good}
+"""
+
+
+def test_an_expected_failure(project: Project) -> None:
+    project.write(test_it=XFAIL.format(xfail="{'cpu-fp16': 'pytorch/pytorch#1 wrong'}", good=("bf16",)))
+    result = project.here(*ON_CPU, "-rx")
+    result.assert_outcomes(passed=1, xfailed=1)
+    result.stdout.fnmatch_lines(["XFAIL test_it.py::test_it[[]cpu-fp16[]] - pytorch/pytorch#1 wrong"])
+    assert "ran       cpu-fp16  project 1 xfailed" in summary(result)
+    assert result.ret == 0
+
+
+def test_an_expected_failure_that_passes_is_red_and_says_so(project: Project) -> None:
+    project.write(test_it=XFAIL.format(xfail="{'cpu': 'pytorch/pytorch#1'}", good=("bf16", "fp16")))
+    result = project.here(*ON_CPU)
+    result.assert_outcomes(failed=2)
+    result.stdout.fnmatch_lines(
+        ["*fixed upstream: pytorch/pytorch#1 passes on cpu-bf16; remove the xfail", "*passes on cpu-fp16; remove*"]
+    )
+    assert result.ret == 1
+
+
+def test_an_expected_failure_of_a_device_does_not_cover_its_fake(project: Project) -> None:
+    project.write(test_it=XFAIL.format(xfail="{'cuda': 'pytorch/pytorch#1', 'cuda-bf16': 'a/b#2'}", good=("fp16",)))
+    result = project.here("--amp-device=fake:cuda")
+    result.assert_outcomes(passed=1, failed=1)
+
+
+EACH = """
+import pytest
+
+
+def names(target):
+    assert target.device.key and target.precision.name
+    return {values}
+
+
+@pytest.mark.amp(fake=True)
+@pytest.mark.amp_parametrize("operator", names)
+def test_it(amp, operator):
+    assert operator
+    amp.observe(operator, operator, kind="rule")
+"""
+
+
+def test_values_that_depend_on_the_target(project: Project) -> None:
+    values = "['softmax.int'] if target.device.type == 'cpu' else ['mm', pytest.param('exp', id='e')]"
+    project.write(test_it=EACH.format(values=values))
+    result = project.here("--amp-device=cpu,fake:cuda", "--amp-dtype=bf16", "-v")
+    result.assert_outcomes(passed=3)
+    for name in ("cpu-bf16-softmax.int", "fake-cuda-bf16-mm", "fake-cuda-bf16-e"):
+        assert f"test_it[{name}] PASSED" in result.stdout.str()
+
+
+def test_marks_of_values_are_kept(project: Project) -> None:
+    project.write(test_it=EACH.format(values="['mm', pytest.param('', id='e', marks=pytest.mark.xfail(strict=True))]"))
+    project.here("--amp-device=cpu", "--amp-dtype=bf16").assert_outcomes(passed=1, xfailed=1)
+
+
+def test_no_values_are_a_skip_that_is_not_green(project: Project) -> None:
+    project.write(test_it=EACH.format(values="[]"))
+    result = project.here("--amp-device=cpu", "--amp-dtype=bf16")
+    result.assert_outcomes(skipped=1)
+    assert result.ret == 1
+    assert red(result) == ["project on cpu-bf16: 1 selected, not one executed: nothing to check on cpu-bf16 (1)"]
+
+
+def test_values_are_not_asked_for_where_the_test_does_not_exist(project: Project) -> None:
+    project.write(test_it=EACH.format(values="[1 / 0]").replace("fake=True", "devices=['xpu']"))
+    assert collected(project, "--amp-device=cpu", "--amp-dtype=bf16") == []
+
+
+def test_values_that_raise_are_no_green_run(project: Project) -> None:
+    project.write(test_it=EACH.format(values="[1 / 0]"), test_plain="def test_plain():\n    pass")
+    result = project.here("--amp-device=cpu", "--amp-dtype=bf16")
+    assert result.ret == pytest.ExitCode.INTERRUPTED
+    result.stdout.fnmatch_lines(["*ZeroDivisionError*"])
+
+
+@pytest.mark.parametrize("arguments", ["'operator'", "names, 'operator'", "'operator', ['mm']", "'a', names, id='x'"])
+def test_a_bad_amp_parametrize_is_refused(project: Project, arguments: str) -> None:
+    text = EACH.format(values="['mm']").replace('amp_parametrize("operator", names)', f"amp_parametrize({arguments})")
+    project.write(test_it=text)
+    line = refused(project.here(*ON_CPU))
+    assert line.endswith("amp_parametrize takes an argument's name and a function of the target")
+    assert line.startswith("test_it.py::test_it (marker amp")
+
+
+def test_other_parameters_multiply(project: Project) -> None:
+    text = EACH.format(values="['mm', 'exp']").replace("def test_it(amp, operator)", "def test_it(amp, operator, n)")
+    text = text.replace("@pytest.mark.amp(fake=True)", "@pytest.mark.parametrize('n', [1, 2])")
+    project.write(test_it=text)
+    assert len(collected(project, "--amp-device=cpu", "--amp-dtype=bf16")) == 4
