@@ -70,7 +70,7 @@ class Tally:
             if place in self.exempt or any(counts[name] for name in EXECUTED):
                 continue
             target, family = place
-            common = self.reasons.get(place, Counter()).most_common(3)
+            common = most_common(self.reasons.get(place, Counter()))[:3]
             reasons = "; ".join(f"{reason} ({n})" for reason, n in common) or "the run stopped before"
             count = selected.get(place) or sum(counts.values())
             lines.append(f"{family} on {target}: {count} selected, not one executed: {reasons}")
@@ -110,6 +110,11 @@ class Tally:
             if observation.key not in self.observations
             and ("-".join(observation.target), observation.family, observation.test) in ran
         ]
+
+
+def most_common(counts: Counter[str]) -> list[tuple[str, int]]:
+    """By count, then by name: in the same order whichever worker was faster."""
+    return sorted(counts.items(), key=lambda item: (-item[1], item[0]))
 
 
 def _outcome(report: pytest.TestReport) -> str | None:

@@ -9,6 +9,7 @@ import pytest
 
 from pytest_amp.record import EXACT, Verdict
 from pytest_amp.session import installed_torch
+from pytest_amp.tally import most_common
 
 if TYPE_CHECKING:
     from pytest_amp.session import AmpSession
@@ -89,7 +90,9 @@ def _not_run(session: AmpSession) -> list[str]:
     skips: Counter[str] = Counter()
     for reasons in session.tally.reasons.values():
         skips.update(reasons)
-    lines += [f"skipped   {count} ({reason})" for reason, count in skips.most_common(LISTED)]
+    lines += [f"skipped   {count} ({reason})" for reason, count in most_common(skips)[:LISTED]]
+    if len(skips) > LISTED:
+        lines.append(f"          and {len(skips) - LISTED} more reasons")
     modules = sorted(session.skipped_modules.items())
     return lines + [f"skipped   all of {name} ({reason})" for name, (_, reason) in modules]
 
