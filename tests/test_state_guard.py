@@ -1,4 +1,4 @@
-"""State of torch that a test leaves changed: the test fails and is named, and the next one finds what was there before."""
+"""State of torch that a test leaves changed: it is named and put back, and the test that left it fails."""
 
 from __future__ import annotations
 
@@ -200,9 +200,10 @@ def test_a_leak_of_a_skipped_or_failed_test_is_seen_too(project: Project) -> Non
 
 
 def test_a_leak_of_a_fixture_is_seen(project: Project) -> None:
-    """In its set-up and in its end: the guard is around all of a test's own fixtures."""
+    """The guard is around all of a test's own fixtures, their ends included."""
     project.write(
-        test_it="import pytest\nimport torch\n\n\n@pytest.fixture\ndef first():\n    torch.set_grad_enabled(False)\n\n\n"
+        test_it="import pytest\nimport torch\n\n\n@pytest.fixture\ndef first():\n"
+        "    torch.set_grad_enabled(False)\n\n\n"
         "@pytest.fixture\ndef last():\n    yield\n    torch.set_grad_enabled(False)\n\n\n"
         "def test_first(first, amp):\n    pass\n\n\ndef test_last(amp, last):\n    assert torch.is_grad_enabled()\n\n\n"
         "def test_after(amp):\n    assert torch.is_grad_enabled()\n"

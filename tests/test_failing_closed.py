@@ -1,0 +1,272 @@
+"""A run that could not look is red, and says what it did not see."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.project import SIMULATED, Project, red, summary
+
+ON_CPU = ("--amp-device=cpu", "--amp-dtype=bf16")
+PASSING = "def test_it(amp):\n    pass\n"
+SKIPPING = "import pytest\n\n\ndef test_it(amp):\n    pytest.skip({reason!r})\n"
+FAMILY = "from pytest_amp.families import Family\n\nFAMILY = Family({name!r})\n"
+
+
+def family(project: Project, name: str, **tests: str) -> None:
+    project.file(f"{name}/__init__.py", FAMILY.format(name=name))
+    for test, text in tests.items():
+        project.file(f"{name}/{test}.py", text)
+
+
+@pytest.mark.parametrize("workers", ["0", "2"])
+def test_all_skipped(project: Project, workers: str) -> None:
+    project.write(test_it=SKIPPING.format(reason="no driver"))
+    run = project.here if workers == "0" else project.apart
+    result = run("--amp-device=cpu", "-n", workers)
+    result.assert_outcomes(skipped=2)
+    assert result.ret == 1
+    assert red(result) == [
+        "project on cpu-bf16: 1 selected, not one executed: no driver (1)",
+        "project on cpu-fp16: 1 selected, not one executed: no driver (1)",
+    ]
+
+
+def test_one_family_skipped(project: Project) -> None:
+    family(project, "rules", test_rules=PASSING)
+    family(
+        project, "gradients", test_gradients=SKIPPING.format(reason="no model"), test_more=SKIPPING.format(reason="x")
+    )
+    result = project.here(*ON_CPU)
+    result.assert_outcomes(passed=1, skipped=2)
+    assert (result.ret, red(result)) == (
+        1,
+        ["gradients on cpu-bf16: 2 selected, not one executed: no model (1); x (1)"],
+    )
+    assert project.here(*ON_CPU, "rules").ret == 0
+
+
+def test_one_executed_check_is_enough(project: Project) -> None:
+    project.write(test_it=SKIPPING.format(reason="no driver"), test_other=PASSING)
+    assert project.here(*ON_CPU).ret == 0
+
+
+def test_one_target_skipped(project: Project) -> None:
+    project.write(
+        test_it="import pytest\n\n\ndef test_it(amp):\n    if amp.precision.name == 'fp16':\n        pytest.skip('x')"
+    )
+    result = project.here("--amp-device=cpu")
+    assert (result.ret, red(result)) == (1, ["project on cpu-fp16: 1 selected, not one executed: x (1)"])
+
+
+def test_all_inconclusive(project: Project) -> None:
+    project.write(test_it=SKIPPING.format(reason="inconclusive: too noisy"))
+    result = project.here(*ON_CPU)
+    assert "ran       cpu-bf16  project 1 inconclusive" in summary(result)
+    assert (result.ret, red(result)) == (
+        1,
+        ["project on cpu-bf16: 1 selected, not one executed: inconclusive: too noisy (1)"],
+    )
+
+
+@pytest.mark.parametrize(
+    "mark", ["skip(reason='x')", "skipif(True, reason='x')", "xfail(run=False, reason='x')", "xfail(reason='x')"]
+)
+def test_marks_that_keep_a_test_from_running(project: Project, mark: str) -> None:
+    """Only the last test runs: an expected failure has looked."""
+    project.write(test_it=f"import pytest\n\n\n@pytest.mark.{mark}\ndef test_it(amp):\n    assert False\n")
+    result = project.here(*ON_CPU)
+    assert result.ret == (0 if mark.startswith("xfail(reason") else 1)
+
+
+def test_an_expected_failure_of_a_fixture_has_not_looked(project: Project) -> None:
+    project.write(
+        test_it="import pytest\n\n\n@pytest.fixture\ndef broken():\n    raise RuntimeError\n\n\n"
+        "@pytest.mark.xfail(reason='known')\ndef test_it(amp, broken):\n    pass\n"
+    )
+    result = project.here(*ON_CPU)
+    result.assert_outcomes(xfailed=1)
+    assert (result.ret, red(result)) == (1, ["project on cpu-bf16: 1 selected, not one executed: xfail: known (1)"])
+
+
+def test_an_xfail_that_is_not_strict_and_passes_counts_as_pytest_counts(project: Project) -> None:
+    project.write(test_it="import pytest\n\n\n@pytest.mark.xfail\ndef test_it(amp):\n    pass\n")
+    result = project.here(*ON_CPU)
+    result.assert_outcomes(xpassed=1)
+    assert (result.ret, "ran       cpu-bf16  project 1" in summary(result)) == (0, True)
+
+
+@pytest.mark.parametrize("workers", ["0", "2"])
+def test_nothing_selected_is_pytests_5(project: Project, workers: str) -> None:
+    project.write(test_it=PASSING)
+    run = project.here if workers == "0" else project.apart
+    result = run(*ON_CPU, "-k", "nothing", "-n", workers)
+    assert (result.ret, red(result)) == (5, [])
+
+
+def test_what_was_not_selected_was_not_asked_for(project: Project) -> None:
+    family(project, "rules", test_rules=PASSING)
+    family(project, "gradients", test_gradients=SKIPPING.format(reason="no model"))
+    result = project.here(*ON_CPU, "-k", "test_rules")
+    assert (result.ret, red(result)) == (0, [])
+
+
+def test_a_run_that_stops_early_does_not_vouch_for_the_rest(project: Project) -> None:
+    family(project, "a", test_a="import pytest\n\n\ndef test_it(amp):\n    pytest.exit('done', returncode=0)\n")
+    family(project, "b", test_b=PASSING)
+    result = project.apart(*ON_CPU)
+    assert result.ret == 1
+    assert red(result) == [
+        "a on cpu-bf16: 1 selected, not one executed: the run stopped before",
+        "b on cpu-bf16: 1 selected, not one executed: the run stopped before",
+    ]
+
+
+def test_what_exitfirst_did_not_reach_is_named(project: Project) -> None:
+    family(project, "a", test_a="def test_it(amp):\n    assert False\n")
+    family(project, "b", test_b=PASSING)
+    result = project.here(*ON_CPU, "-x")
+    assert (result.ret, red(result)) == (1, ["b on cpu-bf16: 1 selected, not one executed: the run stopped before"])
+
+
+def test_an_error_in_a_fixture_is_red_by_itself(project: Project) -> None:
+    project.write(
+        test_it="import pytest\n\n\n@pytest.fixture\ndef broken():\n    1 / 0\n\n\ndef test_it(amp, broken):\n    pass"
+    )
+    result = project.here(*ON_CPU)
+    assert (result.ret, red(result)) == (1, [])
+    assert "ran       cpu-bf16  project 1 error" in summary(result)
+
+
+@pytest.mark.parametrize("option", ["--collect-only", "--setup-plan", "--setup-only"])
+def test_what_executes_nothing_by_design(project: Project, option: str) -> None:
+    project.write(test_it=PASSING, test_skipping=SKIPPING.format(reason="x"))
+    result = project.here(*ON_CPU, option)
+    assert (result.ret, red(result)) == (0, [])
+
+
+def test_plain_tests_may_skip(project: Project) -> None:
+    project.write(test_it="import pytest\n\n\ndef test_it():\n    pytest.skip('not today')\n")
+    result = project.here()
+    assert (result.ret, summary(result)) == (0, [])
+
+
+IMPORTING = "import pytest\n\npytest.importorskip('no_such_package')\n\n\ndef test_it(amp):\n    pass\n"
+
+
+@pytest.mark.parametrize("workers", ["0", "1"])
+def test_a_family_whose_modules_skip_themselves_is_missed(project: Project, workers: str) -> None:
+    """No test is left that could be counted as skipped; the family was asked for all the same."""
+    family(project, "rules", test_rules=PASSING)
+    family(project, "gradients", test_gradients=IMPORTING)
+    run = project.here if workers == "0" else project.apart
+    result = run(*ON_CPU, "-n", workers)
+    assert result.ret == 1
+    (line,) = red(result)
+    assert line.startswith(
+        "gradients: not one check executed, gradients/test_gradients.py was skipped while it was collected: "
+    )
+    assert "no_such_package" in line
+    # Alone it is red, too, instead of "no tests collected".
+    assert run(*ON_CPU, "-n", workers, "gradients").ret == 1
+
+
+def test_a_skipped_module_of_a_family_that_ran_is_listed(project: Project) -> None:
+    family(project, "rules", test_rules=PASSING, test_more=IMPORTING)
+    result = project.here(*ON_CPU)
+    assert (result.ret, red(result)) == (0, [])
+    assert any(line.startswith("skipped   all of rules/test_more.py (") for line in summary(result))
+
+
+def test_whether_a_skipped_module_was_asked_for_is_unknown_under_k(project: Project) -> None:
+    family(project, "rules", test_rules=PASSING)
+    family(project, "gradients", test_gradients=IMPORTING)
+    assert project.here(*ON_CPU, "-k", "rules").ret == 0
+
+
+def test_a_skipped_module_of_a_project_is_its_own_business(project: Project) -> None:
+    project.write(test_it=PASSING, test_skipping=IMPORTING)
+    assert project.here(*ON_CPU).ret == 0
+
+
+POISONED = (
+    SIMULATED
+    + """
+    poisoned = False
+
+    def synchronize(self):
+        if Simulated.poisoned:
+            raise RuntimeError("CUDA error: an illegal memory access was encountered\\nsecond line")
+"""
+)
+POISONING = """
+import pytest
+from conftest import Simulated
+
+
+def test_a(amp):
+    pass
+
+
+@pytest.mark.amp(devices=["simulated"])
+def test_b_poisons(amp):
+    Simulated.poisoned = True
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_c(amp, n):
+    pass
+
+
+@pytest.mark.amp(devices=["simulated"])
+def test_d(amp_device):
+    pass
+
+
+def test_plain():
+    pass
+"""
+
+
+def test_a_poisoned_device(project: Project) -> None:
+    """The culprit is named, what runs there later errs, what runs elsewhere runs, and no skip hides it."""
+    project.write(conftest=POISONED, test_it=POISONING)
+    result = project.apart("--amp-device=simulated,cpu", "--amp-dtype=bf16", "-v", "-p", "no:randomly")
+    text = result.stdout.str()
+    culprit = "test_it.py::test_b_poisons[simulated-bf16]"
+    assert f"{culprit} ERROR" in text
+    message = "CUDA error: an illegal memory access was encountered second line"
+    assert f"simulated no longer answers after this test: {message}" in text
+    assert f"simulated no longer answers after {culprit}: {message}" in text
+    assert red(result) == [f"simulated no longer answers after {culprit}: {message}"]
+    for name in ("test_a[simulated-bf16]", "test_a[cpu-bf16]", "test_c[cpu-bf16-3]", "test_plain"):
+        assert f"::{name} PASSED" in text
+    for name in ("test_c[simulated-bf16-1]", "test_c[simulated-bf16-3]", "test_d[simulated-bf16]"):
+        assert f"::{name} ERROR" in text
+    result.assert_outcomes(passed=7, errors=5, deselected=2)
+    assert result.ret == 1
+
+
+def test_a_poisoned_test_still_restores_the_state_of_torch(project: Project) -> None:
+    project.write(
+        conftest=POISONED,
+        test_it="import torch\nfrom conftest import Simulated\n\n\ndef test_a(amp):\n    Simulated.poisoned = True\n"
+        "    torch.set_default_dtype(torch.float64)\n    torch.set_num_threads(3)\n\n\n"
+        "def test_z():\n    assert torch.get_default_dtype() == torch.float32\n",
+    )
+    result = project.here("--amp-device=simulated", "--amp-dtype=bf16")
+    result.assert_outcomes(passed=2, errors=1)
+    result.stdout.fnmatch_lines(["simulated no longer answers after this test: *", "AmpFailure: *default dtype: *"])
+
+
+def test_a_worker_with_a_poisoned_device_is_replaced(project: Project) -> None:
+    project.write(conftest=POISONED, test_it=POISONING)
+    result = project.apart("--amp-device=simulated", "--amp-dtype=bf16", "-n", "1", "-v", "--amp-record=new.json")
+    text = result.stdout.str()
+    assert "test_b_poisons[simulated-bf16]" in text
+    assert "no longer answers after this test" in text
+    # The rest ran in a new process, with a device that answers.
+    for name in ("test_c[simulated-bf16-1]", "test_c[simulated-bf16-3]", "test_d[simulated-bf16]", "test_plain"):
+        assert f"PASSED test_it.py::{name}" in text
+    assert result.ret == 1
+    assert project.record("new.json")["complete"] is False
+    assert any("ended early" in line for line in red(result))
