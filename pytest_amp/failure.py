@@ -39,4 +39,5 @@ class AmpFailure(pytest.fail.Exception):  # type: ignore[name-defined,misc]
     def _text(self) -> str:
         lines = [f"AmpFailure: {self.what}"]
         lines += [f"  {label:<9} {text}" for label, text in self.parts.items() if text is not None]
-        return "\n".join(lines)
+        # A part may quote an error of torch, whose message may have many lines.
+        return "\n".join(" ".join(line.splitlines()) for line in lines)

@@ -45,11 +45,13 @@ def header(session: AmpSession) -> list[str]:
 
 def found(session: AmpSession) -> list[str]:
     """The devices that a run in one process found, and whether speed is timed."""
-    devices = {target.device.key: target for target in session.targets}
     lines = []
-    for key, target in devices.items():
-        dtypes = ", ".join(t.precision.name for t in session.targets if t.device.key == key)
-        lines.append(f"amp: {key}: {target.missing or target.device.describe()}; {dtypes}")
+    for key in dict.fromkeys(target.device.key for target in session.targets):
+        there = [t for t in session.targets if t.device.key == key and t.missing is None]
+        missing = [t for t in session.targets if t.device.key == key and t.missing is not None]
+        if there:
+            lines.append(f"amp: {key}: {there[0].device.describe()}; {', '.join(t.precision.name for t in there)}")
+        lines += [f"amp: {target.id}: {target.missing}" for target in missing]
     if session.speed_reason is not None:
         lines.append(f"amp: speed {session.speed_reason}")
     return lines
