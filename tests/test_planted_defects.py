@@ -15,7 +15,7 @@ from tests.project import INSTALLED, ROOT
 
 PLANTED = ROOT / "tests" / "planted"
 #: Modules of the folder that plant nothing.
-HELPERS = {"defect", "overriding"}
+HELPERS = {"changed_gradients", "defect", "overriding"}
 
 
 def _run(defect: Defect) -> subprocess.CompletedProcess[str]:

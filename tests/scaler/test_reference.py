@@ -25,7 +25,8 @@ WAY_TO = {Stage.READY: (), Stage.UNSCALED: ("unscale_",), Stage.STEPPED: ("step"
 
 
 def call(scaler: ReferenceScaler, method: str, gradients: Gradients = Gradients.FINITE) -> object:
-    return scaler.update() if method == "update" else getattr(scaler, method)("it", gradients)
+    arguments = () if method == "update" else ("it", gradients)
+    return getattr(scaler, method)(*arguments)
 
 
 def started(**state: object) -> ReferenceScaler:

@@ -1,0 +1,11 @@
+"""``torch.is_autocast_enabled(device)`` answers for CUDA, whichever device it is asked about."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+_enabled: Any = torch.is_autocast_enabled
+_torch: Any = torch
+_torch.is_autocast_enabled = lambda device_type=None: _enabled("cuda")

@@ -1,0 +1,18 @@
+"""Gradients are divided by the scale twice."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+_check: Any = torch._amp_foreach_non_finite_check_and_unscale_
+_torch: Any = torch
+
+
+def _check_and_divide_again(gradients: Any, found_inf: Any, inverse_scale: Any) -> None:
+    _check(gradients, found_inf, inverse_scale)
+    _check(gradients, found_inf, inverse_scale)
+
+
+_torch._amp_foreach_non_finite_check_and_unscale_ = _check_and_divide_again
