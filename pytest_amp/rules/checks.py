@@ -153,7 +153,10 @@ class _Follower:
             return f"floating argument {changed[0]} was written to"
         if isinstance(ours, str) or isinstance(theirs, str):
             return None if ours == theirs else f"gives {ours!r}, by hand {theirs!r}"
-        for index, (a, b) in enumerate(zip(ours, theirs, strict=True)):
+        if ours.keys() != theirs.keys():
+            return f"gives tensors at {sorted(ours)}, by hand at {sorted(theirs)}"
+        for index, a in ours.items():
+            b = theirs[index]
             if index not in sample.undefined and not same_bits(a, b):
                 return f"result {index} differs from the one by hand in {_count_different(a, b)}"
         return None
@@ -179,20 +182,25 @@ def _pairs(one: Invocation, other: Invocation) -> Iterator[tuple[torch.Tensor, t
     return zip(one.floats(), other.floats(), strict=True)
 
 
-def _results(call: Invocation | None) -> list[torch.Tensor] | str:
-    """The tensors that a call returns, or the name of the error that it raises; a refusal's for None."""
+def _results(call: Invocation | None) -> dict[int, torch.Tensor] | str:
+    """The tensors that a call returns, by their place, or the name of the error that it raises; a refusal's for None.
+
+    A back end may leave out some of several results: the others keep their places.
+    """
     try:
-        return "RuntimeError" if call is None else list(_tensors(call()))
+        if call is None:
+            return "RuntimeError"
+        return {place: leaf for place, leaf in enumerate(_leaves(call())) if isinstance(leaf, torch.Tensor)}
     except Exception as error:  # noqa: BLE001 - whatever an operator raises is an outcome
         return type(error).__name__
 
 
-def _tensors(result: Any) -> Iterator[torch.Tensor]:
-    if isinstance(result, torch.Tensor):
-        yield result
-    elif isinstance(result, (list, tuple)):
+def _leaves(result: Any) -> Iterator[Any]:
+    if isinstance(result, (list, tuple)):
         for each in result:
-            yield from _tensors(each)
+            yield from _leaves(each)
+    else:
+        yield result
 
 
 def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:

@@ -105,8 +105,15 @@ def candidate_of(rule: Rule, low: torch.dtype) -> Candidate:
 
 @contextmanager
 def scope(device: Device, variation: Variation) -> Iterator[None]:
-    """Where the tensors of ``variation`` are made and used: no gradients, no warnings, fake tensors if it says so."""
+    """Where the tensors of ``variation`` are made and used: no gradients, no warnings, fake tensors if it says so.
+
+    cuDNN is kept to deterministic algorithms: its transposed convolutions in float64 otherwise add in
+    any order, and two equal calls differ.
+    """
+    deterministic = torch.backends.cudnn.deterministic
     with ExitStack() as stack:
+        torch.backends.cudnn.deterministic = True
+        stack.callback(setattr, torch.backends.cudnn, "deterministic", deterministic)
         stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore")
         stack.enter_context(torch_private.quiet_fake_tensors())
