@@ -98,15 +98,21 @@ def probe_in_child(names: Sequence[str], plugins: Iterable[str] = ()) -> dict[st
     command = [sys.executable, "-m", "pytest_amp.devices.probe", json.dumps([list(plugins), sys.path]), *names]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, check=False)  # noqa: S603
-        answers = json.loads(done.stdout.splitlines()[-1]) if done.returncode == 0 else None
+        answers = _answers(done.stdout, names) if done.returncode == 0 else None
         reason = f"the probe ended with {done.returncode}: {(done.stderr.strip().splitlines() or [''])[-1]}"
     except subprocess.TimeoutExpired:
         answers, reason = None, f"the probe did not answer within {TIMEOUT:.0f} s"
-    except (ValueError, IndexError):
+    except (ValueError, LookupError, TypeError):
         answers, reason = None, "the probe gave no answer"
     if answers is None:
         answers = {name: dict.fromkeys(LOW, reason) for name in names}
     return {name: Probe(name, answers[name]) for name in names}
+
+
+def _answers(output: str, names: Sequence[str]) -> dict[str, dict[str, str]]:
+    """What the child said in its last line, of each device and precision; raises for anything else."""
+    said = json.loads(output.splitlines()[-1])
+    return {name: {low: str(said[name][low]) for low in LOW} for name in names}
 
 
 def main(arguments: Sequence[str]) -> None:
