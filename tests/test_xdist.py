@@ -71,7 +71,7 @@ def test_workers_see_what_one_process_sees(project: Project) -> None:
     assert block(alone) == block(together)
     assert "ran       cpu-bf16  project 7 + 1 error + 1 inconclusive + 1 skipped" in block(alone)
     one, two = (read_record(project.path / name) for name in ("alone.json", "together.json"))
-    assert (set(one.observations), one.summary) == (set(two.observations), two.summary)
+    assert (one.observations, one.summary) == (two.observations, two.summary)
     assert len(one.observations) == 16
 
 

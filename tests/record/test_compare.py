@@ -1,0 +1,78 @@
+"""The comparison with a baseline."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from pytest_amp.record import EXACT, Kind, Observation, Value, Verdict, compare
+from tests.project import ROOT
+
+KEY = "rules/cpu/bf16/x"
+
+
+def verdict(now: Value, before: Value, kind: Kind = Kind.STATE, before_kind: Kind | None = None) -> Verdict:
+    found = compare(Observation(KEY, kind, now), Observation(KEY, before_kind or kind, before))
+    assert found.baseline == before or before != before  # noqa: PLR0124  # NaN
+    assert found.value is now
+    return found.verdict
+
+
+def test_exact_kinds() -> None:
+    assert {kind for kind in Kind if kind not in EXACT} == {Kind.ERROR, Kind.RATIO, Kind.SECONDS, Kind.BYTES}
+
+
+@pytest.mark.parametrize("kind", sorted(EXACT, key=str))
+def test_what_is_equal_passes_and_what_is_not_has_changed(kind: Kind) -> None:
+    assert verdict("fp32", "fp32", kind) is Verdict.PASS
+    assert verdict("fp32", "promote", kind) is Verdict.CHANGED
+
+
+@pytest.mark.parametrize(
+    ("now", "before"),
+    [(1, True), (1, 1.0), (0, False), (0.0, -0.0), ("1", 1), (None, "None"), ([1, 2], [2, 1]), ([], {}), ("", None)],
+    ids=lambda value: f"{type(value).__name__} {value}",
+)
+def test_values_that_python_or_a_reader_may_take_for_equal(now: Value, before: Value) -> None:
+    assert verdict(now, before) is Verdict.CHANGED
+    assert verdict(before, now) is Verdict.CHANGED
+
+
+@pytest.mark.parametrize(
+    ("now", "before"),
+    [
+        ({"a": 1, "b": 2}, {"b": 2, "a": 1}),
+        (float("nan"), float("nan")),
+        (float("nan"), "nan"),  # as it comes back from a file
+        ([float("inf")], ["inf"]),
+    ],
+    ids=["dict", "nan", "nan in a file", "inf in a list"],
+)
+def test_values_that_are_the_same(now: Value, before: Value) -> None:
+    assert verdict(now, before) is Verdict.PASS
+
+
+@pytest.mark.parametrize("kind", [kind for kind in Kind if kind not in EXACT])
+def test_what_differs_from_run_to_run_keeps_its_own_verdict(kind: Kind) -> None:
+    assert verdict(1.0, 2.0, kind) is Verdict.PASS
+    failed = Observation(KEY, kind, 1.0, verdict=Verdict.REGRESSED)
+    assert compare(failed, Observation(KEY, kind, 1.0)).verdict is Verdict.REGRESSED
+
+
+def test_another_kind_has_changed() -> None:
+    assert verdict(1.0, 1.0, Kind.ERROR, Kind.RATIO) is Verdict.CHANGED
+    assert verdict(1, 1, Kind.COUNT, Kind.STATE) is Verdict.CHANGED
+
+
+def test_without_a_baseline_it_is_new() -> None:
+    now = Observation(KEY, Kind.RULE, "fp32")
+    assert compare(now, None).verdict is Verdict.NEW
+    failed = Observation(KEY, Kind.RULE, "fp32", verdict=Verdict.REGRESSED)
+    assert compare(failed, None).verdict is Verdict.REGRESSED
+
+
+def test_records_need_neither_torch_nor_pytest() -> None:
+    code = "import sys, pytest_amp.record; sys.exit(not {'torch', 'numpy', 'pytest'}.isdisjoint(sys.modules))"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0

@@ -1,0 +1,277 @@
+"""The file: what is read is what was written, it is written whole or not at all, and a bad one is one line."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pytest_amp.record import Kind, Observation, Record, RecordError, Value, Verdict, read_record, write_record
+from pytest_amp.record.file import dumps
+from pytest_amp.record.observation import canonical, check_value
+from tests.project import ROOT
+
+KEY = "rules/cpu/bf16/x"
+RECORD = Record(
+    observations=(
+        Observation(KEY, Kind.RULE, "fp32", test="test_rules::test_rule"),
+        Observation("rules/cpu/bf16/a", Kind.ERROR, 0.5, "relative", 1.0, Verdict.NEW, None, "t::t"),
+        Observation(
+            "rules/cuda/fp16/λ", Kind.STATE, [1, None, True, {"a": "b\n"}], verdict=Verdict.CHANGED, baseline=3
+        ),
+    ),
+    provenance={"torch": "2.13.0", "devices": {"cpu": {}}, "seed": 0},
+    summary={"cpu-bf16 rules": {"passed": 2}},
+    complete=False,
+)
+
+
+def test_round_trip(tmp_path: Path) -> None:
+    path = tmp_path / "new.json"
+    write_record(RECORD, path, replace=False)
+    found = read_record(path)
+    assert sorted(found.observations, key=lambda o: o.key) == sorted(RECORD.observations, key=lambda o: o.key)
+    assert (found.provenance, found.summary, found.complete) == (RECORD.provenance, RECORD.summary, False)
+    assert found.by_key()[KEY].value == "fp32"
+
+
+def test_one_observation_a_line_sorted_by_key(tmp_path: Path) -> None:
+    path = tmp_path / "new.json"
+    write_record(RECORD, path, replace=False)
+    lines = path.read_text(encoding="utf-8").splitlines()
+    start = lines.index(' "observations": [') + 1
+    keys = [json.loads(line.rstrip(","))["key"] for line in lines[start : start + 3]]
+    assert keys == ["rules/cpu/bf16/a", KEY, "rules/cuda/fp16/λ"]
+    assert "λ" in path.read_text(encoding="utf-8")
+
+
+def test_an_empty_record(tmp_path: Path) -> None:
+    path = tmp_path / "new.json"
+    write_record(Record(()), path, replace=False)
+    assert read_record(path) == Record(())
+
+
+plain = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@settings(derandomize=True, deadline=None)
+@given(plain)
+def test_a_value_that_was_in_a_file_is_the_same_value(value: Value) -> None:
+    """Not equal in Python's sense only: 1, 1.0 and True stay apart, NaN stays itself."""
+    check_value(KEY, value)
+    text = dumps(Record((Observation(KEY, Kind.STATE, value),)))
+    (data,) = json.loads(text)["observations"]
+    assert canonical(Observation.from_json(data).value) == canonical(value)
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("-inf"), float("nan")])
+def test_what_is_not_finite_is_text(tmp_path: Path, value: float) -> None:
+    path = tmp_path / "new.json"
+    record = Record(
+        (Observation(KEY, Kind.ERROR, value, allowed=value),), provenance={"x": value}, summary={"y": [value]}
+    )
+    write_record(record, path, replace=False)
+    json.loads(path.read_text(encoding="utf-8"), parse_constant=pytest.fail)
+    (found,) = read_record(path).observations
+    assert (found.value, str(found.allowed)) == (str(value), str(value))
+
+
+def test_a_lone_surrogate_does_not_lose_the_run(tmp_path: Path) -> None:
+    """Python reads a path that is no UTF-8 so, and the command line is part of the provenance."""
+    path = tmp_path / "new.json"
+    write_record(Record((), provenance={"command": "pytest \udcff"}), path, replace=False)
+    assert read_record(path).provenance == {"command": "pytest \udcff"}
+
+
+def observation(**changes: Any) -> dict[str, Any]:
+    data = {"key": KEY, "kind": "rule", "value": 1, "verdict": "pass", **changes}
+    return {name: value for name, value in data.items() if value is not ...}
+
+
+@pytest.mark.parametrize(
+    ("data", "problem"),
+    [
+        ([], "not a record of this plugin"),
+        ({"schema": 1}, "not a record of this plugin"),
+        ({"observations": []}, "not a record of this plugin"),
+        ({"schema": 1, "observations": {}}, "not a record of this plugin"),
+        ({"schema": 0, "observations": []}, "schema 0; this version reads 1"),
+        ({"schema": None, "observations": []}, "schema None; this version reads 1"),
+        ([observation()], "not a record of this plugin"),
+        (observation(key=...), "an observation without a key: "),
+        (observation(key=3), "an observation without a key: "),
+        (observation(key="x"), "'x' is not an observation key"),
+        (observation(value=...), f"{KEY}: no value"),
+        (observation(kind=...), f"{KEY}: None is not a valid Kind"),
+        (observation(kind="nope"), f"{KEY}: 'nope' is not a valid Kind"),
+        (observation(kind=[]), f"{KEY}: [] is not a valid Kind"),
+        (observation(verdict=...), f"{KEY}: None is not a valid Verdict"),
+        (observation(verdict="nope"), f"{KEY}: 'nope' is not a valid Verdict"),
+        (observation(unit=1), f"{KEY}: unit is '1', not text"),
+        (observation(test=["x"]), f"{KEY}: test is \"['x']\", not text"),
+        (observation(allowed="much"), f"{KEY}: allowed is 'much', not a number"),
+        (observation(allowed=True), f"{KEY}: allowed is 'True', not a number"),
+        ({"schema": 1, "observations": [], "complete": "yes"}, "provenance and summary must be objects, "),
+        ({"schema": 1, "observations": [], "complete": True, "provenance": []}, "provenance and summary must be "),
+        ({"schema": 1, "observations": [], "complete": True, "summary": None}, "provenance and summary must be "),
+        ({"schema": 1, "observations": [observation()] * 2, "complete": True}, f"two observations with the key {KEY}"),
+    ],
+)
+def test_a_malformed_file_is_one_line(tmp_path: Path, data: Any, problem: str) -> None:
+    path = tmp_path / "old.json"
+    if isinstance(data, dict) and "schema" not in data and "observations" not in data:
+        data = {"schema": 1, "complete": True, "observations": [data]}
+    path.write_text(json.dumps(data), encoding="utf-8")
+    with pytest.raises(RecordError) as error:
+        read_record(path)
+    assert str(error.value).startswith(f"{path}: {problem}")
+    assert len(str(error.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe", b"[" * 100_000, b"9" * 10_000, b"\x00", b"{}{}"])
+def test_what_is_no_json_is_one_line(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "old.json"
+    path.write_bytes(content)
+    with pytest.raises(RecordError, match=r"old\.json: not ") as error:
+        read_record(path)
+    assert len(str(error.value).splitlines()) == 1
+
+
+def test_a_file_cut_short_anywhere_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "old.json"
+    text = dumps(RECORD).rstrip()
+    for length in range(0, len(text), 7):
+        path.write_text(text[:length], encoding="utf-8")
+        with pytest.raises(RecordError):
+            read_record(path)
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(RecordError, match=r"none\.json: No such file or directory"):
+        read_record(tmp_path / "none.json")
+    with pytest.raises(RecordError, match="Is a directory"):
+        read_record(tmp_path)
+
+
+@pytest.mark.parametrize("replace", [True, False])
+@pytest.mark.parametrize("function", ["fsync", "link", "replace", "open"])
+def test_a_disk_that_fails_leaves_what_was_there(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    function: str,
+    replace: bool,  # noqa: FBT001  # a parameter of a test
+) -> None:
+    path = tmp_path / "new.json"
+    if replace:
+        path.write_text("old", encoding="utf-8")
+
+    def full(*_args: object, **_keywords: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, function, full)
+    used = {True: ("fsync", "replace", "open"), False: ("fsync", "link", "open")}[replace]
+    if function in used:
+        with pytest.raises(RecordError, match=r"new\.json: No space left on device"):
+            write_record(RECORD, path, replace=replace)
+        monkeypatch.undo()
+        assert [file.name for file in tmp_path.iterdir()] == ["new.json"] * replace
+        assert not replace or path.read_text(encoding="utf-8") == "old"
+    else:
+        write_record(RECORD, path, replace=replace)
+
+
+def test_a_value_that_is_no_json_leaves_what_was_there(tmp_path: Path) -> None:
+    path = tmp_path / "new.json"
+    path.write_text("old", encoding="utf-8")
+    with pytest.raises(RecordError, match=r"new\.json: Object of type object is not JSON serializable"):
+        write_record(Record((), provenance={"x": object()}), path, replace=True)  # type: ignore[dict-item]
+    assert (path.read_text(encoding="utf-8"), len(list(tmp_path.iterdir()))) == ("old", 1)
+
+
+def test_an_existing_file_is_kept(tmp_path: Path) -> None:
+    path = tmp_path / "new.json"
+    path.write_text("old", encoding="utf-8")
+    with pytest.raises(RecordError, match="exists already, and a record is never overwritten"):
+        write_record(RECORD, path, replace=False)
+    assert (path.read_text(encoding="utf-8"), len(list(tmp_path.iterdir()))) == ("old", 1)
+    write_record(RECORD, path, replace=True)
+    assert read_record(path).complete is False
+
+
+@pytest.mark.parametrize("exists", [True, False])
+def test_a_file_system_without_hard_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exists: bool) -> None:  # noqa: FBT001
+    path = tmp_path / "new.json"
+    if exists:
+        path.write_text("old", encoding="utf-8")
+
+    def unsupported(*_args: object) -> None:
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", unsupported)
+    if exists:
+        with pytest.raises(RecordError, match="exists already"):
+            write_record(RECORD, path, replace=False)
+        assert path.read_text(encoding="utf-8") == "old"
+    else:
+        write_record(RECORD, path, replace=False)
+        assert len(read_record(path).observations) == 3
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+WRITER = """
+import sys
+from pathlib import Path
+
+from pytest_amp.record import Kind, Observation, Record, RecordError, write_record
+
+number, path, replace = int(sys.argv[1]), Path(sys.argv[2]), sys.argv[3] == "True"
+many = tuple(Observation(f"rules/cpu/bf16/{n}", Kind.COUNT, number) for n in range(300))
+sys.stdin.read()
+for _ in range(20 if replace else 1):
+    try:
+        write_record(Record(many), path, replace=replace)
+    except RecordError as error:
+        sys.exit(f"{error}")
+"""
+
+
+@pytest.mark.parametrize("replace", [True, False])
+def test_writers_at_the_same_time(tmp_path: Path, replace: bool) -> None:  # noqa: FBT001  # a parameter of a test
+    """Whoever reads sees one writer's file, whole; without replace exactly one writes."""
+    path = tmp_path / "new.json"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    writers = [
+        subprocess.Popen(
+            [sys.executable, "-c", WRITER, str(number), str(path), str(replace)],
+            stdin=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=environment,
+        )
+        for number in range(4)
+    ]
+    for writer in writers:
+        assert writer.stdin is not None
+        writer.stdin.close()
+    while any(writer.poll() is None for writer in writers):
+        if path.exists():
+            assert len({o.value for o in read_record(path).observations}) == 1
+    failed = [writer for writer in writers if writer.returncode]
+    for writer in writers:
+        assert writer.stderr is not None
+        assert (b"exists already" in writer.stderr.read()) is (writer in failed)
+        writer.stderr.close()
+    assert len(failed) == (0 if replace else 3)
+    assert len(read_record(path).observations) == 300
+    assert [file.name for file in tmp_path.iterdir()] == ["new.json"]

@@ -1,0 +1,67 @@
+"""Families: which package a test belongs to, and where it exists."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.project import SIMULATED, Project, refused, summary
+
+REAL_ONLY = "from pytest_amp.families import Family\n\nFAMILY = Family('gradients')\n"
+EVERYWHERE = (
+    "from pytest_amp.devices import DeviceKind\nfrom pytest_amp.families import Family\n\n"
+    "FAMILY = Family('rules', kinds=frozenset(DeviceKind))\n"
+)
+TEST = "import pytest\n\n\n@pytest.mark.amp(fake=True)\ndef test_it(amp):\n    amp.observe('x', 1, kind='count')\n"
+
+
+@pytest.fixture
+def families(project: Project) -> Project:
+    """Two families, one with a folder below it, and tests of none."""
+    for name, text in (("rules", EVERYWHERE), ("gradients", REAL_ONLY)):
+        project.file(f"suite/{name}/__init__.py", text)
+        project.file(f"suite/{name}/test_{name}.py", TEST)
+    project.file("suite/__init__.py", "")
+    project.file("suite/rules/below/__init__.py", "")
+    project.file("suite/rules/below/test_below.py", TEST.replace("'x'", "'below'"))
+    project.write(test_own=TEST)
+    return project
+
+
+def test_the_family_is_part_of_the_key_and_of_the_counts(families: Project) -> None:
+    result = families.here("--amp-device=cpu", "--amp-dtype=bf16", "--amp-record=new.json")
+    assert families.observed("new.json") == dict.fromkeys(
+        ["gradients/cpu/bf16/x", "project/cpu/bf16/x", "rules/cpu/bf16/below", "rules/cpu/bf16/x"], 1
+    )
+    assert summary(result)[0] == "ran       cpu-bf16  gradients 1, project 1, rules 2"
+
+
+def test_keys_and_tests_are_called_the_same_wherever_a_suite_lies(families: Project) -> None:
+    """Above the family's own folder nothing counts: a suite may be installed elsewhere."""
+    families.here("--amp-device=cpu", "--amp-dtype=bf16", "--amp-record=new.json")
+    tests = {o["key"]: o["test"] for o in families.record("new.json")["observations"]}
+    assert tests == {
+        "gradients/cpu/bf16/x": "test_gradients::test_it",
+        "project/cpu/bf16/x": "test_own::test_it",
+        "rules/cpu/bf16/below": "below/test_below::test_it",
+        "rules/cpu/bf16/x": "test_rules::test_it",
+    }
+
+
+def test_a_family_exists_on_its_kinds_of_device_only(families: Project) -> None:
+    families.write(conftest=SIMULATED)
+    result = families.here("--amp-device=cpu,simulated,fake:cuda", "--amp-dtype=bf16", "suite")
+    lines = summary(result)
+    assert lines[:3] == [
+        "ran       cpu-bf16        gradients 1, rules 2",
+        "ran       fake-cuda-bf16  rules 2",
+        "ran       simulated-bf16  gradients 1, rules 2",
+    ]
+    assert "not run   1 (the gradients family does not exist on fake-cuda)" in lines
+    assert result.ret == 0
+
+
+def test_a_family_that_is_none_is_refused(project: Project) -> None:
+    project.file("suite/__init__.py", "FAMILY = 'rules'\n")
+    project.file("suite/test_it.py", TEST)
+    line = refused(project.here("--amp-device=cpu"))
+    assert line.endswith("suite.FAMILY is 'rules', not a pytest_amp.families.Family")

@@ -1,0 +1,123 @@
+"""What a failure says, and that its command reruns just the test that failed."""
+
+from __future__ import annotations
+
+import re
+import shlex
+
+import pytest
+
+from pytest_amp.failure import AmpFailure
+from tests.project import Project
+
+FAILING = """
+import pytest
+
+from pytest_amp.failure import AmpFailure
+
+
+def operators(target):
+    return ["aten::softmax.int", "aten::mm"]
+
+
+class TestIt:
+    @pytest.mark.amp_long
+    @pytest.mark.amp(fake=True, dtypes=["fp32", "bf16"])
+    @pytest.mark.amp_parametrize("operator", operators)
+    @pytest.mark.parametrize("text", ["it's", "a b"])
+    def test_it(self, amp, operator, text):
+        raise AmpFailure("softmax returned bfloat16, the rule says float32", before="fp32", now="lower", likely="moved")
+
+
+def test_other(amp):
+    pass
+"""
+
+
+def test_the_parts_of_a_message() -> None:
+    failure = AmpFailure(
+        "softmax returned bfloat16",
+        before="fp32 since torch 1.6",
+        now="lower_precision_fp on torch 2.15",
+        likely="the operator left the list",
+        rerun="pytest x",
+        accept="edit the spec",
+        label_before="rule",
+    )
+    assert str(failure).splitlines() == [
+        "AmpFailure: softmax returned bfloat16",
+        "  rule      fp32 since torch 1.6",
+        "  now       lower_precision_fp on torch 2.15",
+        "  likely    the operator left the list",
+        "  rerun     pytest x",
+        "  accept    edit the spec",
+    ]
+    failure.rerun_with("pytest y")
+    assert "pytest x" in str(failure)
+
+
+def test_a_message_is_short_whatever_its_parts_are() -> None:
+    failure = AmpFailure("one\ntwo", before="a\nb\n" * 20, now="c", likely="d", accept="e")
+    failure.rerun_with("pytest x")
+    assert len(str(failure).splitlines()) == 6
+    assert str(failure).splitlines()[0] == "AmpFailure: one two"
+
+
+def test_a_failure_is_no_exception() -> None:
+    """Code under test that catches everything lets it through."""
+    assert not issubclass(AmpFailure, Exception)
+    assert issubclass(AmpFailure, pytest.fail.Exception)
+
+
+def test_the_command_reruns_just_this_test(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Typed where the run was started: each device, fp32, quotes and blanks, a long tier, a seed."""
+    project.file("pytest.ini", "[pytest]\n")
+    project.file("deep/test_it.py", FAILING)
+    below = project.path / "elsewhere"
+    below.mkdir()
+    monkeypatch.chdir(below)
+    arguments = ("--amp-device=cpu,fake:xpu", "--amp-dtype=bf16", "--amp-tier=all", "--amp-seed=7")
+    result = project.here("../deep", *arguments)
+    assert result.ret == 1
+    commands = [line.removeprefix("  rerun     ") for line in result.outlines if line.startswith("  rerun ")]
+    assert len(commands) == len(set(commands)) == 16  # cpu and fake-xpu in bf16 and fp32, 2 operators, 2 texts
+    assert sum("--amp-device=fake:xpu" in command for command in commands) == 8
+    for command in commands[::5]:
+        words = shlex.split(command)
+        assert words[0] == "pytest"
+        again = project.here(*words[1:])
+        again.assert_outcomes(failed=1)
+        assert f"  rerun     {command}" in again.outlines
+        assert {"--amp-seed=7", "--amp-tier=all"} <= set(words)
+
+
+def test_the_message_is_at_most_a_dozen_lines(project: Project) -> None:
+    project.write(test_it=FAILING)
+    result = project.here("--amp-device=cpu", "--amp-dtype=bf16", "--amp-tier=all", "-k", "bf16 and mm")
+    lines = result.outlines
+    starts = [number for number, line in enumerate(lines) if line.startswith("AmpFailure: ")]
+    assert len(starts) == 2
+    for start in starts:
+        end = next(n for n in range(start, len(lines)) if re.match("[_=]{3}", lines[n]))
+        assert 5 <= end - start <= 12
+    assert "Traceback" not in result.stdout.str()
+
+
+def test_the_baseline_of_a_run_is_in_its_command(project: Project) -> None:
+    project.write(test_it="def test_it(amp):\n    amp.observe('x', 1, kind='count')")
+    arguments = ("--amp-device=cpu", "--amp-dtype=bf16")
+    assert project.here(*arguments, "--amp-record=old.json").ret == 0
+    project.write(test_it="def test_it(amp):\n    amp.observe('x', 2, kind='count')")
+    result = project.here(*arguments, "--amp-baseline=old.json", "--amp-strict", "--amp-record=new.json")
+    (command,) = [line.removeprefix("  rerun     ") for line in result.outlines if line.startswith("  rerun ")]
+    assert "--amp-record" not in command
+    again = project.here(*shlex.split(command)[1:])
+    again.assert_outcomes(failed=1)
+    assert "  now       2 on torch" in again.stdout.str()
+
+
+def test_other_failures_are_left_alone(project: Project) -> None:
+    project.write(test_it="def test_it(amp):\n    raise ValueError('mine')")
+    result = project.here("--amp-device=cpu", "--amp-dtype=bf16")
+    assert "rerun" not in result.stdout.str()
+    result.stdout.fnmatch_lines(["E*ValueError: mine"])

@@ -1,0 +1,67 @@
+"""Counting: what was asked for, what ran, and what has gone."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_amp.record import Kind, Observation
+from pytest_amp.tally import Tally
+
+TEST = ("cpu-bf16", "rules", "test_rules::test_rule")
+
+
+def report(name: str, outcome: str = "passed", when: str = "call", longrepr: object = None) -> pytest.TestReport:
+    location = ("test_rules.py", 1, name)
+    return pytest.TestReport(name, location, {}, outcome, longrepr, when)  # type: ignore[arg-type]
+
+
+def data(*observed: Observation, missing: bool = False) -> dict[str, object]:
+    test = dict(zip(("target", "family", "test"), TEST, strict=True))
+    return {"test": {**test, "allowed_missing": missing}, "observations": [o.to_json() for o in observed]}
+
+
+def observed(name: str) -> Observation:
+    return Observation(f"rules/cpu/bf16/{name}", Kind.RULE, "fp32", test=TEST[2])
+
+
+def test_gone_needs_every_parameter_to_have_passed() -> None:
+    tally = Tally()
+    before = [observed("a"), observed("b")]
+    tally.add(report("[a]"), data())
+    tally.add(report("[a]", when="teardown"), data(observed("a")))
+    assert tally.gone(before, {TEST: 2}) == []
+    assert tally.gone(before, {}) == []  # nothing is known of how many there are
+    tally.add(report("[c]"), data())
+    assert tally.gone(before, {TEST: 2}) == [before[1]]
+    other = Observation("rules/cpu/fp16/b", Kind.RULE, "fp32", test=TEST[2])
+    assert tally.gone([other], {TEST: 2}) == []
+
+
+def test_a_test_that_runs_twice_is_one_test() -> None:
+    tally = Tally()
+    tally.add(report("[a]"), data())
+    tally.add(report("[a]"), data())
+    assert tally.gone([observed("b")], {TEST: 2}) == []
+
+
+def test_what_was_allowed_to_be_missing_is_excused() -> None:
+    tally = Tally()
+    skip = ("file", 1, "Skipped: missing")
+    tally.add(report("[a]", "skipped", "setup", skip), data(missing=True))
+    assert tally.unexecuted({}) == []
+
+
+def test_a_place_with_no_outcome_at_all_is_named() -> None:
+    tally = Tally()
+    assert tally.unexecuted({("cpu-bf16", "rules"): 3}) == [
+        "rules on cpu-bf16: 3 selected, not one executed: the run stopped before"
+    ]
+
+
+def test_clashes_are_by_test_and_not_by_phase() -> None:
+    tally = Tally()
+    tally.add(report("[a]", when="teardown"), data(observed("x")))
+    tally.add(report("[a]", when="teardown"), data(observed("x")))
+    assert tally.clashes() == []
+    tally.add(report("[b]", when="teardown"), data(observed("x")))
+    assert tally.clashes() == ["rules/cpu/bf16/x: observed by [a] and by [b]"]

@@ -1,0 +1,102 @@
+"""The header and the block at the end."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.project import SIMULATED, WITHOUT_FP16, Project, summary
+
+ON_CPU = ("--amp-device=cpu", "--amp-dtype=bf16")
+MIXED = """
+import pytest
+
+
+@pytest.mark.parametrize("n", range(3))
+def test_many(amp, n):
+    amp.observe(f"e/{n}", 0.1 * n, kind="error", allowed=0.4, unit="relative")
+
+
+def test_failing(amp):
+    assert False
+
+
+@pytest.mark.parametrize("n", range(2))
+def test_skipping(amp, n):
+    pytest.skip("not here")
+"""
+
+
+def test_what_ran_by_target_and_family(project: Project) -> None:
+    project.write(test_it=MIXED)
+    project.file("rules/__init__.py", "from pytest_amp.families import Family\n\nFAMILY = Family('rules')\n")
+    project.file("rules/test_rules.py", "def test_it(amp):\n    pass\n\n\ndef test_at_end(amp):\n    import torch\n"
+                 "    torch.set_grad_enabled(False)\n")  # fmt: skip
+    result = project.here("--amp-device=cpu")
+    assert summary(result) == [
+        "ran       cpu-bf16  project 3 + 1 failed + 2 skipped, rules 2 + 1 error",
+        "ran       cpu-fp16  project 3 + 1 failed + 2 skipped, rules 2 + 1 error",
+        "skipped   4 (not here)",
+        "margin    project: 50% of what is allowed, project/cpu/fp16/e/2",
+    ]
+
+
+def test_a_run_without_mixed_precision_has_no_word_of_it(project: Project) -> None:
+    project.write(test_it="def test_it():\n    pass")
+    result = project.here("-v")
+    assert summary(result) == []
+    assert not [line for line in result.outlines if line.startswith("amp:")]
+
+
+def test_collecting_has_no_empty_block(project: Project) -> None:
+    project.write(test_it="def test_it(amp):\n    pass")
+    assert "= amp =" not in project.here(*ON_CPU, "--collect-only").stdout.str()
+
+
+def test_many_reasons_and_keys_are_cut_short(project: Project) -> None:
+    text = "import pytest\n\n\n@pytest.mark.parametrize('n', range(25))\ndef test_it(amp, n):\n    {}\n"
+    project.write(test_it=text.format("amp.observe(f'{n:02}', 1, kind='count')"))
+    assert project.here(*ON_CPU, "--amp-record=old.json").ret == 0
+    project.write(test_it=text.format("amp.observe(f'{n:02}', 2, kind='count')"))
+    lines = summary(project.here(*ON_CPU, "--amp-baseline=old.json"))
+    assert len([line for line in lines if line.startswith("changed ")]) == 20
+    assert "          and 5 more" in lines
+    project.write(test_it=text.format("pytest.skip(f'reason {n}')"))
+    lines = summary(project.here(*ON_CPU))
+    assert len([line for line in lines if line.startswith("skipped ")]) == 20
+    assert "          and 5 more reasons" in lines
+
+
+def test_the_devices_that_were_found(project: Project) -> None:
+    project.write(conftest=SIMULATED + WITHOUT_FP16, test_it="def test_it(amp):\n    pass")
+    import torch
+
+    result = project.here("--amp-device=cpu,simulated", "--amp-dtype=bf16,fp16", "--amp-allow-missing=dtype")
+    capability = torch.backends.cpu.get_cpu_capability()
+    result.stdout.fnmatch_lines([f"amp: cpu: * {capability}; bf16, fp16", "amp: simulated: simulated; bf16"])
+    result.stdout.fnmatch_lines(["amp: simulated-fp16: --amp-dtype (command line): 'fp16' does not compute on *"])
+
+
+def test_the_header_names_the_installed_torch(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    project.write(test_it="def test_it(amp):\n    pass")
+    project.here(*ON_CPU).stdout.fnmatch_lines([f"amp: torch {torch.__version__}, device cpu *"])
+
+    from importlib import metadata
+
+    version = metadata.version
+
+    def gone(name: str) -> str:
+        if name == "torch":
+            raise metadata.PackageNotFoundError
+        return version(name)
+
+    monkeypatch.setattr(metadata, "version", gone)  # a torch that was built and never installed
+    result = project.here(*ON_CPU, "--amp-record=new.json")
+    assert result.ret == 0
+    assert project.record("new.json")["provenance"]["torch"] == torch.__version__
+
+
+def test_without_a_terminal_the_run_is_judged_all_the_same(project: Project) -> None:
+    project.write(test_it="import pytest\n\n\ndef test_it(amp):\n    pytest.skip('x')")
+    assert project.here(*ON_CPU, "-p", "no:terminal").ret == 1
