@@ -26,15 +26,18 @@ class PrivateApiGone(RuntimeError):
 def autocast_registrations(device_type: str) -> list[str]:
     """Qualified names (``aten::softmax.int``) of the overloads with an autocast kernel for ``device_type``.
 
-    Read from the running dispatcher. Raises PrivateApiGone without
-    ``torch._C._dispatch_get_registrations_for_dispatch_key``.
+    Read from the running dispatcher. Raises LookupError if this torch has no autocast for the device
+    type, and PrivateApiGone without ``torch._C._dispatch_get_registrations_for_dispatch_key``.
     """
     import torch
 
     read = getattr(torch._C, "_dispatch_get_registrations_for_dispatch_key", None)
     if read is None:
         raise PrivateApiGone("torch._C._dispatch_get_registrations_for_dispatch_key")
-    return sorted(read(_autocast_key(device_type)))
+    try:
+        return sorted(read(_autocast_key(device_type)))
+    except RuntimeError:  # no such dispatch key
+        raise LookupError(f"torch {torch.__version__} has no autocast for {device_type}") from None
 
 
 def fake_tensor_mode() -> AbstractContextManager[Any]:
@@ -263,7 +266,9 @@ def _key(name: str) -> Any:
 
 
 def _autocast_key(device_type: str) -> str:
-    return f"Autocast{'PrivateUse1' if device_type == 'privateuse1' else device_type.upper()}"
+    """A back end of its own may have given PrivateUse1 another name; without that query it goes by the first one."""
+    own = getattr(_torch_c(), "_get_privateuse1_backend_name", lambda: "privateuse1")()
+    return f"Autocast{'PrivateUse1' if device_type in {own, 'privateuse1'} else device_type.upper()}"
 
 
 @functools.cache

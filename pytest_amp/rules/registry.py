@@ -45,6 +45,13 @@ class Registry:
         return tuple(sorted(set(self.expected) - set(self.registered)))
 
 
+def _registrations(device_type: str) -> list[str]:
+    try:
+        return torch_private.autocast_registrations(device_type)
+    except LookupError:
+        return []
+
+
 def _is_torchs(name: str) -> bool:
     return name.partition("::")[0] in TORCH_NAMESPACES
 
@@ -62,9 +69,10 @@ def qualified(name: str) -> str:
 def read_registry(device_type: str, *, registered: Iterable[str] | None = None) -> Registry:
     """The registry of ``device_type`` in this process; ``registered`` stands in for the dispatcher's answer.
 
-    Raises ValueError for a torch older than the spec, and PrivateApiGone if the dispatcher cannot be read.
+    A device type that torch has no autocast for has no operators. Raises ValueError for a torch older
+    than the spec, and PrivateApiGone if the dispatcher cannot be read.
     """
-    names = tuple(torch_private.autocast_registrations(device_type) if registered is None else sorted(registered))
+    names = tuple(_registrations(device_type) if registered is None else sorted(registered))
     rules = expected(device_type, torch.__version__)
     present = {name: rule for name, rule in rules.items() if rule.may_be_absent is None or name in names}
     return Registry(device_type, coverage(device_type, torch.__version__), names, present)

@@ -18,7 +18,7 @@ import threading
 from collections.abc import Sequence
 from typing import IO, TYPE_CHECKING, Any, Protocol
 
-from pytest_amp.devices.base import Device, DeviceKind
+from pytest_amp.devices import Device, DeviceKind, find_device
 from pytest_amp.rules import checks
 from pytest_amp.rules.child import POISONED
 
@@ -49,9 +49,9 @@ def open_sweep(
     """A sweep on ``device``: in this process, or for an accelerator in a child process.
 
     The child has ``path`` as its module search path and imports ``modules`` before torch. Examining
-    one operator may take ``timeout`` seconds.
+    one operator may take ``timeout`` seconds. A device that a hook made exists in this process only.
     """
-    if device.kind is DeviceKind.ACCELERATOR:
+    if device.kind is DeviceKind.ACCELERATOR and type(device) is type(find_device(device.name)):
         return ChildSweep(device.name, modules=modules, path=path, timeout=timeout)
     return InProcessSweep(device)
 

@@ -10,14 +10,16 @@ import pytest
 import torch
 
 from pytest_amp.devices import find_device
+from pytest_amp.devices.accelerator import AcceleratorDevice
 from pytest_amp.rules.sweep import ChildSweep, ExaminationFailed, InProcessSweep, open_sweep
+from tests.project import Project
 
 EXAMINER = "tests.rules.planted_examiners:examine"
 
 
 @pytest.fixture(scope="module")
 def sweep() -> Iterator[ChildSweep]:
-    made = ChildSweep("cpu", path=sys.path, examiner=EXAMINER, timeout=20)
+    made = ChildSweep("cpu", path=sys.path, examiner=EXAMINER, timeout=120)
     yield made
     made.close()
 
@@ -55,25 +57,25 @@ def test_an_operator_that_raises_costs_no_child(sweep: ChildSweep) -> None:
 
 
 def test_a_child_that_hangs_is_killed() -> None:
-    sweep = ChildSweep("cpu", path=sys.path, examiner=EXAMINER, timeout=20)
+    sweep = ChildSweep("cpu", path=sys.path, examiner=EXAMINER, timeout=120)
     sweep.examine("rule", "aten::mm", torch.bfloat16)
     sweep._timeout = 0.5
     with pytest.raises(ExaminationFailed, match=r"examined hangs did not answer within 0.5 s"):
         sweep.examine("rule", "hangs", torch.bfloat16)
-    sweep._timeout = 20
+    sweep._timeout = 120
     assert sweep.examine("rule", "aten::mm", torch.bfloat16)["overload"] == "aten::mm"
     sweep.close()
 
 
 def test_a_child_that_ends_badly_after_its_work_is_reported() -> None:
-    sweep = ChildSweep("cpu", path=sys.path, examiner=EXAMINER, timeout=20)
+    sweep = ChildSweep("cpu", path=sys.path, examiner=EXAMINER, timeout=120)
     sweep.examine("rule", "spoils the exit", torch.bfloat16)
     with pytest.raises(ExaminationFailed, match=r"after all its work .* ended with status 9"):
         sweep.close()
 
 
 def test_a_child_that_cannot_start_is_not_tried_again() -> None:
-    sweep = ChildSweep("cpu", path=sys.path, modules=["no_such_module"], timeout=20)
+    sweep = ChildSweep("cpu", path=sys.path, modules=["no_such_module"], timeout=120)
     for _ in range(2):
         with pytest.raises(ExaminationFailed, match=r"before it was ready|No module named 'no_such_module'"):
             sweep.examine("rule", "aten::mm", torch.bfloat16)
@@ -104,3 +106,26 @@ def test_the_cpu_and_fake_devices_are_swept_in_this_process() -> None:
 
 def test_an_accelerator_is_swept_in_a_child() -> None:
     assert isinstance(open_sweep(find_device("xpu")), ChildSweep)
+
+
+def test_a_device_that_a_hook_made_is_swept_in_this_process() -> None:
+    class Made(AcceleratorDevice):
+        """As a back end may make one."""
+
+    assert isinstance(open_sweep(Made("xpu")), InProcessSweep)
+
+
+def test_a_child_is_told_the_modules_that_are_plugins(project: Project) -> None:
+    project.write(
+        breaks_nothing="",
+        also_named="",
+        test_it="""
+        from suites.rules.conftest import plugin_modules
+
+        def test_it(request):
+            assert plugin_modules(request.config) == ["breaks_nothing", "also_named"]
+        """,
+    )
+    project.pytester.syspathinsert()
+    result = project.apart("-p", "breaks_nothing", "-p", "xdist", "-p", "also_named", "-p", "no:legacypath")
+    result.assert_outcomes(passed=1)

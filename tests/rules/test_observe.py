@@ -1,0 +1,161 @@
+"""The rule of an operator is found by running it, on a CPU and on fake devices, and a wrong kernel is seen."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from typing import Any
+
+import pytest
+import torch
+
+from pytest_amp import torch_private
+from pytest_amp.devices import find_device
+from pytest_amp.rules.checks import CHECKS, checked_from, examine, observed_from
+from pytest_amp.rules.observe import UNOBSERVED, UNRECOGNISED, label_of, observe
+from pytest_amp.rules.registry import Registry, read_registry
+from pytest_amp.rules.spec import Coverage
+
+_untyped: Any = torch.library
+LOW = (torch.bfloat16, torch.float16)
+Plant = Callable[[str, Callable[..., Any]], None]
+
+
+@pytest.fixture
+def plant() -> Iterator[Plant]:
+    """Replaces the autocast kernel of an operator on the CPU for one test."""
+    library = _untyped.Library("aten", "IMPL")
+
+    def replace(overload: str, kernel: Callable[..., Any]) -> None:
+        def below(*args: Any, **kwargs: Any) -> Any:
+            with torch.autocast("cpu", enabled=False):
+                return kernel(*args, **kwargs)
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch warns that there is a kernel already
+            library.impl(overload, below, "AutocastCPU")
+
+    yield replace
+    library._destroy()
+
+
+def _rule(overload: str) -> str:
+    return observe(f"aten::{overload}", find_device("cpu"), torch.bfloat16).rule
+
+
+@pytest.mark.parametrize("name", ["cpu", "fake:cuda", "fake:xpu", "fake:mps", "fake:mtia"])
+@pytest.mark.parametrize("low", LOW, ids=str)
+def test_every_registered_operator_is_classified_as_the_spec_says(name: str, low: torch.dtype) -> None:
+    device = find_device(name)
+    registry = read_registry(device.type)
+    wrong = {}
+    for overload in registry.registered:
+        rule = registry.expected[overload]
+        observed = observe(overload, device, low, rule=rule)
+        if observed.rule != label_of(rule, low):
+            wrong[overload] = (observed.rule, observed.reason)
+    unobservable = {name for name, (rule, _) in wrong.items() if rule == UNOBSERVED and "imname" in name}
+    assert set(wrong) == unobservable
+
+
+@pytest.mark.parametrize("check", CHECKS)
+@pytest.mark.parametrize("name", ["cpu", "fake:cuda", "fake:mps"])
+def test_no_check_finds_a_difference_in_this_torch(name: str, check: str) -> None:
+    device = find_device(name)
+    registry = read_registry(device.type)
+    failures = {}
+    for overload in registry.registered:
+        failures[overload] = checked_from(examine(check, overload, device, torch.bfloat16)).failures
+    assert {overload: found for overload, found in failures.items() if found} == {}
+
+
+def test_results_are_plain_json() -> None:
+    device = find_device("cpu")
+    observed = observe("aten::mm", device, torch.bfloat16)
+    assert observed_from(json.loads(json.dumps(asdict(observed)))).rule == "lower_precision_fp"
+    data = json.loads(json.dumps(examine("hand_cast", "aten::mm", device, torch.bfloat16)))
+    checked = checked_from(data)
+    assert checked.ran[:2] == ("float32", "bfloat16")
+    assert checked.result == ("bfloat16",)
+    assert checked.failures == ()
+
+
+def test_evidence_tells_the_casts() -> None:
+    evidence = observe("aten::mm", find_device("cpu"), torch.bfloat16).evidence
+    assert evidence[0].casts == ("float32[3, 4] to bfloat16", "float32[4, 5] to bfloat16")
+    assert evidence[1].casts == ()
+    assert evidence[0].result == ("bfloat16[3, 5]",)
+
+
+def test_an_operator_without_a_kernel_has_no_rule_and_one_without_a_sample_says_so() -> None:
+    device = find_device("cpu")
+    assert observe("aten::exp", device, torch.bfloat16).rule == "none"
+    observed = observe("aten::relu", device, torch.bfloat16)
+    assert (observed.rule, observed.reason) == (UNOBSERVED, "no sample arguments are known for it")
+    with pytest.raises(LookupError, match="has no operator aten::no_such_thing"):
+        observe("aten::no_such_thing", device, torch.bfloat16)
+
+
+def test_another_rule_is_named(plant: Plant) -> None:
+    plant("mm", lambda a, b: torch.mm(a.float(), b.float()))
+    assert _rule("mm") == "fp32"
+
+
+def test_the_wrong_dtype_is_no_rule(plant: Plant) -> None:
+    plant("mm", lambda a, b: torch.mm(a.half(), b.half()))
+    assert _rule("mm") == UNRECOGNISED
+
+
+def test_a_detour_is_no_rule(plant: Plant) -> None:
+    plant("mm", lambda a, b: torch.mm(a.half().bfloat16(), b.half().bfloat16()))
+    assert _rule("mm") == UNRECOGNISED
+
+
+def test_an_operator_that_fails_after_its_casts_is_classified() -> None:
+    observed = observe("aten::_thnn_fused_gru_cell", find_device("fake:xpu"), torch.float16)
+    assert observed.rule == "lower_precision_fp"
+
+
+@pytest.mark.parametrize(
+    ("overload", "kernel", "check", "failure"),
+    [
+        ("mm", lambda a, b: torch.mm(a.bfloat16(), b.bfloat16()), "left_alone", "float64: "),
+        ("bmm", lambda a, b: torch.bmm(a.bfloat16(), b.bfloat16()).mul(1), "hand_cast", "float32: "),
+        (
+            "stack",
+            lambda x, dim=0: torch.stack([t.to(x[0].dtype) for t in x], dim),
+            "orders",
+            "only argument 0 bfloat16",
+        ),
+        (
+            "mse_loss",
+            lambda a, b, r=1: torch.ops.aten.mse_loss(a.mul_(1).float(), b.float(), r),
+            "hand_cast",
+            "float32: ",
+        ),
+    ],
+)
+def test_a_wrong_kernel_fails_the_check_meant_for_it(
+    plant: Plant, overload: str, kernel: Callable[..., Any], check: str, failure: str
+) -> None:
+    plant(overload, kernel)
+    checked = checked_from(examine(check, f"aten::{overload}", find_device("cpu"), torch.bfloat16))
+    assert any(found.startswith(failure) for found in checked.failures)
+
+
+def test_new_gone_and_foreign_operators_are_told_apart() -> None:
+    kernels = [name for name in torch_private.autocast_registrations("cpu") if name != "aten::mm"]
+    registry = read_registry("cpu", registered=[*kernels, "aten::relu", "torchvision::roi_align"])
+    assert registry.coverage is Coverage.COVERED
+    assert registry.new == ("aten::relu",)
+    assert registry.gone == ("aten::mm",)
+    assert registry.foreign == ("torchvision::roi_align",)
+
+
+def test_what_other_builds_have_is_not_gone() -> None:
+    kernels = set(torch_private.autocast_registrations("cuda"))
+    with_cudnn: Registry = read_registry("cuda", registered=kernels | {"aten::_cudnn_rnn"})
+    without: Registry = read_registry("cuda", registered=kernels - {"aten::_cudnn_rnn"})
+    assert (with_cudnn.new, with_cudnn.gone, without.new, without.gone) == ((), (), (), ())

@@ -1,0 +1,131 @@
+"""The spec: what it says for a device type and a release, and what it says of itself when it is malformed."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_amp.rules.spec import SPEC_FILE, Coverage, RuleName, coverage, expected, load_spec, parse_spec
+
+COUNTS = {
+    ("2.6.0", "cpu"): 129,
+    ("2.6.0", "cuda"): 125,
+    ("2.6.0", "xpu"): 123,
+    ("2.6.0", "mps"): 99,
+    ("2.7.1", "mtia"): 123,
+    ("2.9.1", "mps"): 101,
+    ("2.11.0+cu130", "cuda"): 125,
+    ("2.12.1", "cuda"): 126,
+    ("2.13.0+cpu", "cpu"): 127,
+    ("2.13.0+cpu", "cuda"): 119,
+    ("2.13.0+cpu", "xpu"): 117,
+    ("2.13.0+cpu", "mps"): 95,
+    ("2.13.0+cpu", "mtia"): 117,
+    ("2.14.1+cu130", "cpu"): 126,
+    ("2.14.1+cu130", "cuda"): 120,
+}
+
+WELL_FORMED = """
+covered = { first = "2.6", last = "2.14" }
+device_types = { cpu = { source = "here" }, cuda = { source = "there", since = "2.7" } }
+[[group]]
+title = "some"
+until = "2.13"
+operators = [
+  { name = "mm", cpu = "lower_precision_fp", cuda = { rule = "fp32", since = "2.9", source = "elsewhere" } },
+  { name = "own::op", cpu = [{ rule = "fp32", until = "2.7" }, { rule = "promote", since = "2.8" }] },
+]
+"""
+
+
+@pytest.mark.parametrize(("version", "device_type"), COUNTS)
+def test_every_release_has_as_many_rules_as_its_dispatcher_has_kernels(version: str, device_type: str) -> None:
+    rules = expected(device_type, version)
+    assert len([name for name, rule in rules.items() if rule.may_be_absent is None]) == COUNTS[version, device_type]
+
+
+def test_a_rule_holds_from_its_first_release_to_its_last() -> None:
+    assert "aten::rms_norm" not in expected("cuda", "2.11.0")
+    assert expected("cuda", "2.12.0")["aten::rms_norm"].name is RuleName.FP32
+    assert "aten::cholesky" in expected("cpu", "2.13.0")
+    assert "aten::cholesky" not in expected("cpu", "2.14.0")
+    assert "aten::softmax.Dimname" in expected("cuda", "2.12.1")
+    assert "aten::softmax.Dimname" not in expected("cuda", "2.13.0")
+
+
+def test_what_only_some_builds_have_says_so() -> None:
+    rule = expected("cuda", "2.13.0")["aten::_cudnn_rnn"]
+    assert rule.may_be_absent == "registered by CUDA builds only"
+    assert rule.dtype == "float16"
+    assert rule.own_kernel is not None
+
+
+def test_every_rule_has_a_source() -> None:
+    assert all(rule.source for rules in load_spec().rules.values() for turns in rules.values() for rule in turns)
+
+
+@pytest.mark.parametrize(
+    ("version", "what"),
+    [
+        ("2.6.0", Coverage.COVERED),
+        ("2.14.1+cu130", Coverage.COVERED),
+        ("2.14.0.dev20260101", Coverage.COVERED),
+        ("2.14.0a0+git1234567", Coverage.COVERED),
+        ("2.15.0.dev20261101+cpu", Coverage.NEWER),
+        ("2.15.0", Coverage.NEWER),
+        ("3.0.0", Coverage.NEWER),
+    ],
+)
+def test_the_base_release_decides_whether_the_spec_covers_it(version: str, what: Coverage) -> None:
+    assert coverage("cuda", version) is what
+
+
+def test_a_newer_release_is_held_against_the_last_covered_one() -> None:
+    assert expected("cuda", "3.0.0") == expected("cuda", "2.14.0")
+
+
+def test_an_unknown_device_type_has_no_rules() -> None:
+    assert coverage("hpu", "2.13.0") is Coverage.UNKNOWN_DEVICE
+    assert expected("hpu", "2.13.0") == {}
+
+
+@pytest.mark.parametrize(("device_type", "version", "since"), [("cpu", "2.5.1", "2.6"), ("mtia", "2.6.0", "2.7")])
+def test_an_older_release_is_an_error(device_type: str, version: str, since: str) -> None:
+    with pytest.raises(ValueError, match=f"the rules of {device_type} are known from torch {since} on"):
+        expected(device_type, version)
+
+
+def test_rows_inherit_from_their_group_and_rules_may_follow_one_another() -> None:
+    spec = parse_spec(WELL_FORMED)
+    rules = spec.expected("cuda", "2.9.0")
+    assert (rules["aten::mm"].since, rules["aten::mm"].until, rules["aten::mm"].source) == ("2.9", "2.13", "elsewhere")
+    assert spec.expected("cuda", "2.8.0") == {}
+    assert spec.expected("cpu", "2.7.0")["own::op"].name is RuleName.FP32
+    assert spec.expected("cpu", "2.8.0")["own::op"].name is RuleName.PROMOTE
+    assert spec.expected("cpu", "2.14.0") == {}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            ('cpu = "lower_precision_fp"', 'cpu = "fp31"'),
+            "operator mm: cpu = 'fp31' is no rule; valid: lower_precision_fp",
+        ),
+        (('cpu = "lower_precision_fp"', 'cpu = "none"'), "operator mm: cpu = 'none' is no rule"),
+        (('cpu = "lower_precision_fp"', "cpu = 3"), "operator mm: cpu = 3 is no rule and no table"),
+        (('name = "mm"', "name = 3"), "an operator of group 'some': name = 3 is no text"),
+        (('name = "own::op"', 'name = "mm"'), "operator mm: cpu is given twice"),
+        (('since = "2.9"', 'since = "soon"'), "operator mm: cuda: since = 'soon' is no release"),
+        (('since = "2.9"', 'sinse = "2.9"'), "operator mm: cuda: unknown field 'sinse'; valid: rule, since"),
+        (('name = "mm", cpu', 'name = "mm", gpu'), "operator mm: unknown field 'gpu'"),
+        (('title = "some"', ""), "a group: title = None is no text"),
+        (('source = "here"', ""), "device type cpu: source = None is no text"),
+        (('first = "2.6",', ""), "covered: first and last are needed"),
+        (("operators = [", "rows = ["), "group 'some': unknown field 'rows'"),
+    ],
+)
+def test_a_malformed_row_is_named_with_its_field(change: tuple[str, str], message: str) -> None:
+    assert change[0] in WELL_FORMED
+    with pytest.raises(ValueError, match=f"^{SPEC_FILE}: ") as raised:
+        parse_spec(WELL_FORMED.replace(*change, 1))
+    assert message in str(raised.value)
