@@ -124,10 +124,10 @@ def _compared(session: AmpSession) -> list[str]:
 
 
 def _margins(session: AmpSession) -> list[str]:
-    """Per family the observation that came closest to what was allowed."""
+    """Per family the observation that came closest to what was allowed; what exceeds it has failed, or is known to."""
     worst: dict[str, tuple[float, str]] = {}
     for o in session.observed():
-        if o.allowed and isinstance(o.value, (int, float)):
+        if o.allowed and isinstance(o.value, (int, float)) and o.value <= o.allowed:
             worst[o.family] = max(worst.get(o.family, (0.0, "")), (o.value / o.allowed, o.key))
     return [
         f"margin    {family}: {share:.0%} of what is allowed, {key}" for family, (share, key) in sorted(worst.items())
