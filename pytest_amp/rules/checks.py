@@ -41,8 +41,9 @@ CHECKS: Mapping[str, tuple[Vary, ...]] = MappingProxyType(
     }
 )
 
-#: How oneDNN says that it has no kernel for a dtype on this CPU.
-_NO_PRIMITIVE = "could not create a primitive"
+#: How oneDNN says that it has no kernel for a dtype on this CPU, a build that it lacks a library, and a kernel
+#: that it needs another card.
+_NO_KERNEL = ("could not create a primitive", "not compiled with", "only supports")
 
 
 @dataclass(frozen=True)
@@ -106,8 +107,8 @@ def follow(check: str, overload: str, device: Device, low: torch.dtype, *, rule:
             messages.append(outcome.message.strip().partition("\n")[0])
         if difference is not None:
             failures.append(f"{variation.name}: {difference}")
-    no_kernel = device.kind is DeviceKind.CPU and not ran and any(_NO_PRIMITIVE in text for text in messages)
-    cannot = messages[0] if no_kernel else None
+    lacking = [text for text in messages if any(sign in text for sign in _NO_KERNEL)]
+    cannot = lacking[0] if lacking and not ran and device.kind is not DeviceKind.FAKE else None
     return Checked(check, overload, tuple(ran), tuple(refused), tuple(failures), result, cannot)
 
 

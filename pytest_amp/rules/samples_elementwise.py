@@ -3,6 +3,8 @@
 # ruff: noqa: FBT003  # operators take booleans by position
 from __future__ import annotations
 
+import torch
+
 from pytest_amp.rules.samples import Build, Sample, Values
 
 _of = Sample.of
@@ -74,6 +76,9 @@ ELEMENTWISE: dict[str, Build] = {
     "cat": lambda v: [_of([v.normal(2, 3), v.normal(4, 3)]), _of([v.normal(2, 3), v.normal(1, 3), v.normal(4, 3)], 0)],
     "index_copy": lambda v: _of(v.normal(5, 3), 0, v.permutation(5)[:2], v.normal(2, 3)),
     "index_put": lambda v: _of(v.normal(5, 3), [v.permutation(5)[:2]], v.normal(2, 3)),
-    "scatter_add": lambda v: _of(v.normal(4, 3), 0, v.integers(4, 2, 3), v.normal(2, 3)),
+    # Each place is written once: an accelerator adds in no defined order.
+    "scatter_add": lambda v: _of(
+        v.normal(4, 3), 0, torch.stack([v.permutation(4)[:2] for _ in range(3)], 1), v.normal(2, 3)
+    ),
     "stack": lambda v: _of([v.normal(2, 3), v.normal(2, 3), v.normal(2, 3)], 1),
 }

@@ -25,7 +25,7 @@ def test_does_what_casting_by_hand_does(amp: Amp, overload: str, examine: Examin
     checked = examine("hand_cast", name)
     require(amp, checked, "does not do what casting by hand does", likely="autocast casts too much, or twice")
     if checked.cannot:
-        pytest.xfail(f"no kernel on this CPU: {checked.cannot}")
+        pytest.xfail(f"no kernel for it here: {checked.cannot}")
     if checked.ran:
         amp.observe(f"{name}/result", ", ".join(checked.result), kind="dtype")
         return
