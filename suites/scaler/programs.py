@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import pickle
 import random
 import struct
@@ -29,6 +30,13 @@ def _rounded(amp: Amp, value: float) -> float:
     return float(rounded)
 
 
+def _same(left: list[float] | None, right: list[float] | None) -> bool:
+    """Equality for which NaN equals NaN."""
+    if left is None or right is None:
+        return left is right
+    return all(a == b or (math.isnan(a) and math.isnan(b)) for a, b in zip(left, right, strict=True))
+
+
 @dataclass
 class _Side:
     """One optimizer's parameter, really and in the model."""
@@ -43,7 +51,7 @@ class _Side:
         """What the model is told of the gradients."""
         if self.gradients is None:
             return Gradients.NONE
-        finite = all(abs(g) < float("inf") for g in self.gradients)  # false for NaN, too
+        finite = all(math.isfinite(g) for g in self.gradients)
         return Gradients.FINITE if finite else Gradients.NON_FINITE
 
 
@@ -208,10 +216,9 @@ class Program:
         assert saved == modelled, self._tell(str(saved), str(modelled))
         for name, side in self.sides.items():
             values = side.parameter.detach().flatten().tolist()
-            assert values == side.values, self._tell(f"{name} = {values}", f"{name} = {side.values}")
+            assert _same(values, side.values), self._tell(f"{name} = {values}", f"{name} = {side.values}")
             found = None if side.parameter.grad is None else side.parameter.grad.flatten().tolist()
-            # As text, because NaN is not equal to itself.
-            assert str(found) == str(side.gradients), self._tell(f"{name}.grad = {found}", f"{side.gradients}")
+            assert _same(found, side.gradients), self._tell(f"{name}.grad = {found}", f"{side.gradients}")
 
     def _tell(self, real: str, model: str) -> str:
         return f"after {len(self.log)} calls GradScaler has {real}; the model has {model}; calls: {'; '.join(self.log)}"

@@ -192,6 +192,7 @@ def test_parameters_of_several_dtypes(amp: Amp, amp_scaler: ScalerFactory) -> No
 def test_sparse_gradients_with_duplicates(amp: Amp, amp_scaler: ScalerFactory) -> None:
     """pytorch/pytorch#35810: duplicates are summed, each unscaled once; a bad row skips the step."""
     table = nn.Embedding(5, 2, sparse=True).to(amp.device.torch_device)
+    nn.init.ones_(table.weight)
     scaler, optimizer = amp_scaler(init_scale=8.0), torch.optim.SGD(table.parameters(), lr=0.5)
     rows = torch.tensor([1, 1, 2], device=amp.device.torch_device)
     before = table.weight.detach().clone()

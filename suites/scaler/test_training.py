@@ -15,7 +15,6 @@ from pytest_amp.failure import AmpFailure
 from .training import INF, ScalerFactory, training
 
 _STEPS = 40
-_FP32_SEEDS = 4
 #: Makes every gradient of the training smaller than half of the smallest fp16 number, 2**-24.
 _TINY = 2.0**-28
 
@@ -30,7 +29,7 @@ class Run:
 
 
 def _train(amp: Amp, seed: int, *, low: bool, scaler: torch.amp.GradScaler, factor: float = 1.0) -> Run:
-    """A small regression by SGD with momentum; ``factor`` makes the loss, and so every gradient, smaller."""
+    """A small regression, as many steps as are really taken; ``factor`` makes the loss and each gradient smaller."""
     torch.manual_seed(seed)
     model = nn.Sequential(nn.Linear(16, 32), nn.Tanh(), nn.Linear(32, 32), nn.Tanh(), nn.Linear(32, 1))
     batch = torch.randn(64, 16)
@@ -38,8 +37,9 @@ def _train(amp: Amp, seed: int, *, low: bool, scaler: torch.amp.GradScaler, fact
     device = amp.device.torch_device
     model, batch, target = model.to(device), batch.to(device), target.to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05 / factor, momentum=0.9)
-    losses, skipped = [], 0
-    for _ in range(_STEPS):
+    losses: list[float] = []
+    skipped = 0
+    while len(losses) - skipped < _STEPS and skipped < _STEPS:
         optimizer.zero_grad()
         with amp.autocast(enabled=low):
             loss = nn.functional.mse_loss(model(batch).float(), target)
@@ -53,23 +53,21 @@ def _train(amp: Amp, seed: int, *, low: bool, scaler: torch.amp.GradScaler, fact
 
 
 def _expect_fp32_loss(amp: Amp, amp_scaler: ScalerFactory, found: Run, *, label: str, factor: float = 1.0) -> None:
-    """Raises AmpFailure unless the loss fell as in fp32.
+    """Raises AmpFailure unless the loss fell as it does in fp32.
 
-    What a good result is depends on the initial weights far more than on 2**-8 or 2**-11 of rounding
-    noise in the gradients. So the bar is measured: the spread of the final loss over a few fp32 runs
-    from other seeds, around the fp32 run from the same one.
+    A gradient meets twelve roundings to the autocast dtype on its way: weight, input and result of three
+    products, and the gradient of each result. Each is at most u, and a run that converges does not pile them
+    up, so 16 u bound the relative error of the final loss to first order. (Measured on a CPU over twelve
+    seeds: at most 5.3 u in fp16, 2.9 u in bf16; other initial weights change it by more than half.)
     """
-    off = amp_scaler(enabled=False)
-    seeds = range(amp.config.seed, amp.config.seed + _FP32_SEEDS)
-    finals = [_train(amp, seed, low=False, scaler=off, factor=factor).losses[-1] for seed in seeds]
-    allowed = max(finals) - min(finals)
-    distance = abs(found.losses[-1] - finals[0])
-    amp.observe(f"final loss beside fp32, {label}", distance / finals[0], kind="ratio", allowed=allowed / finals[0])
-    if distance > allowed * amp.config.tolerance_scale or found.losses[-1] > 0.2 * found.losses[0]:
+    plain = _train(amp, amp.config.seed, low=False, scaler=amp_scaler(enabled=False), factor=factor)
+    distance, allowed = abs(found.losses[-1] / plain.losses[-1] - 1), 16 * amp.precision.u * amp.config.tolerance_scale
+    amp.observe(f"final loss beside fp32, {label}", distance, kind="ratio", allowed=allowed)
+    if not distance <= allowed or found.losses[-1] > 0.2 * found.losses[0]:
         raise AmpFailure(
             f"a training in {amp.precision.name} on {amp.target.id} does not reach the fp32 loss",
             label_before="fp32",
-            before=f"{finals[0]:.5f}, and {min(finals):.5f} to {max(finals):.5f} from other seeds",
+            before=f"{plain.losses[-1]:.5f} after {plain.losses[0]:.5f} at the start; allowed within {allowed:.1%}",
             now=f"{found.losses[-1]:.5f} after {found.losses[0]:.5f} at the start; {found.skipped} steps skipped",
             likely="steps are skipped or taken wrongly, or gradients are not unscaled",
         )

@@ -16,7 +16,7 @@ class Small(nn.Module):
     def __init__(self) -> None:
         """Draw the parameters from torch's generator."""
         super().__init__()
-        self.first = nn.Linear(8, 16)
+        self.first = nn.Linear(8, 16, bias=False)  # before BatchNorm a bias would have a gradient of 0
         self.norm = nn.BatchNorm1d(16)
         self.frozen = nn.Linear(16, 16).requires_grad_(requires_grad=False)
         self.middle = nn.Sequential(nn.LayerNorm(16), nn.GELU(), nn.Linear(16, 8))

@@ -25,6 +25,25 @@ from .state import OTHER
 _CASTS = ("aten::_to_copy", "aten::to.dtype")
 _SHAPE = (24, 8)
 
+#: Operators that cast a parameter on every device: the shape of one, which no other tensor has, and its use.
+USERS: dict[str, tuple[tuple[int, ...], Callable[[torch.Tensor], torch.Tensor]]] = {
+    "linear": ((7, 5), lambda w: nn.functional.linear(_ones(w, 2, 5), w)),
+    "matmul": ((5, 7), lambda w: _ones(w, 2, 5) @ w),
+    "mm": ((5, 7), lambda w: torch.mm(_ones(w, 2, 5), w)),
+    "addmm": ((5, 7), lambda w: torch.addmm(_ones(w, 7), _ones(w, 2, 5), w)),
+    "bmm": ((3, 5, 7), lambda w: torch.bmm(_ones(w, 3, 2, 5), w)),
+    "baddbmm": ((3, 5, 7), lambda w: torch.baddbmm(_ones(w, 3, 2, 7), _ones(w, 3, 2, 5), w)),
+    "conv1d": ((7, 5, 3), lambda w: nn.functional.conv1d(_ones(w, 2, 5, 6), w)),
+    "conv2d": ((7, 5, 3, 2), lambda w: nn.functional.conv2d(_ones(w, 2, 5, 6, 6), w)),
+    "conv_transpose2d": ((5, 7, 3, 2), lambda w: nn.functional.conv_transpose2d(_ones(w, 2, 5, 6, 6), w)),
+    "prelu": ((5,), lambda w: nn.functional.prelu(_ones(w, 2, 5).neg(), w)),
+}
+
+
+def _ones(like: torch.Tensor, *shape: int) -> torch.Tensor:
+    return torch.ones(shape, device=like.device)
+
+
 _NO_GRAD_FIRST = pytest.mark.xfail(
     Version(torch.__version__).release < (2, 11),
     strict=True,
@@ -71,6 +90,19 @@ def test_a_weight_is_cast_once_in_a_region(amp: Amp, layer: nn.Linear, batch: to
             layer(batch)
     likely = "the cache is off or is missed: peak memory and time grow"
     _expect(amp, f"three uses under {mode}", casts(), 1, likely=likely)
+
+
+@pytest.mark.parametrize("operator", USERS)
+def test_every_operator_finds_the_cached_copy(amp: Amp, operator: str) -> None:
+    """Whichever operator uses a parameter: two uses, one cast."""
+    shape, use = USERS[operator]
+    weight = nn.Parameter(torch.randn(shape).to(amp.device.torch_device))
+    with recorded_calls() as calls, amp.autocast():
+        first, second = use(weight), use(weight)
+    assert first.dtype is amp.dtype
+    assert torch.equal(first, second)
+    found = sum(c.operator in _CASTS and c.tensors[:1] == (f"float32{list(shape)}",) for c in calls)
+    _expect(amp, f"two uses by {operator}", found, 1, likely=f"{operator}'s autocast kernel goes around the cache")
 
 
 def test_cached_results_are_the_first_one(amp: Amp, layer: nn.Linear, batch: torch.Tensor) -> None:

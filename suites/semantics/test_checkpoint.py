@@ -130,6 +130,25 @@ def test_recomputation_runs_in_the_region_of_forward(amp: Amp, region: str, *, r
     expect_state(amp, "after backward", State.now(amp.device.type), before, likely="the recomputation leaks its region")
 
 
+@pytest.mark.amp(devices=["cuda", "xpu"])
+@REENTRANT
+def test_recomputation_runs_in_the_regions_of_both_devices(amp: Amp, *, reentrant: bool) -> None:
+    """An accelerator's block that also uses the CPU finds both regions again."""
+    seen: list[tuple[bool, torch.dtype, bool, torch.dtype]] = []
+
+    def block(batch: torch.Tensor) -> torch.Tensor:
+        here, cpu = State.now(amp.device.type), State.now("cpu")
+        seen.append((here.enabled, here.dtype, cpu.enabled, cpu.dtype))
+        return batch * batch
+
+    batch = torch.randn(4, 8, device=amp.device.torch_device, requires_grad=True)
+    with amp.autocast(), torch.autocast("cpu", OTHER[amp.dtype]):
+        result = checkpoint(block, batch, use_reentrant=reentrant)
+    result.sum().backward()
+    expected = [(True, amp.dtype, True, OTHER[amp.dtype])] * 2
+    expect_state(amp, "in the recomputation, of both devices", seen, expected, likely="one of the regions is forgotten")
+
+
 @REENTRANT
 def test_a_region_inside_the_block_is_recomputed(amp: Amp, model: nn.Sequential, *, reentrant: bool) -> None:
     """A block that enters its own region, called in none."""
