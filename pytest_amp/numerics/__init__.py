@@ -2,7 +2,7 @@
 
 from pytest_amp.numerics.errors import is_hollow, relative_error
 from pytest_amp.numerics.gradients import Conditions
-from pytest_amp.numerics.hand_cast import hand_cast
+from pytest_amp.numerics.hand_cast import asked_for_autocast, hand_cast
 from pytest_amp.numerics.prediction import Prediction, predict
 from pytest_amp.numerics.rounding import Roundings, check_reduction, measure
 from pytest_amp.numerics.step import Step, run_step
@@ -12,6 +12,7 @@ __all__ = [
     "Prediction",
     "Roundings",
     "Step",
+    "asked_for_autocast",
     "check_reduction",
     "hand_cast",
     "is_hollow",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -14,7 +14,6 @@ from pytest_amp.failure import AmpFailure
 from pytest_amp.numerics import tolerance as limits
 from pytest_amp.numerics.compare import Compared, compare, median_distance, same
 from pytest_amp.numerics.errors import is_hollow, norm
-from pytest_amp.numerics.hand_cast import hand_cast
 from pytest_amp.numerics.locate import first_difference
 from pytest_amp.numerics.prediction import Prediction, predict
 from pytest_amp.numerics.step import Region, Step, run_step
@@ -37,17 +36,6 @@ class Conditions:
     def region(self) -> Region:
         """Mixed precision, as a user enters it."""
         return lambda: self.device.autocast(self.precision.dtype)
-
-    @property
-    def by_hand(self) -> Region:
-        """Mixed precision with casts made by hand."""
-
-        @contextlib.contextmanager
-        def region() -> Iterator[None]:
-            with self.region(), hand_cast(self.device.type):
-                yield
-
-        return region
 
     def __str__(self) -> str:
         """As failures name it: ``autocast(cpu, bfloat16)``."""
@@ -145,12 +133,14 @@ def _check_present(run: _Run, amp: Step) -> None:
             now=run.where.now("None"),
             likely="a cast, a custom function or the autocast kernel of an operator detaches it from the graph",
         )
-    noise, u = run.prediction.noise, run.where.precision.u
     lost = [
         name
         for name in made
-        # Where all of it is below one rounding of the average gradient it may underflow.
-        if noise.get(name, 1.0) < 1.0 - u and not made[name].any() and exact[name].any()
+        # Where casts made by hand lose it, too, all of it underflows.
+        if not name.startswith(("output.", "buffer."))
+        and run.prediction.noise.get(name, 1.0) < 1.0 - run.where.precision.u
+        and not made[name].any()
+        and exact[name].any()
     ]
     if lost:
         raise AmpFailure(
@@ -277,7 +267,7 @@ def _likely(run: _Run) -> str:
     if not run.prediction.same_device:
         return "an operator ran or accumulated in the low dtype where it should not"
     realised = run.realised.on(run.where.device.torch_device)
-    place = first_difference(run.case, realised, run.where.region, run.where.by_hand, seed=run.where.seed)
+    place = first_difference(run.case, realised, run.where.region, run.prediction.region, seed=run.where.seed)
     if place is not None:
         return f"an operator in or before {place} does not follow its rule, or accumulates in the low dtype"
     return "the modules' outputs agree with casts made by hand: the loss or a backward pass does not"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import torch
@@ -14,6 +14,9 @@ from pytest_amp.rules import spec
 from pytest_amp.rules.hand_cast import Invocation, cast_by_hand, dtype_argument, is_eligible
 from pytest_amp.rules.spec import Coverage, Rule, RuleName
 
+#: As they are here, whatever notes that somebody asks.
+_is_autocast_enabled, _get_autocast_dtype = torch.is_autocast_enabled, torch.get_autocast_dtype
+
 
 def rules_are_known(device_type: str) -> bool:
     """Whether the spec has this device type's rules."""
@@ -21,22 +24,55 @@ def rules_are_known(device_type: str) -> bool:
 
 
 @contextlib.contextmanager
-def hand_cast(device_type: str) -> Iterator[None]:
-    """Within an autocast region: cast by hand, by the rules of the spec, in place of autocast's own kernels.
+def hand_cast(device_type: str, dtype: torch.dtype | None = None) -> Iterator[None]:
+    """Cast by hand, by the rules of the spec, in place of autocast's own kernels.
+
+    With a ``dtype`` the block stands for an autocast region, and autocast is off within; without one it is
+    for use inside a region, and regions within it (another dtype, ``enabled=False``) count as they do
+    for autocast.
 
     Each call of an operator that has a rule or a registered autocast kernel is taken over above
     autocast, wherever it comes from (a Python function, a composite operator, a module): its arguments
     are cast as the rule says and it runs with autocast off. An operator without a rule runs as if
     autocast had none, whatever is registered; on a torch newer than the spec, what the spec does not
-    know is left to torch. Regions within the block (another dtype, ``enabled=False``) count as they do
-    for autocast, and a weight that is used twice is cast once, as autocast's cache does it
+    know is left to torch. A weight that is used twice is cast once, as autocast's cache does it
     (``cached_cast`` in aten/src/ATen/autocast_mode.cpp). Recomputation by ``torch.utils.checkpoint``
     happens in the backward pass, outside the block, and is torch's own.
     """
-    by_hand = _ByHand(device_type, _rules(device_type))
+    by_hand = _ByHand(device_type, _rules(device_type), dtype)
     overloads = {name: torch_private.find_overload(name) for name in by_hand.rules}
     with torch_private.intercepted_calls(overloads, by_hand.run):
         yield
+
+
+#: How Python code asks for autocast's state; the last two are older names.
+_QUERIES = ("is_autocast_enabled", "get_autocast_dtype", "is_autocast_cpu_enabled", "get_autocast_gpu_dtype")
+
+
+@contextlib.contextmanager
+def asked_for_autocast() -> Iterator[list[str]]:
+    """The names of the queries of autocast's state that Python code makes through ``torch`` inside the block.
+
+    Entering a region is one, as are ``custom_fwd``, ``torch.utils.checkpoint`` and some fast paths of
+    ``torch.nn``. In a case that makes one, autocast cannot be left off without changing what it does.
+    """
+    asked: list[str] = []
+
+    def noting(name: str, original: Callable[..., object]) -> Callable[..., object]:
+        def query(*args: object, **kwargs: object) -> object:
+            asked.append(name)
+            return original(*args, **kwargs)
+
+        return query
+
+    originals = {name: getattr(torch, name) for name in _QUERIES if hasattr(torch, name)}
+    try:
+        for name, original in originals.items():
+            setattr(torch, name, noting(name, original))
+        yield asked
+    finally:
+        for name, original in originals.items():
+            setattr(torch, name, original)
 
 
 def _rules(device_type: str) -> dict[str, Rule | None]:
@@ -63,21 +99,23 @@ class _ByHand:
 
     device_type: str
     rules: dict[str, Rule | None]
+    stands_for: torch.dtype | None = None
     cache: dict[tuple[int, torch.dtype, bool], tuple[torch.Tensor, torch.Tensor]] = field(default_factory=dict)
 
     def run(self, call: torch_private.Interception) -> object:
         """The result of one call."""
-        if not torch.is_autocast_enabled(self.device_type):
+        low = self._dtype()
+        if low is None:
             return call.proceed()
         name = call.overload.name()
         rule = self.rules[name]
         if rule is None:
             return call.proceed_without_autocast(self.device_type)
-        dtype = torch.get_autocast_dtype(self.device_type) if rule.dtype is None else getattr(torch, rule.dtype)
+        dtype = low if rule.dtype is None else getattr(torch, rule.dtype)
         given = _with_dtype_by_name(Invocation(name, call.args, call.kwargs))
         with torch_private.without_interception():
             if rule.name is RuleName.LOWER_PRECISION_FP:
-                given = given.mapped(lambda tensor: self._cached(tensor, dtype))
+                given = given.mapped(lambda tensor: self._cached(tensor, dtype) if dtype == low else tensor)
             plan = cast_by_hand(rule.name, given, device_type=self.device_type, dtype=dtype)
             with warnings.catch_warnings():
                 if rule.own_kernel is not None:
@@ -85,13 +123,18 @@ class _ByHand:
                     warnings.simplefilter("ignore")
                 return plan.carried_out(given)()
 
+    def _dtype(self) -> torch.dtype | None:
+        """The dtype of the region that this is in, or stands for; None outside."""
+        if self.stands_for is not None or not _is_autocast_enabled(self.device_type):
+            return self.stands_for
+        return _get_autocast_dtype(self.device_type)
+
     def _cached(self, tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         """``tensor`` cast to the autocast dtype, once per region if autocast would keep the cast."""
         keeps = (
             torch.is_autocast_cache_enabled()
             and is_eligible(tensor, self.device_type)
             and tensor.dtype == torch.float32
-            and dtype == torch.get_autocast_dtype(self.device_type)
             and tensor.requires_grad
             and tensor.is_leaf
             and not tensor._is_view()  # noqa: SLF001

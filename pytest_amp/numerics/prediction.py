@@ -16,8 +16,8 @@ from pytest_amp.cases import Case, Realised
 from pytest_amp.devices import Device, find_device
 from pytest_amp.failure import AmpFailure
 from pytest_amp.numerics.errors import norm, relative_error
-from pytest_amp.numerics.hand_cast import hand_cast, rules_are_known
-from pytest_amp.numerics.step import Step, run_step
+from pytest_amp.numerics.hand_cast import asked_for_autocast, hand_cast, rules_are_known
+from pytest_amp.numerics.step import Region, Step, run_step
 from pytest_amp.precision import FP16, Precision
 
 #: GradScaler's first scale (torch/amp/grad_scaler.py), with which fp16 gradients do not underflow.
@@ -32,7 +32,7 @@ class Prediction:
     ``noise[name]`` is E(reference, exact), the error that mixed precision should make, relative to
     ``sizes[name]``: the exact tensor's norm or, where that vanishes beside the gradient as a whole, the
     norm that a tensor of as many elements has on average. ``loss_scale`` is the one that the reference
-    needed. ``same_device`` says whether the reference ran on the device itself.
+    needed. ``same_device`` says whether the reference ran on the device itself, ``region`` is where.
     """
 
     exact: Step
@@ -41,24 +41,27 @@ class Prediction:
     sizes: Mapping[str, float]
     loss_scale: float
     same_device: bool
+    region: Region
 
 
 def predict(case: Case, realised: Realised, device: Device, precision: Precision, *, seed: int) -> Prediction:
     """Run ``realised`` in float64 and, with casts made by hand, in mixed precision.
 
-    On a device type whose rules the spec does not know the reference runs on the CPU by the CPU's
-    rules: its noise then is that of the format, and equality means nothing. In fp16 the loss is scaled
-    by the largest power of two, from 65536 down in steps of 4, with which the reference's gradients are
-    finite. Raises AmpFailure if the case does not run in float64, or is not finite at any scale.
+    Autocast is off while casts are made by hand, unless the case asks for its state, as ``custom_fwd``,
+    checkpoints and regions of its own do. On a device type whose rules the spec does not know the
+    reference runs on the CPU by the CPU's rules: its noise then is that of the format, and equality
+    means nothing. In fp16 the loss is scaled by the largest power of two, from 65536 down in steps of 4,
+    with which the reference's gradients are finite. Raises AmpFailure if the case does not run in
+    float64, or is not finite at any scale.
     """
     exact = run_exact(case, realised, device, seed=seed)
     same_device = rules_are_known(device.type)
     where = device if same_device else find_device("cpu")
-    reference = _reference(case, realised, where, precision, seed=seed)
+    reference, region = _ByHand(case, realised, where, precision, seed).step()
     sizes = _sizes(exact)
     known, made = exact.named(), reference.named()
     noise = {name: relative_error(made[name], known[name], scale=sizes[name]) for name in known.keys() & made.keys()}
-    return Prediction(exact, reference, noise, sizes, reference.loss_scale, same_device)
+    return Prediction(exact, reference, noise, sizes, reference.loss_scale, same_device, region)
 
 
 def run_exact(case: Case, realised: Realised, device: Device, *, seed: int) -> Step:
@@ -93,26 +96,63 @@ def _float64_default() -> Iterator[None]:
         torch.set_default_dtype(before)
 
 
-def _reference(case: Case, realised: Realised, device: Device, precision: Precision, *, seed: int) -> Step:
+def by_hand(device: Device, precision: Precision, *, inside: bool) -> Region:
+    """Mixed precision with casts made by hand: inside a region of autocast, or in place of one."""
+
     @contextlib.contextmanager
     def region() -> Iterator[None]:
-        with device.autocast(precision.dtype), hand_cast(device.type):
-            yield
+        if inside:
+            with device.autocast(precision.dtype), hand_cast(device.type):
+                yield
+        else:
+            with hand_cast(device.type, precision.dtype):
+                yield
 
-    loss_scale = FIRST_LOSS_SCALE if precision.name == FP16.name else 1.0
-    while True:
-        step = run_step(case, realised.on(device.torch_device), region, seed=seed, loss_scale=loss_scale)
-        named = step.named()
-        bad = sorted(name for name in named if not named[name].isfinite().all())
-        if not bad:
-            return step
-        if loss_scale == 1 or any(name.startswith("output.") for name in bad):
-            raise AmpFailure(
-                f"{case.name} is not finite in {precision.name} on {device.key}, whoever makes the casts",
-                now=f"non-finite with casts made by hand: {', '.join(bad[:5])}",
-                likely=f"values beyond {precision.max:.4g}, the largest that {precision.name} has",
-            )
-        loss_scale /= LOSS_SCALE_STEP
+    return region
+
+
+@dataclass(frozen=True)
+class _ByHand:
+    """A case whose casts are made by hand."""
+
+    case: Case
+    realised: Realised
+    device: Device
+    precision: Precision
+    seed: int
+
+    def step(self) -> tuple[Step, Region]:
+        """The step, and the region it ran in. Autocast stays off, so that nothing depends on it but by asking."""
+        region = by_hand(self.device, self.precision, inside=False)
+        with asked_for_autocast() as asked:
+            try:
+                step = self._scaled(region)
+            except (AmpFailure, RuntimeError):
+                if not asked:
+                    raise
+        if asked:
+            region = by_hand(self.device, self.precision, inside=True)
+            step = self._scaled(region)
+        return step, region
+
+    def _scaled(self, region: Region) -> Step:
+        """The step at the largest loss scale that leaves gradients finite."""
+        loss_scale = FIRST_LOSS_SCALE if self.precision.name == FP16.name else 1.0
+        while True:
+            realised = self.realised.on(self.device.torch_device)
+            step = run_step(self.case, realised, region, seed=self.seed, loss_scale=loss_scale)
+            named = step.named()
+            bad = sorted(name for name in named if not named[name].isfinite().all())
+            if not bad:
+                return step
+            if loss_scale == 1 or any(name.startswith("output.") for name in bad):
+                raise AmpFailure(
+                    f"{self.case.name} is not finite in {self.precision.name} on {self.device.key}, "
+                    "whoever makes the casts",
+                    now=f"non-finite with casts made by hand: {', '.join(bad[:5])}",
+                    likely=f"values beyond {self.precision.max:.4g}, the largest that {self.precision.name} has",
+                )
+            loss_scale /= LOSS_SCALE_STEP
 
 
 def _sizes(exact: Step) -> dict[str, float]:

@@ -1,0 +1,50 @@
+"""Layers and operators do the same whether or not autocast is on: it is autocast that casts, not they."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable
+
+import pytest
+import torch
+
+from pytest_amp.amp import Amp
+from pytest_amp.cases import Case, zoo
+from pytest_amp.failure import AmpFailure
+from pytest_amp.numerics import asked_for_autocast, run_step
+
+from . import layers, operators
+
+CASES: dict[str, list[Case]] = {
+    "zoo": list(zoo()),
+    "layers": [layers.case_of(name, layer) for name, layer in layers.LAYERS.items() if name != "island"],
+    "operators": [operators.case_of(name, operator) for name, operator in operators.OPERATORS.items()],
+}
+
+
+# See test_operators.
+@pytest.mark.filterwarnings("ignore:Mismatch dtype between input and weight")
+@pytest.mark.parametrize("group", CASES)
+def test_nothing_asks_for_autocast(amp: Amp, group: str) -> None:
+    """Comparison with casts made by hand would not see what hides behind a question for autocast's state."""
+    asking = dict(_asking(amp, CASES[group]))
+    amp.observe(f"{group}/asks", len(asking), kind="count")
+    if asking:
+        name, queries = next(iter(asking.items()))
+        raise AmpFailure(
+            f"{name} asks for autocast's state in its step: {', '.join(sorted(set(queries)))}"
+            f"{f'; so do {len(asking) - 1} more' if len(asking) > 1 else ''}",
+            label_before="measured",
+            before="none does in torch 2.6 to 2.14",
+            now=f"torch {torch.__version__}, {amp.device.describe()}",
+            likely="a Python function of torch behaves differently inside a region, beside autocast's rules",
+        )
+
+
+def _asking(amp: Amp, cases: Iterable[Case]) -> Iterable[tuple[str, list[str]]]:
+    for case in cases:
+        realised = case.realise(seed=amp.config.seed).on(amp.device.torch_device)
+        with asked_for_autocast() as asked:
+            run_step(case, realised, contextlib.nullcontext, seed=amp.config.seed)
+        if asked:
+            yield case.name, asked

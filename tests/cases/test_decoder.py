@@ -1,0 +1,48 @@
+"""The decoder: causal, of any size, and the same with either way to write attention."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from pytest_amp.cases import Attention, Decoder, DecoderSize, decoder
+
+
+@pytest.mark.parametrize("attention", Attention)
+def test_no_token_sees_a_later_one(attention: Attention) -> None:
+    model = Decoder(attention=attention)
+    tokens = torch.randint(97, (2, 9))
+    changed = tokens.clone()
+    changed[:, 5:] = (changed[:, 5:] + 1) % 97
+    one, two = model(tokens), model(changed)
+    assert torch.allclose(one[:, :5], two[:, :5], atol=1e-5)
+    assert not torch.allclose(one[:, 5:], two[:, 5:], atol=1e-2)
+
+
+def test_both_ways_to_write_attention_agree() -> None:
+    made = []
+    for attention in Attention:
+        torch.manual_seed(0)
+        made.append(Decoder(attention=attention).double())
+    tokens = torch.randint(97, (2, 9))
+    assert torch.allclose(made[0](tokens), made[1](tokens), atol=1e-12)
+
+
+def test_sizes() -> None:
+    size = DecoderSize(layers=3, width=48, heads=6, vocabulary=50)
+    case = decoder(size, batch=2, context=7)
+    made = case.realise()
+    outputs = case.loss(made.model, made.batch)
+    assert isinstance(outputs, dict)
+    assert outputs["logits"].shape == (2, 7, 50)
+    assert len([name for name, _ in made.model.named_parameters() if name.endswith("qkv.weight")]) == 3
+
+
+def test_heads_share_the_width() -> None:
+    with pytest.raises(ValueError, match="a width of 10 cannot be shared by 4 heads"):
+        DecoderSize(width=10, heads=4)
+
+
+def test_targets_are_the_next_tokens() -> None:
+    batch = decoder(context=5).realise().batch
+    assert torch.equal(batch["inputs"][:, 1:], batch["targets"][:, :-1])

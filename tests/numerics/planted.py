@@ -1,0 +1,58 @@
+"""Ways to break autocast for a moment, in this process."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from pytest_amp.cases import map_tensors
+from pytest_amp.devices import Device
+from pytest_amp.devices.cpu import CpuDevice
+
+Replacement = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
+
+
+class Replaced(TorchFunctionMode):
+    """Calls ``replacement(original, args, kwargs)`` for each torch function of one name."""
+
+    def __init__(self, name: str, replacement: Replacement) -> None:
+        super().__init__()
+        self.name, self.replacement = name, replacement
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if getattr(func, "__name__", "") == self.name:
+            return self.replacement(func, args, kwargs or {})
+        return func(*args, **(kwargs or {}))
+
+
+class BrokenCpu(CpuDevice):
+    """A CPU on which one function misbehaves within autocast regions, and only there."""
+
+    def __init__(self, name: str, replacement: Replacement) -> None:
+        self.broken = name, replacement
+
+    @contextlib.contextmanager
+    def autocast(self, dtype: torch.dtype, *, enabled: bool = True, cache_enabled: bool = True) -> Iterator[None]:
+        with super().autocast(dtype, enabled=enabled, cache_enabled=cache_enabled), Replaced(*self.broken):
+            yield
+
+
+def in_low_precision(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The function with its floating arguments in the autocast dtype."""
+    dtype = torch.get_autocast_dtype("cpu")
+
+    def cast(x: Tensor) -> Tensor:
+        return x.to(dtype) if x.is_floating_point() else x
+
+    with torch.autocast("cpu", enabled=False):
+        return func(*map_tensors(cast, tuple(args)), **map_tensors(cast, kwargs))
+
+
+def broken(name: str, replacement: Replacement) -> Device:
+    """A CPU whose ``name`` is replaced."""
+    return BrokenCpu(name, replacement)

@@ -1,0 +1,306 @@
+"""The check of a step: silent on a healthy device, and on a broken one a failure that names what is wrong."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as f
+
+from pytest_amp.cases import Case, cnn, decoder, mlp
+from pytest_amp.devices import Device, find_device
+from pytest_amp.failure import AmpFailure
+from pytest_amp.numerics import Conditions, prediction
+from pytest_amp.numerics.gradients import check
+from pytest_amp.precision import BF16, FP16, Precision
+from tests.numerics.planted import broken, in_low_precision
+
+CPU = find_device("cpu")
+
+
+def run(
+    case: Case, device: Device = CPU, precision: Precision = BF16, *, tolerance: float | None = None, scale: float = 1.0
+) -> dict[str, float]:
+    """Check, on one thread as the plugin does; what was observed."""
+    seen: dict[str, float] = {}
+
+    def observe(name: str, value: float, kind: str, unit: str | None, allowed: float | None) -> None:
+        assert name not in seen
+        assert kind in ("error", "ratio")
+        assert unit
+        assert allowed is None or math.isfinite(allowed)
+        seen[name] = value
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        check(case, Conditions(device, precision, 0, scale), observe, tolerance=tolerance)
+    finally:
+        torch.set_num_threads(threads)
+    return seen
+
+
+def failure(case: Case, device: Device, precision: Precision = BF16) -> str:
+    with pytest.raises(AmpFailure) as raised:
+        run(case, device, precision)
+    text = str(raised.value)
+    assert len(text.splitlines()) <= 12
+    assert case.name in text
+    assert f"autocast(cpu, {precision.dtype_name})" in text
+    return text
+
+
+class Scaled(torch.autograd.Function):
+    """As users write them: in float32 within a region, whatever comes in."""
+
+    @staticmethod
+    @torch.amp.custom_fwd(device_type="cpu", cast_inputs=torch.float32)  # type: ignore[untyped-decorator]
+    def forward(_context: Any, x: Tensor) -> Tensor:
+        return x * 3
+
+    @staticmethod
+    @torch.amp.custom_bwd(device_type="cpu")  # type: ignore[untyped-decorator]
+    def backward(_context: Any, gradient: Tensor) -> Tensor:
+        return gradient * 3
+
+
+def _checkpointed(model: nn.Module, x: Tensor) -> Tensor:
+    from torch.utils.checkpoint import checkpoint
+
+    return checkpoint(model, x, use_reentrant=False).float().square().mean()  # type: ignore[no-any-return]
+
+
+def _scaled(model: nn.Module, x: Tensor) -> Tensor:
+    return Scaled.apply(model(x)).float().square().mean()  # type: ignore[no-any-return,no-untyped-call]
+
+
+@pytest.mark.parametrize("loss", [_checkpointed, _scaled])
+@pytest.mark.parametrize("precision", [BF16, FP16], ids=lambda precision: precision.name)
+def test_code_that_asks_for_autocast(loss: Callable[[nn.Module, Tensor], Tensor], precision: Precision) -> None:
+    """Its reference runs inside a region, too."""
+
+    def build() -> nn.Module:
+        return nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 4))
+
+    case = Case("asks", build, lambda: torch.randn(6, 8, requires_grad=True), loss)
+    assert run(case, precision=precision)["asks/summary.equal"] == 1.0
+
+
+@pytest.mark.parametrize("precision", [BF16, FP16], ids=lambda precision: precision.name)
+def test_what_is_observed(precision: Precision) -> None:
+    seen = run(mlp(), precision=precision)
+    assert {"mlp/output.loss", "mlp/output.logits", "mlp/0.weight", "mlp/5.bias", "mlp/input.inputs"} <= seen.keys()
+    assert precision.u / 10 < seen["mlp/0.weight"] < 4 * precision.u
+    assert seen["mlp/summary.equal"] == 1.0
+    assert seen["mlp/summary.distance"] == 0.0
+    assert seen["mlp/summary.excess"] <= 1.0
+    assert 0 < seen["mlp/summary.fp32"] < 10 * precision.u
+
+
+LOW = {
+    "layer_norm": decoder(),
+    "softmax": mlp(),
+    "cross_entropy": mlp(),
+    "batch_norm": cnn(),
+    "embedding": decoder(),
+}
+
+
+@pytest.mark.parametrize("name", ["layer_norm", "cross_entropy", "batch_norm", "embedding"])
+@pytest.mark.parametrize("precision", [BF16, FP16], ids=lambda precision: precision.name)
+def test_an_operator_in_the_low_dtype(name: str, precision: Precision) -> None:
+    text = failure(LOW[name], broken(name, in_low_precision), precision)
+    assert re.search(r"is off by|not what casts made by hand give|has dtype|is not finite|does not run", text)
+
+
+def test_the_first_module_that_differs_is_named() -> None:
+    text = failure(decoder(), broken("layer_norm", in_low_precision))
+    assert "an operator in or before blocks.0.norm1, LayerNorm (bfloat16, not float32) does not follow its rule" in text
+
+
+def test_a_lost_gradient_is_named() -> None:
+    def detached(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        x, weight, bias = args
+        return func(x, weight, None if bias is None else bias.detach(), **kwargs)
+
+    text = failure(mlp(), broken("linear", detached))
+    assert text.splitlines()[0] == (
+        "AmpFailure: mlp: the gradient of 0.bias under autocast(cpu, bfloat16) is missing (so is 2.bias, 5.bias)"
+    )
+    assert "exact     it has norm" in text
+
+
+def test_a_gradient_of_zeros_is_named() -> None:
+    def silenced(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        x, weight, bias = args
+        return func(x, weight, bias * 0 + bias.detach(), **kwargs)
+
+    assert "the gradient of 0.bias under autocast(cpu, bfloat16) is zero" in failure(mlp(), broken("linear", silenced))
+
+
+@pytest.mark.parametrize("by", [1.01, 0.99, 2.0])
+def test_a_scaled_gradient(by: float) -> None:
+    def scaled(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        output = func(*args, **kwargs)
+        if output.requires_grad:
+            output.register_hook(lambda gradient: gradient * by)
+        return output
+
+    assert "off by" in failure(mlp(), broken("linear", scaled))
+
+
+def test_sums_that_are_rounded_on_the_way() -> None:
+    def summed(_func: Callable[..., Any], args: tuple[Any, ...], _kwargs: dict[str, Any]) -> Any:
+        x, weight, bias = args
+        parts = [x[..., i : i + 16] @ weight[:, i : i + 16].t() for i in range(0, x.shape[-1], 16)]
+        total = parts[0]
+        for part in parts[1:]:
+            total = total + part
+        return total + bias.to(total.dtype)
+
+    assert "in or before 0, Linear" in failure(mlp(), broken("linear", summed))
+
+
+def test_statistics_in_the_low_dtype() -> None:
+    def rounded(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        result = func(*args, **kwargs)
+        for statistic in args[1:3]:
+            statistic.data.copy_(statistic.data.to(torch.bfloat16))
+        return result
+
+    assert "buffer 1.running_" in failure(cnn(), broken("batch_norm", rounded))
+
+
+def test_a_hollow_buffer() -> None:
+    """So little rounding that no error shows it: the values of one dtype, of which few tensors are exact."""
+
+    class Counts(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 4)
+            self.register_buffer("seen", torch.zeros(100))
+
+        def forward(self, x: Tensor) -> Tensor:
+            seen = self.get_buffer("seen")
+            seen.copy_(f.hardtanh(1 + torch.arange(100, dtype=seen.dtype) / 64 + 2.0**-13, 0, 10))
+            return self.layer(x)  # type: ignore[no-any-return]
+
+    def rounded(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return func(*args, **kwargs).to(torch.bfloat16)
+
+    case = Case("counts", Counts, lambda: torch.ones(2, 4), lambda model, x: model(x).float().sum())
+    text = failure(case, broken("hardtanh", rounded))
+    assert "buffer seen under autocast(cpu, bfloat16)" in text
+
+
+def test_a_dtype_that_changed() -> None:
+    def widened(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return func(*args, **kwargs).double()
+
+    text = failure(mlp(), broken("cross_entropy", widened))
+    assert "output loss under autocast(cpu, bfloat16) has dtype float64, it should have float32" in text
+
+
+def test_what_is_not_finite() -> None:
+    def spoilt(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        output = func(*args, **kwargs)
+        if output.requires_grad:
+            output.register_hook(lambda gradient: gradient / 0)
+        return output
+
+    assert "is not finite" in failure(mlp(), broken("gelu", spoilt))
+
+
+def test_what_does_not_run() -> None:
+    def refused(*_arguments: Any) -> Any:
+        raise RuntimeError("expected scalar type Float but found BFloat16")
+
+    text = failure(mlp(), broken("layer_norm", refused))
+    assert "mlp does not run under autocast(cpu, bfloat16)" in text
+    assert "expected scalar type Float but found BFloat16" in text
+
+
+def test_a_tolerance_takes_the_place_of_noise_and_reference() -> None:
+    device = broken("layer_norm", in_low_precision)
+    run(decoder(), device, tolerance=0.1)
+    with pytest.raises(AmpFailure, match="the given tolerance"):
+        run(decoder(), CPU, tolerance=1e-4)
+    run(decoder(), CPU, tolerance=1e-4, scale=1e4)
+
+
+def test_a_tighter_scale_fails() -> None:
+    with pytest.raises(AmpFailure, match="the noise of casts made by hand is"):
+        run(mlp(), scale=0.1)
+
+
+def test_frozen_and_unused_parameters_have_no_gradients() -> None:
+    class Odd(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.frozen, self.unused = nn.Linear(8, 8).requires_grad_(requires_grad=False), nn.Linear(8, 8)
+            self.used = nn.Linear(8, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.used(self.frozen(x))  # type: ignore[no-any-return]
+
+    case = Case("odd", Odd, lambda: torch.randn(3, 8), lambda model, x: model(x).float().square().mean())
+    seen = run(case)
+    assert "odd/used.weight" in seen
+    assert not [name for name in seen if "frozen" in name or "unused" in name]
+
+
+def test_a_gradient_that_vanishes_is_measured_by_the_others() -> None:
+    """A bias before BatchNorm: its exact gradient is zero, its real one is noise."""
+    seen = run(cnn())
+    assert seen["cnn/0.bias"] < 0.1
+
+
+def test_a_sparse_gradient() -> None:
+    def build() -> nn.Module:
+        return nn.Sequential(nn.Embedding(20, 8, sparse=True), nn.Linear(8, 4))
+
+    case = Case("sparse", build, lambda: torch.tensor([1, 1, 2]), lambda model, x: model(x).float().square().sum())
+    assert "sparse/0.weight" in run(case)
+
+
+def test_outputs_without_a_name() -> None:
+    case = Case(
+        "plain", lambda: nn.Linear(8, 4), lambda: torch.randn(3, 8, requires_grad=True), lambda m, x: m(x).float().sum()
+    )
+    assert {"plain/output.loss", "plain/input", "plain/weight", "plain/bias"} <= run(case).keys()
+
+
+def test_a_case_that_writes_float32_out_is_told_so() -> None:
+    case = Case(
+        "fixed", lambda: nn.Linear(8, 4), lambda: torch.randn(3, 8), lambda m, x: m(x.to(torch.float32)).float().sum()
+    )
+    with pytest.raises(AmpFailure, match="fixed does not run in float64") as raised:
+        run(case)
+    assert "take the dtype from a parameter or an input" in str(raised.value)
+
+
+def test_a_case_beyond_the_range_is_told_so() -> None:
+    case = Case("big", lambda: nn.Linear(8, 4), lambda: torch.full((3, 8), 1e6), lambda m, x: m(x).float().mean())
+    with pytest.raises(AmpFailure, match="big is not finite in fp16 on cpu, whoever makes the casts"):
+        run(case, precision=FP16)
+
+
+def test_the_loss_scale_steps_back_until_gradients_are_finite() -> None:
+    case = Case("steep", lambda: nn.Linear(8, 4), lambda: torch.ones(3, 8), lambda m, x: m(x).float().sum() * 16)
+    found = prediction.predict(case, case.realise(), CPU, FP16, seed=0)
+    assert found.loss_scale == 2.0**16 / 4**3
+    assert prediction.predict(case, case.realise(), CPU, BF16, seed=0).loss_scale == 1.0
+
+
+def test_a_device_whose_rules_are_unknown_is_held_against_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its noise is the format's; equality is not asked for."""
+    monkeypatch.setattr(prediction, "rules_are_known", lambda _device_type: False)
+    assert not prediction.predict(mlp(), mlp().realise(), CPU, BF16, seed=0).same_device
+    run(mlp(), broken("layer_norm", in_low_precision))
+    text = failure(mlp(), broken("linear", lambda func, args, kwargs: func(*args, **kwargs) * 1.1))
+    assert "ran or accumulated in the low dtype" in text

@@ -1,0 +1,78 @@
+"""Distances, and what was rounded on the way."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from pytest_amp.numerics import is_hollow, relative_error
+from pytest_amp.numerics.compare import same
+
+
+def test_the_relative_distance() -> None:
+    assert relative_error(torch.tensor([3.0, 4.0]), torch.tensor([3.0, 3.0])) == pytest.approx(1 / math.sqrt(18))
+
+
+def test_distances_are_float64() -> None:
+    """Float32 sums of squares would overflow, and lose the difference."""
+    big = torch.full((4,), 1e30)
+    assert relative_error(big * (1 + 1e-6), big) == pytest.approx(1e-6, rel=0.1)
+
+
+def test_dtypes_may_differ() -> None:
+    one = torch.tensor([1.0, 2.0])
+    assert relative_error(one.to(torch.bfloat16), one.double()) == 0.0
+
+
+def test_against_zero() -> None:
+    zero = torch.zeros(3)
+    assert relative_error(zero, zero) == 0.0
+    assert relative_error(torch.ones(3), zero) == math.inf
+    assert relative_error(torch.ones(4), torch.zeros(4), scale=8.0) == pytest.approx(0.25)
+
+
+def test_what_is_no_number_is_infinitely_far() -> None:
+    assert relative_error(torch.tensor([math.nan]), torch.ones(1)) == math.inf
+
+
+def test_shapes_must_agree() -> None:
+    with pytest.raises(ValueError, match=r"shapes \[2\] and \[3\] differ"):
+        relative_error(torch.ones(2), torch.ones(3))
+
+
+def test_complex_numbers_are_pairs() -> None:
+    assert relative_error(torch.tensor([3 + 5j]), torch.tensor([3 + 4j])) == pytest.approx(0.2)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_hollow(dtype: torch.dtype) -> None:
+    values = torch.randn(500)
+    assert is_hollow(values, dtype) is False
+    assert is_hollow(values.to(dtype).float(), dtype) is True
+    assert is_hollow(values.to(dtype).double(), dtype) is True
+
+
+def test_a_few_values_tell_nothing() -> None:
+    assert is_hollow(torch.ones(1000), torch.bfloat16) is None
+    assert is_hollow(torch.arange(1, 64).float(), torch.bfloat16) is None
+    assert is_hollow(torch.arange(1, 65).float(), torch.bfloat16) is True
+    rounded = torch.cat([torch.zeros(500), torch.full((500,), math.inf), torch.randn(10)])
+    assert is_hollow(rounded, torch.bfloat16) is None
+
+
+def test_one_value_between_is_enough() -> None:
+    values = torch.randn(500).to(torch.bfloat16).float()
+    values[7] = 1 + 2.0**-20
+    assert is_hollow(values, torch.bfloat16) is False
+
+
+def test_same_is_bits_and_dtype() -> None:
+    one = torch.tensor([1.0, math.nan, math.inf, 0.0])
+    assert same(one, one.clone())
+    assert same(one, torch.tensor([1.0, math.nan, math.inf, -0.0]))
+    assert not same(one, one.double())
+    assert not same(one, torch.tensor([1.0, 0.0, math.inf, 0.0]))
+    assert not same(torch.ones(2), torch.ones(1, 2))
+    assert not same(torch.ones(2), torch.tensor([1.0, 1.0 + 2.0**-23]))

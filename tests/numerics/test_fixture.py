@@ -1,0 +1,110 @@
+"""The methods of the fixture: case, check_gradients, check_dtypes, and the hook that adds cases."""
+
+from __future__ import annotations
+
+from tests.project import Project
+
+MODEL = """
+import torch
+from torch import nn
+
+def build():
+    return nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 4))
+
+def batch():
+    return torch.randn(6, 8)
+
+def loss(model, x):
+    return model(x).float().square().mean()
+"""
+
+
+def test_a_users_own_model(project: Project) -> None:
+    project.write(
+        model=MODEL,
+        test_it="""
+from model import batch, build, loss
+import torch
+
+def test_my_model(amp):
+    case = amp.case(build, batch, loss)
+    amp.check_gradients(case)
+    amp.check_dtypes(case, {"0": amp.dtype, "": amp.dtype})
+""",
+    )
+    result = project.here("--amp-device=cpu", "--amp-record=new.json")
+    result.assert_outcomes(passed=2)
+    seen = project.observed("new.json")
+    assert seen["project/cpu/bf16/my_model/0.dtype"] == "bfloat16"
+    assert 0 < seen["project/cpu/fp16/my_model/0.weight"] < 0.002
+
+
+def test_a_case_has_the_name_that_it_is_given(project: Project) -> None:
+    project.write(
+        model=MODEL,
+        test_it="""
+from model import batch, build, loss
+
+def test_it(amp):
+    assert amp.case(build, batch, loss).name == "it"
+    assert amp.case(build, batch, loss, name="other").name == "other"
+""",
+    )
+    project.here("--amp-device=cpu").assert_outcomes(passed=2)
+
+
+def test_the_seed_is_the_runs(project: Project) -> None:
+    test = """
+from model import batch, build, loss
+
+def test_it(amp):
+    amp.check_gradients(amp.case(build, batch, loss))
+"""
+    project.write(model=MODEL, test_it=test)
+    seen = []
+    for name, seed in (("a.json", "1"), ("b.json", "1"), ("c.json", "2")):
+        project.here("--amp-device=cpu", f"--amp-seed={seed}", f"--amp-record={name}").assert_outcomes(passed=2)
+        seen.append(project.observed(name))
+    assert seen[0] == seen[1]
+    assert seen[0] != seen[2]
+
+
+def test_tolerances(project: Project) -> None:
+    """The argument, then the marker, then the noise; the option multiplies."""
+    project.write(
+        model=MODEL,
+        test_it="""
+import pytest
+from model import batch, build, loss
+
+@pytest.mark.amp(tolerance=1e-7)
+def test_marker(amp):
+    amp.check_gradients(amp.case(build, batch, loss))
+
+@pytest.mark.amp(tolerance=1e-7)
+def test_argument(amp):
+    amp.check_gradients(amp.case(build, batch, loss), tolerance=0.5)
+
+def test_noise(amp):
+    amp.check_gradients(amp.case(build, batch, loss))
+""",
+    )
+    result = project.here("--amp-device=cpu", "--amp-dtype=bf16")
+    result.assert_outcomes(passed=2, failed=1)
+    result.stdout.fnmatch_lines(["AmpFailure: marker: *is off by * allowed are 1e-07*", "*the given tolerance*"])
+    project.here("--amp-device=cpu", "--amp-tolerance-scale=1e6", "-k", "marker").assert_outcomes(passed=2)
+    project.here("--amp-device=cpu", "--amp-tolerance-scale=0.01", "-k", "noise").assert_outcomes(failed=2)
+
+
+def test_a_failure_says_how_to_run_it_again(project: Project) -> None:
+    project.write(
+        model=MODEL,
+        test_it="""
+from model import batch, build, loss
+
+def test_it(amp):
+    amp.check_gradients(amp.case(build, batch, loss), tolerance=1e-9)
+""",
+    )
+    result = project.here("--amp-device=cpu", "--amp-dtype=bf16")
+    result.stdout.fnmatch_lines(["*rerun*pytest *test_it.py::test_it?cpu-bf16?*--amp-device=cpu --amp-dtype=bf16*"])

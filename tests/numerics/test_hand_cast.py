@@ -1,0 +1,196 @@
+"""Casts by hand: autocast's results without autocast's kernels."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as f
+
+from pytest_amp import torch_private
+from pytest_amp.devices import find_device
+from pytest_amp.numerics import asked_for_autocast, hand_cast
+
+DTYPES = [torch.bfloat16, torch.float16]
+
+
+@contextlib.contextmanager
+def by_hand(dtype: torch.dtype) -> Iterator[None]:
+    with torch.autocast("cpu", dtype), hand_cast("cpu"):
+        yield
+
+
+FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "lower precision": lambda x: x @ x,
+    "float32": lambda x: f.mse_loss((x @ x), x),
+    "promoted": lambda x: torch.cat([x @ x, x]),
+    "no rule": lambda x: (x @ x).softmax(-1),
+    "inside a composite operator": lambda x: torch.einsum("ij,jk->ik", x, x),
+    "inside a Python function": lambda x: f.multi_head_attention_forward(
+        x[:, None], x[:, None], x[:, None], 6, 2, torch.ones(18, 6), torch.ones(18), None, None,
+        add_zero_attn=False, dropout_p=0.0, out_proj_weight=torch.ones(6, 6), out_proj_bias=torch.ones(6),
+    )[0],
+    "dtype by position": lambda x: torch.softmax(x @ x, -1, torch.float64),
+    "other dtypes": lambda x: x.double() @ x.double(),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_it_gives_what_autocast_gives(name: str, dtype: torch.dtype) -> None:
+    x = torch.randn(6, 6)
+    with torch.autocast("cpu", dtype):
+        wanted = FUNCTIONS[name](x)
+    with by_hand(dtype):
+        made = FUNCTIONS[name](x)
+    assert made.dtype == wanted.dtype
+    assert torch.equal(made, wanted)
+
+
+def registered(name: str, kernel: Callable[..., Tensor]) -> Any:
+    """A kernel at the autocast key until the library is destroyed."""
+    library = UNTYPED.library.Library("aten", "IMPL")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        library.impl(name, kernel, "AutocastCPU")
+    return library
+
+
+UNTYPED: Any = torch
+
+
+def test_no_kernel_of_autocast_runs() -> None:
+    """A rule that autocast does not follow is not followed by its kernels, but by hand."""
+    library = registered("bmm", lambda _a, _b: torch.zeros(1))
+    try:
+        x = torch.ones(1, 2, 2)
+        with torch.autocast("cpu", torch.bfloat16):
+            assert torch.bmm(x, x).shape == (1,)
+        with by_hand(torch.bfloat16):
+            assert torch.equal(torch.bmm(x, x), torch.full((1, 2, 2), 2.0, dtype=torch.bfloat16))
+    finally:
+        library._destroy()
+
+
+def test_an_operator_without_a_rule_runs_without_autocast() -> None:
+    """As a kernel that somebody has registered, and that the spec does not know."""
+    library = registered("relu", lambda _x: torch.zeros(1))
+    try:
+        with by_hand(torch.bfloat16):
+            assert torch.equal(torch.relu(torch.ones(3)), torch.ones(3))
+    finally:
+        library._destroy()
+
+
+def test_it_stands_for_a_region() -> None:
+    x = torch.randn(4, 4)
+    with hand_cast("cpu", torch.float16):
+        assert not torch.is_autocast_enabled("cpu")
+        assert (x @ x).dtype == torch.float16
+        assert f.mse_loss(x @ x, x).dtype == torch.float32
+    assert (x @ x).dtype == torch.float32
+
+
+def test_questions_are_noted() -> None:
+    with asked_for_autocast() as asked:
+        torch.ones(2, 2) @ torch.ones(2, 2)
+        assert not asked
+        assert torch.is_autocast_enabled("cpu") is False
+        assert asked == ["is_autocast_enabled"]
+        with torch.autocast("cpu", torch.float16):
+            assert torch.get_autocast_dtype("cpu") == torch.float16
+    asked.clear()
+    torch.is_autocast_enabled("cpu")
+    assert not asked
+
+
+def test_outside_a_region_nothing_is_cast() -> None:
+    x = torch.randn(4, 4)
+    with hand_cast("cpu"):
+        assert (x @ x).dtype == torch.float32
+
+
+def test_regions_inside_count() -> None:
+    x = torch.randn(4, 4)
+    with by_hand(torch.bfloat16):
+        with torch.autocast("cpu", enabled=False):
+            assert (x @ x).dtype == torch.float32
+        with torch.autocast("cpu", torch.float16):
+            assert (x @ x).dtype == torch.float16
+        assert (x @ x).dtype == torch.bfloat16
+    assert (x @ x).dtype == torch.float32
+
+
+def test_a_weight_is_cast_once() -> None:
+    """Its gradients are added up in the autocast dtype, as with autocast's cache."""
+    layer = nn.Linear(8, 8)
+    x = torch.randn(4, 8)
+    gradients = []
+    for region in (lambda: torch.autocast("cpu", torch.bfloat16), lambda: by_hand(torch.bfloat16)):
+        layer.zero_grad()
+        with region():
+            y = layer(layer(layer(x)))
+        torch.autograd.backward(y.float().sum())
+        gradients.append(layer.weight.grad)
+    assert gradients[0] is not None
+    assert gradients[1] is not None
+    assert torch.equal(gradients[0], gradients[1])
+
+
+def test_a_use_without_gradients_costs_none() -> None:
+    layer = nn.Linear(8, 8)
+    with by_hand(torch.bfloat16):
+        with torch.no_grad():
+            layer(torch.randn(4, 8))
+        y = layer(torch.randn(4, 8))
+    torch.autograd.backward(y.float().sum())
+    assert layer.weight.grad is not None
+
+
+def test_a_refusal_is_raised() -> None:
+    with by_hand(torch.bfloat16), pytest.raises(RuntimeError):
+        torch.cat([torch.ones(2, dtype=torch.bfloat16), torch.ones(2, dtype=torch.float16)])
+
+
+def test_an_exception_leaves_nothing_behind() -> None:
+    with pytest.raises(ZeroDivisionError), by_hand(torch.bfloat16):
+        raise ZeroDivisionError
+    assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == torch.float32
+    assert not torch_private._HANDLERS
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("device", ["fake:cuda", "fake:xpu", "fake:mtia", "fake:mps"])
+def test_it_follows_the_rules_of_other_devices(device: str, dtype: torch.dtype) -> None:
+    """The dtypes that come out of a chain of operators, on devices that need no hardware."""
+    fake = find_device(device)
+    found: list[list[torch.dtype]] = []
+    for region in (contextlib.nullcontext(), hand_cast(fake.type)):
+        with fake.tensors():
+            x, weight = (torch.empty(8, 8, device=fake.torch_device) for _ in range(2))
+            with fake.autocast(dtype), region:
+                found.append([tensor.dtype for tensor in _chain(x, weight)])
+    assert found[0] == found[1]
+    assert found[0][0] == dtype
+    assert torch.float32 in found[0]
+
+
+def _chain(x: Tensor, weight: Tensor) -> Iterator[Tensor]:
+    low = f.linear(x, weight)
+    yield low
+    yield f.layer_norm(low, (8,))
+    yield low.softmax(-1)
+    yield torch.softmax(low, -1, dtype=torch.float16)
+    yield low.cumsum(0)
+    yield low.norm()
+    yield low.exp()
+    yield torch.cat([low, x])
+    yield torch.addcmul(low, low, x)
+    yield f.mse_loss(low, x)
+    yield low + low
+    yield f.rms_norm(low, (8,))

@@ -1,0 +1,90 @@
+"""Errors in units of one rounding."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as f
+
+from pytest_amp.devices import Device, find_device
+from pytest_amp.failure import AmpFailure
+from pytest_amp.numerics import Conditions, Roundings, check_reduction, measure
+from pytest_amp.numerics.rounding import known
+from pytest_amp.precision import BF16, FP16, Precision
+from tests.numerics.planted import broken
+
+CPU = find_device("cpu")
+
+
+def arguments(length: int) -> list[Tensor]:
+    torch.manual_seed(0)
+    return [torch.randn(32, length) / 8, torch.randn(16, length) / 8, torch.randn(16) / 8]
+
+
+def ignored(name: str, value: float, kind: str, unit: str, allowed: float) -> None:
+    assert (kind, unit) == ("ratio", "roundings")
+    assert allowed > 0
+    assert value >= 0
+    assert name.startswith("linear/")
+
+
+@pytest.mark.parametrize("precision", [BF16, FP16], ids=lambda precision: precision.name)
+@pytest.mark.parametrize("length", [64, 2048])
+def test_a_product_is_rounded_once(precision: Precision, length: int) -> None:
+    found = measure(f.linear, arguments(length), Conditions(CPU, precision))
+    assert found.forward == pytest.approx(1.0, abs=0.02)
+    assert found.gradients == pytest.approx((1.0, 1.0, 1.0), abs=0.02)
+
+
+def chunked(_func: Callable[..., Any], args: tuple[Any, ...], _kwargs: dict[str, Any]) -> Any:
+    x, weight, bias = args
+    total = bias.to(torch.get_autocast_dtype("cpu"))
+    for i in range(0, x.shape[-1], 32):
+        total = total + x[:, i : i + 32] @ weight[:, i : i + 32].t()
+    return total
+
+
+def both(device: Device) -> tuple[Roundings, Roundings, Conditions]:
+    where = Conditions(device, BF16)
+    return measure(f.linear, arguments(512), where), measure(f.linear, arguments(4096), where), where
+
+
+def test_healthy_sums_pass() -> None:
+    check_reduction("linear", *both(CPU), ignored)
+
+
+def test_rounded_sums_fail_and_grow_with_the_length() -> None:
+    short, long, where = both(broken("linear", chunked))
+    assert 1.5 < short.forward < long.forward
+    with pytest.raises(AmpFailure, match=r"linear, forward, makes .* times one rounding under autocast") as raised:
+        check_reduction("linear", short, long, where, ignored)
+    assert "one rounding, after accumulating in float32" in str(raised.value)
+
+
+def test_an_exact_gradient_makes_no_rounding() -> None:
+    found = measure(torch.add, [torch.ones(4), torch.ones(4)], Conditions(CPU, BF16))
+    assert found.gradients == (0.0, 0.0)
+
+
+def test_the_table() -> None:
+    here = Conditions(CPU, FP16)
+    assert known("linear", here).forward == 1.0
+    assert known("conv2d", here).gradients > 1.0
+    assert known("conv2d", Conditions(CPU, BF16)).gradients == 1.0
+    assert known("scaled_dot_product_attention", Conditions(CPU, BF16)).forward > 1.0
+    assert known("conv2d", here).source
+
+
+def test_every_row_of_the_table_has_a_source() -> None:
+    from pytest_amp.numerics.rounding import _table
+
+    for row in _table():
+        assert row["source"]
+        assert row["names"]
+        assert {"forward", "gradients"} & row.keys()
+        assert row.keys() <= {"names", "device_type", "dtype", "forward", "gradients", "source"}
+        assert row.get("dtype", "bf16") in ("bf16", "fp16")
