@@ -102,7 +102,9 @@ def _recorder() -> Any:
     except ImportError:
         raise PrivateApiGone("torch.utils._python_dispatch.TorchDispatchMode") from None
 
-    class Recorder(TorchDispatchMode):
+    mode: Any = TorchDispatchMode
+
+    class Recorder(mode):  # type: ignore[misc]  # the base has no types
         """Writes down each call and lets it run."""
 
         def __init__(self) -> None:
