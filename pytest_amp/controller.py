@@ -10,6 +10,9 @@ import pytest
 from pytest_amp import workers
 from pytest_amp.session import KEY, AmpSession
 
+#: The exit status of a process that was killed (by signal 9).
+KILLED = -9
+
 
 def check_before_start(session: AmpSession) -> None:
     """Refuse what needs no torch to be refused, and devices that a child process finds absent.
@@ -84,9 +87,12 @@ def check_exits(session: AmpSession) -> None:
     """A worker that reported all its tests and then died is a problem of the run.
 
     execnet has no public way to a worker's exit status; where its private one has gone, nothing is
-    known about how workers ended, and nothing is said.
+    known about how workers ended, and nothing is said. A worker that takes longer than pytest-xdist
+    waits is killed by it: on a busy machine that says nothing of the worker, so it is told and not red.
     """
     for node in session.finished_nodes:
         status = getattr(getattr(getattr(node.gateway, "_io", None), "popen", None), "returncode", None)
-        if status:
+        if status == KILLED:
+            session.notes.append(f"{node.gateway.id} was slow to exit after its tests, and was killed")
+        elif status:
             session.problems.append(f"{node.gateway.id} died at exit, after its tests: exit status {status}")

@@ -31,6 +31,8 @@ class AmpSession:
         self.usage_errors: list[str] = []
         #: Reasons for which the run is red although every test may be green.
         self.problems: list[str] = []
+        #: What is worth telling and makes no run red.
+        self.notes: list[str] = []
         #: Why how many tests were deselected by this plugin.
         self.deselected: Counter[str] = Counter()
         #: How many tests there are by (target, family, test without parameters), selected or not.

@@ -66,7 +66,7 @@ def test_workers_see_what_one_process_sees(project: Project) -> None:
     assert alone.parseoutcomes() == {**together.parseoutcomes(), "deselected": 4}
 
     def block(result: pytest.RunResult) -> list[str]:
-        return [line for line in summary(result) if not line.startswith("wrote")]
+        return [line for line in summary(result) if not line.startswith(("wrote", "note"))]
 
     assert block(alone) == block(together)
     assert "ran       cpu-bf16  project 7 + 1 error + 1 inconclusive + 1 skipped" in block(alone)
@@ -85,6 +85,18 @@ def test_a_worker_that_dies_at_exit_is_reported(project: Project) -> None:
     result = project.apart("--amp-device=cpu", "--amp-dtype=bf16", "-n", "1")
     result.assert_outcomes(passed=1)
     assert (result.ret, red(result)) == (1, ["gw0 died at exit, after its tests: exit status 7"])
+
+
+def test_a_worker_that_is_slow_to_exit_is_told(project: Project) -> None:
+    """pytest-xdist kills one that takes too long, as on a busy machine: no fault of what was checked."""
+    project.write(
+        conftest="import atexit\nimport os\n\n\ndef pytest_configure(config):\n"
+        "    if hasattr(config, 'workerinput'):\n        atexit.register(os.kill, os.getpid(), 9)\n",
+        test_it="def test_it(amp):\n    pass\n",
+    )
+    result = project.apart("--amp-device=cpu", "--amp-dtype=bf16", "-n", "1")
+    assert (result.ret, red(result)) == (0, [])
+    assert "note      gw0 was slow to exit after its tests, and was killed" in summary(result)
 
 
 def test_a_worker_that_crashes_is_red_and_the_rest_runs(project: Project) -> None:
