@@ -1,4 +1,4 @@
-"""What GradScaler does, as a model in plain Python that the real one is held against."""
+"""What GradScaler does, as a model in plain Python, and random programs that hold the real one against it."""
 
 from pytest_amp.scaler.reference import Gradients, ReferenceScaler, Refused, Stage, UpdateRule, float32
 

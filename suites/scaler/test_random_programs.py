@@ -8,8 +8,8 @@ from __future__ import annotations
 import pytest
 
 from pytest_amp.amp import Amp
+from pytest_amp.scaler.programs import Program
 
-from .programs import Program
 from .training import ScalerFactory
 
 _PROGRAMS, _CALLS = 25, 60
@@ -21,7 +21,7 @@ def test_random_programs_agree_with_the_model(amp: Amp, amp_scaler: ScalerFactor
     calls: dict[str, int] = {}
     for seed in range(_PROGRAMS):
         scaler = amp_scaler(init_scale=2.0**12, growth_interval=growth_interval)
-        program = Program(amp, scaler, amp.config.seed * _PROGRAMS + seed)
+        program = Program(amp.device, amp.precision, scaler, seed=amp.config.seed * _PROGRAMS + seed)
         program.run(_CALLS)
         for call in program.log:
             kind = call.split()[0].partition("(")[0]

@@ -12,16 +12,17 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 
-from pytest_amp.amp import Amp
-from pytest_amp.scaler import Gradients, ReferenceScaler, Refused, Stage, UpdateRule, float32
+from pytest_amp.devices import Device
+from pytest_amp.precision import FP16, Precision
+from pytest_amp.scaler.reference import Gradients, ReferenceScaler, Refused, Stage, UpdateRule, float32
 
 _INPUTS = (1.0, -2.0, 3.0, 5.0)
 _RATE = 0.5
 
 
-def _rounded(amp: Amp, value: float) -> float:
+def _rounded(precision: Precision, value: float) -> float:
     """``value``, a small integer times a power of two, in the autocast dtype: only fp16's range can change it."""
-    if amp.precision.name == "bf16":
+    if precision != FP16:
         return value
     try:
         (rounded,) = struct.unpack("e", struct.pack("e", value))
@@ -58,15 +59,16 @@ class _Side:
 class Program:
     """Draws calls from ``seed`` and makes each of them on both sides; ``log`` has what was called."""
 
-    def __init__(self, amp: Amp, scaler: torch.amp.GradScaler, seed: int) -> None:
-        """``scaler`` is fresh; the model starts where it is."""
-        self.amp, self.real, self.random = amp, scaler, random.Random(seed)  # noqa: S311  # a reproducible program
+    def __init__(self, device: Device, precision: Precision, scaler: torch.amp.GradScaler, *, seed: int) -> None:
+        """``scaler`` is fresh, on ``device``, its scale and factors powers of two; the model starts where it is."""
+        self.device, self.precision = device, precision
+        self.real, self.random = scaler, random.Random(seed)  # noqa: S311  # a reproducible program
         saved = scaler.state_dict()
         rule = UpdateRule(saved["growth_factor"], saved["backoff_factor"], saved["growth_interval"])
         self.model = ReferenceScaler(saved["scale"], rule)
-        self.sides = {}
+        self.sides: dict[str, _Side] = {}
         for name in "ab"[: self.random.choice((1, 2))]:
-            parameter = nn.Parameter(torch.ones(len(_INPUTS), 1, device=amp.device.torch_device))
+            parameter = nn.Parameter(torch.ones(len(_INPUTS), 1, device=device.torch_device))
             self.sides[name] = _Side(parameter, torch.optim.SGD([parameter], lr=_RATE))
         self.log: list[str] = []
 
@@ -116,12 +118,12 @@ class Program:
         name, side = self._side()
         self.log.append(f"backward {name}")
         row = torch.tensor([_INPUTS], device=side.parameter.device)
-        with self.amp.autocast():
+        with self.device.autocast(self.precision.dtype):
             loss = torch.mm(row, side.parameter)
-        self.real.scale(loss.float().sum()).backward()
-        scale = _rounded(self.amp, self.model.scale())
+        self.real.scale(loss.float().sum()).backward()  # type: ignore[no-untyped-call]
+        scale = _rounded(self.precision, self.model.scale())
         before = side.gradients or [0.0] * len(_INPUTS)
-        new = [_rounded(self.amp, scale * x) for x in _INPUTS]
+        new = [_rounded(self.precision, scale * x) for x in _INPUTS]
         side.gradients = [float32(old + x) for old, x in zip(before, new, strict=True)]
 
     def _plant(self) -> None:
@@ -165,7 +167,7 @@ class Program:
         new = 2.0 ** self.random.randrange(0, 13)
         form: float | torch.Tensor = new
         if self.random.random() < 0.5:
-            form = torch.tensor(new, device=self.amp.device.torch_device)
+            form = torch.tensor(new, device=self.device.torch_device)
         self._both(f"update({form})", lambda: self.real.update(form), lambda: self.model.update(new))
 
     def _set_rule(self) -> None:
@@ -196,7 +198,7 @@ class Program:
             )
             return
         self.log.append("load_state_dict into a fresh scaler")
-        self.real, self.model = torch.amp.GradScaler(self.amp.device.type), ReferenceScaler()
+        self.real, self.model = torch.amp.GradScaler(self.device.type), ReferenceScaler()
         self.real.load_state_dict(saved)
         self.model.load_state_dict(modelled)
 
