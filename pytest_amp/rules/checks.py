@@ -145,7 +145,7 @@ class _Follower:
     def _different_values(self, sample: Sample, variation: Variation) -> str | None:
         with scope(self.device, variation):
             given, fresh, untouched = (variation.invocation(self.overload, sample, self.device) for _ in range(3))
-            with self.device.autocast(self.low):
+            with torch.enable_grad(), self.device.autocast(self.low):  # as users call it, unrecorded and with gradients
                 ours = _results(given)
             self.device.synchronize()
             theirs = _results(self._cast(fresh))
