@@ -145,10 +145,11 @@ class _Follower:
     def _different_values(self, sample: Sample, variation: Variation) -> str | None:
         with scope(self.device, variation):
             given, fresh, untouched = (variation.invocation(self.overload, sample, self.device) for _ in range(3))
-            with torch.enable_grad(), self.device.autocast(self.low):  # as users call it, unrecorded and with gradients
-                ours = _results(given)
-            self.device.synchronize()
-            theirs = _results(self._cast(fresh))
+            with torch.enable_grad():  # as users call it, and unrecorded
+                with self.device.autocast(self.low):
+                    ours = _results(given)
+                self.device.synchronize()
+                theirs = _results(self._cast(fresh))
             changed = [index for index, (a, b) in enumerate(_pairs(given, untouched)) if not same_bits(a, b)]
         if changed:
             return f"floating argument {changed[0]} was written to"
