@@ -19,7 +19,7 @@ from pytest_amp.numerics.gradients import Conditions
 if sys.version_info >= (3, 11):
     import tomllib
 else:  # the standard library has it since 3.11
-    import tomli as tomllib
+    import tomli as tomllib  # type: ignore[import-not-found,unused-ignore]
 
 #: Records a fact: name, value, kind, unit, allowed.
 Observe = Callable[[str, float, str, str, float], object]
