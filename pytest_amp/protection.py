@@ -54,7 +54,7 @@ def _device_problem(item: pytest.Item, session: AmpSession, device: Device | Non
     try:
         device.synchronize()
     except Exception as error:  # noqa: BLE001  # whatever the back end raises, the device does not answer
-        message = " ".join(str(error).split())[:200]
+        message = (str(error).strip().splitlines() or [type(error).__name__])[0]
         session.poisoned[device.name] = (item.nodeid, message)
         session.problems.append(f"{device.name} no longer answers after {item.nodeid}: {message}")
         return f"{device.name} no longer answers after this test: {message}"
