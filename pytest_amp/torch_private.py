@@ -18,6 +18,7 @@ class PrivateApiGone(RuntimeError):
     """This torch no longer has a private API that a check rests on."""
 
     def __init__(self, name: str) -> None:
+        """``name`` is the API's, with its module."""
         import torch
 
         super().__init__(f"torch {torch.__version__} has no {name}: this check cannot look, and does not pass")
