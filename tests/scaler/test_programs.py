@@ -65,6 +65,7 @@ def test_a_seed_gives_the_same_program_each_time() -> None:
         ("load_state_dict", lambda *_: None),
         ("set_growth_factor", lambda *_: None),
     ],
+    ids=["step", "update", "state_dict", "load_state_dict", "set_growth_factor"],
 )
 def test_a_wrong_scaler_is_found(monkeypatch: pytest.MonkeyPatch, method: str, wrong: Callable[..., Any]) -> None:
     monkeypatch.setattr(torch.amp.GradScaler, method, wrong)
