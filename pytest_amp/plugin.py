@@ -56,8 +56,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Parametrize a test that asks for an amp fixture over device and dtype."""
-    wants_marker = metafunc.definition.get_closest_marker("amp") is not None
-    if NAMES.isdisjoint(metafunc.fixturenames) and not wants_marker:
+    marked = any(metafunc.definition.get_closest_marker(name) is not None for name in ("amp", "amp_long"))
+    if NAMES.isdisjoint(metafunc.fixturenames) and not marked:
         return
     session = metafunc.config.stash[KEY]
     session.active = True

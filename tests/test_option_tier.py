@@ -57,6 +57,12 @@ def test_what_is_left_out_is_counted(project: Project) -> None:
     assert "not run   1 (ordinary tier (--amp-tier=ordinary))" in summary(result)
 
 
+def test_a_long_test_alone_is_long_too(project: Project) -> None:
+    project.write(test_it="import pytest\n\n\n@pytest.mark.amp_long\ndef test_plain():\n    pass")
+    assert project.here().ret == pytest.ExitCode.NO_TESTS_COLLECTED
+    project.here("--amp-tier=long").assert_outcomes(passed=1)
+
+
 def test_only_what_was_selected_is_counted(project: Project) -> None:
     project.write(test_it=TEST)
     result = project.here("--amp-device=cpu", "--amp-dtype=bf16", "-k", "test_short")
