@@ -26,6 +26,9 @@ INFO = pytest.StashKey[TestInfo]()
 MARKER = pytest.StashKey[AmpMarker]()
 
 
+_KINDS = {DeviceKind.CPU: "a CPU", DeviceKind.ACCELERATOR: "an accelerator", DeviceKind.FAKE: "a fake device"}
+
+
 @dataclass(frozen=True)
 class _Place:
     """A test before it has parameters."""
@@ -38,7 +41,7 @@ class _Place:
         """Why the test does not exist on ``target``; None if it does."""
         device, precision = target.device, target.precision
         if device.kind not in self.family.kinds:
-            return f"the {self.family.name} family does not exist on {device.key}"
+            return f"the {self.family.name} family does not exist on {_KINDS[device.kind]}"
         if device.kind is DeviceKind.FAKE and not self.marker.fake:
             return "needs a real device"
         if self.marker.devices is not None and device.type not in self.marker.devices:

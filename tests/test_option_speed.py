@@ -43,7 +43,7 @@ def test_off_is_off_and_says_so(speed: Project) -> None:
 def test_the_cpu_has_no_speed(speed: Project) -> None:
     result = speed.here("--amp-device=cpu", "--amp-dtype=bf16", "speed")
     assert result.ret == pytest.ExitCode.NO_TESTS_COLLECTED
-    assert "not run   1 (the speed family does not exist on cpu)" in summary(result)
+    assert "not run   1 (the speed family does not exist on a CPU)" in summary(result)
 
 
 def test_gate_by_name_where_nothing_can_be_timed_is_refused(speed: Project) -> None:
