@@ -126,6 +126,15 @@ def _float32_arithmetic() -> list[Setting]:
     return [older, *newer]
 
 
+def _default_device_name() -> str:
+    import torch
+
+    try:
+        return str(torch.get_default_device())
+    except AttributeError:  # torch 2.6, once the default device has been set to None
+        return "cpu"
+
+
 def _default_device() -> list[Setting]:
     import torch
 
@@ -133,7 +142,7 @@ def _default_device() -> list[Setting]:
     return [
         Setting(
             "default device",
-            lambda: str(torch.get_default_device()),
+            _default_device_name,
             lambda value: torch.set_default_device(None if value == "cpu" else str(value)),
         )
     ]
