@@ -12,6 +12,7 @@ from pytest_amp.amp import Amp
 from pytest_amp.cases import Attention, Case, cnn, decoder, lacks_lstm_kernel, lstm, mlp, zoo
 from pytest_amp.failure import AmpFailure
 from pytest_amp.numerics import predict
+from pytest_amp.precision import BF16
 from pytest_amp.targets import Target
 
 from .expectations import module_dtypes
@@ -50,6 +51,9 @@ def test_module_dtypes(amp: Amp, case: Case) -> None:
 MEDIAN_NOISE = 2.5
 WORST_NOISE = 6.0
 WORST_NOISE_OF_CELLS = 15.0
+#: BatchNorm's backward in bf16 on CUDA has a bf16-sized error of its own, which fp16 (2.1 to 3.3 u) has not: 4.5 to
+#: 7.6 u (H100, torch 2.11, 4 seeds).
+WORST_NOISE_OF_BATCH_NORM = 12.0
 
 
 @pytest.mark.amp_parametrize("case", smooth)
@@ -59,7 +63,7 @@ def test_noise_is_the_formats(amp: Amp, case: Case) -> None:
     exact = prediction.exact.named()
     noise = {name: value / amp.precision.u for name, value in prediction.noise.items() if exact[name].numel() >= 64}
     median, worst = statistics.median(noise.values()), max(noise, key=lambda name: noise[name])
-    most = WORST_NOISE_OF_CELLS if case.name == "lstm" and amp.device.type != "cpu" else WORST_NOISE
+    most = _worst_noise(amp, case)
     amp.observe(f"{case.name}/noise.median", median, kind="ratio", unit="u", allowed=MEDIAN_NOISE)
     amp.observe(f"{case.name}/noise.worst", noise[worst], kind="ratio", unit="u", allowed=most)
     if median > MEDIAN_NOISE * amp.config.tolerance_scale or noise[worst] > most * amp.config.tolerance_scale:
@@ -71,6 +75,14 @@ def test_noise_is_the_formats(amp: Amp, case: Case) -> None:
             now=f"torch {torch.__version__}, {amp.device.describe()}",
             likely="a kernel accumulates in the low dtype, or backward rounds where it did not",
         )
+
+
+def _worst_noise(amp: Amp, case: Case) -> float:
+    if case.name == "lstm" and amp.device.type != "cpu":
+        return WORST_NOISE_OF_CELLS
+    if case.name == "cnn" and amp.device.type == "cuda" and amp.precision == BF16:
+        return WORST_NOISE_OF_BATCH_NORM
+    return WORST_NOISE
 
 
 @pytest.mark.amp_long

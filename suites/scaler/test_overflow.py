@@ -152,9 +152,13 @@ def test_bf16_gradients_are_checked(amp: Amp, amp_scaler: ScalerFactory, bad: fl
     try:
         scaler.step(optimizer)
     except NotImplementedError as error:
+        refusal = str(error)
         amp.observe(f"bf16 gradients, {bad}", "refused", kind="state")
+    else:
+        refusal = None
+    if refusal is not None:
         assert amp.device.kind is DeviceKind.ACCELERATOR
-        assert "BFloat16" in str(error)
+        assert "BFloat16" in refusal
         assert bool((parameter == 1).all())
         return
     amp.observe(f"bf16 gradients, {bad}", "checked", kind="state")
@@ -240,6 +244,12 @@ def test_a_skipped_step_leaves_momentum_alone(amp: Amp, amp_scaler: ScalerFactor
     assert all(torch.equal(after[i]["momentum_buffer"], before[i]["momentum_buffer"]) for i in after)
 
 
+#: A race cannot be expected strictly: whether the old contents of the buffer are right is a matter of luck.
+@pytest.mark.xfail(
+    strict=False,
+    reason="no report known: torch/amp/grad_scaler.py _MultiDeviceReplicator.get copies the inverse scale to the CPU "
+    "with non_blocking=True, and the CPU reads it at once (wrong steps seen on an H100, torch 2.11)",
+)
 @pytest.mark.amp(devices=["cuda", "xpu"])
 @pytest.mark.parametrize("where", ["accelerator", "cpu"])
 def test_parameters_on_two_devices(amp: Amp, amp_scaler: ScalerFactory, where: str) -> None:
