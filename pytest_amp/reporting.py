@@ -35,7 +35,9 @@ def rerun_command(item: pytest.Item) -> str:
     """The command that, typed where this run was started, runs just this test on its device and dtype."""
     asked = item.config.stash[KEY].asked
     file = os.path.relpath(item.path, item.config.invocation_params.dir)
-    words = ["pytest", f"{file}::{item.nodeid.partition('::')[2]}"]
+    # Not from the node id, to which pytest-xdist may add a group.
+    names = [node.name for node in item.listchain() if isinstance(node, (pytest.Class, pytest.Item))]
+    words = ["pytest", "::".join([file, *names])]
     target = target_of(item)
     if target is not None:
         words.append(f"--amp-device={target.device.name}")

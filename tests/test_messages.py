@@ -116,6 +116,17 @@ def test_the_baseline_of_a_run_is_in_its_command(project: Project) -> None:
     assert "  now       2 on torch" in again.stdout.str()
 
 
+def test_the_group_of_a_worker_is_not_in_the_command(project: Project) -> None:
+    mark = "@pytest.mark.xdist_group('one')\n"
+    project.write(test_it=FAILING.replace("    @pytest.mark.amp_long\n", f"    {mark}"))
+    result = project.apart("--amp-device=cpu", "--amp-dtype=bf16", "-n", "1", "--dist=loadgroup", "-k", "bf16 and mm")
+    commands = [line.removeprefix("  rerun     ") for line in result.outlines if line.startswith("  rerun ")]
+    assert len(commands) == 2
+    for command in commands:
+        assert "@one" not in command
+        project.here(*shlex.split(command)[1:]).assert_outcomes(failed=1)
+
+
 def test_other_failures_are_left_alone(project: Project) -> None:
     project.write(test_it="def test_it(amp):\n    raise ValueError('mine')")
     result = project.here("--amp-device=cpu", "--amp-dtype=bf16")
