@@ -102,12 +102,30 @@ class Amp:
         Model and batch are made on the CPU in float32 after torch has been seeded, and copied to the
         device. ``loss`` returns a tensor with one element, or a dictionary of outputs of which ``loss``
         is differentiated. Floating tensors of the batch that require a gradient have theirs compared,
-        too. ``name`` is part of observation keys; without one it is the test's.
+        too. ``name`` is part of observation keys; without one it is the test's, with the test's own parameters.
         """
         from pytest_amp.cases import Case
 
-        function = self._item.stash[INFO].test.partition("::")[2]
-        return Case(name or function.removeprefix("test_"), build, batch, loss)
+        return Case(name or self._own_name(), build, batch, loss)
+
+    def _own_name(self) -> str:
+        """The test's name without device and dtype, which keys have elsewhere: ``test_mlp[cpu-bf16-3]``: ``mlp[3]``."""
+        function = self._item.stash[INFO].test.partition("::")[2].removeprefix("test_")
+        given = self._item.name.partition("[")[2].removesuffix("]")
+        before, _, after = f"-{given}-".partition(f"-{self.target.id}-")
+        own = "-".join(part for part in (before.strip("-"), after.strip("-")) if part)
+        return f"{function}[{own}]" if own else function
+
+    def _refuse_ambient(self, check: str) -> None:
+        """The float32 side of a check must not be computed under autocast. Raises AmpFailure."""
+        import torch
+
+        on = [name for name in dict.fromkeys(("cpu", self.device.type)) if torch.is_autocast_enabled(name)]
+        if on:
+            raise AmpFailure(
+                f"{check} was called while autocast({', '.join(on)}) is on, and has no float32 to compare with",
+                likely="it is called inside a region, or a wider fixture or a test without amp left autocast on",
+            )
 
     def check_gradients(self, case: Case, *, tolerance: float | None = None) -> None:
         """Hold everything that a training step of ``case`` computes in mixed precision against float64.
@@ -126,6 +144,8 @@ class Amp:
         """
         from pytest_amp.numerics.gradients import check
 
+        self._refuse_ambient("check_gradients")
+
         def observe(name: str, value: float, kind: str, unit: str | None, allowed: float | None) -> None:
             self.observe(name, value, kind=kind, unit=unit, allowed=allowed)
 
@@ -139,6 +159,8 @@ class Amp:
         AmpFailure for another dtype.
         """
         from pytest_amp.numerics.dtypes import check_dtypes
+
+        self._refuse_ambient("check_dtypes")
 
         def observe(name: str, value: str) -> None:
             self.observe(name, value, kind="dtype")
@@ -169,6 +191,7 @@ class Amp:
         """
         from pytest_amp import speed
 
+        self._refuse_ambient("check_speedup")
         timed = self._session.speed
         conditions = speed.Conditions(
             self.device,

@@ -201,3 +201,69 @@ def test_classes_and_unittest(project: Project) -> None:
         test_doc='def nothing():\n    """\n    >>> 1 + 1\n    2\n    """\n',
     )
     project.here(*ON_CPU, "--doctest-modules").assert_outcomes(passed=4)
+
+
+CASE = """
+import pytest
+import torch
+
+
+@pytest.fixture
+def case(amp):
+    return amp.case(lambda: torch.nn.Linear(8, 8), lambda: torch.randn(4, 8), lambda m, b: m(b).float().square().mean())
+"""
+CHECKS = """
+
+@pytest.mark.parametrize("call", ["check_gradients(case)", "check_dtypes(case, {'': amp.dtype})",
+                                  "check_speedup(case, floor=1.0, over='tf32')"])
+def test_it(amp, case, call):
+    with amp.autocast():
+        eval("amp." + call)
+
+
+@pytest.fixture(scope="module")
+def left_on():
+    torch.set_autocast_enabled("cpu", True)
+    yield
+    torch.set_autocast_enabled("cpu", False)
+
+
+def test_wider(left_on, amp, case):
+    amp.check_gradients(case)
+"""
+
+
+def test_checks_are_refused_under_autocast(project: Project) -> None:
+    """Also where something wider turned it on: the float32 that a check compares with would be none."""
+    project.write(test_it=CASE + CHECKS)
+    result = project.here("--amp-device=cpu", "--amp-dtype=bf16")
+    result.assert_outcomes(failed=4)
+    for check in ("check_gradients", "check_dtypes", "check_speedup"):
+        message = f"AmpFailure: {check} was called while autocast(cpu) is on, and has no float32 to compare with"
+        assert message in result.outlines
+
+
+NAMED = """
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_many(amp, case, n):
+    amp.observe(f"{case.name}/x", n, kind="count")
+
+
+def test_one(amp, case):
+    amp.observe(f"{case.name}/x", 0, kind="count")
+
+
+class TestIt:
+    def test_one(self, amp, case):
+        amp.observe(f"{case.name}/x", 0, kind="count")
+"""
+
+
+def test_a_case_is_called_after_its_test_and_the_tests_own_parameters(project: Project) -> None:
+    """Else the parameters of one test would claim each other's keys."""
+    project.write(test_it=CASE + NAMED)
+    result = project.here("--amp-device=cpu", "--amp-dtype=bf16", "--amp-record=new.json")
+    assert result.ret == 0, result.outlines
+    names = [key.removeprefix("project/cpu/bf16/") for key in project.observed("new.json")]
+    assert names == ["TestIt::test_one/x", "many[1]/x", "many[2]/x", "one/x"]
