@@ -1,0 +1,58 @@
+"""The documentation names what there is: every option, fixture, marker, hook and suite, and files that exist."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from pytest_amp import fixtures, hookspecs
+from pytest_amp.config import NOT_YET, OPTIONS
+from pytest_amp.markers import AmpMarker
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGES = sorted([ROOT / "README.md", ROOT / "suites" / "README.md", *(ROOT / "docs").glob("**/*.md")])
+
+
+def test_every_option_that_does_something_is_in_the_readme() -> None:
+    now = [option for option in OPTIONS if option.help != NOT_YET]
+    assert 0 < len(now) < len(OPTIONS)
+    missing = [option.name for option in now if f"`{option.name}`" not in README]
+    assert missing == []
+
+
+def test_every_fixture_and_keyword_of_the_marker_is_in_the_readme() -> None:
+    public = [name for name in sorted(fixtures.NAMES) if not name.startswith("_")]
+    assert [name for name in public if f"`{name}`" not in README] == []
+    assert [name for name in AmpMarker.__dataclass_fields__ if f"{name}=" not in README] == []
+
+
+def test_every_hook_has_a_section() -> None:
+    page = (ROOT / "docs" / "hooks.md").read_text(encoding="utf-8")
+    hooks = [name for name in vars(hookspecs) if name.startswith("pytest_amp_")]
+    assert len(hooks) >= 4
+    assert [name for name in hooks if f"## `{name}(" not in page] == []
+
+
+def test_every_suite_is_listed_with_its_guarantee() -> None:
+    page = (ROOT / "suites" / "README.md").read_text(encoding="utf-8")
+    files = sorted((ROOT / "suites").glob("*/test_*.py"))
+    assert len(files) > 20
+    assert [path.name for path in files if f"| `{path.name}` |" not in page] == []
+    listed = set(re.findall(r"^\| `(test_\w+\.py)` \|", page, re.MULTILINE))
+    assert listed == {path.name for path in files}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_links_lead_somewhere(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    links = [link.partition("#")[0] for link in re.findall(r"\]\(([^)\s]+)\)", text)]
+    assert [link for link in links if "://" not in link and link and not (page.parent / link).exists()] == []
+
+
+def test_planted_defects_named_in_the_docs_exist() -> None:
+    named = set(re.findall(r"-p ([a-z][a-z_]+)(?=[ `])", README)) - {"pytest_amp.plugin"}
+    assert named
+    assert [name for name in named if not (ROOT / "tests" / "planted" / f"{name}.py").is_file()] == []
