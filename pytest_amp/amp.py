@@ -11,6 +11,7 @@ import pytest
 from pytest_amp.collection import INFO, MARKER, bound
 from pytest_amp.devices import DeviceKind
 from pytest_amp.failure import AmpFailure
+from pytest_amp.guard import autocast_on
 from pytest_amp.markers import AmpMarker
 from pytest_amp.record import Kind, Observation, Value, Verdict, check_value, compare, make_key
 from pytest_amp.session import AmpSession
@@ -118,9 +119,7 @@ class Amp:
 
     def _refuse_ambient(self, check: str) -> None:
         """The float32 side of a check must not be computed under autocast. Raises AmpFailure."""
-        import torch
-
-        on = [name for name in dict.fromkeys(("cpu", self.device.type)) if torch.is_autocast_enabled(name)]
+        on = autocast_on("cpu", self.device.type)
         if on:
             raise AmpFailure(
                 f"{check} was called while autocast({', '.join(on)}) is on, and has no float32 to compare with",

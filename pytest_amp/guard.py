@@ -44,6 +44,11 @@ def _autocast(device_type: str) -> list[Setting]:
     ]
 
 
+def autocast_on(*device_types: str) -> list[str]:
+    """Those of ``device_types`` for which autocast is on; a type that torch does not know has none."""
+    return [name for name in dict.fromkeys(device_types) if any(setting.get() is True for setting in _autocast(name))]
+
+
 def _dtype(value: object) -> torch.dtype:
     import torch
 
