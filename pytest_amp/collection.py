@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_amp.config import DEVICE_TYPES
 from pytest_amp.devices import Device, DeviceKind
 from pytest_amp.families import PROJECT, Family, family_of, family_of_package
 from pytest_amp.float32 import float32_precision
@@ -104,11 +105,21 @@ def parametrize(metafunc: pytest.Metafunc, session: AmpSession) -> None:
         metafunc.parametrize(TARGET, [], indirect=True, scope="session")
         return
     place = _Place(marker, family, session)
+    if (unknown := _unknown_types(marker, session)) is not None:
+        session.usage_error(f"{name} (marker amp): {unknown}")
     rows = [row for target in place.targets() for row in _rows(place, target, each)]
     if each is None:
         metafunc.parametrize(TARGET, rows, indirect=True, scope="session")
     else:
         metafunc.parametrize((TARGET, each[0]), rows, indirect=[TARGET], scope="session")
+
+
+def _unknown_types(marker: AmpMarker, session: AmpSession) -> str | None:
+    """A device type in the marker that no device has: its test would never run, its xfail never apply."""
+    known = dict.fromkeys((*DEVICE_TYPES, *session.device_types, *(t.device.type for t in session.targets)))
+    named = [*(marker.devices or ()), *(key.partition("-")[0] for key in marker.xfail)]
+    unknown = next((name for name in named if name not in known), None)
+    return None if unknown is None else f"{unknown!r} is not a device type; valid: {', '.join(known)}"
 
 
 def check_marker(metafunc: pytest.Metafunc, session: AmpSession) -> None:

@@ -38,6 +38,7 @@ def finish(session: AmpSession, exitstatus: int) -> int:
         session.problems += tally.unseen(session.skipped_modules)
     if session.baseline is not None:
         session.gone = tally.gone(session.baseline.observations, session.made)
+        session.problems += tally.uncompared(session.baseline.observations)
     if session.asked.strict:
         session.problems += [f"gone from the baseline: {observation.key}" for observation in session.gone]
         session.problems += tally.inconclusive()

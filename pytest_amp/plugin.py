@@ -45,7 +45,7 @@ def pytest_configure(config: pytest.Config) -> None:
         names = tuple(found.name for group in config.hook.pytest_amp_devices() for found in group)
     except ValueError as error:
         raise pytest.UsageError(f"the hook pytest_amp_devices: {error}") from None
-    session = config.stash[KEY] = AmpSession(config, options.read(config, names))
+    session = config.stash[KEY] = AmpSession(config, options.read(config, names), names)
     config.pluginmanager.register(Recorder(session), "amp-recorder")
     _ = session.baseline
     if not workers.is_worker(config):

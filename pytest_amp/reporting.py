@@ -56,6 +56,9 @@ def attach(item: pytest.Item, report: pytest.TestReport) -> None:
         "test": vars(info),
         "observations": [observation.to_json() for observation in observed],
     }
+    crash = getattr(report.longrepr, "reprcrash", None)
+    if crash is not None:  # pytest puts the class before a message that begins with it
+        crash.message = crash.message.removeprefix(f"{AmpFailure.__module__}.AmpFailure: ")
     if report.failed and isinstance(report.longrepr, str) and report.longrepr.startswith("[XPASS(strict)] "):
         reason = report.longrepr.removeprefix("[XPASS(strict)] ")
         report.longrepr = f"[XPASS(strict)] fixed upstream: {reason} passes on {info.target}; remove the xfail"

@@ -23,9 +23,10 @@ if TYPE_CHECKING:
 class AmpSession:
     """The state of one run in this process. Nothing here is imported or probed before it is asked for."""
 
-    def __init__(self, config: pytest.Config, asked: AmpConfig) -> None:
-        """``asked`` is what options and ini say."""
+    def __init__(self, config: pytest.Config, asked: AmpConfig, device_types: tuple[str, ...] = ()) -> None:
+        """``asked`` is what options and ini say, ``device_types`` what the hook pytest_amp_devices yields."""
         self.config = config
+        self.device_types = device_types
         self.asked = asked
         #: Problems that end the run as a usage error, found while collecting.
         self.usage_errors: list[str] = []

@@ -97,6 +97,20 @@ class Tally:
         """A line for each key that two tests claim."""
         return [f"{key}: observed by {first} and by {second}" for key, (first, second) in sorted(self.claims.items())]
 
+    def uncompared(self, baseline: Iterable[Observation]) -> list[str]:
+        """A line for each target of which nothing that was observed is in the baseline: no comparison took place."""
+        known = {observation.key: "-".join(observation.target) for observation in baseline}
+        observed: dict[str, bool] = {}
+        for key, (_, observation) in self.observations.items():
+            target = "-".join(observation.target)
+            observed[target] = observed.get(target, False) or key in known
+        has = ", ".join(sorted(set(known.values()))) or "nothing"
+        return [
+            f"nothing on {target} could be compared: the baseline has none of it (it has {has})"
+            for target, compared in sorted(observed.items())
+            if not compared
+        ]
+
     def gone(self, baseline: Iterable[Observation], made: Mapping[tuple[str, str, str], int]) -> list[Observation]:
         """Observations of the baseline whose test passed whole on their target and no longer made them.
 

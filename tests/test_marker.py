@@ -238,3 +238,14 @@ def test_other_parameters_multiply(project: Project) -> None:
     text = text.replace("@pytest.mark.amp(fake=True)", "@pytest.mark.parametrize('n', [1, 2])")
     project.write(test_it=text)
     assert len(collected(project, "--amp-device=cpu", "--amp-dtype=bf16")) == 4
+
+
+@pytest.mark.parametrize("keywords", ["devices=['cdua']", "xfail={'gpu-fp16': 'a/b#1'}"], ids=["devices", "xfail"])
+def test_a_device_type_that_no_device_has_is_refused(project: Project, keywords: str) -> None:
+    """Else its test would run nowhere, or its expected failure never apply, and nobody would notice."""
+    project.write(test_it=f"import pytest\n\n\n@pytest.mark.amp({keywords})\ndef test_it(amp):\n    pass\n")
+    result = project.here("--amp-device=cpu")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    (line,) = [line for line in result.errlines + result.outlines if line.startswith("ERROR: ")]
+    assert "test_it.py::test_it (marker amp)" in line
+    assert "is not a device type; valid: cpu, cuda" in line

@@ -168,7 +168,7 @@ def test_what_was_not_selected_is_not_gone(with_baseline: Project, arguments: tu
 
 def test_what_another_dtype_has_is_not_gone(with_baseline: Project) -> None:
     result = with_baseline.here("--amp-device=cpu", "--amp-dtype=fp16", "--amp-baseline=old.json", "--amp-strict")
-    assert (result.ret, red(result)) == (0, [])
+    assert [line for line in red(result) if "gone" in line] == []
 
 
 @pytest.mark.parametrize("outcome", ["pytest.skip('not here')", "pytest.xfail('known')", "assert False"])
@@ -257,3 +257,14 @@ def test_the_baseline_itself_is_left_alone(project: Project) -> None:
     for option in ("--amp-report=json:old.json", "--amp-record=old.json"):
         refused(project.here(*ON_CPU, "--amp-baseline=old.json", option))
     assert (project.path / "old.json").read_bytes() == before
+
+
+def test_a_baseline_that_has_nothing_of_a_target_is_red(project: Project) -> None:
+    """A comparison that compares nothing would be green without having looked."""
+    project.write(test_it="def test_it(amp):\n    amp.observe('x', 1, kind='count')\n")
+    assert project.here("--amp-device=cpu", "--amp-dtype=bf16", "--amp-record=bf16.json").ret == 0
+    result = project.here("--amp-device=cpu", "--amp-dtype=bf16,fp16", "--amp-baseline=bf16.json")
+    assert (result.ret, red(result)) == (
+        1,
+        ["nothing on cpu-fp16 could be compared: the baseline has none of it (it has cpu-bf16)"],
+    )

@@ -61,6 +61,7 @@ def check(case: Case, where: Conditions, observe: Observe, *, tolerance: float |
     _check_finite(run, amp)
     compared = compare(prediction, amp, fp32, u=where.precision.u)
     _observe(run, compared, observe)
+    _check_noise(run)
     _check_errors(run, compared)
     _check_reference(run, amp, compared)
     _check_buffers(run, amp)
@@ -188,6 +189,10 @@ def _check_finite(run: _Run, amp: Step) -> None:
 
 
 def _observe(run: _Run, compared: Sequence[Compared], observe: Observe) -> None:
+    has = run.prediction.exact.gradients
+    without = [name for name, p in run.realised.model.named_parameters() if p.requires_grad and has.get(name) is None]
+    if without:
+        observe(f"{run.case.name}/summary.without_gradient", len(without), "count", "parameters", None)
     for each in compared:
         observe(f"{run.case.name}/{each.name}", each.error, "error", "relative L2", run.allowed(each))
     worst = max(compared, key=lambda each: each.plain / run.allowed_plain(each))
@@ -196,6 +201,26 @@ def _observe(run: _Run, compared: Sequence[Compared], observe: Observe) -> None:
     observe(f"{summary}.excess", max(each.excess for each in compared), "ratio", "noise", limits.FACTOR)
     observe(f"{summary}.distance", median_distance(compared), "ratio", "noise", limits.MEDIAN_DISTANCE)
     observe(f"{summary}.equal", sum(each.equal for each in compared) / len(compared), "ratio", "share of tensors", None)
+
+
+def _check_noise(run: _Run) -> None:
+    """The tolerance is made of the noise of casts made by hand, so that itself has to be noise."""
+    if run.tolerance is not None:
+        return
+    exact = {name: norm(value) for name, value in run.prediction.exact.named().items()}
+    outputs = [name for name in run.prediction.noise if name.startswith("output.")]
+    gradients = [name for name in run.prediction.noise if not name.startswith(("output.", "buffer."))]
+    for group, names in (("outputs", outputs), ("gradients", gradients)):
+        whole = sum(exact[name] ** 2 for name in names) ** 0.5
+        lost = sum((run.prediction.noise[name] * exact[name]) ** 2 for name in names) ** 0.5
+        if whole and lost > limits.MOST_NOISE * whole * run.where.tolerance_scale:
+            raise AmpFailure(
+                f"{run.case.name}: casts made by hand lose {lost / whole:.0%} of the {group} under {run.where}",
+                label_before="exact",
+                before=f"relative L2 distance from float64; up to {limits.MOST_NOISE:.0%} is taken for rounding",
+                now=run.where.now("no tolerance can be made of that"),
+                likely="the model overflows, underflows, or computes something else of its own in low precision",
+            )
 
 
 def _check_errors(run: _Run, compared: Sequence[Compared]) -> None:

@@ -158,3 +158,25 @@ def test_a_region_inside_a_compiled_function_survives_a_graph_break(amp: Amp) ->
     matrix = torch.randn(4, 4, device=amp.device.torch_device)
     found = torch.compile(function, backend="eager")(matrix).dtype
     expect_dtype(amp, "compiled, after a graph break", found, amp.dtype, likely="the region is lost at the break")
+
+
+def test_regions_inside_a_compiled_function_are_those_of_eager(amp: Amp) -> None:
+    """A region of either dtype, and a float32 island inside it (the kind of pytorch/pytorch#121631)."""
+    torch.compiler.reset()
+    other = OTHER[amp.dtype]
+
+    def function(matrix: torch.Tensor) -> list[torch.Tensor]:
+        with torch.autocast(amp.device.type, dtype=amp.dtype):
+            outer = matrix @ matrix
+            with torch.autocast(amp.device.type, enabled=False):
+                island = matrix @ matrix
+            with torch.autocast(amp.device.type, dtype=other):
+                inner = matrix @ matrix
+            again = matrix @ matrix
+        return [outer, island, inner, again, matrix @ matrix]
+
+    matrix = torch.randn(8, 8, device=amp.device.torch_device)
+    found = [product.dtype for product in torch.compile(function, backend="eager")(matrix)]
+    amp.observe("compiled, nested regions", [name(dtype) for dtype in found], kind="dtype")
+    expected = [amp.dtype, torch.float32, other, amp.dtype, torch.float32]
+    assert found == expected, f"nested regions compute in {found} when compiled, in {expected} in eager"

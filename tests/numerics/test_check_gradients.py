@@ -31,7 +31,7 @@ def run(
 
     def observe(name: str, value: float, kind: str, unit: str | None, allowed: float | None) -> None:
         assert name not in seen
-        assert kind in ("error", "ratio")
+        assert kind in ("error", "ratio", "count")
         assert unit
         assert allowed is None or math.isfinite(allowed)
         seen[name] = value
@@ -304,3 +304,50 @@ def test_a_device_whose_rules_are_unknown_is_held_against_the_cpu(monkeypatch: p
     run(mlp(), broken("layer_norm", in_low_precision))
     text = failure(mlp(), broken("linear", lambda func, args, kwargs: func(*args, **kwargs) * 1.1))
     assert "ran or accumulated in the low dtype" in text
+
+
+class Halves(nn.Module):
+    """A model that computes something else under autocast, in a way that casts made by hand share."""
+
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.body = nn.Linear(16, 8)
+        self.factor = factor
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.body(x)
+        return y if y.dtype is torch.float64 else y * self.factor
+
+
+def halves(factor: float) -> Case:
+    return Case(
+        "halves", lambda: Halves(factor), lambda: torch.randn(32, 16), lambda m, x: m(x).float().square().mean()
+    )
+
+
+def test_noise_that_is_no_rounding_is_no_tolerance() -> None:
+    """Nothing may be allowed just because casts made by hand lose it, too."""
+    text = failure(halves(0.5), CPU)
+    assert "casts made by hand lose" in text
+    assert "up to 25% is taken for rounding" in text
+    assert run(halves(1.0))
+
+
+def test_parameters_without_a_gradient_are_counted() -> None:
+    class Unused(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.used, self.unused = nn.Linear(16, 8), nn.Linear(16, 8)
+
+        def forward(self, x: Tensor) -> Tensor:
+            y: Tensor = self.used(x)
+            return y
+
+    def observe(name: str, value: float, kind: str, unit: str | None, allowed: float | None) -> None:
+        if kind == "count":
+            seen.append((name, value, unit, allowed))
+
+    seen: list[object] = []
+    case = Case("unused", Unused, lambda: torch.randn(32, 16), lambda m, x: m(x).float().square().mean())
+    check(case, Conditions(CPU, BF16, 0, 1.0), observe, tolerance=None)
+    assert seen == [("unused/summary.without_gradient", 2, "parameters", None)]

@@ -143,4 +143,22 @@ SCALER = (
         ("suites/scaler/test_optimizers.py::test_a_skipped_step_changes_nothing",),
         "test_a_skipped_step_changes_nothing[cpu-bf16-AdamW, fused-inf-step]",
     ),
+    Defect(
+        "only_some_gradients_checked",
+        "checking more gradients than one launch takes",
+        ("suites/scaler/test_large_and_many.py",),
+        "test_one_bad_element_among_all_skips_all[cpu-bf16-large-inf]",
+    ),
+    Defect(
+        "large_gradients_unscaled_by_way_of_bf16",
+        "unscaling large gradients exactly",
+        ("suites/scaler/test_large_and_many.py",),
+        "test_every_gradient_is_unscaled_exactly[cpu-bf16-float32]",
+    ),
+    Defect(
+        "float64_loss_narrowed",
+        "scaling a float64 loss in float64",
+        ("suites/scaler/test_large_and_many.py",),
+        "test_a_scaled_loss_keeps_its_dtype[cpu-bf16-float64]",
+    ),
 )

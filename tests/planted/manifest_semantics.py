@@ -143,4 +143,22 @@ SEMANTICS = (
         ("suites/semantics/test_transforms.py::test_vmap_computes_in_the_same_dtype",),
         "test_vmap_computes_in_the_same_dtype[cpu-bf16-matmul]",
     ),
+    Defect(
+        "deprecated_region_ignores_enabled",
+        "a disabled region of the deprecated class",
+        ("suites/semantics/test_aliases.py",),
+        "test_the_deprecated_region_is_the_same[cpu-bf16",
+    ),
+    Defect(
+        "cpu_query_answers_wrong",
+        "the deprecated queries",
+        ("suites/semantics/test_aliases.py",),
+        "test_the_queries_of_the_cpu_answer_the_same[cpu-bf16]",
+    ),
+    Defect(
+        "compiled_island_ignored",
+        "a float32 island in a compiled function",
+        ("suites/semantics/test_transforms.py",),
+        "test_regions_inside_a_compiled_function_are_those_of_eager[cpu-bf16]",
+    ),
 )

@@ -1,0 +1,53 @@
+"""What older code calls: the deprecated classes and queries mean what the ones of today mean."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+
+import pytest
+import torch
+
+from pytest_amp.amp import Amp
+
+from .state import State, name, product_dtype
+
+#: ``torch.cpu.amp.autocast`` and ``torch.cuda.amp.autocast`` are deprecated since torch 2.4 in favour of torch.amp's.
+_MODULES = {"cpu": torch.cpu.amp, "cuda": torch.cuda.amp}
+
+pytestmark = pytest.mark.amp(devices=["cpu", "cuda"])
+
+
+def _alias(amp: Amp, **keywords: object) -> AbstractContextManager[None]:
+    factory: Callable[..., AbstractContextManager[None]] = _MODULES[amp.device.type].autocast
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        return factory(**keywords)
+
+
+@pytest.mark.parametrize("enabled", [True, False], ids=["enabled", "disabled"])
+@pytest.mark.parametrize("cache", [True, False], ids=["cache", "no cache"])
+def test_the_deprecated_region_is_the_same(amp: Amp, *, enabled: bool, cache: bool) -> None:
+    device = amp.device.type
+    with amp.autocast(enabled=enabled, cache_enabled=cache):
+        expected, product = State.now(device), product_dtype(amp.device.torch_device)
+    with _alias(amp, dtype=amp.dtype, enabled=enabled, cache_enabled=cache):
+        assert State.now(device) == expected
+        assert product_dtype(amp.device.torch_device) is product
+    amp.observe(f"deprecated region, enabled={enabled}, cache={cache}", name(product), kind="dtype")
+
+
+@pytest.mark.amp(devices=["cpu"])
+def test_the_queries_of_the_cpu_answer_the_same(amp: Amp) -> None:
+    """``torch.is_autocast_cpu_enabled`` and ``torch.get_autocast_cpu_dtype``, deprecated since torch 2.4."""
+    if not hasattr(torch, "is_autocast_cpu_enabled"):
+        pytest.skip("this torch has removed its deprecated queries")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        for enabled in (True, False):
+            with amp.autocast(enabled=enabled):
+                assert torch.is_autocast_cpu_enabled() is enabled
+                assert torch.get_autocast_cpu_dtype() is torch.get_autocast_dtype("cpu")
+        with amp.autocast():
+            assert torch.get_autocast_cpu_dtype() is amp.dtype

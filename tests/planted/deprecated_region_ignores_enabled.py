@@ -1,0 +1,17 @@
+"""``torch.cpu.amp.autocast(enabled=False)`` is an enabled region."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+_alias: Any = torch.cpu.amp.autocast
+_init: Any = _alias.__init__
+
+
+def _always_enabled(self: Any, enabled: bool = True, *arguments: Any, **keywords: Any) -> None:
+    _init(self, True, *arguments, **keywords)
+
+
+_alias.__init__ = _always_enabled
