@@ -6,7 +6,8 @@ from typing import Any
 
 import torch
 
-_alias: Any = torch.cpu.amp.autocast
+_module: Any = torch.cpu.amp
+_alias: Any = _module.autocast
 _init: Any = _alias.__init__
 
 
