@@ -81,17 +81,18 @@ def test_exit_restores_the_outer_region(amp: Amp, outer: str, inner: str) -> Non
 
 
 @pytest.mark.amp(fake=True)
-def test_an_exception_through_three_regions_restores_each(amp: Amp) -> None:
+@pytest.mark.parametrize("kind", [Interrupted, KeyboardInterrupt, SystemExit, GeneratorExit, StopIteration])
+def test_an_exception_through_three_regions_restores_each(amp: Amp, kind: type[BaseException]) -> None:
     before, on_the_way = State.now(amp.device.type), []
     try:
         with amp.autocast():
             outer = State.now(amp.device.type)
             try:
                 with amp.autocast(enabled=False), amp.autocast(dtype=OTHER[amp.dtype], cache_enabled=False):
-                    raise Interrupted
+                    raise kind
             finally:
                 on_the_way.append(State.now(amp.device.type))
-    except Interrupted:
+    except kind:
         on_the_way.append(State.now(amp.device.type))
     likely = "__exit__ does not restore what its __enter__ found"
     expect_state(amp, "outwards through three regions", on_the_way, [outer, before], likely=likely)
