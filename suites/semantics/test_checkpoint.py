@@ -8,7 +8,7 @@ import pytest
 import torch
 from packaging.version import Version
 from torch import nn
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
 from pytest_amp.amp import Amp
 from pytest_amp.failure import AmpFailure
@@ -167,3 +167,18 @@ def test_a_region_inside_the_block_is_recomputed(amp: Amp, model: nn.Sequential,
         return [result.detach(), *(gradient.clone() for gradient in found if gradient is not None)]
 
     _expect_same(amp, run(block), run(lambda batch: checkpoint(block, batch, use_reentrant=reentrant)))
+
+
+@pytest.mark.parametrize("reentrant", [False, True], ids=["non-reentrant", "reentrant"])
+def test_segments_of_a_sequence_are_recomputed_in_the_region(
+    amp: Amp, model: nn.Sequential, *, reentrant: bool
+) -> None:
+    """``checkpoint_sequential``; without dropout, since segments draw their masks in another order."""
+    model.eval()
+
+    def block(batch: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = checkpoint_sequential(model, 2, batch, use_reentrant=reentrant)
+        return result
+
+    plain = _gradients(amp, model, model, inside=False)
+    _expect_same(amp, plain, _gradients(amp, model, block, inside=False))

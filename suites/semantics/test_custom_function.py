@@ -9,7 +9,7 @@ import torch
 
 from pytest_amp.amp import Amp
 
-from .state import OTHER, expect_dtype, expect_state, name
+from .state import OTHER, State, expect_dtype, expect_state, name
 
 
 def _square(amp: Amp, seen: dict[str, Any], cast_inputs: torch.dtype | None = None) -> type[torch.autograd.Function]:
@@ -175,3 +175,19 @@ def test_a_separate_setup_context_works(amp: Amp, cast_inputs: torch.dtype | Non
     loss.backward()
     assert matrix.grad is not None
     assert bool((matrix.grad == 2).all())
+
+
+@pytest.mark.parametrize("cast_inputs", [None, torch.float32], ids=["as it is", "cast"])
+def test_a_forward_that_raises_leaves_the_region_as_it_was(amp: Amp, cast_inputs: torch.dtype | None) -> None:
+    class Raising(torch.autograd.Function):
+        @staticmethod
+        @torch.amp.custom_fwd(device_type=amp.device.type, cast_inputs=cast_inputs)
+        def forward(_: Any, matrix: torch.Tensor) -> torch.Tensor:
+            raise ArithmeticError(str(matrix.dtype))
+
+    with amp.autocast():
+        before = State.now(amp.device.type)
+        with pytest.raises(ArithmeticError, match=name(cast_inputs or torch.float32)):
+            Raising.apply(_matrix(amp))
+        after = State.now(amp.device.type)
+    expect_state(amp, "after a forward that raised", after, before, likely="custom_fwd does not restore the region")
