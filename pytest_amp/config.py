@@ -137,8 +137,9 @@ def _record(value: str, context: Context) -> Path:
 
 def _writable(value: str, context: Context) -> Path:
     path = context.path(value)
-    if path.is_dir() or not path.parent.is_dir():
-        raise _Bad(f"{str(path)!r} cannot be written; valid: a file in a folder that exists")
+    # A record takes its name in one step, which would put a regular file where a device or a pipe was.
+    if not path.parent.is_dir() or (path.exists() and not path.is_file()):
+        raise _Bad(f"{str(path)!r} cannot be written; valid: a regular file in a folder that exists")
     return path
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from pytest_amp.record import read_record
@@ -77,7 +79,14 @@ def test_a_file_made_during_the_run_is_kept_and_the_run_is_red(project: Project)
 
 def test_a_folder_must_exist(project: Project) -> None:
     line = refused(project.here("--amp-record=nowhere/new.json"))
-    assert line.endswith("cannot be written; valid: a file in a folder that exists")
+    assert line.endswith("cannot be written; valid: a regular file in a folder that exists")
+
+
+def test_a_pipe_is_refused_and_stays(project: Project) -> None:
+    os.mkfifo(project.path / "pipe")
+    line = refused(project.here("--amp-record=pipe"))
+    assert line.endswith("pipe' cannot be written; valid: a regular file in a folder that exists")
+    assert (project.path / "pipe").is_fifo()
 
 
 def test_a_red_run_is_recorded_as_incomplete_only_where_it_did_not_end(project: Project) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from tests.project import Project, refused, summary
@@ -63,7 +65,14 @@ def test_a_bad_value_is_refused(project: Project, asked: str, problem: str) -> N
 
 def test_a_folder_must_exist(project: Project) -> None:
     line = refused(project.here("--amp-report=json:nowhere/report.json"))
-    assert line.endswith("report.json' cannot be written; valid: a file in a folder that exists")
+    assert line.endswith("report.json' cannot be written; valid: a regular file in a folder that exists")
+
+
+def test_a_pipe_is_refused_and_stays(project: Project) -> None:
+    os.mkfifo(project.path / "pipe")
+    line = refused(project.here("--amp-report=json:pipe"))
+    assert line.endswith("pipe' cannot be written; valid: a regular file in a folder that exists")
+    assert (project.path / "pipe").is_fifo()
 
 
 @pytest.mark.parametrize(

@@ -58,8 +58,14 @@ def write_record(record: Record, path: Path, *, replace: bool) -> None:
     """Write the whole file or nothing: to a neighbour first, then in one step to ``path``.
 
     With ``replace`` false an existing file is kept and RecordError raised, even if another process
-    made it a moment ago. Raises RecordError where the disk says no, or a value is no JSON.
+    made it a moment ago; with it true, a link stays and the file that it leads to is replaced. What
+    is no regular file (a device, a pipe, a folder) is never replaced. Raises RecordError for that
+    too, where the disk says no, and where a value is no JSON.
     """
+    if replace:
+        path = path.resolve()
+    if path.exists() and not path.is_file():
+        raise RecordError(f"{path}: not a regular file")
     try:
         text = dumps(record)
     except (TypeError, ValueError) as error:

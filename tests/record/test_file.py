@@ -210,6 +210,32 @@ def test_an_existing_file_is_kept(tmp_path: Path) -> None:
     assert read_record(path).complete is False
 
 
+@pytest.mark.parametrize("replace", [True, False])
+@pytest.mark.parametrize("linked", [True, False])
+def test_a_pipe_or_a_device_is_never_replaced(tmp_path: Path, linked: bool, replace: bool) -> None:  # noqa: FBT001
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    path = pipe
+    if linked:
+        path = tmp_path / "link"
+        path.symlink_to(pipe)
+    with pytest.raises(RecordError, match=r"(pipe|link): not a regular file"):
+        write_record(RECORD, path, replace=replace)
+    assert (pipe.is_fifo(), path.is_symlink()) == (True, linked)
+    assert {file.name for file in tmp_path.iterdir()} == {"pipe", path.name}
+
+
+def test_a_link_stays_and_its_file_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    target, path = tmp_path / "folder" / "target.json", tmp_path / "link.json"
+    target.write_text("old", encoding="utf-8")
+    path.symlink_to(target)
+    write_record(RECORD, path, replace=True)
+    assert path.is_symlink()
+    assert not target.is_symlink()
+    assert read_record(target).provenance == RECORD.provenance
+
+
 @pytest.mark.parametrize("exists", [True, False])
 def test_a_file_system_without_hard_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exists: bool) -> None:  # noqa: FBT001
     path = tmp_path / "new.json"
