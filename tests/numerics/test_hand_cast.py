@@ -161,7 +161,7 @@ def test_an_exception_leaves_nothing_behind() -> None:
     with pytest.raises(ZeroDivisionError), by_hand(torch.bfloat16):
         raise ZeroDivisionError
     assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == torch.float32
-    assert not torch_private._HANDLERS
+    assert not torch_private.interception._HANDLERS
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

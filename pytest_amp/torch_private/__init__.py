@@ -1,0 +1,36 @@
+"""Every private torch API that the project uses, in one place.
+
+Each function says what happens when the API is gone: it raises ``PrivateApiGone`` with the name of
+the API, and the check that needed it fails with that name; nothing is passed over in silence.
+"""
+
+from __future__ import annotations
+
+from pytest_amp.torch_private.dispatcher import (
+    arguments_of,
+    autocast_registrations,
+    cpu_has_onednn_kernels,
+    find_overload,
+    mutates_arguments,
+)
+from pytest_amp.torch_private.fake_tensors import fake_tensor_mode, quiet_fake_tensors, shared_fake_tensor_mode
+from pytest_amp.torch_private.gone import PrivateApiGone
+from pytest_amp.torch_private.interception import Interception, intercepted_calls, without_interception
+from pytest_amp.torch_private.recording import Call, recorded_calls
+
+__all__ = [
+    "Call",
+    "Interception",
+    "PrivateApiGone",
+    "arguments_of",
+    "autocast_registrations",
+    "cpu_has_onednn_kernels",
+    "fake_tensor_mode",
+    "find_overload",
+    "intercepted_calls",
+    "mutates_arguments",
+    "quiet_fake_tensors",
+    "recorded_calls",
+    "shared_fake_tensor_mode",
+    "without_interception",
+]

@@ -1,0 +1,96 @@
+"""What the dispatcher knows: keys, autocast's kernels, overloads and their schemas."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from pytest_amp.torch_private.gone import PrivateApiGone
+
+
+def autocast_registrations(device_type: str) -> list[str]:
+    """Qualified names (``aten::softmax.int``) of the overloads with an autocast kernel for ``device_type``.
+
+    Read from the running dispatcher. Raises LookupError if this torch has no autocast for the device
+    type, and PrivateApiGone without ``torch._C._dispatch_get_registrations_for_dispatch_key``.
+    """
+    import torch
+
+    read = getattr(torch._C, "_dispatch_get_registrations_for_dispatch_key", None)
+    if read is None:
+        raise PrivateApiGone("torch._C._dispatch_get_registrations_for_dispatch_key")
+    try:
+        return sorted(read(autocast_key(device_type)))
+    except RuntimeError:  # no such dispatch key
+        raise LookupError(f"torch {torch.__version__} has no autocast for {device_type}") from None
+
+
+def find_overload(name: str) -> Any:
+    """The callable of a qualified overload, ``aten::softmax.int``; LookupError if this torch has none.
+
+    Calls through ``torch.ops``, which is public; that its overloads go through the dispatcher is not written
+    down anywhere.
+    """
+    import torch
+
+    namespace, _, rest = name.partition("::")
+    packet, _, overload = rest.partition(".")
+    try:
+        return getattr(getattr(getattr(torch.ops, namespace), packet), overload or "default")
+    except AttributeError:
+        raise LookupError(f"torch {torch.__version__} has no operator {name}") from None
+
+
+def arguments_of(overload: Any) -> dict[str, str]:
+    """The arguments of an overload and their types as the schema writes them: ``{"dtype": "Optional[int]"}``.
+
+    Raises PrivateApiGone without the overload's ``_schema``.
+    """
+    schema = getattr(overload, "_schema", None)
+    if schema is None:
+        raise PrivateApiGone("torch._ops.OpOverload._schema")
+    return {argument.name: str(argument.real_type) for argument in schema.arguments}
+
+
+def mutates_arguments(overload: Any) -> bool:
+    """Whether an overload writes into an argument: the in-place and ``out=`` overloads do.
+
+    Raises PrivateApiGone without the overload's ``_schema``.
+    """
+    schema = getattr(overload, "_schema", None)
+    if schema is None:
+        raise PrivateApiGone("torch._ops.OpOverload._schema")
+    return bool(schema.is_mutable)
+
+
+def cpu_has_onednn_kernels(precision: str) -> bool:
+    """Whether oneDNN has kernels for ``bf16`` or ``fp16`` on this CPU; False where torch cannot tell.
+
+    fp16 takes AVX512-FP16 or AMX-FP16, bf16 AVX512.
+    """
+    import torch
+
+    ask = getattr(torch.ops.mkldnn, f"_is_mkldnn_{precision}_supported", None)
+    return bool(ask()) if ask is not None else False
+
+
+def torch_c() -> Any:
+    """``torch._C``, without types."""
+    import torch
+
+    return torch._C
+
+
+@functools.cache
+def dispatch_key(name: str) -> Any:
+    """Torch's dispatch key of that name; PrivateApiGone if it has none."""
+    try:
+        return torch_c()._dispatch_key_parse(name)
+    except (AttributeError, RuntimeError):
+        raise PrivateApiGone(f"dispatch key {name}") from None
+
+
+def autocast_key(device_type: str) -> str:
+    """A back end of its own may have given PrivateUse1 another name; without that query it goes by the first one."""
+    own = getattr(torch_c(), "_get_privateuse1_backend_name", lambda: "privateuse1")()
+    return f"Autocast{'PrivateUse1' if device_type in {own, 'privateuse1'} else device_type.upper()}"

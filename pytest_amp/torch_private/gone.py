@@ -1,0 +1,13 @@
+"""What is raised where this torch no longer has a private API."""
+
+from __future__ import annotations
+
+
+class PrivateApiGone(RuntimeError):
+    """This torch no longer has a private API that a check rests on."""
+
+    def __init__(self, name: str) -> None:
+        """``name`` is the API's, with its module."""
+        import torch
+
+        super().__init__(f"torch {torch.__version__} has no {name}: this check cannot look, and does not pass")

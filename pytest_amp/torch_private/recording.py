@@ -1,0 +1,79 @@
+"""The operator calls that reach the back end."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from pytest_amp.torch_private.gone import PrivateApiGone
+
+
+@dataclass(frozen=True)
+class Call:
+    """One operator call below autocast and autograd: what ran, on which tensors, with which dtype arguments.
+
+    ``operator`` is the qualified overload; ``tensors`` are its tensor arguments in their order, as
+    ``bfloat16[2, 3]``; ``dtypes`` are its dtype arguments.
+    """
+
+    operator: str
+    tensors: tuple[str, ...]
+    dtypes: tuple[str, ...] = ()
+
+
+def _flat(values: Any) -> Iterator[Any]:
+    for value in values:
+        if isinstance(value, (list, tuple)):
+            yield from _flat(value)
+        else:
+            yield value
+
+
+@functools.cache
+def _recorder() -> Any:
+    import torch
+
+    try:
+        from torch.utils._python_dispatch import TorchDispatchMode
+    except ImportError:
+        raise PrivateApiGone("torch.utils._python_dispatch.TorchDispatchMode") from None
+
+    mode: Any = TorchDispatchMode
+
+    class Recorder(mode):  # type: ignore[misc]  # the base has no types
+        """Writes down each call and lets it run."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.calls: list[Call] = []
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            keywords = kwargs or {}
+            if func.namespace != "prim":  # queries that fake tensors make, no work
+                given = list(_flat((args, tuple(keywords.values()))))
+                tensors = [v for v in given if isinstance(v, torch.Tensor)]
+                self.calls.append(
+                    Call(
+                        func.name(),
+                        tuple(f"{str(t.dtype).removeprefix('torch.')}{list(t.shape)}" for t in tensors),
+                        tuple(str(v).removeprefix("torch.") for v in given if isinstance(v, torch.dtype)),
+                    )
+                )
+            return func(*args, **keywords)
+
+    return Recorder
+
+
+@contextmanager
+def recorded_calls() -> Iterator[list[Call]]:
+    """The operator calls that reach the back end inside the block, in order, those that fail included.
+
+    It sees what autocast passes on: the casts (``aten::_to_copy``) and the operator, or what a
+    composite operator is made of. Raises PrivateApiGone without
+    ``torch.utils._python_dispatch.TorchDispatchMode``.
+    """
+    with _recorder()() as recorder:
+        yield recorder.calls
