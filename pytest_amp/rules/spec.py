@@ -6,7 +6,7 @@ import enum
 import functools
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 from typing import Any
 
@@ -48,10 +48,10 @@ class Coverage(enum.Enum):
 class Rule:
     """The rule of one overload on one device type.
 
-    ``since`` and ``until`` are the first and the last release (``2.12``) that has it; None is no bound
-    within the covered releases. ``dtype`` is what lower_precision_fp casts to where that is not the
-    autocast dtype. ``own_kernel`` says why the kernel is no CastPolicy wrapper, ``may_be_absent`` which
-    builds have it; both are None for most.
+    ``since`` and ``until`` are the first and the last release (``2.12``) that has it; None is no bound:
+    since the device type had its first rules, and still. ``dtype`` is what lower_precision_fp casts to
+    where that is not the autocast dtype. ``own_kernel`` says why the kernel is no CastPolicy wrapper,
+    ``may_be_absent`` which builds have it; both are None for most.
     """
 
     name: RuleName
@@ -74,12 +74,15 @@ class Rule:
 class Spec:
     """All the data: the releases that it covers, since when each device type has autocast, and the rules.
 
+    ``device_types[name]`` is the first covered release in which that device type has autocast, None
+    for all of them; ``introduced[name]`` is the release in which it came, as text for a reader.
     ``rules[device_type][overload]`` holds the rules in turn, newest last.
     """
 
     first: str
     last: str
     device_types: Mapping[str, str | None]
+    introduced: Mapping[str, str]
     rules: Mapping[str, Mapping[str, tuple[Rule, ...]]]
 
     def coverage(self, device_type: str, torch_version: str) -> Coverage:
@@ -155,11 +158,26 @@ def parse_spec(text: str) -> Spec:
                     raise ValueError(f"{SPEC_FILE}: {where}: {device_type} is given twice")
                 defaults = {"source": sources[device_type], **common, **own}
                 rules[device_type][overload] = _rules(row[device_type], defaults, where=where, field=device_type)
+    for device_type, releases in _table(data, "earlier", where="the file").items():
+        for release, names in releases.items():
+            _came_in(release, names, rules.get(device_type, {}), where=f"earlier.{device_type}")
     since = {name: _bound(table, "since", where=f"device type {name}") for name, table in device_types.items()}
+    introduced = {name: _text(table, "introduced", where=f"device type {name}") for name, table in device_types.items()}
     first, last = (_bound(covered, key, where="covered") for key in ("first", "last"))
     if first is None or last is None:
         raise ValueError(f"{SPEC_FILE}: covered: first and last are needed")
-    return Spec(first, last, since, rules)
+    return Spec(first, last, since, introduced, rules)
+
+
+def _came_in(release: str, names: Any, rules: dict[str, tuple[Rule, ...]], *, where: str) -> None:
+    """Give the first rule of each operator in ``names`` the release in which it came."""
+    _bound({"since": release}, "since", where=where)
+    for name in names:
+        overload = name if "::" in name else f"aten::{name}"
+        if overload not in rules or rules[overload][0].since is not None:
+            raise ValueError(f"{SPEC_FILE}: {where}: {name!r} has no rule, or one that came later")
+        first, *others = rules[overload]
+        rules[overload] = (replace(first, since=release), *others)
 
 
 def _rules(value: Any, defaults: Mapping[str, str], *, where: str, field: str) -> tuple[Rule, ...]:

@@ -26,7 +26,9 @@ COUNTS = {
 
 WELL_FORMED = """
 covered = { first = "2.6", last = "2.14" }
-device_types = { cpu = { source = "here" }, cuda = { source = "there", since = "2.7" } }
+device_types.cpu = { introduced = "1.10", source = "here" }
+device_types.cuda = { source = "there", introduced = "2.7", since = "2.7" }
+earlier.cpu = { "2.1" = ["mm"] }
 [[group]]
 title = "some"
 until = "2.13"
@@ -104,6 +106,14 @@ def test_rows_inherit_from_their_group_and_rules_may_follow_one_another() -> Non
     assert spec.expected("cpu", "2.14.0") == {}
 
 
+def test_a_rule_may_be_older_than_the_covered_releases() -> None:
+    rules = load_spec().rules
+    assert rules["cpu"]["aten::prelu"][0].since == "2.1"
+    assert rules["cuda"]["aten::prelu"][0].since is None
+    assert rules["cuda"]["aten::upsample_nearest1d"][0].since == "2.4"
+    assert parse_spec(WELL_FORMED).expected("cpu", "2.6.0")["aten::mm"].since == "2.1"
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -119,9 +129,13 @@ def test_rows_inherit_from_their_group_and_rules_may_follow_one_another() -> Non
         (('since = "2.9"', 'sinse = "2.9"'), "operator mm: cuda: unknown field 'sinse'; valid: rule, since"),
         (('name = "mm", cpu', 'name = "mm", gpu'), "operator mm: unknown field 'gpu'"),
         (('title = "some"', ""), "a group: title = None is no text"),
-        (('source = "here"', ""), "device type cpu: source = None is no text"),
+        ((', source = "here"', ""), "device type cpu: source = None is no text"),
         (('first = "2.6",', ""), "covered: first and last are needed"),
         (("operators = [", "rows = ["), "group 'some': unknown field 'rows'"),
+        (('introduced = "1.10", ', ""), "device type cpu: introduced = None is no text"),
+        (('["mm"]', '["mm", "nn"]'), "earlier.cpu: 'nn' has no rule, or one that came later"),
+        (('earlier.cpu = { "2.1"', 'earlier.cuda = { "2.1"'), "earlier.cuda: 'mm' has no rule, or one that came later"),
+        (('"2.1" =', '"soon" ='), "earlier.cpu: since = 'soon' is no release"),
     ],
 )
 def test_a_malformed_row_is_named_with_its_field(change: tuple[str, str], message: str) -> None:

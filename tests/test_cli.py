@@ -1,0 +1,115 @@
+"""The command ``pytest-amp``: what it prints, where, and with which exit status; without torch."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pytest_amp import __version__, cli
+from pytest_amp.rules.spec import load_spec
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_the_rule_of_an_operator_on_every_device_and_since_when(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["rules", "softmax.int", "torch.rms_norm"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "softmax.int",
+        "  cpu   none",
+        "  cuda  fp32_set_opt_dtype  since torch 1.10 or earlier",
+        "  xpu   fp32_set_opt_dtype  since torch 2.4",
+        "  mps   fp32                since torch 2.5",
+        "  mtia  fp32_set_opt_dtype  since torch 2.7",
+        "",
+        "rms_norm",
+        "  cpu   none",
+        "  cuda  fp32  since torch 2.12",
+        "  xpu   fp32  since torch 2.12",
+        "  mps   none",
+        "  mtia  fp32  since torch 2.12",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "blocks"),
+    [
+        ("softmax", ["softmax.Dimname", "softmax.int"]),
+        ("aten::softmax.int", ["softmax.int"]),
+        ("cudnn_rn*", []),
+        ("*rnn", ["_cudnn_rnn", "miopen_rnn"]),
+    ],
+)
+def test_a_name_means_its_overloads_and_a_pattern_what_it_matches(
+    pattern: str, blocks: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["rules", pattern]) == (0 if blocks else 1)
+    out = capsys.readouterr().out
+    assert [line for line in out.splitlines() if line and not line.startswith(" ")] == blocks
+
+
+def test_without_a_name_it_is_every_operator(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["rules", "--device=mps"]) == 0
+    text = capsys.readouterr().out
+    spec = load_spec()
+    names = {name for rules in spec.rules.values() for name in rules}
+    assert len(text.split("\n\n")) == len(names) > 200
+    assert sum(line.startswith("  mps  ") for line in text.splitlines()) == len(names)
+
+
+def test_bounds_and_builds_are_said(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["rules", "cholesky", "miopen_rnn", "--device=cpu", "--device=cuda"]) == 0
+    out = capsys.readouterr().out
+    assert "  cpu   fp32  since torch 1.10, until 2.13\n" in out
+    assert "  cuda  lower_precision_fp in float16  since torch 1.10 or earlier  registered by ROCm builds only\n" in out
+
+
+def test_an_unknown_operator_is_one_line_and_the_others_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["rules", "softmx", "mm"]) == 1
+    captured = capsys.readouterr()
+    assert captured.out.startswith("mm\n  cpu ")
+    assert captured.err == (
+        "pytest-amp: no rule is known for 'softmx' on any device type: an operator without one runs in the dtypes"
+        " that it is given; near: softmax, log_softmax, stft\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        ([], "the following arguments are required: COMMAND"),
+        (["rules", "--device=gpu"], "argument --device: invalid choice: 'gpu'"),
+        (["rules", "--format=md", "mm"], "--format=md is the whole table; it takes no operator and no --device"),
+    ],
+)
+def test_a_wrong_command_line_is_refused(
+    arguments: list[str], problem: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(arguments)
+    assert ended.value.code == 2
+    assert problem in capsys.readouterr().err
+
+
+def test_the_page_in_the_documentation_is_what_the_command_prints(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["rules", "--format=md"]) == 0
+    assert capsys.readouterr().out == (ROOT / "docs" / "rules.md").read_text(encoding="utf-8")
+
+
+def test_it_needs_no_torch() -> None:
+    program = (
+        "import sys\n"
+        "from pytest_amp import cli\n"
+        "status = cli.main(['rules', 'mm'])\n"
+        "print(sorted({'torch', 'numpy', 'pytest'} & set(sys.modules)), status)\n"
+    )
+    result = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert result.stdout.splitlines()[-1] == "[] 0"
+
+
+def test_as_a_module() -> None:
+    command = [sys.executable, "-m", "pytest_amp", "--version"]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert result.stdout == f"pytest-amp {__version__}\n"
