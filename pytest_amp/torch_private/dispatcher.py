@@ -11,18 +11,25 @@ from pytest_amp.torch_private.gone import PrivateApiGone
 def autocast_registrations(device_type: str) -> list[str]:
     """Qualified names (``aten::softmax.int``) of the overloads with an autocast kernel for ``device_type``.
 
-    Read from the running dispatcher. Raises LookupError if this torch has no autocast for the device
-    type, and PrivateApiGone without ``torch._C._dispatch_get_registrations_for_dispatch_key``.
+    Read from the running dispatcher. One whose kernel is a fallthrough is registered in name only, and
+    left out. Raises LookupError if this torch has no autocast for the device type, and PrivateApiGone
+    without ``torch._C._dispatch_get_registrations_for_dispatch_key`` or
+    ``torch._C._dispatch_kernel_for_dispatch_key_is_fallthrough``.
     """
     import torch
 
     read = getattr(torch._C, "_dispatch_get_registrations_for_dispatch_key", None)
     if read is None:
         raise PrivateApiGone("torch._C._dispatch_get_registrations_for_dispatch_key")
+    falls_through = getattr(torch._C, "_dispatch_kernel_for_dispatch_key_is_fallthrough", None)
+    if falls_through is None:
+        raise PrivateApiGone("torch._C._dispatch_kernel_for_dispatch_key_is_fallthrough")
+    key = autocast_key(device_type)
     try:
-        return sorted(read(autocast_key(device_type)))
+        names = read(key)
     except RuntimeError:  # no such dispatch key
         raise LookupError(f"torch {torch.__version__} has no autocast for {device_type}") from None
+    return sorted(name for name in names if not falls_through(name, key))
 
 
 def find_overload(name: str) -> Any:

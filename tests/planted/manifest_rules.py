@@ -28,6 +28,12 @@ RULES = (
     ),
     Defect("mm_ignores_autocast_dtype", "the autocast dtype of mm", (REGISTERED,), "test_rule[cpu-bf16-mm]"),
     Defect("linear_falls_through", "the kernel of linear", (REGISTERED,), "test_rule[cpu-bf16-linear]"),
+    Defect(
+        "stft_falls_through",
+        "a kernel that nothing but the dispatcher shows",
+        (REGISTERED,),
+        "test_no_operator_is_new_or_gone[cpu-bf16]",
+    ),
     Defect("exp_gone", "the list of operators", (REGISTERED, CUDA), "test_no_operator_is_new_or_gone[fake-cuda-bf16]"),
     Defect("relu_has_a_kernel", "the list of operators", (REGISTERED,), "test_no_operator_is_new_or_gone[cpu-bf16]"),
     Defect(
