@@ -5,7 +5,6 @@ pytest loads this file before it knows whether a test of the family runs: torch 
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_amp.failure import AmpFailure
+from pytest_amp.isolation import plugin_modules
 
 if TYPE_CHECKING:
     from pytest_amp.amp import Amp
@@ -54,22 +54,6 @@ class Sweeps:
             close(name, sweep)
         if failures:
             raise AmpFailure("the operators were examined, but " + "; ".join(failures))
-
-
-def plugin_modules(config: pytest.Config) -> list[str]:
-    """The modules that the command line or the environment made plugins, in their order.
-
-    What they do to torch here has to happen in a child process, too. pytest's own plugins and installed
-    ones, which have other names than their modules, stay here.
-    """
-    named = [*config.option.plugins, *os.environ.get("PYTEST_PLUGINS", "").split(",")]
-    modules = []
-    for name in (name.strip() for name in named if not name.startswith("no:")):
-        plugin = config.pluginmanager.get_plugin(name)
-        own = getattr(plugin, "__name__", None) == name and not name.startswith(("_pytest.", "pytest_amp."))
-        if own and name not in modules:
-            modules.append(name)
-    return modules
 
 
 @pytest.fixture(scope="session")

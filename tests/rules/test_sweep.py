@@ -27,8 +27,8 @@ def sweep() -> Iterator[ChildSweep]:
 def test_one_child_answers_every_request(sweep: ChildSweep) -> None:
     first = sweep.examine("rule", "aten::mm", torch.bfloat16)
     second = sweep.examine("hand_cast", "prints", torch.float16)
-    assert first == {**first, "check": "rule", "overload": "aten::mm", "device": "cpu", "dtype": "torch.bfloat16"}
-    assert (second["check"], second["dtype"]) == ("hand_cast", "torch.float16")
+    assert first == {**first, "check": "rule", "overload": "aten::mm", "device": "cpu", "dtype": "bfloat16"}
+    assert (second["check"], second["dtype"]) == ("hand_cast", "float16")
     assert first["pid"] == second["pid"]
 
 
@@ -59,10 +59,10 @@ def test_an_operator_that_raises_costs_no_child(sweep: ChildSweep) -> None:
 def test_a_child_that_hangs_is_killed() -> None:
     sweep = ChildSweep("cpu", path=sys.path, examiner=EXAMINER, timeout=120)
     sweep.examine("rule", "aten::mm", torch.bfloat16)
-    sweep._timeout = 0.5
+    sweep.process.timeout = 0.5
     with pytest.raises(ExaminationFailed, match=r"examined hangs did not answer within 0.5 s"):
         sweep.examine("rule", "hangs", torch.bfloat16)
-    sweep._timeout = 120
+    sweep.process.timeout = 120
     assert sweep.examine("rule", "aten::mm", torch.bfloat16)["overload"] == "aten::mm"
     sweep.close()
 
@@ -79,7 +79,7 @@ def test_a_child_that_cannot_start_is_not_tried_again() -> None:
     for _ in range(2):
         with pytest.raises(ExaminationFailed, match=r"before it was ready|No module named 'no_such_module'"):
             sweep.examine("rule", "aten::mm", torch.bfloat16)
-    assert sweep.starts == 1
+    assert sweep.process.starts == 1
 
 
 def test_a_child_imports_the_modules_it_is_told(tmp_path: Path) -> None:
@@ -120,7 +120,7 @@ def test_a_child_is_told_the_modules_that_are_plugins(project: Project) -> None:
         breaks_nothing="",
         also_named="",
         test_it="""
-        from suites.rules.conftest import plugin_modules
+        from pytest_amp.isolation import plugin_modules
 
         def test_it(request):
             assert plugin_modules(request.config) == ["breaks_nothing", "also_named"]

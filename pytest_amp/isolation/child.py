@@ -1,4 +1,4 @@
-"""The child process of a sweep: ``python -m pytest_amp.rules.child SETTINGS``.
+"""The child process: ``python -m pytest_amp.isolation.child SETTINGS``.
 
 It imports the modules it is told to, says that it is ready, then answers one JSON line per request line
 until its input ends. After an error that the device does not survive it says so and leaves.
@@ -11,10 +11,7 @@ import json
 import os
 import sys
 from collections.abc import Callable
-from typing import IO, TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from pytest_amp.devices import Device
+from typing import IO, Any
 
 #: Exit status of a child that leaves because its device no longer answers.
 POISONED = 66
@@ -33,16 +30,13 @@ def main(settings: dict[str, Any]) -> int:
         importlib.import_module(name)
     import torch
 
-    from pytest_amp.devices import find_device
-
     module, _, function = settings["examiner"].partition(":")
     examine = getattr(importlib.import_module(module), function)
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    device = find_device(settings["device"])
     _say(answers, {"ready": os.getpid()})
     for line in sys.stdin:
-        answer = _answer(examine, json.loads(line), device)
+        answer = _answer(examine, json.loads(line))
         _say(answers, answer)
         if "poisoned" in answer:
             return POISONED
@@ -61,12 +55,13 @@ def _say(answers: IO[str], answer: dict[str, Any]) -> None:
     answers.flush()
 
 
-def _answer(examine: Callable[..., Any], request: dict[str, str], device: Device) -> dict[str, Any]:
-    import torch
+def _answer(examine: Callable[..., Any], request: dict[str, Any]) -> dict[str, Any]:
+    from pytest_amp.devices import find_device
 
     try:
-        value = examine(request["check"], request["overload"], device, getattr(torch, request["dtype"]))
-    except Exception as error:  # noqa: BLE001  # whatever it is, the parent names the operator
+        device = find_device(request["device"])
+        value = examine(request, device)
+    except Exception as error:  # noqa: BLE001  # whatever it is, the parent names what it asked for
         message = " ".join(f"{type(error).__name__}: {error}".split())[:300]
         return {"poisoned" if is_sticky(error) else "error": message}
     try:

@@ -1,0 +1,180 @@
+"""A process that answers requests, and another one after it has died."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Mapping, Sequence
+from typing import IO, Any
+
+from pytest_amp.isolation.child import POISONED
+
+
+class ExaminationFailed(Exception):
+    """Something could not be examined: it raised, it took the process with it, or it never ended."""
+
+
+class ProcessLost(ExaminationFailed):
+    """It took the process with it, or the device, or it never ended; ``how`` says which, as a clause."""
+
+    def __init__(self, message: str, how: str) -> None:
+        """``how`` goes on after the name of what was examined: ``died of SIGSEGV``."""
+        super().__init__(message)
+        self.how = how
+
+
+class Isolated:
+    """Asks a child process, which is replaced after it has died."""
+
+    def __init__(
+        self, examiner: str, *, modules: Sequence[str] = (), path: Sequence[str] = (), timeout: float = 300.0
+    ) -> None:
+        """``examiner`` is a ``module:function`` of a request and its device, with an answer that JSON can hold.
+
+        The child has ``path`` as its module search path and imports ``modules`` before torch. One request
+        may take ``timeout`` seconds.
+        """
+        self._settings = json.dumps({"modules": list(modules), "examiner": examiner})
+        self._path = [entry for entry in path if entry]
+        self.timeout = timeout
+        self._child: _Child | None = None
+        self._cannot_start: str | None = None
+        #: How often a child was started.
+        self.starts = 0
+
+    def ask(self, request: Mapping[str, Any], name: str) -> Any:
+        """The examiner's answer to ``request``, of which ``device`` is a device's name; ``name`` is for messages.
+
+        Raises ProcessLost where the child died or its device no longer answers, and ExaminationFailed for
+        an error of the examiner, or if no child can be started.
+        """
+        child = self._running()
+        try:
+            answer = child.ask(request, self.timeout)
+        except _Died as death:
+            self._child = None
+            raise ProcessLost(f"the process that examined {name} {death}", str(death)) from None
+        if "poisoned" in answer:
+            self._child = None
+            child.end(self.timeout)
+            said = answer["poisoned"]
+            raise ProcessLost(f"the device no longer answered after {name}: {said}", f"poisoned the device: {said}")
+        if "error" in answer:
+            raise ExaminationFailed(f"{name}: {answer['error']}")
+        return answer["value"]
+
+    def close(self) -> None:
+        """End the child; raises ExaminationFailed if it does not end with status 0."""
+        child, self._child = self._child, None
+        if child is None:
+            return
+        status = child.end(self.timeout)
+        if status != 0:
+            raise ExaminationFailed(f"after all its work the process that examined operators {_ending(status, child)}")
+
+    def _running(self) -> _Child:
+        if self._cannot_start is not None:
+            raise ExaminationFailed(self._cannot_start)
+        if self._child is None:
+            self.starts += 1
+            child = _Child(self._settings, self._path)
+            try:
+                child.wait_until_ready(self.timeout)
+            except _Died as death:
+                self._cannot_start = f"the process that examines operators {death} before it was ready"
+                raise ExaminationFailed(self._cannot_start) from None
+            self._child = child
+        return self._child
+
+
+class _Died(Exception):
+    """How a child ended."""
+
+
+class _Child:
+    """A running child, its pipes, and a thread that reads its answers."""
+
+    def __init__(self, settings: str, path: Sequence[str]) -> None:
+        self._stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  # lives as long as the child
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path)} if path else None
+        self._process = subprocess.Popen(  # noqa: S603  # this interpreter and this package
+            [sys.executable, "-m", "pytest_amp.isolation.child", settings],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._stderr,
+            env=environment,
+            text=True,
+        )
+        self._lines: queue.Queue[str | None] = queue.Queue()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._lines.put(line)
+        self._lines.put(None)
+
+    def wait_until_ready(self, timeout: float) -> None:
+        """Raises _Died if it ends first."""
+        self._next_line(timeout)
+
+    def ask(self, request: Mapping[str, Any], timeout: float) -> dict[str, Any]:
+        """Its answer; raises _Died."""
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(json.dumps(request) + "\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            raise _Died(_ending(self.end(timeout), self)) from None
+        answer: dict[str, Any] = json.loads(self._next_line(timeout))
+        return answer
+
+    def _next_line(self, timeout: float) -> str:
+        try:
+            line = self._lines.get(timeout=timeout)
+        except queue.Empty:
+            self._process.kill()
+            self.end(timeout)
+            raise _Died(f"did not answer within {timeout:g} s and was killed") from None
+        if line is None:
+            raise _Died(_ending(self.end(timeout), self))
+        return line
+
+    def end(self, timeout: float) -> int:
+        """Close its input, wait for it, and return its exit status."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # it is gone already
+            self._process.stdin.close()
+        try:
+            status = self._process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            status = self._process.wait()
+        self._reader.join()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+        return status
+
+    def last_words(self) -> str:
+        """The last line that it wrote to standard error."""
+        self._stderr.seek(0)
+        lines = self._stderr.read().decode(errors="replace").split("\n")
+        return next((" ".join(line.split())[:200] for line in reversed(lines) if line.strip()), "")
+
+
+def _ending(status: int, child: _Child) -> str:
+    words = child.last_words()
+    said = f", saying: {words}" if words else ""
+    if status == POISONED:
+        return f"left a device that no longer answers{said}"
+    if status < 0:
+        return f"died of {signal.Signals(-status).name}{said}"
+    return f"ended with status {status}{said}"
