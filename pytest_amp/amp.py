@@ -10,7 +10,7 @@ import pytest
 
 from pytest_amp.collection import INFO, MARKER, bound
 from pytest_amp.devices import DeviceKind
-from pytest_amp.failure import AmpFailure
+from pytest_amp.failure import AmpFailure, Misuse, is_misuse
 from pytest_amp.guard import autocast_on
 from pytest_amp.markers import AmpMarker
 from pytest_amp.record import Kind, Observation, Value, Verdict, check_value, compare, make_key
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from pytest_amp.numerics.gradients import Conditions
     from pytest_amp.precision import Precision
     from pytest_amp.speed import Measured, Workload
+
+__tracebackhide__ = is_misuse
 
 OBSERVATIONS = pytest.StashKey[list[Observation]]()
 
@@ -65,14 +67,20 @@ class Amp:
         ``kind`` is one of ``rule``, ``dtype``, ``count`` and ``state`` (the same in every run: with a
         baseline a difference fails the test), or ``error``, ``ratio``, ``seconds`` and ``bytes``
         (recorded, and compared by nobody yet). ``allowed`` is what the check accepted, in ``unit``.
-        Raises AmpFailure where the baseline disagrees, ValueError for a bad name, kind or value, and for
-        a name that the test has used before.
+        Raises AmpFailure where the baseline disagrees, Misuse for a bad name, kind or value, and for a
+        name that the test has used before.
         """
         info = self._item.stash[INFO]
-        key = make_key(info.family, self.device.key, self.precision.name, name)
+        kinds = [each.value for each in Kind]
+        if kind not in kinds:
+            raise Misuse(f"kind={kind!r} is no kind of observation; valid: {', '.join(kinds)}")
+        try:
+            key = make_key(info.family, self.device.key, self.precision.name, name)
+            check_value(key, value)
+        except ValueError as error:
+            raise Misuse(str(error)) from None
         if any(earlier.key == key for earlier in self._item.stash[OBSERVATIONS]):
-            raise ValueError(f"{key} is observed twice; one name, one fact")
-        check_value(key, value)
+            raise Misuse(f"{key} is observed twice; one name, one fact")
         made = Observation(key, Kind(kind), value, unit, allowed, test=info.test)
         baseline = self._session.baseline
         if baseline is not None:
@@ -104,9 +112,16 @@ class Amp:
         device. ``loss`` returns a tensor with one element, or a dictionary of outputs of which ``loss``
         is differentiated. Floating tensors of the batch that require a gradient have theirs compared,
         too. ``name`` is part of observation keys; without one it is the test's, with the test's own parameters.
+        Raises Misuse for a module, or anything else that is no function, in place of one that makes it.
         """
+        import torch
+
         from pytest_amp.cases import Case
 
+        for argument, given in (("build", build), ("batch", batch), ("loss", loss)):
+            if not callable(given) or isinstance(given, torch.nn.Module):
+                valid = "a function of the model and the batch" if argument == "loss" else "a function that makes it"
+                raise Misuse(f"{argument} is {type(given).__name__}; valid: {valid}, for it is made anew for each run")
         return Case(name or self._own_name(), build, batch, loss)
 
     def _own_name(self) -> str:
@@ -154,7 +169,7 @@ class Amp:
         """Hold the dtypes that modules of ``case`` return in mixed precision against ``expected``.
 
         ``expected`` maps a module's path (``layers.0.norm``; ``""`` is the model) to the dtype of the
-        floating tensors that it returns. Raises ValueError for a path that the model does not have,
+        floating tensors that it returns. Raises Misuse for a path that the model does not have,
         AmpFailure for another dtype.
         """
         from pytest_amp.numerics.dtypes import check_dtypes
@@ -185,7 +200,7 @@ class Amp:
         allow. Observed as ``<name>/over-<over>/speedup`` and four more; the rule is in docs/speed.md.
 
         Skips the test with the reason where speed is off, and with "inconclusive: ..." where nothing can
-        be said. Raises AmpFailure below the floor, ValueError for an ``over`` or a floor that is none.
+        be said. Raises AmpFailure below the floor, Misuse for an ``over`` or a floor that is none.
         Returns the measurement.
         """
         from pytest_amp import speed

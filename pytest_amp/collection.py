@@ -13,6 +13,7 @@ import pytest
 
 from pytest_amp.config import DEVICE_TYPES
 from pytest_amp.devices import Device, DeviceKind
+from pytest_amp.failure import Misuse
 from pytest_amp.families import PROJECT, Family, family_of, family_of_package
 from pytest_amp.float32 import float32_precision
 from pytest_amp.markers import AmpMarker
@@ -107,7 +108,11 @@ def parametrize(metafunc: pytest.Metafunc, session: AmpSession) -> None:
     place = _Place(marker, family, session)
     if (unknown := _unknown_types(marker, session)) is not None:
         session.usage_error(f"{name} (marker amp): {unknown}")
-    rows = [row for target in place.targets() for row in _rows(place, target, each)]
+    try:
+        rows = [row for target in place.targets() for row in _rows(place, target, each)]
+    except Misuse as error:
+        session.usage_error(f"{name}: {error}")
+        rows = []
     if each is None:
         metafunc.parametrize(TARGET, rows, indirect=True, scope="session")
     else:
@@ -146,7 +151,10 @@ def _rows(place: _Place, target: Target, each: tuple[str, Callable[[Target], Ite
         return [pytest.param(target, id=target.id, marks=marks)]
     if place.unfit(target) or target.missing is not None:
         return [pytest.param(target, None, id=target.id, marks=marks)]
-    values = list(each[1](target))
+    made = each[1](target)
+    if not isinstance(made, Iterable) or isinstance(made, str):
+        raise Misuse(f"the function of amp_parametrize returned {made!r} for {target.id}; valid: a list of values")
+    values = list(made)
     if not values:
         nothing = pytest.mark.skip(reason=f"nothing to check on {target.id}")
         return [pytest.param(target, None, id=f"{target.id}-nothing", marks=[*marks, nothing])]

@@ -1,4 +1,4 @@
-"""What a failed check says."""
+"""What a failed check says, and what a check says that was asked for something that cannot be."""
 
 from __future__ import annotations
 
@@ -41,3 +41,16 @@ class AmpFailure(pytest.fail.Exception):  # type: ignore[name-defined,misc]
         lines += [f"  {label:<9} {text}" for label, text in self.parts.items() if text is not None]
         # A part may quote an error of torch, whose message may have many lines.
         return "\n".join(" ".join(line.splitlines()) for line in lines)
+
+
+class Misuse(ValueError):
+    """What a test asked a check for cannot be: one line that names the value and what is valid.
+
+    It says nothing about torch. The modules between the test and the line that raises it set
+    ``__tracebackhide__ = is_misuse``, so that pytest shows the test's own line and no other.
+    """
+
+
+def is_misuse(raised: pytest.ExceptionInfo[BaseException]) -> bool:
+    """For pytest: whether a module's frames are left out of a traceback."""
+    return raised.errisinstance(Misuse)

@@ -33,6 +33,12 @@ def _amp_state_guard(request: pytest.FixtureRequest) -> None:
 @pytest.fixture(scope="session")
 def _amp_target(request: pytest.FixtureRequest) -> Target:
     """Device and precision of the test, by parametrization."""
+    if not hasattr(request, "param"):
+        pytest.fail(
+            "an amp fixture runs a test once for each device and dtype, so a test names it as an argument; "
+            "unittest classes and getfixturevalue() cannot",
+            pytrace=False,
+        )
     target: Target = request.param
     return target
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, MutableMapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 
@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from pytest_amp.cases import Case
     from pytest_amp.devices.names import DeviceType
     from pytest_amp.record import Observation, Value
+
+T = TypeVar("T")
 
 
 @pytest.hookspec
@@ -31,3 +33,18 @@ def pytest_amp_observation(observation: Observation) -> None:
 @pytest.hookspec
 def pytest_amp_provenance(provenance: MutableMapping[str, Value]) -> None:
     """Add to what a record says about where its values come from: image digest, driver, job."""
+
+
+def yielded(hook: str, groups: Iterable[object], wanted: type[T]) -> list[T]:
+    """What all implementations of ``hook`` yield; Misuse, naming the hook, unless each is a ``wanted``."""
+    from pytest_amp.failure import Misuse  # a project without mixed precision has no use for it
+
+    found: list[T] = []
+    for group in groups:
+        if not isinstance(group, Iterable):
+            raise Misuse(f"the hook {hook} returned {group!r}; valid: it yields each {wanted.__name__}")
+        for value in group:
+            if not isinstance(value, wanted):
+                raise Misuse(f"the hook {hook} yields {value!r}; valid: a {wanted.__module__}.{wanted.__qualname__}")
+            found.append(value)
+    return found

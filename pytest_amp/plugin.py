@@ -41,10 +41,17 @@ def pytest_configure(config: pytest.Config) -> None:
         config.addinivalue_line("markers", line)
     if config.option.help or config.option.version:
         return  # help must survive a configuration in which everything is wrong
-    try:
-        names = tuple(found.name for group in config.hook.pytest_amp_devices() for found in group)
-    except ValueError as error:
-        raise pytest.UsageError(f"the hook pytest_amp_devices: {error}") from None
+    names: tuple[str, ...] = ()
+    if config.hook.pytest_amp_devices.get_hookimpls():
+        from pytest_amp.failure import Misuse
+        from pytest_amp.resolution import added_device_types
+
+        try:
+            names = tuple(found.name for found in added_device_types(config))
+        except Misuse as error:
+            raise pytest.UsageError(str(error)) from None
+        except ValueError as error:
+            raise pytest.UsageError(f"the hook pytest_amp_devices: {error}") from None
     session = config.stash[KEY] = AmpSession(config, options.read(config, names), names)
     config.pluginmanager.register(Recorder(session), "amp-recorder")
     _ = session.baseline

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pytest
@@ -11,6 +11,7 @@ from pytest_amp import workers
 from pytest_amp.config import AmpConfig
 from pytest_amp.devices import FAKE_TYPES, Device, DeviceKind, DeviceType, find_device
 from pytest_amp.devices.probe import Probe, current_accelerator, probe
+from pytest_amp.hookspecs import yielded
 from pytest_amp.precision import LOW, Precision
 from pytest_amp.targets import Target
 
@@ -28,9 +29,8 @@ class Speed:
 
 
 def added_device_types(config: pytest.Config) -> tuple[DeviceType, ...]:
-    """The device types that the hook pytest_amp_devices yields."""
-    groups: list[Iterable[DeviceType]] = config.hook.pytest_amp_devices()
-    return tuple(device_type for group in groups for device_type in group)
+    """The device types that the hook pytest_amp_devices yields. Raises Misuse for anything else."""
+    return tuple(yielded("pytest_amp_devices", config.hook.pytest_amp_devices(), DeviceType))
 
 
 def resolve_targets(asked: AmpConfig, config: pytest.Config) -> tuple[Target, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_amp.devices.base import Device
+from pytest_amp.hookspecs import yielded
 from pytest_amp.precision import BF16, Precision
 
 if TYPE_CHECKING:
@@ -44,8 +44,9 @@ class Target:
         return self.device.autocast(dtype or self.precision.dtype, enabled=enabled, cache_enabled=cache_enabled)
 
     def added_cases(self) -> list[Case]:
-        """The cases that the hook pytest_amp_cases yields."""
+        """The cases that the hook pytest_amp_cases yields. Raises Misuse for anything else that it yields."""
         if self.config is None:
             return []
-        groups: list[Iterable[Case]] = self.config.hook.pytest_amp_cases()
-        return [case for group in groups for case in group]
+        from pytest_amp.cases import Case
+
+        return yielded("pytest_amp_cases", self.config.hook.pytest_amp_cases(), Case)

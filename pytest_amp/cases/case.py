@@ -9,6 +9,10 @@ from typing import Any, TypeAlias
 
 import torch
 
+from pytest_amp.failure import Misuse, is_misuse
+
+__tracebackhide__ = is_misuse
+
 #: What a loss function returns: the loss itself, or outputs by name.
 Outputs: TypeAlias = torch.Tensor | Mapping[str, torch.Tensor]
 
@@ -32,13 +36,13 @@ class Case:
     def realise(self, *, seed: int = 0) -> Realised:
         """The module and the batch on the CPU, each made after seeding torch with ``seed``.
 
-        Raises TypeError if ``build`` makes no module.
+        Raises Misuse if ``build`` makes no module.
         """
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             model = self.build()
             if not isinstance(model, torch.nn.Module):
-                raise TypeError(f"case {self.name}: build made {type(model).__name__}, not a torch.nn.Module")
+                raise Misuse(f"case {self.name}: build made {type(model).__name__}, not a torch.nn.Module")
             torch.manual_seed(seed)
             return Realised(model, self.batch())
 
@@ -90,8 +94,10 @@ def named_tensors(tree: Any, prefix: str = "") -> Iterator[tuple[str, torch.Tens
 def loss_of(outputs: Outputs) -> torch.Tensor:
     """What is differentiated: the tensor itself, the entry ``loss``, or the sum of all entries if none is called so.
 
-    Raises ValueError if that is not one element.
+    Raises Misuse if that is not one element.
     """
+    if not isinstance(outputs, (torch.Tensor, Mapping)):
+        raise Misuse(f"the loss is {type(outputs).__name__}; valid: a tensor, or tensors by name")
     if isinstance(outputs, torch.Tensor):
         loss = outputs
     elif "loss" in outputs:
@@ -99,7 +105,7 @@ def loss_of(outputs: Outputs) -> torch.Tensor:
     elif all(value.numel() == 1 for value in outputs.values()):
         loss = torch.stack([value.reshape(()) for value in outputs.values()]).sum()
     else:
-        raise ValueError(f"outputs {', '.join(outputs)}: none is called loss, and not all have one element")
+        raise Misuse(f"outputs {', '.join(outputs)}: none is called loss, and not all have one element")
     if loss.numel() != 1:
-        raise ValueError(f"the loss has shape {list(loss.shape)}, it must have one element")
+        raise Misuse(f"the loss has shape {list(loss.shape)}, it must have one element")
     return loss

@@ -7,9 +7,11 @@ from collections.abc import Callable, Mapping
 import torch
 
 from pytest_amp.cases import Case
-from pytest_amp.failure import AmpFailure
+from pytest_amp.failure import AmpFailure, Misuse, is_misuse
 from pytest_amp.numerics.gradients import Conditions
 from pytest_amp.numerics.locate import module_outputs
+
+__tracebackhide__ = is_misuse
 
 #: Records a module's dtype by name.
 ObserveDtype = Callable[[str, str], object]
@@ -18,16 +20,17 @@ ObserveDtype = Callable[[str, str], object]
 def check_dtypes(case: Case, where: Conditions, expected: Mapping[str, torch.dtype], observe: ObserveDtype) -> None:
     """Run ``case`` forward in mixed precision and hold the dtypes of the named modules' outputs against ``expected``.
 
-    See ``Amp.check_dtypes``. Raises ValueError for a module that the model does not have, AmpFailure
+    See ``Amp.check_dtypes``. Raises Misuse for a module that the model does not have, AmpFailure
     for one that does not run, returns no floating tensor, or returns another dtype.
     """
     realised = case.realise(seed=where.seed).on(where.device.torch_device)
     names = [name for name, _ in realised.model.named_modules()]
     unknown = [name for name in expected if name not in names]
     if unknown:
-        raise ValueError(
-            f"{case.name} has no module {unknown[0]!r}; it has {', '.join(name for name in names if name)}"
-        )
+        raise Misuse(f"{case.name} has no module {unknown[0]!r}; it has {', '.join(name for name in names if name)}")
+    untyped = [dtype for dtype in expected.values() if not isinstance(dtype, torch.dtype)]
+    if untyped:
+        raise Misuse(f"{untyped[0]!r} is no dtype; valid: torch.float32, amp.dtype and the like")
     outputs = module_outputs(case, realised, where.region, seed=where.seed)
     found = {name: _dtypes(outputs.get(name, [])) for name in expected}
     for name, dtypes in found.items():

@@ -10,7 +10,7 @@ import torch
 
 from pytest_amp.cases import Case, Realised
 from pytest_amp.devices import Device, DeviceKind
-from pytest_amp.failure import AmpFailure
+from pytest_amp.failure import AmpFailure, is_misuse
 from pytest_amp.numerics import tolerance as limits
 from pytest_amp.numerics.compare import Compared, compare, median_distance, same
 from pytest_amp.numerics.errors import is_hollow, norm
@@ -18,6 +18,8 @@ from pytest_amp.numerics.locate import first_difference
 from pytest_amp.numerics.prediction import Prediction, predict
 from pytest_amp.numerics.step import Region, Step, run_step
 from pytest_amp.precision import FP32, Precision
+
+__tracebackhide__ = is_misuse
 
 #: Records a fact: name, value, kind, unit, allowed.
 Observe = Callable[[str, float, str, str | None, float | None], object]

@@ -7,9 +7,12 @@ from collections.abc import Callable
 import torch
 
 from pytest_amp.cases import Case, Realised, named_tensors
+from pytest_amp.failure import is_misuse
 from pytest_amp.float32 import float32_precision
 from pytest_amp.numerics.compare import same
 from pytest_amp.numerics.step import Region
+
+__tracebackhide__ = is_misuse
 
 
 def module_outputs(case: Case, realised: Realised, region: Region, *, seed: int) -> dict[str, list[torch.Tensor]]:

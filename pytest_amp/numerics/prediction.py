@@ -14,11 +14,13 @@ import torch
 
 from pytest_amp.cases import Case, Realised
 from pytest_amp.devices import Device, find_device
-from pytest_amp.failure import AmpFailure
+from pytest_amp.failure import AmpFailure, is_misuse
 from pytest_amp.numerics.errors import norm, relative_error
 from pytest_amp.numerics.hand_cast import asked_for_autocast, hand_cast, rules_are_known
 from pytest_amp.numerics.step import Region, Step, run_step
 from pytest_amp.precision import FP16, Precision
+
+__tracebackhide__ = is_misuse
 
 #: GradScaler's first scale (torch/amp/grad_scaler.py), with which fp16 gradients do not underflow.
 FIRST_LOSS_SCALE = 2.0**16

@@ -9,9 +9,12 @@ from dataclasses import dataclass
 import torch
 
 from pytest_amp.cases import Case, Outputs, Realised, loss_of, named_tensors
+from pytest_amp.failure import is_misuse
 from pytest_amp.float32 import float32_precision
 
 Region = Callable[[], AbstractContextManager[object]]
+
+__tracebackhide__ = is_misuse
 
 
 @dataclass(frozen=True)

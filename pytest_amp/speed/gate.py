@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from pytest_amp.devices import Device
-from pytest_amp.failure import AmpFailure
+from pytest_amp.failure import AmpFailure, Misuse, is_misuse
 from pytest_amp.float32 import Float32Kind, float32_precision
 from pytest_amp.precision import Precision
 from pytest_amp.speed.benchmark import Benchmark
@@ -21,6 +21,8 @@ from pytest_amp.speed.paired import Arms, Plan
 from pytest_amp.speed.peaks import peaks_of
 from pytest_amp.speed.verdict import Outcome, Rule
 from pytest_amp.speed.workloads import Step, arms_of
+
+__tracebackhide__ = is_misuse
 
 #: The floor that needs no calibration: 16-bit work in hardware costs hardly more than TF32.
 NO_HARM = 0.90
@@ -41,7 +43,7 @@ class Demand:
     """What is demanded of some work: ``floor`` times as fast under autocast as ``over``.
 
     ``over`` is ``"fp32"`` (IEEE) or ``"tf32"``; ``name`` is that of the work, in messages and
-    observations; ``ceiling`` replaces the speedup that the card's peak rates allow. Raises ValueError for
+    observations; ``ceiling`` replaces the speedup that the card's peak rates allow. Raises Misuse for
     a floor that is not a number above 0, and an ``over`` that is none.
     """
 
@@ -54,9 +56,9 @@ class Demand:
     def __post_init__(self) -> None:
         """Refuse what cannot be demanded."""
         if self.over not in OVER:
-            raise ValueError(f"over={self.over!r}; valid: {', '.join(OVER)}")
+            raise Misuse(f"over={self.over!r} is no kind of float32; valid: {', '.join(OVER)}")
         if not 0 < self.floor < math.inf:
-            raise ValueError(f"floor={self.floor!r} is not a number above 0")
+            raise Misuse(f"floor={self.floor!r} is not a number above 0")
 
     @property
     def label(self) -> str:

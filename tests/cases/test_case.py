@@ -77,7 +77,7 @@ def test_what_is_no_float_keeps_its_dtype() -> None:
 
 def test_build_must_make_a_module() -> None:
     case = replace(mlp(), name="odd", build=lambda: 3)  # type: ignore[arg-type,return-value]
-    with pytest.raises(TypeError, match=r"case odd: build made int, not a torch\.nn\.Module"):
+    with pytest.raises(ValueError, match=r"case odd: build made int, not a torch\.nn\.Module"):
         case.realise()
 
 

@@ -159,7 +159,7 @@ def test_a_device_without_a_clock_is_inconclusive(
 
 
 def test_bad_demands_are_refused() -> None:
-    with pytest.raises(ValueError, match="over='ieee'; valid: fp32, tf32"):
+    with pytest.raises(ValueError, match="over='ieee' is no kind of float32; valid: fp32, tf32"):
         Demand("sums", 0.9, "ieee")
     for floor in (0.0, -1.0, float("nan"), float("inf")):
         with pytest.raises(ValueError, match="is not a number above 0"):

@@ -1,0 +1,120 @@
+"""What a test or a hook asks for and cannot have: the test's own line and one line that says what is valid."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.project import Project, refused
+
+ON_CPU = ("--amp-device=cpu", "--amp-dtype=bf16")
+
+HEAD = """
+import pytest
+import torch
+
+
+def case(amp, build=lambda: torch.nn.Linear(4, 4), batch=lambda: torch.randn(2, 4), loss=lambda m, x: m(x).sum()):
+    return amp.case(build, batch, loss)
+
+
+def test_it(amp):
+    {line}
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("amp.observe('x', 1, kind='number')", "kind='number' is no kind of observation; valid: rule, dtype, *"),
+        ("amp.observe('', 1, kind='count')", "'project/cpu/bf16/' is not an observation key; *"),
+        ("amp.observe('x', object(), kind='count')", "*object*"),
+        ("case(amp, build=torch.nn.Linear(4, 4))", "build is Linear; valid: a function that makes it, *"),
+        ("case(amp, batch=torch.ones(2))", "batch is Tensor; valid: a function that makes it, *"),
+        ("case(amp, loss=None)", "loss is NoneType; valid: a function of the model and the batch, *"),
+        ("amp.check_dtypes(case(amp), {'head': torch.float32})", "it has no module 'head'; it has*"),
+        ("amp.check_dtypes(case(amp), {'': 'bf16'})", "'bf16' is no dtype; valid: torch.float32, *"),
+        ("amp.check_gradients(case(amp, build=lambda: 3))", "case it: build made int, not a torch.nn.Module"),
+        ("amp.check_gradients(case(amp, loss=lambda m, x: m(x)))", "the loss has shape [[]2, 4], it must have *"),
+        ("amp.check_gradients(case(amp, loss=lambda m, x: 3.0))", "the loss is float; valid: a tensor, *"),
+        ("amp.check_speedup(case(amp), floor=1.0, over='tf33')", "over='tf33' is no kind of float32; valid: fp32, *"),
+        ("amp.check_speedup(case(amp), floor=-1.0, over='tf32')", "floor=-1.0 is not a number above 0"),
+    ],
+)
+def test_a_wrong_argument_is_shown_at_the_tests_own_line(project: Project, line: str, says: str) -> None:
+    project.write(test_it=HEAD.format(line=line))
+    result = project.here(*ON_CPU)
+    result.assert_outcomes(failed=1)
+    shown = [text for text in result.outlines if text.startswith("E  ")]
+    assert len(shown) == 1
+    result.stdout.fnmatch_lines([f"E*pytest_amp.failure.Misuse: {says}"])
+    places = [text for text in result.outlines if re.fullmatch(r"\S+\.py:\d+: .*", text)]
+    assert places
+    assert all(text.startswith("test_it.py:") for text in places)
+
+
+@pytest.mark.parametrize("returned", ["None", "3", "'mm'"])
+def test_amp_parametrize_without_a_list(project: Project, returned: str) -> None:
+    project.write(
+        test_it=f"""
+        import pytest
+
+        @pytest.mark.amp_parametrize("name", lambda target: {returned})
+        def test_it(amp, name):
+            pass
+        """
+    )
+    assert refused(project.here(*ON_CPU)) == (
+        f"test_it.py::test_it: the function of amp_parametrize returned {returned} for cpu-bf16;"
+        " valid: a list of values"
+    )
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ("return [3]", "the hook pytest_amp_devices yields 3; valid: a pytest_amp.devices.names.DeviceType"),
+        ("return 3", "the hook pytest_amp_devices returned 3; valid: it yields each DeviceType"),
+    ],
+)
+def test_the_hook_for_devices(project: Project, body: str, says: str) -> None:
+    project.write(conftest=f"def pytest_amp_devices():\n    {body}\n", test_it="def test_it(amp):\n    pass")
+    assert refused(project.apart(*ON_CPU)) == says
+
+
+def test_the_hook_for_cases(project: Project) -> None:
+    project.write(
+        conftest="def pytest_amp_cases():\n    yield 3\n",
+        test_it="""
+        import pytest
+
+        @pytest.mark.amp_parametrize("name", lambda target: [case.name for case in target.added_cases()])
+        def test_it(amp, name):
+            pass
+        """,
+    )
+    says = "the hook pytest_amp_cases yields 3; valid: a pytest_amp.cases.case.Case"
+    assert refused(project.here(*ON_CPU)) == f"test_it.py::test_it: {says}"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "def test_it(request):\n    request.getfixturevalue('amp')",
+        """
+        import unittest, pytest
+
+        @pytest.mark.usefixtures('amp')
+        class TestIt(unittest.TestCase):
+            def test_it(self):
+                pass
+        """,
+    ],
+)
+def test_where_a_test_cannot_be_run_once_for_each_device(project: Project, source: str) -> None:
+    project.write(test_it=source)
+    result = project.here(*ON_CPU)
+    assert result.ret == 1
+    result.stdout.fnmatch_lines(["an amp fixture runs a test once for each device and dtype, so a test names it as *"])
+    result.stdout.no_fnmatch_line("*AttributeError*")
