@@ -1,37 +1,33 @@
-"""Random but seeded programs of GradScaler calls, run by the real scaler and by the reference model side by side."""
+"""The real GradScaler and the reference model side by side: each call is made on both, and everything compared.
+
+Values are small integers times powers of two, so that what a call does to gradients and parameters is
+known to the last bit, float16 gradients and overflow included.
+"""
 
 from __future__ import annotations
 
 import math
 import pickle
-import random
-import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import nn
 
 from pytest_amp.devices import Device
 from pytest_amp.precision import FP16, Precision
-from pytest_amp.scaler.reference import Gradients, ReferenceScaler, Refused, Stage, UpdateRule, float32
+from pytest_amp.scaler.reference import Gradients, ReferenceScaler, Refused, Stage, UpdateRule, float16, float32
+from pytest_amp.torch_private import found_infs, optimizer_stage, scales_its_own_step
 
 _INPUTS = (1.0, -2.0, 3.0, 5.0)
 _RATE = 0.5
 
-
-def _rounded(precision: Precision, value: float) -> float:
-    """``value``, a small integer times a power of two, in the autocast dtype: only fp16's range can change it."""
-    if precision != FP16:
-        return value
-    try:
-        (rounded,) = struct.unpack("e", struct.pack("e", value))
-    except OverflowError:
-        return float("inf") if value > 0 else float("-inf")
-    return float(rounded)
+#: Implementation of SGD and dtype of its parameter.
+KINDS = ("loop", "foreach", "fused", "loop fp16", "fused fp16")
 
 
-def _same(left: list[float] | None, right: list[float] | None) -> bool:
+def _same(left: Sequence[float] | None, right: Sequence[float] | None) -> bool:
     """Equality for which NaN equals NaN."""
     if left is None or right is None:
         return left is right
@@ -39,170 +35,250 @@ def _same(left: list[float] | None, right: list[float] | None) -> bool:
 
 
 @dataclass
-class _Side:
-    """One optimizer's parameter, really and in the model."""
+class Lane:
+    """One optimizer and its parameter, really and in the model."""
 
-    parameter: nn.Parameter
-    optimizer: torch.optim.Optimizer
+    name: str
+    kind: str
+    device: Device
     values: list[float] = field(default_factory=lambda: [1.0] * len(_INPUTS))
     gradients: list[float] | None = None
 
+    def __post_init__(self) -> None:
+        """Makes the parameter and the optimizer."""
+        start = torch.ones(len(_INPUTS), 1, device=self.device.torch_device)
+        self.parameter = nn.Parameter(start.half() if self.fp16 else start)
+        implementation = {"loop": {"foreach": False}, "foreach": {"foreach": True}, "fused": {"fused": True}}
+        keywords = implementation[self.kind.split()[0]]
+        self.optimizer = torch.optim.SGD([self.parameter], lr=_RATE, **keywords)
+        self.fused = scales_its_own_step(self.optimizer)
+
     @property
-    def kind(self) -> Gradients:
+    def fp16(self) -> bool:
+        """Whether parameter and gradients are float16."""
+        return self.kind.endswith("fp16")
+
+    def rounded(self, value: float) -> float:
+        """``value`` as the parameter's dtype has it; arithmetic is float32, its results are rounded to float16."""
+        return float16(float32(value)) if self.fp16 else float32(value)
+
+    @property
+    def finite(self) -> Gradients:
         """What the model is told of the gradients."""
         if self.gradients is None:
             return Gradients.NONE
-        finite = all(math.isfinite(g) for g in self.gradients)
-        return Gradients.FINITE if finite else Gradients.NON_FINITE
+        return Gradients.FINITE if all(map(math.isfinite, self.gradients)) else Gradients.NON_FINITE
+
+    def multiply(self, factor: float) -> None:
+        """The model's gradients, times ``factor``."""
+        if self.gradients is not None:
+            self.gradients = [self.rounded(g * factor) for g in self.gradients]
 
 
-class Program:
-    """Draws calls from ``seed`` and makes each of them on both sides; ``log`` has what was called."""
+class SideBySide:
+    """A real scaler and its model, with one to three optimizers that share it; ``log`` has what was called.
 
-    def __init__(self, device: Device, precision: Precision, scaler: torch.amp.GradScaler, *, seed: int) -> None:
-        """``scaler`` is fresh, on ``device``, its scale and factors powers of two; the model starts where it is."""
-        self.device, self.precision = device, precision
-        self.real, self.random = scaler, random.Random(seed)  # noqa: S311  # a reproducible program
-        saved = scaler.state_dict()
-        rule = UpdateRule(saved["growth_factor"], saved["backoff_factor"], saved["growth_interval"])
-        self.model = ReferenceScaler(saved["scale"], rule)
-        self.sides: dict[str, _Side] = {}
-        for name in "ab"[: self.random.choice((1, 2))]:
-            parameter = nn.Parameter(torch.ones(len(_INPUTS), 1, device=device.torch_device))
-            self.sides[name] = _Side(parameter, torch.optim.SGD([parameter], lr=_RATE))
-        self.log: list[str] = []
+    Every method raises AssertionError where the two disagree, with the calls so far.
+    """
 
-    def run(self, calls: int) -> None:
-        """Make ``calls`` calls; raises AssertionError at the first disagreement, with the program so far."""
-        weights = {
-            self._backward: 6,
-            self._plant: 1,
-            self._unscale: 3,
-            self._step: 5,
-            self._update: 4,
-            self._zero_grad: 2,
-            self._new_scale: 0.5,
-            self._set_rule: 0.5,
-            self._save_and_load: 0.5,
-            self._pickle: 0.5,
-        }
-        for _ in range(calls):
-            (call,) = self.random.choices(list(weights), list(weights.values()))
-            call()
-            self._compare()
+    def __init__(self, device: Device, precision: Precision, model: ReferenceScaler, kinds: Sequence[str]) -> None:
+        """``model`` says how both start; its scale and factors have to be powers of two."""
+        self.device, self.precision, self.model = device, precision, model
+        rule = model.rule
+        self.real = torch.amp.GradScaler(
+            device.type,
+            init_scale=model.scale_now,
+            growth_factor=rule.growth_factor,
+            backoff_factor=rule.backoff_factor,
+            growth_interval=rule.growth_interval,
+            enabled=model.enabled,
+        )
+        self.lanes = [Lane("abc"[index], kind, device) for index, kind in enumerate(kinds)]
+        self.log = [f"{model.enabled=} {model.scale_now=} {rule} {kinds}"]
 
-    def _side(self) -> tuple[str, _Side]:
-        name = self.random.choice(list(self.sides))
-        return name, self.sides[name]
+    def _low(self, value: float) -> float:
+        """``value`` in the autocast dtype: only fp16's range can change it."""
+        return float16(value) if self.precision == FP16 else value
 
     def _both(self, call: str, real: Callable[[], object], model: Callable[[], object]) -> object:
         """Make one call on both sides; the model's answer, or None where both refuse in the same words."""
         self.log.append(call)
+        answer: object = None
+        refused: Refused | None = None
+        raised: Exception | None = None
         try:
-            answer: object = model()
-            refused = None
+            answer = model()
         except Refused as error:
-            answer, refused = None, error
+            refused = error
         try:
             real()
-            raised = None
-        except (RuntimeError, AssertionError) as error:
+        except (RuntimeError, AssertionError, ValueError, AttributeError) as error:
             raised = error
         kinds = (refused.kind if refused else None, type(raised) if raised else None)
         same = kinds[0] is kinds[1] and (refused.words if refused else "") in str(raised)
         assert same, self._tell(f"{type(raised).__name__}: {raised}", str(refused))
         return answer
 
-    def _backward(self) -> None:
-        """A scaled backward of one optimizer's product: its gradient accumulates, rounded to the autocast dtype."""
-        name, side = self._side()
-        self.log.append(f"backward {name}")
-        row = torch.tensor([_INPUTS], device=side.parameter.device)
-        with self.device.autocast(self.precision.dtype):
-            loss = torch.mm(row, side.parameter)
-        self.real.scale(loss.float().sum()).backward()  # type: ignore[no-untyped-call]
-        scale = _rounded(self.precision, self.model.scale())
-        before = side.gradients or [0.0] * len(_INPUTS)
-        new = [_rounded(self.precision, scale * x) for x in _INPUTS]
-        side.gradients = [float32(old + x) for old, x in zip(before, new, strict=True)]
+    def scale(self, form: str) -> None:
+        """``scale`` of a tensor, a list, a nested tuple, or a generator of vectors: each is multiplied."""
+        self.log.append(f"scale {form}")
+        one = torch.tensor(_INPUTS, device=self.device.torch_device)
+        real: Any = self.real
+        scaled: dict[str, Callable[[], list[torch.Tensor]]] = {
+            "tensor": lambda: [real.scale(one)],
+            "list": lambda: real.scale([one, one]),
+            "nested": lambda: [
+                x for part in real.scale((one, [one])) for x in (part if type(part) is list else [part])
+            ],
+            "generator": lambda: list(real.scale(one for _ in range(2))),
+        }
+        results = scaled[form]()
+        factor = self.model.scale()
+        wanted = [float32(x * factor) for x in _INPUTS]
+        for result in results:
+            assert _same(result.tolist(), wanted), self._tell(f"scaled {result.tolist()}", f"{wanted}")
 
-    def _plant(self) -> None:
-        name, side = self._side()
-        if side.gradients is None or side.parameter.grad is None:
+    def backward(self, lanes: Sequence[int], *, together: bool) -> None:
+        """A scaled backward through products in the autocast dtype; ``together`` scales a list of the losses."""
+        chosen = [self.lanes[i] for i in dict.fromkeys(i % len(self.lanes) for i in lanes)]
+        self.log.append(f"backward {''.join(lane.name for lane in chosen)}{' as a list' if together else ''}")
+        losses = []
+        for lane in chosen:
+            row = torch.tensor([_INPUTS], device=lane.parameter.device)
+            with self.device.autocast(self.precision.dtype):
+                losses.append(torch.mm(row, lane.parameter).float().sum())
+        real: Any = self.real
+        scaled = real.scale(losses) if together else [real.scale(loss) for loss in losses]
+        backward: Any = torch.autograd.backward
+        backward(scaled)
+        scale = self._low(self.model.scale())
+        for lane in chosen:
+            before = lane.gradients or [0.0] * len(_INPUTS)
+            new = [lane.rounded(self._low(scale * x)) for x in _INPUTS]
+            lane.gradients = [lane.rounded(old + x) for old, x in zip(before, new, strict=True)]
+
+    def plant(self, lane: Lane, index: int, bad: float) -> None:
+        """An inf or NaN in one gradient."""
+        if lane.gradients is None or lane.parameter.grad is None:
             return
-        index, bad = self.random.randrange(len(_INPUTS)), self.random.choice((float("inf"), float("nan")))
-        self.log.append(f"plant {bad} in {name}")
-        side.parameter.grad[index, 0] = side.gradients[index] = bad
+        self.log.append(f"plant {bad} in {lane.name}")
+        lane.parameter.grad[index, 0] = lane.gradients[index] = bad
 
-    def _unscale(self) -> None:
-        name, side = self._side()
-        factor, before = self.model.get_scale(), self.model.stage(name)
+    def clip_value(self, lane: Lane, bound: float) -> None:
+        """``clip_grad_value_``, wherever it stands: it makes an inf finite, and leaves a NaN."""
+        if lane.gradients is None:  # torch refuses to clip nothing
+            return
+        self.log.append(f"clip value {lane.name}")
+        nn.utils.clip_grad_value_([lane.parameter], bound)
+        lane.gradients = [g if math.isnan(g) else min(max(g, -bound), bound) for g in lane.gradients]
+
+    def clip_norm(self, lane: Lane) -> None:
+        """``clip_grad_norm_`` to half of the norm, which is exact: but for the 1e-6 that it adds to the norm."""
+        if lane.gradients is None or lane.finite is not Gradients.FINITE or lane.fp16:
+            return
+        norm = math.sqrt(sum(g * g for g in lane.gradients))
+        self.log.append(f"clip norm {lane.name}")
+        found = float(nn.utils.clip_grad_norm_([lane.parameter], norm / 2))
+        assert math.isclose(found, norm, rel_tol=1e-5, abs_tol=2.0**-120), self._tell(f"norm {found}", f"{norm}")
+        assert lane.parameter.grad is not None
+        clipped = lane.parameter.grad.flatten().tolist()
+        factor = min(1.0, norm / 2 / (norm + 1e-6))
+        wanted = [g * factor for g in lane.gradients]
+        close = all(math.isclose(a, b, rel_tol=1e-5, abs_tol=2.0**-120) for a, b in zip(clipped, wanted, strict=True))
+        assert close, self._tell(f"clipped {clipped}", f"{wanted}")
+        # Not exact, so from here on the gradients are powers of two again.
+        lane.gradients = [math.copysign(1.0, g) for g in lane.gradients]
+        lane.parameter.grad.copy_(torch.tensor(lane.gradients)[:, None])
+
+    def unscale_(self, lane: Lane) -> None:
+        """``unscale_`` of one optimizer."""
+        before = self.model.stage(lane.name)
         self._both(
-            f"unscale_ {name}",
-            lambda: self.real.unscale_(side.optimizer),
-            lambda: self.model.unscale_(name, side.kind),
+            f"unscale_ {lane.name}",
+            lambda: self.real.unscale_(lane.optimizer),
+            lambda: self.model.unscale_(lane.name, lane.finite, fp16=lane.fp16 and lane.gradients is not None),
         )
-        self._divide_if_left_ready(name, before, factor)
+        self._divide_if_left_ready(lane, before)
 
-    def _step(self) -> None:
-        name, side = self._side()
-        factor, before = self.model.get_scale(), self.model.stage(name)
+    def step(self, lane: Lane, *, closure: bool) -> None:
+        """``step`` of one optimizer; with a closure, as a keyword, it is refused."""
+        before = self.model.stage(lane.name)
+        keywords: dict[str, Any] = {"closure": lambda: torch.zeros(())} if closure else {}
+        fp16 = lane.fp16 and lane.gradients is not None
         steps = self._both(
-            f"step {name}", lambda: self.real.step(side.optimizer), lambda: self.model.step(name, side.kind)
+            f"step {lane.name}{' with a closure' if closure else ''}",
+            lambda: self.real.step(lane.optimizer, **keywords),
+            lambda: self.model.step(lane.name, lane.finite, fp16=fp16, fused=lane.fused, closure=closure),
         )
-        self._divide_if_left_ready(name, before, factor)
-        if steps and side.gradients is not None:
-            side.values = [float32(value - _RATE * g) for value, g in zip(side.values, side.gradients, strict=True)]
+        for left_behind in ("grad_scale", "found_inf"):  # by a fused step that raised
+            vars(lane.optimizer).pop(left_behind, None)
+        if not lane.fused or steps:
+            self._divide_if_left_ready(lane, before)
+        if steps and lane.gradients is not None:
+            moved = zip(lane.values, lane.gradients, strict=True)
+            lane.values = [lane.rounded(value - _RATE * g) for value, g in moved]
 
-    def _divide_if_left_ready(self, name: str, before: Stage, factor: float) -> None:
-        """An optimizer's gradients are divided when it leaves the stage READY, by whichever call, and never again."""
-        side = self.sides[name]
-        if before is Stage.READY and self.model.stage(name) is not Stage.READY and side.gradients is not None:
-            side.gradients = [float32(g / factor) for g in side.gradients]
+    def _divide_if_left_ready(self, lane: Lane, before: Stage) -> None:
+        """Gradients are divided when their optimizer leaves READY, by whichever call, and never again."""
+        if before is Stage.READY and self.model.stage(lane.name) is not Stage.READY:
+            lane.multiply(1 / self.model.get_scale())
 
-    def _update(self) -> None:
+    def update(self) -> None:
+        """``update`` by the rule."""
         self._both("update", self.real.update, self.model.update)
 
-    def _new_scale(self) -> None:
-        new = 2.0 ** self.random.randrange(0, 13)
-        form: float | torch.Tensor = new
-        if self.random.random() < 0.5:
-            form = torch.tensor(new, device=self.device.torch_device)
-        self._both(f"update({form})", lambda: self.real.update(form), lambda: self.model.update(new))
-
-    def _set_rule(self) -> None:
-        rule = UpdateRule(
-            self.random.choice((2.0, 4.0)), self.random.choice((0.5, 0.25)), self.random.choice((1, 2, 3, 5))
+    def new_scale(self, new: float, form: str) -> None:
+        """``update`` with a float, a tensor, or a tensor that is no good."""
+        device = self.device.torch_device
+        given: dict[str, float | torch.Tensor] = {
+            "float": new,
+            "tensor": torch.tensor(new, device=device),
+            "vector": torch.full((2,), new, device=device),
+            "requires grad": torch.tensor(new, device=device, requires_grad=True),
+        }
+        usable = form in ("float", "tensor")
+        self._both(
+            f"update({new}) as {form}",
+            lambda: self.real.update(given[form]),
+            lambda: self.model.update(new, usable=usable),
         )
+
+    def set_rule(self, rule: UpdateRule) -> None:
+        """All three setters, and what the getters say afterwards."""
+        if not self.model.enabled:  # a disabled scaler has no factors
+            return
         self.log.append(str(rule))
         self.real.set_growth_factor(rule.growth_factor)
         self.real.set_backoff_factor(rule.backoff_factor)
         self.real.set_growth_interval(rule.growth_interval)
         self.model.rule = rule
 
-    def _zero_grad(self) -> None:
-        name, side = self._side()
-        self.log.append(f"zero_grad {name}")
-        side.optimizer.zero_grad()
-        side.gradients = None
+    def zero_grad(self, lane: Lane, *, to_none: bool) -> None:
+        """``zero_grad``, to None or to zeros, which are gradients."""
+        self.log.append(f"zero_grad {lane.name}{'' if to_none else ' to zeros'}")
+        lane.optimizer.zero_grad(set_to_none=to_none)
+        if to_none or lane.gradients is None:
+            lane.gradients = None
+        else:
+            lane.gradients = [0.0] * len(_INPUTS)
 
-    def _save_and_load(self) -> None:
+    def save_and_load(self, *, fresh: bool) -> None:
         """Into the scaler itself, or into a fresh one, which forgets the optimizers' stages."""
         saved, modelled = self.real.state_dict(), self.model.state_dict()
-        assert saved == modelled, self._tell(str(saved), str(modelled))
-        if self.random.random() < 0.5:
-            self._both(
-                "load_state_dict",
-                lambda: self.real.load_state_dict(saved),
-                lambda: self.model.load_state_dict(modelled),
-            )
-            return
-        self.log.append("load_state_dict into a fresh scaler")
-        self.real, self.model = torch.amp.GradScaler(self.device.type), ReferenceScaler()
-        self.real.load_state_dict(saved)
-        self.model.load_state_dict(modelled)
+        if fresh:
+            self.log.append("a fresh scaler")
+            self.real = torch.amp.GradScaler(self.device.type, enabled=self.model.enabled)
+            self.model = ReferenceScaler(enabled=self.model.enabled)
+        self._both(
+            "load_state_dict", lambda: self.real.load_state_dict(saved), lambda: self.model.load_state_dict(modelled)
+        )
 
-    def _pickle(self) -> None:
+    def load_nothing(self) -> None:
+        """The state dict of a disabled scaler."""
+        self._both("load {}", lambda: self.real.load_state_dict({}), lambda: self.model.load_state_dict({}))
+
+    def pickle(self) -> None:
+        """Pickle and unpickle; go on with the copy."""
         copies: list[torch.amp.GradScaler] = []
         model = self._both(
             "pickle",
@@ -212,15 +288,28 @@ class Program:
         if isinstance(model, ReferenceScaler):
             (self.real,), self.model = copies, model
 
-    def _compare(self) -> None:
-        """Scale, tracker, gradients and parameters agree, to the last bit."""
-        saved, modelled = self.real.state_dict(), self.model.state_dict()
-        assert saved == modelled, self._tell(str(saved), str(modelled))
-        for name, side in self.sides.items():
-            values = side.parameter.detach().flatten().tolist()
-            assert _same(values, side.values), self._tell(f"{name} = {values}", f"{name} = {side.values}")
-            found = None if side.parameter.grad is None else side.parameter.grad.flatten().tolist()
-            assert _same(found, side.gradients), self._tell(f"{name}.grad = {found}", f"{side.gradients}")
+    def compare(self) -> None:
+        """Scale, tracker, factors, stages, found-infs, gradients and parameters agree, to the last bit."""
+        self._agree(self.real.state_dict(), self.model.state_dict())
+        self._agree((self.real.is_enabled(), self.real.get_scale()), (self.model.enabled, self.model.get_scale()))
+        if self.model.enabled:
+            rule = self.model.rule
+            getters = self.real.get_growth_factor(), self.real.get_backoff_factor(), self.real.get_growth_interval()
+            self._agree(getters, (rule.growth_factor, rule.backoff_factor, rule.growth_interval))
+        for lane in self.lanes:
+            stages = optimizer_stage(self.real, lane.optimizer), self.model.stage(lane.name).value
+            self._agree(*stages)
+            found = list(found_infs(self.real, lane.optimizer).values())
+            self._agree(found, list(self.model.found_inf(lane.name).values()))
+            values = lane.parameter.detach().flatten().tolist()
+            assert _same(values, lane.values), self._tell(f"{lane.name} = {values}", f"{lane.name} = {lane.values}")
+            grad = lane.parameter.grad
+            gradients = None if grad is None else grad.flatten().tolist()
+            assert _same(gradients, lane.gradients), self._tell(f"{lane.name}.grad = {gradients}", f"{lane.gradients}")
+
+    def _agree(self, real: object, model: object) -> None:
+        assert real == model, self._tell(str(real), str(model))
 
     def _tell(self, real: str, model: str) -> str:
-        return f"after {len(self.log)} calls GradScaler has {real}; the model has {model}; calls: {'; '.join(self.log)}"
+        calls = "; ".join(self.log)
+        return f"after {len(self.log)} calls GradScaler has {real}; the model has {model}; calls: {calls}"

@@ -1,20 +1,32 @@
 """A reference model of ``torch.amp.GradScaler``: scale, growth tracker, and the stage of each optimizer.
 
-It holds no tensors. Of gradients it is told only whether there are any and whether they are finite;
-what becomes of gradients and parameters follows from what it answers.
+It holds no tensors. Of gradients it is told only on which devices there are some, and whether they are
+finite; what becomes of gradients and parameters follows from what it answers. Each transition names the
+symbol that it models; they are in torch/amp/grad_scaler.py unless another file is named.
 """
 
 from __future__ import annotations
 
 import enum
 import struct
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
 
 
 def float32(value: float) -> float:
     """``value`` rounded to float32, to infinity where it is too large: the scale is a float32 tensor."""
+    return _packed("f", value)
+
+
+def float16(value: float) -> float:
+    """``value`` rounded to float16, to infinity where it is too large."""
+    return _packed("e", value)
+
+
+def _packed(form: str, value: float) -> float:
     try:
-        (rounded,) = struct.unpack("f", struct.pack("f", value))
+        (rounded,) = struct.unpack(form, struct.pack(form, value))
     except OverflowError:
         return float("inf") if value > 0 else float("-inf")
     assert isinstance(rounded, float)
@@ -22,7 +34,7 @@ def float32(value: float) -> float:
 
 
 class Stage(enum.Enum):
-    """Where an optimizer is between two updates (``OptState`` in torch/amp/grad_scaler.py)."""
+    """Where an optimizer is between two updates (``OptState``)."""
 
     READY = "ready"
     UNSCALED = "unscaled"
@@ -35,6 +47,10 @@ class Gradients(enum.Enum):
     NONE = "none"
     FINITE = "finite"
     NON_FINITE = "non-finite"
+
+
+#: An optimizer's gradients by the device that they are on; those of an optimizer with one device need no name.
+GradientsByDevice: TypeAlias = Gradients | Mapping[str, Gradients]
 
 
 class Refused(Exception):
@@ -76,19 +92,33 @@ class UpdateRule:
 
 
 @dataclass(frozen=True)
-class _Optimizer:
-    """One optimizer since the last update; ``found_inf`` is None while nothing was checked."""
+class OptimizerState:
+    """One optimizer since the last update (``_refresh_per_optimizer_state``).
+
+    ``found_inf`` has each device on which a gradient was checked, and whether one there was not finite.
+    """
 
     stage: Stage = Stage.READY
-    found_inf: bool | None = None
+    found_inf: Mapping[str, bool] = field(default_factory=dict)
+
+
+def _check(gradients: GradientsByDevice) -> dict[str, bool]:
+    """What ``_unscale_grads_`` returns: only devices with gradients, each with a found-inf of its own.
+
+    The check is the operator ``_amp_foreach_non_finite_check_and_unscale_``, called once for each
+    device and dtype; a device without gradients has no entry, which later is "No inf checks were recorded".
+    """
+    by_device = {"": gradients} if isinstance(gradients, Gradients) else gradients
+    return {device: kind is Gradients.NON_FINITE for device, kind in by_device.items() if kind is not Gradients.NONE}
 
 
 @dataclass
 class ReferenceScaler:
-    """The state machine of ``GradScaler`` in torch/amp/grad_scaler.py.
+    """The state machine of ``GradScaler``.
 
     Each method has the name of the method that it models, and raises Refused where that one raises.
-    Optimizers are named by any string.
+    Optimizers are named by any string. ``scale_now`` and ``tracker`` are numbers of Python until the
+    first ``scale``, and float32 and int32 tensors from then on.
     """
 
     scale_now: float = 2.0**16
@@ -96,61 +126,103 @@ class ReferenceScaler:
     tracker: int = 0
     enabled: bool = True
     initialized: bool = False
-    optimizers: dict[str, _Optimizer] = field(default_factory=dict)
+    optimizers: dict[str, OptimizerState] = field(default_factory=dict)
 
     def scale(self) -> float:
-        """The factor for a loss. The first call makes the tensors (``_lazy_init_scale_growth_tracker``)."""
+        """The factor for a loss: 1.0 where disabled (``scale``).
+
+        The first call makes the tensors, and so rounds the scale (``_lazy_init_scale_growth_tracker``).
+        """
         if not self.enabled:
             return 1.0
-        self.initialized = True
+        if not self.initialized:
+            self.initialized = True
+            self.scale_now = float32(self.scale_now)
         return self.scale_now
 
     def get_scale(self) -> float:
-        """The current scale; 1.0 where the scaler is disabled."""
+        """The current scale, before the first ``scale`` as it was given; 1.0 where disabled (``get_scale``)."""
         return self.scale_now if self.enabled else 1.0
 
     def stage(self, optimizer: str) -> Stage:
-        """The optimizer's stage."""
-        return self.optimizers.get(optimizer, _Optimizer()).stage
+        """The optimizer's stage (``_per_optimizer_states``)."""
+        return self.optimizers.get(optimizer, OptimizerState()).stage
 
-    def unscale_(self, optimizer: str, gradients: Gradients) -> None:
-        """Divide the optimizer's gradients by the scale once, and note whether one was not finite (``unscale_``)."""
+    def found_inf(self, optimizer: str) -> dict[str, bool]:
+        """By device, what the optimizer's check found (``_found_inf_per_device``)."""
+        return dict(self.optimizers.get(optimizer, OptimizerState()).found_inf)
+
+    def unscale_(self, optimizer: str, gradients: GradientsByDevice, *, fp16: bool = False) -> None:
+        """Divide the optimizer's gradients by the scale once, and note where one was not finite (``unscale_``).
+
+        READY becomes UNSCALED; any other stage is refused. With ``fp16`` one of the gradients is float16,
+        which is refused and leaves the optimizer READY (``_unscale_grads_`` with ``allow_fp16=False``).
+        """
         if not self.enabled:
             return
         self._check_initialized("unscale_")
-        found = self.optimizers.setdefault(optimizer, _Optimizer())
-        if found.stage is Stage.UNSCALED:
+        stage = self._kept(optimizer).stage
+        if stage is Stage.UNSCALED:
             raise Refused(RuntimeError, "unscale_() has already been called on this optimizer since the last update()")
-        if found.stage is Stage.STEPPED:
+        if stage is Stage.STEPPED:
             raise Refused(RuntimeError, "unscale_() is being called after step()")
-        found_inf = None if gradients is Gradients.NONE else gradients is Gradients.NON_FINITE
-        self.optimizers[optimizer] = _Optimizer(Stage.UNSCALED, found_inf)
+        if fp16:
+            raise Refused(ValueError, "Attempting to unscale FP16 gradients.")
+        self.optimizers[optimizer] = OptimizerState(Stage.UNSCALED, _check(gradients))
 
-    def step(self, optimizer: str, gradients: Gradients) -> bool:
-        """Whether the optimizer steps; first its gradients are unscaled, if that was not done (``step``)."""
+    def step(
+        self,
+        optimizer: str,
+        gradients: GradientsByDevice,
+        *,
+        fp16: bool = False,
+        fused: bool = False,
+        closure: bool = False,
+    ) -> bool:
+        """Whether the optimizer steps; first its gradients are unscaled, if that was not done (``step``).
+
+        A ``fused`` optimizer (one with ``_step_supports_amp_scaling``) is only told scale and found-inf
+        (``_check_inf_per_device``): it unscales within its kernel, takes float16 gradients, leaves the
+        gradients of a skipped step scaled, and is not refused for having none. Where there were none at
+        ``unscale_``, and there are some at ``step``, torch fails on the sum of no found-infs, which is the
+        number 0 (torch 2.6 to 2.14; no report found).
+        """
         if not self.enabled:
             return True
+        if closure:
+            raise Refused(RuntimeError, "Closure use is not currently supported if GradScaler is enabled.")
         self._check_initialized("step")
-        if self.stage(optimizer) is Stage.STEPPED:
-            self.optimizers.setdefault(optimizer, _Optimizer())
+        stage = self._kept(optimizer).stage
+        if stage is Stage.STEPPED:
             raise Refused(RuntimeError, "step() has already been called since the last update()")
-        if self.stage(optimizer) is Stage.READY:
-            self.unscale_(optimizer, gradients)
-        found = self.optimizers[optimizer]
-        if found.found_inf is None:
+        if stage is Stage.READY:
+            if fused:
+                self.optimizers[optimizer] = OptimizerState(Stage.READY, _check(gradients))
+            else:
+                self.unscale_(optimizer, gradients, fp16=fp16)
+        found = self.optimizers[optimizer].found_inf
+        if not found and not fused:
             raise Refused(AssertionError, "No inf checks were recorded for this optimizer")
-        self.optimizers[optimizer] = replace(found, stage=Stage.STEPPED)
-        return not found.found_inf
+        if fused and not found and _check(gradients):
+            raise Refused(AttributeError, "'int' object has no attribute 'device'")
+        self.optimizers[optimizer] = OptimizerState(Stage.STEPPED, found)
+        return not any(found.values())
 
-    def update(self, new_scale: float | None = None) -> None:
-        """Set the scale, to ``new_scale`` or by the rule, and make every optimizer ready again (``update``)."""
+    def update(self, new_scale: float | None = None, *, usable: bool = True) -> None:
+        """Set the scale, to ``new_scale`` or by the rule, and make every optimizer ready again (``update``).
+
+        The found-infs of all optimizers and devices count as one. Not ``usable`` is a new scale in a
+        tensor of another device type, of several elements, or one that requires a gradient.
+        """
         if not self.enabled:
             return
         self._check_initialized("update")
+        if not usable:
+            raise Refused(AssertionError, "new_scale should be a float or a 1-element")
         if new_scale is not None:
             self.scale_now = float32(new_scale)
         else:
-            checked = [found.found_inf for found in self.optimizers.values() if found.found_inf is not None]
+            checked = [found for kept in self.optimizers.values() for found in kept.found_inf.values()]
             if not checked:
                 raise Refused(AssertionError, "No inf checks were recorded prior to update")
             self.scale_now, self.tracker = self.rule.after(self.scale_now, self.tracker, found_inf=any(checked))
@@ -174,7 +246,7 @@ class ReferenceScaler:
             return
         if not state:
             raise Refused(RuntimeError, "The source state dict is empty")
-        self.scale_now = float32(state["scale"])
+        self.scale_now = float32(state["scale"]) if self.initialized else state["scale"]
         growth, backoff = state["growth_factor"], state["backoff_factor"]
         self.rule = UpdateRule(growth, backoff, int(state["growth_interval"]))
         self.tracker = int(state["_growth_tracker"])
@@ -189,3 +261,7 @@ class ReferenceScaler:
         """``_check_scale_growth_tracker``."""
         if not self.initialized:
             raise Refused(AssertionError, f"Attempted {method} but _scale is None")
+
+    def _kept(self, optimizer: str) -> OptimizerState:
+        """What is kept of the optimizer from now on, also by a call that is refused (``_per_optimizer_states``)."""
+        return self.optimizers.setdefault(optimizer, OptimizerState())

@@ -15,6 +15,7 @@ from pytest_amp.torch_private.dispatcher import (
 )
 from pytest_amp.torch_private.fake_tensors import fake_tensor_mode, quiet_fake_tensors, shared_fake_tensor_mode
 from pytest_amp.torch_private.gone import PrivateApiGone
+from pytest_amp.torch_private.grad_scaler import found_infs, optimizer_stage, scales_its_own_step
 from pytest_amp.torch_private.interception import Interception, intercepted_calls, without_interception
 from pytest_amp.torch_private.recording import Call, recorded_calls
 
@@ -27,10 +28,13 @@ __all__ = [
     "cpu_has_onednn_kernels",
     "fake_tensor_mode",
     "find_overload",
+    "found_infs",
     "intercepted_calls",
     "mutates_arguments",
+    "optimizer_stage",
     "quiet_fake_tensors",
     "recorded_calls",
+    "scales_its_own_step",
     "shared_fake_tensor_mode",
     "without_interception",
 ]

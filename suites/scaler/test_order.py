@@ -10,7 +10,6 @@ import torch
 
 from pytest_amp.amp import Amp
 from pytest_amp.failure import AmpFailure
-from pytest_amp.scaler import Gradients, ReferenceScaler, Refused
 
 from .training import ScalerFactory, training
 
@@ -62,23 +61,6 @@ def test_the_order_of_calls(amp: Amp, amp_scaler: ScalerFactory, calls: str) -> 
     except (RuntimeError, AssertionError) as error:
         raised = error
     _expect_error(amp, calls, raised, ORDERS[calls])
-
-
-@pytest.mark.parametrize("calls", ORDERS)
-def test_the_reference_agrees(amp_device: torch.device, calls: str) -> None:  # noqa: ARG001  # it runs with the family
-    """The model that random programs are held against follows the same table."""
-    model = ReferenceScaler(scale_now=8.0)
-    model.scale()
-    raised: Refused | None = None
-    try:
-        for call in calls.split():
-            getattr(model, call)(*(() if call == "update" else ("optimizer", Gradients.FINITE)))
-    except Refused as error:
-        raised = error
-    expected = ORDERS[calls]
-    assert (raised is None) == (expected is None)
-    if raised is not None and expected is not None:
-        assert (raised.kind, raised.words) == expected
 
 
 @pytest.mark.parametrize("call", ["unscale_", "step", "update"])

@@ -1,6 +1,7 @@
 """Whatever the order of calls, the real scaler does what the reference model does.
 
-The model is ``pytest_amp/scaler/reference.py``; what it states is stated by torch/amp/grad_scaler.py.
+The model is ``pytest_amp/scaler/reference.py``; what it states is stated by torch/amp/grad_scaler.py. The
+programs are drawn by hypothesis, from ``--amp-seed``; one that disagrees is shrunk.
 """
 
 from __future__ import annotations
@@ -8,22 +9,55 @@ from __future__ import annotations
 import pytest
 
 from pytest_amp.amp import Amp
-from pytest_amp.scaler.programs import Program
+from pytest_amp.failure import AmpFailure
 
-from .training import ScalerFactory
+pytestmark = pytest.mark.amp(devices=["cpu"])  # not run on CUDA yet
 
-_PROGRAMS, _CALLS = 25, 60
+_RULES = {
+    "scale tensor",
+    "scale list",
+    "scale nested",
+    "scale generator",
+    "backward",
+    "plant",
+    "clip value",
+    "clip norm",
+    "unscale_",
+    "step",
+    "step with a closure",
+    "iteration",
+    "update",
+    "update with a float",
+    "update with a tensor",
+    "update with a vector",
+    "update with a requires grad",
+    "setters",
+    "zero_grad",
+    "load_state_dict",
+    "load nothing",
+    "pickle",
+}
 
 
-@pytest.mark.parametrize("growth_interval", [1, 2, 5])
-def test_random_programs_agree_with_the_model(amp: Amp, amp_scaler: ScalerFactory, growth_interval: int) -> None:
-    """Scale, tracker, errors and their words, gradients and parameters, after each call."""
-    calls: dict[str, int] = {}
-    for seed in range(_PROGRAMS):
-        scaler = amp_scaler(init_scale=2.0**12, growth_interval=growth_interval)
-        program = Program(amp.device, amp.precision, scaler, seed=amp.config.seed * _PROGRAMS + seed)
-        program.run(_CALLS)
-        for call in program.log:
-            kind = call.split()[0].partition("(")[0]
-            calls[kind] = calls.get(kind, 0) + 1
-    assert calls.keys() >= {"backward", "plant", "unscale_", "step", "update", "zero_grad", "load_state_dict", "pickle"}
+def _run(amp: Amp, programs: int) -> None:
+    try:
+        from pytest_amp.scaler.machine import run_programs
+    except ModuleNotFoundError as missing:
+        raise AmpFailure(
+            f"random programs cannot be drawn: {missing.name} is not installed",
+            likely="the extra is missing: pip install 'pytest-amp[suites]'",
+        ) from missing
+    calls = run_programs(amp.device, amp.precision, programs=programs, seed=amp.config.seed)
+    assert calls.keys() == _RULES, f"never called: {sorted(_RULES - calls.keys())}"
+    assert calls.total() > 20 * programs, "the programs are short"
+
+
+def test_random_programs_agree_with_the_model(amp: Amp) -> None:
+    """100 programs: scale, tracker, stages, errors and their words, gradients and parameters, after each call."""
+    _run(amp, 100)
+
+
+@pytest.mark.amp_long
+def test_many_random_programs_agree_with_the_model(amp: Amp) -> None:
+    """2000 programs of up to 60 calls."""
+    _run(amp, 2000)

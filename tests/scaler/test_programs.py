@@ -10,19 +10,11 @@ import torch
 
 from pytest_amp.devices import find_device
 from pytest_amp.precision import BF16, FP16, Precision
-from pytest_amp.scaler.programs import Program
+from pytest_amp.scaler import ReferenceScaler
+from pytest_amp.scaler.machine import run_programs
+from pytest_amp.scaler.programs import KINDS, SideBySide
 
 _INFINITE = float("inf")
-
-
-def program(seed: int, precision: Precision = FP16) -> Program:
-    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**12, growth_interval=2)
-    return Program(find_device("cpu"), precision, scaler, seed=seed)
-
-
-def run_programs(count: int, precision: Precision = FP16) -> None:
-    for seed in range(count):
-        program(seed, precision).run(60)
 
 
 def steps_anyway(_scaler: Any, optimizer: Any, _state: Any, *args: Any, **kwargs: Any) -> Any:
@@ -36,24 +28,28 @@ def keeps_its_stages(scaler: Any, new_scale: Any = None) -> None:
 
 
 def forgets_its_tracker(scaler: Any) -> dict[str, Any]:
-    return {**REAL_STATE(scaler), "_growth_tracker": 0}
+    state = REAL_STATE(scaler)
+    return {**state, "_growth_tracker": 0} if state else state
 
 
 REAL_UPDATE = torch.amp.GradScaler.update
 REAL_STATE = torch.amp.GradScaler.state_dict
 
 
+def side_by_side(*kinds: str, scale: float = 8.0, precision: Precision = FP16) -> SideBySide:
+    return SideBySide(find_device("cpu"), precision, ReferenceScaler(scale), kinds)
+
+
 @pytest.mark.parametrize("precision", [FP16, BF16], ids=["fp16", "bf16"])
 def test_the_real_scaler_agrees(precision: Precision) -> None:
-    run_programs(8, precision)
+    assert run_programs(find_device("cpu"), precision, programs=10).total() > 200
 
 
-def test_a_seed_gives_the_same_program_each_time() -> None:
-    first, second, other = program(1), program(1), program(2)
-    for each in (first, second, other):
-        each.run(30)
-    assert first.log == second.log
-    assert first.log != other.log
+def test_a_seed_gives_the_same_programs_each_time() -> None:
+    cpu = find_device("cpu")
+    first, second, other = (run_programs(cpu, FP16, programs=5, seed=seed) for seed in (1, 1, 2))
+    assert first == second
+    assert first != other
 
 
 @pytest.mark.parametrize(
@@ -70,13 +66,41 @@ def test_a_seed_gives_the_same_program_each_time() -> None:
 def test_a_wrong_scaler_is_found(monkeypatch: pytest.MonkeyPatch, method: str, wrong: Callable[..., Any]) -> None:
     monkeypatch.setattr(torch.amp.GradScaler, method, wrong)
     with pytest.raises(AssertionError, match=r"after \d+ calls GradScaler has"):
-        run_programs(20)
+        run_programs(find_device("cpu"), FP16, programs=40)
+
+
+def test_a_program_that_disagrees_is_shrunk(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.amp.GradScaler, "update", keeps_its_stages)
+    with pytest.raises(AssertionError, match=r"after \d+ calls") as found:
+        run_programs(find_device("cpu"), FP16, programs=40)
+    assert str(found.value).partition("calls: ")[2].count(";") <= 6
 
 
 def test_gradients_overflow_as_the_dtype_does() -> None:
-    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**17)
-    large = Program(find_device("cpu"), FP16, scaler, seed=0)
-    large._backward()
-    (side,) = [side for side in large.sides.values() if side.gradients is not None]
-    assert [abs(g) for g in side.gradients or []] == [_INFINITE] * 4
-    large._compare()
+    both = side_by_side("loop", scale=2.0**17)
+    both.backward([0], together=False)
+    assert [abs(g) for g in both.lanes[0].gradients or []] == [_INFINITE] * 4
+    both.compare()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("bad", [None, _INFINITE])
+def test_an_iteration_of_every_kind(kind: str, bad: float | None) -> None:
+    both = side_by_side(kind, precision=BF16)
+    (lane,) = both.lanes
+    both.backward([0], together=False)
+    if bad is not None:
+        both.plant(lane, 2, bad)
+    both.step(lane, closure=False)
+    both.compare()
+    refused = kind == "loop fp16"
+    assert lane.values == ([0.5, 2.0, -0.5, -1.5] if bad is None and not refused else [1.0] * 4)
+    assert (lane.gradients == [1.0, -2.0, 3.0, 5.0]) == (bad is None and not refused)
+
+
+def test_a_disagreement_says_what_was_called() -> None:
+    both = side_by_side("loop", "fused")
+    both.backward([0, 1], together=True)
+    both.model.tracker = 3
+    with pytest.raises(AssertionError, match=r"_growth_tracker': 0.*the model has.*calls:.*backward ab as a list"):
+        both.compare()

@@ -2,26 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 
 import pytest
 
-from pytest_amp.scaler import Gradients, ReferenceScaler, Refused, Stage, UpdateRule, float32
-
-#: Stage before, call, stage after or the words of the refusal: the whole table, for finite gradients.
-TRANSITIONS = [
-    (Stage.READY, "unscale_", Stage.UNSCALED),
-    (Stage.READY, "step", Stage.STEPPED),
-    (Stage.UNSCALED, "unscale_", "already been called on this optimizer"),
-    (Stage.UNSCALED, "step", Stage.STEPPED),
-    (Stage.UNSCALED, "update", Stage.READY),
-    (Stage.STEPPED, "unscale_", "called after step()"),
-    (Stage.STEPPED, "step", "step() has already been called"),
-    (Stage.STEPPED, "update", Stage.READY),
-    (Stage.READY, "update", "No inf checks were recorded prior to update"),
-]
-WAY_TO = {Stage.READY: (), Stage.UNSCALED: ("unscale_",), Stage.STEPPED: ("step",)}
+from pytest_amp.scaler import Gradients, ReferenceScaler, Refused, Stage, UpdateRule, float16, float32
+from pytest_amp.scaler.transitions import CALLS, TABLE, Outcome, State, modelled
 
 
 def call(scaler: ReferenceScaler, method: str, gradients: Gradients = Gradients.FINITE) -> object:
@@ -66,25 +52,16 @@ def test_the_rule_rounds_to_float32() -> None:
     assert UpdateRule(backoff_factor=0.1).after(1.0, 0, found_inf=True) == (float32(0.1), 0)
 
 
-@pytest.mark.parametrize(("before", "method", "after"), TRANSITIONS)
-def test_each_transition(before: Stage, method: str, after: Stage | str) -> None:
-    scaler = started()
-    for step in WAY_TO[before]:
-        call(scaler, step)
-    if isinstance(after, Stage):
-        call(scaler, method)
-        assert scaler.stage("it") is after
-    else:
-        with pytest.raises(Refused) as refusal:
-            call(scaler, method)
-        assert after in refusal.value.words
-        assert scaler.stage("it") is before
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("state", State)
+def test_the_model_follows_the_transition_table(call: str, state: State) -> None:
+    expected = Outcome(State.DISABLED) if state is State.DISABLED else TABLE[call][state]
+    assert modelled(call, state) == expected
 
 
 def test_the_table_is_complete() -> None:
-    assert {(stage, method) for stage, method, _ in TRANSITIONS} == set(
-        itertools.product(Stage, ("unscale_", "step", "update"))
-    )
+    assert TABLE.keys() == set(CALLS)
+    assert all(outcomes.keys() == set(State) - {State.DISABLED} for outcomes in TABLE.values())
 
 
 @pytest.mark.parametrize("method", ["unscale_", "step", "update"])
@@ -156,3 +133,48 @@ def test_a_disabled_model_is_the_identity() -> None:
     scaler.load_state_dict({})
     assert scaler.get_scale() == 1.0
     assert scaler.pickled().enabled is False
+
+
+def test_float16_rounds() -> None:
+    assert [float16(x) for x in (65519.0, 65520.0, 2.0**-25, 1 + 2**-11)] == [65504.0, math.inf, 0.0, 1.0]
+
+
+def test_found_infs_are_kept_by_device() -> None:
+    scaler = started(scale_now=8.0)
+    devices = {"cuda:0": Gradients.FINITE, "cuda:1": Gradients.NON_FINITE, "cpu": Gradients.NONE}
+    assert scaler.step("it", devices) is False
+    assert scaler.found_inf("it") == {"cuda:0": False, "cuda:1": True}
+    scaler.update()
+    assert (scaler.scale_now, scaler.found_inf("it")) == (4.0, {})
+
+
+def test_no_gradients_on_any_device_is_refused() -> None:
+    scaler = started()
+    with pytest.raises(Refused, match="for this optimizer"):
+        scaler.step("it", {"cuda:0": Gradients.NONE})
+
+
+def test_the_scale_is_rounded_by_the_first_scale() -> None:
+    scaler = ReferenceScaler(0.1)
+    assert scaler.get_scale() == 0.1
+    assert scaler.scale() == scaler.get_scale() == float32(0.1)
+    other = ReferenceScaler()
+    other.load_state_dict({**scaler.state_dict(), "scale": 0.1})
+    assert other.get_scale() == 0.1
+    scaler.load_state_dict(other.state_dict())
+    assert scaler.get_scale() == float32(0.1)
+
+
+def test_a_refused_call_keeps_the_optimizer() -> None:
+    scaler = started()
+    with pytest.raises(Refused, match="FP16"):
+        scaler.unscale_("it", Gradients.FINITE, fp16=True)
+    with pytest.raises(Refused, match="may only be pickled"):
+        scaler.pickled()
+
+
+def test_a_fused_step_needs_no_gradients() -> None:
+    scaler = started()
+    assert scaler.step("it", Gradients.NONE, fused=True) is True
+    with pytest.raises(Refused, match="prior to update"):
+        scaler.update()

@@ -1,0 +1,208 @@
+"""The transition table of GradScaler: what each call does in each stage, once and explicitly.
+
+The reference model and the real scaler are both held against it, and docs/scaler.md is made from it.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from pytest_amp.scaler.reference import Gradients, ReferenceScaler, Refused, Stage
+
+_RUNTIME, _ASSERTION = "RuntimeError", "AssertionError"
+
+
+class State(enum.Enum):
+    """A scaler, as one of its optimizers sees it."""
+
+    DISABLED = "disabled"
+    UNUSED = "before the first scale"
+    READY = "READY"
+    UNSCALED = "UNSCALED"
+    STEPPED = "STEPPED"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The state after the call, or the type and the words of its exception, which leaves the state as it was."""
+
+    state: State | None = None
+    error: str = ""
+    words: str = ""
+
+    def __str__(self) -> str:
+        """As in the documentation."""
+        return self.state.value if self.state else f"{self.error}: {self.words}"
+
+
+#: The calls of the table, in the order of an iteration; those with an optimizer find finite gradients,
+#: unless they say otherwise.
+CALLS = (
+    "scale",
+    "unscale_",
+    "unscale_, fp16 gradients",
+    "step",
+    "step, no gradients",
+    "step, fp16 gradients",
+    "step, closure=",
+    "fused step",
+    "fused step, no gradients",
+    "update",
+    "update(new_scale)",
+    "update(two elements)",
+    "load_state_dict",
+    "load_state_dict({})",
+    "pickle",
+    "queries",
+)
+
+
+def _all(state: State | None = None, error: str = "", words: str = "") -> dict[State, Outcome]:
+    """The same outcome in every state of an enabled scaler that was used."""
+    used = (State.READY, State.UNSCALED, State.STEPPED)
+    return {each: Outcome(state, error, words) for each in used}
+
+
+def _same() -> dict[State, Outcome]:
+    return {state: Outcome(state) for state in (State.UNUSED, State.READY, State.UNSCALED, State.STEPPED)}
+
+
+def _unused(method: str) -> dict[State, Outcome]:
+    return {State.UNUSED: Outcome(error=_ASSERTION, words=f"Attempted {method} but _scale is None")}
+
+
+_TWICE = Outcome(error=_RUNTIME, words="unscale_() has already been called on this optimizer since the last update()")
+_AFTER_STEP = Outcome(error=_RUNTIME, words="unscale_() is being called after step()")
+_STEPPED = Outcome(error=_RUNTIME, words="step() has already been called since the last update()")
+_NOTHING = Outcome(error=_ASSERTION, words="No inf checks were recorded for this optimizer")
+_NOTHING_TO_UPDATE = Outcome(error=_ASSERTION, words="No inf checks were recorded prior to update")
+_FP16 = Outcome(error="ValueError", words="Attempting to unscale FP16 gradients.")
+_CLOSURE = "Closure use is not currently supported if GradScaler is enabled."
+_PICKLE = Outcome(error=_ASSERTION, words="may only be pickled at the beginning of an iteration")
+_TO_STEPPED = Outcome(State.STEPPED)
+
+#: (call, state) to outcome. A disabled scaler has no table: every call passes through it.
+TABLE: dict[str, dict[State, Outcome]] = {
+    "scale": {**_same(), State.UNUSED: Outcome(State.READY)},
+    "unscale_": {
+        **_unused("unscale_"),
+        State.READY: Outcome(State.UNSCALED),
+        State.UNSCALED: _TWICE,
+        State.STEPPED: _AFTER_STEP,
+    },
+    "unscale_, fp16 gradients": {
+        **_unused("unscale_"),
+        State.READY: _FP16,
+        State.UNSCALED: _TWICE,
+        State.STEPPED: _AFTER_STEP,
+    },
+    "step": {
+        **_unused("step"),
+        State.READY: _TO_STEPPED,
+        State.UNSCALED: _TO_STEPPED,
+        State.STEPPED: _STEPPED,
+    },
+    # A step without gradients unscales first, and is UNSCALED when it is refused.
+    "step, no gradients": {
+        **_unused("step"),
+        State.READY: _NOTHING,
+        State.UNSCALED: _TO_STEPPED,
+        State.STEPPED: _STEPPED,
+    },
+    "step, fp16 gradients": {
+        **_unused("step"),
+        State.READY: _FP16,
+        State.UNSCALED: _TO_STEPPED,
+        State.STEPPED: _STEPPED,
+    },
+    "step, closure=": {
+        **_all(error=_RUNTIME, words=_CLOSURE),
+        State.UNUSED: Outcome(error=_RUNTIME, words=_CLOSURE),
+    },
+    "fused step": {
+        **_unused("step"),
+        State.READY: _TO_STEPPED,
+        State.UNSCALED: _TO_STEPPED,
+        State.STEPPED: _STEPPED,
+    },
+    "fused step, no gradients": {
+        **_unused("step"),
+        State.READY: _TO_STEPPED,
+        State.UNSCALED: _TO_STEPPED,
+        State.STEPPED: _STEPPED,
+    },
+    "update": {
+        **_unused("update"),
+        State.READY: _NOTHING_TO_UPDATE,
+        State.UNSCALED: Outcome(State.READY),
+        State.STEPPED: Outcome(State.READY),
+    },
+    "update(new_scale)": {**_unused("update"), **_all(State.READY)},
+    "update(two elements)": {
+        **_unused("update"),
+        **_all(error=_ASSERTION, words="new_scale should be a float or a 1-element"),
+    },
+    "load_state_dict": _same(),
+    "load_state_dict({})": {
+        **_all(error=_RUNTIME, words="The source state dict is empty"),
+        State.UNUSED: Outcome(error=_RUNTIME, words="The source state dict is empty"),
+    },
+    # Unpickled, a scaler has no tensors again.
+    "pickle": {
+        State.UNUSED: Outcome(State.UNUSED),
+        State.READY: Outcome(State.UNUSED),
+        State.UNSCALED: _PICKLE,
+        State.STEPPED: _PICKLE,
+    },
+    "queries": _same(),
+}
+
+#: What a refused call leaves, where that is not the state before it.
+LEFT_BY_REFUSALS = {("step, no gradients", State.READY): State.UNSCALED}
+
+
+def modelled(call: str, state: State) -> Outcome:
+    """What the reference model does: the table's entry, if both are right."""
+    model = ReferenceScaler(enabled=state is not State.DISABLED)
+    if state not in (State.DISABLED, State.UNUSED):
+        model.scale()
+    if state in (State.UNSCALED, State.STEPPED):
+        model.unscale_("it", Gradients.FINITE)
+    if state is State.STEPPED:
+        model.step("it", Gradients.FINITE)
+    try:
+        model = _made(model, call)
+    except Refused as refused:
+        return Outcome(error=refused.kind.__name__, words=refused.words)
+    if not model.enabled:
+        return Outcome(State.DISABLED)
+    if not model.initialized:
+        return Outcome(State.UNUSED)
+    return Outcome(_STATES[model.stage("it")])
+
+
+_STATES = {Stage.READY: State.READY, Stage.UNSCALED: State.UNSCALED, Stage.STEPPED: State.STEPPED}
+
+
+def _made(model: ReferenceScaler, call: str) -> ReferenceScaler:
+    """``model`` after ``call``, or what comes out of it."""
+    gradients = Gradients.NONE if "no gradients" in call else Gradients.FINITE
+    fp16 = "fp16" in call
+    method = call.partition(",")[0]
+    if method == "scale":
+        model.scale()
+    elif method == "unscale_":
+        model.unscale_("it", gradients, fp16=fp16)
+    elif method in ("step", "fused step"):
+        model.step("it", gradients, fp16=fp16, fused=method == "fused step", closure="closure" in call)
+    elif method.startswith("update"):
+        model.update(4.0 if "new_scale" in call else None, usable="two elements" not in call)
+    elif method.startswith("load_state_dict"):
+        model.load_state_dict({} if "{}" in call else ReferenceScaler().state_dict())
+    elif method == "pickle":
+        return model.pickled()
+    else:
+        model.get_scale()
+        model.state_dict()
+    return model

@@ -1,0 +1,54 @@
+"""What GradScaler keeps to itself between two updates: the stage of each optimizer, and what its check found."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pytest_amp.torch_private.gone import PrivateApiGone
+
+if TYPE_CHECKING:
+    import torch
+
+
+def optimizer_stage(scaler: torch.amp.GradScaler, optimizer: torch.optim.Optimizer) -> str:
+    """``ready``, ``unscaled`` or ``stepped`` (``OptState``); ``ready`` also where nothing was kept yet.
+
+    Raises PrivateApiGone without ``GradScaler._per_optimizer_states`` and its ``stage``.
+    """
+    kept = _states(scaler).get(id(optimizer))
+    if kept is None:
+        return "ready"
+    name = getattr(kept.get("stage"), "name", None)
+    if name is None:
+        raise PrivateApiGone("the entry 'stage' of GradScaler._per_optimizer_states")
+    return str(name).lower()
+
+
+def found_infs(scaler: torch.amp.GradScaler, optimizer: torch.optim.Optimizer) -> dict[str, bool]:
+    """By device, whether the optimizer's gradients there had an inf or NaN; empty while nothing was checked.
+
+    Raises PrivateApiGone without ``GradScaler._per_optimizer_states`` and its ``found_inf_per_device``.
+    """
+    kept = _states(scaler).get(id(optimizer))
+    if kept is None:
+        return {}
+    if "found_inf_per_device" not in kept:
+        raise PrivateApiGone("the entry 'found_inf_per_device' of GradScaler._per_optimizer_states")
+    return {str(device): bool(found) for device, found in kept["found_inf_per_device"].items()}
+
+
+def scales_its_own_step(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether the scaler leaves unscaling and skipping to the optimizer: the fused ones that take ``found_inf``.
+
+    The flag is ``_step_supports_amp_scaling``, which an optimizer has or has not; without it nothing is fused.
+    """
+    return bool(getattr(optimizer, "_step_supports_amp_scaling", False))
+
+
+def _states(scaler: torch.amp.GradScaler) -> dict[int, dict[str, Any]]:
+    if not scaler.is_enabled():
+        return {}
+    kept: dict[int, dict[str, Any]] | None = getattr(scaler, "_per_optimizer_states", None)
+    if kept is None:
+        raise PrivateApiGone("torch.amp.GradScaler._per_optimizer_states")
+    return kept
