@@ -1,0 +1,168 @@
+"""Autocast's state in one thread, and its cast cache, as PyTorch's sources say that they change.
+
+Pure: without torch, in names of dtypes and device types. Each transition names the place in PyTorch that makes
+it; where PyTorch is known to be wrong, the model is wrong in the same way, and the suite has an expected failure
+beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+
+class Mode(Enum):
+    """What of autograd is on."""
+
+    GRAD = "grad"
+    NO_GRAD = "no_grad"
+    INFERENCE = "inference_mode"
+
+
+class Weight(Enum):
+    """Kinds of float32 weights, as the cache tells them apart."""
+
+    TRAINED = "trained"
+    SECOND = "a second one"
+    FROZEN = "frozen"
+    VIEW = "a view"
+
+
+#: at::autocast::cached_cast (aten/src/ATen/autocast_mode.cpp) caches leaves that require grad and are no views.
+CACHED_KINDS = frozenset({Weight.TRAINED, Weight.SECOND})
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What differs between releases and builds.
+
+    ``supported`` are the device types for which a region that is asked for is on: one of CUDA turns itself off, with
+    a warning, where there is none. ``history_kept``: since pytorch/pytorch#165068 (torch 2.11) a copy cached under
+    no_grad has a history, and under inference mode nothing is cached or looked up.
+    """
+
+    defaults: Mapping[str, str]
+    supported: frozenset[str]
+    history_kept: bool
+    low: frozenset[str] = frozenset({"bfloat16", "float16"})
+
+
+@dataclass
+class Region:
+    """A ``torch.autocast`` object; the last three are what its last ``__enter__`` found."""
+
+    device: str
+    dtype: str
+    enabled: bool
+    cache: bool
+    found_enabled: bool = False
+    found_dtype: str = ""
+    found_cache: bool = True
+
+
+@dataclass(frozen=True)
+class Use:
+    """What a product with a weight has to show.
+
+    ``dtype`` is its result's; ``casts`` is how often the weight is cast; ``version`` is the number of changes that
+    the weight had seen when the copy was made that is used; ``history`` is whether the result requires grad.
+    """
+
+    dtype: str
+    casts: int
+    version: int
+    history: bool
+
+
+@dataclass
+class _Copy:
+    dtype: str
+    version: int
+    history: bool
+
+
+@dataclass
+class Model:
+    """One thread's autocast state, and the process's cast cache (it is not thread-local: ``get_cached_casts``)."""
+
+    facts: Facts
+    enabled: dict[str, bool] = field(init=False)
+    dtypes: dict[str, str] = field(init=False)
+    cache: bool = True
+    depth: int = 0
+    versions: dict[Weight, int] = field(default_factory=dict)
+    _copies: dict[Weight, _Copy] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """The state with which each thread starts: ``autocast_dtypes`` in aten/src/ATen/autocast_mode.cpp."""
+        self.enabled = dict.fromkeys(self.facts.defaults, False)
+        self.dtypes = dict(self.facts.defaults)
+
+    def state(self) -> dict[str, object]:
+        """Everything that torch answers for, by the name of its query."""
+        state: dict[str, object] = {f"is_autocast_enabled({key})": value for key, value in self.enabled.items()}
+        state.update({f"get_autocast_dtype({key})": value for key, value in self.dtypes.items()})
+        return {**state, "is_autocast_cache_enabled()": self.cache, "nesting depth": self.depth}
+
+    def construct(self, device: str, *, dtype: str | None, enabled: bool, cache: bool | None) -> Region:
+        """``torch.autocast.__init__``: what is not given is read now, not when the region is entered.
+
+        An unsupported dtype, or CUDA where there is none, makes a region that is off, with that dtype.
+        """
+        chosen = self.dtypes[device] if dtype is None else dtype
+        on = enabled and device in self.facts.supported and chosen in self.facts.low
+        return Region(device, chosen, on, self.cache if cache is None else cache)
+
+    def enter(self, region: Region) -> None:
+        """``torch.autocast.__enter__``: what it finds is kept on the object, and lost if that is entered again."""
+        region.found_enabled = self.enabled[region.device]
+        region.found_dtype = self.dtypes[region.device]
+        region.found_cache = self.cache
+        self.enabled[region.device] = region.enabled
+        self.dtypes[region.device] = region.dtype
+        self.depth += 1
+        self.cache = region.cache
+
+    def leave(self, region: Region) -> None:
+        """``torch.autocast.__exit__``, which is the same for every exception; the outermost exit clears the cache."""
+        self.depth -= 1
+        if self.depth == 0:
+            self.clear()
+        self.enabled[region.device] = region.found_enabled
+        self.dtypes[region.device] = region.found_dtype
+        self.cache = region.found_cache
+
+    def clear(self) -> None:
+        """``torch.clear_autocast_cache`` (at::autocast::clear_cache)."""
+        self._copies.clear()
+
+    def change(self, weight: Weight) -> None:
+        """A weight is written in place; its cached copy stays as it was."""
+        self.versions[weight] = self.version(weight) + 1
+
+    def version(self, weight: Weight) -> int:
+        """How often a weight was written."""
+        return self.versions.get(weight, 0)
+
+    def clashes(self, device: str, weight: Weight) -> bool:
+        """Whether the cache would hand out a copy of another dtype: its key is the weight alone."""
+        copy = self._copies.get(weight)
+        return copy is not None and self.enabled[device] and copy.dtype != self.dtypes[device]
+
+    def use(self, device: str, weight: Weight, mode: Mode) -> Use:
+        """A product of float32 tensors: at::autocast::cached_cast and ``lower_precision_fp``."""
+        grad = mode is Mode.GRAD
+        trained = weight is not Weight.FROZEN
+        if not self.enabled[device]:
+            return Use("float32", 0, self.version(weight), trained and grad)
+        low = self.dtypes[device]
+        inference = mode is Mode.INFERENCE and self.facts.history_kept
+        if weight not in CACHED_KINDS or not self.cache or inference:
+            return Use(low, 1, self.version(weight), trained and grad)
+        casts = 0
+        if weight not in self._copies:
+            casts = 1
+            self._copies[weight] = _Copy(low, self.version(weight), grad or self.facts.history_kept)
+        copy = self._copies[weight]
+        return Use(low, casts, copy.version, copy.history and grad)

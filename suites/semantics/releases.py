@@ -1,0 +1,18 @@
+"""What is truly wrong, or not there yet, in some of the releases that the suite runs on: all of it, in one place."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from packaging.version import Version
+
+RELEASE = Version(torch.__version__).release
+
+#: pytorch/pytorch#165068: a copy cached under no_grad keeps its history; inference mode goes around the cache.
+HISTORY_KEPT = RELEASE >= (2, 11)
+_HISTORY = "pytorch/pytorch#112583, #65766, #141896: a copy cached under no_grad has no history (mended by #165068)"
+NO_HISTORY = pytest.mark.xfail(not HISTORY_KEPT, strict=True, reason=_HISTORY)
+
+REGISTER_AUTOCAST = pytest.mark.skipif(
+    RELEASE < (2, 7), reason="custom operators have register_autocast since torch 2.7"
+)

@@ -1,0 +1,42 @@
+"""Whatever the order of regions, switches, exceptions and products, torch's state is that of the model.
+
+The model is ``pytest_amp/semantics/model.py``; what it states is stated by torch/amp/autocast_mode.py and
+aten/src/ATen/autocast_mode.cpp, which it names for each transition.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from pytest_amp.amp import Amp
+from pytest_amp.semantics.programs import STEPS, Plan, plan_for, run
+
+from .releases import HISTORY_KEPT
+
+pytestmark = pytest.mark.amp(devices=["cpu"])  # not run on CUDA yet
+
+
+def _plan(amp: Amp) -> Plan:
+    others = [kind for kind in ("cuda", "xpu") if torch.amp.is_autocast_available(kind)]
+    return plan_for(amp.device.type, tuple(others), history_kept=HISTORY_KEPT)
+
+
+def _number(amp: Amp) -> int:
+    """Other programs for each seed and dtype, though each uses both dtypes."""
+    return amp.config.seed * 32 + (16 if amp.precision.name == "fp16" else 0)
+
+
+def test_random_programs_agree_with_the_model(amp: Amp) -> None:
+    """Enabled and dtype of each device type, cache, nesting depth; casts, dtype, bits and history of products."""
+    plan = _plan(amp)
+    for batch in range(8):
+        run(plan, programs=60, steps=40, number=_number(amp) + batch)
+        if plan.seen.keys() == STEPS and batch:
+            break
+    assert plan.seen.keys() == STEPS, f"no program did {sorted(STEPS - plan.seen.keys())}"
+
+
+@pytest.mark.amp_long
+def test_thousands_of_random_programs_agree_with_the_model(amp: Amp) -> None:
+    run(_plan(amp), programs=4000, steps=60, number=_number(amp) + 8)
