@@ -1,0 +1,118 @@
+"""Fused attention in float64, with the roundings of the kernels that never write the probabilities out."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pytest_amp.numerics.oracle.operation import Operation
+
+#: Keys, and in the backward pass queries, of a block: flash_attention_kernel_impl in
+#: aten/src/ATen/native/cpu/FlashAttentionKernel.cpp.
+KEYS = 512
+
+
+def _queries(count: int) -> int:
+    return 256 if count >= 768 else 64 if count >= 192 else 32
+
+
+@dataclass(frozen=True)
+class Attention:
+    """Queries, keys and values of shape (batch, heads, tokens, width), and what is added to their scores."""
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    mask: Tensor | None
+    causal: bool
+    scale: float
+
+    def scores(self) -> Tensor:
+        """Scaled scores; -inf where a key is hidden."""
+        scores = self.query @ self.key.mT * self.scale
+        if self.mask is not None:
+            hidden = scores.masked_fill(~self.mask, -math.inf) if self.mask.dtype == torch.bool else scores + self.mask
+            scores = hidden
+        if self.causal:
+            later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
+            scores = scores.masked_fill(later, -math.inf)
+        return scores
+
+
+def _scale(given: float | None, query: Tensor) -> float:
+    return query.shape[-1] ** -0.5 if given is None else given
+
+
+def forward(operation: Operation, attention: Attention) -> tuple[Tensor, Tensor]:
+    """The result and the logarithm of the sum of exponentials.
+
+    Blocks of keys in turn: exponentials under the largest score so far are rounded before the product
+    with the values, their sum is not, and the quotient is rounded at the end.
+    """
+    dtype = operation.given[0]
+    scores = attention.scores()
+    largest = torch.full(scores.shape[:-1], -math.inf, dtype=scores.dtype, device=scores.device)
+    total, result = torch.zeros_like(largest), torch.zeros_like(attention.query[..., : attention.value.shape[-1]])
+    if result.shape[-1] != attention.value.shape[-1]:
+        result = scores.new_zeros(*scores.shape[:-1], attention.value.shape[-1])
+    for block, values in zip(torch.split(scores, KEYS, -1), torch.split(attention.value, KEYS, -2), strict=True):
+        before, largest = largest, torch.maximum(largest, block.amax(-1))
+        finite = largest.clamp_min(torch.finfo(largest.dtype).min)  # a row that sees no key yet
+        weights = (block - finite[..., None]).exp()
+        shrunk = (before - finite).exp()
+        total = total * shrunk + weights.sum(-1)
+        result = result * shrunk[..., None] + operation.low(weights, dtype) @ values
+    divided = torch.where(total[..., None] > 0, result / total[..., None], result)
+    return divided, largest + total.log()
+
+
+def backward(operation: Operation, attention: Attention, given: Tensor, out: Tensor, sums: Tensor) -> list[Tensor]:
+    """The gradients of query, key and value.
+
+    Probabilities come from the saved sums; they and the scores' gradients are rounded before their
+    products, and the three gradients are kept in the low dtype from one block to the next.
+    """
+    dtype = operation.given[1]
+    weights = torch.nan_to_num((attention.scores() - sums[..., None]).exp())
+    scored = weights * (given @ attention.value.mT - (given * out).sum(-1, keepdim=True))
+    weights, scored = operation.low(weights, dtype), operation.low(scored, dtype)
+    tensors = (attention.query, attention.key, attention.value)
+    query, key, value = (torch.zeros_like(each) for each in tensors)
+    tokens = _queries(query.shape[-2])
+    for first in range(0, query.shape[-2], tokens):
+        q = slice(first, first + tokens)
+        for start in range(0, key.shape[-2], KEYS):
+            k = slice(start, start + KEYS)
+            if attention.causal and start >= first + tokens:
+                break
+            part = scored[..., q, k]
+            value[..., k, :] = operation.low(value[..., k, :] + weights[..., q, k].mT @ given[..., q, :], dtype)
+            query[..., q, :] = operation.low(
+                query[..., q, :] + part @ attention.key[..., k, :] * attention.scale, dtype
+            )
+            key[..., k, :] = operation.low(
+                key[..., k, :] + part.mT @ attention.query[..., q, :] * attention.scale, dtype
+            )
+    return [query, key, value]
+
+
+def cpu_forward(operation: Operation) -> list[Any]:
+    """``aten::_scaled_dot_product_flash_attention_for_cpu``."""
+    query, key, value = operation.args[:3]
+    causal = bool(operation.argument(4, "is_causal"))
+    scale = _scale(operation.kwargs.get("scale"), query)
+    attention = Attention(query, key, value, operation.kwargs.get("attn_mask"), causal, scale)
+    return operation.finished([*forward(operation, attention)])
+
+
+def cpu_backward(operation: Operation) -> list[Any]:
+    """``aten::_scaled_dot_product_flash_attention_for_cpu_backward``."""
+    given, query, key, value, out, sums = operation.args[:6]
+    causal = bool(operation.argument(7, "is_causal"))
+    scale = _scale(operation.kwargs.get("scale"), query)
+    attention = Attention(query, key, value, operation.kwargs.get("attn_mask"), causal, scale)
+    return operation.finished([*backward(operation, attention, given, out, sums)])

@@ -1,0 +1,109 @@
+"""Float64 formulas of operators whose kernels round on their way, or have no float64."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pytest_amp import torch_private
+from pytest_amp.numerics.oracle import attention, recurrent
+from pytest_amp.numerics.oracle.operation import Operation, rounded
+
+Formula = Callable[[Operation], list[Any]]
+
+
+def layer_norm_backward(operation: Operation) -> list[Any]:
+    """``aten::native_layer_norm_backward`` on a CPU: weight and bias gradients are sums kept in the input's dtype.
+
+    Row by row, as LayerNormBackwardKernelImplInternal in aten/src/ATen/native/cpu/layer_norm_kernel.cpp
+    does on one thread.
+    """
+    grad, x, shape, mean, rstd = operation.args[:5]
+    results = torch_private.flat(operation.overload(*operation.args, **operation.kwargs))[0]
+    dtype = operation.given[1]
+    if operation.rounds and dtype not in (None, torch.float32, torch.float64):
+        width = torch.Size(shape).numel()
+        terms = grad.reshape(-1, width) * ((x.reshape(-1, width) - mean.reshape(-1, 1)) * rstd.reshape(-1, 1))
+        for index, each in ((1, terms), (2, grad.reshape(-1, width))):
+            if results[index] is not None:
+                results[index] = _running_sum(each, dtype).view_as(results[index])
+    return operation.finished(results)
+
+
+def _running_sum(rows: Tensor, dtype: torch.dtype | None) -> Tensor:
+    total = torch.zeros_like(rows[0])
+    for row in rows:
+        total = rounded(total + row, dtype) if dtype is not None else total + row
+    return total
+
+
+def convolution_in_two_steps(operation: Operation) -> list[Any]:
+    """``aten::convolution`` through cuDNN: rounded after the convolution, and once more after the bias."""
+    x, weight, bias, *rest = operation.args
+    if bias is None or not operation.rounds:
+        return operation.once()
+    product = operation.low(operation.overload(x, weight, None, *rest, **operation.kwargs), operation.returned[0])
+    return operation.finished([product + bias.view(1, -1, *[1] * (product.dim() - 2))])
+
+
+def product_in_two_steps(operation: Operation) -> list[Any]:
+    """``aten::addmm`` and ``aten::baddbmm``: the product is rounded before it is added."""
+    added, a, b = operation.args[:3]
+    beta, alpha = operation.kwargs.get("beta", 1), operation.kwargs.get("alpha", 1)
+    product = operation.low(a @ b, operation.returned[0])
+    return operation.finished([beta * added + alpha * product])
+
+
+def dropout(operation: Operation) -> list[Any]:
+    """``aten::native_dropout``: the mask of the real kernel, whose draws depend on the dtype."""
+    x, share, train = operation.args[:3]
+    dtype = operation.given[0]
+    _, mask = operation.overload(torch.ones_like(x, dtype=dtype), share, train)
+    return operation.finished([x * mask / (1 - share) if train and share < 1 else x * mask, mask])
+
+
+def log_softmax(operation: Operation) -> list[Any]:
+    """``aten::_log_softmax`` of low numbers on a CPU: the sum of exponentials and its logarithm are kept low.
+
+    vec_log_softmax_lastdim_chunk_kernel in aten/src/ATen/native/cpu/SoftMaxKernel.cpp.
+    """
+    x, dim, *_ = operation.args
+    dtype = operation.given[0]
+    if dtype not in (torch.bfloat16, torch.float16) or not x.dim() or dim % x.dim() != x.dim() - 1:
+        return operation.once()
+    shifted = x - x.amax(dim, keepdim=True)
+    total = operation.low(shifted.exp().sum(dim, keepdim=True), dtype)
+    return operation.finished([shifted - operation.low(total.log(), dtype)])
+
+
+def sigmoid_backward(operation: Operation) -> list[Any]:
+    """``aten::sigmoid_backward`` in fp16 on a CPU: grad * (1 - y) * y, rounded at each step.
+
+    sigmoid_backward_kernel in aten/src/ATen/native/cpu/BinaryOpsKernel.cpp computes in the dtype itself.
+    """
+    grad, y = operation.args[:2]
+    dtype = operation.returned[0]
+    return operation.finished([operation.low(grad * operation.low(1 - y, dtype), dtype) * y])
+
+
+#: By the name of the overload; ``ALWAYS`` are needed without rounding, too: there is no float64 kernel.
+ALWAYS: dict[str, Formula] = {
+    "aten::mkldnn_rnn_layer": recurrent.cpu_forward,
+    "aten::mkldnn_rnn_layer_backward": recurrent.cpu_backward,
+    "aten::native_dropout": dropout,
+}
+
+#: By model and overload.
+BY_MODEL: dict[tuple[str, str], Formula] = {
+    ("running_sum", "aten::native_layer_norm_backward"): layer_norm_backward,
+    ("fused", "aten::_log_softmax"): log_softmax,
+    ("fused", "aten::sigmoid_backward"): sigmoid_backward,
+    ("two_step", "aten::convolution"): convolution_in_two_steps,
+    ("two_step", "aten::addmm"): product_in_two_steps,
+    ("two_step", "aten::baddbmm"): product_in_two_steps,
+    ("fused", "aten::_scaled_dot_product_flash_attention_for_cpu"): attention.cpu_forward,
+    ("fused", "aten::_scaled_dot_product_flash_attention_for_cpu_backward"): attention.cpu_backward,
+}

@@ -1,0 +1,184 @@
+"""The local prediction: each operator of a real step fed its real inputs, going back its real incoming gradient.
+
+Unlike the global one it stays sharp at any depth, since no rounding that falls the other way reaches the
+next operator, and it names the operator that rounds otherwise than its model.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from pytest_amp import torch_private
+from pytest_amp.numerics.errors import is_hollow
+from pytest_amp.numerics.oracle.models import Model, evaluate_both, model_for
+from pytest_amp.numerics.oracle.operation import (
+    SILENTLY_WRITTEN,
+    Operation,
+    is_real,
+    operation_of,
+    rounded,
+    widened,
+)
+from pytest_amp.numerics.oracle.places import Direction, Place, Places
+from pytest_amp.numerics.oracle.promotion import returned_dtypes
+from pytest_amp.rules.spec import Rule
+
+#: Float32 results are sums in another order: 64 roundings of the element or, where that is larger, of a typical one.
+FLOAT32_FLIPS = 2.0**-18
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """One real result of one operator call against its model.
+
+    ``equal`` of ``elements`` are the model's: bit for bit, in float32 but for ``FLOAT32_FLIPS``.
+    ``error`` is E(real, exact), ``ideal``
+    E(model, exact), both relative L2 for these inputs; ``wanted`` is the dtype that torch's promotion gives.
+    """
+
+    dtype: torch.dtype
+    wanted: torch.dtype | None
+    elements: int
+    equal: int
+    error: float
+    ideal: float
+    hollow: bool
+
+
+@dataclass(frozen=True)
+class Observed:
+    """One operator call of a real step: where, which, on which dtypes, by which model, and how well it agrees."""
+
+    place: Place
+    operator: str
+    given: tuple[torch.dtype, ...]
+    model: Model
+    results: tuple[Agreement, ...]
+    problem: str | None = None
+
+
+#: They make no values: memory that nobody has written to yet, or the bits of another tensor.
+_UNWRITTEN = ("aten::empty", "aten::new_empty", "aten::resize", "aten::set_", "aten::view.dtype")
+
+
+@dataclass
+class Observer:
+    """Runs every operator, and beside it its model in float64."""
+
+    device_type: str
+    low: torch.dtype
+    places: Places | None = None
+    seen: list[Observed] = field(default_factory=list)
+
+    @contextlib.contextmanager
+    def on(self, rules: dict[str, Rule]) -> Iterator[None]:
+        """Inside the block every operator call is observed; ``rules`` are those of the device type."""
+        followed = self.places.followed(rules) if self.places is not None else contextlib.nullcontext()
+        with followed, torch_private.dispatched_calls(self.run):
+            yield
+
+    def run(self, call: torch_private.Dispatched) -> Any:
+        """The real result of one call."""
+        name = call.overload.name()
+        leaves, _ = torch_private.flat((call.args, call.kwargs))
+        plain = (
+            not any(is_real(leaf) for leaf in leaves)
+            or torch_private.aliasing_of(call.overload).views
+            or torch_private.is_random(call.overload)
+            or name.startswith(_UNWRITTEN)
+            or not torch_private.returns_tensors(call.overload)
+        )
+        if plain:
+            return call()
+        wanted: tuple[torch.dtype | None, ...] = ()
+        problem = None
+        try:
+            wanted = returned_dtypes(call)
+            copy = operation_of(call, (), widened, device_type=self.device_type)
+        except (RuntimeError, TypeError, NotImplementedError, ValueError) as error:
+            problem, copy = " ".join(str(error).split())[:120], None
+        result = call()
+        if copy is not None:
+            self._observe(call, copy, wanted, torch_private.flat(result)[0])
+        else:
+            self._note(call, (), Model(), (), problem)
+        return result
+
+    def _observe(
+        self, call: torch_private.Dispatched, copy: Operation, wanted: tuple[torch.dtype | None, ...], real: list[Any]
+    ) -> None:
+        operation = replace(copy, returned=tuple(value.dtype if is_real(value) else None for value in real))
+        if not any(operation.returned):
+            return
+        model = model_for(operation)
+        try:
+            exact, predicted = evaluate_both(operation)
+        except (RuntimeError, TypeError, NotImplementedError, ValueError, IndexError) as error:
+            self._note(call, copy.given, model, (), " ".join(str(error).split())[:120])
+            return
+        dtypes = wanted if len(wanted) == len(real) else (None,) * len(real)
+        compared = [
+            self._agreement(a, b, c, dtype)
+            for a, b, c, dtype in zip(real, predicted, exact, dtypes, strict=True)
+            if is_real(a) and a.numel()
+        ]
+        for index in SILENTLY_WRITTEN.get(copy.name, ()):
+            value = call.args[index]
+            if is_real(value):
+                changed = operation.args[index]
+                compared.append(self._agreement(value, rounded(changed, value.dtype), changed, value.dtype))
+        self._note(call, copy.given, model, tuple(compared), None)
+
+    def _agreement(
+        self, real: torch.Tensor, predicted: torch.Tensor, exact: torch.Tensor, wanted: torch.dtype | None
+    ) -> Agreement:
+        values, size = widened(real), _norm(exact)
+        same = (values == predicted) | (values.isnan() & predicted.isnan())
+        if real.dtype == torch.float32 and size:
+            typical = size / real.numel() ** 0.5
+            same |= (values - predicted).abs() <= FLOAT32_FLIPS * predicted.abs().clamp_min(typical)
+        wide = real.dtype in (torch.float32, torch.float64)
+        return Agreement(
+            dtype=real.dtype,
+            wanted=wanted,
+            elements=real.numel(),
+            equal=int(same.sum()),
+            error=_norm(values - exact) / (size or 1.0),
+            ideal=_norm(predicted - exact) / (size or 1.0),
+            hollow=wide
+            and _representable(values, self.low)
+            and not _representable(exact, self.low)
+            and bool(is_hollow(real, self.low)),
+        )
+
+    def _note(
+        self,
+        call: torch_private.Dispatched,
+        given: Sequence[torch.dtype | None],
+        model: Model,
+        results: tuple[Agreement, ...],
+        problem: str | None,
+    ) -> None:
+        place = self.places.here() if self.places is not None else _NOWHERE
+        dtypes = tuple(dtype for dtype in given if dtype is not None)
+        self.seen.append(Observed(place, call.overload.name(), dtypes, model, results, problem))
+
+
+_NOWHERE = Place("", Direction.FORWARD, None)
+
+
+def _representable(values: torch.Tensor, dtype: torch.dtype) -> bool:
+    """Whether ``dtype`` has every one of ``values``, as float32 has them."""
+    narrow = values.to(torch.float32)
+    return bool(((narrow == narrow.to(dtype).to(narrow.dtype)) | narrow.isnan()).all())
+
+
+def _norm(values: torch.Tensor) -> float:
+    """The L2 norm of what is finite: the difference of two equal infinities is no number."""
+    parts = torch.view_as_real(values) if values.is_complex() else values
+    return float(torch.linalg.vector_norm(parts.nan_to_num(0.0, 0.0, 0.0)))

@@ -1,0 +1,114 @@
+"""The rounding model of each operator: the data in ``models.toml``, and what computes it."""
+
+from __future__ import annotations
+
+import enum
+import functools
+import sys
+from dataclasses import dataclass, replace
+from importlib import resources
+from typing import Any
+
+import torch
+
+from pytest_amp.numerics.oracle import formulas
+from pytest_amp.numerics.oracle.operation import Operation
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:  # the standard library has it since 3.11
+    import tomli as tomllib  # type: ignore[import-not-found,unused-ignore]
+
+MODELS_FILE = "pytest_amp/numerics/oracle/models.toml"
+
+
+class ModelName(enum.Enum):
+    """How an operator's kernel rounds; ``models.toml`` says what each means."""
+
+    ONCE = "once"
+    TWO_STEP = "two_step"
+    SAVED_OUTPUT = "saved_output"
+    RUNNING_SUM = "running_sum"
+    INNER_DTYPE = "inner_dtype"
+    FUSED = "fused"
+    UNMODELLED = "unmodelled"
+
+
+@dataclass(frozen=True)
+class Model:
+    """The rounding model of one overload on a device type and dtype.
+
+    ``factor`` is the error of the kernel in units of the model's; ``source`` who says so.
+    """
+
+    name: ModelName = ModelName.ONCE
+    factor: float = 1.0
+    source: str = "accumulates in float32 or wider, and rounds once"
+
+
+@functools.cache
+def _rows() -> list[dict[str, Any]]:
+    text = resources.files("pytest_amp.numerics.oracle").joinpath("models.toml").read_text(encoding="utf-8")
+    rows = tomllib.loads(text)["models"]
+    assert isinstance(rows, list)
+    for row in rows:
+        unknown = row.keys() - {"overloads", "device_types", "dtype", "model", "factor", "source"}
+        if unknown or row["model"] not in {each.value for each in ModelName}:
+            raise ValueError(f"{MODELS_FILE}: {row.get('overloads')}: {sorted(unknown) or row['model']!r} is not known")
+    return rows
+
+
+@functools.cache
+def model_of(overload: str, device_type: str, dtype: str) -> Model:
+    """The model of a qualified overload on a device type for the low dtype ``bf16`` or ``fp16``; later rows win."""
+    found = Model()
+    for row in _rows():
+        here = device_type in row.get("device_types", [device_type]) and dtype == row.get("dtype", dtype)
+        if here and overload in row["overloads"]:
+            found = Model(ModelName(row["model"]), float(row.get("factor", 1.0)), row["source"])
+    return found
+
+
+#: Where a row for one dtype applies: to operations whose real arguments or results have it.
+_NAMES = {torch.bfloat16: "bf16", torch.float16: "fp16"}
+
+
+def dtype_of(operation: Operation) -> str:
+    """The low dtype of an operation, as rows name it; ``fp32`` if it has none."""
+    for dtype in (*operation.given, *operation.returned):
+        if dtype in _NAMES:
+            return _NAMES[dtype]
+    return "fp32"
+
+
+def model_for(operation: Operation) -> Model:
+    """The model that applies to an operation."""
+    return model_of(operation.name, operation.device_type, dtype_of(operation))
+
+
+def _formula(operation: Operation) -> formulas.Formula | None:
+    if operation.name in formulas.ALWAYS:
+        return formulas.ALWAYS[operation.name]
+    return formulas.BY_MODEL.get((model_for(operation).name.value, operation.name))
+
+
+def evaluate(operation: Operation) -> list[Any]:
+    """The results of an operation, flat, in float64; if it rounds, rounded by its model."""
+    formula = _formula(operation)
+    if formula is None or (not operation.rounds and operation.name not in formulas.ALWAYS):
+        return operation.once()
+    return formula(operation)
+
+
+def evaluate_both(operation: Operation) -> tuple[list[Any], list[Any]]:
+    """The results without any rounding, and rounded by the model; an operator without a formula runs once for both."""
+    formula, unrounded = _formula(operation), replace(operation, rounds=False)
+    if formula is None:
+        exact = unrounded.once()
+        return exact, operation.finished(exact)
+    return evaluate(unrounded), formula(operation)
+
+
+def unit_roundoff(dtype: torch.dtype) -> float:
+    """Half the distance from 1 to the next larger value."""
+    return float(torch.finfo(dtype).eps) / 2

@@ -1,0 +1,109 @@
+"""One operator call in float64, with the roundings that the kernel for the real dtypes makes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from pytest_amp import torch_private
+
+#: What stands for the values of a real or complex dtype of any size.
+WIDE = {True: torch.complex128, False: torch.float64}
+
+
+def is_real(value: object) -> bool:
+    """Whether ``value`` is a tensor of numbers with a fraction: the ones that are rounded."""
+    return isinstance(value, torch.Tensor) and (value.is_floating_point() or value.is_complex())
+
+
+def widened(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy of ``tensor`` in float64, or in complex128."""
+    return tensor.detach().to(WIDE[tensor.is_complex()], copy=True)
+
+
+def rounded(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """``values`` rounded to ``dtype`` and back, by way of float32, in which kernels accumulate."""
+    return values.to(dtype).to(values.dtype)
+
+
+@dataclass(frozen=True)
+class Operation:
+    """A call whose real arguments are wide, and what their dtypes are meant to be.
+
+    ``given`` and ``returned`` are the dtypes by place among the flattened arguments and results, None for
+    what is no tensor of real numbers. Without ``rounds`` nothing is rounded.
+    """
+
+    overload: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    given: tuple[torch.dtype | None, ...]
+    returned: tuple[torch.dtype | None, ...]
+    device_type: str
+    rounds: bool = True
+
+    @property
+    def name(self) -> str:
+        """The qualified overload: ``aten::addmm``."""
+        return str(self.overload.name())
+
+    def low(self, values: torch.Tensor, dtype: torch.dtype | None) -> torch.Tensor:
+        """``values`` as a kernel keeps them in ``dtype`` on its way."""
+        return rounded(values, dtype) if self.rounds and dtype is not None else values
+
+    def argument(self, index: int, name: str) -> Any:
+        """An argument by place or by name, None where it was not given."""
+        return self.args[index] if index < len(self.args) else self.kwargs.get(name)
+
+    def once(self) -> list[Any]:
+        """The results of the float64 kernel, flat, each rounded once at its end."""
+        results = torch_private.flat(self.overload(*self.args, **self.kwargs))[0]
+        return self.finished(results)
+
+    def finished(self, results: list[Any]) -> list[Any]:
+        """``results``, flat, rounded to the dtypes that are returned."""
+        if not self.rounds:
+            return results
+        return [
+            rounded(value, dtype) if dtype is not None and is_real(value) else value
+            for value, dtype in zip(results, self.returned, strict=True)
+        ]
+
+
+def without_narrow_dtypes(value: object) -> object:
+    """A dtype argument of any size as the wide one; anything else as it is."""
+    if isinstance(value, torch.dtype) and (value.is_floating_point or value.is_complex):
+        return WIDE[value.is_complex]
+    return value
+
+
+def operation_of(
+    call: torch_private.Dispatched,
+    returned: tuple[torch.dtype | None, ...],
+    wide: Callable[[torch.Tensor], torch.Tensor],
+    *,
+    device_type: str,
+    rounds: bool = True,
+) -> Operation:
+    """``call`` with ``wide`` applied to its real tensors, and with wide dtype arguments."""
+    leaves, spec = flattened(call)
+    changed = [wide(leaf) if is_real(leaf) else without_narrow_dtypes(leaf) for leaf in leaves]
+    args, kwargs = torch_private.unflat(changed, spec)
+    given = tuple(leaf.dtype if is_real(leaf) else None for leaf in leaves)
+    return Operation(call.overload, args, kwargs, given, returned, device_type, rounds)
+
+
+def flattened(call: torch_private.Dispatched) -> tuple[list[Any], Any]:
+    """The arguments of a call as a flat list, and what puts them together again."""
+    return torch_private.flat((call.args, call.kwargs))
+
+
+#: Arguments that these write to although their schemas do not say so: running_mean and running_var.
+SILENTLY_WRITTEN = {
+    "aten::native_batch_norm": (3, 4),
+    "aten::cudnn_batch_norm": (3, 4),
+    "aten::miopen_batch_norm": (3, 4),
+}

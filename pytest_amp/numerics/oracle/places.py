@@ -1,0 +1,107 @@
+"""Where in a model an operator call comes from: the module, the operator with a rule around it, and the direction."""
+
+from __future__ import annotations
+
+import bisect
+import contextlib
+import enum
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from pytest_amp import torch_private
+from pytest_amp.rules.spec import Rule
+
+
+class Direction(enum.Enum):
+    """The pass in which a call happens."""
+
+    FORWARD = "forward"
+    BACKWARD = "backward"
+
+
+@dataclass(frozen=True)
+class Place:
+    """``module`` is a path (``""`` is the model, or the loss), ``operator`` the ruled operator, None without one."""
+
+    module: str
+    direction: Direction
+    operator: str | None
+
+
+@dataclass
+class Places:
+    """Follows a model through its passes.
+
+    A call of the backward pass belongs to the module in whose forward pass its autograd node was made;
+    nodes are numbered in the order in which they are made.
+    """
+
+    model: torch.nn.Module
+    modules: list[str] = field(default_factory=lambda: [""])
+    operators: list[str | None] = field(default_factory=lambda: [None])
+    numbers: list[int] = field(default_factory=list)
+    entries: list[tuple[str, str | None]] = field(default_factory=list)
+    _parameters: dict[int, str] = field(default_factory=dict)
+
+    @contextlib.contextmanager
+    def followed(self, rules: dict[str, Rule]) -> Iterator[None]:
+        """Inside the block hooks of the model and of the operators that have ``rules`` say where a call is."""
+        handles: list[Any] = []
+        for name, module in self.model.named_modules():
+            handles.append(module.register_forward_pre_hook(self._entering(name)))
+            handles.append(module.register_forward_hook(self._leaving, always_call=True))
+        overloads = {}
+        for name in rules:
+            with contextlib.suppress(LookupError):
+                overloads[name] = torch_private.find_overload(name)
+        names = {id(p): name for name, p in self.model.named_parameters()}
+        self._parameters = names
+        try:
+            with torch_private.intercepted_calls(overloads, self._intercepted):
+                yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def here(self) -> Place:
+        """The place of the call that is being made."""
+        node = torch_private.current_node()
+        if node is None or len(self.modules) > 1:
+            return Place(self.modules[-1], Direction.FORWARD, self.operators[-1])
+        variable = getattr(node, "variable", None)
+        if variable is not None:
+            name = self._parameters.get(id(variable), "")
+            return Place(name.rpartition(".")[0], Direction.BACKWARD, None)
+        index = bisect.bisect_right(self.numbers, torch_private.number_of(node)) - 1
+        module, operator = self.entries[index] if index >= 0 else ("", None)
+        return Place(module, Direction.BACKWARD, operator)
+
+    def _mark(self) -> None:
+        self.numbers.append(torch_private.sequence_number())
+        self.entries.append((self.modules[-1], self.operators[-1]))
+
+    def _entering(self, name: str) -> Callable[..., None]:
+        def hook(_module: torch.nn.Module, _inputs: object) -> None:
+            self.modules.append(name)
+            self._mark()
+
+        return hook
+
+    def _leaving(self, _module: torch.nn.Module, _inputs: object, _output: object) -> None:
+        self.modules.pop()
+        self._mark()
+
+    def _intercepted(self, call: torch_private.Interception) -> object:
+        """The outermost operator with a rule: what it is made of runs by that rule, too."""
+        if self.operators[-1] is not None:
+            return call.proceed()
+        self.operators.append(call.overload.name())
+        self._mark()
+        try:
+            return call.proceed()
+        finally:
+            self.operators.pop()
+            self._mark()

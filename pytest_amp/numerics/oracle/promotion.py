@@ -1,0 +1,95 @@
+"""The dtypes that an operator returns for arguments of given dtypes: type promotion without the kernels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from pytest_amp import torch_private
+from pytest_amp.numerics.oracle.operation import flattened, is_real
+
+Dtypes = tuple[torch.dtype | None, ...]
+
+#: Whose fake tensors return statistics in another dtype than the kernel does (torch 2.13, CPU).
+_KERNEL_KNOWS = frozenset({"aten::native_layer_norm", "aten::native_batch_norm", "aten::native_group_norm"})
+
+_KNOWN: dict[object, Dtypes] = {}
+
+
+def returned_dtypes(call: torch_private.Dispatched) -> Dtypes:
+    """The dtype of each result of ``call``, flat; None for what is no tensor of real numbers.
+
+    Asked of fake tensors, for each combination of dtypes once; where they do not know (a shape that
+    depends on values), of the operator itself. Raises whatever the operator raises.
+    """
+    if not torch_private.returns_tensors(call.overload):
+        return ()
+    leaves, spec = flattened(call)
+    key: object = (call.overload, str(spec), tuple(_kind(leaf) for leaf in leaves))
+    if any(kind.startswith("List") for kind in torch_private.result_kinds(call.overload)):
+        key = (key, tuple(_size(leaf) for leaf in leaves))  # how many there are depends on sizes
+    if key not in _KNOWN:
+        try:
+            _KNOWN[key] = _of_reals(call) if call.overload.name() in _KERNEL_KNOWS else _of_fakes(call)
+        except Exception:  # noqa: BLE001  # whatever fake tensors do not know, the operator does
+            _KNOWN[key] = _of_reals(call)
+    return _KNOWN[key]
+
+
+def refusal(call: torch_private.Dispatched) -> Exception | None:
+    """The error with which torch itself refuses ``call``, such as shapes that do not fit; None if it takes it."""
+    try:
+        _of_fakes(call)
+    except Exception:  # noqa: BLE001  # fake tensors may not know: the operator does
+        try:
+            _of_reals(call)
+        except Exception as error:  # noqa: BLE001  # whatever it raises
+            return error
+    return None
+
+
+def _kind(leaf: object) -> object:
+    """What type promotion looks at: dtypes, and whether a tensor is a scalar."""
+    if isinstance(leaf, torch.Tensor):
+        return leaf.dtype, leaf.dim() == 0, leaf.device.type
+    if isinstance(leaf, (torch.dtype, str, bool, type(None))):
+        return leaf
+    return type(leaf)
+
+
+def _size(leaf: object) -> object:
+    if isinstance(leaf, torch.Tensor):
+        return leaf.shape
+    return leaf if isinstance(leaf, int) else None
+
+
+def _of_fakes(call: torch_private.Dispatched) -> Dtypes:
+    leaves, spec = flattened(call)
+    with torch_private.shared_fake_tensor_mode(), torch_private.quiet_fake_tensors():
+        fakes = [
+            torch.empty_strided(leaf.size(), leaf.stride(), dtype=leaf.dtype, device=leaf.device)
+            if isinstance(leaf, torch.Tensor)
+            else leaf
+            for leaf in leaves
+        ]
+        args, kwargs = torch_private.unflat(fakes, spec)
+        return _dtypes(call.overload(*args, **kwargs))
+
+
+def _of_reals(call: torch_private.Dispatched) -> Dtypes:
+    leaves, spec = flattened(call)
+    args, kwargs = torch_private.unflat([as_real(leaf) for leaf in leaves], spec)
+    return _dtypes(call.overload(*args, **kwargs))
+
+
+def as_real(leaf: Any) -> Any:
+    """A virtual tensor as a real one of its dtype, any other tensor as a copy; the rest as it is."""
+    if not isinstance(leaf, torch.Tensor):
+        return leaf
+    values = torch_private.values_of(leaf)
+    return leaf.clone() if values is None else values.to(leaf.dtype, copy=True)
+
+
+def _dtypes(result: Any) -> Dtypes:
+    return tuple(value.dtype if is_real(value) else None for value in torch_private.flat(result)[0])

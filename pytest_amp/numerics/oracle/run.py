@@ -1,0 +1,55 @@
+"""A case's training step on virtual tensors: exact, or as mixed precision is predicted to round it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+
+from pytest_amp.cases import Case, Realised
+from pytest_amp.numerics.oracle.virtual import Predictor, values
+from pytest_amp.numerics.step import Region, Step, run_step
+
+
+@dataclass(frozen=True)
+class Wide:
+    """A step whose tensors are float64, and by name the dtypes that they are meant to have."""
+
+    step: Step
+    dtypes: Mapping[str, torch.dtype]
+
+
+def run_virtual(  # noqa: PLR0913  # keywords of one run
+    case: Case, realised: Realised, region: Region, predictor: Predictor, *, seed: int, loss_scale: float = 1.0
+) -> Wide:
+    """The step of ``case`` with float64 kernels; ``realised`` is changed, so give a copy.
+
+    Raises CannotFollow, which names the operator that has no float64.
+    """
+    made = predictor.virtualised(realised)
+    with predictor.on():
+        step = run_step(case, made, region, seed=seed, loss_scale=loss_scale)
+    dtypes = {
+        **{f"output.{name}": value.dtype for name, value in step.outputs.items()},
+        **{name: value.dtype for name, value in step.gradients.items() if value is not None},
+        **{f"input.{name}" if name else "input": v.dtype for name, v in step.inputs.items() if v is not None},
+        **{f"buffer.{name}": value.dtype for name, value in step.buffers.items()},
+    }
+    return Wide(_with_values(step), dtypes)
+
+
+def _with_values(step: Step) -> Step:
+    return Step(
+        outputs={name: values(value) for name, value in step.outputs.items()},
+        gradients={name: None if value is None else values(value) for name, value in step.gradients.items()},
+        inputs={name: None if value is None else values(value) for name, value in step.inputs.items()},
+        buffers={name: values(value) for name, value in step.buffers.items()},
+        loss_scale=step.loss_scale,
+    )
+
+
+def run_exact(case: Case, realised: Realised, device_type: str, *, seed: int) -> Wide:
+    """The float32 program of ``case`` without autocast and without any rounding."""
+    return run_virtual(case, realised, contextlib.nullcontext, Predictor(device_type, rounds=False), seed=seed)

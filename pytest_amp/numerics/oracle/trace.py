@@ -1,0 +1,170 @@
+"""What ``amp.trace`` returns: every operator of a step with its dtypes, its rule and its rounding, as a table."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from pytest_amp.cases import Case
+from pytest_amp.devices import Device
+from pytest_amp.numerics.oracle.local import Observed, Observer
+from pytest_amp.numerics.oracle.places import Places
+from pytest_amp.numerics.step import run_step
+from pytest_amp.rules import spec
+
+#: Of fewer elements no share is taken.
+FEW = 16
+
+
+@dataclass(frozen=True)
+class Row:
+    """The calls of one operator at one place on the same dtypes.
+
+    ``share`` is the part of all elements that are the model's (the rounding signature), ``error`` the
+    worst relative L2 error of one result and ``excess`` it in units of the model's own. ``rule`` is that of
+    the operator around it which has one. ``hollow`` tells that a float32 result was rounded on the way.
+    """
+
+    module: str
+    direction: str
+    operator: str
+    given: tuple[str, ...]
+    returned: tuple[str, ...]
+    rule: str | None
+    model: str
+    calls: int
+    elements: int
+    share: float
+    error: float
+    excess: float
+    hollow: bool
+    problem: str | None = None
+
+
+@dataclass(frozen=True)
+class Trace:
+    """The rows of a step in the order in which operators first ran, the backward pass after the forward pass."""
+
+    title: str
+    rows: tuple[Row, ...]
+
+    def __iter__(self) -> Iterator[Row]:
+        """The rows."""
+        return iter(self.rows)
+
+    def __len__(self) -> int:
+        """How many rows there are."""
+        return len(self.rows)
+
+    def signatures(self) -> dict[str, float]:
+        """By operator and direction (``addmm/forward``): the share of all its elements that are the model's.
+
+        Of operators with at least ``FEW`` elements: a scalar sum that cancels tells nothing.
+        """
+        equal: dict[str, float] = {}
+        elements: dict[str, int] = {}
+        for row in self.rows:
+            key = f"{row.operator.removeprefix('aten::')}/{row.direction}"
+            equal[key] = equal.get(key, 0.0) + row.share * row.elements
+            elements[key] = elements.get(key, 0) + row.elements
+        return {key: equal[key] / elements[key] for key in equal if elements[key] >= FEW}
+
+    def __str__(self) -> str:
+        """The table."""
+        head = ("module", "pass", "operator", "dtypes", "rule", "model", "calls", "equal", "error", "")
+        lines = [head, *(_cells(row) for row in self.rows)]
+        widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
+        text = [
+            "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
+        ]
+        return "\n".join([self.title, *text])
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    note = "hollow" if row.hollow else row.problem or ""
+    rule = "" if row.rule is None else row.rule.removeprefix("aten::")
+    return (
+        row.module or "-",
+        row.direction,
+        row.operator.removeprefix("aten::"),
+        f"{' '.join(dict.fromkeys(row.given))} -> {' '.join(dict.fromkeys(row.returned))}",
+        rule,
+        row.model,
+        str(row.calls),
+        f"{row.share:.4f}",
+        f"{row.error:.1e}",
+        note,
+    )
+
+
+def observed_step(  # noqa: PLR0913  # keywords of one run
+    case: Case, device: Device, low: torch.dtype, *, seed: int, loss_scale: float = 1.0, autocast: bool = True
+) -> tuple[Observed, ...]:
+    """Every operator call of one real step of ``case`` on ``device``, held against its model."""
+    realised = case.realise(seed=seed).on(device.torch_device)
+    observer = Observer(device.type, low, Places(realised.model))
+
+    def region() -> contextlib.AbstractContextManager[object]:
+        return device.autocast(low) if autocast else contextlib.nullcontext()
+
+    with observer.on(spec.expected(device.type, torch.__version__)):
+        run_step(case, realised, region, seed=seed, loss_scale=loss_scale)
+    return tuple(observer.seen)
+
+
+def trace_of(title: str, seen: Sequence[Observed], device_type: str) -> Trace:
+    """``seen`` as a table."""
+    rules = spec.expected(device_type, torch.__version__)
+    rows: dict[tuple[object, ...], Row] = {}
+    for each in sorted(seen, key=lambda each: each.place.direction.value, reverse=True):
+        row = _row(each, rules)
+        key = (row.module, row.direction, row.operator, row.given, row.returned, row.rule)
+        rows[key] = _joined(rows[key], row) if key in rows else row
+    return Trace(title, tuple(rows.values()))
+
+
+def _row(each: Observed, rules: dict[str, spec.Rule]) -> Row:
+    elements = sum(result.elements for result in each.results)
+    operator = each.place.operator
+    return Row(
+        module=each.place.module,
+        direction=each.place.direction.value,
+        operator=each.operator,
+        given=tuple(_name(dtype) for dtype in each.given),
+        returned=tuple(_name(result.dtype) for result in each.results),
+        rule=f"{operator}: {rules[operator].name.value}" if operator in rules else None,
+        model=each.model.name.value,
+        calls=1,
+        elements=elements,
+        share=sum(result.equal for result in each.results) / elements if elements else 1.0,
+        error=max((result.error for result in each.results), default=0.0),
+        excess=max((excess_of(result.error, result.ideal) for result in each.results), default=0.0),
+        hollow=any(result.hollow for result in each.results),
+        problem=each.problem,
+    )
+
+
+def excess_of(error: float, ideal: float) -> float:
+    """An error in units of the model's; float32's own rounding counts as none."""
+    return error / max(ideal, 2.0**-20)
+
+
+def _joined(a: Row, b: Row) -> Row:
+    elements = a.elements + b.elements
+    return replace(
+        a,
+        calls=a.calls + b.calls,
+        elements=elements,
+        share=(a.share * a.elements + b.share * b.elements) / elements if elements else 1.0,
+        error=max(a.error, b.error),
+        excess=max(a.excess, b.excess),
+        hollow=a.hollow or b.hollow,
+        problem=a.problem or b.problem,
+    )
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

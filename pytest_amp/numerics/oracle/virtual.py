@@ -1,0 +1,182 @@
+"""A model whose tensors have virtual dtypes: torch sees bfloat16 and float32, what is computed is float64.
+
+Autograd, autocast's state, type promotion, explicit casts, in-place operators, views, hooks and
+checkpoints work as ever, since torch itself runs the model; only the kernels are replaced.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from pytest_amp import torch_private
+from pytest_amp.cases import Realised, map_tensors
+from pytest_amp.failure import AmpFailure
+from pytest_amp.numerics.oracle.models import evaluate
+from pytest_amp.numerics.oracle.operation import (
+    SILENTLY_WRITTEN,
+    Operation,
+    is_real,
+    operation_of,
+    rounded,
+    widened,
+)
+from pytest_amp.numerics.oracle.promotion import as_real, refusal, returned_dtypes
+
+
+class CannotFollow(AmpFailure):
+    """The oracle has no float64 for an operator."""
+
+
+#: They read a tensor's bits, or hand its memory on.
+_BITS = frozenset({"aten::view.dtype", "aten::set_.source_Storage", "aten::set_.source_Storage_storage_offset"})
+
+
+def virtual(tensor: torch.Tensor) -> torch.Tensor:
+    """A real tensor as a virtual leaf of its dtype; any other as it is."""
+    if not is_real(tensor) or torch_private.values_of(tensor) is not None:
+        return tensor
+    made: torch.Tensor = torch_private.virtual_tensor(widened(tensor), tensor.dtype, requires_grad=tensor.requires_grad)
+    return made
+
+
+def values(tensor: torch.Tensor) -> torch.Tensor:
+    """The float64 values of a virtual tensor; a plain tensor as it is."""
+    found = torch_private.values_of(tensor)
+    return tensor if found is None else found
+
+
+@dataclass(frozen=True)
+class Predictor:
+    """Runs each operator in float64 and, if it ``rounds``, rounds its results to their virtual dtypes."""
+
+    device_type: str
+    rounds: bool
+
+    @contextlib.contextmanager
+    def on(self) -> Iterator[None]:
+        """Inside the block tensors are virtual, those that factories make included."""
+        with torch_private.dispatched_calls(self.run):
+            yield
+
+    def virtualised(self, realised: Realised) -> Realised:
+        """``realised`` with virtual parameters, buffers and batch; the module is changed, so give a copy.
+
+        Tied parameters stay tied. Embeddings give dense gradients, which are the same.
+        """
+        made: dict[int, torch.nn.Parameter] = {}
+        with torch_private.dispatched_calls(self.run, virtual_only=True):
+            for module in realised.model.modules():
+                for name, parameter in list(module.named_parameters(recurse=False, remove_duplicate=False)):
+                    if id(parameter) not in made:
+                        new = torch.nn.Parameter(virtual(parameter.detach()), requires_grad=parameter.requires_grad)
+                        made[id(parameter)] = new if is_real(parameter) else parameter
+                    setattr(module, name, made[id(parameter)])
+                for name, buffer in list(module.named_buffers(recurse=False, remove_duplicate=False)):
+                    setattr(module, name, virtual(buffer))
+                if isinstance(module, (torch.nn.Embedding, torch.nn.EmbeddingBag)):
+                    module.sparse = False
+            return Realised(realised.model, map_tensors(virtual, realised.batch))
+
+    def run(self, call: torch_private.Dispatched) -> Any:
+        """The result of one call, its real tensors virtual."""
+        leaves, _ = torch_private.flat((call.args, call.kwargs))
+        if call.overload.name() in _BITS and any(is_real(leaf) for leaf in leaves):
+            raise CannotFollow(f"{call.overload.name()} reads the bits of a tensor, which float64 does not have")
+        try:
+            returned = returned_dtypes(call)
+        except (RuntimeError, TypeError, NotImplementedError):
+            if any(torch_private.values_of(leaf) is not None for leaf in leaves):
+                raise
+            return call()  # nothing virtual in it, and torch refuses it: let it say so
+        if not any(is_real(leaf) for leaf in leaves) and not any(returned):
+            return call()
+        if torch_private.is_random(call.overload) and not call.overload.name().startswith("aten::native_dropout"):
+            return self._drawn(call, returned)
+        try:
+            return self._computed(call, returned)
+        except (RuntimeError, TypeError, NotImplementedError, ValueError, IndexError) as error:
+            own = refusal(call)
+            if own is not None:
+                raise own from None
+            raise CannotFollow(
+                f"the rounding oracle cannot follow {call.overload.name()}",
+                now=" ".join(str(error).split())[:200],
+                likely="the operator has no float64 kernel, and no formula in pytest_amp/numerics/oracle/formulas.py",
+            ) from error
+
+    def _computed(self, call: torch_private.Dispatched, returned: tuple[torch.dtype | None, ...]) -> Any:
+        plain: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+        def wide(tensor: torch.Tensor) -> torch.Tensor:
+            found = torch_private.values_of(tensor)
+            if found is None:
+                found = widened(tensor)
+                plain.append((tensor, found))
+            return found  # type: ignore[no-any-return]
+
+        operation = operation_of(call, returned, wide, device_type=self.device_type, rounds=self.rounds)
+        aliasing = torch_private.aliasing_of(call.overload)
+        if aliasing.views or aliasing.writes:
+            results, spec = torch_private.flat(call.overload(*operation.args, **operation.kwargs))
+            if aliasing.writes and self.rounds:
+                _round_written(call, operation)
+            for tensor, value in plain if aliasing.writes else ():
+                tensor.copy_(value)
+        else:
+            results = evaluate(operation)
+            spec = None
+            for index in SILENTLY_WRITTEN.get(operation.name, ()):
+                statistic, dtype = operation.args[index], getattr(call.args[index], "dtype", None)
+                if statistic is not None and dtype is not None and self.rounds:
+                    statistic.copy_(rounded(statistic, dtype))
+        if not returned:
+            return torch_private.unflat(results, spec) if spec is not None else results[0] if results else None
+        made = [
+            torch_private.virtual_tensor(value, dtype) if dtype is not None else value
+            for value, dtype in zip(results, returned, strict=True)
+        ]
+        return torch_private.with_aliases(call, _shaped(call, made, spec))
+
+    def _drawn(self, call: torch_private.Dispatched, returned: tuple[torch.dtype | None, ...]) -> Any:
+        """What the generator gives for the real dtypes."""
+        leaves, spec = torch_private.flat((call.args, call.kwargs))
+        args, kwargs = torch_private.unflat([as_real(leaf) for leaf in leaves], spec)
+        results, shape = torch_private.flat(call.overload(*args, **kwargs))
+        if torch_private.aliasing_of(call.overload).writes:
+            target = call.args[0]
+            values(target).copy_(results[0])
+            return target
+        made = [
+            torch_private.virtual_tensor(widened(value), dtype) if dtype is not None else value
+            for value, dtype in zip(results, returned, strict=True)
+        ]
+        return torch_private.unflat(made, shape)
+
+
+def _round_written(call: torch_private.Dispatched, operation: Operation) -> None:
+    """Round what an overload has written to, where its schema says so."""
+    written = torch_private.written_arguments(call.overload)
+    names = list(torch_private.arguments_of(call.overload))
+    given = {**dict(zip(names, call.args, strict=False)), **call.kwargs}
+    wide = {**dict(zip(names, operation.args, strict=False)), **operation.kwargs}
+    for name in written:
+        tensors, changed = torch_private.flat(given.get(name))[0], torch_private.flat(wide.get(name))[0]
+        for tensor, value in zip(tensors, changed, strict=True):
+            if is_real(tensor):
+                value.copy_(rounded(value, tensor.dtype))
+
+
+def _shaped(call: torch_private.Dispatched, made: list[Any], spec: Any) -> Any:
+    """``made`` as the overload returns it: one tensor, a list or a tuple."""
+    if spec is not None:
+        return torch_private.unflat(made, spec)
+    kinds = torch_private.result_kinds(call.overload)
+    if kinds[-1].startswith("List"):
+        last = len(kinds) - 1
+        return (*made[:last], made[last:]) if last else made
+    return made[0] if len(kinds) == 1 else tuple(made)

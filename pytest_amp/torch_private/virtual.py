@@ -1,0 +1,238 @@
+"""Tensors of one dtype for torch with float64 values beneath, and a look at every operator call below autograd."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+from pytest_amp.torch_private.gone import PrivateApiGone
+
+
+@dataclass(frozen=True)
+class Dispatched:
+    """One operator call below autocast and autograd, of the forward or the backward pass."""
+
+    overload: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+    def __call__(self) -> Any:
+        """Make the call: on real tensors the kernel runs."""
+        return self.overload(*self.args, **self.kwargs)
+
+
+Handler = Callable[[Dispatched], Any]
+
+#: Handlers of the modes that are on, innermost last: for calls that reach a virtual tensor and not the mode.
+_HANDLERS: list[Handler] = []
+
+
+def virtual_tensor(values: Any, dtype: Any, *, requires_grad: bool = False) -> Any:
+    """A tensor that torch takes for one of ``dtype`` with the shape and strides of ``values``, which it carries.
+
+    Autograd, autocast and type promotion see ``dtype``; what operators make of it is up to the handler
+    of ``dispatched_calls``, outside of which nothing can be done with it. Raises PrivateApiGone without
+    ``torch.Tensor._make_wrapper_subclass``.
+    """
+    return _classes()[0](values, dtype, requires_grad)
+
+
+def values_of(tensor: Any) -> Any:
+    """What a virtual tensor carries; None for any other tensor."""
+    return tensor.amp_values if isinstance(tensor, _classes()[0]) else None
+
+
+@contextmanager
+def dispatched_calls(handler: Handler, *, virtual_only: bool = False) -> Iterator[None]:
+    """Call ``handler`` in place of each operator that reaches the back end inside the block, and return its result.
+
+    Of the backward pass, too; with ``virtual_only`` the operators on virtual tensors alone. What the
+    handler calls is not handled. Raises PrivateApiGone without
+    ``torch.utils._python_dispatch.TorchDispatchMode``.
+    """
+    _HANDLERS.append(handler)
+    try:
+        with nullcontext() if virtual_only else _classes()[1](handler):
+            yield
+    finally:
+        _HANDLERS.pop()
+
+
+@functools.cache
+def _classes() -> tuple[Any, Any]:
+    import torch
+
+    if not hasattr(torch.Tensor, "_make_wrapper_subclass"):
+        raise PrivateApiGone("torch.Tensor._make_wrapper_subclass")
+    try:
+        from torch.utils._python_dispatch import TorchDispatchMode
+    except ImportError:
+        raise PrivateApiGone("torch.utils._python_dispatch.TorchDispatchMode") from None
+    tensor: Any = torch.Tensor
+    mode: Any = TorchDispatchMode
+
+    class Virtual(tensor):  # type: ignore[misc]  # the base has no types
+        """``amp_values`` are the values."""
+
+        @staticmethod
+        def __new__(cls: Any, values: Any, dtype: Any, requires_grad: bool = False) -> Any:  # noqa: FBT001, FBT002
+            return torch.Tensor._make_wrapper_subclass(
+                cls,
+                values.size(),
+                strides=values.stride(),
+                storage_offset=values.storage_offset(),
+                dtype=dtype,
+                layout=values.layout,
+                device=values.device,
+                requires_grad=requires_grad,
+            )
+
+        def __init__(self, values: Any, dtype: Any, requires_grad: bool = False) -> None:  # noqa: ARG002, FBT001, FBT002
+            self.amp_values = values
+
+        __torch_function__ = torch._C._disabled_torch_function_impl
+
+        @classmethod
+        def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if not _HANDLERS:
+                raise RuntimeError(f"{func} on a virtual tensor outside of dispatched_calls")
+            return _HANDLERS[-1](Dispatched(func, tuple(args), kwargs or {}))
+
+        def __repr__(self) -> str:
+            return f"virtual_tensor({self.amp_values!r}, {self.dtype})"
+
+    class Mode(mode):  # type: ignore[misc]  # the base has no types
+        """Hands every call on."""
+
+        def __init__(self, handler: Handler) -> None:
+            super().__init__()
+            self.handler = handler
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            return self.handler(Dispatched(func, tuple(args), kwargs or {}))
+
+    return Virtual, Mode
+
+
+@dataclass(frozen=True)
+class Aliasing:
+    """What an overload's schema says of its results: views of an argument, or an argument that it has written to."""
+
+    views: bool
+    writes: bool
+
+
+@functools.cache
+def aliasing_of(overload: Any) -> Aliasing:
+    """Whether ``overload`` returns views, or arguments that it writes to. Raises PrivateApiGone without ``_schema``."""
+    schema = getattr(overload, "_schema", None)
+    if schema is None:
+        raise PrivateApiGone("torch._ops.OpOverload._schema")
+    aliases = [each.alias_info for each in schema.returns if each.alias_info is not None]
+    writes = any(alias.is_write for alias in aliases) or bool(schema.is_mutable)
+    return Aliasing(bool(aliases) and not writes, writes)
+
+
+@functools.cache
+def written_arguments(overload: Any) -> tuple[str, ...]:
+    """The names of the arguments that ``overload`` writes to. Raises PrivateApiGone without ``_schema``."""
+    schema = getattr(overload, "_schema", None)
+    if schema is None:
+        raise PrivateApiGone("torch._ops.OpOverload._schema")
+    return tuple(each.name for each in schema.arguments if each.alias_info is not None and each.alias_info.is_write)
+
+
+def with_aliases(call: Dispatched, result: Any) -> Any:
+    """``result`` with the storages that torch expects of it; an argument that was written to is returned itself.
+
+    Raises PrivateApiGone without ``torch.utils._python_dispatch.return_and_correct_aliasing``.
+    """
+    try:
+        from torch.utils._python_dispatch import return_and_correct_aliasing
+    except ImportError:
+        raise PrivateApiGone("torch.utils._python_dispatch.return_and_correct_aliasing") from None
+    correct: Any = return_and_correct_aliasing
+    return correct(call.overload, call.args, call.kwargs, result)
+
+
+def is_random(overload: Any) -> bool:
+    """Whether an overload draws from torch's generator."""
+    import torch
+
+    return torch.Tag.nondeterministic_seeded in overload.tags
+
+
+def sequence_number() -> int:
+    """The number that the next node of the autograd graph gets in this thread.
+
+    Raises PrivateApiGone without ``torch._C._autograd._get_sequence_nr``.
+    """
+    import torch
+
+    read = getattr(torch._C._autograd, "_get_sequence_nr", None)
+    if read is None:
+        raise PrivateApiGone("torch._C._autograd._get_sequence_nr")
+    return int(read())
+
+
+def current_node() -> Any:
+    """The node whose backward is running in this thread; None outside a backward pass.
+
+    Raises PrivateApiGone without ``torch._C._current_autograd_node``.
+    """
+    import torch
+
+    read = getattr(torch._C, "_current_autograd_node", None)
+    if read is None:
+        raise PrivateApiGone("torch._C._current_autograd_node")
+    return read()
+
+
+def number_of(node: Any) -> int:
+    """The sequence number of an autograd node. Raises PrivateApiGone without ``Node._sequence_nr``."""
+    if not hasattr(node, "_sequence_nr"):
+        raise PrivateApiGone("torch.autograd.graph.Node._sequence_nr")
+    return int(node._sequence_nr())
+
+
+@functools.cache
+def result_kinds(overload: Any) -> tuple[str, ...]:
+    """The types of an overload's results as its schema writes them: ``("Tensor", "List[Tensor]")``.
+
+    Raises PrivateApiGone without the overload's ``_schema``.
+    """
+    schema = getattr(overload, "_schema", None)
+    if schema is None:
+        raise PrivateApiGone("torch._ops.OpOverload._schema")
+    return tuple(str(each.type) for each in schema.returns)
+
+
+def returns_tensors(overload: Any) -> bool:
+    """Whether any result of ``overload`` is a tensor."""
+    return any("Tensor" in kind for kind in result_kinds(overload))
+
+
+def flat(tree: Any) -> tuple[list[Any], Any]:
+    """The leaves of nested lists, tuples and dicts, and what ``unflat`` needs to put them together again.
+
+    Raises PrivateApiGone without ``torch.utils._pytree``.
+    """
+    leaves, spec = _pytree().tree_flatten(tree)
+    return leaves, spec
+
+
+def unflat(leaves: list[Any], spec: Any) -> Any:
+    """The tree of ``flat`` with other leaves."""
+    return _pytree().tree_unflatten(leaves, spec)
+
+
+@functools.cache
+def _pytree() -> Any:
+    try:
+        from torch.utils import _pytree
+    except ImportError:
+        raise PrivateApiGone("torch.utils._pytree") from None
+    return _pytree

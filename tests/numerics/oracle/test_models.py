@@ -1,0 +1,166 @@
+"""Rounding models: the formulas against torch's own float64 kernels, and the models against its real ones."""
+
+# ruff: noqa: FBT003  # overloads are called by position, as autograd does
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as f
+
+from pytest_amp import torch_private
+from pytest_amp.cases import Case
+from pytest_amp.devices import find_device
+from pytest_amp.numerics.oracle import formulas, observed_step, trace_of
+from pytest_amp.numerics.oracle.models import ModelName, evaluate, model_of
+from pytest_amp.numerics.oracle.operation import Operation
+
+CPU = find_device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Any:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def operation(name: str, *args: Any, rounds: bool, dtype: torch.dtype = torch.bfloat16, **kwargs: Any) -> Operation:
+    overload = torch_private.find_overload(name)
+    leaves = torch_private.flat((args, kwargs))[0]
+    given = tuple(dtype if isinstance(leaf, Tensor) and leaf.is_floating_point() else None for leaf in leaves)
+    count = len(torch_private.result_kinds(overload))
+    return Operation(overload, args, kwargs, given, (dtype,) * count, "cpu", rounds)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("tokens", [16, 600])
+@pytest.mark.parametrize("masked", [None, "boolean", "float"])
+def test_attention_without_rounding_is_the_float64_kernel(*, causal: bool, tokens: int, masked: str | None) -> None:
+    if causal and masked:
+        pytest.skip("torch takes one or the other")
+    q, k, v = (torch.randn(1, 2, tokens, 8, dtype=torch.float64) for _ in range(3))
+    mask = None
+    if masked is not None:
+        shift = torch.randn(1, 1, tokens, tokens, dtype=torch.float64)
+        mask = torch.zeros_like(shift).masked_fill(shift < -1, -torch.inf) if masked == "boolean" else shift
+    name = "aten::_scaled_dot_product_flash_attention_for_cpu"
+    forward = operation(name, q, k, v, 0.0, causal, rounds=False, attn_mask=mask, scale=0.3)
+    out, sums = forward.overload(*forward.args, **forward.kwargs)
+    got = formulas.BY_MODEL["fused", name](forward)
+    assert torch.allclose(got[0], out, rtol=1e-9, atol=1e-12)
+    assert torch.allclose(got[1], sums.view_as(got[1]), rtol=1e-9, atol=1e-12)
+    gradient = torch.randn_like(out)
+    backward = operation(
+        f"{name}_backward", gradient, q, k, v, out, sums, 0.0, causal, rounds=False, attn_mask=mask, scale=0.3
+    )
+    for a, b in zip(
+        formulas.BY_MODEL["fused", f"{name}_backward"](backward), backward.overload(*backward.args, **backward.kwargs),
+        strict=True,
+    ):  # fmt: skip
+        assert torch.allclose(a, b, rtol=1e-9, atol=1e-12)
+
+
+def test_running_sums_without_rounding_are_the_kernels() -> None:
+    x, weight = torch.randn(6, 8, dtype=torch.float64), torch.randn(8, dtype=torch.float64)
+    _, mean, rstd = torch.native_layer_norm(x, [8], weight, weight, 1e-5)
+    made = operation(
+        "aten::native_layer_norm_backward", torch.randn_like(x), x, [8], mean, rstd, weight, weight, [True] * 3,
+        rounds=False,
+    )  # fmt: skip
+    wanted = made.overload(*made.args)
+    for a, b in zip(formulas.layer_norm_backward(made), wanted, strict=True):
+        assert torch.allclose(a, b)
+
+
+def test_lstm_without_rounding_is_torchs_cells() -> None:
+    layer: Any = nn.LSTM(6, 8).double()
+    x = torch.randn(5, 3, 6, dtype=torch.float64, requires_grad=True)
+    state = torch.randn(1, 3, 8, dtype=torch.float64)
+    wanted, (h, c) = layer(x, (state, state))
+    made = operation(
+        "aten::mkldnn_rnn_layer", x.detach(), layer.weight_ih_l0.detach(), layer.weight_hh_l0.detach(),
+        layer.bias_ih_l0.detach(), layer.bias_hh_l0.detach(), state[0], state[0], False, [], 2, 8, 1, True, False,
+        False, True, rounds=False,
+    )  # fmt: skip
+    output, hidden, cell, _ = formulas.ALWAYS["aten::mkldnn_rnn_layer"](made)
+    assert torch.allclose(output, wanted)
+    assert torch.allclose(hidden, h.view_as(hidden))
+    assert torch.allclose(cell, c.view_as(cell))
+    gradient = torch.randn_like(wanted)
+    torch.autograd.backward(wanted, gradient)
+    back = operation(
+        "aten::mkldnn_rnn_layer_backward", *made.args[:7], output, hidden, cell, gradient, None, None, False, 2, 8, 1,
+        True, True, False, [], True, torch.empty(0), rounds=False,
+    )  # fmt: skip
+    results = formulas.ALWAYS["aten::mkldnn_rnn_layer_backward"](back)
+    weights = (x, layer.weight_ih_l0, layer.weight_hh_l0, layer.bias_ih_l0, layer.bias_hh_l0)
+    for a, b in zip(results[:5], (each.grad for each in weights), strict=True):
+        assert b is not None
+        assert torch.allclose(a, b)
+
+
+def test_two_steps_round_twice() -> None:
+    a, b, c = (torch.randn(16, 16, dtype=torch.float64).bfloat16().double() for _ in range(3))
+    made = operation("aten::addmm", c, a, b, rounds=True)
+    (twice,) = formulas.BY_MODEL["two_step", "aten::addmm"](made)
+    (once,) = evaluate(made)
+    assert torch.equal(twice, ((a @ b).bfloat16().double() + c).bfloat16().double())
+    assert not torch.equal(twice, once)
+    x, weight, bias = torch.randn(1, 2, 5, 5).double(), torch.randn(3, 2, 3, 3).double(), torch.randn(3).double()
+    made = operation("aten::convolution", x, weight, bias, [1, 1], [0, 0], [1, 1], False, [0, 0], 1, rounds=True)
+    (twice,) = formulas.BY_MODEL["two_step", "aten::convolution"](made)
+    plain = f.conv2d(x, weight).bfloat16().double() + bias.view(1, 3, 1, 1)
+    assert torch.equal(twice, plain.bfloat16().double())
+
+
+def test_the_table_says_which_model() -> None:
+    assert model_of("aten::addmm", "cpu", "bf16").name is ModelName.ONCE
+    assert model_of("aten::addmm", "cuda", "bf16").name is ModelName.TWO_STEP
+    assert model_of("aten::tanh_backward", "xpu", "fp16").name is ModelName.SAVED_OUTPUT
+    assert model_of("aten::native_layer_norm_backward", "cpu", "bf16").name is ModelName.RUNNING_SUM
+
+
+Function = Callable[[Tensor, Tensor], Tensor]
+
+
+def attention(x: Tensor) -> Tensor:
+    return f.scaled_dot_product_attention(x, x, x)
+
+
+MODELLED: dict[str, Function] = {
+    "tanh": lambda a, b: (a @ b).tanh(),
+    "sigmoid": lambda a, b: (a @ b).sigmoid(),
+    "softmax": lambda a, b: (a @ b).softmax(-1),
+    "log_softmax": lambda a, b: (a @ b).log_softmax(-1),
+    "gelu": lambda a, b: f.gelu(a @ b),
+    "layer_norm": lambda a, b: f.layer_norm(a @ b, (48,), b[0], b[1]),
+    "attention": lambda a, b: attention((a @ b).view(2, 2, -1, 12)),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bf16", "fp16"])
+@pytest.mark.parametrize("name", MODELLED)
+def test_the_real_kernels_follow_their_models(name: str, dtype: torch.dtype) -> None:
+    """Forward and going back at least 0.99 of all elements."""
+
+    def loss(_model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+        out = MODELLED[name](*batch).float()
+        return (out * torch.linspace(-1, 1, out.numel()).view_as(out)).sum()
+
+    case = Case(
+        name,
+        nn.Identity,
+        lambda: (torch.randn(64, 48, requires_grad=True), (torch.randn(48, 48) / 4).requires_grad_()),
+        loss,
+    )
+    shares = trace_of(name, observed_step(case, CPU, dtype, seed=0), "cpu").signatures()
+    # 1 + erf(x) cancels in float32 where x is far below zero.
+    least = {"gelu": 0.98}.get(name, 0.99)
+    assert min(shares.values()) >= least, shares
+    assert {key.partition("/")[2] for key in shares} == {"forward", "backward"}

@@ -1,0 +1,240 @@
+"""Virtual steps: whatever a module does, torch sees the dtypes of mixed precision, and the values are float64."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as f
+from torch.utils.checkpoint import checkpoint
+
+from pytest_amp.cases import Attention, Case, cnn, decoder, lstm, mlp
+from pytest_amp.devices import find_device
+from pytest_amp.numerics.oracle import CannotFollow, Predictor, Wide, run_exact, run_virtual
+from pytest_amp.numerics.prediction import by_hand
+from pytest_amp.numerics.step import Step, run_step
+from pytest_amp.precision import BF16, FP16, Precision
+
+CPU = find_device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Any:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def predicted(case: Case, precision: Precision = BF16, *, inside: bool = False) -> Wide:
+    region = by_hand(CPU, precision, inside=inside)
+    scale = 1.0 if precision is BF16 else 2.0**12
+    return run_virtual(case, case.realise().on("cpu"), region, Predictor("cpu", rounds=True), seed=0, loss_scale=scale)
+
+
+def real(case: Case, precision: Precision = BF16) -> Step:
+    scale = 1.0 if precision is BF16 else 2.0**12
+    return run_step(case, case.realise().on("cpu"), lambda: CPU.autocast(precision.dtype), seed=0, loss_scale=scale)
+
+
+def distances(case: Case, precision: Precision = BF16, *, inside: bool = False) -> dict[str, float]:
+    """E(amp, predicted) / E(predicted, exact) of every tensor; dtypes agree."""
+    wide, amp = predicted(case, precision, inside=inside), real(case, precision)
+    exact = run_exact(case, case.realise().on("cpu"), "cpu", seed=0).step.named()
+    made, found = wide.step.named(), {}
+    for name, value in amp.named().items():
+        if not value.is_floating_point():
+            assert torch.equal(value, made[name])
+            continue
+        assert made[name].dtype == exact[name].dtype == torch.float64
+        if not name.startswith("output."):
+            assert value.dtype == wide.dtypes[name] == torch.float32
+        else:
+            assert value.dtype == wide.dtypes[name]
+        noise = float((made[name] - exact[name]).norm())
+        found[name] = float((value.double() - made[name]).norm()) / max(noise, 1e-12 * float(exact[name].norm()), 1e-30)
+    return found
+
+
+@pytest.mark.parametrize("case", [mlp(), cnn(), lstm()], ids=lambda case: case.name)
+def test_shallow_models_are_predicted_bit_for_bit_in_bf16(case: Case) -> None:
+    """But for what float32 sums in another order flip: the median is 0, and the worst near it."""
+    found = sorted(value for name, value in distances(case).items() if name != "0.bias")
+    assert found[len(found) // 2] < 0.01
+    assert found[-1] < 0.1
+
+
+@pytest.mark.parametrize("precision", [BF16, FP16], ids=lambda precision: precision.name)
+@pytest.mark.parametrize("attention", Attention)
+def test_deep_models_make_the_predicted_error(precision: Precision, attention: Attention) -> None:
+    found = distances(decoder(attention=attention), precision)
+    del found["output.loss"]  # one number, whose noise may be small by chance
+    assert max(found.values()) < 1.5
+
+
+def _case(loss: Callable[[nn.Module, Any], Any], build: Callable[[], nn.Module] | None = None) -> Case:
+    def made() -> nn.Module:
+        return nn.Sequential(nn.Linear(16, 32), nn.Tanh(), nn.Linear(32, 16))
+
+    return Case("case", build or made, lambda: {"x": torch.randn(12, 16, requires_grad=True)}, loss)
+
+
+@dataclass
+class Answer:
+    logits: Tensor
+    extra: dict[str, Tensor]
+
+
+class Odd(nn.Module):
+    """Keyword arguments, a dataclass as output, a buffer that counts, one that averages, and a frozen layer."""
+
+    average: Tensor
+    calls: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.frozen = nn.Linear(16, 32), nn.Linear(32, 32).requires_grad_(requires_grad=False)
+        self.last = nn.Linear(32, 16)
+        self.register_buffer("average", torch.zeros(32))
+        self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, *, x: Tensor, scale: float = 1.0) -> Answer:
+        hidden = self.frozen(self.first(x) * scale)
+        with torch.no_grad():
+            self.average.mul_(0.9).add_(hidden.float().mean(0), alpha=0.1)
+            self.calls += 1
+        hidden = hidden.clone()
+        hidden[:, 0] = 0
+        hidden.add_(1)
+        return Answer(self.last(hidden), {"hidden": hidden})
+
+
+def _odd(model: nn.Module, batch: dict[str, Tensor]) -> dict[str, Tensor]:
+    answer: Answer = model(x=batch["x"], scale=0.5)
+    return {"a": answer.logits.float().square().mean(), "b": answer.extra["hidden"].float().abs().mean()}
+
+
+def test_keywords_dataclasses_buffers_frozen_layers_in_place_operators_and_several_losses() -> None:
+    found = distances(_case(_odd, Odd))
+    assert "frozen.weight" not in found
+    assert {"buffer.average", "first.weight", "output.a", "output.b", "input.x"} <= found.keys()
+    assert max(found.values()) < 0.01
+
+
+def test_tied_weights_stay_tied() -> None:
+    case = decoder(tied=True)
+    step = predicted(case).step
+    assert "embedding.weight" in step.gradients
+    assert "head.weight" not in step.gradients
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_checkpoints(*, reentrant: bool) -> None:
+    def loss(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        return checkpoint(model, batch["x"], use_reentrant=reentrant).float().square().mean()  # type: ignore[no-any-return]
+
+    found = distances(_case(loss), inside=True)
+    assert max(found.values()) < 0.01
+
+
+def test_explicit_casts_act_on_the_virtual_dtype() -> None:
+    def loss(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        x = batch["x"]
+        half = x.half()
+        assert half.dtype == torch.float16
+        assert (half + x).dtype == torch.float32
+        assert x.to(torch.bfloat16).float().dtype == torch.float32
+        assert x.sum(dtype=torch.bfloat16).dtype == torch.bfloat16
+        y = model(half.float())
+        assert torch.zeros(3, dtype=y.dtype).dtype == y.dtype
+        assert torch.finfo(y.dtype).bits == (32 if y.dtype == torch.float32 else 16)
+        both: Tensor = y.to(torch.float16).float() + x.to(torch.bfloat16).float()
+        return both.square().mean()
+
+    assert max(distances(_case(loss)).values()) < 0.01
+
+
+def test_regions_within_the_case_count() -> None:
+    def loss(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        with torch.autocast("cpu", enabled=False):
+            y: Tensor = model(batch["x"])
+        assert y.dtype == torch.float32
+        product: Tensor = y @ y.T
+        return product.float().square().mean()
+
+    assert max(distances(_case(loss), inside=True).values()) < 0.05
+
+
+def test_dropout_drops_the_same() -> None:
+    def build() -> nn.Module:
+        return nn.Sequential(nn.Linear(16, 32), nn.Dropout(0.5), nn.Linear(32, 16))
+
+    found = distances(_case(lambda model, batch: model(batch["x"]).float().square().mean(), build))
+    assert max(found.values()) < 0.01
+
+
+def test_what_is_random_leaves_the_same_generator_state() -> None:
+    case = _case(lambda model, batch: (model(batch["x"]).float() + torch.rand(12, 16)).square().mean())
+    assert max(distances(case).values()) < 0.01
+
+
+def test_a_sparse_gradient_is_dense() -> None:
+    def build() -> nn.Module:
+        return nn.Sequential(nn.Embedding(20, 8, sparse=True), nn.Linear(8, 4))
+
+    case = Case("sparse", build, lambda: torch.tensor([1, 1, 2]), lambda m, x: m(x).float().square().sum())
+    assert predicted(case).step.gradients["0.weight"] is not None
+
+
+def test_an_operator_that_reads_bits_is_named() -> None:
+    case = _case(lambda model, batch: model(batch["x"]).float().square().mean() + batch["x"].view(torch.int32).sum())
+    with pytest.raises(CannotFollow, match=r"aten::view\.dtype"):
+        predicted(case)
+
+
+def test_an_operator_without_float64_is_named() -> None:
+    with torch.library._scoped_library("amp_tests", "DEF") as library:
+        library.define("narrow(Tensor x) -> Tensor")
+
+        def narrow(x: Tensor) -> Tensor:
+            if x.dtype == torch.float64:
+                raise NotImplementedError("no kernel for float64")
+            return x.clone()
+
+        library.impl("narrow", narrow, "CompositeExplicitAutograd")
+        operator = torch.ops.amp_tests.narrow
+
+        def loss(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+            with torch.no_grad():
+                shift = operator(batch["x"])
+            return model(batch["x"] + shift).float().square().mean()  # type: ignore[no-any-return]
+
+        with pytest.raises(CannotFollow, match="amp_tests::narrow"):
+            predicted(_case(loss))
+
+
+def test_an_error_of_the_model_is_the_models_own() -> None:
+    def loss(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        with contextlib.suppress(RuntimeError):
+            batch["x"] @ batch["x"]
+        return model(batch["x"]).float().square().mean()  # type: ignore[no-any-return]
+
+    assert max(distances(_case(loss)).values()) < 0.01
+
+
+def test_nothing_is_rounded_in_the_exact_step() -> None:
+    case = _case(lambda model, batch: f.mse_loss(model(batch["x"]).half().float(), batch["x"].detach()))
+    exact = run_exact(case, case.realise().on("cpu"), "cpu", seed=0).step
+    plain = run_step(
+        _case(lambda model, batch: f.mse_loss(model(batch["x"]), batch["x"].detach())),
+        case.realise().on("cpu", torch.float64),
+        contextlib.nullcontext,
+        seed=0,
+    )
+    for name, value in plain.named().items():
+        assert torch.allclose(exact.named()[name], value, rtol=1e-12, atol=1e-15)
