@@ -17,6 +17,7 @@ from pytest_amp.torch_private.fake_tensors import fake_tensor_mode, quiet_fake_t
 from pytest_amp.torch_private.gone import PrivateApiGone
 from pytest_amp.torch_private.grad_scaler import found_infs, optimizer_stage, scales_its_own_step
 from pytest_amp.torch_private.interception import Interception, intercepted_calls, without_interception
+from pytest_amp.torch_private.reads import counted_reads
 from pytest_amp.torch_private.recording import Call, recorded_calls
 from pytest_amp.torch_private.virtual import (
     Aliasing,
@@ -46,6 +47,7 @@ __all__ = [
     "aliasing_of",
     "arguments_of",
     "autocast_registrations",
+    "counted_reads",
     "cpu_has_onednn_kernels",
     "current_node",
     "dispatched_calls",

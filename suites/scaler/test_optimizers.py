@@ -12,20 +12,23 @@ import torch
 from torch import nn
 
 from pytest_amp.amp import Amp
+from pytest_amp.devices import DeviceKind
 from pytest_amp.failure import AmpFailure
+from pytest_amp.scaler.optimizers import UPSTREAM, VARIANTS, make_optimizer, optimizers_on
 from pytest_amp.targets import Target
 
-from .optimizers import make_optimizer, optimizers
 from .training import INF, NAN, ScalerFactory
 
-EACH = pytest.mark.amp_parametrize("optimizer", optimizers)
-EXPLICIT = pytest.mark.parametrize("explicit", [False, True], ids=["step", "unscale_ then step"])
 
-_FUSED_SGD = pytest.mark.xfail(
-    strict=True,
-    reason="LibreYOLO/libreyolo#771: the first step of fused SGD makes its momentum buffer with empty_like "
-    "(torch/optim/sgd.py, _fused_sgd); if that step is skipped nobody writes it, and the next takes it for momentum",
-)
+def _optimizers(target: Target) -> Iterator[object]:
+    """All that make a step there; what was not run on an accelerator yet is in the long tier."""
+    for optimizer in optimizers_on(target.device.torch_device):
+        unproven = target.device.kind is not DeviceKind.CPU and ("capturable" in optimizer or "Sparse" in optimizer)
+        yield pytest.param(optimizer, id=optimizer, marks=(pytest.mark.amp_long,) if unproven else ())
+
+
+EACH = pytest.mark.amp_parametrize("optimizer", _optimizers)
+EXPLICIT = pytest.mark.parametrize("explicit", [False, True], ids=["step", "unscale_ then step"])
 
 _SCALE = 2.0**10
 
@@ -35,15 +38,17 @@ def _parameters(amp: Amp) -> list[nn.Parameter]:
     return [nn.Parameter(torch.randn(3, 5).to(amp.device.torch_device)) for _ in range(3)]
 
 
-def _set_gradients(parameters: list[nn.Parameter], step: int, scale: float, bad: float | None = None) -> None:
+def _set_gradients(
+    optimizer: str, parameters: list[nn.Parameter], step: int, scale: float, bad: float | None = None
+) -> None:
     """The same seeded gradients for each run, times ``scale``; a scaled backward by hand, for any dtype."""
     generator = torch.Generator().manual_seed(step)
-    for parameter in parameters:
-        parameter.grad = torch.randn(parameter.shape, generator=generator).to(parameter.device) * scale
-    if bad is not None:
-        gradient = parameters[1].grad
-        assert gradient is not None
-        gradient[2, 3] = bad
+    for index, parameter in enumerate(parameters):
+        gradient = torch.randn(parameter.shape, generator=generator) * scale
+        if bad is not None and index == 1:
+            gradient[2, 3] = bad
+        gradient = gradient.to(parameter.device)
+        parameter.grad = gradient.to_sparse(1) if VARIANTS[optimizer.partition(", ")[0]].sparse else gradient
 
 
 def _initialized(amp: Amp, scaler: torch.amp.GradScaler) -> torch.amp.GradScaler:
@@ -81,7 +86,7 @@ def test_clean_steps_are_the_unscaled_ones(
         if enabled:
             _initialized(amp, scaler)
         for step in range(3):
-            _set_gradients(parameters, step, scaler.get_scale())
+            _set_gradients(optimizer, parameters, step, scaler.get_scale())
             _step(scaler, made, explicit=explicit)
         state = _tensors(made.state_dict()["state"])
         runs.append({**{f"parameter {i}": p.detach() for i, p in enumerate(parameters)}, **state})
@@ -96,6 +101,58 @@ def test_clean_steps_are_the_unscaled_ones(
         )
 
 
+def _is_hollow(tensor: torch.Tensor) -> bool:
+    """Whether what is called float32 was rounded to a low dtype: decided on eight different numbers or more."""
+    values = tensor.detach().flatten()
+    numbers = values[(values != 0) & values.isfinite()].unique()
+    if tensor.dtype is not torch.float32 or len(numbers) < 8:
+        return False
+    return any(torch.equal(numbers, numbers.to(low).float()) for low in (torch.bfloat16, torch.float16))
+
+
+@pytest.mark.amp(devices=["cpu"])  # not run on CUDA yet
+@EACH
+def test_parameters_and_state_are_float32(amp: Amp, amp_scaler: ScalerFactory, optimizer: str) -> None:
+    """In their values, too: nothing in a step with a scaler is rounded to the autocast dtype, or to any low one."""
+    parameters = _parameters(amp)
+    made, scaler = make_optimizer(optimizer, parameters), _initialized(amp, amp_scaler(init_scale=_SCALE))
+    for step in range(3):
+        _set_gradients(optimizer, parameters, step, scaler.get_scale())
+        with amp.autocast():  # where some users call it
+            _step(scaler, made, explicit=False)
+    state = {f"parameter {i}": p.detach() for i, p in enumerate(parameters)} | _tensors(made.state_dict()["state"])
+    low = [key for key, tensor in state.items() if tensor.dtype in (torch.bfloat16, torch.float16)]
+    hollow = [key for key, tensor in state.items() if _is_hollow(tensor)]
+    if low or hollow:
+        raise AmpFailure(
+            f"{optimizer} on {amp.target.id} keeps what it knows in low precision: {', '.join(low + hollow)}",
+            label_before="rule",
+            before="parameters and optimizer state are float32, and not only by dtype",
+            now=f"low dtype: {low}; values that are all representable in a low dtype: {hollow}",
+            likely="the step computes in low precision, or rounds its state",
+        )
+
+
+@pytest.mark.amp(devices=["cpu"])  # not run on CUDA yet
+@EACH
+def test_implementations_agree(amp: Amp, amp_scaler: ScalerFactory, optimizer: str) -> None:
+    """Three scaled steps of each implementation end where the loop's do, but for float32's rounding.
+
+    A dozen operations a step, each rounded once: 64 units of 2**-24 bound three steps of them.
+    """
+    ends = []
+    loop = optimizer.partition(", ")[0] + (", loop" if ", " in optimizer else "")
+    for which in (loop, optimizer):
+        parameters = _parameters(amp)
+        made, scaler = make_optimizer(which, parameters), _initialized(amp, amp_scaler(init_scale=_SCALE))
+        for step in range(3):
+            _set_gradients(optimizer, parameters, step, scaler.get_scale())
+            _step(scaler, made, explicit=False)
+        ends.append(torch.stack([p.detach().double().cpu() for p in parameters]))
+    distance = float((ends[0] - ends[1]).norm() / ends[0].norm())
+    assert distance <= 64 * 2.0**-24, f"{optimizer} ends {distance:.2e} away from {loop}"
+
+
 @EACH
 @EXPLICIT
 @pytest.mark.parametrize("bad", [INF, NAN], ids=["inf", "nan"])
@@ -105,10 +162,10 @@ def test_a_skipped_step_changes_nothing(
     """Neither parameters nor state, step counters included; the next clean step goes on from there."""
     parameters = _parameters(amp)
     made, scaler = make_optimizer(optimizer, parameters), _initialized(amp, amp_scaler(init_scale=_SCALE))
-    _set_gradients(parameters, 0, scaler.get_scale())
+    _set_gradients(optimizer, parameters, 0, scaler.get_scale())
     _step(scaler, made, explicit=explicit)
     before = [p.detach().clone() for p in parameters], copy.deepcopy(_tensors(made.state_dict()["state"]))
-    _set_gradients(parameters, 1, scaler.get_scale(), bad)
+    _set_gradients(optimizer, parameters, 1, scaler.get_scale(), bad)
     _step(scaler, made, explicit=explicit)
     after = _tensors(made.state_dict()["state"])
     changed = [
@@ -126,16 +183,18 @@ def test_a_skipped_step_changes_nothing(
             now=f"the scale is {scaler.get_scale()}",
             likely="the optimizer does not obey found_inf",
         )
-    _set_gradients(parameters, 2, scaler.get_scale())
+    _set_gradients(optimizer, parameters, 2, scaler.get_scale())
     _step(scaler, made, explicit=explicit)
     assert all(bool(p.isfinite().all()) for p in parameters)
     assert not all(torch.equal(old, p) for old, p in zip(before[0], parameters, strict=True)), "it never steps again"
 
 
 def _optimizers_from_the_first_step(target: Target) -> Iterator[object]:
-    for optimizer in optimizers(target):
-        marks = (_FUSED_SGD,) if optimizer == "SGD momentum, fused" else ()
-        yield pytest.param(optimizer, id=optimizer, marks=marks)
+    for given in _optimizers(target):
+        assert isinstance(given, type(pytest.param()))
+        (optimizer,) = given.values
+        known = [pytest.mark.xfail(strict=True, reason=UPSTREAM[name]) for name in UPSTREAM if name == optimizer]
+        yield pytest.param(optimizer, id=given.id, marks=(*given.marks, *known))
 
 
 @contextlib.contextmanager
@@ -160,10 +219,10 @@ def test_a_skipped_first_step_makes_no_state(amp: Amp, amp_scaler: ScalerFactory
         made, scaler = make_optimizer(optimizer, parameters), _initialized(amp, amp_scaler(init_scale=_SCALE))
         with _memory_filled_with_nan():
             if first is not None:
-                _set_gradients(parameters, 9, scaler.get_scale(), first)
+                _set_gradients(optimizer, parameters, 9, scaler.get_scale(), first)
                 _step(scaler, made, explicit=False)
             for step in range(2):
-                _set_gradients(parameters, step, scaler.get_scale())
+                _set_gradients(optimizer, parameters, step, scaler.get_scale())
                 _step(scaler, made, explicit=False)
         runs.append([p.detach() for p in parameters])
     same = all(torch.equal(left, right) for left, right in zip(*runs, strict=True))
@@ -172,7 +231,7 @@ def test_a_skipped_first_step_makes_no_state(amp: Amp, amp_scaler: ScalerFactory
 
 def test_the_usual_implementations_exist(amp: Amp) -> None:
     """What is there is recorded; on the CPU and on CUDA the usual optimizers have all three implementations."""
-    found = list(optimizers(amp.target))
+    found = list(optimizers_on(amp.device.torch_device))
     amp.observe("optimizers", [*found], kind="state")
     if amp.device.type in ("cpu", "cuda"):
         for name in ("SGD", "Adam", "AdamW"):

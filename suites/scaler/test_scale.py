@@ -115,13 +115,3 @@ def test_factors_that_would_not_move_the_scale_are_refused(
 ) -> None:
     with pytest.raises(AssertionError, match="factor must be"):
         amp_scaler(**{keyword: value})
-
-
-@pytest.mark.amp(devices=["cpu", "cuda"])
-def test_the_deprecated_alias_is_the_same_scaler(amp: Amp) -> None:
-    """``torch.cuda.amp.GradScaler`` and ``torch.cpu.amp.GradScaler`` warn, and are ``torch.amp.GradScaler``."""
-    alias = getattr(torch, amp.device.type).amp.GradScaler
-    with pytest.warns(FutureWarning, match="is deprecated. Please use `torch.amp.GradScaler"):
-        scaler = alias(init_scale=4.0)
-    assert isinstance(scaler, torch.amp.GradScaler)
-    assert scaler.state_dict() == torch.amp.GradScaler(amp.device.type, init_scale=4.0).state_dict()

@@ -1,0 +1,98 @@
+"""Every optimizer of torch.optim in every implementation that it has on a device."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+
+@dataclass(frozen=True)
+class Variant:
+    """An optimizer class of torch.optim with keywords; ``sparse`` where it takes sparse gradients only."""
+
+    class_name: str
+    keywords: tuple[tuple[str, float | bool], ...] = ()
+    sparse: bool = False
+
+
+#: LBFGS is missing: its step needs a closure, which GradScaler refuses.
+VARIANTS: dict[str, Variant] = {
+    "SGD": Variant("SGD"),
+    "SGD momentum": Variant("SGD", (("momentum", 0.5), ("nesterov", True))),
+    "Adam": Variant("Adam"),
+    "Adam amsgrad": Variant("Adam", (("amsgrad", True), ("weight_decay", 0.25))),
+    "AdamW": Variant("AdamW", (("weight_decay", 0.25),)),
+    "RMSprop": Variant("RMSprop", (("momentum", 0.5), ("centered", True))),
+    "Adagrad": Variant("Adagrad"),
+    "Adadelta": Variant("Adadelta"),
+    "Adamax": Variant("Adamax"),
+    "NAdam": Variant("NAdam"),
+    "RAdam": Variant("RAdam"),
+    "Rprop": Variant("Rprop"),
+    "ASGD": Variant("ASGD"),
+    "Adafactor": Variant("Adafactor"),
+    "Muon": Variant("Muon"),  # since torch 2.9
+    "SparseAdam": Variant("SparseAdam", sparse=True),
+}
+IMPLEMENTATIONS: dict[str, dict[str, bool]] = {
+    "loop": {"foreach": False},
+    "foreach": {"foreach": True},
+    "fused": {"fused": True},
+    "capturable": {"foreach": False, "capturable": True},
+    "foreach capturable": {"foreach": True, "capturable": True},
+    "fused capturable": {"fused": True, "capturable": True},
+}
+
+#: Known to be broken in torch, by the report.
+UPSTREAM: dict[str, str] = {
+    "SGD momentum, fused": "LibreYOLO/libreyolo#771: the first step of fused SGD makes its momentum buffer with "
+    "empty_like (torch/optim/sgd.py, _fused_sgd); if that step is skipped nobody writes it, and the next takes it "
+    "for momentum",
+}
+
+
+def make_optimizer(optimizer: str, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+    """The optimizer of an id such as ``Adam, fused``; raises what torch raises where there is none."""
+    name, _, implementation = optimizer.partition(", ")
+    variant = VARIANTS[name]
+    made: torch.optim.Optimizer = getattr(torch.optim, variant.class_name)(
+        parameters, lr=0.125, **dict(variant.keywords), **IMPLEMENTATIONS.get(implementation, {})
+    )
+    return made
+
+
+@functools.cache
+def optimizers_on(device: torch.device) -> tuple[str, ...]:
+    """Ids of all that make a step on ``device``, in the order of the table."""
+    return tuple(optimizer for optimizer, why in candidates(device).items() if why is None)
+
+
+@functools.cache
+def candidates(device: torch.device) -> dict[str, str | None]:
+    """Each id whose keywords the optimizer has, with the first line of what ``step`` raises there, if it raises."""
+    found: dict[str, str | None] = {}
+    for name, variant in VARIANTS.items():
+        made = getattr(torch.optim, variant.class_name, None)
+        if made is None:
+            continue
+        keywords = inspect.signature(made).parameters
+        kinds = [kind for kind, used in IMPLEMENTATIONS.items() if keywords.keys() >= used.keys()]
+        for optimizer in [f"{name}, {kind}" for kind in kinds] or [name]:
+            found[optimizer] = _refusal(optimizer, device, sparse=variant.sparse)
+    return found
+
+
+def _refusal(optimizer: str, device: torch.device, *, sparse: bool) -> str | None:
+    """Why a step does not work there: a fused one needs a kernel of its own for the device."""
+    parameter = nn.Parameter(torch.ones(2, 2, device=device))
+    gradient = torch.ones(2, 2, device=device)
+    parameter.grad = gradient.to_sparse(1) if sparse else gradient
+    try:
+        make_optimizer(optimizer, [parameter]).step()
+    except (RuntimeError, TypeError, AssertionError, NotImplementedError, ValueError) as error:
+        return (str(error).splitlines() or [type(error).__name__])[0]
+    return None

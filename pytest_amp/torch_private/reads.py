@@ -1,0 +1,34 @@
+"""Reads of tensor values by the host: on an accelerator each waits for the device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from pytest_amp.torch_private.gone import PrivateApiGone
+
+#: Operators that bring a value to the host: ``item``, ``bool`` and ``tolist`` of one element, ``torch.equal``.
+_READING = ("aten._local_scalar_dense", "aten.equal", "aten.is_nonzero")
+
+
+def counted_reads(call: Callable[[], object]) -> int:
+    """How many values of tensors ``call`` reads; backward passes on other threads are not seen.
+
+    Raises PrivateApiGone without ``torch.utils._python_dispatch.TorchDispatchMode``.
+    """
+    try:
+        from torch.utils._python_dispatch import TorchDispatchMode
+    except ImportError as error:
+        raise PrivateApiGone("torch.utils._python_dispatch.TorchDispatchMode") from error
+    count = 0
+
+    class Reads(TorchDispatchMode):  # type: ignore[no-untyped-call,unused-ignore]
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            nonlocal count
+            count += str(func).startswith(_READING)
+            return func(*args, **(kwargs or {}))
+
+    mode: Any = Reads
+    with mode():
+        call()
+    return count

@@ -1,0 +1,106 @@
+"""Clipping with a scaler: after ``unscale_`` it is clipping in float32, whatever the number and size of gradients.
+
+Before ``unscale_`` it clips scaled gradients (Lightning #9330, #9694): ``test_unscale.py`` has that mistake.
+"""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from pytest_amp.amp import Amp
+
+from .training import INF, NAN, ScalerFactory
+
+pytestmark = pytest.mark.amp(devices=["cpu"])  # not run on CUDA yet
+
+#: Small tensors and large ones; the sum of squares is what a low precision gets wrong.
+SIZES = (1, 7, 64, 1000, 70_001)
+_SCALE = 2.0**10
+
+
+def _unscaled(amp: Amp, scaler: torch.amp.GradScaler) -> tuple[list[nn.Parameter], list[torch.Tensor]]:
+    """Parameters whose gradients were scaled and unscaled, and those gradients in float64."""
+    generator = torch.Generator().manual_seed(amp.config.seed)
+    parameters = [nn.Parameter(torch.zeros(size, device=amp.device.torch_device)) for size in SIZES]
+    optimizer = torch.optim.SGD(parameters, lr=1.0)
+    scaler.scale(torch.zeros((), device=amp.device.torch_device))
+    wanted = []
+    for parameter in parameters:
+        gradient = torch.randn(parameter.shape, generator=generator)
+        parameter.grad = gradient.to(parameter.device) * _SCALE
+        wanted.append(gradient.double())
+    scaler.unscale_(optimizer)
+    return parameters, wanted
+
+
+@pytest.mark.parametrize("foreach", [False, True], ids=["loop", "foreach"])
+@pytest.mark.parametrize("norm_type", [1.0, 2.0, math.inf], ids=["1", "2", "inf"])
+def test_the_norm_is_a_float32_norm(amp: Amp, amp_scaler: ScalerFactory, norm_type: float, *, foreach: bool) -> None:
+    """Of all gradients together, as near as float32 sums of n terms come: sqrt(n) roundings, 1.6e-5 here.
+
+    bf16 misses that by far, and so does fp16. The clipped gradients are the unscaled ones times one factor.
+    """
+    allowed = math.sqrt(max(SIZES)) * 2.0**-24
+    parameters, gradients = _unscaled(amp, amp_scaler(init_scale=_SCALE))
+    norm = float(torch.cat(gradients).norm(norm_type))
+    with amp.autocast():  # the norm has a rule of its own there, float32
+        found = nn.utils.clip_grad_norm_(parameters, norm / 8, norm_type=norm_type, foreach=foreach)
+    assert found.dtype is torch.float32
+    assert float(found) == pytest.approx(norm, rel=allowed)
+    for parameter, gradient in zip(parameters, gradients, strict=True):
+        assert parameter.grad is not None
+        torch.testing.assert_close(parameter.grad.cpu().double(), gradient / 8, rtol=2 * allowed, atol=0.0)
+
+
+@pytest.mark.parametrize("foreach", [False, True], ids=["loop", "foreach"])
+def test_values_are_clipped_exactly(amp: Amp, amp_scaler: ScalerFactory, *, foreach: bool) -> None:
+    parameters, gradients = _unscaled(amp, amp_scaler(init_scale=_SCALE))
+    nn.utils.clip_grad_value_(parameters, 0.75, foreach=foreach)
+    for parameter, gradient in zip(parameters, gradients, strict=True):
+        assert parameter.grad is not None
+        assert torch.equal(parameter.grad.cpu(), gradient.float().clamp(-0.75, 0.75))
+
+
+@pytest.mark.parametrize("bad", [INF, NAN], ids=["inf", "nan"])
+@pytest.mark.parametrize("clip", ["norm", "value"])
+@pytest.mark.parametrize("when", ["before unscale_", "after unscale_"])
+def test_an_overflow_is_skipped_in_spite_of_clipping(
+    amp: Amp, amp_scaler: ScalerFactory, clip: str, when: str, bad: float
+) -> None:
+    """After ``unscale_`` always. Before it, clipping by value makes an inf finite: then nobody can know."""
+    parameter = nn.Parameter(torch.ones(4, device=amp.device.torch_device))
+    optimizer, scaler = torch.optim.SGD([parameter], lr=0.5), amp_scaler(init_scale=8.0)
+    scaler.scale(parameter.sum()).backward()
+    assert parameter.grad is not None
+    parameter.grad[1] = bad
+    if when == "after unscale_":
+        scaler.unscale_(optimizer)
+    if clip == "norm":
+        nn.utils.clip_grad_norm_([parameter], 1.0)
+    else:
+        nn.utils.clip_grad_value_([parameter], 1.0)
+    scaler.step(optimizer)
+    scaler.update()
+    hidden = (clip, when) == ("value", "before unscale_") and bad == INF
+    assert bool((parameter == 1).all()) != hidden
+    assert scaler.get_scale() == (8.0 if hidden else 4.0)
+
+
+def test_a_non_finite_norm_can_be_an_error(amp: Amp, amp_scaler: ScalerFactory) -> None:
+    """``error_if_nonfinite``: what torch says, and that the scaler's step afterwards still skips."""
+    parameter = nn.Parameter(torch.ones(4, device=amp.device.torch_device))
+    optimizer, scaler = torch.optim.SGD([parameter], lr=0.5), amp_scaler(init_scale=8.0)
+    scaler.scale(parameter.sum()).backward()
+    assert parameter.grad is not None
+    parameter.grad[1] = INF
+    scaler.unscale_(optimizer)
+    with pytest.raises(RuntimeError, match="non-finite, so it cannot be clipped"):
+        nn.utils.clip_grad_norm_([parameter], 1.0, error_if_nonfinite=True)
+    scaler.step(optimizer)
+    scaler.update()
+    assert bool((parameter == 1).all())
+    assert scaler.get_scale() == 4.0

@@ -1,0 +1,133 @@
+"""Golden traces: a thousand updates with a fixed pattern of infs give one sequence of scales, on every device.
+
+The digest of each sequence is written down here, so that torch, the model of it and the pattern cannot
+change together.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+
+import pytest
+import torch
+from torch import nn
+
+from pytest_amp.amp import Amp
+from pytest_amp.failure import AmpFailure
+from pytest_amp.scaler import UpdateRule
+
+from .training import INF, ScalerFactory
+
+_UPDATES = 1000
+#: Factors that are no powers of two, so that the rounding of each product shows.
+_RULES = {
+    "usual": (2.0**16, UpdateRule(2.0, 0.5, 20)),
+    "odd factors": (1.1, UpdateRule(1.7, 0.3, 3)),
+    "to the largest": (2.0**126, UpdateRule(3.0, 0.01, 2)),
+    "to zero": (2.0**-100, UpdateRule(2.0, 0.3, 21)),
+}
+#: Of the scales and growth trackers of all updates, as JSON.
+_DIGESTS = {
+    "usual": "e3d592b9e3156987",
+    "odd factors": "5e940d0b11edb5c7",
+    "to the largest": "83d7e336dad654d3",
+    "to zero": "00bcb306d41fc09d",
+}
+
+
+def pattern(name: str) -> list[bool]:
+    """In which updates there is an inf: single ones, bursts, and long clean stretches."""
+    source = random.Random(f"golden {name}")  # noqa: S311  # a fixed pattern
+    found: list[bool] = []
+    while len(found) < _UPDATES:
+        found += [False] * source.choice((1, 3, 20, 21, 60)) + [True] * source.choice((1, 1, 2, 5))
+    return found[:_UPDATES]
+
+
+def _digest(trace: list[tuple[float, int]]) -> str:
+    return hashlib.sha256(json.dumps(trace).encode()).hexdigest()[:16]
+
+
+def _modelled(name: str) -> list[tuple[float, int]]:
+    scale, rule = _RULES[name]
+    scale, tracker = float(torch.tensor(scale)), 0
+    trace = []
+    for bad in pattern(name):
+        scale, tracker = rule.after(scale, tracker, found_inf=bad)
+        trace.append((scale, tracker))
+    return trace
+
+
+def _scaler(amp_scaler: ScalerFactory, name: str) -> torch.amp.GradScaler:
+    scale, rule = _RULES[name]
+    return amp_scaler(
+        init_scale=scale,
+        growth_factor=rule.growth_factor,
+        backoff_factor=rule.backoff_factor,
+        growth_interval=rule.growth_interval,
+    )
+
+
+def _expect(amp: Amp, name: str, found: list[tuple[float, int]], how: str) -> None:
+    """Raises AmpFailure at the first update that differs from the model's."""
+    wanted = _modelled(name)
+    for update, (real, expected) in enumerate(zip(found, wanted, strict=True)):
+        if real != expected:
+            raise AmpFailure(
+                f"the golden trace '{name}', {how}, differs at update {update}",
+                label_before="rule",
+                before=f"scale {expected[0]}, tracker {expected[1]}",
+                now=f"scale {real[0]}, tracker {real[1]} on torch {torch.__version__}, {amp.device.describe()}",
+                likely="_amp_update_scale_ follows another rule, or rounds otherwise",
+            )
+    amp.observe(f"golden trace {name}, {how}", _digest(found), kind="state")
+    assert _digest(found) == _DIGESTS[name], "the model and torch agree on another trace than the golden one"
+
+
+@pytest.mark.amp(devices=["cpu"])  # not run on CUDA yet
+@pytest.mark.parametrize("name", _RULES)
+def test_eager_trace(amp: Amp, amp_scaler: ScalerFactory, name: str) -> None:
+    parameter = nn.Parameter(torch.ones(1, device=amp.device.torch_device))
+    optimizer, scaler = torch.optim.SGD([parameter], lr=0.0), _scaler(amp_scaler, name)
+    scaler.scale(torch.zeros((), device=amp.device.torch_device))
+    found = []
+    for bad in pattern(name):
+        parameter.grad = torch.full_like(parameter, INF if bad else 0.0)
+        scaler.unscale_(optimizer)
+        scaler.update()
+        state = scaler.state_dict()
+        found.append((state["scale"], state["_growth_tracker"]))
+    _expect(amp, name, found, "eager")
+
+
+@pytest.mark.amp_long
+@pytest.mark.amp(devices=["cuda"])  # not run on CUDA yet
+@pytest.mark.parametrize("name", _RULES)
+def test_captured_trace(amp: Amp, amp_scaler: ScalerFactory, name: str) -> None:
+    """unscale_ and update in a CUDA graph that is replayed a thousand times: no host in between."""
+    parameter = nn.Parameter(torch.ones(1, device=amp.device.torch_device))
+    optimizer, scaler = torch.optim.SGD([parameter], lr=0.0), _scaler(amp_scaler, name)
+    scaler.scale(torch.zeros((), device=amp.device.torch_device))
+    parameter.grad = torch.zeros_like(parameter)
+    start = scaler.state_dict()
+    graph = torch.cuda.CUDAGraph()
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):  # warm up, as capturing needs it
+        for _ in range(3):
+            scaler.unscale_(optimizer)
+            scaler.update()
+    torch.cuda.current_stream().wait_stream(stream)
+    scaler.load_state_dict(start)
+    with torch.cuda.graph(graph):
+        scaler.unscale_(optimizer)
+        scaler.update()
+    found = []
+    for bad in pattern(name):
+        parameter.grad.fill_(INF if bad else 0.0)
+        graph.replay()
+        state = scaler.state_dict()
+        found.append((state["scale"], state["_growth_tracker"]))
+    _expect(amp, name, found, "captured")

@@ -1,0 +1,285 @@
+"""What optimizers are given: groups, frozen groups, missing gradients, several dtypes, sparse ones, subclasses."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from pytest_amp.amp import Amp
+from pytest_amp.torch_private import scales_its_own_step
+
+from .training import INF, NAN, ScalerFactory
+
+pytestmark = pytest.mark.amp(devices=["cpu"])  # not run on CUDA yet
+
+IMPLEMENTATION = pytest.mark.parametrize("implementation", ["loop", "foreach", "fused"])
+BAD = pytest.mark.parametrize("bad", [None, INF, NAN], ids=["clean", "inf", "nan"])
+
+_SCALE = 8.0
+
+
+def _sgd(groups: Any, implementation: str) -> torch.optim.Optimizer:
+    used = {"loop": {"foreach": False}, "foreach": {"foreach": True}, "fused": {"fused": True}}[implementation]
+    return torch.optim.SGD(groups, lr=0.5, **used)
+
+
+def _parameter(amp: Amp, dtype: torch.dtype = torch.float32, **keywords: bool) -> nn.Parameter:
+    return nn.Parameter(torch.ones(3, device=amp.device.torch_device, dtype=dtype), **keywords)
+
+
+def _started(amp: Amp, scaler: torch.amp.GradScaler) -> torch.amp.GradScaler:
+    scaler.scale(torch.zeros((), device=amp.device.torch_device))
+    return scaler
+
+
+def _first(parameter: nn.Parameter) -> float:
+    return parameter.detach()[0].item()
+
+
+def _give(parameter: nn.Parameter, bad: float | None = None) -> None:
+    """A gradient of ones, scaled, with ``bad`` at its end."""
+    parameter.grad = torch.full_like(parameter, _SCALE)
+    if bad is not None:
+        parameter.grad[-1] = bad
+
+
+def _step(scaler: torch.amp.GradScaler, optimizer: torch.optim.Optimizer) -> None:
+    scaler.step(optimizer)
+    scaler.update()
+
+
+@IMPLEMENTATION
+@BAD
+@pytest.mark.parametrize("place", [0, 1, 2], ids=["first group", "middle group", "last group"])
+def test_a_bad_gradient_in_any_group_skips_all(
+    amp: Amp, amp_scaler: ScalerFactory, implementation: str, bad: float | None, place: int
+) -> None:
+    """Each group with a learning rate of its own; a clean step moves each by its own."""
+    parameters = [_parameter(amp) for _ in range(3)]
+    groups = [{"params": [p], "lr": 0.5 / 2**i} for i, p in enumerate(parameters)]
+    optimizer, scaler = _sgd(groups, implementation), _started(amp, amp_scaler(init_scale=_SCALE))
+    for i, parameter in enumerate(parameters):
+        _give(parameter, bad if i == place else None)
+    _step(scaler, optimizer)
+    moved = [1 - _first(p) for p in parameters]
+    assert moved == ([0.0] * 3 if bad is not None else [0.5, 0.25, 0.125])
+    assert scaler.get_scale() == (_SCALE if bad is None else _SCALE / 2)
+
+
+@IMPLEMENTATION
+@BAD
+def test_frozen_groups_stay(amp: Amp, amp_scaler: ScalerFactory, implementation: str, bad: float | None) -> None:
+    """A group without gradients, one that is frozen, and one that is thawed for the second step."""
+    trained, frozen, unreached = _parameter(amp), _parameter(amp, requires_grad=False), _parameter(amp)
+    groups = [{"params": [frozen]}, {"params": [trained]}, {"params": [unreached]}]
+    optimizer, scaler = _sgd(groups, implementation), _started(amp, amp_scaler(init_scale=_SCALE))
+    _give(trained, bad)
+    _step(scaler, optimizer)
+    assert [_first(p) for p in (frozen, trained, unreached)] == [1.0, 0.5 if bad is None else 1.0, 1.0]
+    frozen.requires_grad_()
+    _give(frozen)
+    frozen.grad = torch.full_like(frozen, scaler.get_scale())
+    trained.grad = None
+    _step(scaler, optimizer)
+    assert _first(frozen) == 0.5
+
+
+@pytest.mark.parametrize("implementation", ["loop", "foreach"])
+def test_an_optimizer_with_only_frozen_groups_is_refused(
+    amp: Amp, amp_scaler: ScalerFactory, implementation: str
+) -> None:
+    optimizer, scaler = _sgd([_parameter(amp)], implementation), _started(amp, amp_scaler())
+    with pytest.raises(AssertionError, match="No inf checks were recorded for this optimizer"):
+        scaler.step(optimizer)
+
+
+def test_a_fused_optimizer_without_gradients_is_not_refused(amp: Amp, amp_scaler: ScalerFactory) -> None:
+    """It makes no step and says nothing; ``update`` is refused, if no other optimizer was checked."""
+    parameter = _parameter(amp)
+    optimizer, scaler = _sgd([parameter], "fused"), _started(amp, amp_scaler())
+    scaler.step(optimizer)
+    assert bool((parameter == 1).all())
+    with pytest.raises(AssertionError, match="No inf checks were recorded prior to update"):
+        scaler.update()
+
+
+_MIXES = [
+    (torch.float32, torch.float64),
+    (torch.bfloat16, torch.float32),
+    (torch.float64, torch.bfloat16, torch.float32),
+]
+
+
+@IMPLEMENTATION
+@pytest.mark.parametrize("dtypes", _MIXES, ids=lambda mix: "+".join(str(d).removeprefix("torch.") for d in mix))
+def test_tensors_of_several_dtypes(
+    amp: Amp, amp_scaler: ScalerFactory, implementation: str, dtypes: tuple[torch.dtype, ...]
+) -> None:
+    """One optimizer: each dtype is unscaled in itself and checked; a bad one of any dtype skips all."""
+    for bad in (None, *range(len(dtypes))):
+        parameters = [_parameter(amp, dtype) for dtype in dtypes]
+        optimizer, scaler = _sgd(parameters, implementation), _started(amp, amp_scaler(init_scale=_SCALE))
+        for i, parameter in enumerate(parameters):
+            _give(parameter, NAN if i == bad else None)
+        _step(scaler, optimizer)
+        assert [_first(p) for p in parameters] == [0.5 if bad is None else 1.0] * len(dtypes)
+        assert [p.dtype for p in parameters] == list(dtypes)
+
+
+@BAD
+def test_fused_optimizers_take_float16_parameters(amp: Amp, amp_scaler: ScalerFactory, bad: float | None) -> None:
+    """They unscale within the kernel, so nothing underflows in between: the one way to train float16 parameters."""
+    parameter = _parameter(amp, torch.float16)
+    optimizer, scaler = _sgd([parameter], "fused"), _started(amp, amp_scaler(init_scale=_SCALE))
+    _give(parameter, bad)
+    _step(scaler, optimizer)
+    assert bool((parameter == (0.5 if bad is None else 1.0)).all())
+    assert scaler.get_scale() == (_SCALE if bad is None else _SCALE / 2)
+
+
+@pytest.mark.filterwarnings("ignore:Sparse invariant checks:UserWarning")
+@pytest.mark.parametrize("optimizer_type", [torch.optim.SGD, torch.optim.Adagrad], ids=lambda kind: kind.__name__)
+@BAD
+def test_sparse_gradients_in_one_of_two_groups(
+    amp: Amp, amp_scaler: ScalerFactory, optimizer_type: type[torch.optim.Optimizer], bad: float | None
+) -> None:
+    """Beside dense ones: duplicate rows are summed, and a bad value in either kind skips both."""
+    step: Callable[..., torch.optim.Optimizer] = functools.partial(optimizer_type, lr=0.5)  # type: ignore[call-arg]
+    for where in ("sparse", "dense"):
+        runs = []
+        for enabled in (True, False):
+            table = nn.Embedding(4, 2, sparse=True, device=amp.device.torch_device)
+            nn.init.ones_(table.weight)
+            dense = _parameter(amp)
+            optimizer = step([{"params": table.parameters()}, {"params": [dense]}])
+            scaler = amp_scaler(init_scale=_SCALE, enabled=enabled)
+            rows = torch.tensor([1, 1, 3], device=amp.device.torch_device)
+            scaler.scale(table(rows).sum() + dense.sum()).backward()
+            assert table.weight.grad is not None
+            assert dense.grad is not None
+            if bad is not None and enabled:
+                (table.weight.grad if where == "sparse" else dense.grad).mul_(bad)
+            _step(scaler, optimizer)
+            runs.append([table.weight.detach(), dense.detach()])
+        if bad is None:
+            assert all(torch.equal(left, right) for left, right in zip(*runs, strict=True))
+        else:
+            assert all(bool((p == 1).all()) for p in runs[0])
+
+
+class _Subclass(torch.optim.SGD):
+    """As projects have them: a torch optimizer with another name."""
+
+
+class _Own(torch.optim.Optimizer):
+    """Written from nothing: ``step`` subtracts the gradient."""
+
+    def __init__(self, parameters: list[nn.Parameter], lr: float) -> None:
+        super().__init__(parameters, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        assert closure is None
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter.sub_(group["lr"] * parameter.grad)
+
+
+class _Wrapped:
+    """No Optimizer at all: a wrapper with ``param_groups`` and ``step``, as trainers pass around."""
+
+    def __init__(self, parameters: list[nn.Parameter], lr: float) -> None:
+        self._inner = torch.optim.SGD(parameters, lr=lr)
+        self.param_groups = self._inner.param_groups
+
+    def step(self) -> None:
+        self._inner.step()
+
+
+@pytest.mark.parametrize("kind", [_Subclass, _Own, _Wrapped], ids=lambda kind: kind.__name__.strip("_").lower())
+@pytest.mark.parametrize("explicit", [False, True], ids=["step", "unscale_ then step"])
+@BAD
+def test_optimizers_of_users(
+    amp: Amp, amp_scaler: ScalerFactory, kind: Callable[..., Any], bad: float | None, *, explicit: bool
+) -> None:
+    """Are unscaled and skipped as torch's own (huggingface/accelerate#113: a wrapper is another object)."""
+    parameter = _parameter(amp)
+    optimizer, scaler = kind([parameter], lr=0.5), _started(amp, amp_scaler(init_scale=_SCALE))
+    _give(parameter, bad)
+    if explicit:
+        scaler.unscale_(optimizer)
+        assert parameter.grad is not None
+        assert float(parameter.grad[0]) == 1.0, "unscale_ did not divide"
+    _step(scaler, optimizer)
+    assert _first(parameter) == (0.5 if bad is None else 1.0)
+    assert scaler.get_scale() == (_SCALE if bad is None else _SCALE / 2)
+
+
+def test_an_optimizer_that_asks_for_the_scaler_is_given_it(amp: Amp, amp_scaler: ScalerFactory) -> None:
+    """The older contract: ``step(grad_scaler=...)``, with a FutureWarning, and unscaling left to the optimizer."""
+    seen: list[Any] = []
+
+    class Asking(torch.optim.SGD):
+        _step_supports_amp_scaling = True
+
+        def step(self, closure: None = None, *, grad_scaler: Any = None) -> None:  # type: ignore[override]
+            assert closure is None
+            seen.append(grad_scaler)
+
+    parameter = _parameter(amp)
+    optimizer, scaler = Asking([parameter], lr=0.5), _started(amp, amp_scaler(init_scale=_SCALE))
+    _give(parameter)
+    with pytest.warns(FutureWarning, match="GradScaler is going to stop passing itself"):
+        scaler.step(optimizer)
+    assert seen == [scaler]
+    assert _first(parameter) == 1.0
+    with pytest.raises(RuntimeError, match="already been called"):
+        scaler.step(optimizer)
+
+
+@pytest.mark.parametrize("name", ["SGD", "Adam", "AdamW", "Adagrad"])
+@pytest.mark.parametrize("bad", [None, INF], ids=["clean", "inf"])
+def test_nothing_is_left_on_a_fused_optimizer(
+    amp: Amp, amp_scaler: ScalerFactory, name: str, bad: float | None
+) -> None:
+    """``grad_scale`` and ``found_inf`` are taken off again: its own ``step`` afterwards is a plain one."""
+    parameter = _parameter(amp)
+    optimizer = getattr(torch.optim, name)([parameter], lr=0.5, fused=True)
+    scaler = _started(amp, amp_scaler(init_scale=_SCALE))
+    _give(parameter, bad)
+    _step(scaler, optimizer)
+    assert not hasattr(optimizer, "found_inf")
+    assert not hasattr(optimizer, "grad_scale")
+    before = parameter.detach().clone()
+    parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+    assert not bool((parameter == before).any()), "a step without the scaler obeys what the scaler found before"
+    assert bool((parameter.grad == 1).all()), "a step without the scaler divides by its scale"
+
+
+def test_fused_optimizers_say_so(amp: Amp) -> None:
+    """The flag by which the scaler leaves unscaling to them (Adagrad has it since torch 2.7)."""
+    found = {}
+    for name in ("SGD", "Adam", "AdamW", "Adagrad"):
+        optimizer = getattr(torch.optim, name)([_parameter(amp)], lr=0.5, fused=True)
+        found[name] = scales_its_own_step(optimizer)
+    amp.observe("fused optimizers that unscale", [name for name, says in found.items() if says], kind="state")
+    assert all(found[name] for name in ("SGD", "Adam", "AdamW"))
+
+
+@pytest.mark.parametrize("form", ["keyword", "none"])
+def test_lbfgs_is_refused(amp: Amp, amp_scaler: ScalerFactory, form: str) -> None:
+    """pfnet/pytorch-pfn-extras#636: it needs a closure, which the scaler refuses; without one it is a TypeError."""
+    parameter = _parameter(amp)
+    optimizer, scaler = torch.optim.LBFGS([parameter]), _started(amp, amp_scaler(init_scale=_SCALE))
+    _give(parameter)
+    keywords = {"closure": parameter.sum} if form == "keyword" else {}
+    error, words = (RuntimeError, "Closure use is not") if form == "keyword" else (TypeError, "closure")
+    with pytest.raises(error, match=words):
+        scaler.step(optimizer, **keywords)
+    assert bool((parameter == 1).all())
