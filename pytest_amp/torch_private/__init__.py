@@ -19,6 +19,7 @@ from pytest_amp.torch_private.grad_scaler import found_infs, optimizer_stage, sc
 from pytest_amp.torch_private.interception import Interception, intercepted_calls, without_interception
 from pytest_amp.torch_private.reads import counted_reads
 from pytest_amp.torch_private.recording import Call, recorded_calls
+from pytest_amp.torch_private.storages import live_storages
 from pytest_amp.torch_private.virtual import (
     Aliasing,
     Dispatched,
@@ -57,6 +58,7 @@ __all__ = [
     "found_infs",
     "intercepted_calls",
     "is_random",
+    "live_storages",
     "mutates_arguments",
     "number_of",
     "optimizer_stage",

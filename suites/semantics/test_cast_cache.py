@@ -5,50 +5,24 @@ Counted, not timed: the casts of one weight that reach the back end.
 
 from __future__ import annotations
 
-import gc
-import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 
 import pytest
 import torch
-from packaging.version import Version
 from torch import nn
 
 from pytest_amp.amp import Amp
 from pytest_amp.failure import AmpFailure
 from pytest_amp.torch_private import recorded_calls
 
+from .releases import NO_HISTORY
 from .state import OTHER
+from .users import OPERATORS
 
 #: Under inference mode a cast reaches the back end as ``aten::to``, undivided.
 _CASTS = ("aten::_to_copy", "aten::to.dtype")
 _SHAPE = (24, 8)
-
-#: Operators that cast a parameter on every device: the shape of one, which no other tensor has, and its use.
-USERS: dict[str, tuple[tuple[int, ...], Callable[[torch.Tensor], torch.Tensor]]] = {
-    "linear": ((7, 5), lambda w: nn.functional.linear(_ones(w, 2, 5), w)),
-    "matmul": ((5, 7), lambda w: _ones(w, 2, 5) @ w),
-    "mm": ((5, 7), lambda w: torch.mm(_ones(w, 2, 5), w)),
-    "addmm": ((5, 7), lambda w: torch.addmm(_ones(w, 7), _ones(w, 2, 5), w)),
-    "bmm": ((3, 5, 7), lambda w: torch.bmm(_ones(w, 3, 2, 5), w)),
-    "baddbmm": ((3, 5, 7), lambda w: torch.baddbmm(_ones(w, 3, 2, 7), _ones(w, 3, 2, 5), w)),
-    "conv1d": ((7, 5, 3), lambda w: nn.functional.conv1d(_ones(w, 2, 5, 6), w)),
-    "conv2d": ((7, 5, 3, 2), lambda w: nn.functional.conv2d(_ones(w, 2, 5, 6, 6), w)),
-    "conv_transpose2d": ((5, 7, 3, 2), lambda w: nn.functional.conv_transpose2d(_ones(w, 2, 5, 6, 6), w)),
-    "prelu": ((5,), lambda w: nn.functional.prelu(_ones(w, 2, 5).neg(), w)),
-}
-
-
-def _ones(like: torch.Tensor, *shape: int) -> torch.Tensor:
-    return torch.ones(shape, device=like.device)
-
-
-_NO_GRAD_FIRST = pytest.mark.xfail(
-    Version(torch.__version__).release < (2, 11),
-    strict=True,
-    reason="pytorch/pytorch#112583, #65766, #141896: a copy cached under no_grad has no history (mended by #165068)",
-)
 
 
 @pytest.fixture
@@ -92,10 +66,10 @@ def test_a_weight_is_cast_once_in_a_region(amp: Amp, layer: nn.Linear, batch: to
     _expect(amp, f"three uses under {mode}", casts(), 1, likely=likely)
 
 
-@pytest.mark.parametrize("operator", USERS)
+@pytest.mark.parametrize("operator", OPERATORS)
 def test_every_operator_finds_the_cached_copy(amp: Amp, operator: str) -> None:
     """Whichever operator uses a parameter: two uses, one cast."""
-    shape, use = USERS[operator]
+    shape, use = OPERATORS[operator]
     weight = nn.Parameter(torch.randn(shape).to(amp.device.torch_device))
     with recorded_calls() as calls, amp.autocast():
         first, second = use(weight), use(weight)
@@ -209,23 +183,9 @@ def test_an_update_between_regions_is_seen(amp: Amp, layer: nn.Linear, batch: to
         )
 
 
-@pytest.mark.parametrize("way", ["clear", "no cache"])
-def test_an_update_inside_a_region_can_be_seen(amp: Amp, layer: nn.Linear, batch: torch.Tensor, way: str) -> None:
-    """By clearing the cache, or by doing without."""
-    with amp.autocast(cache_enabled=way == "clear"):
-        layer(batch)
-        with torch.no_grad():
-            layer.weight.add_(1)
-        if way == "clear":
-            torch.clear_autocast_cache()
-        found = layer(batch)
-    expected = nn.functional.linear(batch.to(amp.dtype), layer.weight.to(amp.dtype), layer.bias.to(amp.dtype))
-    assert torch.equal(found, expected)
-
-
 @pytest.mark.parametrize(
     "first",
-    [pytest.param("no_grad", marks=_NO_GRAD_FIRST), pytest.param("inference_mode", marks=_NO_GRAD_FIRST), "grad"],
+    [pytest.param("no_grad", marks=NO_HISTORY), pytest.param("inference_mode", marks=NO_HISTORY), "grad"],
 )
 def test_a_use_without_gradients_costs_no_gradient(amp: Amp, layer: nn.Linear, batch: torch.Tensor, first: str) -> None:
     """A copy that was cached without history must not serve a use that needs its gradient."""
@@ -258,19 +218,6 @@ def test_an_inner_region_of_another_dtype_casts_to_it(amp: Amp, layer: nn.Linear
         with amp.autocast(dtype=OTHER[amp.dtype]):
             found = layer(batch)
     assert found.dtype is OTHER[amp.dtype]
-
-
-def test_nothing_of_a_region_stays_alive(amp: Amp, batch: torch.Tensor) -> None:
-    """After the region a dropped model is gone, weights and cached copies alike, also after no_grad inside it."""
-    layer = nn.Linear(_SHAPE[1], _SHAPE[0]).to(amp.device.torch_device)
-    weight = weakref.ref(layer.weight)
-    with amp.autocast():
-        with torch.no_grad():
-            layer(batch)
-        layer(batch)
-        del layer
-    gc.collect()
-    assert weight() is None, "the cast cache keeps a weight alive after its region"
 
 
 def test_a_new_weight_never_meets_an_old_copy(amp: Amp, batch: torch.Tensor) -> None:

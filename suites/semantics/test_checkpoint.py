@@ -6,23 +6,16 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from packaging.version import Version
 from torch import nn
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
 from pytest_amp.amp import Amp
 from pytest_amp.failure import AmpFailure
 
+from .releases import NO_HISTORY
 from .state import OTHER, State, expect_state, name, product_dtype
 
 REENTRANT = pytest.mark.parametrize("reentrant", [True, False], ids=["reentrant", "non-reentrant"])
-
-#: A reentrant checkpoint runs forward under no_grad, too.
-_NO_HISTORY = pytest.mark.xfail(
-    Version(torch.__version__).release < (2, 11),
-    strict=True,
-    reason="pytorch/pytorch#141896, #112583: a copy cached under no_grad has no history (mended by #165068)",
-)
 
 Block = Callable[[torch.Tensor], torch.Tensor]
 
@@ -70,7 +63,7 @@ def _expect_same(amp: Amp, plain: list[torch.Tensor], found: list[torch.Tensor])
         pytest.param(False, False, id="non-reentrant, backward outside"),
         pytest.param(False, True, id="non-reentrant, backward inside"),
         pytest.param(True, False, id="reentrant, backward outside"),
-        pytest.param(True, True, id="reentrant, backward inside", marks=_NO_HISTORY),
+        pytest.param(True, True, id="reentrant, backward inside", marks=NO_HISTORY),
     ],
 )
 def test_gradients_are_those_without_a_checkpoint(
@@ -82,7 +75,7 @@ def test_gradients_are_those_without_a_checkpoint(
 
 
 @REENTRANT
-@_NO_HISTORY
+@NO_HISTORY
 def test_a_use_under_no_grad_inside_the_block(amp: Amp, model: nn.Sequential, *, reentrant: bool) -> None:
     """The recomputation meets the cast cache in another state than forward did (pytorch/pytorch#141896)."""
 

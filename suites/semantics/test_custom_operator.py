@@ -6,15 +6,13 @@ from typing import Any
 
 import pytest
 import torch
-from packaging.version import Version
 
 from pytest_amp.amp import Amp
 
+from .releases import REGISTER_AUTOCAST
 from .state import expect_dtype, name
 
-pytestmark = pytest.mark.skipif(
-    Version(torch.__version__).release < (2, 7), reason="custom operators have register_autocast since torch 2.7"
-)
+pytestmark = REGISTER_AUTOCAST
 
 
 def _add_of(amp: Amp, *, rule: bool, suffix: str = "") -> Any:

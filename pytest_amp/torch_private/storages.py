@@ -1,0 +1,73 @@
+"""The memory that operators allocate, and what of it is still held."""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from pytest_amp.torch_private.gone import PrivateApiGone
+
+
+@functools.cache
+def _tracker() -> Any:
+    import torch
+
+    try:
+        from torch.utils._python_dispatch import TorchDispatchMode
+        from torch.utils._pytree import tree_leaves
+    except ImportError:
+        raise PrivateApiGone("torch.utils._python_dispatch.TorchDispatchMode or torch.utils._pytree") from None
+
+    mode: Any = TorchDispatchMode
+
+    class Tracker(mode):  # type: ignore[misc]  # the base has no types
+        """Keeps a weak reference to the storage of each result, and of each argument to tell the two apart."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.given: dict[int, weakref.ref[Any]] = {}
+            self.made: dict[int, weakref.ref[Any]] = {}
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            self._note(self.given, tree_leaves((args, kwargs or {})))
+            result = func(*args, **(kwargs or {}))
+            self._note(self.made, tree_leaves(result))
+            return result
+
+        def _note(self, into: dict[int, weakref.ref[Any]], values: list[Any]) -> None:
+            for value in values:
+                if isinstance(value, torch.Tensor):
+                    self._note_one(into, value)
+
+        def _note_one(self, into: dict[int, weakref.ref[Any]], tensor: torch.Tensor) -> None:
+            try:
+                storage = tensor.untyped_storage()
+            except NotImplementedError:  # a tensor without storage: sparse, or a wrapper
+                return
+            key = storage._cdata
+            known = next((d[key]() for d in (self.given, self.made) if key in d), None)
+            if known is None:  # new, or at the address of one that is gone
+                self.given.pop(key, None)
+                self.made.pop(key, None)
+                into[key] = weakref.ref(storage)
+
+    return Tracker
+
+
+@contextmanager
+def live_storages() -> Iterator[Callable[[], list[int]]]:
+    """What operators have allocated inside the block and is still held: a function that gives their bytes.
+
+    Sorted. A storage keeps its Python object, and with it weak references, as long as C++ holds it. Raises
+    PrivateApiGone without ``torch.utils._python_dispatch.TorchDispatchMode``.
+    """
+
+    def held() -> list[int]:
+        storages = (reference() for reference in tracker.made.values())
+        return sorted(storage.nbytes() for storage in storages if storage is not None)
+
+    with _tracker()() as tracker:
+        yield held

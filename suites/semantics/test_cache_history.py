@@ -1,0 +1,109 @@
+"""A copy that was cached without a graph never serves a use that needs one, whatever operator or layer casts it.
+
+The kind of pytorch/pytorch#112583 and #141896: an evaluation, a target network or a checkpoint's first pass under
+no_grad inside a region, and then training on weights that get no gradient.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+
+import pytest
+import torch
+
+from pytest_amp.amp import Amp
+from pytest_amp.failure import AmpFailure
+
+from .releases import NO_HISTORY
+from .users import LAYERS, OPERATORS
+
+pytestmark = pytest.mark.amp(devices=["cpu"])  # not run on CUDA yet
+
+MODES: dict[str, Callable[[], AbstractContextManager[object]]] = {
+    "grad": nullcontext,
+    "no_grad": torch.no_grad,
+    "inference_mode": torch.inference_mode,
+}
+KINDS = (*OPERATORS, *LAYERS)
+FIRST = pytest.mark.parametrize("first", ["no_grad", "inference_mode"])
+
+
+def _seeded(amp: Amp, kind: str) -> tuple[Callable[[], torch.Tensor], list[torch.nn.Parameter]]:
+    """A call that uses weights, and the weights; the same each time."""
+    torch.manual_seed(amp.config.seed)
+    if kind in LAYERS:
+        build, shape = LAYERS[kind]
+        layer, x = build().to(amp.device.torch_device), torch.randn(shape).to(amp.device.torch_device)
+        return lambda: layer(x), list(layer.parameters())
+    shape, use = OPERATORS[kind]
+    weight = torch.nn.Parameter(torch.randn(shape).to(amp.device.torch_device))
+    return lambda: use(weight), [weight]
+
+
+def _gradients(amp: Amp, kind: str, first: str) -> list[torch.Tensor | None]:
+    call, weights = _seeded(amp, kind)
+    with amp.autocast():
+        with MODES[first]():
+            call()
+        result = call()
+        with MODES[first]():
+            call()
+        loss = result.float().square().sum()
+    if loss.requires_grad:
+        loss.backward()
+    return [weight.grad for weight in weights]
+
+
+def _expect_equal(
+    amp: Amp, kind: str, what: str, found: list[torch.Tensor | None], wanted: list[torch.Tensor | None]
+) -> None:
+    lost = [i for i, (a, b) in enumerate(zip(found, wanted, strict=True)) if a is None and b is not None]
+    changed = [
+        i
+        for i, (a, b) in enumerate(zip(found, wanted, strict=True))
+        if a is not None and (b is None or not torch.equal(a, b))
+    ]
+    if lost or changed:
+        raise AmpFailure(
+            f"{what} costs {kind} gradients on {amp.target.id}",
+            label_before="rule",
+            before="the gradients of a region in which every use needs them, bit for bit",
+            now=f"none for the weights {lost}, others for the weights {changed} on torch {torch.__version__}",
+            likely="the cast cache keeps a copy that was made without history, and hands it to a use with gradients",
+        )
+
+
+@FIRST
+@pytest.mark.parametrize("kind", [pytest.param(key, marks=() if key == "einsum" else NO_HISTORY) for key in KINDS])
+def test_a_use_without_gradients_costs_no_gradient(amp: Amp, kind: str, first: str) -> None:
+    """But for einsum, which permutes its operands: a view of the weight was never cached."""
+    wanted = _gradients(amp, kind, "grad")
+    assert all(gradient is not None for gradient in wanted)
+    _expect_equal(amp, kind, f"a use under {first}", _gradients(amp, kind, first), wanted)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_update_between_regions_is_seen(amp: Amp, kind: str, mode: str) -> None:
+    """Evaluation after evaluation, with training steps in between: each operator reads what the weights are now."""
+    call, weights = _seeded(amp, kind)
+    fresh, others = _seeded(amp, kind)
+    with MODES[mode](), amp.autocast():
+        before = call().detach().clone()
+    with torch.no_grad():
+        for weight in (*weights, *others):
+            weight.mul_(-0.75)
+    with MODES[mode](), amp.autocast():
+        after = call().detach().clone()
+    with MODES[mode](), amp.autocast(cache_enabled=False):
+        expected = fresh().detach().clone()
+    assert not torch.equal(before, expected), "the update changes nothing here"
+    if not torch.equal(after, expected):
+        raise AmpFailure(
+            f"{kind} computes with old weights on {amp.target.id}",
+            label_before="rule",
+            before="the cache is dropped where the outermost region ends (torch.autocast.__exit__)",
+            now=f"under {mode} the region after an update does not see it",
+            likely="a copy of the weight outlives its region",
+        )

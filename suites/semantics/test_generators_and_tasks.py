@@ -1,0 +1,199 @@
+"""Generators and asyncio tasks that hold a region, which belongs to the thread and not to them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Generator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+
+import pytest
+import torch
+
+from pytest_amp.amp import Amp
+
+from .state import OTHER, State, expect_state, product_dtype
+
+pytestmark = pytest.mark.amp(devices=["cpu"])  # not run on CUDA yet
+
+_THREADS_OWN = "no report found: the state is the thread's, not a contextvar, and a suspended {} holds its region on"
+
+
+def _product(amp: Amp) -> torch.dtype:
+    return product_dtype(amp.device.torch_device)
+
+
+@contextmanager
+def _restored(amp: Amp) -> Iterator[State]:
+    """The state before; a test that shows how it leaks does not leave it so."""
+    before, default = State.now(amp.device.type), torch.get_autocast_dtype(amp.device.type)
+    yield before
+    torch.set_autocast_enabled(amp.device.type, before.enabled)
+    torch.set_autocast_dtype(amp.device.type, default)
+    torch.set_autocast_cache_enabled(before.cache)
+
+
+@pytest.mark.parametrize("ends", ["exhausted", "closed", "dropped", "raised into"])
+def test_a_generators_region_ends_with_it(amp: Amp, ends: str) -> None:
+    def generate() -> Generator[torch.dtype]:
+        with amp.autocast(dtype=OTHER[amp.dtype], cache_enabled=False):
+            yield _product(amp)
+            yield _product(amp)
+
+    before = State.now(amp.device.type)
+    generator = generate()
+    assert next(generator) is OTHER[amp.dtype]
+    if ends == "exhausted":
+        assert list(generator) == [OTHER[amp.dtype]]
+    elif ends == "closed":
+        generator.close()
+    elif ends == "raised into":
+        with pytest.raises(KeyError):
+            generator.throw(KeyError)
+    del generator
+    after = State.now(amp.device.type)
+    expect_state(amp, f"after a generator that was {ends}", after, before, likely="its region is not left")
+
+
+@pytest.mark.xfail(strict=True, reason=_THREADS_OWN.format("generator"))
+def test_a_suspended_generator_leaves_its_consumer_alone(amp: Amp) -> None:
+    def generate() -> Generator[int]:
+        with amp.autocast():
+            yield 1
+
+    with _restored(amp):
+        generator = generate()
+        next(generator)
+        found = _product(amp)
+        generator.close()
+    assert found is torch.float32, f"the consumer of a generator that holds a region computes in {found}"
+
+
+@pytest.mark.xfail(strict=True, reason=_THREADS_OWN.format("generator"))
+def test_generators_that_take_turns_leave_the_state_as_it_was(amp: Amp) -> None:
+    """Not nested: the one that began first ends first, and restores what the other had found."""
+
+    def generate() -> Generator[int]:
+        with amp.autocast():
+            yield 1
+
+    with _restored(amp) as before:
+        first, second = generate(), generate()
+        next(first)
+        next(second)
+        first.close()
+        second.close()
+        after = State.now(amp.device.type)
+    assert after == before
+
+
+def test_a_context_manager_of_ones_own_is_a_region(amp: Amp) -> None:
+    """Also an asynchronous one, and ``yield`` inside ``with`` is then what it looks like."""
+
+    @contextmanager
+    def region() -> Iterator[None]:
+        with amp.autocast():
+            yield
+
+    @asynccontextmanager
+    async def asynchronous() -> AsyncIterator[None]:
+        with amp.autocast():
+            yield
+
+    async def run() -> torch.dtype:
+        async with asynchronous():
+            return _product(amp)
+
+    before = State.now(amp.device.type)
+    with region():
+        assert _product(amp) is amp.dtype
+    assert asyncio.run(run()) is amp.dtype
+    assert State.now(amp.device.type) == before
+
+
+def test_a_task_that_waits_for_nothing_is_a_region_like_any(amp: Amp) -> None:
+    """Tasks one after the other, each with its own dtype."""
+
+    async def request(dtype: torch.dtype) -> torch.dtype:
+        with amp.autocast(dtype=dtype):
+            return _product(amp)
+
+    async def serve() -> list[torch.dtype]:
+        return [*await asyncio.gather(*(request(dtype) for dtype in (amp.dtype, OTHER[amp.dtype], amp.dtype)))]
+
+    before = State.now(amp.device.type)
+    assert asyncio.run(serve()) == [amp.dtype, OTHER[amp.dtype], amp.dtype]
+    assert State.now(amp.device.type) == before
+
+
+def test_a_region_goes_on_after_await(amp: Amp) -> None:
+    """As long as no other task enters one meanwhile."""
+
+    async def request() -> list[torch.dtype]:
+        with amp.autocast():
+            before = _product(amp)
+            await asyncio.sleep(0)
+            return [before, _product(amp)]
+
+    assert asyncio.run(request()) == [amp.dtype] * 2
+
+
+def test_work_handed_to_a_thread_is_outside(amp: Amp) -> None:
+    """``asyncio.to_thread`` copies contextvars, and autocast is none."""
+
+    async def request() -> list[torch.dtype]:
+        with amp.autocast():
+            return [_product(amp), await asyncio.to_thread(_product, amp)]
+
+    assert asyncio.run(request()) == [amp.dtype, torch.float32]
+
+
+@pytest.mark.xfail(strict=True, reason=_THREADS_OWN.format("task"))
+def test_a_waiting_task_leaves_the_others_alone(amp: Amp) -> None:
+    """A server whose handlers await inside a region: a handler without one must compute in float32."""
+
+    async def low(entered: asyncio.Event, done: asyncio.Event) -> None:
+        with amp.autocast():
+            entered.set()
+            await done.wait()
+
+    async def plain(entered: asyncio.Event, done: asyncio.Event) -> torch.dtype:
+        await entered.wait()
+        found = _product(amp)
+        done.set()
+        return found
+
+    async def serve() -> torch.dtype:
+        events = asyncio.Event(), asyncio.Event()
+        return (await asyncio.gather(low(*events), plain(*events)))[1]
+
+    with _restored(amp):
+        found = asyncio.run(serve())
+    assert found is torch.float32
+
+
+@pytest.mark.xfail(strict=True, reason=_THREADS_OWN.format("task"))
+def test_interleaved_tasks_leave_the_state_as_it_was(amp: Amp) -> None:
+    async def request(turns: int) -> None:
+        with amp.autocast():
+            for _ in range(turns):
+                await asyncio.sleep(0)
+
+    async def serve() -> None:
+        await asyncio.gather(request(1), request(2))
+
+    with _restored(amp) as before:
+        asyncio.run(serve())
+        after = State.now(amp.device.type)
+    assert after == before
+
+
+def test_a_decorated_coroutine_function_runs_outside(amp: Amp) -> None:
+    """The region is around the call that makes the coroutine, as for generators: what holds."""
+
+    @torch.autocast(amp.device.type, amp.dtype)
+    async def request() -> torch.dtype:
+        return _product(amp)
+
+    before = State.now(amp.device.type)
+    assert asyncio.run(request()) is torch.float32
+    assert State.now(amp.device.type) == before
