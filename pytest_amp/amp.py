@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from pytest_amp.devices import Device
     from pytest_amp.numerics.gradients import Conditions
     from pytest_amp.precision import Precision
+    from pytest_amp.scaler import MakeOptimizer, Train, TraceStep
     from pytest_amp.speed import Measured, Workload
 
 __tracebackhide__ = is_misuse
@@ -220,6 +221,85 @@ class Amp:
         demand = speed.Demand(name or speed.name_of(work), self.marker.floor or floor, over, ceiling, plan)
         make_step = speed.step_maker(work, self.device, seed=self.config.seed)
         return speed.check_speedup(make_step, demand, conditions, self._request)
+
+    def check_scaler(  # noqa: PLR0913  # keywords of one check
+        self,
+        case: Case,
+        *,
+        train: Train | None = None,
+        optimizer: MakeOptimizer | None = None,
+        overflow_at: Collection[int] = (2,),
+        forward_at: Collection[int] = (6,),
+        spoilt: Collection[str] = (),
+    ) -> tuple[TraceStep, ...]:
+        """Hold a training step with a GradScaler against what one has to do, with overflow planted in it.
+
+        ``train`` is the step, called once an iteration with everything that it needs (``model``, ``batch``,
+        ``optimizer``, ``scaler``, ``index``, ``loss()``, ``autocast()``); without one, the step of torch's
+        documentation. ``optimizer`` makes one of a list of parameters, SGD otherwise. In the iterations
+        ``overflow_at`` a gradient is made inf, in ``forward_at`` an activation.
+
+        Each step with an inf among its gradients is skipped and changes no parameter, every other one steps;
+        the scale backs off and recovers by the rule; ``scaler.step`` and ``scaler.update`` are called once
+        in each iteration, the optimizer's own step by nobody else; the gradients that the optimizer sees are
+        the same at another scale (clipping before ``unscale_`` changes them); and no buffer is left with an
+        inf or NaN, but for those named in ``spoilt``, which have to be (pytorch/pytorch#115500). The scale
+        starts where the first iteration does not overflow by itself. Observed as ``<case>/skipped`` and
+        ``<case>/spoilt buffers``. Raises AmpFailure; ValueError for iterations that cannot be.
+        """
+        from pytest_amp import scaler
+
+        self._refuse_ambient("check_scaler")
+        training = scaler.Training(
+            case,
+            self.device,
+            self.precision,
+            seed=self.config.seed,
+            train=train or scaler.standard_step,
+            make_optimizer=optimizer or scaler.plain_sgd,
+            overflow_at=overflow_at,
+            forward_at=forward_at,
+        )
+
+        def observe(name: str, value: list[str]) -> None:
+            self.observe(f"{case.name}/{name}", [*value], kind="state")
+
+        return scaler.check(training, observe, spoilt=spoilt)
+
+    def scaler_trace(  # noqa: PLR0913  # keywords of one run
+        self,
+        work: Case | Callable[[torch.amp.GradScaler], object],
+        *,
+        steps: int,
+        train: Train | None = None,
+        optimizer: MakeOptimizer | None = None,
+        overflow_at: Collection[int] = (),
+        init_scale: float = 2.0**16,
+        growth_interval: int = 2000,
+    ) -> tuple[TraceStep, ...]:
+        """Run ``steps`` iterations with a scaler; what each did with it: scale, found-inf, skipped or not.
+
+        ``work`` is a case (``train``, ``optimizer`` and ``overflow_at`` as in ``check_scaler``), or a function
+        that makes one whole iteration with the scaler that it is given. Nothing is checked or observed.
+        Raises ValueError for keywords that need a case.
+        """
+        from pytest_amp import scaler
+
+        rule = scaler.UpdateRule(growth_interval=growth_interval)
+        if not isinstance(work, scaler.Case):
+            if train is not None or optimizer is not None or overflow_at:
+                raise Misuse("scaler_trace of a function takes no train, optimizer or overflow_at: they need a case")
+            return scaler.trace_callable(work, self.device, steps=steps, scale=init_scale, rule=rule)
+        training = scaler.Training(
+            work,
+            self.device,
+            self.precision,
+            seed=self.config.seed,
+            train=train or scaler.standard_step,
+            make_optimizer=optimizer or scaler.plain_sgd,
+            overflow_at=overflow_at,
+        )
+        return tuple(step for _, step in training.iterations(steps, init_scale, rule))
 
     @property
     def conditions(self) -> Conditions:

@@ -1,5 +1,35 @@
-"""What GradScaler does, as a model in plain Python, and random programs that hold the real one against it."""
+"""GradScaler: a model of it in plain Python, programs that hold the real one against it, and checks for users."""
 
+from pytest_amp.cases import Case
+from pytest_amp.scaler.check import check
 from pytest_amp.scaler.reference import Gradients, ReferenceScaler, Refused, Stage, UpdateRule, float16, float32
+from pytest_amp.scaler.trace import (
+    Iteration,
+    MakeOptimizer,
+    TraceStep,
+    Train,
+    Training,
+    plain_sgd,
+    standard_step,
+    trace_callable,
+)
 
-__all__ = ["Gradients", "ReferenceScaler", "Refused", "Stage", "UpdateRule", "float16", "float32"]
+__all__ = [
+    "Case",
+    "Gradients",
+    "Iteration",
+    "MakeOptimizer",
+    "ReferenceScaler",
+    "Refused",
+    "Stage",
+    "TraceStep",
+    "Train",
+    "Training",
+    "UpdateRule",
+    "check",
+    "float16",
+    "float32",
+    "plain_sgd",
+    "standard_step",
+    "trace_callable",
+]

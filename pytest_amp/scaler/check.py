@@ -1,0 +1,195 @@
+"""Hold a user's training step with a scaler against what one has to do: ``Amp.check_scaler``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import replace
+
+import torch
+
+from pytest_amp.failure import AmpFailure, Misuse, is_misuse
+from pytest_amp.scaler.reference import UpdateRule
+from pytest_amp.scaler.trace import Iteration, TraceStep, Training
+
+__tracebackhide__ = is_misuse
+
+#: Growth after three clean iterations, so that a recovery is seen in few.
+RULE = UpdateRule(growth_interval=3)
+#: By how much the scale of the second run is smaller. A gradient that was not divided by the scale, or was
+#: clipped before it was, differs by about as much; one that was, by the rounding of subnormal numbers.
+_OTHER_SCALE, _DISTANCE = 8.0, 0.25
+
+Observe = Callable[[str, list[str]], None]
+
+
+def check(training: Training, observe: Observe, *, spoilt: Collection[str]) -> tuple[TraceStep, ...]:
+    """Run the training step with planted overflow. Raises AmpFailure; see ``Amp.check_scaler``."""
+    bad = {*training.overflow_at, *training.forward_at}
+    if not training.overflow_at or min(bad) < 1:
+        raise Misuse("overflow_at names the iterations in which to plant overflow: one at least, none before 1")
+    steps = max(bad) + 1 + RULE.growth_interval
+    scale = _largest_scale(training) / _peak(bad, steps)
+    traced: list[TraceStep] = []
+    names: list[str] = []
+    for iteration, step in _guarded(training, steps, scale):
+        _check_calls(training, iteration)
+        if iteration.index == 0 and iteration.seen and not step.found_inf:
+            ((other, _),) = _guarded(_clean(training), 1, scale / _OTHER_SCALE)
+            _check_gradients(training, iteration, other)
+        _check_outcome(training, iteration, step)
+        _check_scale(training, iteration, step)
+        found = _spoilt_buffers(iteration)
+        names += [name for name in found if name not in names]
+        traced.append(step)
+    _check_buffers(training, names, spoilt)
+    observe("skipped", [str(index) for index, step in enumerate(traced) if step.skipped])
+    observe("spoilt buffers", names)
+    return tuple(traced)
+
+
+def _clean(training: Training) -> Training:
+    return replace(training, overflow_at=(), forward_at=())
+
+
+def _peak(bad: Collection[int], steps: int) -> float:
+    """How many times its start the scale can grow to, in a run with overflow in the iterations ``bad``."""
+    state, peak = (1.0, 0), 1.0
+    for index in range(steps):
+        state = RULE.after(*state, found_inf=index in bad)
+        peak = max(peak, state[0])
+    return peak
+
+
+def _largest_scale(training: Training) -> float:
+    """Half of the largest scale up to 65536 at which the first iteration does not overflow by itself."""
+    for exponent in range(16, -25, -2):
+        ((_, step),) = _guarded(_clean(training), 1, 2.0**exponent)
+        if not step.found_inf:
+            return 2.0 ** (exponent - 1)
+    raise AmpFailure(
+        f"{training.case.name}: the gradients are not finite at any scale from 65536 down to 2**-24",
+        likely="the loss itself, or its gradient without any scale, overflows",
+    )
+
+
+def _guarded(training: Training, steps: int, scale: float) -> Iterator[tuple[Iteration, TraceStep]]:
+    """The iterations; what the scaler refuses becomes an AmpFailure in the words of the refusal."""
+    iterations = training.iterations(steps, scale, RULE)
+    for index in range(steps):
+        try:
+            found = next(iterations)
+        except (RuntimeError, AssertionError, ValueError) as error:
+            if not _is_refusal(error):
+                raise
+            raise AmpFailure(
+                f"{training.case.name}: GradScaler refuses the training step in iteration {index}",
+                now=f"{type(error).__name__}: {error}",
+                likely="a call is missing, doubled or in the wrong place: scale, unscale_, step, update",
+            ) from error
+        yield found
+
+
+def _is_refusal(error: Exception) -> bool:
+    words = ("since the last update()", "after step()", "No inf checks were recorded", "_scale is None", "Closure use")
+    return any(part in str(error) for part in words)
+
+
+def _check_calls(training: Training, iteration: Iteration) -> None:
+    called = iteration.scaler.called
+    what = None
+    if iteration.stepped_alone:
+        what = "the training step calls the optimizer's own step, past the scaler"
+        likely = "optimizer.step() where it has to be scaler.step(optimizer): scaled gradients, and overflow, are taken"
+    elif called.count("step") != 1:
+        what = f"the training step calls scaler.step {called.count('step')} times"
+        likely = "scaler.step(optimizer) belongs once into each iteration"
+    elif called.count("update") != 1:
+        what = f"the training step calls scaler.update {called.count('update')} times"
+        likely = "without scaler.update() the scale never changes, and each overflow is met again"
+    if what is not None:
+        raise AmpFailure(
+            f"{training.case.name}, iteration {iteration.index}: {what}",
+            label_before="rule",
+            before="scale, unscale_ (if gradients are looked at), step, update, once each",
+            now=", ".join(called) or "no call",
+            likely=likely,
+        )
+
+
+def _check_gradients(training: Training, iteration: Iteration, other: Iteration) -> None:
+    """The optimizer sees the same gradients at every scale."""
+    pairs = list(zip(iteration.seen, other.seen, strict=True))
+    difference = torch.stack([(left - right).norm() for left, right in pairs]).norm()
+    size = torch.stack([left.norm() for left, _ in pairs]).norm()
+    distance = float(difference / size) if float(size) else 0.0
+    if not distance <= _DISTANCE:
+        raise AmpFailure(
+            f"{training.case.name}: the gradients that the optimizer sees depend on the scale",
+            label_before="rule",
+            before=f"the same at the scale S and at S / {_OTHER_SCALE:.0f}, but for rounding",
+            now=f"relative distance {distance:.3g}",
+            likely="gradients are clipped, or looked at, before scaler.unscale_(optimizer)",
+        )
+
+
+def _check_outcome(training: Training, iteration: Iteration, step: TraceStep) -> None:
+    name, index = training.case.name, iteration.index
+    wanted = index in training.overflow_at
+    if not iteration.planted and (wanted or index in training.forward_at):
+        raise Misuse(
+            f"case {name}: no overflow could be planted in iteration {index}: no gradient is accumulated"
+            if wanted
+            else f"case {name}: no module returns a tensor in {training.precision.dtype_name}; forward_at=()"
+        )
+    if index in training.forward_at:
+        wanted = step.found_inf  # an activation may bend it back
+    if step.found_inf != wanted or step.skipped != wanted:
+        raise AmpFailure(
+            f"{name}, iteration {index}: "
+            + ("an overflow is stepped with" if wanted else "a step is skipped, or does nothing, without an overflow"),
+            label_before="rule",
+            before="a step with an inf or NaN among its gradients changes no parameter; every other step does",
+            now=f"found inf: {step.found_inf}, skipped: {step.skipped}, scale {step.scale}",
+            likely="gradients are repaired, replaced or zeroed before the scaler looks at them"
+            if wanted
+            else "the loss reaches no parameter, or overflows by itself",
+        )
+
+
+def _check_scale(training: Training, iteration: Iteration, step: TraceStep) -> None:
+    expected = RULE.after(step.scale, iteration.tracker_before, found_inf=step.found_inf)
+    if (step.scale_after, step.growth_tracker) != expected:
+        raise AmpFailure(
+            f"{training.case.name}, iteration {iteration.index}: the scale does not follow the rule",
+            label_before="rule",
+            before=f"scale {expected[0]}, growth tracker {expected[1]}",
+            now=f"scale {step.scale_after}, growth tracker {step.growth_tracker}",
+            likely="update is given a scale, or the scaler is changed by other means",
+        )
+
+
+def _spoilt_buffers(iteration: Iteration) -> list[str]:
+    """Buffers that are not finite; they are made finite again, so that each iteration is judged by itself."""
+    found = []
+    for name, buffer in iteration.model.named_buffers():
+        if buffer.is_floating_point() and not bool(buffer.isfinite().all()):
+            found.append(name)
+            buffer.nan_to_num_(0.0, 0.0, 0.0)
+    return found
+
+
+def _check_buffers(training: Training, found: list[str], spoilt: Collection[str]) -> None:
+    if set(found) == set(spoilt):
+        return
+    more, fewer = sorted(set(found) - set(spoilt)), sorted(set(spoilt) - set(found))
+    raise AmpFailure(
+        f"{training.case.name}: "
+        + (f"an overflow is left in buffers: {', '.join(more)}" if more else f"not spoilt: {', '.join(fewer)}"),
+        label_before="rule",
+        before=f"a skipped step leaves no buffer with an inf or NaN in it; named as spoilt: {sorted(spoilt) or 'none'}",
+        now=f"not finite after an overflow in the forward pass: {sorted(found) or 'none'}",
+        likely="statistics were updated by the forward pass, and skipping cannot undo it (pytorch/pytorch#115500)"
+        if more
+        else "they stay finite now",
+        accept=f"name them: spoilt={sorted(found)}",
+    )

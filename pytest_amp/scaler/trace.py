@@ -1,0 +1,266 @@
+"""Training steps with a scaler that is watched: what it found and did in each iteration, overflow planted or real."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Any, TypeAlias
+
+import torch
+
+from pytest_amp.cases import Case, Realised, loss_of
+from pytest_amp.devices import Device
+from pytest_amp.failure import Misuse, is_misuse
+from pytest_amp.precision import Precision
+from pytest_amp.scaler.reference import UpdateRule
+from pytest_amp.torch_private import found_infs
+
+__tracebackhide__ = is_misuse
+
+INFINITE = float("inf")
+
+MakeOptimizer: TypeAlias = Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer]
+
+
+@dataclass(frozen=True)
+class TraceStep:
+    """One iteration: the scale that its loss was multiplied by, and what became of it.
+
+    ``found_inf`` is what the scaler's check found in any optimizer's gradients, ``skipped`` whether
+    ``step`` was called and no parameter changed. ``scale_after`` and ``growth_tracker`` are those after
+    the iteration.
+    """
+
+    scale: float
+    found_inf: bool
+    skipped: bool
+    scale_after: float
+    growth_tracker: int
+
+
+class WatchedScaler(torch.amp.GradScaler):
+    """A GradScaler that notes the calls of an iteration, and what it found."""
+
+    def __init__(self, device_type: str, scale: float, rule: UpdateRule) -> None:
+        """Enabled, from ``scale`` on."""
+        super().__init__(
+            device_type,
+            init_scale=scale,
+            growth_factor=rule.growth_factor,
+            backoff_factor=rule.backoff_factor,
+            growth_interval=rule.growth_interval,
+        )
+        self.begin()
+
+    def begin(self) -> None:
+        """A new iteration: nothing was called."""
+        self.called: list[str] = []
+        self.found_inf = False
+        self.stepping: torch.optim.Optimizer | None = None
+        self.moved = False
+        self.refused: Exception | None = None
+
+    @contextmanager
+    def _noting(self, method: str) -> Iterator[None]:
+        self.called.append(method)
+        try:
+            yield
+        except (RuntimeError, AssertionError, ValueError) as error:
+            self.refused = error
+            raise
+
+    def unscale_(self, optimizer: torch.optim.Optimizer) -> None:
+        """As GradScaler's."""
+        with self._noting("unscale_"):
+            super().unscale_(optimizer)
+        self.found_inf |= any(found_infs(self, optimizer).values())
+
+    def step(self, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> float | None:
+        """As GradScaler's."""
+        before = [p.detach().clone() for p in _parameters(optimizer)]
+        self.stepping = optimizer
+        try:
+            with self._noting("step"):
+                result = super().step(optimizer, *args, **kwargs)
+        finally:
+            self.stepping = None
+        self.found_inf |= any(found_infs(self, optimizer).values())
+        after = _parameters(optimizer)
+        self.moved |= not all(_identical(old, new) for old, new in zip(before, after, strict=True))
+        return result
+
+    def update(self, new_scale: float | torch.Tensor | None = None) -> None:
+        """As GradScaler's."""
+        with self._noting("update"):
+            super().update(new_scale)
+
+    def traced(self, scale: float) -> TraceStep:
+        """What the iteration that began with ``scale`` left."""
+        state = self.state_dict()
+        skipped = "step" in self.called and not self.moved
+        return TraceStep(scale, self.found_inf, skipped, state["scale"], state["_growth_tracker"])
+
+
+@dataclass
+class Iteration:
+    """What a training step is given: everything it needs for one iteration.
+
+    ``loss()`` is the case's loss for its batch, and belongs into ``autocast()``.
+    """
+
+    model: torch.nn.Module
+    batch: Any
+    optimizer: torch.optim.Optimizer
+    scaler: WatchedScaler
+    index: int
+    case: Case
+    device: Device
+    precision: Precision
+    #: Gradients that the optimizer's own step was given, without the scale; and whether the scaler called it.
+    seen: list[torch.Tensor] = field(default_factory=list)
+    stepped_alone: bool = False
+    planted: bool = False
+    tracker_before: int = 0
+
+    def loss(self) -> torch.Tensor:
+        """The loss to scale."""
+        return loss_of(self.case.loss(self.model, self.batch))
+
+    def autocast(self) -> Any:
+        """An autocast region on the device, in the dtype under test."""
+        return self.device.autocast(self.precision.dtype)
+
+
+Train: TypeAlias = Callable[[Iteration], object]
+
+
+def standard_step(iteration: Iteration) -> None:
+    """The training step of torch's documentation: zero_grad, forward, scaled backward, step, update."""
+    iteration.optimizer.zero_grad()
+    with iteration.autocast():
+        loss = iteration.loss()
+    backward: Any = iteration.scaler.scale(loss)
+    backward.backward()
+    iteration.scaler.step(iteration.optimizer)
+    iteration.scaler.update()
+
+
+def plain_sgd(parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
+    """A step that is small enough to keep the loss where it is."""
+    return torch.optim.SGD(parameters, lr=2.0**-10)
+
+
+@dataclass(frozen=True)
+class Training:
+    """A case, the user's training step and optimizer, and in which iterations overflow is planted.
+
+    ``overflow_at``: in a gradient, as it is accumulated. ``forward_at``: in what the first module returns
+    in the low dtype, as an overflow of the product would leave it.
+    """
+
+    case: Case
+    device: Device
+    precision: Precision
+    _: KW_ONLY
+    seed: int = 0
+    train: Train = standard_step
+    make_optimizer: MakeOptimizer = plain_sgd
+    overflow_at: Collection[int] = ()
+    forward_at: Collection[int] = ()
+
+    def iterations(self, steps: int, scale: float, rule: UpdateRule) -> Iterator[tuple[Iteration, TraceStep]]:
+        """Run ``steps`` iterations on a fresh model; each with its trace, right after it ran."""
+        realised: Realised = self.case.realise(seed=self.seed).on(self.device.torch_device)
+        parameters = [p for p in realised.model.parameters() if p.requires_grad]
+        if not parameters:
+            raise Misuse(f"case {self.case.name}: the model has no parameter that requires a gradient")
+        optimizer = self.make_optimizer(parameters)
+        scaler = WatchedScaler(self.device.type, scale, rule)
+        for index in range(steps):
+            iteration = Iteration(
+                realised.model, realised.batch, optimizer, scaler, index, self.case, self.device, self.precision
+            )
+            scaler.begin()
+            torch.manual_seed(self.seed + index)
+            saved = scaler.state_dict()
+            before, iteration.tracker_before = saved["scale"], saved["_growth_tracker"]
+            with ExitStack() as hooks:
+                hooks.callback(optimizer.register_step_pre_hook(_seeing(iteration)).remove)
+                if index in self.overflow_at:
+                    _plant_in_a_gradient(iteration, parameters, hooks)
+                if index in self.forward_at:
+                    _plant_in_an_activation(iteration, hooks)
+                self.train(iteration)
+            yield iteration, scaler.traced(before)
+
+
+def trace_callable(
+    work: Callable[[torch.amp.GradScaler], object], device: Device, *, steps: int, scale: float, rule: UpdateRule
+) -> tuple[TraceStep, ...]:
+    """Call ``work`` ``steps`` times with one scaler: each call is one iteration."""
+    scaler = WatchedScaler(device.type, scale, rule)
+    traced = []
+    for _ in range(steps):
+        scaler.begin()
+        before = scaler.get_scale()
+        work(scaler)
+        traced.append(scaler.traced(before))
+    return tuple(traced)
+
+
+def _parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    return [p for group in optimizer.param_groups for p in group["params"]]
+
+
+def _identical(left: torch.Tensor, right: torch.Tensor) -> bool:
+    """Equality for which NaN equals NaN."""
+    return bool(((left == right) | (left.isnan() & right.isnan())).all())
+
+
+def _seeing(iteration: Iteration) -> Callable[..., None]:
+    """A hook before the optimizer's own step: the gradients that it sees, and who calls it.
+
+    A fused optimizer sees scaled gradients, and the scale beside them (``grad_scale``).
+    """
+
+    def hook(optimizer: torch.optim.Optimizer, _args: Any, _keywords: Any) -> None:
+        if iteration.scaler.stepping is not optimizer:
+            iteration.stepped_alone = True
+        scale = getattr(optimizer, "grad_scale", None)
+        gradients = [p.grad for p in _parameters(optimizer) if p.grad is not None]
+        dense = [g.to_dense() if g.is_sparse else g for g in gradients]
+        iteration.seen = [(g / scale if scale is not None else g).detach().double().cpu() for g in dense]
+
+    return hook
+
+
+def _plant_in_a_gradient(iteration: Iteration, parameters: list[torch.nn.Parameter], hooks: ExitStack) -> None:
+    """In the first gradient that backward accumulates."""
+
+    def plant(parameter: torch.Tensor) -> None:
+        if not iteration.planted and parameter.grad is not None:
+            parameter.grad.mul_(INFINITE)
+            iteration.planted = True
+
+    untyped: list[Any] = [*parameters]
+    for parameter in untyped:
+        hooks.callback(parameter.register_post_accumulate_grad_hook(plant).remove)
+
+
+def _plant_in_an_activation(iteration: Iteration, hooks: ExitStack) -> None:
+    """In the first element of the first tensor that a module returns in the autocast dtype."""
+    low = iteration.precision.dtype
+
+    def plant(_module: torch.nn.Module, _inputs: Any, output: Any) -> Any:
+        if iteration.planted or not isinstance(output, torch.Tensor) or output.dtype is not low:
+            return None
+        if output.numel() == 0:
+            return None
+        iteration.planted = True
+        overflow = torch.zeros(output.shape, dtype=low, device=output.device)
+        overflow.view(-1)[0] = INFINITE
+        return output + overflow  # a sum, so that the gradient of the overflow goes back, as a real one's does
+
+    for module in iteration.model.modules():
+        hooks.callback(module.register_forward_hook(plant).remove)

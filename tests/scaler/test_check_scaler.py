@@ -1,0 +1,269 @@
+"""check_scaler accepts a right training step, and names what is wrong with one that is not."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from pytest_amp.cases import Case, cnn, mlp
+from pytest_amp.devices import find_device
+from pytest_amp.failure import AmpFailure, Misuse
+from pytest_amp.precision import BF16, FP16, Precision
+from pytest_amp.scaler import (
+    Iteration,
+    MakeOptimizer,
+    TraceStep,
+    Train,
+    Training,
+    check,
+    plain_sgd,
+    standard_step,
+)
+
+BOTH = pytest.mark.parametrize("precision", [FP16, BF16], ids=["fp16", "bf16"])
+
+
+def unbounded() -> Case:
+    """Without tanh, which makes an inf finite."""
+    return Case(
+        "unbounded",
+        lambda: nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 1)),
+        lambda: torch.randn(4, 8),
+        lambda model, batch: model(batch).float().square().mean(),
+    )
+
+
+def run(
+    train: Train = standard_step,
+    *,
+    case: Case | None = None,
+    precision: Precision = FP16,
+    make_optimizer: MakeOptimizer = plain_sgd,
+    forward_at: Collection[int] = (6,),
+    spoilt: Collection[str] = (),
+    observed: dict[str, list[str]] | None = None,
+) -> tuple[TraceStep, ...]:
+    training = Training(
+        case or unbounded(),
+        find_device("cpu"),
+        precision,
+        train=train,
+        make_optimizer=make_optimizer,
+        overflow_at=(2,),
+        forward_at=forward_at,
+    )
+    return check(training, ({} if observed is None else observed).__setitem__, spoilt=spoilt)
+
+
+def forward(iteration: Iteration) -> torch.Tensor:
+    iteration.optimizer.zero_grad()
+    with iteration.autocast():
+        return iteration.loss()
+
+
+def backward(iteration: Iteration) -> None:
+    scaled: Any = iteration.scaler.scale(forward(iteration))
+    scaled.backward()
+
+
+def finish(iteration: Iteration) -> None:
+    iteration.scaler.step(iteration.optimizer)
+    iteration.scaler.update()
+
+
+def clipped(iteration: Iteration) -> None:
+    backward(iteration)
+    iteration.scaler.unscale_(iteration.optimizer)
+    nn.utils.clip_grad_norm_(iteration.model.parameters(), 0.1)
+    finish(iteration)
+
+
+def clips_before_unscaling(iteration: Iteration) -> None:
+    backward(iteration)
+    nn.utils.clip_grad_norm_(iteration.model.parameters(), 0.1)
+    finish(iteration)
+
+
+def steps_itself(iteration: Iteration) -> None:
+    backward(iteration)
+    iteration.optimizer.step()
+    iteration.scaler.update(iteration.scaler.get_scale())
+
+
+def unscales_and_steps_itself(iteration: Iteration) -> None:
+    backward(iteration)
+    iteration.scaler.unscale_(iteration.optimizer)
+    iteration.optimizer.step()
+    iteration.scaler.update()
+
+
+def forgets_update(iteration: Iteration) -> None:
+    backward(iteration)
+    iteration.scaler.step(iteration.optimizer)
+
+
+def forgets_update_after_skipping(iteration: Iteration) -> None:
+    backward(iteration)
+    iteration.scaler.step(iteration.optimizer)
+    if iteration.scaler.moved:
+        iteration.scaler.update()
+
+
+def forgets_to_scale(iteration: Iteration) -> None:
+    unscaled: Any = forward(iteration)
+    unscaled.backward()
+    finish(iteration)
+
+
+def repairs_gradients(iteration: Iteration) -> None:
+    backward(iteration)
+    for parameter in iteration.model.parameters():
+        assert parameter.grad is not None
+        parameter.grad.nan_to_num_(0.0, 0.0, 0.0)
+    finish(iteration)
+
+
+def unscales_twice(iteration: Iteration) -> None:
+    backward(iteration)
+    iteration.scaler.unscale_(iteration.optimizer)
+    iteration.scaler.unscale_(iteration.optimizer)
+    finish(iteration)
+
+
+def divides_by_hand(iteration: Iteration) -> None:
+    backward(iteration)
+    for parameter in iteration.model.parameters():
+        assert parameter.grad is not None
+        parameter.grad /= iteration.scaler.get_scale()
+    finish(iteration)
+
+
+def sets_the_scale(iteration: Iteration) -> None:
+    backward(iteration)
+    iteration.scaler.step(iteration.optimizer)
+    iteration.scaler.update(64.0)
+
+
+def with_batch_norm() -> Case:
+    return Case(
+        "normed",
+        lambda: nn.Sequential(nn.Linear(8, 4), nn.BatchNorm1d(4), nn.Linear(4, 1)),
+        lambda: torch.randn(6, 8),
+        lambda model, batch: model(batch).float().square().mean(),
+    )
+
+
+@BOTH
+@pytest.mark.parametrize("train", [standard_step, clipped])
+def test_a_right_step(precision: Precision, train: Train) -> None:
+    observed: dict[str, list[str]] = {}
+    traced = run(train, precision=precision, observed=observed)
+    assert [step.skipped for step in traced] == [False, False, True, False, False, False, True, False, False, False]
+    assert [step.found_inf for step in traced] == [step.skipped for step in traced]
+    start = traced[0].scale
+    relative = [step.scale_after / start for step in traced]
+    assert relative == [1, 1, 0.5, 0.5, 0.5, 1, 0.5, 0.5, 0.5, 1]
+    assert observed == {"skipped": ["2", "6"], "spoilt buffers": []}
+
+
+def test_an_overflow_that_an_activation_makes_finite_is_no_skip() -> None:
+    assert [i for i, step in enumerate(run(case=mlp(width=16, batch=4))) if step.skipped] == [2]
+
+
+@BOTH
+@pytest.mark.parametrize("name", ["SGD", "Adam", "AdamW"])
+@pytest.mark.parametrize("fused", [False, True], ids=["loop", "fused"])
+def test_any_optimizer(precision: Precision, name: str, *, fused: bool) -> None:
+    def make(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+        made: torch.optim.Optimizer = getattr(torch.optim, name)(parameters, lr=2.0**-10, fused=fused)
+        return made
+
+    run(clipped, precision=precision, make_optimizer=make)
+    with pytest.raises(AmpFailure, match="depend on the scale"):
+        run(clips_before_unscaling, precision=precision, make_optimizer=make)
+
+
+@pytest.mark.parametrize(
+    ("train", "words"),
+    [
+        (clips_before_unscaling, "the gradients that the optimizer sees depend on the scale"),
+        (steps_itself, "iteration 0: the training step calls the optimizer's own step, past the scaler"),
+        (unscales_and_steps_itself, "iteration 0: the training step calls the optimizer's own step, past the scaler"),
+        (forgets_update, "iteration 0: the training step calls scaler.update 0 times"),
+        (forgets_update_after_skipping, "iteration 2: the training step calls scaler.update 0 times"),
+        (forgets_to_scale, "GradScaler refuses the training step in iteration 0"),
+        (repairs_gradients, "iteration 2: an overflow is stepped with"),
+        (unscales_twice, "unscale_() has already been called on this optimizer since the last update()"),
+        (divides_by_hand, "the gradients that the optimizer sees depend on the scale"),
+        (sets_the_scale, "iteration 0: the scale does not follow the rule"),
+    ],
+    ids=lambda given: getattr(given, "__name__", ""),
+)
+@BOTH
+def test_a_wrong_step_is_named(precision: Precision, train: Train, words: str) -> None:
+    with pytest.raises(AmpFailure) as raised:
+        run(train, precision=precision)
+    assert words in str(raised.value)
+
+
+@BOTH
+def test_spoilt_statistics_are_named(precision: Precision) -> None:
+    with pytest.raises(AmpFailure) as raised:
+        run(case=with_batch_norm(), precision=precision)
+    text = str(raised.value)
+    assert "an overflow is left in buffers: 1.running_mean, 1.running_var" in text
+    assert "accept    name them: spoilt=['1.running_mean', '1.running_var']" in text
+    observed: dict[str, list[str]] = {}
+    names = ["1.running_mean", "1.running_var"]
+    run(case=with_batch_norm(), precision=precision, spoilt=names, observed=observed)
+    assert observed["spoilt buffers"] == names
+
+
+def test_what_is_called_spoilt_has_to_be() -> None:
+    with pytest.raises(AmpFailure, match=r"normed: not spoilt: 1\.running_mean"):
+        run(case=with_batch_norm(), forward_at=(), spoilt=["1.running_mean"])
+
+
+def test_a_network_with_statistics_that_only_overflows_in_gradients() -> None:
+    assert any(step.skipped for step in run(case=cnn(), forward_at=()))
+
+
+def test_a_scale_that_is_too_high_for_the_case_is_lowered() -> None:
+    large = Case(
+        "large",
+        lambda: nn.Linear(8, 4),
+        lambda: torch.randn(6, 8),
+        lambda model, batch: (model(batch).float() * 1e4).square().sum(),
+    )
+    traced = run(case=large, make_optimizer=lambda parameters: torch.optim.SGD(parameters, lr=2.0**-40))
+    assert traced[0].scale < 1.0
+    assert [i for i, step in enumerate(traced) if step.skipped] == [2, 6]
+
+
+def test_a_case_that_overflows_at_any_scale() -> None:
+    infinite = Case(
+        "infinite",
+        lambda: nn.Linear(2, 2),
+        lambda: torch.ones(1, 2),
+        lambda model, batch: (model(batch).float() * 1e38).exp().sum(),
+    )
+    with pytest.raises(AmpFailure, match="not finite at any scale"):
+        run(case=infinite)
+
+
+def test_iterations_that_cannot_be() -> None:
+    with pytest.raises(Misuse, match="one at least, none before 1"):
+        check(Training(mlp(), find_device("cpu"), BF16), dict[str, list[str]]().__setitem__, spoilt=())
+    with pytest.raises(Misuse, match="no parameter that requires a gradient"):
+        run(case=Case("frozen", nn.Identity, lambda: torch.ones(2), lambda model, batch: model(batch).sum()))
+
+
+def test_a_model_without_low_tensors() -> None:
+    wide = Case("wide", lambda: nn.LayerNorm(4), lambda: torch.randn(3, 4), lambda m, b: m(b).square().sum())
+    with pytest.raises(Misuse, match=r"no module returns a tensor in float16; forward_at=\(\)"):
+        run(case=wide)
+    run(case=wide, forward_at=())

@@ -1,0 +1,106 @@
+"""scaler_trace and check_scaler by way of the fixture."""
+
+from __future__ import annotations
+
+from tests.project import Project
+
+MODEL = """
+import torch
+from torch import nn
+
+def build():
+    return nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 1))
+
+def batch():
+    return torch.randn(4, 8)
+
+def loss(model, batch):
+    return model(batch).float().square().mean()
+"""
+
+
+def test_a_case_is_traced(project: Project) -> None:
+    project.write(
+        model=MODEL,
+        test_it="""
+import pytest
+from model import batch, build, loss
+
+def test_trace(amp):
+    case = amp.case(build, batch, loss)
+    traced = amp.scaler_trace(case, steps=6, overflow_at=(1, 2), init_scale=256.0, growth_interval=2)
+    assert [step.skipped for step in traced] == [False, True, True, False, False, False]
+    assert [step.found_inf for step in traced] == [step.skipped for step in traced]
+    assert [step.scale for step in traced] == [256.0, 256.0, 128.0, 64.0, 64.0, 128.0]
+    assert [step.scale_after for step in traced] == [256.0, 128.0, 64.0, 64.0, 128.0, 128.0]
+    assert [step.growth_tracker for step in traced] == [1, 0, 0, 1, 0, 1]
+
+def test_a_function_is_traced(amp, amp_device):
+    import torch
+    parameter = torch.nn.Parameter(torch.ones(3, device=amp_device))
+    optimizer = torch.optim.SGD([parameter], lr=0.5)
+    factors = iter([1.0, float("inf"), 1.0])
+
+    def iterate(scaler):
+        optimizer.zero_grad()
+        scaler.scale(parameter.sum() * next(factors)).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+    traced = amp.scaler_trace(iterate, steps=3, init_scale=8.0)
+    assert [(step.scale, step.skipped) for step in traced] == [(8.0, False), (8.0, True), (4.0, False)]
+
+def test_misuse(amp):
+    with pytest.raises(ValueError, match="they need a case"):
+        amp.scaler_trace(lambda scaler: None, steps=1, overflow_at=(1,))
+""",
+    )
+    project.here("--amp-device=cpu", "--amp-dtype=bf16,fp16").assert_outcomes(passed=6)
+
+
+def test_a_case_is_checked_and_observed(project: Project) -> None:
+    project.write(
+        model=MODEL,
+        test_it="""
+import torch
+from model import batch, build, loss
+
+def test_right(amp):
+    traced = amp.check_scaler(amp.case(build, batch, loss), optimizer=lambda p: torch.optim.Adam(p, fused=True))
+    assert len(traced) == 10
+
+def test_wrong(amp):
+    def train(iteration):
+        with iteration.autocast():
+            value = iteration.loss()
+        iteration.scaler.scale(value).backward()
+        iteration.optimizer.step()
+
+    amp.check_scaler(amp.case(build, batch, loss), train=train)
+""",
+    )
+    result = project.here("--amp-device=cpu", "--amp-dtype=fp16", "--amp-record=run.json")
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "AmpFailure: wrong, iteration 0: the training step calls the optimizer's own step, past the scaler",
+            "*rerun*test_wrong*",
+        ]
+    )
+    assert '/right/skipped", "kind": "state", "value": ["2", "6"]' in (project.path / "run.json").read_text()
+
+
+def test_within_a_region_it_is_refused(project: Project) -> None:
+    project.write(
+        model=MODEL,
+        test_it="""
+from model import batch, build, loss
+
+def test_it(amp):
+    with amp.autocast():
+        amp.check_scaler(amp.case(build, batch, loss))
+""",
+    )
+    result = project.here("--amp-device=cpu", "--amp-dtype=bf16")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*check_scaler was called while autocast(cpu) is on*"])
