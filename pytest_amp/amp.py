@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
@@ -23,9 +24,10 @@ if TYPE_CHECKING:
     from pytest_amp.cases import Case, Outputs
     from pytest_amp.config import AmpConfig
     from pytest_amp.devices import Device
-    from pytest_amp.numerics.gradients import Conditions
+    from pytest_amp.numerics.conditions import Conditions
+    from pytest_amp.numerics.oracle import Trace
     from pytest_amp.precision import Precision
-    from pytest_amp.scaler import MakeOptimizer, Train, TraceStep
+    from pytest_amp.scaler import MakeOptimizer, TraceStep, Train
     from pytest_amp.speed import Measured, Workload
 
 __tracebackhide__ = is_misuse
@@ -99,6 +101,17 @@ class Amp:
             )
         return made
 
+    def missing(self, what: str, reason: str) -> NoReturn:
+        """Say that this test cannot look, since ``what`` is missing: ``sweep``, what torch's own tests know.
+
+        Raises AmpFailure with ``reason``; where --amp-allow-missing names ``what``, skips, and lets the family
+        end without one executed check on this target.
+        """
+        if what not in self.config.allow_missing:
+            raise AmpFailure(reason, accept=f"--amp-allow-missing={what} skips what cannot be looked at")
+        self._item.stash[INFO] = replace(self._item.stash[INFO], allowed_missing=True)
+        pytest.skip(f"missing, as --amp-allow-missing allows: {reason}")
+
     def case(
         self,
         build: Callable[[], torch.nn.Module],
@@ -147,15 +160,17 @@ class Amp:
 
         Outputs, the gradient of every parameter and of the inputs that want one, and the module's
         buffers: each is there, finite, of its dtype, and no further from the float64 value than rounding
-        explains. How much rounding explains is measured: ``case`` is run with the same casts made by
-        hand, with none of autocast's kernels; on a CPU the two must agree in every bit, on an accelerator
-        but for the order of sums (pytest_amp/numerics/tolerance.py has the numbers). Each error is
+        explains. How much rounding explains is predicted in float64, with explicit rounding where autocast's
+        rules cast (docs/oracle.md; on device types without rounding models it is measured with casts made
+        by hand). Each operator of the step must round as its model says, and the step must be that of casts
+        made by hand with none of autocast's kernels: on a CPU in every bit, on an accelerator but for the
+        order of sums (pytest_amp/numerics/tolerance.py has the numbers). Each error is
         observed as ``<case>/<tensor>``, the relative L2 distance, beside what was allowed.
 
-        ``tolerance``, else the marker's, is what every error may be in place of the measured noise, and
-        leaves the comparison with casts made by hand out; --amp-tolerance-scale multiplies either. In fp16
-        the loss is scaled by a power of two, 65536 or the largest 65536 / 4**n that leaves gradients finite.
-        Raises AmpFailure.
+        ``tolerance``, else the marker's, is what every error may be in place of the noise, and leaves
+        the comparison with casts made by hand and with rounding models out; --amp-tolerance-scale multiplies
+        either. In fp16 the loss is scaled by a power of two, 65536 or the largest 65536 / 4**n that leaves
+        gradients finite. Raises AmpFailure.
         """
         from pytest_amp.numerics.gradients import check
 
@@ -165,6 +180,29 @@ class Amp:
             self.observe(name, value, kind=kind, unit=unit, allowed=allowed)
 
         check(case, self.conditions, observe, tolerance=self.marker.tolerance if tolerance is None else tolerance)
+
+    def trace(self, case: Case) -> Trace:
+        """Every operator of a training step of ``case`` in mixed precision, forward and going back; prints as a table.
+
+        A row has the module, the operator as it reaches the device, the dtypes it takes and returns,
+        autocast's rule of the operator around it that has one, its rounding model, and the share of elements that
+        equal that model for the operator's own real inputs: 1 where it rounds as it should.
+        """
+        from pytest_amp.numerics import predicted
+
+        self._refuse_ambient("trace")
+        return predicted.trace(case, self.conditions)
+
+    def check_fp32(self, tensor: torch.Tensor, *, name: str = "the tensor") -> None:
+        """Hold that ``tensor`` is float32 and was not rounded to the autocast dtype on its way.
+
+        A dtype check sees only the name: a float32 tensor of which every value is representable in the low dtype
+        was low before. Decided on at least 64 distinct finite values other than zero. Raises AmpFailure,
+        and ValueError for a tensor with fewer.
+        """
+        from pytest_amp.numerics.predicted import check_fp32
+
+        check_fp32(tensor, self.conditions, name=name)
 
     def check_dtypes(self, case: Case, expected: Mapping[str, torch.dtype]) -> None:
         """Hold the dtypes that modules of ``case`` return in mixed precision against ``expected``.
@@ -304,6 +342,6 @@ class Amp:
     @property
     def conditions(self) -> Conditions:
         """Device, precision, seed and tolerance scale, as functions of pytest_amp.numerics take them."""
-        from pytest_amp.numerics.gradients import Conditions
+        from pytest_amp.numerics.conditions import Conditions
 
         return Conditions(self.device, self.precision, self.config.seed, self.config.tolerance_scale)

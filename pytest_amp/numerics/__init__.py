@@ -1,7 +1,7 @@
 """How far mixed precision is from what it should compute: error metrics, a reference, tolerances, checks."""
 
+from pytest_amp.numerics.conditions import Conditions
 from pytest_amp.numerics.errors import is_hollow, relative_error
-from pytest_amp.numerics.gradients import Conditions
 from pytest_amp.numerics.hand_cast import asked_for_autocast, hand_cast
 from pytest_amp.numerics.prediction import Prediction, predict
 from pytest_amp.numerics.rounding import Roundings, check_reduction, measure

@@ -20,28 +20,34 @@ class Compared:
     """One tensor of a step.
 
     ``error`` is E(amp, exact), ``noise`` E(reference, exact), ``plain`` E(amp, fp32) and ``distance``
-    E(amp, reference) in units of the noise. ``allowed`` is what ``error`` may be, before the run's own
+    E(amp, reference) in units of the noise; ``from_model`` is E(amp, predicted) in the same units, where the
+    rounding oracle has predicted, else 0. ``allowed`` is what ``error`` may be, before the run's own
     scale. ``equal`` tells whether it is the reference bit for bit, dtype included.
     """
 
     name: str
+    elements: int
     error: float
     noise: float
     plain: float
     distance: float
     allowed: float
     equal: bool
+    factor: float = tolerance.CERTAIN
+    from_model: float = 0.0
 
     @property
     def excess(self) -> float:
         """The error in units of the one that it should be: 1 where it is as predicted, below where it is less."""
-        return tolerance.FACTOR * self.error / self.allowed if self.allowed else math.inf
+        return self.factor * self.error / self.allowed if self.allowed else math.inf
 
 
 def compare(prediction: Prediction, amp: Step, fp32: Step, *, u: float) -> list[Compared]:
     """Each floating tensor that both have and that is finite, in the order of ``Step.named``."""
     exact, reference = prediction.exact.named(), prediction.reference.named()
     made, plain = amp.named(), fp32.named()
+    factor = tolerance.CERTAIN if prediction.predicted is None else tolerance.EXCESS
+    model = prediction.predicted.named() if prediction.predicted is not None else {}
     found = []
     for name, value in made.items():
         if name not in prediction.noise or not exact[name].is_floating_point() or not value.isfinite().all():
@@ -52,12 +58,15 @@ def compare(prediction: Prediction, amp: Step, fp32: Step, *, u: float) -> list[
         found.append(
             Compared(
                 name=name,
+                elements=value.numel(),
                 error=relative_error(value, exact[name], scale=size),
                 noise=noise,
                 plain=relative_error(value, plain[name], scale=size),
                 distance=far / least if far else 0.0,
-                allowed=tolerance.allowed(noise, value.numel(), u),
+                allowed=tolerance.allowed(noise, value.numel(), u, factor),
+                factor=factor,
                 equal=same(value, reference[name]),
+                from_model=relative_error(value, model[name], scale=size) / least if name in model else 0.0,
             )
         )
     return found

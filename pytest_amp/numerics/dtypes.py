@@ -8,7 +8,7 @@ import torch
 
 from pytest_amp.cases import Case
 from pytest_amp.failure import AmpFailure, Misuse, is_misuse
-from pytest_amp.numerics.gradients import Conditions
+from pytest_amp.numerics.conditions import Conditions
 from pytest_amp.numerics.locate import module_outputs
 
 __tracebackhide__ = is_misuse

@@ -1,7 +1,8 @@
 """What mixed precision should make of a case: the exact values, and how far from them rounding should take it.
 
-``predict`` is the one place that knows how this is found. Today by running the case with casts made
-by hand on the same device; whatever takes its place has to give a ``Prediction``.
+``predict`` is the one place that knows how this is found: by the rounding oracle, where its models were
+held against the device's kernels (``ORACLE``), and by running the case with casts made by hand on the
+same device.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import torch
 from pytest_amp.cases import Case, Realised
 from pytest_amp.devices import Device, find_device
 from pytest_amp.failure import AmpFailure, is_misuse
+from pytest_amp.numerics import oracle
 from pytest_amp.numerics.errors import norm, relative_error
 from pytest_amp.numerics.hand_cast import asked_for_autocast, hand_cast, rules_are_known
 from pytest_amp.numerics.step import Region, Step, run_step
@@ -26,15 +28,20 @@ __tracebackhide__ = is_misuse
 FIRST_LOSS_SCALE = 2.0**16
 LOSS_SCALE_STEP = 4.0
 
+#: The device types whose kernels the rounding models were held against. CUDA has models, which have not been run yet.
+ORACLE = frozenset({"cpu"})
+
 
 @dataclass(frozen=True)
 class Prediction:
     """Per tensor (named as ``Step.named`` does): ``exact``, in float64; ``reference``, mixed precision cast by hand.
 
-    ``noise[name]`` is E(reference, exact), the error that mixed precision should make, relative to
-    ``sizes[name]``: the exact tensor's norm or, where that vanishes beside the gradient as a whole, the
-    norm that a tensor of as many elements has on average. ``loss_scale`` is the one that the reference
-    needed. ``same_device`` says whether the reference ran on the device itself, ``region`` is where.
+    ``noise[name]`` is the error that mixed precision should make: E(predicted, exact), where ``predicted``
+    is the rounding oracle's, else E(reference, exact); where the oracle met ``unmodelled`` operators the
+    larger of both. It is relative to ``sizes[name]``: the exact tensor's norm or, where that vanishes
+    beside the gradient as a whole, the norm that a tensor of as many elements has on average.
+    ``loss_scale`` is the one that the reference needed. ``same_device`` says whether the reference ran on the
+    device itself, ``region`` is where.
     """
 
     exact: Step
@@ -44,6 +51,13 @@ class Prediction:
     loss_scale: float
     same_device: bool
     region: Region
+    predicted: Step | None = None
+    unmodelled: frozenset[str] = frozenset()
+
+    @property
+    def whose(self) -> str:
+        """What the noise is that of, as failures name it."""
+        return "casts made by hand" if self.predicted is None else "the predicted rounding"
 
 
 def predict(case: Case, realised: Realised, device: Device, precision: Precision, *, seed: int) -> Prediction:
@@ -56,14 +70,41 @@ def predict(case: Case, realised: Realised, device: Device, precision: Precision
     with which the reference's gradients are finite. Raises AmpFailure if the case does not run in
     float64, or is not finite at any scale.
     """
-    exact = run_exact(case, realised, device, seed=seed)
     same_device = rules_are_known(device.type)
+    followed = same_device and device.type in ORACLE
+    exact = (
+        oracle.run_exact(case, realised.on(device.torch_device), device.type, seed=seed).step
+        if followed
+        else run_exact(case, realised, device, seed=seed)
+    )
     where = device if same_device else find_device("cpu")
     reference, region = _ByHand(case, realised, where, precision, seed).step()
     sizes = _sizes(exact)
-    known, made = exact.named(), reference.named()
-    noise = {name: relative_error(made[name], known[name], scale=sizes[name]) for name in known.keys() & made.keys()}
-    return Prediction(exact, reference, noise, sizes, reference.loss_scale, same_device, region)
+    noise = _errors(reference, exact, sizes)
+    scale = reference.loss_scale
+    if not followed:
+        return Prediction(exact, reference, noise, sizes, scale, same_device, region)
+    predictor = oracle.Predictor(device.type, rounds=True)
+    predicted = oracle.run_virtual(
+        case, realised.on(device.torch_device), region, predictor, seed=seed, loss_scale=scale
+    ).step
+    own = _errors(predicted, exact, sizes)
+    both = {name: max(error, noise.get(name, 0.0)) for name, error in own.items()} if predictor.unmodelled else own
+    return Prediction(
+        exact, reference, both, sizes, scale, same_device, region, predicted, frozenset(predictor.unmodelled)
+    )
+
+
+def _errors(step: Step, exact: Step, sizes: Mapping[str, float]) -> dict[str, float]:
+    """E(step, exact) of each tensor that both have."""
+    made, known = step.named(), exact.named()
+    return {name: relative_error(made[name], known[name], scale=sizes[name]) for name in known.keys() & made.keys()}
+
+
+def reference_step(case: Case, realised: Realised, device: Device, precision: Precision, *, seed: int) -> Step:
+    """The step with casts made by hand, at the loss scale that it needs."""
+    where = device if rules_are_known(device.type) else find_device("cpu")
+    return _ByHand(case, realised, where, precision, seed).step()[0]
 
 
 def run_exact(case: Case, realised: Realised, device: Device, *, seed: int) -> Step:

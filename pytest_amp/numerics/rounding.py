@@ -13,8 +13,8 @@ import torch
 
 from pytest_amp.failure import AmpFailure
 from pytest_amp.float32 import float32_precision
+from pytest_amp.numerics.conditions import Conditions
 from pytest_amp.numerics.errors import relative_error
-from pytest_amp.numerics.gradients import Conditions
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -98,7 +98,8 @@ def test_what_is_observed(precision: Precision) -> None:
     assert precision.u / 10 < seen["mlp/0.weight"] < 4 * precision.u
     assert seen["mlp/summary.equal"] == 1.0
     assert seen["mlp/summary.distance"] == 0.0
-    assert seen["mlp/summary.excess"] <= 1.0
+    assert seen["mlp/summary.excess"] <= 1.01
+    assert seen["mlp/summary.agreement"] >= 0.99
     assert 0 < seen["mlp/summary.fp32"] < 10 * precision.u
 
 
@@ -234,7 +235,7 @@ def test_a_tolerance_takes_the_place_of_noise_and_reference() -> None:
 
 
 def test_a_tighter_scale_fails() -> None:
-    with pytest.raises(AmpFailure, match="the noise of casts made by hand is"):
+    with pytest.raises(AmpFailure, match="the noise of the predicted rounding is"):
         run(mlp(), scale=0.1)
 
 
@@ -275,10 +276,13 @@ def test_outputs_without_a_name() -> None:
     assert {"plain/output.loss", "plain/input", "plain/weight", "plain/bias"} <= run(case).keys()
 
 
-def test_a_case_that_writes_float32_out_is_told_so() -> None:
+def test_a_case_that_writes_float32_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The oracle follows it; where the exact values come from a float64 model it is told so."""
     case = Case(
         "fixed", lambda: nn.Linear(8, 4), lambda: torch.randn(3, 8), lambda m, x: m(x.to(torch.float32)).float().sum()
     )
+    assert "fixed/weight" in run(case)
+    monkeypatch.setattr(prediction, "ORACLE", frozenset())
     with pytest.raises(AmpFailure, match="fixed does not run in float64") as raised:
         run(case)
     assert "take the dtype from a parameter or an input" in str(raised.value)
@@ -316,7 +320,7 @@ class Halves(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         y: Tensor = self.body(x)
-        return y if y.dtype is torch.float64 else y * self.factor
+        return y * self.factor if y.dtype in (torch.bfloat16, torch.float16) else y
 
 
 def halves(factor: float) -> Case:
@@ -328,7 +332,7 @@ def halves(factor: float) -> Case:
 def test_noise_that_is_no_rounding_is_no_tolerance() -> None:
     """Nothing may be allowed just because casts made by hand lose it, too."""
     text = failure(halves(0.5), CPU)
-    assert "casts made by hand lose" in text
+    assert "the predicted rounding loses 75% of the outputs" in text
     assert "up to 25% is taken for rounding" in text
     assert run(halves(1.0))
 

@@ -89,6 +89,66 @@ def sigmoid_backward(operation: Operation) -> list[Any]:
     return operation.finished([operation.low(grad * operation.low(1 - y, dtype), dtype) * y])
 
 
+def logsumexp(operation: Operation) -> list[Any]:
+    """``aten::logsumexp`` on a CPU: made of operators of the low dtype, each of which rounds.
+
+    logsumexp_out_impl in aten/src/ATen/native/ReduceOps.cpp.
+    """
+    x, dim = operation.args[:2]
+    keep = bool(operation.argument(2, "keepdim"))
+    dtype = operation.returned[0]
+    largest = x.amax(dim, keepdim=True)
+    largest = torch.where(largest.isinf(), torch.zeros_like(largest), largest)
+    weights = operation.low(operation.low(x - largest, dtype).exp(), dtype)
+    total = operation.low(operation.low(weights.sum(dim, keepdim=True), dtype).log(), dtype) + largest
+    return operation.finished([total if keep else total.squeeze(dim)])
+
+
+def glu_backward(operation: Operation) -> list[Any]:
+    """``aten::glu_backward`` on a CPU: from a sigmoid that is rounded first.
+
+    glu_backward_cpu_out in aten/src/ATen/native/GatedLinearUnit.cpp.
+    """
+    grad, x, dim = operation.args[:3]
+    kept, gate = x.chunk(2, dim)
+    gate = operation.low(gate.sigmoid(), operation.returned[0])
+    return operation.finished([torch.cat([gate * grad, (1 - gate) * gate * kept * grad], dim)])
+
+
+def power(operation: Operation) -> list[Any]:
+    """``aten::pow.Tensor_Scalar`` in bf16 on a CPU: cubes and inverse squares are products that round in between.
+
+    pow_tensor_scalar_optimized_kernel in aten/src/ATen/native/cpu/PowKernel.cpp.
+    """
+    x, exponent = operation.args[:2]
+    if exponent not in (3, -2):
+        return operation.once()
+    square = operation.low(x * x, operation.returned[0])
+    return operation.finished([square * x if exponent == 3 else 1 / square])
+
+
+def batch_norm(operation: Operation) -> list[Any]:
+    """``aten::native_batch_norm`` on a CPU without float32 statistics: those of the batch are low numbers, too.
+
+    In bf16 the sum of squares and the variance as well (measured, torch 2.13).
+    batch_norm_cpu_update_stats_template in aten/src/ATen/native/Normalization.cpp.
+    """
+    dtype = operation.returned[1] if len(operation.returned) > 1 else None
+    x, weight, bias, _, _, training, _, eps = operation.args
+    if dtype not in (torch.bfloat16, torch.float16) or not training:
+        return operation.once()
+    dims, shape = [0, *range(2, x.dim())], (1, -1, *[1] * (x.dim() - 2))
+    operation.overload(*operation.args)  # for the running statistics, which it updates
+    mean = operation.low(x.mean(dims), dtype)
+    squares, count = (x - x.mean(dims).view(shape)).square().sum(dims), x.numel() // x.shape[1]
+    inner = dtype if dtype == torch.bfloat16 else None
+    variance = operation.low(operation.low(squares, inner) / count, inner)
+    scale = operation.low((variance + eps).rsqrt(), dtype)
+    result = (x - mean.view(shape)) * scale.view(shape)
+    result = result if weight is None else result * weight.view(shape)
+    return operation.finished([result if bias is None else result + bias.view(shape), mean, scale])
+
+
 #: By the name of the overload; ``ALWAYS`` are needed without rounding, too: there is no float64 kernel.
 ALWAYS: dict[str, Formula] = {
     "aten::mkldnn_rnn_layer": recurrent.cpu_forward,
@@ -100,6 +160,10 @@ ALWAYS: dict[str, Formula] = {
 BY_MODEL: dict[tuple[str, str], Formula] = {
     ("running_sum", "aten::native_layer_norm_backward"): layer_norm_backward,
     ("fused", "aten::_log_softmax"): log_softmax,
+    ("fused", "aten::glu_backward"): glu_backward,
+    ("fused", "aten::logsumexp"): logsumexp,
+    ("fused", "aten::native_batch_norm"): batch_norm,
+    ("fused", "aten::pow.Tensor_Scalar"): power,
     ("fused", "aten::sigmoid_backward"): sigmoid_backward,
     ("two_step", "aten::convolution"): convolution_in_two_steps,
     ("two_step", "aten::addmm"): product_in_two_steps,

@@ -88,6 +88,7 @@ class Observer:
         leaves, _ = torch_private.flat((call.args, call.kwargs))
         plain = (
             not any(is_real(leaf) for leaf in leaves)
+            or any(isinstance(leaf, torch.Tensor) and leaf.layout != torch.strided for leaf in leaves)
             or torch_private.aliasing_of(call.overload).views
             or torch_private.is_random(call.overload)
             or name.startswith(_UNWRITTEN)
@@ -113,7 +114,7 @@ class Observer:
         self, call: torch_private.Dispatched, copy: Operation, wanted: tuple[torch.dtype | None, ...], real: list[Any]
     ) -> None:
         operation = replace(copy, returned=tuple(value.dtype if is_real(value) else None for value in real))
-        if not any(operation.returned):
+        if not any(operation.returned) or any(is_real(value) and value.layout != torch.strided for value in real):
             return
         model = model_for(operation)
         try:
@@ -127,6 +128,10 @@ class Observer:
             for a, b, c, dtype in zip(real, predicted, exact, dtypes, strict=True)
             if is_real(a) and a.numel()
         ]
+        if operation.name.startswith(_SUMS) and any(
+            each.dtype == torch.float32 and each.error > CANCELS for each in compared
+        ):
+            compared = _relative_to_terms(operation, compared, exact)
         for index in SILENTLY_WRITTEN.get(copy.name, ()):
             value = call.args[index]
             if is_real(value):
@@ -167,6 +172,36 @@ class Observer:
         place = self.places.here() if self.places is not None else _NOWHERE
         dtypes = tuple(dtype for dtype in given if dtype is not None)
         self.seen.append(Observed(place, call.overload.name(), dtypes, model, results, problem))
+
+
+#: Sums of products: their terms may cancel, and then the sum is less exact than its terms.
+_SUMS = tuple(
+    f"aten::{name}"
+    for name in (
+        *("sum", "mean", "mm", "bmm", "addmm", "baddbmm", "convolution", "native_batch_norm_backward", "add", "sub"),
+        *("embedding", "index_add", "scatter_add", "index_put"),
+    )
+)
+
+#: A float32 error above which it is looked at whether terms cancel.
+CANCELS = 2.0**-20
+
+
+def _relative_to_terms(operation: Operation, compared: list[Agreement], exact: list[Any]) -> list[Agreement]:
+    """``compared`` with errors of float32 results relative to the same sums of absolute values."""
+    if torch_private.aliasing_of(operation.overload).writes:
+        return compared  # its arguments have changed
+    leaves, spec = torch_private.flat((operation.args, operation.kwargs))
+    args, kwargs = torch_private.unflat([leaf.abs() if is_real(leaf) else leaf for leaf in leaves], spec)
+    sizes = [
+        _norm(value) / (_norm(known) or 1.0)
+        for value, known in zip(replace(operation, args=args, kwargs=kwargs, rounds=False).once(), exact, strict=True)
+        if is_real(value) and value.numel()
+    ]
+    return [
+        replace(each, error=each.error / max(size, 1.0)) if each.dtype == torch.float32 else each
+        for each, size in zip(compared, sizes, strict=False)
+    ]
 
 
 _NOWHERE = Place("", Direction.FORWARD, None)

@@ -11,8 +11,15 @@ from pytest_amp.numerics.oracle.operation import flattened, is_real
 
 Dtypes = tuple[torch.dtype | None, ...]
 
-#: Whose fake tensors return statistics in another dtype than the kernel does (torch 2.13, CPU).
-_KERNEL_KNOWS = frozenset({"aten::native_layer_norm", "aten::native_batch_norm", "aten::native_group_norm"})
+#: Whose fake tensors return another dtype than the kernel does (torch 2.13, CPU).
+_KERNEL_KNOWS = frozenset(
+    {
+        "aten::native_layer_norm",
+        "aten::native_batch_norm",
+        "aten::native_group_norm",
+        "aten::native_group_norm_backward",
+    }
+)
 
 _KNOWN: dict[object, Dtypes] = {}
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -16,7 +16,7 @@ import torch
 from pytest_amp import torch_private
 from pytest_amp.cases import Realised, map_tensors
 from pytest_amp.failure import AmpFailure
-from pytest_amp.numerics.oracle.models import evaluate
+from pytest_amp.numerics.oracle.models import ModelName, evaluate, model_for
 from pytest_amp.numerics.oracle.operation import (
     SILENTLY_WRITTEN,
     Operation,
@@ -52,10 +52,14 @@ def values(tensor: torch.Tensor) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class Predictor:
-    """Runs each operator in float64 and, if it ``rounds``, rounds its results to their virtual dtypes."""
+    """Runs each operator in float64 and, if it ``rounds``, rounds its results to their virtual dtypes.
+
+    ``unmodelled`` are the operators it has met whose kernels round in a way that no model follows.
+    """
 
     device_type: str
     rounds: bool
+    unmodelled: set[str] = field(default_factory=set)
 
     @contextlib.contextmanager
     def on(self) -> Iterator[None]:
@@ -130,6 +134,8 @@ class Predictor:
         else:
             results = evaluate(operation)
             spec = None
+            if model_for(operation).name is ModelName.UNMODELLED:
+                self.unmodelled.add(operation.name)
             for index in SILENTLY_WRITTEN.get(operation.name, ()):
                 statistic, dtype = operation.args[index], getattr(call.args[index], "dtype", None)
                 if statistic is not None and dtype is not None and self.rounds:

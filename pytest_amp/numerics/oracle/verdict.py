@@ -1,0 +1,121 @@
+"""What an operator of a real step may be off its rounding model: stated once, and why.
+
+An operator that computes in float32 and rounds to a low dtype of unit roundoff u is within float32's
+error of the float64 value before it rounds. So
+
+- it makes the model's own error: where float32 ends on the other side of the middle between two low
+  values, both are equally far from the exact one. Only a rounding of its own adds to the error: two
+  independent ones of one size make sqrt(2). EXCESS is 1.25, between 1 and that; measured (torch 2.13, CPU,
+  112 cases, 5 seeds) 1.17 at most, where a variance of 49 numbers is rounded, else 1.05.
+- it equals the model but in the share of elements that lie so near a middle. A tenth (SHARE) takes
+  float32 sums that are off by 0.05 units of the low dtype's last place, which is 400 float32 roundings
+  in fp16 and 3000 in bf16; a second rounding takes a quarter or more. Sums that cancel do come near
+  it, without making a larger error: so a low share counts only where the excess is above SHARE_EXCESS.
+- a float32 result was not low on its way if its error is below the geometric mean of the two
+  formats' roundoffs (90 float32 roundings in fp16, 256 in bf16; measured 22 at most). Where the terms
+  cancel, the error is taken relative to their absolute values.
+- a float32 result with values between those of the low dtype's has them in the real one, too.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+
+from pytest_amp.numerics import tolerance
+from pytest_amp.numerics.oracle.local import Agreement, Observed
+from pytest_amp.numerics.oracle.models import ModelName
+
+EXCESS = 1.25
+SHARE = 0.9
+SHARE_EXCESS = 1.05
+#: A share of fewer elements is left to chance.
+ENOUGH = 64
+
+FLOAT32_ROUNDOFF = 2.0**-24
+
+
+@dataclass(frozen=True)
+class Fault:
+    """How one operator call differs from its model: ``what`` it does, and the ``model`` that it should follow."""
+
+    seen: Observed
+    what: str
+    model: str
+    likely: str
+
+    @property
+    def operator(self) -> str:
+        """The operator as users know it, where one with a rule is around it."""
+        own, around = self.seen.operator.removeprefix("aten::"), self.seen.place.operator
+        return own if around is None else f"{own} (of {around.removeprefix('aten::')})"
+
+    @property
+    def place(self) -> str:
+        """Module and pass."""
+        return f"{self.seen.place.module or 'the model'}, {self.seen.place.direction.value} pass"
+
+
+def roundoff(dtype: torch.dtype) -> float:
+    """The unit roundoff of a dtype."""
+    return float(torch.finfo(dtype).eps) / 2
+
+
+def most_of_float32(low: torch.dtype) -> float:
+    """The error below which a float32 result was not ``low`` on its way."""
+    return math.sqrt(FLOAT32_ROUNDOFF * roundoff(low))
+
+
+def faults(seen: Iterable[Observed], low: torch.dtype, scale: float = 1.0) -> list[Fault]:
+    """The calls that do not follow their model, worst kinds first; bounds are multiplied by ``scale``."""
+    found = [fault for each in seen for result in each.results if (fault := fault_of(each, result, low, scale))]
+    return sorted(found, key=lambda fault: _ORDER.index(fault.likely))
+
+
+_DTYPE = "the kernel returns another dtype than torch's type promotion gives"
+_HOLLOW = "the operator rounds on its way, and casts back at the end"
+_WIDE = "the operator computes, or adds up, in the low dtype although its result is float32"
+_LOW = "the operator rounds on its way in place of once at its end, or adds up in the low dtype"
+_SHARE = "the operator rounds twice"
+_ORDER = (_DTYPE, _HOLLOW, _WIDE, _LOW, _SHARE)
+
+
+def fault_of(each: Observed, result: Agreement, low: torch.dtype, scale: float) -> Fault | None:
+    """What is wrong with one result; None if it follows its model."""
+    if result.wanted not in (None, result.dtype):
+        return Fault(each, f"returned {_name(result.dtype)}", f"{_name(result.wanted)}", _DTYPE)
+    if result.dtype in (torch.float32, torch.float64):
+        return _fault_of_float32(each, result, low, scale)
+    return _fault_of_low(each, result, scale) if result.dtype in (torch.bfloat16, torch.float16) else None
+
+
+def _fault_of_float32(each: Observed, result: Agreement, low: torch.dtype, scale: float) -> Fault | None:
+    if result.hollow and each.model.name is not ModelName.RUNNING_SUM:
+        return Fault(each, f"returned float32 with values of {_name(low)} alone", _model(each), _HOLLOW)
+    most = result.ideal * each.model.factor + most_of_float32(low) * scale
+    if result.error > most:
+        return Fault(each, f"returned float32 that is off by {result.error:.2g}", f"at most {most:.2g}", _WIDE)
+    return None
+
+
+def _fault_of_low(each: Observed, result: Agreement, scale: float) -> Fault | None:
+    least = tolerance.floor(result.elements, roundoff(result.dtype))
+    excess = result.error / max(result.ideal, least)
+    if excess > EXCESS * each.model.factor * scale:
+        return Fault(each, f"is off by {excess:.3g} times its model's error", _model(each), _LOW)
+    share = result.equal / result.elements
+    known = each.model.name is not ModelName.UNMODELLED
+    if known and result.elements >= ENOUGH and share < 1 - (1 - SHARE) * scale and excess > SHARE_EXCESS:
+        return Fault(each, f"equals its model in {share:.0%} of its elements", _model(each), _SHARE)
+    return None
+
+
+def _model(each: Observed) -> str:
+    return f"{each.model.name.value}: {each.model.source}"
+
+
+def _name(dtype: torch.dtype | None) -> str:
+    return str(dtype).removeprefix("torch.")

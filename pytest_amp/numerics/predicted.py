@@ -1,0 +1,128 @@
+"""Checks against the rounding oracle's prediction: each tensor, and each operator of the step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+from pytest_amp.cases import Case
+from pytest_amp.failure import AmpFailure
+from pytest_amp.numerics import tolerance
+from pytest_amp.numerics.compare import Compared
+from pytest_amp.numerics.conditions import Conditions
+from pytest_amp.numerics.errors import is_hollow
+from pytest_amp.numerics.oracle import Trace, observed_step, trace_of, verdict
+from pytest_amp.numerics.oracle.local import Observed
+from pytest_amp.numerics.prediction import Prediction, reference_step
+from pytest_amp.precision import FP16
+
+#: Records a fact: name, value, kind, unit, allowed.
+Observe = Callable[[str, float, str, str | None, float | None], object]
+
+
+def check_least(case: Case, where: Conditions, compared: Sequence[Compared], *, u: float) -> None:
+    """No tensor is much more exact than its rounding: that would be mixed precision without low precision."""
+    exact = [
+        each
+        for each in compared
+        if each.noise > u / 8
+        and each.elements >= tolerance.ENOUGH
+        and each.error < tolerance.LEAST * each.noise / max(where.tolerance_scale, 1.0)
+    ]
+    if exact:
+        worst = min(exact, key=lambda each: each.error / each.noise)
+        raise AmpFailure(
+            f"{case.name}: {worst.name} under {where} is off by {worst.error:.3g} only; {len(exact)} of "
+            f"{len(compared)} tensors are more exact than rounding leaves them",
+            label_before="predicted",
+            before=f"the noise of the predicted rounding is {worst.noise:.3g}",
+            now=where.now(f"{worst.error:.3g}"),
+            likely="autocast was off, or an operator of its lower_precision_fp list ran in float32",
+        )
+
+
+def check_distance(case: Case, where: Conditions, prediction: Prediction, compared: Sequence[Compared]) -> None:
+    """No tensor is further from its prediction than two independent errors are from one another."""
+    if prediction.unmodelled:
+        return
+    worst = max(compared, key=lambda each: each.from_model)
+    if worst.from_model > tolerance.FARTHEST * where.tolerance_scale:
+        raise AmpFailure(
+            f"{case.name}: {worst.name} under {where} is {worst.from_model:.3g} times the noise from its prediction",
+            label_before="predicted",
+            before=f"at most {tolerance.FARTHEST:.2f}: two independent errors are 1.41 apart",
+            now=where.now(f"off float64 by {worst.error:.3g}, the prediction by {worst.noise:.3g}"),
+            likely="an operator does not follow its rule or its rounding model: amp.trace(case) shows each",
+        )
+
+
+def check_operators(case: Case, where: Conditions, loss_scale: float, observe: Observe) -> None:
+    """Each operator of a real step, fed its real inputs, rounds as its model; see ``oracle.verdict``."""
+    low = where.precision.dtype
+    seen = observed_step(case, where.device, low, seed=where.seed, loss_scale=loss_scale)
+    trace = trace_of(case.name, seen, where.device.type)
+    shares = trace.signatures()
+    observe(f"{case.name}/summary.agreement", min(shares.values(), default=1.0), "ratio", "share of elements", None)
+    _check_followed(case, where, seen)
+    found = verdict.faults(seen, low, where.tolerance_scale)
+    if found:
+        worst = found[0]
+        others = sorted({fault.operator for fault in found} - {worst.operator})
+        more = f" (and {len(others)} more: {', '.join(others[:3])})" if others else ""
+        raise AmpFailure(
+            f"{case.name}: {worst.operator} in {worst.place} under {where} {worst.what}{more}",
+            label_before="model",
+            before=worst.model[:160],
+            now=where.now(worst.what),
+            likely=worst.likely,
+        )
+
+
+def trace(case: Case, where: Conditions) -> Trace:
+    """See ``Amp.trace``. In fp16 the loss is scaled as GradScaler does first, or as far as gradients stay finite."""
+    loss_scale = 1.0
+    if where.precision.name == FP16.name:
+        realised = case.realise(seed=where.seed)
+        loss_scale = reference_step(case, realised, where.device, where.precision, seed=where.seed).loss_scale
+    seen = observed_step(case, where.device, where.precision.dtype, seed=where.seed, loss_scale=loss_scale)
+    return trace_of(f"{case.name} under {where}", seen, where.device.type)
+
+
+def check_fp32(tensor: torch.Tensor, where: Conditions, *, name: str) -> None:
+    """See ``Amp.check_fp32``."""
+    dtype = where.precision.dtype
+    hollow = is_hollow(tensor, dtype) if tensor.is_floating_point() else None
+    if tensor.dtype == torch.float32 and hollow is None:
+        raise ValueError(f"{name} has fewer than 64 distinct finite values other than zero: too few to tell")
+    if tensor.dtype != torch.float32 or hollow:
+        kind = str(tensor.dtype).removeprefix("torch.")
+        raise AmpFailure(
+            f"{name} is {kind}, it should be float32"
+            if tensor.dtype != torch.float32
+            else f"{name} is float32 but holds only values that {where.precision.dtype_name} has",
+            label_before="expected",
+            before="float32, with values between those of the low dtype",
+            now=where.now(kind),
+            likely="it was computed in the low dtype, or rounded on its way and cast back",
+        )
+
+
+def likely_operator(case: Case, where: Conditions, loss_scale: float) -> str | None:
+    """The first operator that does not follow its model, as the likely cause of a failure; None if all do."""
+    seen = observed_step(case, where.device, where.precision.dtype, seed=where.seed, loss_scale=loss_scale)
+    found = verdict.faults(seen, where.precision.dtype, where.tolerance_scale)
+    return f"{found[0].operator} in {found[0].place}: {found[0].what}, {found[0].likely}" if found else None
+
+
+def _check_followed(case: Case, where: Conditions, seen: Sequence[Observed]) -> None:
+    lost = [each for each in seen if each.problem is not None]
+    if lost:
+        place = lost[0].place.module or "the model"
+        raise AmpFailure(
+            f"{case.name}: the rounding oracle cannot follow {lost[0].operator} in {place}",
+            label_before="model",
+            before="its float64 values, with the operator's real inputs",
+            now=where.now(lost[0].problem or ""),
+            likely="the operator has no float64 kernel, and no formula in pytest_amp/numerics/oracle/formulas.py",
+        )

@@ -1,0 +1,186 @@
+"""The checks against the oracle: silent on healthy kernels, and on broken ones a failure that names the operator."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as f
+
+from pytest_amp.cases import Case, decoder, mlp
+from pytest_amp.devices import find_device
+from pytest_amp.failure import AmpFailure
+from pytest_amp.numerics import Conditions, predicted, tolerance
+from pytest_amp.numerics.compare import Compared
+from pytest_amp.numerics.gradients import check
+from pytest_amp.precision import BF16, FP16, Precision
+
+CPU = find_device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def run(case: Case, precision: Precision = BF16, *, scale: float = 1.0, seed: int = 0) -> dict[str, float]:
+    seen: dict[str, float] = {}
+
+    def observe(name: str, value: float, _kind: str, _unit: str | None, _allowed: float | None) -> None:
+        seen[name] = value
+
+    check(case, Conditions(CPU, precision, seed, scale), observe)
+    return seen
+
+
+Change = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
+
+
+@contextlib.contextmanager
+def kernel(name: str, change: Change) -> Iterator[None]:
+    """Inside the block the CPU kernel of an overload is ``change(original, args, kwargs)``."""
+    untyped: Any = torch.library
+    packet, _, overload = name.partition(".")
+    function = getattr(getattr(torch.ops.aten, packet), overload or "default")
+    if not hasattr(untyped, "get_kernel"):
+        pytest.skip("this torch hands no kernels out")
+    original = untyped.get_kernel(function, "CPU")
+    library = untyped.Library("aten", "IMPL")
+
+    def changed(keys: Any, *args: Any, **kwargs: Any) -> Any:
+        return change(lambda *a, **k: original.call_boxed(keys, *a, **k), args, kwargs)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch warns that there is a kernel already
+        library.impl(name, changed, "CPU", with_keyset=True)
+    try:
+        yield
+    finally:
+        library._destroy()
+
+
+def low(*tensors: Any) -> bool:
+    return any(isinstance(x, Tensor) and x.dtype in (torch.bfloat16, torch.float16) for x in tensors)
+
+
+def twice(original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Each half of the sum is rounded, and then the whole."""
+    a, b = args
+    if not low(a):
+        return original(a, b, **kwargs)
+    half = a.shape[1] // 2
+    return original(a[:, :half].contiguous(), b[:half].contiguous()) + original(
+        a[:, half:].contiguous(), b[half:].contiguous()
+    )
+
+
+def coarse_sum(original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    x, dim, *rest = args
+    if not low(x) or x.dim() != 2 or dim != [0]:
+        return original(*args, **kwargs)
+    total = original(x[:4], dim, *rest, **kwargs)
+    for part in x[4:].split(4):
+        total = total + original(part, dim, *rest, **kwargs)
+    return total
+
+
+@pytest.mark.parametrize("precision", [BF16, FP16], ids=lambda precision: precision.name)
+def test_sums_lost_below_autocast_name_the_operator(precision: Precision) -> None:
+    """Casts made by hand run into the same kernels: only the float64 values tell."""
+    with kernel("mm", twice), pytest.raises(AmpFailure, match=r"mm \(of linear\) in \d, backward"):
+        run(mlp(), precision)
+    with kernel("sum.dim_IntList", coarse_sum), pytest.raises(AmpFailure, match=r"sum.dim_IntList \(of linear\) in \d"):
+        run(mlp(), precision)
+
+
+def test_the_median_of_several_draws_decides() -> None:
+    assert tolerance.EXCESS < tolerance.CERTAIN
+    for seed in range(3):
+        run(decoder(), FP16, seed=seed)
+
+
+def hollow(original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    result = original(*args, **kwargs)
+    return result.to(torch.bfloat16).to(result.dtype) if result.dtype == torch.float32 else result
+
+
+def test_a_hollow_float32_result_is_named() -> None:
+    def loss(model: nn.Module, x: Tensor) -> Tensor:
+        return f.mse_loss(model(x), x, reduction="none").mean()
+
+    case = Case("hollow", lambda: nn.Linear(16, 16), lambda: torch.randn(32, 16), loss)
+    with (
+        kernel("mse_loss", hollow),
+        pytest.raises(AmpFailure, match=r"mse_loss .* float32 with values of bfloat16 alone"),
+    ):
+        run(case)
+
+
+def test_a_float32_result_made_of_low_numbers_is_named() -> None:
+    def inner(original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        x, *rest = args
+        coarse = x.to(torch.bfloat16).to(x.dtype) if x.dtype == torch.float32 else x
+        return original(coarse, *rest, **kwargs)
+
+    with kernel("_log_softmax", inner), pytest.raises(AmpFailure, match=r"_log_softmax \(of cross_entropy_loss\)"):
+        run(Case("loss", lambda: nn.Linear(16, 40), lambda: torch.randn(32, 16), _divided))
+
+
+def _divided(model: nn.Module, x: Tensor) -> Tensor:
+    return f.cross_entropy(model(x).float() / 3, torch.arange(32) % 40)
+
+
+def test_a_gradient_three_per_cent_off() -> None:
+    def scaled(original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        result = original(*args, **kwargs)
+        return result * 1.03 if low(result) else result
+
+    with kernel("gelu_backward", scaled), pytest.raises(AmpFailure, match="off by"):
+        run(mlp())
+
+
+def test_a_wider_scale_forgives() -> None:
+    with kernel("mm", twice):
+        run(mlp(), scale=4.0)
+
+
+def _compared(*, error: float, noise: float = 0.004, elements: int = 100, from_model: float = 0.0) -> Compared:
+    return Compared("weight", elements, error, noise, error, 0.0, 0.006, equal=True, from_model=from_model)
+
+
+def test_a_tensor_that_was_not_rounded_is_too_exact() -> None:
+    where = Conditions(CPU, BF16)
+    predicted.check_least(mlp(), where, [_compared(error=0.003), _compared(error=1e-7, elements=4)], u=BF16.u)
+    with pytest.raises(AmpFailure, match="autocast was off"):
+        predicted.check_least(mlp(), where, [_compared(error=1e-7)], u=BF16.u)
+
+
+def test_bounds_are_those_that_the_docs_derive() -> None:
+    assert pytest.approx(2**0.5 * tolerance.EXCESS) == tolerance.FARTHEST
+    assert tolerance.allowed(0.0, 1, 0.004) == pytest.approx(tolerance.EXCESS * 0.002)
+
+
+def test_trace_and_its_title() -> None:
+    for precision in (BF16, FP16):
+        made = predicted.trace(mlp(), Conditions(CPU, precision))
+        assert made.title == f"mlp under autocast(cpu, {precision.dtype_name})"
+        assert min(made.signatures().values()) > 0.98
+
+
+def test_check_fp32() -> None:
+    where = Conditions(CPU, BF16)
+    predicted.check_fp32(torch.randn(200), where, name="loss")
+    with pytest.raises(AmpFailure, match="loss is float32 but holds only values that bfloat16 has"):
+        predicted.check_fp32(torch.randn(200).bfloat16().float(), where, name="loss")
+    with pytest.raises(AmpFailure, match="loss is bfloat16, it should be float32"):
+        predicted.check_fp32(torch.randn(200).bfloat16(), where, name="loss")
+    with pytest.raises(ValueError, match="too few to tell"):
+        predicted.check_fp32(torch.ones(200), where, name="loss")
