@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import re
-import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -16,46 +17,54 @@ from tests.project import INSTALLED, ROOT
 PLANTED = ROOT / "tests" / "planted"
 #: Modules of the folder that plant nothing.
 HELPERS = {"changed_gradients", "defect", "overriding"}
+TIMEOUT = 300.0
+
+#: Each defect needs a process of its own, and none needs to import torch anew: they are forked
+#: from one that has. Optimizers import torch._dynamo, a summary of pytest imports hypothesis: a second each.
+_FORKING = multiprocessing.get_context("forkserver")
+_FORKING.set_forkserver_preload(["torch._dynamo", "numpy", "pytest", "hypothesis"])
 
 
-def _run(defect: Defect) -> subprocess.CompletedProcess[str]:
+def _arguments(defect: Defect) -> list[str]:
     given = " ".join(defect.arguments)
-    device = () if "--amp-device" in given else ("--amp-device=cpu",)
-    dtype = () if "--amp-dtype" in given else ("--amp-dtype=bf16",)
-    loaded = () if INSTALLED else ("-p", "pytest_amp.plugin")
-    path = os.pathsep.join([str(ROOT), str(PLANTED), *filter(None, [os.environ.get("PYTHONPATH")])])
-    environment = {key: value for key, value in os.environ.items() if not key.startswith(("PYTEST_", "CUDA_"))}
-    return subprocess.run(
-        [
-            *(
-                sys.executable,
-                "-m",
-                "pytest",
-                *loaded,
-                "-p",
-                defect.module,
-                "-p",
-                "no:cacheprovider",
-                "-p",
-                "no:randomly",
-            ),
-            *("-q", "-rfE", "--tb=no", *device, *dtype, *defect.arguments),
-        ],
-        cwd=ROOT,
-        env={**environment, "PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": ""},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    device = [] if "--amp-device" in given else ["--amp-device=cpu"]
+    dtype = [] if "--amp-dtype" in given else ["--amp-dtype=bf16"]
+    loaded = [] if INSTALLED else ["-p", "pytest_amp.plugin"]
+    plugins = [*loaded, "-p", defect.module, "-p", "no:cacheprovider", "-p", "no:randomly"]
+    # Of a file, the test that is meant for the defect (all of its parameters, where not all of its id is given).
+    test = defect.failing if defect.failing.endswith("]") else defect.failing.partition("[")[0]
+    where = [f"{argument}::{test}" if argument.endswith(".py") else argument for argument in defect.arguments]
+    return [*plugins, "-q", "-rfE", "--tb=no", *device, *dtype, *where]
+
+
+def _run(arguments: list[str], environment: dict[str, str], output: Path) -> None:
+    """In the new process: a run of pytest as if it had been typed at the root."""
+    descriptor = os.open(output, os.O_WRONLY | os.O_CREAT)
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    os.environ.clear()
+    os.environ.update(environment)
+    os.chdir(ROOT)
+    sys.path[:0] = [str(ROOT), str(PLANTED)]
+    sys.exit(pytest.main(arguments))
 
 
 @pytest.mark.parametrize("defect", DEFECTS, ids=[defect.module for defect in DEFECTS])
-def test_a_planted_defect_is_noticed(defect: Defect) -> None:
-    result = _run(defect)
-    assert result.returncode == pytest.ExitCode.TESTS_FAILED, result.stdout + result.stderr
-    failed = [line for line in result.stdout.splitlines() if re.match("FAILED |ERROR ", line)]
-    assert any(defect.failing in line for line in failed), result.stdout
+def test_a_planted_defect_is_noticed(defect: Defect, tmp_path: Path) -> None:
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(("PYTEST_", "CUDA_"))}
+    path = os.pathsep.join([str(ROOT), str(PLANTED), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment |= {"PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": ""}
+    output = tmp_path / "output"
+    process = _FORKING.Process(target=_run, args=(_arguments(defect), environment, output))
+    process.start()
+    process.join(TIMEOUT)
+    if process.is_alive():
+        process.kill()
+        process.join()
+    text = output.read_text(encoding="utf-8", errors="replace")
+    assert process.exitcode == pytest.ExitCode.TESTS_FAILED, text
+    failed = [line for line in text.splitlines() if re.match("FAILED |ERROR ", line)]
+    assert any(defect.failing in line for line in failed), text
 
 
 def test_every_planted_defect_is_in_the_manifest() -> None:
