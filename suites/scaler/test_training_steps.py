@@ -5,6 +5,7 @@ The check is the one that users have: ``amp.check_scaler``.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -50,8 +51,7 @@ def accumulated(iteration: Iteration) -> None:
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("train", [clipped, accumulated], ids=lambda train: train.__name__)
 @pytest.mark.parametrize("fused", [False, True], ids=["loop", "fused"])
-def test_a_training_step(amp: Amp, case: str, train: object, *, fused: bool) -> None:
-    assert callable(train)
+def test_a_training_step(amp: Amp, case: str, train: Callable[[Iteration], None], *, fused: bool) -> None:
     name = f"{case}-{train.__name__}-{'fused' if fused else 'loop'}"
     amp.check_scaler(
         replace(CASES[case](), name=name),
