@@ -10,7 +10,7 @@ import torch
 from pytest_amp.amp import Amp
 
 from .releases import REGISTER_AUTOCAST
-from .state import expect_dtype, name
+from .state import OTHER, expect_dtype, name
 
 pytestmark = REGISTER_AUTOCAST
 
@@ -71,3 +71,70 @@ def test_gradients_have_the_dtype_of_the_arguments(amp: Amp) -> None:
     assert right.grad is not None
     assert (left.grad.dtype, right.grad.dtype) == (torch.float32, amp.dtype)
     assert bool((left.grad == 1).all())
+
+
+@pytest.mark.amp(devices=["cpu"])  # not run on CUDA yet
+def test_a_rule_is_fixed_to_one_dtype(amp: Amp) -> None:
+    """In a region of the other dtype the operator still computes in the rule's: what holds, unlike torch's own."""
+    add = _add_of(amp, rule=True, suffix="other_")
+    wide = torch.ones(2, device=amp.device.torch_device)
+    with amp.autocast(dtype=OTHER[amp.dtype]):
+        found = add(wide, wide.to(OTHER[amp.dtype]))
+    expect_dtype(
+        amp, "custom operator in the other dtype", found.dtype, amp.dtype, likely="rules follow the region now"
+    )
+
+
+@pytest.mark.amp(devices=["cpu"])  # not run on CUDA yet
+def test_a_rule_casts_what_is_floating_only(amp: Amp) -> None:
+    """float64, integers and lists within: as ``torch.library.register_autocast`` documents (``cast``)."""
+    label = f"amp_semantics::mixed_{amp.device.type}_{amp.precision.name}"
+    seen: list[torch.dtype] = []
+
+    @torch.library.custom_op(label, mutates_args=())
+    def mixed(wide: torch.Tensor, index: torch.Tensor, double: torch.Tensor, rows: list[torch.Tensor]) -> torch.Tensor:
+        seen.extend(t.dtype for t in (wide, index, double, *rows))
+        return wide.clone()
+
+    torch.library.register_autocast(label, amp.device.type, amp.dtype)
+    device = amp.device.torch_device
+    wide, index = torch.ones(2, device=device), torch.arange(2, device=device)
+    with amp.autocast():
+        mixed(wide, index, wide.double(), [wide, index])
+    assert seen == [amp.dtype, torch.int64, torch.float64, amp.dtype, torch.int64]
+
+
+@pytest.mark.amp(devices=["cpu"])  # not run on CUDA yet
+def test_a_rule_for_an_operator_of_a_library(amp: Amp) -> None:
+    """``torch.library.define`` and ``impl``, then the rule by the operator's name."""
+    label = f"amp_semantics::twice_{amp.device.type}_{amp.precision.name}"
+    torch.library.define(label, "(Tensor x) -> Tensor")
+    torch.library.impl(label, "default", lambda x: x * 2)
+    torch.library.register_autocast(label, amp.device.type, amp.dtype)
+    operator = getattr(torch.ops.amp_semantics, label.partition("::")[2])
+    wide = torch.ones(2, device=amp.device.torch_device)
+    with amp.autocast():
+        expect_dtype(amp, "an operator of a library", operator(wide).dtype, amp.dtype, likely="its rule is not called")
+    assert operator(wide).dtype is torch.float32
+
+
+@pytest.mark.amp(devices=["cpu"])  # not run on CUDA yet
+def test_inside_an_operator_autocast_is_off(amp: Amp) -> None:
+    """Its products are computed in the dtype of its arguments, under a rule: the body is below autocast."""
+    label = f"amp_semantics::inner_{amp.device.type}_{amp.precision.name}"
+
+    @torch.library.custom_op(label, mutates_args=())
+    def inner(left: torch.Tensor) -> torch.Tensor:
+        return left.float() @ left.float()
+
+    inner.register_autocast(amp.device.type, amp.dtype)
+    with amp.autocast():
+        found = inner(torch.ones(2, 2, device=amp.device.torch_device))
+    expect_dtype(amp, "a product inside an operator", found.dtype, torch.float32, likely="autocast goes on inside")
+
+
+@pytest.mark.amp(devices=["cpu"])  # not run on CUDA yet
+def test_a_rule_for_no_device_is_refused(amp: Amp) -> None:
+    add = _add_of(amp, rule=False, suffix="refused_")
+    with pytest.raises(ValueError, match="meta"):
+        add.register_autocast("meta", amp.dtype)

@@ -1,0 +1,224 @@
+"""Checkpoints within checkpoints, of a choice of operators, with and without rng state, with saved tensors moved."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.utils.checkpoint as checkpoints
+from torch import nn
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint
+
+from pytest_amp.amp import Amp
+from pytest_amp.failure import AmpFailure
+from pytest_amp.torch_private import recorded_calls
+
+from .state import OTHER, State, name, product_dtype
+
+pytestmark = pytest.mark.amp(devices=["cpu"])  # not run on CUDA yet
+
+Block = Callable[[torch.Tensor], torch.Tensor]
+REENTRANT = pytest.mark.parametrize("reentrant", [True, False], ids=["reentrant", "non-reentrant"])
+
+
+@pytest.fixture
+def model(amp: Amp) -> nn.Sequential:
+    """Two blocks with dropout in each."""
+    blocks = [nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Dropout(0.3), nn.Linear(16, 8)) for _ in range(2)]
+    return nn.Sequential(*blocks).to(amp.device.torch_device)
+
+
+def _run(amp: Amp, model: nn.Module, block: Block) -> list[torch.Tensor]:
+    """The result, and the gradients of input and parameters; backward is called outside."""
+    torch.manual_seed(amp.config.seed)
+    batch = torch.randn(4, 8).to(amp.device.torch_device).requires_grad_()
+    model.zero_grad()
+    with amp.autocast():
+        result = block(batch)
+        loss = result.float().square().sum()
+    loss.backward()
+    found = [batch.grad, *(parameter.grad for parameter in model.parameters())]
+    return [result.detach(), *(gradient.clone() for gradient in found if gradient is not None)]
+
+
+def _expect_same(amp: Amp, what: str, plain: list[torch.Tensor], found: list[torch.Tensor]) -> None:
+    different = len(plain) != len(found) or [
+        i for i, (a, b) in enumerate(zip(plain, found, strict=True)) if a.dtype is not b.dtype or not torch.equal(a, b)
+    ]
+    if different:
+        raise AmpFailure(
+            f"{what} changes what a region computes on {amp.target.id}",
+            label_before="rule",
+            before="result and gradients equal those without a checkpoint, bit for bit",
+            now=f"other bits in {different} of {len(plain)} tensors",
+            likely="the recomputation runs without the region, in another dtype, or with another dropout mask",
+        )
+
+
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")  # within a reentrant one, under no_grad
+@REENTRANT
+def test_a_checkpoint_in_a_checkpoint(amp: Amp, model: nn.Sequential, *, reentrant: bool) -> None:
+    """The inner one's recomputation happens within the outer one's."""
+    if reentrant:
+        model.eval()  # dropout's masks are drawn in another order
+
+    def block(batch: torch.Tensor) -> torch.Tensor:
+        first = checkpoint(model[0], batch, use_reentrant=reentrant)
+        return checkpoint(model[1], first, use_reentrant=reentrant)  # type: ignore[no-any-return]
+
+    plain = _run(amp, model, model)
+    found = _run(amp, model, lambda batch: checkpoint(block, batch, use_reentrant=reentrant))
+    _expect_same(amp, "a checkpoint in a checkpoint", plain, found)
+
+
+def _policy(choice: CheckpointPolicy, *_: Any, **__: Any) -> CheckpointPolicy:
+    return choice
+
+
+def _products(_: Any, operator: Any, *__: Any, **___: Any) -> CheckpointPolicy:
+    kept = operator in {torch.ops.aten.mm.default, torch.ops.aten.addmm.default}
+    return CheckpointPolicy.MUST_SAVE if kept else CheckpointPolicy.PREFER_RECOMPUTE
+
+
+POLICIES: dict[str, Any] = {
+    "save all": functools.partial(_policy, CheckpointPolicy.MUST_SAVE),
+    "save nothing": functools.partial(_policy, CheckpointPolicy.MUST_RECOMPUTE),
+    "save products": _products,
+    "by name": [torch.ops.aten.addmm.default],
+}
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_selective_checkpoints_recompute_in_the_region(amp: Amp, model: nn.Sequential, policy: str) -> None:
+    """``create_selective_checkpoint_contexts``: what is saved and what is computed again come from one region."""
+    model.eval()
+    seen: list[str] = []
+
+    def block(batch: torch.Tensor) -> torch.Tensor:
+        seen.append(name(product_dtype(amp.device.torch_device)))
+        return model(batch)  # type: ignore[no-any-return]
+
+    def contexts() -> Any:
+        # Looked up here: what a project has replaced is what its models call.
+        return checkpoints.create_selective_checkpoint_contexts(POLICIES[policy])
+
+    plain = _run(amp, model, model)
+    found = _run(amp, model, lambda batch: checkpoint(block, batch, use_reentrant=False, context_fn=contexts))
+    _expect_same(amp, f"a selective checkpoint ({policy})", plain, found)
+    assert seen == [name(amp.dtype)] * 2
+
+
+def test_saved_products_are_not_computed_again(amp: Amp, model: nn.Sequential) -> None:
+    """Under autocast as without: what a policy saves is found again by its place among the calls."""
+    model.eval()
+
+    def contexts() -> Any:
+        return checkpoints.create_selective_checkpoint_contexts(_products)
+
+    def products(*, selective: bool) -> int:
+        chosen = contexts if selective else checkpoints.noop_context_fn
+        batch = torch.randn(4, 8, device=amp.device.torch_device)
+        with amp.autocast():
+            result = checkpoint(model, batch, use_reentrant=False, context_fn=chosen)
+            loss = result.float().square().sum()
+        with recorded_calls() as calls:
+            loss.backward()
+        return sum(call.operator == "aten::addmm" for call in calls)
+
+    assert products(selective=False) > 0
+    assert products(selective=True) == 0, "saved products are computed again"
+
+
+@pytest.mark.parametrize("rng", [True, False], ids=["rng kept", "rng free"])
+@REENTRANT
+def test_rng_state_and_region_are_separate(amp: Amp, model: nn.Sequential, *, rng: bool, reentrant: bool) -> None:
+    """``preserve_rng_state=False`` frees the dropout mask of the recomputation, and nothing else."""
+    if not rng:
+        model.eval()
+    plain = _run(amp, model, model)
+    found = _run(amp, model, lambda batch: checkpoint(model, batch, use_reentrant=reentrant, preserve_rng_state=rng))
+    _expect_same(amp, f"a checkpoint with preserve_rng_state={rng}", plain, found)
+
+
+@pytest.mark.parametrize("early", [True, False], ids=["early stop", "to the end"])
+def test_stopping_early_changes_nothing(amp: Amp, model: nn.Sequential, *, early: bool) -> None:
+    """``set_checkpoint_early_stop``: the recomputation ends with the last tensor that is needed, by an exception."""
+    plain = _run(amp, model, model)
+    before = State.now(amp.device.type)
+    with checkpoints.set_checkpoint_early_stop(early):
+        found = _run(amp, model, lambda batch: checkpoint(model, batch, use_reentrant=False))
+    _expect_same(amp, f"set_checkpoint_early_stop({early})", plain, found)
+    assert State.now(amp.device.type) == before
+
+
+@pytest.mark.parametrize("segments", [1, 2])
+@REENTRANT
+def test_segments_keep_the_dtype_of_another_region(
+    amp: Amp, model: nn.Sequential, segments: int, *, reentrant: bool
+) -> None:
+    """``checkpoint_sequential`` in the other dtype, without the cache: the recomputation is in that one."""
+    model.eval()
+    seen: list[tuple[str, bool]] = []
+
+    class Look(nn.Module):
+        def forward(self, batch: torch.Tensor) -> torch.Tensor:
+            seen.append((name(product_dtype(amp.device.torch_device)), torch.is_autocast_cache_enabled()))
+            return batch * batch
+
+    layers = nn.Sequential(Look(), model[0], Look(), model[1])
+    batch = torch.randn(4, 8, device=amp.device.torch_device, requires_grad=True)
+    with amp.autocast(dtype=OTHER[amp.dtype], cache_enabled=False):
+        result = checkpoints.checkpoint_sequential(layers, segments, batch, use_reentrant=reentrant)
+    result.float().sum().backward()
+    # The last segment is not checkpointed.
+    assert len(seen) == 2 + (segments - 1)
+    assert set(seen) == {(name(OTHER[amp.dtype]), False)}
+
+
+@pytest.mark.parametrize("where", ["save_on_cpu", "hooks"])
+def test_what_is_saved_keeps_its_dtype_on_the_way(amp: Amp, model: nn.Sequential, where: str) -> None:
+    """``save_on_cpu`` and ``saved_tensors_hooks`` are handed what autocast made, and give it back as it was."""
+    packed: list[torch.dtype] = []
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        packed.append(tensor.dtype)
+        return tensor.clone()
+
+    hooks = {
+        "save_on_cpu": torch.autograd.graph.save_on_cpu,
+        "hooks": lambda: torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor),
+    }
+
+    def block(batch: torch.Tensor) -> torch.Tensor:
+        with hooks[where]():
+            return model(batch)  # type: ignore[no-any-return]
+
+    plain = _run(amp, model, model)
+    _expect_same(amp, where, plain, _run(amp, model, block))
+    if where == "hooks":
+        amp.observe("dtypes of what is saved", ", ".join(sorted({name(dtype) for dtype in packed})), kind="dtype")
+        assert amp.dtype in packed
+
+
+def test_a_block_that_raises_leaves_the_region_as_it_was(amp: Amp) -> None:
+    """Forward, and in the recomputation."""
+    calls: list[int] = []
+
+    def block(batch: torch.Tensor) -> torch.Tensor:
+        calls.append(1)
+        if len(calls) > 1:
+            raise ArithmeticError
+        return batch * batch
+
+    for reentrant in (True, False):
+        calls.clear()
+        batch = torch.randn(4, 8, device=amp.device.torch_device, requires_grad=True)
+        with amp.autocast():
+            result = checkpoint(block, batch, use_reentrant=reentrant)
+        before = State.now(amp.device.type)
+        with pytest.raises(ArithmeticError):
+            result.sum().backward()
+        assert State.now(amp.device.type) == before, "a recomputation that raised leaves its region on"

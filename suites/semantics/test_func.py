@@ -1,0 +1,213 @@
+"""``torch.func``, forward AD and double backward: the region holds around a transform, inside it, as a decorator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+import torch
+import torch.func
+from torch import nn
+from torch.autograd import forward_ad
+from torch.nn import functional
+
+from pytest_amp.amp import Amp
+
+from .state import OTHER, State, expect_state, name
+
+pytestmark = pytest.mark.amp(devices=["cpu"])  # not run on CUDA yet
+
+Function = Callable[[torch.Tensor], torch.Tensor]
+
+
+def _pair(value: Any) -> list[torch.Tensor]:
+    """The tensors of a nested result."""
+    if isinstance(value, torch.Tensor):
+        return [value]
+    return [tensor for each in value for tensor in _pair(each)]
+
+
+def _vjp(function: Function, x: torch.Tensor) -> list[torch.Tensor]:
+    pair: Any = torch.func.vjp(function, x)
+    result, pull = pair
+    return [result, *_pair(pull(torch.ones_like(result)))]
+
+
+def _linearize(function: Function, x: torch.Tensor) -> list[torch.Tensor]:
+    result, push = torch.func.linearize(function, x)
+    return [result, push(torch.ones_like(x))]
+
+
+def _loss_of(function: Function) -> Function:
+    return lambda x: function(x).float().square().sum()
+
+
+#: Looked up in the module when they are called: what a project has replaced is what its models call. The letters are
+#: the dtypes of the results: low ones are computed going forward, gradients have the dtype of the float32 input.
+TRANSFORMS: dict[str, tuple[str, Callable[[Function, torch.Tensor], Any]]] = {
+    "grad": ("w", lambda f, x: torch.func.grad(_loss_of(f))(x)),
+    "grad_and_value": ("ww", lambda f, x: torch.func.grad_and_value(_loss_of(f))(x)),
+    "vjp": ("lw", _vjp),
+    "jvp": ("ll", lambda f, x: torch.func.jvp(f, (x,), (torch.ones_like(x),))),
+    "jacrev": ("w", lambda f, x: torch.func.jacrev(f)(x)),
+    "jacfwd": ("l", lambda f, x: torch.func.jacfwd(f)(x)),
+    "hessian": ("w", lambda f, x: torch.func.hessian(_loss_of(f))(x)),
+    "linearize": ("ll", _linearize),
+    "vmap": ("l", lambda f, x: torch.func.vmap(f, randomness="same")(x)),
+    "vmap of grad": ("w", lambda f, x: torch.func.vmap(torch.func.grad(_loss_of(f)))(x)),
+    "vmap of jvp": ("ll", lambda f, x: torch.func.vmap(lambda r: torch.func.jvp(f, (r,), (r,)))(x)),
+    "jvp of grad": ("ww", lambda f, x: torch.func.jvp(torch.func.grad(_loss_of(f)), (x,), (x,))),
+    "functionalize": ("l", lambda f, x: torch.func.functionalize(f)(x)),
+    "autograd.functional.vjp": ("lw", lambda f, x: torch.autograd.functional.vjp(f, x, torch.ones(3, 4).to(f(x)))),
+    "autograd.functional.jacobian": ("w", lambda f, x: torch.autograd.functional.jacobian(f, x, strict=True)),
+    "autograd.functional.hvp": ("ww", lambda f, x: torch.autograd.functional.hvp(_loss_of(f), x, x)),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Attempted to insert a get_attr Node", "ignore::DeprecationWarning")  # in linearize
+@pytest.mark.parametrize("where", ["around", "inside", "decorator"])
+@pytest.mark.parametrize("transform", TRANSFORMS)
+def test_transforms_keep_the_region(amp: Amp, transform: str, where: str) -> None:
+    """In its body the region is on, in its dtype; results have the dtypes that they have without a transform."""
+    device_type = amp.device.type
+    matrix, x = (torch.randn(4, 4, device=amp.device.torch_device) for _ in range(2))
+    seen: list[tuple[bool, torch.dtype, torch.dtype]] = []
+
+    def function(row: torch.Tensor) -> torch.Tensor:
+        with amp.autocast() if where == "inside" else nullcontext():
+            result = row @ matrix
+            seen.append((torch.is_autocast_enabled(device_type), torch.get_autocast_dtype(device_type), result.dtype))
+        return result
+
+    transformed = torch.autocast(device_type, amp.dtype)(function) if where == "decorator" else function
+    expected, run = TRANSFORMS[transform]
+    before = State.now(device_type)
+    with amp.autocast() if where == "around" else nullcontext():
+        found = _pair(run(transformed, x[:3]))
+    expect_state(amp, f"after {transform}", State.now(device_type), before, likely="the transform leaks its region")
+    wanted = {"w": torch.float32, "l": amp.dtype}
+    amp.observe(f"{transform}, region {where}", ", ".join(name(t.dtype) for t in found), kind="dtype")
+    assert [tensor.dtype for tensor in found] == [wanted[letter] for letter in expected]
+    states = set(seen)
+    assert states == {(True, amp.dtype, amp.dtype)}, f"in the body of {transform}: {states}"
+
+
+@pytest.mark.parametrize("transform", ["vjp", "jacrev", "jvp", "jacfwd", "hessian"])
+def test_transforms_give_what_casts_by_hand_give(amp: Amp, transform: str) -> None:
+    """Bit for bit: the transform of a region is the transform of its casts."""
+    matrix, x = (torch.randn(4, 4, device=amp.device.torch_device) for _ in range(2))
+    _, run = TRANSFORMS[transform]
+    by_hand = _pair(run(lambda row: (row.to(amp.dtype) @ matrix.to(amp.dtype)).tanh(), x))
+    with amp.autocast():
+        found = _pair(run(lambda row: (row @ matrix).tanh(), x))
+    for left, right in zip(found, by_hand, strict=True):
+        assert left.dtype is right.dtype
+        assert torch.equal(left, right), f"{transform} in a region differs from {transform} of casts by hand"
+
+
+def test_transforms_of_a_module(amp: Amp) -> None:
+    """Per-sample gradients: ``vmap`` of ``grad`` of ``functional_call``, as their sum is backward's gradient."""
+    layer = nn.Sequential(nn.Linear(4, 8, bias=False), nn.Tanh(), nn.Linear(8, 2, bias=False))
+    layer.to(amp.device.torch_device)
+    batch = torch.randn(5, 4, device=amp.device.torch_device)
+    parameters = {key: value.detach() for key, value in layer.named_parameters()}
+
+    def loss(values: dict[str, torch.Tensor], row: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = torch.func.functional_call(layer, values, (row[None],))
+        assert result.dtype is amp.dtype
+        return result.float().square().sum()
+
+    with amp.autocast():
+        each = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0))(parameters, batch)
+        layer(batch).float().square().sum().backward()
+    for key, parameter in layer.named_parameters():
+        assert each[key].dtype is torch.float32
+        assert parameter.grad is not None
+        distance = (each[key].sum(0) - parameter.grad).norm() / parameter.grad.norm()
+        assert distance <= 4 * amp.precision.u, f"per-sample gradients of {key} sum up to another gradient"
+
+
+def test_forward_ad_has_the_dtype_of_the_primal(amp: Amp) -> None:
+    """Each operator that is cast casts the tangent, too; the tangent is that of casts by hand."""
+    x, tangent, weight = (torch.randn(4, 4, device=amp.device.torch_device) for _ in range(3))
+    calls: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+        "mm": torch.mm,
+        "linear": functional.linear,
+        "conv1d": lambda t, w: functional.conv1d(t[None], w[:, :, None]),
+        "bmm": lambda t, w: torch.bmm(t[None], w[None]),
+    }
+    for key, call in calls.items():
+        with forward_ad.dual_level():
+            dual = forward_ad.make_dual(x, tangent)
+            with amp.autocast():
+                found = forward_ad.unpack_dual(call(dual, weight))
+            by_hand = forward_ad.unpack_dual(call(dual.to(amp.dtype), weight.to(amp.dtype)))
+        assert found.tangent is not None, f"{key} loses its tangent in a region"
+        assert (found.primal.dtype, found.tangent.dtype) == (amp.dtype, amp.dtype)
+        assert torch.equal(found.tangent, by_hand.tangent), f"{key}'s tangent is not that of casts by hand"
+
+
+DOUBLE: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "mm": torch.mm,
+    "linear": functional.linear,
+    "bmm": lambda x, w: torch.bmm(x[None], w[None]),
+    "conv1d": lambda x, w: functional.conv1d(x[None], w[:, :, None]),
+    "conv2d": lambda x, w: functional.conv2d(x[None, :, :, None], w[:, :, None, None]),
+    "linear, then layer_norm": lambda x, w: functional.layer_norm(functional.linear(x, w), (4,)),
+    "softmax": lambda x, w: functional.softmax(functional.linear(x, w), -1),
+    "mse_loss": lambda x, w: functional.mse_loss(functional.linear(x, w), x),
+}
+
+
+@pytest.mark.parametrize("inside", [False, True], ids=["outside", "inside"])
+@pytest.mark.parametrize("kind", DOUBLE)
+def test_gradients_of_gradients_reach_every_leaf(amp: Amp, kind: str, *, inside: bool) -> None:
+    """In the leaves' dtype, equal to those of casts by hand, wherever the first gradients are taken."""
+    function = DOUBLE[kind]
+
+    def second(*, by_hand: bool) -> list[torch.Tensor]:
+        torch.manual_seed(amp.config.seed)
+        # Small: a third power twice differentiated leaves the range of fp16.
+        x, weight = (torch.randn(4, 4).mul(0.25).to(amp.device.torch_device).requires_grad_() for _ in range(2))
+        with amp.autocast(enabled=not by_hand):
+            arguments = (x.to(amp.dtype), weight.to(amp.dtype)) if by_hand else (x, weight)
+            if by_hand and kind in {"softmax", "mse_loss"}:
+                return []
+            loss = function(*arguments).float().pow(3).sum()
+            if inside:
+                first = torch.autograd.grad(loss, (x, weight), create_graph=True)
+        if not inside:
+            first = torch.autograd.grad(loss, (x, weight), create_graph=True)
+        assert [gradient.dtype for gradient in first] == [torch.float32] * 2
+        penalty = torch.stack([gradient.square().sum() for gradient in first]).sum()
+        return list(torch.autograd.grad(penalty, (x, weight)))
+
+    found, by_hand = second(by_hand=False), second(by_hand=True)
+    for gradient in found:
+        assert gradient.dtype is torch.float32
+        assert gradient.isfinite().all()
+        assert gradient.any(), f"{kind} has no second gradient"
+    for left, right in zip(found, by_hand, strict=False):
+        assert torch.equal(left, right), f"the second gradient of {kind} is not that of casts by hand"
+
+
+def test_a_transform_of_another_region_inside(amp: Amp) -> None:
+    """A region of the other dtype, and an island, within a transform within a region."""
+    matrix = torch.randn(4, 4, device=amp.device.torch_device)
+    seen: list[torch.dtype] = []
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        low = x @ matrix
+        with amp.autocast(dtype=OTHER[amp.dtype]):
+            other = x @ matrix
+        with amp.autocast(enabled=False):
+            wide = x @ matrix
+        seen.extend((low.dtype, other.dtype, wide.dtype))
+        return low.float().sum() + other.float().sum() + wide.sum()
+
+    with amp.autocast():
+        gradient = torch.func.grad(function)(matrix)
+    assert seen == [amp.dtype, OTHER[amp.dtype], torch.float32]
+    assert gradient.dtype is torch.float32
