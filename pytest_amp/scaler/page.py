@@ -1,0 +1,93 @@
+"""Writes the tables of docs/scaler.md: the transition table, and one of the optimizers for each record that is given.
+
+``python -m pytest_amp.scaler.page docs/scaler.md [RECORD ...]``, where a record is what
+``pytest suites/scaler -k usual_implementations --amp-record=RECORD`` writes on the device in question.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from pytest_amp.record import Record, read_record
+from pytest_amp.scaler.optimizers import IMPLEMENTATIONS, UPSTREAM, VARIANTS
+from pytest_amp.scaler.transitions import CALLS, TABLE, State
+
+_STATES = (State.UNUSED, State.READY, State.UNSCALED, State.STEPPED)
+
+
+def transitions() -> str:
+    """The transition table, in Markdown."""
+    head = ["call", *(state.value for state in _STATES)]
+    rows = [[f"`{call}`", *(_cell(str(TABLE[call][state])) for state in _STATES)] for call in CALLS]
+    return "\n".join(_table(head, rows))
+
+
+def _cell(outcome: str) -> str:
+    """A state as it is; an exception by its type, and its words."""
+    error, _, words = outcome.partition(": ")
+    return f"{error}: “{words}”" if words else outcome
+
+
+def optimizers(record: Record) -> Iterator[tuple[str, str]]:
+    """For each device of the record: its name, and its table in Markdown."""
+    for observation in record.observations:
+        family, device, _, name = observation.key.split("/", 3)
+        if (family, name) == ("scaler", "optimizers") and isinstance(observation.value, list):
+            yield device, "\n".join(_optimizers(device, [str(each) for each in observation.value], record))
+
+
+def _optimizers(device: str, checked: list[str], record: Record) -> Iterator[str]:
+    provenance = record.provenance
+    yield f"torch {provenance.get('torch')}, {str(provenance.get('date'))[:10]}:"
+    yield ""
+    rows = []
+    for name in VARIANTS:
+        only = name in checked
+        cells = [_checked(f"{name}, {kind}", checked) for kind in IMPLEMENTATIONS]
+        if not only and not any(each.partition(", ")[0] == name for each in checked):
+            cells = ["not available" if device == "cpu" else "not run"] * len(cells)
+        rows.append([name, *(["checked (has one only)"] + ["–"] * (len(cells) - 1) if only else cells)])
+    yield from _table(["optimizer", *IMPLEMENTATIONS], rows)
+
+
+def _checked(optimizer: str, checked: list[str]) -> str:
+    if optimizer in UPSTREAM and optimizer in checked:
+        return f"checked; skipped first step: upstream xfail, {UPSTREAM[optimizer].partition(':')[0]}"
+    if optimizer in checked:
+        return "checked"
+    # A record in which nothing is capturable is of a suite that did not ask for it.
+    asked = "capturable" not in optimizer or any("capturable" in each for each in checked)
+    return "not available" if asked else "not run"
+
+
+def _table(head: list[str], rows: Iterable[list[str]]) -> Iterator[str]:
+    yield f"| {' | '.join(head)} |"
+    yield f"|{'---|' * len(head)}"
+    for row in rows:
+        yield f"| {' | '.join(row)} |"
+
+
+def replaced(page: str, name: str, block: str) -> str:
+    """``page`` with the part between ``<!-- name -->`` and ``<!-- end -->`` replaced. Raises ValueError without."""
+    start, end = f"<!-- {name} -->", "<!-- end -->"
+    before, found, rest = page.partition(start)
+    _, closed, after = rest.partition(end)
+    if not found or not closed:
+        raise ValueError(f"the page has no part between {start} and {end}")
+    return f"{before}{start}\n{block}\n{end}{after}"
+
+
+def main(arguments: list[str]) -> None:
+    """Rewrite the page's tables."""
+    path = Path(arguments[0])
+    page = replaced(path.read_text(encoding="utf-8"), "transitions", transitions())
+    for given in arguments[1:]:
+        for device, table in optimizers(read_record(Path(given))):
+            page = replaced(page, f"optimizers on {device}", table)
+    path.write_text(page, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

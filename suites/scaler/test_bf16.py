@@ -1,0 +1,86 @@
+"""bf16 needs no scaler: it has float32's range, and the training with a scaler is the one without, bit for bit.
+
+The numbers are in docs/scaler.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from pytest_amp.amp import Amp
+from pytest_amp.cases import Case, cnn, decoder, loss_of, mlp
+from pytest_amp.failure import AmpFailure
+
+from .training import ScalerFactory
+
+CASES: dict[str, Callable[[], Case]] = {"mlp": lambda: mlp(width=32), "cnn": cnn, "decoder": decoder}
+_STEPS = 8
+
+
+def _train(
+    amp: Amp, case: Case, scaler: torch.amp.GradScaler, *, optimizer: str, factor: float = 1.0
+) -> tuple[list[float], list[torch.Tensor], float]:
+    """Losses, parameters at the end, and the share of gradients that are exactly zero."""
+    realised = case.realise(seed=amp.config.seed).on(amp.device.torch_device)
+    parameters = list(realised.model.parameters())
+    made = getattr(torch.optim, optimizer)(parameters, lr=2.0**-8)
+    losses, zeros = [], 0
+    for _ in range(_STEPS):
+        made.zero_grad()
+        with amp.autocast():
+            loss = loss_of(case.loss(realised.model, realised.batch))
+        scaled: Any = scaler.scale(loss * factor)
+        scaled.backward()
+        scaler.unscale_(made)
+        zeros += sum(int((p.grad == 0).sum()) for p in parameters if p.grad is not None)
+        scaler.step(made)
+        scaler.update()
+        losses.append(loss.item())
+    size = _STEPS * sum(p.numel() for p in parameters if p.grad is not None)
+    return losses, [p.detach() for p in parameters], zeros / size
+
+
+@pytest.mark.amp(devices=["cpu"], dtypes=["bf16"])  # not run on CUDA yet
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("optimizer", ["SGD", "AdamW"])
+def test_the_trajectory_is_the_same_without_a_scaler(
+    amp: Amp, amp_scaler: ScalerFactory, case: str, optimizer: str
+) -> None:
+    """At the default scale, 65536: losses and parameters of every step, and no step is skipped."""
+    runs = [
+        _train(amp, CASES[case](), amp_scaler(growth_interval=3, enabled=enabled), optimizer=optimizer)
+        for enabled in (False, True)
+    ]
+    (plain, without, _), (scaled, with_scaler, _) = runs
+    different = sum(not torch.equal(left, right) for left, right in zip(without, with_scaler, strict=True))
+    if plain != scaled or different:
+        raise AmpFailure(
+            f"a training of {case} with {optimizer} in bf16 is another one with a scaler",
+            label_before="rule",
+            before=f"losses {plain}",
+            now=f"losses {scaled}; parameters that differ: {different}",
+            likely="scaling or unscaling is not exact, or something is rounded to fp16 on its way",
+        )
+
+
+@pytest.mark.amp(devices=["cpu"])  # not run on CUDA yet
+@pytest.mark.parametrize("exponent", [-20, -60])
+def test_tiny_gradients_need_one_in_fp16_only(amp: Amp, amp_scaler: ScalerFactory, exponent: int) -> None:
+    """A loss times 2**-20: without a scaler fp16 loses its gradients, with one nothing; bf16 loses none either way."""
+    factor = 2.0**exponent
+    shares = [
+        _train(amp, mlp(width=32), amp_scaler(init_scale=2.0**13 / factor, enabled=on), optimizer="SGD", factor=factor)[
+            2
+        ]
+        for on in (False, True)
+    ]
+    amp.observe(f"gradients lost at 2**{exponent}, without and with", [str(round(s, 3)) for s in shares], kind="state")
+    assert shares[1] < 0.001
+    if amp.precision.name == "fp16":
+        assert shares[0] > 0.99
+    else:
+        assert shares[0] < 0.001

@@ -1,0 +1,95 @@
+"""docs/scaler.md says what the model, the suite and its keywords are."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+from pytest_amp.amp import Amp
+from pytest_amp.record import Kind, Observation, Record, write_record
+from pytest_amp.scaler import Iteration, TraceStep
+from pytest_amp.scaler.optimizers import VARIANTS, candidates, optimizers_on
+from pytest_amp.scaler.page import main, optimizers, replaced, transitions
+from pytest_amp.scaler.transitions import CALLS
+from tests.project import ROOT
+
+PAGE = ROOT / "docs" / "scaler.md"
+TEXT = PAGE.read_text(encoding="utf-8")
+
+
+def observed(*checked: str, device: str = "cpu") -> Record:
+    value = Observation(f"scaler/{device}/bf16/optimizers", Kind.STATE, [*checked], test="it")
+    return Record((value,), {"torch": torch.__version__, "date": "2026-11-28T00:00:00"})
+
+
+def test_the_transition_table_is_the_one_of_the_page() -> None:
+    assert transitions() in TEXT, "run python -m pytest_amp.scaler.page docs/scaler.md"
+    assert all(f"| `{call}` |" in transitions() for call in CALLS)
+
+
+def test_the_optimizers_of_the_page_are_those_of_this_torch() -> None:
+    part = TEXT.partition("<!-- optimizers on cpu -->")[2].partition("<!-- end -->")[0]
+    version = re.search(r"torch (\S+), ", part)
+    assert version is not None
+    if version[1] != torch.__version__:
+        pytest.skip(f"the table is of torch {version[1]}")
+    ((_, table),) = optimizers(observed(*optimizers_on(torch.device("cpu"))))
+    assert table.partition("\n\n")[2] in part
+    assert part.count("\n| ") == len(VARIANTS) + 1
+
+
+def test_the_keywords_and_fields_are_in_the_page() -> None:
+    names = [*inspect.signature(Amp.check_scaler).parameters, *TraceStep.__dataclass_fields__]
+    wanted = set(names) - {"self", "case"}
+    assert [name for name in sorted(wanted) if f"`{name}`" not in TEXT] == []
+    assert all(name in TEXT for name in ("model", "batch", "optimizer", "scaler", "index"))
+    assert {"model", "batch", "optimizer", "scaler", "index"} <= Iteration.__dataclass_fields__.keys()
+
+
+def test_what_a_table_says_of_an_optimizer() -> None:
+    record = observed("Adam, loop", "SGD momentum, fused", "Adam, fused capturable", "Muon")
+    ((device, table),) = optimizers(record)
+    rows = {row.split(" | ")[0].removeprefix("| "): row for row in table.splitlines() if row.startswith("| ")}
+    assert device == "cpu"
+    assert (
+        rows["Adam"] == "| Adam | checked | not available | not available | not available | not available | checked |"
+    )
+    assert "upstream xfail, LibreYOLO/libreyolo#771" in rows["SGD momentum"]
+    assert rows["Muon"].startswith("| Muon | checked (has one only) | – |")
+    assert "not available" in rows["SparseAdam"]
+
+
+def test_a_record_without_capturable_optimizers_says_nothing_of_them() -> None:
+    ((_, table),) = optimizers(observed("Adam, loop", device="cuda"))
+    assert "| Adam | checked | not available | not available | not run | not run | not run |" in table
+    assert "| Muon | not run" in table
+
+
+def test_the_command_rewrites_the_page(tmp_path: Path) -> None:
+    page, record = tmp_path / "page.md", tmp_path / "run.json"
+    page.write_text(
+        "before\n<!-- transitions -->\nold\n<!-- end -->\n<!-- optimizers on cpu -->\nold\n<!-- end -->\nafter\n"
+    )
+    write_record(observed("Adam, loop"), record, replace=False)
+    main([str(page), str(record)])
+    text = page.read_text(encoding="utf-8")
+    assert "old" not in text
+    assert transitions() in text
+    assert "| Adam | checked |" in text
+    assert text.startswith("before\n")
+    assert text.endswith("\nafter\n")
+
+
+def test_a_page_without_the_part_is_refused() -> None:
+    with pytest.raises(ValueError, match="no part between <!-- transitions --> and <!-- end -->"):
+        replaced("nothing", "transitions", "")
+
+
+def test_what_is_not_available_says_why() -> None:
+    why = candidates(torch.device("cpu"))["Adam, capturable"]
+    assert why is not None
+    assert "supported devices" in why
