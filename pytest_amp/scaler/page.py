@@ -48,7 +48,7 @@ def _optimizers(device: str, checked: list[str], record: Record) -> Iterator[str
         cells = [_checked(f"{name}, {kind}", checked) for kind in IMPLEMENTATIONS]
         if not only and not any(each.partition(", ")[0] == name for each in checked):
             cells = ["not available" if device == "cpu" else "not run"] * len(cells)
-        rows.append([name, *(["checked (has one only)"] + ["–"] * (len(cells) - 1) if only else cells)])
+        rows.append([name, *(["checked (one implementation)"] + [""] * (len(cells) - 1) if only else cells)])
     yield from _table(["optimizer", *IMPLEMENTATIONS], rows)
 
 

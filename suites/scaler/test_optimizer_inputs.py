@@ -272,14 +272,65 @@ def test_fused_optimizers_say_so(amp: Amp) -> None:
     assert all(found[name] for name in ("SGD", "Adam", "AdamW"))
 
 
-@pytest.mark.parametrize("form", ["keyword", "none"])
+@pytest.mark.xfail(
+    strict=True,
+    reason="huggingface/accelerate#113: what the scaler knows of an optimizer it keeps by id(), so that a wrapper and "
+    "what it wraps are two, and their common gradients are divided twice",
+)
+def test_a_wrapper_and_what_it_wraps_are_one(amp: Amp, amp_scaler: ScalerFactory) -> None:
+    parameter = _parameter(amp)
+    inner = torch.optim.SGD([parameter], lr=0.5)
+    wrapper: Any = _Wrapped([parameter], lr=0.5)
+    wrapper.param_groups = inner.param_groups
+    scaler = _started(amp, amp_scaler(init_scale=_SCALE))
+    _give(parameter)
+    scaler.unscale_(wrapper)
+    scaler.step(inner)
+    assert _first(parameter) == 0.5
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        "keyword",
+        "none",
+        pytest.param(
+            "positional",
+            marks=pytest.mark.xfail(
+                strict=True,
+                reason="pfnet/pytorch-pfn-extras#636, skorch-dev/skorch#826: only the keyword is looked at, and LBFGS "
+                "steps on the scaled gradients of its closure",
+            ),
+        ),
+    ],
+)
 def test_lbfgs_is_refused(amp: Amp, amp_scaler: ScalerFactory, form: str) -> None:
-    """pfnet/pytorch-pfn-extras#636: it needs a closure, which the scaler refuses; without one it is a TypeError."""
+    """It needs a closure, which the scaler refuses; without one it is a TypeError."""
     parameter = _parameter(amp)
     optimizer, scaler = torch.optim.LBFGS([parameter]), _started(amp, amp_scaler(init_scale=_SCALE))
     _give(parameter)
-    keywords = {"closure": parameter.sum} if form == "keyword" else {}
-    error, words = (RuntimeError, "Closure use is not") if form == "keyword" else (TypeError, "closure")
+    error, words = (TypeError, "closure") if form == "none" else (RuntimeError, "Closure use is not")
     with pytest.raises(error, match=words):
-        scaler.step(optimizer, **keywords)
+        scaler.step(
+            optimizer,
+            *([parameter.sum] if form == "positional" else []),
+            **({"closure": parameter.sum} if form == "keyword" else {}),
+        )
     assert bool((parameter == 1).all())
+
+
+@pytest.mark.amp_long
+@pytest.mark.amp(devices=["cuda"])  # not run on CUDA yet
+@IMPLEMENTATION
+@pytest.mark.parametrize("where", [None, 0, 1], ids=["clean", "inf on the first", "inf on the second"])
+def test_parameters_on_two_gpus(amp: Amp, amp_scaler: ScalerFactory, implementation: str, where: int | None) -> None:
+    """Each GPU is checked; an inf on either skips both. Where there are two."""
+    if torch.cuda.device_count() < 2:
+        pytest.skip("one GPU")
+    parameters = [nn.Parameter(torch.ones(3, device=f"cuda:{index}")) for index in range(2)]
+    optimizer, scaler = _sgd(parameters, implementation), _started(amp, amp_scaler(init_scale=_SCALE))
+    for index, parameter in enumerate(parameters):
+        _give(parameter, INF if index == where else None)
+    _step(scaler, optimizer)
+    assert [_first(p) for p in parameters] == [0.5 if where is None else 1.0] * 2
+    assert scaler.get_scale() == (_SCALE if where is None else _SCALE / 2)

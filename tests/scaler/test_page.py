@@ -59,7 +59,7 @@ def test_what_a_table_says_of_an_optimizer() -> None:
         rows["Adam"] == "| Adam | checked | not available | not available | not available | not available | checked |"
     )
     assert "upstream xfail, LibreYOLO/libreyolo#771" in rows["SGD momentum"]
-    assert rows["Muon"].startswith("| Muon | checked (has one only) | – |")
+    assert rows["Muon"].startswith("| Muon | checked (one implementation) |  |")
     assert "not available" in rows["SparseAdam"]
 
 
