@@ -16,3 +16,9 @@ NO_HISTORY = pytest.mark.xfail(not HISTORY_KEPT, strict=True, reason=_HISTORY)
 REGISTER_AUTOCAST = pytest.mark.skipif(
     RELEASE < (2, 7), reason="custom operators have register_autocast since torch 2.7"
 )
+
+EXPORTED_DTYPES = pytest.mark.xfail(
+    RELEASE < (2, 7),
+    strict=True,
+    reason="no report found: torch.export records float32 for what a region computed (torch 2.6.0; right in 2.9.1)",
+)

@@ -108,3 +108,76 @@ def test_a_generator_leaves_its_consumer_alone(amp: Amp) -> None:
         expect_state(amp, "of a decorated generator's consumer", consumer, before, likely="the region leaks at yield")
     amp.observe("decorated generator", [name(dtype) for dtype in found], kind="dtype")
     assert found == [torch.float32] * 2, f"a decorated generator's body computes in {[name(dtype) for dtype in found]}"
+
+
+@pytest.mark.amp(devices=["cpu"])  # not run on CUDA yet
+def test_arguments_are_the_functions_own(amp: Amp) -> None:
+    """Also those that are called as autocast's own are: ``enabled``, ``dtype``, ``device_type``, ``cache_enabled``."""
+
+    @torch.autocast(amp.device.type, amp.dtype)
+    def function(*args: object, **keywords: object) -> tuple[tuple[object, ...], dict[str, object], torch.dtype]:
+        return args, keywords, product_dtype(amp.device.torch_device)
+
+    keywords = {"enabled": False, "dtype": "float64", "device_type": None, "cache_enabled": 1, "func": 2}
+    assert function(1, 2, **keywords) == ((1, 2), keywords, amp.dtype)
+
+
+@pytest.mark.amp(devices=["cpu"])  # not run on CUDA yet
+def test_every_kind_of_method_runs_in_the_region(amp: Amp) -> None:
+    def product() -> torch.dtype:
+        return product_dtype(amp.device.torch_device)
+
+    class Model:
+        @staticmethod
+        @torch.autocast(amp.device.type, amp.dtype)
+        def static(result: object) -> tuple[object, torch.dtype]:
+            return result, product()
+
+        @classmethod
+        @torch.autocast(amp.device.type, amp.dtype)
+        def of_class(cls) -> tuple[object, torch.dtype]:
+            return cls, product()
+
+        @property
+        @torch.autocast(amp.device.type, amp.dtype)
+        def attribute(self) -> torch.dtype:
+            return product()
+
+        @torch.autocast(amp.device.type, amp.dtype)
+        def __call__(self) -> torch.dtype:
+            return product()
+
+    assert Model.static(3) == (3, amp.dtype)
+    assert Model.of_class() == (Model, amp.dtype)
+    assert (Model().attribute, Model()()) == (amp.dtype, amp.dtype)
+    decorated = torch.autocast(amp.device.type, amp.dtype)(lambda: product())  # noqa: PLW0108  # a lambda is meant
+    assert decorated() is amp.dtype
+
+
+@pytest.mark.amp(devices=["cpu"])  # not run on CUDA yet
+@pytest.mark.xfail(
+    strict=True,
+    reason="pytorch/pytorch#44531, as it was for no_grad: the autocast object keeps only what its last entry found",
+)
+def test_an_object_entered_in_itself_restores_what_it_found(amp: Amp) -> None:
+    before, default = State.now(amp.device.type), torch.get_autocast_dtype(amp.device.type)
+    region = torch.autocast(amp.device.type, amp.dtype)
+    with region, region:
+        pass
+    after = State.now(amp.device.type)
+    torch.set_autocast_enabled(amp.device.type, before.enabled)
+    torch.set_autocast_dtype(amp.device.type, default)
+    assert after == before
+
+
+@pytest.mark.amp(devices=["cpu"])  # not run on CUDA yet
+def test_an_object_may_be_used_again_and_again(amp: Amp) -> None:
+    """One after the other, in regions of other kinds: it restores what it finds each time."""
+    region = torch.autocast(amp.device.type, amp.dtype)
+    for enabled, dtype in ((False, amp.dtype), (True, OTHER[amp.dtype]), (True, amp.dtype), (False, OTHER[amp.dtype])):
+        with amp.autocast(enabled=enabled, dtype=dtype, cache_enabled=False):
+            before = State.now(amp.device.type)
+            with region:
+                assert product_dtype(amp.device.torch_device) is amp.dtype
+            after = State.now(amp.device.type)
+        expect_state(amp, "after an object used again", after, before, likely="it keeps what it found the first time")

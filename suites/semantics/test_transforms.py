@@ -1,4 +1,4 @@
-"""Function transforms, tracing and compilation keep the region in which they are called."""
+"""Function transforms and compilation keep the region in which they are called."""
 
 from __future__ import annotations
 
@@ -82,46 +82,6 @@ def test_func_grad_gives_the_gradients_of_backward(amp: Amp) -> None:
         assert parameter.grad is not None
         assert found[key].dtype is torch.float32, f"torch.func.grad gives {key} a {name(found[key].dtype)} gradient"
         assert torch.equal(found[key], parameter.grad), f"torch.func.grad gives {key} another gradient than backward"
-
-
-class _Twice(nn.Module):
-    """One weight, used twice: the second use meets the cast cache."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(4, 4)
-
-    def forward(self, batch: torch.Tensor) -> torch.Tensor:
-        return self.layer(self.layer(batch))  # type: ignore[no-any-return]
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
-@pytest.mark.parametrize(
-    "cache",
-    [
-        pytest.param(
-            True,
-            marks=pytest.mark.xfail(
-                strict=True,
-                raises=RuntimeError,
-                reason="pytorch/pytorch#50231: the trace takes the cached copy for a constant that requires grad",
-            ),
-        ),
-        False,
-    ],
-    ids=["cache", "no cache"],
-)
-def test_jit_trace_works_in_a_region(amp: Amp, *, cache: bool) -> None:
-    """Without the cache, as torch's documentation says; the traced casts are part of the graph."""
-    model = _Twice().to(amp.device.torch_device)
-    batch = torch.randn(2, 4, device=amp.device.torch_device)
-    with amp.autocast(cache_enabled=cache):
-        traced = torch.jit.trace(model, batch)
-        expected = model(batch)
-        found = traced(batch)
-    assert found.dtype is amp.dtype
-    assert torch.equal(found, expected)
-    assert torch.equal(traced(batch), expected), "outside the region the traced casts are gone"
 
 
 @pytest.mark.parametrize("called", ["function", "module"])
