@@ -160,8 +160,8 @@ def _allow_missing(value: str, _context: Context) -> frozenset[str]:
     names = _list(value, "name")
     for name in names:
         _choice(name, "something that may be missing", ("device", "dtype", "baseline", "sweep", "compiler"))
-        if name in ("sweep", "compiler"):
-            raise _Bad(f"{name!r} {LATER}; valid: device, dtype, baseline")
+        if name == "compiler":
+            raise _Bad(f"{name!r} {LATER}; valid: device, dtype, baseline, sweep")
     return frozenset(names)
 
 
@@ -229,8 +229,9 @@ OPTIONS = (
     Option("amp_speed", _speed, None, "MODE", "off, report or gate (default: gate on a GPU that this process owns "
            "alone, else off)"),
     Option("amp_report", _report, None, "FORMAT:PATH", "write a report, repeatable: json:PATH", repeatable=True),
-    Option("amp_allow_missing", _allow_missing, None, "NAMES", "comma list: device, dtype, baseline; what is named "
-           "here and missing is skipped instead of refused"),
+    Option("amp_allow_missing", _allow_missing, None, "NAMES", "comma list: device, dtype, baseline, sweep "
+           "(torch's own tests, which the fingerprint needs); what is named here and missing is skipped instead of "
+           "refused"),
     Option("amp_strict", _flag, "false", "", "on a torch release newer than the rule spec, new and gone operators "
            "fail; so does an inconclusive verdict, and a key that has gone from the baseline", flag=True),
     Option("amp_accept", _later, "false", "", NOT_YET, flag=True),

@@ -13,14 +13,7 @@ import sys
 from collections.abc import Callable
 from typing import IO, Any
 
-#: Exit status of a child that leaves because its device no longer answers.
-POISONED = 66
-
-
-def is_sticky(error: BaseException) -> bool:
-    """Whether an error is the device's: every later call in this process would fail, too."""
-    text = str(error)
-    return type(error).__name__ == "AcceleratorError" or text.startswith(("CUDA error", "HIP error"))
+from pytest_amp.isolation.poison import POISONED, is_sticky
 
 
 def main(settings: dict[str, Any]) -> int:

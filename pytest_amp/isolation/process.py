@@ -14,7 +14,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import IO, Any
 
-from pytest_amp.isolation.child import POISONED
+from pytest_amp.isolation.poison import POISONED
 
 
 class ExaminationFailed(Exception):

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
 from typing import Any
 
 from pytest_amp.torch_private.gone import PrivateApiGone
+from pytest_amp.torch_private.trees import tree_leaves, tree_map
 
 
 def fake_tensor_mode() -> AbstractContextManager[Any]:
@@ -16,11 +19,17 @@ def fake_tensor_mode() -> AbstractContextManager[Any]:
 
     Raises PrivateApiGone without ``torch._subclasses.fake_tensor.FakeTensorMode``.
     """
+    _import_fake_tensor_mode()
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    return FakeTensorMode(allow_non_fake_inputs=True)  # type: ignore[no-any-return,no-untyped-call,unused-ignore]
+
+
+def _import_fake_tensor_mode() -> None:
     try:
-        from torch._subclasses.fake_tensor import FakeTensorMode
+        from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: F401
     except ImportError:
         raise PrivateApiGone("torch._subclasses.fake_tensor.FakeTensorMode") from None
-    return FakeTensorMode(allow_non_fake_inputs=True)  # type: ignore[no-any-return,no-untyped-call,unused-ignore]
 
 
 @functools.cache
@@ -45,3 +54,112 @@ def quiet_fake_tensors() -> Iterator[None]:
         yield
     finally:
         logger.disabled = before
+
+
+@functools.cache
+def strict_fake_tensor_mode() -> AbstractContextManager[Any]:
+    """As ``shared_fake_tensor_mode``, but nothing is ever allocated: what has no rule for fake tensors raises.
+
+    Otherwise torch tries some operators on real tensors of the device, which a machine may have or not.
+    """
+    _import_fake_tensor_mode()
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    return FakeTensorMode(allow_fallback_kernels=False, allow_non_fake_inputs=True)  # type: ignore[no-any-return,no-untyped-call,unused-ignore]
+
+
+def is_limit_of_fake_tensors(error: BaseException) -> bool:
+    """Whether fake tensors cannot do what was asked: a value is needed, or there is no rule for the operator."""
+    from torch._subclasses import fake_tensor
+
+    return isinstance(error, _limits(fake_tensor))
+
+
+def _limits(module: Any) -> tuple[type[BaseException], ...]:
+    names = (
+        "DataDependentOutputException",
+        "DynamicOutputShapeException",
+        "UnsupportedFakeTensorException",
+        "UnsupportedOperatorException",
+    )
+    return tuple(getattr(module, name) for name in names if hasattr(module, name))
+
+
+@contextmanager
+def values_from_cpu() -> Iterator[None]:
+    """Inside a fake tensor mode: what fake tensors cannot do is done on CPU tensors, for its dtypes.
+
+    Numbers are one and truths false there. Below autocast, so what autocast casts is cast as ever. Raises
+    PrivateApiGone without ``torch.utils._python_dispatch``.
+    """
+    with _answering_mode()():
+        yield
+
+
+@functools.cache
+def _answering_mode() -> Any:
+    import torch
+
+    try:
+        from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+    except ImportError:
+        raise PrivateApiGone("torch.utils._python_dispatch") from None
+
+    mode: Any = TorchDispatchMode
+    disable: Any = _disable_current_modes
+
+    class Answering(mode):  # type: ignore[misc]  # the base has no types
+        """Does on a CPU what fake tensors cannot."""
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            try:
+                return func(*args, **(kwargs or {}))
+            except Exception as error:
+                if not is_limit_of_fake_tensors(error):
+                    raise
+                limit = error
+            device = next(leaf.device for leaf in tree_leaves((args, kwargs or {})) if isinstance(leaf, torch.Tensor))
+
+            def real(leaf: Any) -> Any:
+                if isinstance(leaf, torch.Tensor):
+                    # Most questions are whether something is wrong: no.
+                    return torch.full(leaf.shape, int(leaf.dtype != torch.bool), dtype=leaf.dtype)
+                return torch.device("cpu") if isinstance(leaf, torch.device) else leaf
+
+            def fake(leaf: Any) -> Any:
+                if isinstance(leaf, torch.Tensor):
+                    return torch.empty(leaf.shape, dtype=leaf.dtype, device=device)
+                return leaf
+
+            try:
+                with disable():
+                    result = func(*tree_map(real, args), **tree_map(real, kwargs or {}))
+            except Exception:  # noqa: BLE001  # a CPU cannot do it, either
+                raise limit from None
+            return tree_map(fake, result)
+
+    return Answering
+
+
+def install_device_guards(device_types: Iterable[str]) -> None:
+    """Let tensors of ``device_types`` be indexed and given gradients in this process without such a device.
+
+    Torch guards the current device in C++, also around work on fake tensors: a build without the back end
+    has no guard and raises or aborts, one with it asks a driver that may not be there. The guard of the
+    meta device does nothing; it is put in their place. Only for a process that never uses a real device of
+    these types. Raises PrivateApiGone without ``c10::impl::device_guard_impl_registry``
+    (c10/core/impl/DeviceGuardImplInterface.h).
+    """
+    import torch
+
+    types: Any = getattr(getattr(torch._C, "_autograd", None), "DeviceType", None)
+    try:
+        library = ctypes.CDLL(str(next(Path(torch.__file__).parent.glob("lib/libc10.*"))))
+        numbers = {name: int(getattr(types, name.upper())) for name in device_types}
+        meta = int(types.Meta)
+        array = ctypes.c_void_p * (max(meta, *numbers.values()) + 1)
+        registry = array.in_dll(library, "_ZN3c104impl26device_guard_impl_registryE")
+    except (AttributeError, OSError, StopIteration, ValueError):
+        raise PrivateApiGone("c10::impl::device_guard_impl_registry") from None
+    for number in numbers.values():
+        registry[number] = registry[meta]

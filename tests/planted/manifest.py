@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.planted.defect import Defect
+from tests.planted.manifest_fingerprint import FINGERPRINT
 from tests.planted.manifest_gradients import GRADIENTS
 from tests.planted.manifest_rules import RULES
 from tests.planted.manifest_scaler import SCALER
@@ -18,4 +19,4 @@ SPEED = (
     ),
 )
 
-DEFECTS: list[Defect] = [*RULES, *SEMANTICS, *SCALER, *GRADIENTS, *SPEED]
+DEFECTS: list[Defect] = [*RULES, *SEMANTICS, *SCALER, *GRADIENTS, *FINGERPRINT, *SPEED]

@@ -1,0 +1,23 @@
+"""``python -m pytest_amp.fingerprint [--check] [DEVICE ...]``: see pytest_amp.fingerprint.update."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from pytest_amp.fingerprint import update
+
+
+def main() -> int:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(prog="python -m pytest_amp.fingerprint", description=update.__doc__)
+    parser.add_argument("device", nargs="*", default=update.DEVICES, help=f"default: {' '.join(update.DEVICES)}")
+    parser.add_argument("--check", action="store_true", help="change no file; end with 1 where something differs")
+    parser.add_argument("--file", type=Path, help="another file than the package's")
+    given = parser.parse_args()
+    return update.main(given.device, path=given.file, check=given.check)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,221 @@
+"""The file of fingerprints: what every entry gave on the pinned releases of torch, one line an entry.
+
+Lines are ``NAME WHERE: FINGERPRINT``. WHERE says for which devices, dtypes and releases a line holds, and is
+left out where it holds for all; the header of the file explains it.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path
+
+from packaging.version import Version
+
+#: Where the data is, as failures name it.
+DATA_FILE = "pytest_amp/fingerprint/fingerprints.txt"
+DTYPES = ("bf16", "fp16")
+#: Before a device type: what a real one gives otherwise than a fake one.
+REAL = "real-"
+_MEASURED = "measured "
+
+#: A device type (``cuda``; ``real-cuda``), a precision (``bf16``) and a release (``2.13``).
+Place = tuple[str, str, str]
+
+
+def release_of(version: str) -> str:
+    """``2.13`` of ``2.13.0+cu130``."""
+    release = Version(version).release
+    return f"{release[0]}.{release[1] if len(release) > 1 else 0}"
+
+
+def _order(release: str) -> Version:
+    return Version(release)
+
+
+@dataclass
+class Fingerprints:
+    """Every fingerprint that is known. ``measured`` has the releases by device type, oldest first."""
+
+    measured: dict[str, list[str]] = field(default_factory=dict)
+    known: dict[str, dict[Place, str]] = field(default_factory=dict)
+
+    def covers(self, device_type: str, version: str) -> bool:
+        """Whether the fingerprints of just this release are known."""
+        return release_of(version) in self.measured.get(device_type, ())
+
+    def expected(self, device_type: str, dtype: str, version: str, *, real: bool = False) -> dict[str, set[str | None]]:
+        """What each entry may give on ``version``: one fingerprint, or None for an entry that is not there.
+
+        On a release that was not measured, what held in the one before it or the one after it: on a newer
+        one than all, what held in the last. Empty for a device type that is not known. Raises ValueError for
+        an older release than all. ``real`` is a real accelerator: what fake ones gave holds for it, too,
+        but for the entries that have a line of their own.
+        """
+        measured = self.measured.get(device_type, [])
+        if not measured:
+            return {}
+        release = _order(release_of(version))
+        if release < _order(measured[0]):
+            raise ValueError(f"fingerprints of {device_type} are known from torch {measured[0]} on, this is {version}")
+        before = [each for each in measured if _order(each) <= release][-1]
+        after = next((each for each in measured if _order(each) >= release), before)
+        found: dict[str, set[str | None]] = {}
+        for name, places in self.known.items():
+            texts = {
+                (places.get((REAL + device_type, dtype, each)) if real else None)
+                or places.get((device_type, dtype, each))
+                for each in (before, after)
+            }
+            if texts != {None}:
+                found[name] = texts
+        return found
+
+    def replace(self, device_type: str, dtype: str, version: str, seen: Mapping[str, str]) -> None:
+        """Put in what ``version`` gave on a device type; what was known of it is forgotten."""
+        release = release_of(version)
+        place = (device_type, dtype, release)
+        if not device_type.startswith(REAL):
+            releases = {*self.measured.get(device_type, ()), release}
+            self.measured[device_type] = sorted(releases, key=_order)
+        for places in self.known.values():
+            places.pop(place, None)
+        for name, text in seen.items():
+            self.known.setdefault(name, {})[place] = text
+        self.known = {name: places for name, places in self.known.items() if places}
+
+
+# Reading
+
+
+def parse(text: str) -> Fingerprints:
+    """The fingerprints in ``text``. Raises ValueError naming the line that is malformed."""
+    found = Fingerprints()
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line or line.startswith("#"):
+            continue
+        if line.startswith(_MEASURED):
+            device_type, *releases = line.removeprefix(_MEASURED).split()
+            found.measured[device_type] = releases
+            continue
+        head, colon, fingerprint = line.partition(": ")
+        name, *where = head.split()
+        if not colon or not fingerprint:
+            raise ValueError(f"{DATA_FILE}, line {number}: {line!r} is no NAME WHERE: FINGERPRINT")
+        for place in _places(where, found.measured, f"{DATA_FILE}, line {number}"):
+            if place in found.known.setdefault(name, {}):
+                raise ValueError(f"{DATA_FILE}, line {number}: {name} on {'-'.join(place)} is given twice")
+            found.known[name][place] = fingerprint
+    return found
+
+
+def _places(where: Sequence[str], measured: Mapping[str, Sequence[str]], line: str) -> Iterable[Place]:
+    devices: list[str] = list(measured)
+    dtypes: list[str] = list(DTYPES)
+    bounds: dict[str, str] = {}
+    for word in where:
+        key, equals, value = word.partition("=")
+        if equals and key in ("since", "until") and re.fullmatch(r"[0-9]+\.[0-9]+", value):
+            bounds[key] = value
+        elif word in DTYPES:
+            dtypes = [word]
+        elif all(each.removeprefix(REAL) in measured for each in word.split(",")):
+            devices = word.split(",")
+        else:
+            raise ValueError(f"{line}: {word!r} is no device, no dtype, and no since= or until=")
+    for device in devices:
+        for release in measured[device.removeprefix(REAL)]:
+            if _holds(release, bounds):
+                yield from ((device, dtype, release) for dtype in dtypes)
+
+
+def _holds(release: str, bounds: Mapping[str, str]) -> bool:
+    order = _order(release)
+    return not ("since" in bounds and order < _order(bounds["since"])) and not (
+        "until" in bounds and order > _order(bounds["until"])
+    )
+
+
+# Writing
+
+_HEADER = """\
+# The output dtypes of every operator (op_db) and module (module_db) that torch's own tests know.
+#
+# NAME WHERE: FINGERPRINT
+#
+# A fingerprint has the different patterns that an entry's samples gave, with a semicolon between them. A pattern is
+# what a sample returned with autocast off and on, for float32 and for low inputs:
+#
+#     off, float32    off, low  |  on, float32    on, low        "| =": on is as off
+#
+# low is the autocast dtype, bfloat16 or float16; fp32 is float32. Where outputs have different dtypes, all are given.
+# error: it raised; banned: autocast refused it; none: no tensor came out; lost: it brought the process down;
+# ?: this machine or a fake device cannot tell. A module has float32 parameters under autocast, and parameters of the
+# inputs' dtype without. "not:" is an entry that has no fingerprint there, and why.
+#
+# WHERE: devices (all if there are none), bf16 or fp16 (else both), since= and until= the first and the last measured
+# release. cuda, xpu, mps and mtia are read under fake tensors; real-cuda is where a real device gives something else.
+#
+# Made by pytest_amp.fingerprint.update and reviewed: see docs/fingerprint.md.
+"""
+
+
+def write(fingerprints: Fingerprints) -> str:
+    """The text of the file: sorted, and the same for the same fingerprints."""
+    lines = [f"{_MEASURED}{device} {' '.join(releases)}" for device, releases in fingerprints.measured.items()]
+    for name in sorted(fingerprints.known):
+        lines += [f"{name}{where}: {text}" for where, text in _lines(fingerprints.known[name], fingerprints.measured)]
+    return "\n".join([_HEADER, *lines]) + "\n"
+
+
+#: What holds from one measured release to another.
+_Segment = tuple[str | None, str | None, str]
+
+
+def _lines(places: Mapping[Place, str], measured: Mapping[str, Sequence[str]]) -> Iterable[tuple[str, str]]:
+    devices = [*measured, *sorted({device for device, _, _ in places if device.startswith(REAL)})]
+    segments = {
+        (device, dtype): tuple(_segments(places, device, dtype, measured[device.removeprefix(REAL)]))
+        for device in devices
+        for dtype in DTYPES
+    }
+    by_content: dict[tuple[tuple[_Segment, ...], ...], list[str]] = {}
+    for device in devices:
+        content = tuple(segments[device, dtype] for dtype in DTYPES)
+        if any(content):
+            by_content.setdefault(content, []).append(device)
+    for content, group in by_content.items():
+        where = "" if set(group) == set(measured) else f" {','.join(group)}"
+        same = len(set(content)) == 1
+        for dtype, found in (
+            [("", content[0])] if same else [(f" {d}", c) for d, c in zip(DTYPES, content, strict=True)]
+        ):
+            for since, until, text in found:
+                bounds = (f" since={since}" if since else "") + (f" until={until}" if until else "")
+                yield f"{where}{dtype}{bounds}", text
+
+
+def _segments(places: Mapping[Place, str], device: str, dtype: str, releases: Sequence[str]) -> Iterable[_Segment]:
+    column = [(release, places.get((device, dtype, release))) for release in releases]
+    for text, group in itertools.groupby(column, key=lambda cell: cell[1]):
+        held = [release for release, _ in group]
+        if text is not None:
+            yield (
+                None if held[0] == releases[0] else held[0],
+                None if held[-1] == releases[-1] else held[-1],
+                text,
+            )
+
+
+def load(path: Path | None = None) -> Fingerprints:
+    """The fingerprints in ``path``; without it, those that the package carries."""
+    return _carried() if path is None else parse(path.read_text(encoding="utf-8"))
+
+
+@functools.cache
+def _carried() -> Fingerprints:
+    return parse(resources.files("pytest_amp.fingerprint").joinpath("fingerprints.txt").read_text(encoding="utf-8"))

@@ -1,0 +1,84 @@
+"""How dtypes are written in a fingerprint: a call's outputs, the four calls of a sample, all samples of an entry.
+
+A sample is called four times: with autocast off and on, and each with float32 and with low inputs. Written
+as ``fp32 low | low low``: off with float32, off with low, on with float32, on with low. ``| =`` says that
+on is as off. ``low`` is the autocast dtype.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+
+from pytest_amp.torch_private import trees
+
+#: In place of dtypes: the call raised; autocast refused it as unsafe; it could not be made on this machine.
+ERROR, BANNED, UNSEEN = "error", "banned", "?"
+#: In place of dtypes: there is no tensor in the result.
+NO_TENSOR = "none"
+#: In place of the four calls: one of them brought the process or the device down, or never ended.
+LOST = "lost"
+#: What a fingerprint begins with where there is none.
+NOT = "not: "
+
+
+def written(result: object, low: torch.dtype | None) -> str:
+    """The dtypes of all tensors in ``result``: ``fp32,int64``; just once where they are all the same."""
+    names = [_name(leaf.dtype) for leaf in trees.tree_leaves(result) if isinstance(leaf, torch.Tensor)]
+    text = names[0] if len(set(names)) == 1 else ",".join(names) or NO_TENSOR
+    return text if low is None else in_terms_of(low, text)
+
+
+def in_terms_of(low: torch.dtype, text: str) -> str:
+    """``low`` in place of that dtype's own name."""
+    return ",".join("low" if name == _name(low) else name for name in text.split(","))
+
+
+def _name(dtype: torch.dtype) -> str:
+    return "fp32" if dtype == torch.float32 else str(dtype).removeprefix("torch.")
+
+
+@dataclass(frozen=True)
+class Calls:
+    """What the four calls of one sample gave."""
+
+    off_full: str
+    off_low: str
+    on_full: str
+    on_low: str
+
+    def __str__(self) -> str:
+        """As it is written in a fingerprint."""
+        off, on = f"{self.off_full} {self.off_low}", f"{self.on_full} {self.on_low}"
+        return f"{off} | {'=' if on == off else on}"
+
+
+def joined(patterns: Iterable[str]) -> str:
+    """A fingerprint: the different patterns of an entry's samples, sorted."""
+    return "; ".join(sorted(set(patterns)))
+
+
+def matches(one: str, other: str) -> bool:
+    """Whether two fingerprints say the same; what could not be seen is like anything."""
+    if one == other:
+        return True
+    if one.startswith(NOT) or other.startswith(NOT) or UNSEEN not in one + other:
+        return False
+    ours, theirs = _split(one), _split(other)
+    return all(any(map(_like, [a] * len(theirs), theirs)) for a in ours) and all(
+        any(map(_like, [b] * len(ours), ours)) for b in theirs
+    )
+
+
+def _split(fingerprint: str) -> list[tuple[str, ...]]:
+    found = []
+    for pattern in fingerprint.split("; "):
+        off, _, on = pattern.partition(" | ")
+        found.append((*off.split(" "), *(off if on == "=" else on).split(" ")))
+    return found
+
+
+def _like(one: tuple[str, ...], other: tuple[str, ...]) -> bool:
+    return len(one) == len(other) and all(a == b or UNSEEN in (a, b) for a, b in zip(one, other, strict=True))

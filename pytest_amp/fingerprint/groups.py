@@ -1,0 +1,44 @@
+"""The entries in groups: a test of the suite looks at one, so that workers can share them.
+
+By name alone: no test may depend on what torch's own tests know before it runs.
+"""
+
+from __future__ import annotations
+
+_NAMESPACES = ("fft", "linalg", "masked", "signal", "special")
+#: The last first letter of each group, by what their names begin with.
+_LETTERS = {
+    "modules": "ksz",
+    "functional": "fkmz",
+    "": "chmrz",
+}
+
+GROUPS = (
+    "a-c", "d-h", "i-m", "n-r", "s-z", "fft", "linalg", "masked", "signal", "special",
+    "functional.a-f", "functional.g-k", "functional.l-m", "functional.n-z", "modules.a-k", "modules.l-s", "modules.t-z",
+)  # fmt: skip
+
+
+def group_of(name: str) -> str:
+    """The group of an entry: each has exactly one."""
+    first, _, rest = name.partition(".")
+    if first in _NAMESPACES and rest:
+        return first
+    if name.startswith("nn.functional."):
+        return _by_letter("functional", name.removeprefix("nn.functional."))
+    if first == "nn" and rest:
+        return _by_letter("modules", rest)
+    return _by_letter("", name)
+
+
+def _by_letter(kind: str, name: str) -> str:
+    """Names that begin with anything but a letter (``__getitem__``) are among the first."""
+    letter = name.strip("_")[:1].lower()
+    start = "a"
+    for last in _LETTERS[kind]:
+        if letter <= last:
+            break
+        start = chr(ord(last) + 1)
+    else:
+        last = _LETTERS[kind][-1]
+    return f"{kind}.{start}-{last}" if kind else f"{start}-{last}"

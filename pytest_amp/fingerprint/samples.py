@@ -1,0 +1,91 @@
+"""Which of an operator's sample arguments are called.
+
+torch has up to a thousand for one operator, most of which differ in sizes alone. Dtypes follow from the
+arguments' kinds: those are what is kept, one sample of each, then those that differ in integers.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeVar
+
+import torch
+
+from pytest_amp.torch_private.testing import ModuleEntry, ModuleSample, OperatorEntry, Sample
+
+#: How many samples are looked at, and how many of them are called.
+LOOKED_AT, CALLED = 100, 24
+#: How many samples of a module are called, in training and in evaluation mode each.
+MODULES_CALLED = 6
+#: What samples are made in: the first of these that the operator takes.
+DTYPES = (torch.float32, torch.int64, torch.complex64, torch.bool)
+
+_Sample = TypeVar("_Sample", Sample, ModuleSample)
+
+
+def dtype_of(entry: OperatorEntry) -> torch.dtype | None:
+    """The dtype in which samples are made; None if the operator takes none of DTYPES on a CPU."""
+    return next((dtype for dtype in DTYPES if dtype in entry.dtypes), None)
+
+
+def samples_of(entry: OperatorEntry, dtype: torch.dtype) -> list[Sample]:
+    """The samples to call, in torch's order. Raises whatever making them raises."""
+    seed()
+    return chosen(list(itertools.islice(entry.samples(dtype), LOOKED_AT)), CALLED)
+
+
+def seed() -> None:
+    """The same samples and the same results in every run."""
+    torch.default_generator.manual_seed(0)
+    random.seed(0)
+
+
+def module_samples_of(entry: ModuleEntry, *, training: bool) -> list[ModuleSample]:
+    """The samples of a module to call, in torch's order. Raises whatever making them raises."""
+    seed()
+    return chosen(entry.samples(training), MODULES_CALLED)
+
+
+def chosen(samples: Sequence[_Sample], limit: int) -> list[_Sample]:
+    """At most ``limit`` of ``samples``: one of each kind of arguments, then one of each that differ in integers."""
+    taken: dict[int, _Sample] = {}
+    for with_integers in (False, True):
+        seen = set()
+        for index, sample in enumerate(samples):
+            kind = _kind(_arguments(sample), with_integers=with_integers)
+            if kind not in seen and len(taken) < limit:
+                taken[index] = sample
+            seen.add(kind)
+    return [taken[index] for index in sorted(taken)]
+
+
+def _arguments(sample: Sample | ModuleSample) -> Any:
+    if isinstance(sample, ModuleSample):
+        return [_arguments(sample.constructor), _arguments(sample.forward)]
+    return (sample.args, sample.kwargs)
+
+
+def _kind(value: Any, *, with_integers: bool) -> Any:
+    """What may decide on a dtype: of tensors all but their sizes, of a bool, a dtype or a text its value."""
+    if isinstance(value, torch.Tensor):
+        return ("tensor", value.dtype, value.layout, value.dim(), value.numel() == 0, _orientation(value.shape))
+    if isinstance(value, (list, tuple)):
+        return _kinds(value, with_integers=with_integers)
+    if isinstance(value, dict):
+        return (tuple(sorted(map(str, value))), _kinds(value.values(), with_integers=with_integers))
+    if isinstance(value, int) and not isinstance(value, bool):
+        return ("integer", value if with_integers else None)
+    if value is None or isinstance(value, (bool, str, torch.dtype, torch.layout, torch.memory_format)):
+        return (type(value).__name__, str(value))
+    return type(value).__name__
+
+
+def _kinds(values: Iterable[Any], *, with_integers: bool) -> tuple[Any, ...]:
+    return tuple(_kind(each, with_integers=with_integers) for each in values)
+
+
+def _orientation(shape: Sequence[int]) -> int:
+    """Wide, square or tall: decompositions turn tall matrices round."""
+    return 0 if len(shape) < 2 else (shape[-1] > shape[-2]) - (shape[-1] < shape[-2])

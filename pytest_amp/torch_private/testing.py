@@ -1,0 +1,148 @@
+"""What torch's own tests know about its operators and modules: sample arguments, and dtypes that are supported.
+
+Importing it changes the process (it forbids writes to ``torch.backends`` flags, among others): only child
+processes do.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pytest_amp.torch_private.gone import PrivateApiGone
+
+if TYPE_CHECKING:
+    import torch
+
+_OPERATORS = "torch.testing._internal.common_methods_invocations"
+_MODULES = "torch.testing._internal.common_modules"
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Arguments of one call, on the CPU."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class OperatorEntry:
+    """One entry of ``op_db``: its name (``linalg.pinv.singular``), the function, and what it takes on a CPU.
+
+    ``samples(dtype)`` makes sample arguments one after the other; it may raise anything.
+    """
+
+    name: str
+    function: Callable[..., Any]
+    dtypes: frozenset[torch.dtype]
+    samples: Callable[[torch.dtype], Iterator[Sample]]
+
+
+@dataclass(frozen=True)
+class ModuleSample:
+    """Arguments of a module's constructor and of its forward, on the CPU."""
+
+    constructor: Sample
+    forward: Sample
+
+
+@dataclass(frozen=True)
+class ModuleEntry:
+    """One entry of ``module_db``: its name (``nn.Linear``), the class, and what torch's tests call it with.
+
+    ``samples(training)`` may raise anything.
+    """
+
+    name: str
+    module: Callable[..., torch.nn.Module]
+    samples: Callable[[bool], list[ModuleSample]]
+
+
+@functools.cache
+def operator_entries() -> Mapping[str, OperatorEntry]:
+    """The entries of ``op_db`` by name, with the variant's name after it where there is one.
+
+    Raises PrivateApiGone if the list, or a library that it needs, cannot be imported, or if its entries
+    are no longer what they were.
+    """
+    entries: dict[str, OperatorEntry] = {}
+    for info in _list(_OPERATORS, "op_db"):
+        with _expected(_OPERATORS, "op_db"):
+            name = f"{info.name}.{info.variant_test_name}" if info.variant_test_name else str(info.name)
+            dtypes = frozenset(info.supported_dtypes("cpu"))
+            entry = OperatorEntry(name, info.op, dtypes, _sampler(info))
+        entries[_unused(name, entries)] = entry
+    return entries
+
+
+@functools.cache
+def module_entries() -> Mapping[str, ModuleEntry]:
+    """The entries of ``module_db`` by name. Raises PrivateApiGone as ``operator_entries``."""
+    entries: dict[str, ModuleEntry] = {}
+    for info in _list(_MODULES, "module_db"):
+        with _expected(_MODULES, "module_db"):
+            entry = ModuleEntry(str(info.name), info.module_cls, _module_sampler(info))
+        entries[_unused(entry.name, entries)] = entry
+    return entries
+
+
+def _list(module: str, name: str) -> list[Any]:
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except Exception as error:  # whatever an import of test code raises, there is nothing to look at
+        raise PrivateApiGone(f"usable {module}.{name} ({type(error).__name__}: {error})") from error
+    if not found:
+        raise PrivateApiGone(f"entries in {module}.{name}")
+    return list(found)
+
+
+class _expected:  # noqa: N801  # a context, read like a function
+    """Turns what a changed entry raises into PrivateApiGone."""
+
+    def __init__(self, module: str, name: str) -> None:
+        self._what = f"{module}.{name} as it was"
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, Exception):
+            raise PrivateApiGone(f"{self._what} ({type(error).__name__}: {error})") from error
+
+
+def _unused(name: str, taken: Mapping[str, object]) -> str:
+    if name not in taken:
+        return name
+    return next(f"{name}.{number}" for number in itertools.count(2) if f"{name}.{number}" not in taken)
+
+
+def _sampler(info: Any) -> Callable[[torch.dtype], Iterator[Sample]]:
+    _ = info.sample_inputs
+
+    def samples(dtype: torch.dtype) -> Iterator[Sample]:
+        for made in info.sample_inputs("cpu", dtype, requires_grad=False):
+            yield Sample((made.input, *made.args), dict(made.kwargs))
+
+    return samples
+
+
+def _module_sampler(info: Any) -> Callable[[bool], list[ModuleSample]]:
+    _ = info.module_inputs_func
+
+    def samples(training: bool) -> list[ModuleSample]:  # noqa: FBT001  # as torch has it
+        import torch
+
+        made = info.module_inputs_func(info, device="cpu", dtype=torch.float32, requires_grad=False, training=training)
+        given = [(each.constructor_input, each.forward_input) for each in made if each.forward_input is not None]
+        return [ModuleSample(_sample(constructor), _sample(forward)) for constructor, forward in given]
+
+    return samples
+
+
+def _sample(given: Any) -> Sample:
+    return Sample(tuple(given.args), dict(given.kwargs))

@@ -1,0 +1,9 @@
+"""What comes out of every operator and module that torch tests itself, with autocast off and on."""
+
+from __future__ import annotations
+
+from pytest_amp.devices import DeviceKind
+from pytest_amp.families import Family
+
+# On accelerators, too, once it has run on CUDA: not run on CUDA yet
+FAMILY = Family("fingerprint", kinds=frozenset({DeviceKind.CPU, DeviceKind.FAKE}))

@@ -1,0 +1,98 @@
+"""Every operator and module returns the dtypes that it did on the pinned release, with autocast off and on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+import torch
+
+from pytest_amp.amp import Amp
+from pytest_amp.devices import DeviceKind
+from pytest_amp.failure import AmpFailure
+from pytest_amp.fingerprint.compare import Change, Difference, differences
+from pytest_amp.fingerprint.data import DATA_FILE, load
+from pytest_amp.fingerprint.groups import GROUPS, group_of
+from pytest_amp.fingerprint.sweep import FingerprintSweep, Unavailable
+from pytest_amp.isolation import ExaminationFailed
+from pytest_amp.targets import Target
+
+pytestmark = pytest.mark.amp(fake=True)
+
+
+def _entries(amp: Amp, sweep: FingerprintSweep) -> tuple[str, ...]:
+    try:
+        return sweep.entries(amp.device)
+    except Unavailable as unavailable:
+        amp.missing("sweep", f"the operators of torch {torch.__version__} cannot be looked at: {unavailable}")
+
+
+def _expected(amp: Amp) -> dict[str, set[str | None]]:
+    real = amp.device.kind is DeviceKind.ACCELERATOR
+    return load().expected(amp.device.type, amp.precision.name, torch.__version__, real=real)
+
+
+def _is_judged(amp: Amp) -> bool:
+    """Whether what the file does not know fails: on a release that it knows, and elsewhere under --amp-strict."""
+    return load().covers(amp.device.type, torch.__version__) or amp.config.strict
+
+
+def _groups(_target: Target) -> Iterable[str]:
+    return GROUPS
+
+
+@pytest.mark.amp_parametrize("group", _groups)
+def test_every_entry_returns_the_known_dtypes(amp: Amp, group: str, sweep: FingerprintSweep) -> None:
+    """Each pattern is: with autocast off, for float32 and low inputs | with autocast on, for the same."""
+    names = [name for name in _entries(amp, sweep) if group_of(name) == group]
+    losses = len(sweep.losses)
+    seen, broken, unlike_baseline = {}, [], []
+    for name in names:
+        try:
+            seen[name] = sweep.fingerprint(name, amp.device, amp.precision.dtype_name)
+        except ExaminationFailed as failed:
+            broken.append(str(failed))
+            continue
+        try:
+            amp.observe(name, seen[name], kind="dtype")
+        except AmpFailure as failure:
+            unlike_baseline.append(failure)
+    if broken:
+        raise AmpFailure(f"{len(broken)} of {len(names)} operators could not be looked at: {'; '.join(broken)}")
+    expected = {name: texts for name, texts in _expected(amp).items() if name in seen}
+    failing = {Change.CHANGED, Change.NEW} if _is_judged(amp) else {Change.CHANGED}
+    changed = [each for each in differences(expected, seen) if each.change in failing]
+    if changed:
+        raise AmpFailure(
+            _what(amp, changed, "other dtypes"),
+            label_before="known",
+            before=" // ".join(f"{each.name}: {each.before}" for each in changed),
+            now=" // ".join(f"{each.name}: {each.now}" for each in changed),
+            likely="; ".join(sweep.losses[losses:]) or "a rule, a kernel, or what they are composed of has changed",
+            accept=f"python -m pytest_amp.fingerprint, and review {DATA_FILE}",
+        )
+    if unlike_baseline:
+        raise unlike_baseline[0]
+
+
+def _what(amp: Amp, found: list[Difference], what: str) -> str:
+    names = ", ".join(each.name for each in found)
+    return f"{len(found)} under autocast({amp.device.type}, {amp.precision.dtype_name}) return {what}: {names}"
+
+
+def test_no_entry_is_new_or_gone(amp: Amp, sweep: FingerprintSweep) -> None:
+    """On a release whose fingerprints are known this fails; on another one it is recorded, and fails if strict."""
+    names, expected = _entries(amp, sweep), _expected(amp)
+    new = [name for name in names if name not in expected] if expected else []
+    gone = sorted(name for name, texts in expected.items() if name not in names and None not in texts)
+    amp.observe("entries", len(names), kind="count")
+    amp.observe("new entries", list(new), kind="state")
+    amp.observe("gone entries", list(gone), kind="state")
+    if (new or gone) and _is_judged(amp):
+        raise AmpFailure(
+            f"torch's own tests know other operators and modules than on torch {torch.__version__} when it was read",
+            label_before="known",
+            before=f"{len(expected)} entries ({DATA_FILE})",
+            now=f"{len(names)}: " + ", ".join([f"new: {name}" for name in new] + [f"gone: {name}" for name in gone]),
+            accept=f"python -m pytest_amp.fingerprint, and review {DATA_FILE}",
+        )

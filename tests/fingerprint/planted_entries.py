@@ -1,0 +1,44 @@
+"""Entries of op_db that do to their process what a bad kernel does, each with one such sample among three."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch.testing._internal import common_methods_invocations as invocations
+from torch.testing._internal.opinfo import core
+
+_untyped: Any = core
+
+
+def _samples(_info: Any, device: str, dtype: torch.dtype, *_: Any, **_more: Any) -> Iterator[Any]:
+    for kind in ("first", "bad", "last"):
+        yield _untyped.SampleInput(torch.ones(2, 2, dtype=dtype, device=device), args=(kind,))
+
+
+def _operator(bad: Callable[[], None]) -> Callable[..., torch.Tensor]:
+    def call(x: torch.Tensor, kind: str) -> torch.Tensor:
+        if kind == "bad":
+            bad()
+        return x @ x if kind == "last" else x + x
+
+    return call
+
+
+def _raise() -> None:
+    raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+
+def _add(name: str, bad: Callable[[], None]) -> None:
+    low = {torch.float32, torch.bfloat16, torch.float16}
+    invocations.op_db.append(_untyped.OpInfo(name, op=_operator(bad), dtypes=low, sample_inputs_func=_samples))
+
+
+_add("planted_killed", lambda: os.kill(os.getpid(), signal.SIGSEGV))
+_add("planted_exits", lambda: os._exit(7))
+_add("planted_hangs", lambda: time.sleep(60))
+_add("planted_raises", _raise)

@@ -1,0 +1,67 @@
+"""What counts as a difference between fingerprints, and what does not."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_amp.fingerprint.compare import NOT_HERE, Change, Difference, differences
+from pytest_amp.fingerprint.dtypes import Calls, joined, matches
+
+LOW, SAME, NONE = "fp32 low | low low", "fp32 low | =", "not: needs a real device"
+
+
+def test_four_calls_are_written_in_short() -> None:
+    assert str(Calls("fp32", "low", "fp32", "low")) == SAME
+    assert str(Calls("fp32", "error", "low,fp32", "banned")) == "fp32 error | low,fp32 banned"
+    assert joined([LOW, SAME, LOW]) == f"{SAME}; {LOW}"
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        (SAME, "fp32 low | fp32 low", False),  # written otherwise, which never happens
+        (SAME, LOW, False),
+        (f"{SAME}; {LOW}", LOW, False),
+        ("fp32 ? | =", SAME, True),
+        ("fp32 ? | low low", LOW, True),
+        ("fp32 ? | low low", SAME, False),
+        ("fp32 ? | =; fp32 low | =", SAME, True),
+        ("fp32 ? | =", "fp32,int64 low,int64 | =", False),
+        (f"{SAME}; lost", SAME, False),
+        ("fp32 ? | =; lost", SAME, False),
+        (NONE, "fp32 ? | =", False),
+    ],
+)
+def test_what_cannot_be_seen_is_like_anything_and_nothing_else_is(one: str, other: str, *, same: bool) -> None:
+    assert matches(one, other) is same
+    assert matches(other, one) is same
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "change"),
+    [
+        ({LOW}, LOW, None),
+        ({LOW}, SAME, Change.CHANGED),
+        ({LOW, SAME}, SAME, None),
+        ({LOW, None}, None, None),
+        ({LOW}, None, Change.GONE),
+        (None, LOW, Change.NEW),
+        ({NONE}, LOW, Change.NEW),
+        ({LOW}, NONE, Change.CHANGED),
+        ({NONE}, "not: no sample arguments", None),
+        ({NOT_HERE}, LOW, None),
+        ({LOW}, NOT_HERE, None),
+    ],
+)
+def test_an_entry_changes_is_new_or_is_gone(
+    before: set[str | None] | None, now: str | None, change: Change | None
+) -> None:
+    expected = {} if before is None else {"op": before}
+    seen = {} if now is None else {"op": now}
+    assert [each.change for each in differences(expected, seen)] == ([] if change is None else [change])
+
+
+def test_a_difference_names_the_entry_before_and_now() -> None:
+    (found,) = differences({"cov": {LOW}, "mm": {LOW}}, {"cov": SAME, "mm": LOW})
+    assert found == Difference("cov", Change.CHANGED, LOW, SAME)
+    assert str(found) == f"cov: {LOW} -> {SAME}"

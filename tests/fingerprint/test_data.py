@@ -1,0 +1,133 @@
+"""The file of fingerprints: one line where all is the same, a line more for each difference, and back."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_amp.fingerprint.data import Fingerprints, load, parse, release_of, write
+
+LOW, FULL, SAME = "fp32 low | low low", "fp32 low | fp32 fp32", "fp32 low | ="
+
+
+def _known(**seen: dict[str, str]) -> Fingerprints:
+    """What each release gave, by ``cpu_bf16_2_13``."""
+    made = Fingerprints()
+    for place, entries in seen.items():
+        device, dtype, major, minor = place.split("_")
+        made.replace(device, dtype, f"{major}.{minor}.0", entries)
+    return made
+
+
+def _both(device: str, release: str, **entries: str) -> dict[str, dict[str, str]]:
+    return {f"{device}_{dtype}_{release}": entries for dtype in ("bf16", "fp16")}
+
+
+def _lines(known: Fingerprints) -> list[str]:
+    return [line for line in write(known).splitlines() if line and not line.startswith(("#", "measured "))]
+
+
+def test_what_is_the_same_everywhere_is_one_line() -> None:
+    known = _known(
+        **_both("cpu", "2_6", addmm=LOW), **_both("cuda", "2_6", addmm=LOW), **_both("cpu", "2_13", addmm=LOW)
+    )
+    known.replace("cuda", "bf16", "2.13.0", {"addmm": LOW})
+    known.replace("cuda", "fp16", "2.13.0", {"addmm": LOW})
+    assert _lines(known) == [f"addmm: {LOW}"]
+
+
+def test_devices_dtypes_and_releases_that_differ_have_lines_of_their_own() -> None:
+    known = _known(
+        **_both("cpu", "2_6", a=SAME, b=SAME, c=SAME),
+        **_both("cpu", "2_13", a=LOW, b=SAME),
+        **_both("cuda", "2_6", a=SAME, b=FULL, c=SAME),
+        **_both("cuda", "2_13", a=LOW, b=FULL, c=SAME),
+    )
+    known.replace("cuda", "fp16", "2.13.0", {"a": LOW, "b": LOW, "c": SAME})
+    assert _lines(known) == [
+        f"a until=2.6: {SAME}",
+        f"a since=2.13: {LOW}",
+        f"b cpu: {SAME}",
+        f"b cuda bf16: {FULL}",
+        f"b cuda fp16 until=2.6: {FULL}",
+        f"b cuda fp16 since=2.13: {LOW}",
+        f"c cpu until=2.6: {SAME}",
+        f"c cuda: {SAME}",
+    ]
+    again = parse(write(known))
+    assert (again.known, again.measured) == (known.known, known.measured)
+
+
+def test_a_measured_release_has_just_its_own() -> None:
+    known = _known(**_both("cpu", "2_6", a=SAME, gone=SAME), **_both("cpu", "2_13", a=LOW))
+    assert known.expected("cpu", "bf16", "2.6.1") == {"a": {SAME}, "gone": {SAME}}
+    assert known.expected("cpu", "bf16", "2.13.0+cu130") == {"a": {LOW}}
+    assert known.covers("cpu", "2.13.1")
+
+
+def test_between_two_either_of_them_holds() -> None:
+    known = _known(**_both("cpu", "2_6", a=SAME, gone=SAME), **_both("cpu", "2_13", a=LOW))
+    assert known.expected("cpu", "bf16", "2.9.0") == {"a": {SAME, LOW}, "gone": {SAME, None}}
+    assert not known.covers("cpu", "2.9.0")
+
+
+def test_a_newer_release_is_held_against_the_last() -> None:
+    known = _known(**_both("cpu", "2_6", a=SAME), **_both("cpu", "2_13", a=LOW))
+    assert known.expected("cpu", "fp16", "2.14.0.dev20260101") == {"a": {LOW}}
+    assert not known.covers("cpu", "2.14.0")
+    assert known.expected("hpu", "bf16", "2.13.0") == {}
+
+
+def test_an_older_release_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"of cpu are known from torch 2\.6 on, this is 2\.5\.1"):
+        _known(**_both("cpu", "2_6", a=SAME)).expected("cpu", "bf16", "2.5.1")
+
+
+def test_a_real_device_gives_what_a_fake_one_does_but_for_its_own_lines() -> None:
+    known = _known(**_both("cuda", "2_13", a=SAME, b=SAME))
+    known.replace("real-cuda", "bf16", "2.13.0", {"b": FULL})
+    assert _lines(known) == [f"a: {SAME}", f"b: {SAME}", f"b real-cuda bf16: {FULL}"]
+    again = parse(write(known))
+    assert again.expected("cuda", "bf16", "2.13.0", real=True) == {"a": {SAME}, "b": {FULL}}
+    assert again.expected("cuda", "bf16", "2.13.0") == {"a": {SAME}, "b": {SAME}}
+
+
+def test_measuring_again_replaces_what_was_known_of_the_release() -> None:
+    known = _known(**_both("cpu", "2_13", a=SAME, b=SAME))
+    known.replace("cpu", "bf16", "2.13.1", {"a": LOW})
+    assert known.measured == {"cpu": ["2.13"]}
+    assert known.expected("cpu", "bf16", "2.13.0") == {"a": {LOW}}
+    assert known.expected("cpu", "fp16", "2.13.0") == {"a": {SAME}, "b": {SAME}}
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ("addmm", "line 2: 'addmm' is no NAME WHERE: FINGERPRINT"),
+        ("addmm gpu: fp32 low | =", "line 2: 'gpu' is no device, no dtype, and no since= or until="),
+        ("addmm since=new: fp32 low | =", "line 2: 'since=new' is no device"),
+        ("addmm: fp32 low | =\naddmm cpu: fp32 low | =", "line 3: addmm on cpu-bf16-2.13 is given twice"),
+    ],
+)
+def test_a_malformed_line_is_named(line: str, problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        parse(f"measured cpu 2.13\n{line}")
+
+
+def test_the_release_of_a_version() -> None:
+    assert [release_of(v) for v in ("2.13.0", "2.6.0+cu124", "2.15.0.dev20260101+cpu")] == ["2.13", "2.6", "2.15"]
+
+
+def test_the_file_of_the_package_is_as_it_would_be_written() -> None:
+    from pytest_amp.fingerprint.update import carried
+
+    assert write(load()) == carried().read_text(encoding="utf-8")
+
+
+def test_the_package_knows_every_pinned_release() -> None:
+    known = load()
+    assert {"2.6", "2.13", "2.14"} <= set(known.measured["cpu"])
+    for device_type in ("cpu", "cuda", "xpu", "mps", "mtia"):
+        for dtype in ("bf16", "fp16"):
+            entries = known.expected(device_type, dtype, "2.13.0")
+            assert len(entries) > 800, device_type
+            assert entries["addmm"] == {LOW}

@@ -1,0 +1,83 @@
+"""What brings the process down costs one sample, which is named; the other samples and operators are looked at."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from pytest_amp.devices import find_device
+from pytest_amp.fingerprint.sweep import FingerprintSweep, Unavailable
+from pytest_amp.isolation import ExaminationFailed
+
+CPU = find_device("cpu")
+CUDA = find_device("fake:cuda")
+
+
+@pytest.fixture(scope="module")
+def sweep() -> Iterator[FingerprintSweep]:
+    made = FingerprintSweep(modules=["tests.fingerprint.planted_entries"], path=sys.path)
+    yield made
+    made.close()
+
+
+def test_every_entry_is_named_once(sweep: FingerprintSweep) -> None:
+    names = sweep.entries(CPU)
+    assert len(names) == len(set(names)) > 700
+    assert {"addmm", "linalg.pinv.singular", "nn.functional.rms_norm", "nn.Linear", "planted_killed"} <= set(names)
+    assert sweep.entries(CUDA) is names
+
+
+def test_rules_show_in_what_comes_out(sweep: FingerprintSweep) -> None:
+    assert sweep.fingerprint("addmm", CPU, "bfloat16") == "fp32 low | low low"
+    assert sweep.fingerprint("exp", CUDA, "float16") == "fp32 low | fp32 fp32"
+    assert sweep.fingerprint("nn.functional.binary_cross_entropy", CUDA, "float16") == "fp32 low | banned banned"
+    assert sweep.fingerprint("nn.Linear", CUDA, "bfloat16") == "fp32 low | low low"
+
+
+def test_what_comes_through_composites_shows(sweep: FingerprintSweep) -> None:
+    assert sweep.fingerprint("cov", CPU, "bfloat16") == "fp32 low | low low"
+    assert sweep.fingerprint("cov", CUDA, "bfloat16") == "fp32 low | low low"
+    assert sweep.fingerprint("linalg.pinv", CPU, "bfloat16").endswith("| low error")
+    assert "low,fp32,fp32" in sweep.fingerprint("pca_lowrank", CPU, "bfloat16")
+
+
+@pytest.mark.parametrize(
+    ("name", "how"), [("planted_killed", "died of SIGSEGV"), ("planted_exits", "ended with status 7")]
+)
+def test_a_sample_that_ends_the_process_is_named_and_the_others_are_seen(
+    sweep: FingerprintSweep, name: str, how: str
+) -> None:
+    del sweep.losses[:]
+    assert sweep.fingerprint(name, CPU, "bfloat16") == "fp32 low | =; fp32 low | low low; lost"
+    (loss,) = sweep.losses
+    assert loss.startswith(f"{name} on cpu in bfloat16, sample 1: it {how}")
+    assert sweep.fingerprint("addmm", CPU, "bfloat16") == "fp32 low | low low"
+
+
+def test_a_sample_that_hangs_is_named_and_the_others_are_seen() -> None:
+    sweep = FingerprintSweep(modules=["tests.fingerprint.planted_entries"], path=sys.path, timeout=60)
+    sweep.entries(CPU)
+    (process,) = sweep._processes.values()
+    process.timeout = 15  # time for another process to start
+    assert sweep.fingerprint("planted_hangs", CPU, "float16") == "fp32 low | =; fp32 low | low low; lost"
+    (loss,) = sweep.losses
+    assert loss == "planted_hangs on cpu in float16, sample 1: it did not answer within 15 s and was killed"
+    sweep.close()
+
+
+def test_an_error_of_a_device_that_is_no_accelerator_ends_no_process(sweep: FingerprintSweep) -> None:
+    assert sweep.fingerprint("planted_raises", CUDA, "bfloat16") == "fp32 low | =; fp32 low | low low"
+
+
+def test_an_entry_that_is_not_there_is_an_error(sweep: FingerprintSweep) -> None:
+    with pytest.raises(ExaminationFailed, match="tests no nothing"):
+        sweep.fingerprint("nothing", CPU, "bfloat16")
+
+
+def test_without_what_torchs_tests_need_nothing_can_be_looked_at() -> None:
+    sweep = FingerprintSweep(modules=["tests.fingerprint.no_expecttest"], path=sys.path)
+    with pytest.raises(Unavailable, match=r"no usable .*common_methods_invocations.op_db .*expecttest"):
+        sweep.entries(CPU)
+    sweep.close()
