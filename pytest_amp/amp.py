@@ -87,10 +87,10 @@ class Amp:
         made = Observation(key, Kind(kind), value, unit, allowed, test=info.test)
         baseline = self._session.baseline
         if baseline is not None:
-            made = compare(made, baseline.by_key().get(key))
+            made = compare(made, self._session.before(key), fair=self._session.unfair(self.device.key) is None)
         self._item.stash[OBSERVATIONS].append(made)
         self._item.user_properties.append((f"amp {key}", f"{value} ({made.verdict.value})"))
-        if made.verdict is Verdict.CHANGED and baseline is not None:
+        if made.verdict in (Verdict.CHANGED, Verdict.REGRESSED) and baseline is not None:
             raise AmpFailure(
                 f"{name} on {self.target.id} is no longer what the baseline has",
                 label_before="baseline",

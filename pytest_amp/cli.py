@@ -5,14 +5,26 @@ from __future__ import annotations
 import argparse
 import difflib
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from pytest_amp import __version__
+from pytest_amp.record import FAILING, Difference, Record, RecordError, Verdict, difference, read_record
+from pytest_amp.record.difference import ORDER
+from pytest_amp.report import difference as differences
+from pytest_amp.report.record import as_text
 from pytest_amp.rules import lookup
 from pytest_amp.rules.spec import Spec, load_spec
 
-#: Exit statuses, as grep has them; argparse ends with 2 for a wrong command line.
+#: Exit statuses, as grep and diff have them; argparse ends with 2 for a wrong command line, and so does a bad file.
 FOUND, NOTHING_FOUND = 0, 1
+SAME, DIFFERENT = 0, 1
+
+FORMATS: dict[str, Callable[[Difference], str]] = {
+    "text": differences.as_text,
+    "md": differences.as_markdown,
+    "json": differences.as_json,
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -27,6 +39,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"pytest-amp {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_rules(commands)
+    _add_show(commands)
+    _add_diff(commands)
     return parser
 
 
@@ -63,6 +77,60 @@ def _rules(options: argparse.Namespace) -> int:
     if names:
         _write(lookup.as_text(spec, names, options.device or list(spec.device_types)) + "\n")
     return status
+
+
+def _add_show(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    command = commands.add_parser(
+        "show",
+        help="what is in a record",
+        description="Where a record comes from, what ran, and what it observed.",
+    )
+    command.add_argument("file", type=Path, help="a file that --amp-record or --amp-report=json wrote")
+    command.add_argument("pattern", nargs="?", help="a shell pattern of keys, such as 'rules/cuda/*': lists them")
+    command.set_defaults(run=_show, parser=command)
+
+
+def _show(options: argparse.Namespace) -> int:
+    record = _read(options.file, options.parser)
+    _write(as_text(record, options.pattern))
+    return FOUND
+
+
+def _add_diff(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    command = commands.add_parser(
+        "diff",
+        help="what differs between two records",
+        description="What differs between two records; ends with 1 where something has that --fail-on names.",
+    )
+    command.add_argument("old", type=Path, help="a record, before")
+    command.add_argument("new", type=Path, help="a record, after")
+    command.add_argument("--format", choices=FORMATS, default="text", help="default: text")
+    default = ",".join(verdict.value for verdict in ORDER if verdict in FAILING)
+    command.add_argument(
+        "--fail-on",
+        metavar="VERDICTS",
+        default=default,
+        help=f"comma list of {', '.join(verdict.value for verdict in ORDER)}, or none (default: {default})",
+    )
+    command.set_defaults(run=_diff, parser=command)
+
+
+def _diff(options: argparse.Namespace) -> int:
+    names = [] if options.fail_on == "none" else options.fail_on.split(",")
+    valid = [verdict.value for verdict in ORDER]
+    unknown = next((name for name in names if name not in valid), None)
+    if unknown is not None:
+        options.parser.error(f"argument --fail-on: {unknown!r} is no verdict; valid: {', '.join(valid)}, or none")
+    found = difference(_read(options.old, options.parser), _read(options.new, options.parser))
+    _write(FORMATS[options.format](found))
+    return DIFFERENT if any(found.of(Verdict(name)) for name in names) else SAME
+
+
+def _read(path: Path, parser: argparse.ArgumentParser) -> Record:
+    try:
+        return read_record(path)
+    except RecordError as error:
+        parser.error(str(error))
 
 
 def _unknown(spec: Spec, pattern: str) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import pytest_amp
-from pytest_amp.record import Record, RecordError, Value, write_record
+from pytest_amp.record import Record, RecordError, Value, Verdict, write_record
 from pytest_amp.session import installed_torch
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ def finish(session: AmpSession, exitstatus: int) -> int:
     if session.asked.strict:
         session.problems += [f"gone from the baseline: {observation.key}" for observation in session.gone]
         session.problems += tally.inconclusive()
+        session.problems += [f"inconclusive: {o.key}" for o in session.observed() if o.verdict is Verdict.INCONCLUSIVE]
     _write(session, complete=exitstatus in (0, 1, 5))
     return 1 if session.problems and exitstatus in (0, 5) else exitstatus
 

@@ -99,6 +99,21 @@ class AmpSession:
             where = self.asked.where("amp_baseline")
             raise pytest.UsageError(f"{where}: {error}; valid: a file that --amp-record wrote") from None
 
+    @cached_property
+    def _known(self) -> dict[str, Observation]:
+        return {} if self.baseline is None else self.baseline.by_key()
+
+    def before(self, key: str) -> Observation | None:
+        """What the baseline has under ``key``."""
+        return self._known.get(key)
+
+    def unfair(self, device: str) -> str | None:
+        """Why errors on the device with this key cannot be compared with the baseline's; None if they can."""
+        from pytest_amp.record import unfair
+
+        assert self.baseline is not None
+        return unfair(self.baseline.provenance, {**self.provenance, "seed": self.asked.seed}, device)
+
     def usage_error(self, message: str) -> None:
         """Note a usage error once; it is raised when collection is over."""
         if message not in self.usage_errors:

@@ -1,4 +1,4 @@
-"""--amp-baseline: exact kinds are compared, and a difference fails the test that saw it."""
+"""--amp-baseline: exact kinds and errors are compared, and a difference fails the test that saw it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_a_difference_fails_the_test_that_saw_it(project: Project) -> None:
         ]
     )
     lines = summary(result)
-    assert any("0 same, 1 changed, 0 new, 0 gone" in line for line in lines)
+    assert any(": 0 same, 1 changed; 0 ratios" in line for line in lines)
     assert "changed   project/cpu/bf16/x: fp32 -> promote" in lines
     (observation,) = project.record("new.json")["observations"]
     assert (observation["value"], observation["baseline"], observation["verdict"]) == ("promote", "fp32", "changed")
@@ -77,15 +77,45 @@ def test_a_fact_of_another_kind_has_changed(project: Project) -> None:
     assert project.here(*ON_CPU, "--amp-baseline=old.json").ret == 1
 
 
-@pytest.mark.parametrize("kind", ["error", "ratio", "seconds", "bytes"])
-def test_other_kinds_are_counted_as_not_compared(project: Project, kind: str) -> None:
+@pytest.mark.parametrize("kind", ["ratio", "seconds", "bytes"])
+def test_other_kinds_are_counted_as_not_judged(project: Project, kind: str) -> None:
     project.write(test_it=observing("1.5", kind))
     recorded(project)
     project.write(test_it=observing("2.5", kind))
     result = project.here(*ON_CPU, "--amp-baseline=old.json")
     assert result.ret == 0
-    assert any(line.endswith("0 same, 0 changed, 0 new, 0 gone; 1 of kinds that are not compared yet") for line in
-               summary(result))  # fmt: skip
+    assert any(line.endswith(": 0 same; 1 ratios, times and sizes not judged") for line in summary(result))
+
+
+@pytest.mark.parametrize(
+    ("now", "status", "says"),
+    [
+        ("1.4", 0, ": 1 same; "),
+        ("1.6", 1, ": 0 same, 1 regressed; "),
+        ("0.6", 0, ": 0 same, 1 improved; "),
+    ],
+)
+def test_an_error_that_grew_fails_the_test_that_saw_it(project: Project, now: str, status: int, says: str) -> None:
+    project.write(test_it=observing("1.0", "error"))
+    recorded(project)
+    project.write(test_it=observing(now, "error"))
+    result = project.here(*ON_CPU, "--amp-baseline=old.json")
+    assert result.ret == status
+    assert any(says in line for line in summary(result))
+    assert (f"regressed project/cpu/bf16/x: 1.0 -> {now}" in summary(result)) == (status == 1)
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_an_error_from_other_numbers_is_inconclusive(project: Project, strict: bool) -> None:  # noqa: FBT001
+    project.write(test_it=observing("1.0", "error"))
+    recorded(project)
+    project.write(test_it=observing("2.0", "error"))
+    result = project.here(*ON_CPU, "--amp-baseline=old.json", "--amp-seed=1", *["--amp-strict"] * strict)
+    lines = summary(result)
+    assert any(": 0 same, 1 inconclusive; " in line for line in lines)
+    assert "          seed 0 before, 1 now: errors are not compared" in lines
+    assert red(result) == ["inconclusive: project/cpu/bf16/x"] * strict
+    assert result.ret == int(strict)
 
 
 def test_every_change_of_a_run_is_seen(project: Project) -> None:
@@ -96,7 +126,7 @@ def test_every_change_of_a_run_is_seen(project: Project) -> None:
     project.write(test_it=f"{each}amp.observe(f'x{{n}}', 1 + n, kind='count')")
     result = project.apart(*ON_CPU, "--amp-baseline=old.json", "-n", "1")
     result.assert_outcomes(passed=1, failed=2)
-    assert any("1 same, 2 changed, 0 new, 0 gone" in line for line in summary(result))
+    assert any(": 1 same, 2 changed; 0 ratios" in line for line in summary(result))
 
 
 GONE = """

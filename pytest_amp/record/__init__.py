@@ -3,12 +3,15 @@
 Pure Python: neither torch nor pytest is needed to read or compare.
 """
 
-from pytest_amp.record.compare import compare
+from pytest_amp.record.compare import compare, unfair
+from pytest_amp.record.difference import FAILING, Difference, difference
 from pytest_amp.record.file import Record, RecordError, read_record, write_record
-from pytest_amp.record.observation import EXACT, Kind, Observation, Value, Verdict, check_value, make_key
+from pytest_amp.record.observation import EXACT, Kind, Observation, Value, Verdict, check_value, finite, make_key
 
 __all__ = [
     "EXACT",
+    "FAILING",
+    "Difference",
     "Kind",
     "Observation",
     "Record",
@@ -17,7 +20,10 @@ __all__ = [
     "Verdict",
     "check_value",
     "compare",
+    "difference",
+    "finite",
     "make_key",
     "read_record",
+    "unfair",
     "write_record",
 ]

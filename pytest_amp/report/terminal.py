@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_amp.record import EXACT, Verdict
+from pytest_amp.record import EXACT, Kind, Observation, Verdict
 from pytest_amp.session import installed_torch
 from pytest_amp.tally import most_common
 
@@ -107,21 +107,34 @@ def _compared(session: AmpSession) -> list[str]:
             session.asked.baseline
         )
     observed = list(session.observed())
-    changed = [o for o in observed if o.verdict is Verdict.CHANGED]
-    new = [o for o in observed if o.verdict is Verdict.NEW]
-    loose = sum(o.kind not in EXACT for o in observed if o.verdict not in (Verdict.CHANGED, Verdict.NEW))
-    same = len(observed) - len(changed) - len(new) - loose
+    groups = {verdict: [o for o in observed if o.verdict is verdict] for verdict in _MOVED}
+    groups[Verdict.GONE] = session.gone
+    rest = [o for o in observed if o.verdict not in _MOVED]
+    judged = sum(o.kind in EXACT or o.kind is Kind.ERROR for o in rest)
     whole = "" if baseline.complete else ", of a run that did not end green or whole"
-    counts = (
-        f"baseline  {session.asked.baseline} (torch {baseline.provenance.get('torch', 'unknown')}{whole}): "
-        f"{same} same, {len(changed)} changed, {len(new)} new, {len(session.gone)} gone; "
-        f"{loose} of kinds that are not compared yet"
-    )
-    lines = [counts, *(f"changed   {o.key}: {o.baseline} -> {o.value}" for o in changed[:LISTED])]
-    lines += [f"new       {o.key}: {o.value}" for o in new[:LISTED]]
-    lines += [f"gone      {o.key}: was {o.value}" for o in session.gone[:LISTED]]
-    hidden = sum(max(0, len(group) - LISTED) for group in (changed, new, session.gone))
+    moved = "".join(f", {len(group)} {verdict.value}" for verdict, group in groups.items() if group)
+    counts = f"{judged} same{moved}; {len(rest) - judged} ratios, times and sizes not judged"
+    lines = [
+        f"baseline  {session.asked.baseline} (torch {baseline.provenance.get('torch', 'unknown')}{whole}): {counts}"
+    ]
+    devices = dict.fromkeys(o.target[0] for o in observed)
+    lines += [f"          {why}: errors are not compared" for d in devices if (why := session.unfair(d)) is not None]
+    for verdict, group in groups.items():
+        lines += [f"{verdict.value:<9} {o.key}: {_moved(verdict, o)}" for o in group[:LISTED]]
+    hidden = sum(max(0, len(group) - LISTED) for group in groups.values())
     return [*lines, f"          and {hidden} more"] if hidden else lines
+
+
+#: What an observation may have become, worst first; what is new or better fails nothing.
+_MOVED = (Verdict.REGRESSED, Verdict.CHANGED, Verdict.INCONCLUSIVE, Verdict.NEW, Verdict.IMPROVED)
+
+
+def _moved(verdict: Verdict, observation: Observation) -> str:
+    if verdict is Verdict.NEW:
+        return f"{observation.value}"
+    if verdict is Verdict.GONE:  # the baseline's own observation
+        return f"was {observation.value}"
+    return f"{observation.baseline} -> {observation.value}"
 
 
 def _margins(session: AmpSession) -> list[str]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
-from pytest_amp.record import EXACT, Kind, Observation, Value, Verdict, compare
+from pytest_amp.record import EXACT, Kind, Observation, Value, Verdict, compare, unfair
 from tests.project import ROOT
 
 KEY = "rules/cpu/bf16/x"
@@ -54,11 +56,58 @@ def test_values_that_are_the_same(now: Value, before: Value) -> None:
     assert verdict(now, before) is Verdict.PASS
 
 
-@pytest.mark.parametrize("kind", [kind for kind in Kind if kind not in EXACT])
+@pytest.mark.parametrize("kind", [kind for kind in Kind if kind not in {*EXACT, Kind.ERROR}])
 def test_what_differs_from_run_to_run_keeps_its_own_verdict(kind: Kind) -> None:
     assert verdict(1.0, 2.0, kind) is Verdict.PASS
     failed = Observation(KEY, kind, 1.0, verdict=Verdict.REGRESSED)
     assert compare(failed, Observation(KEY, kind, 1.0)).verdict is Verdict.REGRESSED
+
+
+@pytest.mark.parametrize(
+    ("now", "before", "becomes"),
+    [
+        (1.0, 1.0, Verdict.PASS),
+        (1.49, 1.0, Verdict.PASS),
+        (1.51, 1.0, Verdict.REGRESSED),
+        (1.0, 1.51, Verdict.IMPROVED),
+        (0.0, 0.0, Verdict.PASS),
+        (0.04, 0.0, Verdict.PASS),  # negligible beside what is allowed
+        (0.08, 0.0, Verdict.REGRESSED),
+        (math.nan, 1.0, Verdict.CHANGED),
+        (1.0, "inf", Verdict.CHANGED),
+        (math.nan, "nan", Verdict.PASS),
+    ],
+)
+def test_errors_by_their_ratio(now: Value, before: Value, becomes: Verdict) -> None:
+    observed = Observation(KEY, Kind.ERROR, now, allowed=1.0)
+    known = Observation(KEY, Kind.ERROR, before, allowed=1.0)
+    assert compare(observed, known).verdict is becomes
+    unfairly = compare(observed, known, fair=False)
+    assert unfairly.verdict is (Verdict.PASS if becomes is Verdict.PASS else Verdict.INCONCLUSIVE)
+    failed = replace(observed, verdict=Verdict.REGRESSED)
+    assert compare(failed, known).verdict is Verdict.REGRESSED
+
+
+GPU = {"gpu": "H100", "cuda": "13.0", "cudnn": "91000"}
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({}, None),
+        ({"seed": 1}, "seed 0 before, 1 now"),
+        ({"torch": "2.14.1", "date": "later", "tolerance_scale": 2.0}, None),
+        ({"devices": {"cuda": {**GPU, "cudnn": "92000", "cuda": "13.1"}}}, None),
+        ({"devices": {"cuda": {**GPU, "gpu": "H200"}}}, "cuda: gpu H100 before, H200 now"),
+        ({"devices": {"cpu": {}}}, "cuda: gpu H100 before, None now"),
+        ({"devices": None}, "cuda: gpu H100 before, None now"),
+    ],
+)
+def test_other_hardware_and_other_numbers_are_unfair_and_another_torch_is_not(
+    change: dict[str, Value], why: str | None
+) -> None:
+    before: dict[str, Value] = {"seed": 0, "torch": "2.13.0", "devices": {"cuda": {**GPU}}}
+    assert unfair(before, {**before, **change}, "cuda") == why
 
 
 def test_another_kind_has_changed() -> None:

@@ -1,0 +1,188 @@
+"""Two records compared offline: each difference as what it is, in every format."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pytest_amp import cli
+from pytest_amp.record import Kind, Observation, Record, Verdict, difference, write_record
+from pytest_amp.record.difference import ORDER
+
+TEST = "test_it::test_it"
+OLD = Record(
+    (
+        Observation("rules/cpu/bf16/same", Kind.RULE, "fp32", test=TEST),
+        Observation("rules/cpu/bf16/moved", Kind.RULE, "fp32", test=TEST),
+        Observation("rules/cpu/fp16/moved", Kind.RULE, "fp32", test=TEST),
+        Observation("rules/cpu/bf16/lost", Kind.RULE, "promote", test=TEST),
+        Observation("rules/xpu/bf16/elsewhere", Kind.RULE, "fp32", test=TEST),
+        Observation("rules/cpu/bf16/unrun", Kind.RULE, "fp32", test="test_it::test_other"),
+        Observation("gradients/cpu/bf16/grew", Kind.ERROR, 0.01, test=TEST),
+        Observation("gradients/cpu/bf16/shrank", Kind.ERROR, 0.01, test=TEST),
+        Observation("gradients/cpu/bf16/stayed", Kind.ERROR, 0.01, test=TEST),
+        Observation("gradients/cpu/bf16/time", Kind.SECONDS, 1.0, test=TEST),
+    ),
+    {"torch": "2.13.0", "seed": 0, "date": "2026-11-01T00:00:00+00:00", "devices": {"cpu": {"mkldnn": "True"}}},
+)
+NEW = Record(
+    (
+        Observation("rules/cpu/bf16/same", Kind.RULE, "fp32", test=TEST),
+        Observation("rules/cpu/bf16/moved", Kind.RULE, "none", test=TEST),
+        Observation("rules/cpu/fp16/moved", Kind.RULE, "none", test=TEST),
+        Observation("rules/cpu/bf16/arrived|new", Kind.RULE, "promote", test=TEST),
+        Observation("gradients/cpu/bf16/grew", Kind.ERROR, 0.03, test=TEST),
+        Observation("gradients/cpu/bf16/shrank", Kind.ERROR, 0.002, test=TEST),
+        Observation("gradients/cpu/bf16/stayed", Kind.ERROR, 0.012, test=TEST),
+        Observation("gradients/cpu/bf16/time", Kind.SECONDS, 2.0, test=TEST),
+    ),
+    {"torch": "2.14.1", "seed": 0, "date": "2026-11-28T00:00:00+00:00", "devices": {"cpu": {"mkldnn": "False"}}},
+    complete=False,
+)
+
+Files = tuple[str, str]
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Files:
+    paths = tmp_path / "old.json", tmp_path / "new.json"
+    for path, record in zip(paths, (OLD, NEW), strict=True):
+        write_record(record, path, replace=False)
+    return str(paths[0]), str(paths[1])
+
+
+def test_each_is_what_it_is() -> None:
+    found = difference(OLD, NEW)
+    keys = {verdict.value: [observation.key for observation in found.of(verdict)] for verdict in ORDER}
+    assert keys == {
+        "regressed": ["gradients/cpu/bf16/grew"],
+        "changed": ["rules/cpu/bf16/moved", "rules/cpu/fp16/moved"],
+        "gone": ["rules/cpu/bf16/lost"],
+        "inconclusive": [],
+        "new": ["rules/cpu/bf16/arrived|new"],
+        "improved": ["gradients/cpu/bf16/shrank"],
+    }
+    assert (found.same, found.unjudged, found.not_run) == (2, 1, 2)
+    assert [observation.verdict for observation in found.observations] == sorted(
+        (observation.verdict for observation in found.observations), key=ORDER.index
+    )
+    assert list(found.provenance()) == [("devices.cpu.mkldnn", "True", "False"), ("torch", "2.13.0", "2.14.1")]
+
+
+def test_a_record_does_not_differ_from_itself() -> None:
+    found = difference(NEW, NEW)
+    assert (found.observations, found.same, found.not_run) == ((), 7, 0)
+
+
+def test_errors_on_other_hardware_are_inconclusive_and_rules_are_not() -> None:
+    other = Record(NEW.observations, {**NEW.provenance, "devices": {"cpu": {"cpu_capability": "AVX2"}}})
+    found = difference(OLD, other)
+    assert [o.key for o in found.of(Verdict.INCONCLUSIVE)] == ["gradients/cpu/bf16/grew", "gradients/cpu/bf16/shrank"]
+    assert found.unfair == {"cpu": "cpu: cpu_capability None before, AVX2 now"}
+    assert len(found.of(Verdict.CHANGED)) == 2
+
+
+COUNTS = (
+    "2 same, 1 regressed, 2 changed, 1 gone, 1 new, 1 improved, "
+    "1 ratios, times and sizes not judged, 2 not run in the new one"
+)
+
+
+def test_as_text(files: Files, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["diff", *files]) == 1
+    assert capsys.readouterr().out.splitlines() == [
+        "old  torch 2.13.0 (2026-11-01)",
+        "new  torch 2.14.1 (2026-11-28)",
+        "     devices.cpu.mkldnn: True -> False",
+        "     torch: 2.13.0 -> 2.14.1",
+        "     the new run did not end green or whole",
+        "",
+        COUNTS,
+        "",
+        "errors that grew (1)",
+        "  gradients  grew: 0.01 -> 0.03 (3 times)  [cpu-bf16]",
+        "",
+        "changed (2)",
+        "  rules  moved: fp32 -> none  [cpu-bf16, cpu-fp16]",
+        "",
+        "gone (1)",
+        "  rules  lost: was promote  [cpu-bf16]",
+        "",
+        "new (1)",
+        "  rules  arrived|new: promote  [cpu-bf16]",
+        "",
+        "errors that shrank (1)",
+        "  gradients  shrank: 0.01 -> 0.002 (0.2 times)  [cpu-bf16]",
+    ]
+
+
+def test_as_markdown(files: Files, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["diff", *files, "--format=md"]) == 1
+    page = capsys.readouterr().out
+    assert page.startswith("### torch 2.13.0 (2026-11-01) → torch 2.14.1 (2026-11-28)\n")
+    assert "| `gradients/cpu/bf16/grew` | 0.01 | 0.03 (3 times) |" in page
+    assert "| `rules/cpu/bf16/lost` | promote |  |" in page
+    assert "| `rules/cpu/bf16/arrived\\|new` |  | promote |" in page
+    assert page.index("errors that grew") < page.index("<details>") < page.index("arrived")
+
+
+def test_as_json(files: Files, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["diff", *files, "--format=json"]) == 1
+    data = json.loads(capsys.readouterr().out)
+    assert data["counts"] == {"regressed": 1, "changed": 2, "gone": 1, "inconclusive": 0, "new": 1, "improved": 1}
+    assert (data["same"], data["unjudged"], data["not_run"], data["new"]["torch"]) == (2, 1, 2, "2.14.1")
+    assert [o["key"] for o in data["observations"]] == [o.key for o in difference(OLD, NEW).observations]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status"),
+    [
+        ([], 1),
+        (["--fail-on=none"], 0),
+        (["--fail-on=inconclusive"], 0),
+        (["--fail-on=gone"], 1),
+        (["--fail-on=new"], 1),
+    ],
+)
+def test_what_fails(files: Files, arguments: list[str], status: int) -> None:
+    assert cli.main(["diff", *files, *arguments]) == status
+    assert cli.main(["diff", files[0], files[0], *arguments]) == 0
+
+
+def test_show(files: Files, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["show", files[1]]) == 0
+    out = capsys.readouterr().out
+    assert "torch: 2.14.1\n" in out
+    assert "8 observations  (of a run that did not end green or whole)\n  gradients  3 error\n" in out
+    assert cli.main(["show", files[1], "*/grew"]) == 0
+    assert capsys.readouterr().out == "gradients/cpu/bf16/grew  0.03  (pass)\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["show", "nowhere.json"], "nowhere.json: No such file or directory"),
+        (["diff", "nowhere.json", "old.json"], "nowhere.json: No such file or directory"),
+        (["show", "bad.json"], "bad.json: not JSON"),
+        (["diff", "old.json", "old.json", "--fail-on=worse"], "argument --fail-on: 'worse' is no verdict; valid: regr"),
+        (["diff", "old.json"], "the following arguments are required: new"),
+    ],
+)
+def test_what_cannot_be_compared_is_one_line(
+    files: Files,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    says: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    folder = Path(files[0]).parent
+    monkeypatch.chdir(folder)
+    (folder / "bad.json").write_text("{", encoding="utf-8")
+    with pytest.raises(SystemExit) as ended:
+        cli.main(arguments)
+    assert ended.value.code == 2
+    captured = capsys.readouterr()
+    assert f"error: {says}" in captured.err.splitlines()[-1]
+    assert captured.out == ""
