@@ -1,0 +1,13 @@
+"""What is not there yet in some of the releases that the suite runs on: all of it, in one place."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from packaging.version import Version
+
+RELEASE = Version(torch.__version__).release
+
+GROUPED_FLASH = pytest.mark.skipif(
+    RELEASE < (2, 7), reason="the CPU's flash kernel takes no grouped queries (torch 2.6.0)"
+)

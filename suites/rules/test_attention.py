@@ -1,0 +1,194 @@
+"""Attention by back end and by argument: low, and what casts by hand give; and layers around it with odd widths."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from pytest_amp.amp import Amp
+
+from .releases import GROUPED_FLASH
+
+pytestmark = pytest.mark.amp(devices=["cpu"])  # not run on CUDA yet
+
+#: Those that the CPU has; None lets torch choose.
+BACKENDS = {"chosen": None, "math": SDPBackend.MATH, "flash": SDPBackend.FLASH_ATTENTION}
+
+
+def _blocked(x: torch.Tensor) -> torch.Tensor:
+    return torch.ones(6, 6, dtype=torch.bool, device=x.device).tril()
+
+
+def _floating(x: torch.Tensor) -> torch.Tensor:
+    return torch.linspace(-1, 1, 36, device=x.device).view(6, 6)
+
+
+def _keywords(**keywords: Any) -> Callable[[torch.Tensor], dict[str, Any]]:
+    return lambda _: keywords
+
+
+#: Keywords, made for a low or a float32 query.
+ARGUMENTS: dict[str, Callable[[torch.Tensor], dict[str, Any]]] = {
+    "plain": _keywords(),
+    "causal": _keywords(is_causal=True),
+    "scale": _keywords(scale=0.3),
+    "dropout": _keywords(dropout_p=0.4),
+    "boolean mask": lambda x: {"attn_mask": _blocked(x)},
+    "mask": lambda x: {"attn_mask": _floating(x).to(x.dtype)},
+    "gqa": _keywords(enable_gqa=True),
+    "gqa, scale": _keywords(enable_gqa=True, scale=0.3),
+    "gqa, scale, causal": _keywords(enable_gqa=True, scale=0.3, is_causal=True),
+    "mask, scale": lambda x: {"attn_mask": _floating(x).to(x.dtype), "scale": 0.3},
+}
+
+
+def _cases() -> Iterable[Any]:
+    for backend in BACKENDS:
+        for arguments in ARGUMENTS:
+            if backend == "flash" and arguments == "dropout":
+                continue  # the CPU's has none
+            marks = GROUPED_FLASH if backend == "flash" and arguments.startswith("gqa") else ()
+            yield pytest.param(backend, arguments, id=f"{backend}-{arguments}", marks=marks)
+
+
+@pytest.mark.parametrize("mixed", [False, True], ids=["float32", "mixed"])
+@pytest.mark.parametrize(("backend", "arguments"), list(_cases()))
+def test_attention_is_cast(amp: Amp, backend: str, arguments: str, *, mixed: bool) -> None:
+    """Low, and bit for bit what casts by hand give; also where only the keys are low already."""
+    heads = 2 if "gqa" in arguments else 4
+    torch.manual_seed(amp.config.seed)
+    shapes = (2, 4, 6, 8), (2, heads, 6, 8), (2, heads, 6, 8)
+    query, key, value = (torch.randn(shape).to(amp.device.torch_device) for shape in shapes)
+    chosen = BACKENDS[backend]
+    kernels = [SDPBackend.MATH, SDPBackend.FLASH_ATTENTION] if chosen is None else [chosen]
+    low = [tensor.to(amp.dtype) for tensor in (query, key, value)]
+    with sdpa_kernel(kernels):
+        torch.manual_seed(amp.config.seed)
+        by_hand = functional.scaled_dot_product_attention(low[0], low[1], low[2], **ARGUMENTS[arguments](low[0]))
+        torch.manual_seed(amp.config.seed)
+        with amp.autocast():
+            keys = low[1] if mixed else key
+            found = functional.scaled_dot_product_attention(query, keys, value, **ARGUMENTS[arguments](query))
+    kind = "mixed" if mixed else "float32"
+    amp.observe(f"{backend}, {arguments}, {kind}", str(found.dtype).removeprefix("torch."), kind="dtype")
+    assert found.dtype is amp.dtype
+    assert torch.equal(found, by_hand), f"attention ({backend}, {arguments}) differs from casts by hand"
+
+
+@pytest.mark.parametrize("arguments", [key for key in ARGUMENTS if key != "dropout"])
+def test_attention_is_what_its_formula_says(amp: Amp, arguments: str) -> None:
+    """In float64, written out: an argument that every back end forgets shows here."""
+    heads = 2 if "gqa" in arguments else 4
+    query, key, value = (torch.randn(2, n, 6, 8).to(amp.device.torch_device) for n in (4, heads, heads))
+    keywords = ARGUMENTS[arguments](query)
+    with amp.autocast():
+        found = functional.scaled_dot_product_attention(query, key, value, **keywords)
+    wide, mask = [t.to(amp.dtype).double() for t in (query, key, value)], keywords.get("attn_mask")
+    wide[1:] = [t.repeat_interleave(4 // heads, 1) for t in wide[1:]]
+    scores = wide[0] @ wide[1].mT * keywords.get("scale", 8**-0.5)
+    if keywords.get("is_causal") or (mask is not None and mask.dtype is torch.bool):
+        scores = scores.masked_fill(~_blocked(query), float("-inf"))
+    elif mask is not None:
+        scores = scores + mask
+    error = (found.double() - scores.softmax(-1) @ wide[2]).norm() / found.double().norm()
+    # Rounded: probabilities, and the result; a mask that is float32 for autocast may be low inside.
+    assert error <= 4 * amp.precision.u, f"attention ({arguments}) is off its formula by {error:.3g}"
+
+
+LAYERS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "kdim, vdim": (lambda: nn.MultiheadAttention(8, 2, kdim=6, vdim=4), (8, 6, 4)),
+    "kdim": (lambda: nn.MultiheadAttention(8, 2, kdim=6), (8, 6, 8)),
+    "no bias": (lambda: nn.MultiheadAttention(8, 2, bias=False), (8, 8, 8)),
+    "bias_kv, zero_attn": (lambda: nn.MultiheadAttention(8, 2, add_bias_kv=True, add_zero_attn=True), (8, 8, 8)),
+    "batch_first": (lambda: nn.MultiheadAttention(8, 2, batch_first=True), (8, 8, 8)),
+}
+
+
+@pytest.mark.parametrize("weights", [True, False], ids=["weights", "fused"])
+@pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
+@pytest.mark.parametrize("layer", LAYERS)
+def test_multihead_attention_of_any_width_is_low(amp: Amp, layer: str, *, training: bool, weights: bool) -> None:
+    """With widths of their own for keys and values it has other weights, and another path."""
+    build, widths = LAYERS[layer]
+    module = build().to(amp.device.torch_device).train(training)
+    given = [torch.randn(5, 2, width, device=amp.device.torch_device) for width in widths]
+    for mode in (torch.enable_grad, torch.no_grad, torch.inference_mode):
+        with mode(), amp.autocast():
+            result, probabilities = module(*given, need_weights=weights)
+        assert result.dtype is amp.dtype, f"under {mode.__name__} it answers {result.dtype}"
+        assert not weights or probabilities.dtype is amp.dtype
+    plain = module(*given, need_weights=weights)[0]
+    error = (result.float() - plain).norm() / plain.norm()
+    assert 0 < error <= 4 * amp.precision.u
+
+
+def _layer(**keywords: Any) -> nn.TransformerEncoderLayer:
+    return nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True, **keywords)
+
+
+ENCODERS: dict[str, Callable[[], nn.Module]] = {
+    "layer": _layer,
+    "layer, norm first": functools.partial(_layer, norm_first=True),
+    "layer, gelu": functools.partial(_layer, activation="gelu"),
+    "layer, no bias": functools.partial(_layer, bias=False),
+    "encoder": lambda: nn.TransformerEncoder(_layer(), 2, enable_nested_tensor=False),
+    "encoder, nested": lambda: nn.TransformerEncoder(_layer(), 2),
+}
+MODES: dict[str, Callable[[], Any]] = {
+    "grad": torch.enable_grad,
+    "no_grad": torch.no_grad,
+    "inference_mode": torch.inference_mode,
+}
+MASKS = ("none", "boolean", "float32", "low", "padding", "padding float32", "padding low")
+_PADDED = "pytorch/pytorch#132613: the fast path of padded rows meets float32 weights and low activations"
+
+
+def _masked(amp: Amp, kind: str) -> dict[str, torch.Tensor]:
+    later = torch.ones(5, 5, dtype=torch.bool, device=amp.device.torch_device).triu(1)
+    padded = torch.arange(5, device=amp.device.torch_device) >= torch.tensor([[5], [3]], device=amp.device.torch_device)
+    if kind == "none":
+        return {}
+    boolean, name = (padded, "src_key_padding_mask") if "padding" in kind else (later, "mask")
+    dtype = {"float32": torch.float32, "low": amp.dtype}.get(kind.rpartition(" ")[2])
+    if dtype is not None:
+        return {name: torch.zeros(boolean.shape, device=boolean.device, dtype=dtype).masked_fill(boolean, -torch.inf)}
+    return {name: boolean}
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
+@pytest.mark.parametrize("encoder", ENCODERS)
+def test_the_dtype_of_an_encoder_is_the_one_it_had(amp: Amp, encoder: str, mode: str, *, training: bool) -> None:
+    """Golden: that of its input, which the residual stream adds to; on the fast path (eval, no graph) low.
+
+    The fast path takes no layer without biases, and fails for padded rows in a nested encoder (an expected failure,
+    checked to be one).
+    """
+    module = ENCODERS[encoder]().to(amp.device.torch_device).train(training)
+    fast = not training and mode != "grad" and encoder != "layer, no bias"
+    found, expected = {}, {}
+    for mask in MASKS:
+        for dtype in (torch.float32, amp.dtype):
+            keywords = _masked(amp, mask)
+            if "layer" in encoder and "mask" in keywords:
+                keywords = {"src_mask": keywords["mask"]}
+            case = f"{mask}, {str(dtype).removeprefix('torch.')}"
+            try:
+                with MODES[mode](), amp.autocast():
+                    found[case] = module(
+                        torch.randn(2, 5, 8, device=amp.device.torch_device).to(dtype), **keywords
+                    ).dtype
+            except RuntimeError as error:
+                found[case] = f"{_PADDED if 'expected scalar type Float' in str(error) else error}"
+            fails = encoder == "encoder, nested" and fast and "padding" in mask
+            expected[case] = _PADDED if fails else amp.dtype if fast else dtype
+    amp.observe(f"{encoder}, {'train' if training else 'eval'}, {mode}", [str(v) for v in found.values()], kind="dtype")
+    assert found == expected

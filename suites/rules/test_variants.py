@@ -1,0 +1,150 @@
+"""Products with every argument: stride, dilation, groups, padding, scale, shape; each is cast as the plain one is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch.nn import functional
+
+from pytest_amp.amp import Amp
+from pytest_amp.failure import AmpFailure
+
+pytestmark = pytest.mark.amp(devices=["cpu"])  # not run on CUDA yet
+
+Shapes = tuple[tuple[int, ...], ...]
+Call = Callable[..., torch.Tensor]
+
+_ROW: Shapes = ((2, 4, 9), (6, 4, 3), (6,))
+_IMAGE: Shapes = ((2, 4, 9, 9), (6, 4, 3, 3), (6,))
+_VOLUME: Shapes = ((2, 4, 6, 6, 6), (6, 4, 3, 3, 3), (6,))
+_BACK_ROW: Shapes = ((2, 6, 5), (6, 4, 3), (4,))
+_BACK_IMAGE: Shapes = ((2, 6, 5, 5), (6, 4, 3, 3), (4,))
+_BACK_VOLUME: Shapes = ((2, 6, 4, 4, 4), (6, 4, 3, 3, 3), (4,))
+
+
+def _grouped(shapes: Shapes, *, back: bool = False) -> Shapes:
+    """With half of the weight's channels: two groups."""
+    x, (out, inner, *kernel), _ = shapes
+    return (x, (out, inner // 2, *kernel), (inner if back else out,))
+
+
+def _convolutions() -> dict[str, tuple[Shapes, Call]]:
+    made: dict[str, tuple[Shapes, Call]] = {}
+    forward: dict[str, tuple[Call, Shapes]] = {
+        "conv1d": (functional.conv1d, _ROW),
+        "conv2d": (functional.conv2d, _IMAGE),
+        "conv3d": (functional.conv3d, _VOLUME),
+    }
+    for name, (function, shapes) in forward.items():
+        options: dict[str, dict[str, object]] = {
+            "stride": {"stride": 2},
+            "padding": {"padding": 1},
+            "dilation": {"dilation": 2},
+            "same": {"padding": "same"},
+            "valid": {"padding": "valid"},
+            "everything": {"stride": 2, "padding": 2, "dilation": 2},
+        }
+        for option, keywords in options.items():
+            made[f"{name} {option}"] = shapes, lambda x, w, b, f=function, k=keywords: f(x, w, b, **k)
+        made[f"{name} groups"] = _grouped(shapes), lambda x, w, b, f=function: f(x, w, b, groups=2)
+        made[f"{name} groups, stride"] = _grouped(shapes), lambda x, w, b, f=function: f(x, w, b, groups=2, stride=2)
+        made[f"{name} no bias"] = shapes, lambda x, w, _, f=function: f(x, w)
+    back: dict[str, tuple[Call, Shapes]] = {
+        "conv_transpose1d": (functional.conv_transpose1d, _BACK_ROW),
+        "conv_transpose2d": (functional.conv_transpose2d, _BACK_IMAGE),
+        "conv_transpose3d": (functional.conv_transpose3d, _BACK_VOLUME),
+    }
+    for name, (function, shapes) in back.items():
+        options = {
+            "stride": {"stride": 2},
+            "output_padding": {"stride": 2, "output_padding": 1},
+            "dilation": {"dilation": 2},
+            "everything": {"stride": 2, "padding": 1, "output_padding": 1, "dilation": 2},
+        }
+        for option, keywords in options.items():
+            made[f"{name} {option}"] = shapes, lambda x, w, b, f=function, k=keywords: f(x, w, b, **k)
+        grouped = _grouped(shapes, back=True)
+        made[f"{name} groups"] = (
+            (*grouped[:2], (4,)),
+            lambda x, w, b, f=function: f(x, w, b, groups=2),
+        )
+    return made
+
+
+def _add(function: Call, **keywords: float) -> Call:
+    return lambda c, a, b: function(c, a, b, **keywords)
+
+
+_PRODUCTS: dict[str, tuple[Shapes, Call]] = {
+    "linear of a row": (((8,), (6, 8), (6,)), functional.linear),
+    "linear of 4 dimensions": (((2, 3, 4, 8), (6, 8), (6,)), functional.linear),
+    "linear without bias": (((3, 8), (6, 8)), functional.linear),
+    "linear, large": (((130, 520), (260, 520), (260,)), functional.linear),
+    "linear of one row": (((1, 8), (6, 8), (6,)), functional.linear),
+    "matmul, vector and vector": (((8,), (8,)), torch.matmul),
+    "matmul, matrix and vector": (((4, 8), (8,)), torch.matmul),
+    "matmul, vector and matrix": (((8,), (8, 4)), torch.matmul),
+    "matmul, batch and matrix": (((3, 4, 8), (8, 5)), torch.matmul),
+    "matmul, matrix and batch": (((4, 8), (3, 8, 5)), torch.matmul),
+    "matmul, broadcast batches": (((2, 1, 4, 8), (3, 8, 5)), torch.matmul),
+    "matmul, batch and vector": (((3, 4, 8), (8,)), torch.matmul),
+    "matmul, large": (((300, 300), (300, 300)), torch.matmul),
+    "matmul of a transposed": (((8, 4), (8, 5)), lambda a, b: a.t() @ b),
+    "matmul of strides": (((8, 16), (16, 5)), lambda a, b: a[:, ::2] @ b[::2]),
+    "addmm beta=0": (((4, 5), (4, 8), (8, 5)), _add(torch.addmm, beta=0)),
+    "addmm alpha, beta": (((4, 5), (4, 8), (8, 5)), _add(torch.addmm, beta=0.5, alpha=2)),
+    "addmm of a broadcast": (((5,), (4, 8), (8, 5)), torch.addmm),
+    "baddbmm beta=0": (((3, 4, 5), (3, 4, 8), (3, 8, 5)), _add(torch.baddbmm, beta=0)),
+    "baddbmm alpha, beta": (((3, 4, 5), (3, 4, 8), (3, 8, 5)), _add(torch.baddbmm, beta=0.5, alpha=2)),
+    "addbmm beta=0": (((4, 5), (3, 4, 8), (3, 8, 5)), _add(torch.addbmm, beta=0)),
+    "einsum of two": (((3, 4, 8), (8, 5)), lambda a, b: torch.einsum("bij,jk->bik", a, b)),
+    "einsum of three": (((4, 8), (8, 5), (5, 3)), lambda a, b, c: torch.einsum("ij,jk,kl->il", a, b, c)),
+    "einsum, a list": (((4, 8), (8, 5), (5, 3)), lambda *of: torch.einsum("ij,jk,kl->il", list(of))),
+    "einsum, traced": (((3, 4, 8), (3, 4, 8)), lambda a, b: torch.einsum("bij,bij->b", a, b)),
+    "tensordot": (((3, 4, 8), (4, 8, 5)), lambda a, b: torch.tensordot(a, b, dims=2)),
+    "multi_dot": (((4, 8), (8, 5), (5, 3)), lambda *of: torch.linalg.multi_dot(of)),
+    "inner": (((4, 8), (5, 8)), torch.inner),
+}
+
+VARIANTS = {**_convolutions(), **_PRODUCTS}
+
+
+def _values(amp: Amp, shapes: Shapes) -> list[torch.Tensor]:
+    torch.manual_seed(amp.config.seed)
+    return [torch.randn(shape).div(2).to(amp.device.torch_device).requires_grad_() for shape in shapes]
+
+
+def _run(amp: Amp, variant: str, *, by_hand: bool, grad: bool) -> list[torch.Tensor]:
+    """The result and the gradients of the arguments."""
+    shapes, call = VARIANTS[variant]
+    values = _values(amp, shapes)
+    with torch.set_grad_enabled(grad), amp.autocast(enabled=not by_hand):
+        result = call(*(value.to(amp.dtype) for value in values)) if by_hand else call(*values)
+    if not grad:
+        return [result]
+    weights = torch.linspace(-1, 1, result.numel(), device=result.device).view_as(result)
+    gradients = torch.autograd.grad((result.float() * weights).sum(), values, allow_unused=True)
+    return [result.detach(), *(gradient for gradient in gradients if gradient is not None)]
+
+
+@pytest.mark.parametrize("grad", [True, False], ids=["grad", "no_grad"])
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_variants_are_cast_as_the_plain_product(amp: Amp, variant: str, *, grad: bool) -> None:
+    """Low, and bit for bit what casts by hand give, going forward and back."""
+    found, by_hand = (_run(amp, variant, by_hand=hand, grad=grad) for hand in (False, True))
+    amp.observe(f"{variant}, {'grad' if grad else 'no_grad'}", str(found[0].dtype).removeprefix("torch."), kind="dtype")
+    different = [
+        i
+        for i, (a, b) in enumerate(zip(found, by_hand, strict=True))
+        if a.dtype is not b.dtype or not torch.equal(a, b)
+    ]
+    if found[0].dtype is not amp.dtype or different:
+        raise AmpFailure(
+            f"{variant} on {amp.target.id} is not cast as the plain product is",
+            label_before="rule",
+            before=f"{amp.dtype}, and the bits of casts by hand",
+            now=f"{found[0].dtype}; results that differ: {different} (0 is the result, then the gradients)",
+            likely="the autocast kernel of an overload, or of one of its arguments, is gone or wrong",
+        )
