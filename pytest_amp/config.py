@@ -7,6 +7,7 @@ really there is the probe's question.
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -21,6 +22,9 @@ DEVICE_TYPES = ("cpu", "cuda", "xpu", "mps", "mtia", "privateuseone")
 FAKE_DEVICES = ("fake:cuda", "fake:xpu", "fake:mps", "fake:mtia")
 LATER = "is not available yet in this version"
 NOT_YET = "not available yet"
+REPORTS = "json:PATH, md:PATH, or github in a job of GitHub Actions"
+#: Where GitHub Actions says which file is the running job's page.
+JOB_SUMMARY = "GITHUB_STEP_SUMMARY"
 COMMAND_LINE, ADDOPTS, OVERRIDE = "command line", "addopts", "-o on the command line"
 
 
@@ -148,12 +152,25 @@ def _report(value: str, context: Context) -> tuple[Report, ...]:
     for part in _list(value, "report"):
         name, _, path = part.partition(":")
         _choice(name, "a report format", ("json", "md", "html", "github"))
-        if name != "json":
-            raise _Bad(f"the format {name!r} {LATER}; valid: json:PATH")
+        if name == "html":
+            raise _Bad(f"the format {name!r} {LATER}; valid: {REPORTS}")
+        if name == "github":
+            reports.append(Report(name, _job_summary(part)))
+            continue
         if not path:
-            raise _Bad(f"{part!r} names no file; valid: json:PATH")
+            raise _Bad(f"{part!r} names no file; valid: {REPORTS}")
         reports.append(Report(name, _writable(path, context)))
     return tuple(reports)
+
+
+def _job_summary(part: str) -> Path:
+    """The page of the running job of GitHub Actions, to which steps append."""
+    if part != "github":
+        raise _Bad(f"{part!r}: github takes no file; valid: {REPORTS}")
+    path = Path(os.environ.get(JOB_SUMMARY, ""))
+    if not path.is_file():
+        raise _Bad(f"github is the page of a job of GitHub Actions, and {JOB_SUMMARY} names no file; valid: {REPORTS}")
+    return path
 
 
 def _allow_missing(value: str, _context: Context) -> frozenset[str]:
@@ -228,7 +245,7 @@ OPTIONS = (
     Option("amp_record", _record, None, "FILE", "write what this run observed to a new file, a later run's baseline"),
     Option("amp_speed", _speed, None, "MODE", "off, report or gate (default: gate on a GPU that this process owns "
            "alone, else off)"),
-    Option("amp_report", _report, None, "FORMAT:PATH", "write a report, repeatable: json:PATH", repeatable=True),
+    Option("amp_report", _report, None, "FORMAT:PATH", f"write a report, repeatable: {REPORTS}", repeatable=True),
     Option("amp_allow_missing", _allow_missing, None, "NAMES", "comma list: device, dtype, baseline, sweep "
            "(torch's own tests, which the fingerprint needs); what is named here and missing is skipped instead of "
            "refused"),

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import platform
 import shlex
-from collections.abc import MutableMapping
+from collections.abc import Callable, MutableMapping
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 import pytest_amp
-from pytest_amp.record import Record, RecordError, Value, Verdict, write_record
+from pytest_amp.record import Record, RecordError, Value, Verdict, write_record, write_whole
+from pytest_amp.report.markdown import append_to_job_summary, page
 from pytest_amp.session import installed_torch
 
 if TYPE_CHECKING:
@@ -75,23 +77,48 @@ def _provenance(session: AmpSession) -> dict[str, Value]:
 
 
 def _write(session: AmpSession, *, complete: bool) -> None:
-    targets = [(report.path, True) for report in session.asked.report]
-    if session.asked.record is not None:
-        targets.append((session.asked.record, False))
-    if not targets:
+    asked = session.asked
+    files: list[tuple[Path, Callable[[Record], None]]] = [
+        (report.path, partial(_REPORTS[report.format], session, report.path)) for report in asked.report
+    ]
+    if asked.record is not None:
+        files.append((asked.record, partial(write_record, path=asked.record, replace=False)))
+    if not files:
         return
     record = record_of(session, complete=complete)
-    for path, replace in targets:
-        problem = _try_write(record, path, replace=replace)
+    for path, write in files:
+        problem = _try(write, record)
         if problem is None:
             session.written.append(str(path))
         else:
             session.problems.append(f"not written: {problem}")
 
 
-def _try_write(record: Record, path: Path, *, replace: bool) -> str | None:
+def _try(write: Callable[[Record], None], record: Record) -> str | None:
     try:
-        write_record(record, path, replace=replace)
+        write(record)
     except RecordError as error:
         return str(error)
     return None
+
+
+def _as_json(_session: AmpSession, path: Path, record: Record) -> None:
+    write_record(record, path, replace=True)
+
+
+def _as_page(session: AmpSession, path: Path, record: Record) -> None:
+    write_whole(page(session, record), path, replace=True)
+
+
+def _as_job_summary(session: AmpSession, path: Path, record: Record) -> None:
+    try:
+        append_to_job_summary(page(session, record), path)
+    except OSError as error:
+        raise RecordError(f"{path}: {error.strerror or error}") from None
+
+
+_REPORTS: dict[str, Callable[[AmpSession, Path, Record], None]] = {
+    "json": _as_json,
+    "md": _as_page,
+    "github": _as_job_summary,
+}

@@ -35,6 +35,8 @@ class Tally:
     passed: dict[tuple[str, str, str], set[str]] = field(default_factory=dict)
     observations: dict[str, tuple[str, Observation]] = field(default_factory=dict)
     claims: dict[str, tuple[str, str]] = field(default_factory=dict)
+    #: What failed, in order: the test, and the first line of why.
+    failures: list[tuple[str, str]] = field(default_factory=list)
 
     def add(self, report: pytest.TestReport, data: Mapping[str, object]) -> list[Observation]:
         """Count one report of an amp test; the observations that it brought."""
@@ -46,6 +48,8 @@ class Tally:
             counts[outcome] += 1
         if outcome in ("skipped", "inconclusive"):
             self.reasons.setdefault(place, Counter())[_reason(report)] += 1
+        if outcome in ("failed", "error"):
+            self.failures.append((report.nodeid, _headline(report)))
         if info.allowed_missing:
             self.exempt.add(place)
         if outcome == "passed":
@@ -143,6 +147,13 @@ def _outcome(report: pytest.TestReport) -> str | None:
         return "error"
     # An xfail before the call (run=False, or a fixture that fails) has looked at nothing.
     return "skipped" if report.when == "setup" and report.skipped else None
+
+
+def _headline(report: pytest.TestReport) -> str:
+    """The first line of why a test failed."""
+    crash = getattr(report.longrepr, "reprcrash", None)
+    text = str(report.longrepr) if crash is None else crash.message
+    return next(iter(text.strip().splitlines()), "")
 
 
 def _reason(report: pytest.TestReport) -> str:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 
+from pytest_amp.config import JOB_SUMMARY, REPORTS
+from pytest_amp.report.markdown import CUT, LIMIT, append_to_job_summary
 from tests.project import Project, refused, summary
 
 ON_CPU = ("--amp-device=cpu", "--amp-dtype=bf16")
@@ -50,16 +53,20 @@ def test_a_report_that_cannot_be_written_is_red(project: Project) -> None:
     ("asked", "problem"),
     [
         ("nope:x", "'nope' is not a report format; valid: json, md, html, github"),
-        ("json", "'json' names no file; valid: json:PATH"),
-        ("json:", "'json:' names no file; valid: json:PATH"),
-        ("md:x", "the format 'md' is not available yet in this version; valid: json:PATH"),
-        ("html:x", "the format 'html' is not available yet in this version; valid: json:PATH"),
-        ("github", "the format 'github' is not available yet in this version; valid: json:PATH"),
+        ("json", f"'json' names no file; valid: {REPORTS}"),
+        ("md:", f"'md:' names no file; valid: {REPORTS}"),
+        ("html:x", f"the format 'html' is not available yet in this version; valid: {REPORTS}"),
+        ("github:x", f"'github:x': github takes no file; valid: {REPORTS}"),
+        (
+            "github",
+            f"github is the page of a job of GitHub Actions, and {JOB_SUMMARY} names no file; valid: {REPORTS}",
+        ),
         ("json:x,", "'json:x,' has an empty report; valid: a list with commas"),
         ("report.json", "'report.json' is not a report format; valid: json, md, html, github"),
     ],
 )
-def test_a_bad_value_is_refused(project: Project, asked: str, problem: str) -> None:
+def test_a_bad_value_is_refused(project: Project, monkeypatch: pytest.MonkeyPatch, asked: str, problem: str) -> None:
+    monkeypatch.delenv(JOB_SUMMARY, raising=False)
     assert refused(project.here(f"--amp-report={asked}")) == f"--amp-report (command line): {problem}"
 
 
@@ -82,3 +89,67 @@ def test_one_file_has_one_use(project: Project, other: str) -> None:
     (project.path / "folder").mkdir()
     arguments = ["--amp-report=json:report.json", other, "--amp-allow-missing=baseline"]
     assert refused(project.here(*arguments)).endswith(", too; valid: a file of its own")
+
+
+MIXED = """
+def test_green(amp):
+    amp.observe('stays', 1, kind='count')
+    amp.observe('moves', {value}, kind='error')
+
+
+def test_red(amp):
+    amp.observe('rule|x', {rule!r}, kind='rule')
+    assert {rule!r} == 'fp32', 'not | the rule'
+"""
+
+
+@pytest.mark.parametrize("workers", ["0", "2"])
+def test_a_page_of_markdown(project: Project, workers: str) -> None:
+    project.write(test_it=MIXED.format(value=1.0, rule="fp32"))
+    assert project.here(*ON_CPU, "--amp-record=old.json", "--amp-report=md:page.md").ret == 0
+    page = (project.path / "page.md").read_text(encoding="utf-8")
+    assert page.startswith("### pytest-amp: green on torch ")
+    assert "| cpu-bf16 | project | 2 passed |" in page
+    assert "failed" not in page
+    project.write(test_it=MIXED.format(value=0.1, rule="none"))
+    given = ("--amp-baseline=old.json", "--amp-report=md:page.md", "-n", workers)
+    assert project.apart(*ON_CPU, *given).ret == 1
+    page = (project.path / "page.md").read_text(encoding="utf-8")
+    assert page.startswith("### pytest-amp: red on torch ")
+    assert "| cpu-bf16 | project | 1 failed, 1 passed |" in page
+    assert "| `test_it.py::test_red[cpu-bf16]` | AmpFailure: rule\\|x on cpu-bf16 is no longer what the " in page
+    assert "| `project/cpu/bf16/rule\\|x` | fp32 | none |" in page
+    assert "| `project/cpu/bf16/moves` | 1 | 0.1 (0.1 times) |" in page
+    assert page.index("**changed (1)**") < page.index("<details><summary>errors that shrank (1)</summary>")
+
+
+def test_a_run_that_is_red_beyond_its_tests_says_why_on_its_page(project: Project) -> None:
+    project.write(test_it="import pytest\n\n\ndef test_it(amp):\n    pytest.skip('none of it')\n")
+    assert project.here(*ON_CPU, "--amp-report=md:page.md").ret == 1
+    page = (project.path / "page.md").read_text(encoding="utf-8")
+    assert page.startswith("### pytest-amp: red on torch ")
+    assert "- **project on cpu-bf16: 1 selected, not one executed: none of it (1)**" in page
+
+
+def test_the_page_of_a_job_is_added_to(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    summary_file = project.file("summary.md", "of an earlier step\n")
+    monkeypatch.setenv(JOB_SUMMARY, str(summary_file))
+    project.write(test_it=TEST.format(value=1))
+    assert project.here(*ON_CPU, "--amp-report=github").ret == 0
+    page = summary_file.read_text(encoding="utf-8")
+    assert page.startswith("of an earlier step\n### pytest-amp: green on torch ")
+
+
+@pytest.mark.parametrize("already", [0, LIMIT - 10_000, LIMIT + 10])
+def test_a_page_that_does_not_fit_is_cut_at_a_line(tmp_path: Path, already: int) -> None:
+    path = tmp_path / "summary.md"
+    path.write_bytes(b"x" * already)
+    append_to_job_summary("a line of the page: λ\n" * 100_000, path)
+    data = path.read_bytes()[already:].decode("utf-8")
+    assert data.endswith(CUT)
+    assert set(data.removesuffix(CUT).splitlines()) <= {"a line of the page: λ"}
+    assert path.stat().st_size <= max(LIMIT, already + len(CUT))
+    small = tmp_path / "small.md"
+    small.touch()
+    append_to_job_summary("all of it", small)
+    assert small.read_text(encoding="utf-8") == "all of it"

@@ -5,7 +5,7 @@ Pure Python: neither torch nor pytest is needed to read or compare.
 
 from pytest_amp.record.compare import compare, unfair
 from pytest_amp.record.difference import FAILING, Difference, difference
-from pytest_amp.record.file import Record, RecordError, read_record, write_record
+from pytest_amp.record.file import Record, RecordError, read_record, write_record, write_whole
 from pytest_amp.record.observation import EXACT, Kind, Observation, Value, Verdict, check_value, finite, make_key
 
 __all__ = [
@@ -26,4 +26,5 @@ __all__ = [
     "read_record",
     "unfair",
     "write_record",
+    "write_whole",
 ]

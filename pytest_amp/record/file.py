@@ -55,21 +55,26 @@ def dumps(record: Record) -> str:
 
 
 def write_record(record: Record, path: Path, *, replace: bool) -> None:
+    """``write_whole`` of the record's JSON. Raises RecordError where a value is none, too."""
+    try:
+        text = dumps(record)
+    except (TypeError, ValueError) as error:
+        raise RecordError(f"{path}: {error}") from None
+    write_whole(text, path, replace=replace)
+
+
+def write_whole(text: str, path: Path, *, replace: bool) -> None:
     """Write the whole file or nothing: to a neighbour first, then in one step to ``path``.
 
     With ``replace`` false an existing file is kept and RecordError raised, even if another process
     made it a moment ago; with it true, a link stays and the file that it leads to is replaced. What
     is no regular file (a device, a pipe, a folder) is never replaced. Raises RecordError for that
-    too, where the disk says no, and where a value is no JSON.
+    too, and where the disk says no.
     """
     if replace:
         path = path.resolve()
     if path.exists() and not path.is_file():
         raise RecordError(f"{path}: not a regular file")
-    try:
-        text = dumps(record)
-    except (TypeError, ValueError) as error:
-        raise RecordError(f"{path}: {error}") from None
     try:
         descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
         temporary = Path(name)

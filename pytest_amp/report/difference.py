@@ -5,25 +5,18 @@ from __future__ import annotations
 import json
 from itertools import groupby
 
-from pytest_amp.record import Difference, Kind, Observation, Value, Verdict, finite
+from pytest_amp.record import Difference, Observation, Verdict, finite
 from pytest_amp.record.difference import ORDER
+from pytest_amp.report.cells import TITLES, short, tables, times
 
 #: Differences of one kind in one family that are listed one by one, in text.
 LISTED = 25
-TITLES = {
-    Verdict.REGRESSED: "errors that grew",
-    Verdict.CHANGED: "changed",
-    Verdict.GONE: "gone",
-    Verdict.INCONCLUSIVE: "inconclusive",
-    Verdict.NEW: "new",
-    Verdict.IMPROVED: "errors that shrank",
-}
 
 
 def as_text(found: Difference) -> str:
     """For a terminal: the two runs, a line of counts, and each difference, worst first."""
     lines = [f"old  {_run(found.old.provenance)}", f"new  {_run(found.new.provenance)}"]
-    lines += [f"     {name}: {_short(before)} -> {_short(now)}" for name, before, now in found.provenance()]
+    lines += [f"     {name}: {short(before)} -> {short(now)}" for name, before, now in found.provenance()]
     lines += [f"     {reason}: errors there are not compared" for reason in found.unfair.values()]
     lines += [f"     the {name} run did not end green or whole" for name in incomplete(found)]
     lines += ["", counts(found)]
@@ -42,20 +35,11 @@ def as_markdown(found: Difference) -> str:
         "",
         counts(found),
         "",
-        *(f"- {name}: `{_short(before)}` → `{_short(now)}`" for name, before, now in found.provenance()),
+        *(f"- {name}: `{short(before)}` → `{short(now)}`" for name, before, now in found.provenance()),
         *(f"- {reason}: errors there are not compared" for reason in found.unfair.values()),
         *(f"- the {name} run did not end green or whole" for name in incomplete(found)),
     ]
-    for verdict in ORDER:
-        observations = found.of(verdict)
-        if not observations:
-            continue
-        title = f"{TITLES[verdict]} ({len(observations)})"
-        table = ["| key | before | now |", "|---|---|---|", *(_row(observation) for observation in observations)]
-        if verdict in (Verdict.REGRESSED, Verdict.CHANGED, Verdict.GONE):
-            lines += ["", f"**{title}**", "", *table]
-        else:
-            lines += ["", f"<details><summary>{title}</summary>", "", *table, "", "</details>"]
+    lines += tables({verdict: found.of(verdict) for verdict in ORDER})
     return "\n".join([*lines, ""])
 
 
@@ -116,33 +100,7 @@ def _name(observation: Observation) -> str:
 
 def _values(observation: Observation) -> str:
     if observation.verdict is Verdict.NEW:
-        return _short(observation.value)
+        return short(observation.value)
     if observation.verdict is Verdict.GONE:
-        return f"was {_short(observation.baseline)}"
-    return f"{_short(observation.baseline)} -> {_short(observation.value)}{_times(observation)}"
-
-
-def _times(observation: Observation) -> str:
-    """By how much an error grew or shrank."""
-    before, now = observation.baseline, observation.value
-    if observation.kind is not Kind.ERROR or not isinstance(before, (int, float)) or not isinstance(now, (int, float)):
-        return ""
-    return f" ({now / before:.2g} times)" if before else ""
-
-
-def _row(observation: Observation) -> str:
-    before, now = _short(observation.baseline), _short(observation.value)
-    cells = (observation.key, "" if observation.verdict is Verdict.NEW else before)
-    last = "" if observation.verdict is Verdict.GONE else f"{now}{_times(observation)}"
-    return f"| `{_cell(cells[0])}` | {_cell(cells[1])} | {_cell(last)} |"
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("\n", " ")
-
-
-def _short(value: Value) -> str:
-    if isinstance(value, float):
-        return f"{value:.4g}"
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= 160 else f"{text[:157]}…"
+        return f"was {short(observation.baseline)}"
+    return f"{short(observation.baseline)} -> {short(observation.value)}{times(observation)}"

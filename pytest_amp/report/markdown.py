@@ -1,0 +1,63 @@
+"""A run as a page of Markdown: for a job, or for a pull request."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_amp.record import Record, Verdict
+from pytest_amp.report.cells import TITLES, cell, tables
+
+if TYPE_CHECKING:
+    from pytest_amp.session import AmpSession
+
+#: Failed tests that are listed one by one.
+LISTED = 100
+#: GitHub Actions drops a step's summary above 1 MiB; a page is cut so that what others wrote still fits beside it.
+LIMIT = 1024 * 1024
+CUT = "\n\nThe rest of this page did not fit.\n"
+
+
+def page(session: AmpSession, record: Record) -> str:
+    """What ran, why it is red, and what differs from the baseline; what fails stands open, the rest is folded."""
+    failures = session.tally.failures
+    red = bool(failures or session.problems or not record.complete)
+    lines = [f"### pytest-amp: {'red' if red else 'green'} on torch {record.provenance.get('torch')}", ""]
+    lines += [f"- **{cell(problem)}**" for problem in session.problems]
+    lines += [f"- {cell(note)}" for note in session.notes]
+    if failures:
+        rows = [f"| `{cell(test)}` | {cell(why)} |" for test, why in failures[:LISTED]]
+        rest = [f"| and {len(failures) - LISTED} more | |"] * (len(failures) > LISTED)
+        lines += ["", f"**failed ({len(failures)})**", "", "| test | |", "|---|---|", *rows, *rest]
+    if session.baseline is not None:
+        lines += _compared(session)
+    lines += ["", "| device and dtype | family | ran |", "|---|---|---|"]
+    for (target, family), counts in sorted(session.tally.outcomes.items()):
+        ran = ", ".join(f"{count} {outcome}" for outcome, count in sorted(counts.items()))
+        lines.append(f"| {target} | {cell(family)} | {ran} |")
+    if session.deselected:
+        lines += ["", *(f"- not run: {count} ({cell(why)})" for why, count in sorted(session.deselected.items()))]
+    lines += ["", "<details><summary>where it ran</summary>", ""]
+    lines += [f"- {cell(name)}: `{cell(value)}`" for name, value in record.provenance.items()]
+    return "\n".join([*lines, "", "</details>", ""])
+
+
+def _compared(session: AmpSession) -> list[str]:
+    baseline = session.baseline
+    assert baseline is not None
+    observed = list(session.observed())
+    groups = {verdict: [each for each in observed if each.verdict is verdict] for verdict in TITLES}
+    groups[Verdict.GONE] = session.gone
+    counts = [f"{len(group)} {TITLES[verdict]}" for verdict, group in groups.items() if group]
+    whole = f"Compared with torch {baseline.provenance.get('torch', 'unknown')}: {', '.join(counts) or 'no change'}"
+    return ["", whole, *tables(groups)]
+
+
+def append_to_job_summary(text: str, path: Path) -> None:
+    """Add a page to the job's, cut to what GitHub Actions still takes. Raises OSError."""
+    room = LIMIT - path.stat().st_size - len(CUT.encode())
+    data = text.encode("utf-8", errors="backslashreplace")
+    if len(data) > room:
+        data = data[: max(room, 0)].rsplit(b"\n", 1)[0] + CUT.encode()
+    with path.open("ab") as file:
+        file.write(data)
