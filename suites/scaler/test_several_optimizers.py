@@ -129,3 +129,20 @@ def test_two_losses_with_one_scaler(pair: Pair) -> None:
         pair.scaler.step(optimizer)
     pair.scaler.update()
     assert pair.values == [1 - 0.5 * 3, 1 - 0.5 * 1]
+
+
+@pytest.mark.amp(devices=["cpu"])  # not run on CUDA yet
+@pytest.mark.parametrize("explicit", [False, True], ids=["step", "unscale_ then step"])
+def test_a_clean_update_counts_once(pair: Pair, *, explicit: bool) -> None:
+    """However many optimizers were checked: the growth interval is one of updates."""
+    pair.scaler.set_growth_interval(3)
+    scales = []
+    for _ in range(4):
+        pair.backward()
+        for optimizer in pair.optimizers:
+            if explicit:
+                pair.scaler.unscale_(optimizer)
+            pair.scaler.step(optimizer)
+        pair.scaler.update()
+        scales.append(pair.scaler.get_scale())
+    assert scales == [8.0, 8.0, 16.0, 16.0]
