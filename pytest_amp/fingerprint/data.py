@@ -22,6 +22,7 @@ DTYPES = ("bf16", "fp16")
 #: Before a device type: what a real one gives otherwise than a fake one.
 REAL = "real-"
 _MEASURED = "measured "
+_REASON = "  # "
 
 #: A device type (``cuda``; ``real-cuda``), a precision (``bf16``) and a release (``2.13``).
 Place = tuple[str, str, str]
@@ -39,10 +40,14 @@ def _order(release: str) -> Version:
 
 @dataclass
 class Fingerprints:
-    """Every fingerprint that is known. ``measured`` has the releases by device type, oldest first."""
+    """Every fingerprint that is known. ``measured`` has the releases by device type, oldest first.
+
+    ``reasons`` are what people have written behind lines, by name and devices: ``("nn.GRU", "real-cuda")``.
+    """
 
     measured: dict[str, list[str]] = field(default_factory=dict)
     known: dict[str, dict[Place, str]] = field(default_factory=dict)
+    reasons: dict[tuple[str, str], str] = field(default_factory=dict)
 
     def covers(self, device_type: str, version: str) -> bool:
         """Whether the fingerprints of just this release are known."""
@@ -76,9 +81,15 @@ class Fingerprints:
         return found
 
     def replace(self, device_type: str, dtype: str, version: str, seen: Mapping[str, str]) -> None:
-        """Put in what ``version`` gave on a device type; what was known of it is forgotten."""
+        """Put in what ``version`` gave on a device type; what was known of it is forgotten.
+
+        ``real-cuda`` takes what a real device gives otherwise; raises ValueError where the release is not yet
+        known of the fake one.
+        """
         release = release_of(version)
         place = (device_type, dtype, release)
+        if device_type.startswith(REAL) and release not in self.measured.get(device_type.removeprefix(REAL), ()):
+            raise ValueError(f"torch {release} has to be read on fake:{device_type.removeprefix(REAL)} first")
         if not device_type.startswith(REAL):
             releases = {*self.measured.get(device_type, ()), release}
             self.measured[device_type] = sorted(releases, key=_order)
@@ -106,11 +117,20 @@ def parse(text: str) -> Fingerprints:
         name, *where = head.split()
         if not colon or not fingerprint:
             raise ValueError(f"{DATA_FILE}, line {number}: {line!r} is no NAME WHERE: FINGERPRINT")
+        fingerprint, comment, reason = fingerprint.partition(_REASON)
+        if comment:
+            found.reasons[name, _devices(where)] = reason
         for place in _places(where, found.measured, f"{DATA_FILE}, line {number}"):
             if place in found.known.setdefault(name, {}):
                 raise ValueError(f"{DATA_FILE}, line {number}: {name} on {'-'.join(place)} is given twice")
             found.known[name][place] = fingerprint
     return found
+
+
+def _devices(where: Sequence[str]) -> str:
+    """The word for devices among those that say where a line holds."""
+    words = [word for word in where if "=" not in word and word not in DTYPES]
+    return words[0] if words else ""
 
 
 def _places(where: Sequence[str], measured: Mapping[str, Sequence[str]], line: str) -> Iterable[Place]:
@@ -158,7 +178,8 @@ _HEADER = """\
 # inputs' dtype without. "not:" is an entry that has no fingerprint there, and why.
 #
 # WHERE: devices (all if there are none), bf16 or fp16 (else both), since= and until= the first and the last measured
-# release. cuda, xpu, mps and mtia are read under fake tensors; real-cuda is where a real device gives something else.
+# release. cuda, xpu, mps and mtia are read under fake tensors; real-cuda is where a real device gives something else,
+# with its reason behind two spaces and a #.
 #
 # Made by pytest_amp.fingerprint.update and reviewed: see docs/fingerprint.md.
 """
@@ -168,7 +189,9 @@ def write(fingerprints: Fingerprints) -> str:
     """The text of the file: sorted, and the same for the same fingerprints."""
     lines = [f"{_MEASURED}{device} {' '.join(releases)}" for device, releases in fingerprints.measured.items()]
     for name in sorted(fingerprints.known):
-        lines += [f"{name}{where}: {text}" for where, text in _lines(fingerprints.known[name], fingerprints.measured)]
+        for where, text in _lines(fingerprints.known[name], fingerprints.measured):
+            reason = fingerprints.reasons.get((name, _devices(where.split())))
+            lines.append(f"{name}{where}: {text}" + (f"{_REASON}{reason}" if reason else ""))
     return "\n".join([_HEADER, *lines]) + "\n"
 
 

@@ -89,6 +89,13 @@ def test_a_real_device_gives_what_a_fake_one_does_but_for_its_own_lines() -> Non
     again = parse(write(known))
     assert again.expected("cuda", "bf16", "2.13.0", real=True) == {"a": {SAME}, "b": {FULL}}
     assert again.expected("cuda", "bf16", "2.13.0") == {"a": {SAME}, "b": {SAME}}
+    with pytest.raises(ValueError, match=r"torch 2\.14 has to be read on fake:cuda first"):
+        known.replace("real-cuda", "bf16", "2.14.0", {"b": FULL})
+
+
+def test_a_reason_stays_with_its_line() -> None:
+    text = write(parse(f"measured cpu 2.13\nmeasured cuda 2.13\na: {SAME}\na real-cuda: {FULL}  # its own kernel"))
+    assert text.endswith(f"a: {SAME}\na real-cuda: {FULL}  # its own kernel\n")
 
 
 def test_measuring_again_replaces_what_was_known_of_the_release() -> None:

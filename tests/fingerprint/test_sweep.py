@@ -76,6 +76,13 @@ def test_an_entry_that_is_not_there_is_an_error(sweep: FingerprintSweep) -> None
         sweep.fingerprint("nothing", CPU, "bfloat16")
 
 
+def test_entries_that_are_no_longer_what_they_were_cannot_be_looked_at() -> None:
+    sweep = FingerprintSweep(modules=["tests.fingerprint.changed_entries"], path=sys.path)
+    with pytest.raises(Unavailable, match=r"no .*common_methods_invocations.op_db as it was \(AttributeError"):
+        sweep.entries(CPU)
+    sweep.close()
+
+
 def test_without_what_torchs_tests_need_nothing_can_be_looked_at() -> None:
     sweep = FingerprintSweep(modules=["tests.fingerprint.no_expecttest"], path=sys.path)
     with pytest.raises(Unavailable, match=r"no usable .*common_methods_invocations.op_db .*expecttest"):
