@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 import torch
+from packaging.version import Version
 
 from pytest_amp.devices import Device, DeviceKind, find_device
 from pytest_amp.fingerprint import data
@@ -54,7 +55,9 @@ def _changes(known: Fingerprints, device: Device, dtype: str, version: str, seen
     where = f"{device.name} {dtype}"
     if device.type not in known.measured:
         return [f"{where}: {len(seen)} entries, of which nothing was known"]
-    expected = known.expected(device.type, dtype, version, real=device.kind is DeviceKind.ACCELERATOR)
+    # A release older than all is held against the first of them.
+    reference = max(version, known.measured[device.type][0], key=Version)
+    expected = known.expected(device.type, dtype, reference, real=device.kind is DeviceKind.ACCELERATOR)
     return [f"{where} {each.change.value} {each}" for each in differences(expected, seen)]
 
 
