@@ -49,8 +49,9 @@ def accumulated(iteration: Iteration) -> None:
 
 
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("train", [clipped, accumulated], ids=lambda train: train.__name__)
-@pytest.mark.parametrize("fused", [False, True], ids=["loop", "fused"])
+@pytest.mark.parametrize(
+    ("train", "fused"), [(clipped, False), (accumulated, True)], ids=["clipped, loop", "accumulated, fused"]
+)
 def test_a_training_step(amp: Amp, case: str, train: Callable[[Iteration], None], *, fused: bool) -> None:
     name = f"{case}-{train.__name__}-{'fused' if fused else 'loop'}"
     amp.check_scaler(
