@@ -3,20 +3,24 @@
 from pytest_amp.numerics.conditions import Conditions
 from pytest_amp.numerics.errors import is_hollow, relative_error
 from pytest_amp.numerics.hand_cast import asked_for_autocast, hand_cast
+from pytest_amp.numerics.operators import Measured, check_operator, measure_operator
 from pytest_amp.numerics.prediction import Prediction, predict
 from pytest_amp.numerics.rounding import Roundings, check_reduction, measure
 from pytest_amp.numerics.step import Step, run_step
 
 __all__ = [
     "Conditions",
+    "Measured",
     "Prediction",
     "Roundings",
     "Step",
     "asked_for_autocast",
+    "check_operator",
     "check_reduction",
     "hand_cast",
     "is_hollow",
     "measure",
+    "measure_operator",
     "predict",
     "relative_error",
     "run_step",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -116,21 +117,86 @@ def glu_backward(operation: Operation) -> list[Any]:
 
 
 def power(operation: Operation) -> list[Any]:
-    """``aten::pow.Tensor_Scalar`` in bf16 on a CPU: cubes and inverse squares are products that round in between.
+    """``aten::pow.Tensor_Scalar`` on a CPU: the exponent is rounded to the dtype of ``x``.
 
-    pow_tensor_scalar_optimized_kernel in aten/src/ATen/native/cpu/PowKernel.cpp.
+    In bf16 cubes and inverse squares are products that round in between: pow_tensor_scalar_optimized_kernel
+    in aten/src/ATen/native/cpu/PowKernel.cpp.
     """
     x, exponent = operation.args[:2]
-    if exponent not in (3, -2):
+    dtype = operation.returned[0]
+    if dtype not in (torch.bfloat16, torch.float16):
         return operation.once()
-    square = operation.low(x * x, operation.returned[0])
-    return operation.finished([square * x if exponent == 3 else 1 / square])
+    if exponent in (3, -2) and dtype == torch.bfloat16:
+        square = operation.low(x * x, dtype)
+        return operation.finished([square * x if exponent == 3 else 1 / square])
+    return operation.finished([x ** float(torch.tensor(exponent, dtype=torch.float64).to(dtype))])
+
+
+def softmax(operation: Operation) -> list[Any]:
+    """``aten::_softmax`` on a CPU: beside the last dimension, what is left of whole vectors keeps low exponentials.
+
+    vec_softmax in aten/src/ATen/native/cpu/SoftMaxKernel.cpp: columns beyond the last whole vector are
+    computed in place, so that exponentials are rounded before they are divided by their sum.
+    """
+    x, dim, *_ = operation.args
+    dtype = operation.returned[0]
+    if dtype not in (torch.bfloat16, torch.float16) or not x.dim() or dim % x.dim() == x.dim() - 1:
+        return operation.once()
+    moved = x.movedim(dim, 0)
+    flat = moved.reshape(moved.shape[0], -1, math.prod(x.shape[dim % x.dim() + 1 :]))
+    weights = (flat - flat.amax(0, keepdim=True)).exp()
+    total = weights.sum(0, keepdim=True)
+    whole = flat.shape[-1] // _lanes() * _lanes()
+    kept = torch.cat([weights[..., :whole], operation.low(weights[..., whole:], dtype)], -1)
+    return operation.finished([(kept / total).reshape(moved.shape).movedim(0, dim)])
+
+
+def _lanes() -> int:
+    """Low numbers in a vector of this CPU."""
+    return 32 if torch.backends.cpu.get_cpu_capability() == "AVX512" else 16
+
+
+def adaptive_pool_backward(operation: Operation) -> list[Any]:
+    """``aten::_adaptive_avg_pool2d_backward`` on a CPU: each window's share is rounded twice, and each sum of windows.
+
+    cpu_adaptive_avg_pool2d_backward in aten/src/ATen/native/cpu/AdaptiveAvgPoolKernel.cpp.
+    """
+    grad, x = operation.args[:2]
+    dtype = operation.returned[0]
+    result = torch.zeros_like(x)
+    for i in range(grad.shape[-2]):
+        for j in range(grad.shape[-1]):
+            rows, columns = _window(i, x.shape[-2], grad.shape[-2]), _window(j, x.shape[-1], grad.shape[-1])
+            height, width = rows.stop - rows.start, columns.stop - columns.start
+            share = operation.low(operation.low(grad[..., i, j] / height, dtype) / width, dtype)
+            result[..., rows, columns] = operation.low(result[..., rows, columns] + share[..., None, None], dtype)
+    return operation.finished([result])
+
+
+def _window(index: int, size: int, count: int) -> slice:
+    return slice(index * size // count, -(-(index + 1) * size // count))
+
+
+def embedding_backward(operation: Operation) -> list[Any]:
+    """``aten::embedding_dense_backward`` of a low gradient on a CPU: rows that occur again are added up in it.
+
+    embedding_dense_backward_cpu_loop in aten/src/ATen/native/Embedding.cpp.
+    """
+    grad, indices, count, padding, by_frequency = operation.args
+    dtype = operation.returned[0]
+    if dtype not in (torch.bfloat16, torch.float16) or by_frequency:
+        return operation.once()
+    result = grad.new_zeros(count, grad.shape[-1])
+    for index, row in zip(indices.flatten().tolist(), grad.reshape(-1, grad.shape[-1]), strict=True):
+        if index != padding:
+            result[index] = operation.low(result[index] + row, dtype)
+    return operation.finished([result])
 
 
 def batch_norm(operation: Operation) -> list[Any]:
     """``aten::native_batch_norm`` on a CPU without float32 statistics: those of the batch are low numbers, too.
 
-    In bf16 the sum of squares and the variance as well (measured, torch 2.13).
+    In bf16 the sum of squares, their number and the variance as well (measured, torch 2.13).
     batch_norm_cpu_update_stats_template in aten/src/ATen/native/Normalization.cpp.
     """
     dtype = operation.returned[1] if len(operation.returned) > 1 else None
@@ -142,7 +208,8 @@ def batch_norm(operation: Operation) -> list[Any]:
     mean = operation.low(x.mean(dims), dtype)
     squares, count = (x - x.mean(dims).view(shape)).square().sum(dims), x.numel() // x.shape[1]
     inner = dtype if dtype == torch.bfloat16 else None
-    variance = operation.low(operation.low(squares, inner) / count, inner)
+    number = operation.low(torch.tensor(float(count), dtype=x.dtype, device=x.device), inner)
+    variance = operation.low(operation.low(squares, inner) / number, inner)
     scale = operation.low((variance + eps).rsqrt(), dtype)
     result = (x - mean.view(shape)) * scale.view(shape)
     result = result if weight is None else result * weight.view(shape)
@@ -158,8 +225,11 @@ ALWAYS: dict[str, Formula] = {
 
 #: By model and overload.
 BY_MODEL: dict[tuple[str, str], Formula] = {
+    ("running_sum", "aten::embedding_dense_backward"): embedding_backward,
     ("running_sum", "aten::native_layer_norm_backward"): layer_norm_backward,
     ("fused", "aten::_log_softmax"): log_softmax,
+    ("fused", "aten::_adaptive_avg_pool2d_backward"): adaptive_pool_backward,
+    ("fused", "aten::_softmax"): softmax,
     ("fused", "aten::glu_backward"): glu_backward,
     ("fused", "aten::logsumexp"): logsumexp,
     ("fused", "aten::native_batch_norm"): batch_norm,

@@ -93,7 +93,8 @@ def fault_of(each: Observed, result: Agreement, low: torch.dtype, scale: float) 
 
 
 def _fault_of_float32(each: Observed, result: Agreement, low: torch.dtype, scale: float) -> Fault | None:
-    if result.hollow and each.model.name is not ModelName.RUNNING_SUM:
+    kept_low = each.model.name is ModelName.RUNNING_SUM and any(dtype == low for dtype in each.given)
+    if result.hollow and not kept_low:
         return Fault(each, f"returned float32 with values of {_name(low)} alone", _model(each), _HOLLOW)
     most = result.ideal * each.model.factor + most_of_float32(low) * scale
     if result.error > most:

@@ -1,0 +1,166 @@
+"""The check of one operator at several sizes: result and gradients round as its rounding model, however long."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from pytest_amp.cases import Case
+from pytest_amp.failure import AmpFailure
+from pytest_amp.numerics import oracle, tolerance
+from pytest_amp.numerics.conditions import Conditions
+from pytest_amp.numerics.errors import is_hollow, relative_error
+from pytest_amp.numerics.oracle import verdict
+from pytest_amp.numerics.oracle.local import Observed, Observer
+from pytest_amp.numerics.oracle.models import ModelName
+from pytest_amp.numerics.oracle.places import Places
+from pytest_amp.numerics.prediction import by_hand
+from pytest_amp.numerics.step import run_step
+from pytest_amp.rules import spec
+
+#: Records a fact: name, value, kind, unit, allowed.
+Observe = Callable[[str, float, str, str | None, float | None], object]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One operator at one size: by tensor (``result``, ``gradient.0``) the excess, and what else is wrong with it.
+
+    ``excess`` is E(amp, exact) in units of the predicted rounding; for float32 tensors in units of the error
+    that says that they were low (``oracle.verdict.most_of_float32``). ``shares`` is the rounding signature.
+    """
+
+    excess: Mapping[str, float]
+    faults: tuple[verdict.Fault, ...]
+    shares: Mapping[str, float]
+    hollow: tuple[str, ...]
+    dtypes: Mapping[str, torch.dtype]
+    problems: tuple[Observed, ...]
+
+
+def measure_operator(
+    name: str, function: Callable[..., Tensor], arguments: Sequence[Tensor], where: Conditions
+) -> Measured:
+    """Run ``function`` forward and backward in mixed precision on ``arguments``, of any dtype, and hold it to float64.
+
+    Gradients are those of the arguments that are floating tensors, for a random incoming gradient.
+    """
+    low, device, seed = where.precision.dtype, where.device, where.seed
+
+    def batch() -> list[Tensor]:
+        return [x.clone().requires_grad_() if x.is_floating_point() else x for x in arguments]
+
+    def loss(_model: torch.nn.Module, given: list[Tensor]) -> dict[str, Tensor]:
+        result = function(*given)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed + 1)
+            weights = torch.randn(result.shape, device="cpu").to(result.device, result.dtype)
+        # A product of its own, whose gradient is the weights, exactly.
+        return {"loss": _Weighed.apply(result, weights), "result": result}  # type: ignore[no-untyped-call]
+
+    case = Case(name, torch.nn.Identity, batch, loss)
+    realised = case.realise(seed=seed)
+    region = by_hand(device, where.precision, inside=False)
+    predictors = [oracle.Predictor(device.type, rounds=rounds) for rounds in (False, True)]
+    exact, predicted = (
+        oracle.run_virtual(case, realised.on(device.torch_device), region, predictor, seed=seed)
+        for predictor in predictors
+    )
+    real = realised.on(device.torch_device)
+    observer = Observer(device.type, low, Places(real.model))
+    with observer.on(spec.expected(device.type, torch.__version__)):
+        step = run_step(case, real, where.region, seed=seed)
+    made, known, model = (_tensors(each.named()) for each in (step, exact.step, predicted.step))
+    # Float32 in, float32 out: then even a prediction that is hollow tells of a rounding, in whatever is in common.
+    known = any(each.model.name is ModelName.RUNNING_SUM and low in each.given for each in observer.seen)
+    wide = any(x.dtype == torch.float32 for x in arguments) and not known
+    excess: dict[str, float] = {}
+    hollow = []
+    for key, value in made.items():
+        error, noise = (relative_error(each, known[key]) for each in (value, model[key]))
+        if value.dtype in (torch.bfloat16, torch.float16):
+            excess[key] = error / max(noise, tolerance.floor(value.numel(), verdict.roundoff(value.dtype)))
+        else:
+            excess[key] = max(error - noise, 0.0) / verdict.most_of_float32(low)
+            if is_hollow(value, low) and (wide or not is_hollow(model[key].to(torch.float32), low)):
+                hollow.append(key)
+    if predictors[1].unmodelled:
+        excess = {}  # what the kernels round is known by a factor alone, which the faults respect
+    seen = tuple(observer.seen)
+    return Measured(
+        excess,
+        tuple(verdict.faults(seen, low, where.tolerance_scale)),
+        oracle.trace_of(name, seen, device.type).signatures(),
+        tuple(hollow),
+        {key: value.dtype for key, value in made.items()},
+        tuple(each for each in seen if each.problem is not None),
+    )
+
+
+class _Weighed(torch.autograd.Function):
+    """The sum of products, whose gradient is the weights in the dtype of ``x``."""
+
+    @staticmethod
+    def forward(ctx: torch.autograd.function.FunctionCtx, x: Tensor, weights: Tensor) -> Tensor:
+        ctx.save_for_backward(weights)
+        return (x.detach() * weights).sum(dtype=torch.float32)
+
+    @staticmethod
+    def backward(ctx: torch.autograd.function.FunctionCtx, *gradients: Tensor) -> tuple[Tensor, None]:
+        (weights,) = ctx.saved_tensors  # type: ignore[attr-defined]
+        return weights * gradients[0].to(weights.dtype), None
+
+
+def _tensors(named: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The result and the arguments' gradients; not the loss, which is the check's own."""
+    kept = {name: value for name, value in named.items() if name != "output.loss" and value.is_floating_point()}
+    return {name.replace("output.result", "result").replace("input", "gradient"): value for name, value in kept.items()}
+
+
+def check_operator(name: str, sizes: Mapping[str, Measured], where: Conditions, observe: Observe) -> None:
+    """Hold what was measured of an operator at each size to its model, and the longest to the shortest.
+
+    Raises AmpFailure for an operator that makes more than its rounding (bounds: ``oracle.verdict``),
+    that is float32 in name alone, or whose error grows with its size.
+    """
+    for size, measured in sizes.items():
+        for key, value in measured.excess.items():
+            observe(f"{name}/{size}/{key}", value, "ratio", "noise", verdict.EXCESS * where.tolerance_scale)
+        for key, share in measured.shares.items():
+            observe(f"{name}/{size}/{key}.signature", round(share, 6), "ratio", "share of elements", None)
+        _check_size(f"{name}, {size}", measured, where)
+
+
+def _check_size(name: str, measured: Measured, where: Conditions) -> None:
+    if measured.problems:
+        lost = measured.problems[0]
+        raise AmpFailure(f"{name}: the rounding oracle cannot follow {lost.operator}", now=lost.problem)
+    if measured.faults:
+        fault = measured.faults[0]
+        raise AmpFailure(
+            f"{name}: {fault.operator}, {fault.seen.place.direction.value}, {fault.what} under {where}",
+            label_before="model",
+            before=fault.model[:160],
+            now=where.now(fault.what),
+            likely=fault.likely,
+        )
+    if measured.hollow:
+        raise AmpFailure(
+            f"{name}: {measured.hollow[0]} is float32 but holds only values that {where.precision.dtype_name} has",
+            label_before="predicted",
+            before="values between those of the low dtype",
+            now=where.now("rounded on the way"),
+            likely="an operator rounds on its way, and casts back at the end",
+        )
+    worst = max(measured.excess, key=lambda key: measured.excess[key], default="")
+    if worst and measured.excess[worst] > verdict.EXCESS * where.tolerance_scale:
+        raise AmpFailure(
+            f"{name}: {worst} is off by {measured.excess[worst]:.3g} times its predicted rounding under {where}",
+            label_before="predicted",
+            before=f"at most {verdict.EXCESS} times, at every length",
+            now=where.now(f"{measured.excess[worst]:.3g}"),
+            likely="the operator does not follow its rule, or computes or adds up in the low dtype",
+        )

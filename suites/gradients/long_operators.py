@@ -1,0 +1,223 @@
+"""Operators on numbers of the autocast dtype, with a rule or without, at the length of rows that is asked for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as f
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Long:
+    """A function of tensors of these shapes, by length: the ones in the autocast dtype, then those in float32.
+
+    ``spread`` is their standard deviation.
+    """
+
+    function: Callable[..., Tensor]
+    low: Callable[[int], tuple[Shape, ...]]
+    wide: Callable[[int], tuple[Shape, ...]] = lambda _: ()
+    spread: float = 1.0
+
+
+def rows(function: Callable[[Tensor], Tensor], *, spread: float = 1.0) -> Long:
+    """``function`` of four rows."""
+    return Long(function, lambda k: ((4, k),), spread=spread)
+
+
+def _cells(x: Tensor) -> Tensor:
+    """Rows as square images of four channels."""
+    side = math.isqrt(x.numel() // 8)
+    return x.flatten()[: 8 * side * side].view(2, 4, side, side)
+
+
+def images(function: Callable[[Tensor], Tensor]) -> Long:
+    """``function`` of two images of four channels, with ``k`` pixels in all."""
+    return Long(lambda x: function(_cells(x)), lambda k: ((8, k // 8),))
+
+
+def _few(x: Tensor, count: int) -> Tensor:
+    """An index for each element of the first dimension, each of ``count`` many times."""
+    return torch.arange(x.shape[0], device=x.device) % count
+
+
+def _classes(x: Tensor) -> Tensor:
+    return torch.arange(x.shape[0], device=x.device) * 7 % x.shape[1]
+
+
+def _normalized(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    return f.batch_norm(
+        x, torch.zeros_like(weight.detach()), torch.ones_like(weight.detach()), weight, bias, training=True
+    )
+
+
+#: What adds up along its rows.
+REDUCTIONS: dict[str, Long] = {
+    "sum": rows(lambda x: x.sum(-1)),
+    "sum_of_columns": Long(lambda x: x.sum(0), lambda k: ((k, 4),)),
+    "sum_of_all": rows(lambda x: x.sum() + x[:2, :2]),
+    "mean": rows(lambda x: x.mean(-1)),
+    "mean_of_columns": Long(lambda x: x.mean(0), lambda k: ((k, 4),)),
+    "variance": rows(lambda x: x.var(-1)),
+    "deviation": rows(lambda x: x.std(-1)),
+    "norm": rows(lambda x: x.norm(dim=-1)),
+    "norm_1": rows(lambda x: torch.linalg.vector_norm(x, 1, dim=-1)),
+    "cumsum": rows(lambda x: x.cumsum(-1)),
+    "logcumsumexp": rows(lambda x: x.logcumsumexp(-1)),
+    "logsumexp": rows(lambda x: x.logsumexp(-1)),
+    "softmax": rows(lambda x: x.softmax(-1)),
+    "softmax_of_columns": Long(lambda x: x.softmax(0), lambda k: ((k, 4),)),
+    "log_softmax": rows(lambda x: x.log_softmax(-1)),
+    "normalize": rows(lambda x: f.normalize(x, dim=-1)),
+    "cosine_similarity": Long(f.cosine_similarity, lambda k: ((4, k), (4, k))),
+    "layer_norm": Long(lambda x, w, b: f.layer_norm(x, w.shape, w, b), lambda k: ((4, k),), lambda k: ((k,), (k,))),
+    "layer_norm_low": rows(lambda x: f.layer_norm(x, x.shape[-1:])),
+    "layer_norm_of_many_rows": Long(
+        lambda x, w, b: f.layer_norm(x, w.shape, w, b), lambda k: ((k // 16, 16),), lambda _: ((16,), (16,))
+    ),
+    "rms_norm": Long(lambda x, w: f.rms_norm(x, w.shape, w), lambda k: ((4, k),), lambda k: ((k,),)),
+    "group_norm": Long(
+        lambda x, w, b: f.group_norm(_cells(x), 2, w, b), lambda k: ((8, k // 8),), lambda _: ((4,), (4,))
+    ),
+    "group_norm_low": images(lambda x: f.group_norm(x, 2)),
+    "batch_norm": Long(_normalized, lambda k: ((k, 4),), lambda _: ((4,), (4,))),
+    "batch_norm_of_images": Long(
+        lambda x, w, b: _normalized(_cells(x), w, b), lambda k: ((8, k // 8),), lambda _: ((4,), (4,))
+    ),
+    "instance_norm": images(f.instance_norm),
+    "avg_pool1d": rows(lambda x: f.avg_pool1d(x[None], x.shape[-1] // 2)),
+    "avg_pool2d": images(lambda x: f.avg_pool2d(x, x.shape[-1] // 2)),
+    "global_avg_pool2d": images(lambda x: f.adaptive_avg_pool2d(x, 1)),
+    "adaptive_avg_pool2d": images(lambda x: f.adaptive_avg_pool2d(x, 2)),
+    "max_pool2d": images(lambda x: f.max_pool2d(x, 2)),
+    "interpolate_bilinear": images(lambda x: f.interpolate(x, scale_factor=2.0, mode="bilinear", align_corners=False)),
+    "interpolate_nearest": images(lambda x: f.interpolate(x, scale_factor=2.0)),
+    "index_add": Long(lambda x, y: x.index_add(0, _few(y, x.shape[0]), y), lambda k: ((4, 8), (k, 8))),
+    "scatter_add": Long(
+        lambda x, y: x.scatter_add(0, _few(y, x.shape[0])[:, None].expand_as(y), y), lambda k: ((4, 8), (k, 8))
+    ),
+    "index_select": Long(
+        lambda x: x.index_select(0, torch.arange(2048, device=x.device) % 8), lambda k: ((8, k // 256),)
+    ),
+    "gather": Long(
+        lambda x: x.gather(0, (torch.arange(2048, device=x.device) % 8)[:, None].expand(2048, x.shape[1])),
+        lambda k: ((8, max(k // 1024, 1)),),
+    ),
+    "embedding": Long(lambda w: f.embedding(torch.arange(2048, device=w.device) % 8, w), lambda k: ((8, k // 256),)),
+    "embedding_bag": Long(
+        lambda w: f.embedding_bag(torch.arange(64, device=w.device).view(2, 32) % 8, w, mode="mean"),
+        lambda _: (),
+        lambda k: ((8, k // 64),),
+    ),
+    "embedding_of_float32": Long(
+        lambda w: f.embedding(torch.arange(2048, device=w.device) % 8, w), lambda _: (), lambda k: ((8, k // 256),)
+    ),
+    "grid_sample": Long(
+        lambda x, grid: f.grid_sample(_cells(x), grid.tanh().view(2, -1, 8, 2), align_corners=False),
+        lambda k: ((8, k // 8),),
+        lambda k: ((k // 4, 2),),
+    ),
+    "mv": Long(torch.mv, lambda k: ((4, k), (k,)), spread=0.25),
+    "mm": Long(torch.mm, lambda k: ((4, k), (k, 8)), spread=0.25),
+    "linear": Long(f.linear, lambda k: ((4, k), (8, k), (8,)), spread=0.25),
+    "conv1d": Long(f.conv1d, lambda k: ((1, k // 16, 24), (8, k // 16, 16), (8,)), spread=0.25),
+}
+
+#: Elementwise functions: length means nothing to them.
+ELEMENTWISE: dict[str, Callable[[Tensor], Tensor]] = {
+    name: getattr(f, name)
+    for name in (
+        *("celu", "elu", "gelu", "hardshrink", "hardsigmoid", "hardswish", "hardtanh", "leaky_relu", "logsigmoid"),
+        *("mish", "relu", "relu6", "selu", "silu", "softplus", "softshrink", "softsign", "tanhshrink", "glu"),
+    )
+} | {
+    name: getattr(torch, name)
+    for name in (
+        *("abs", "atan", "asinh", "cos", "erf", "erfc", "exp", "exp2", "expm1", "neg", "sigmoid", "sin"),
+        *("sinh", "cosh", "square", "tan", "tanh", "sinc"),
+    )
+} | {
+    "gelu_tanh": lambda x: f.gelu(x, approximate="tanh"),
+    "reciprocal": lambda x: (x.abs() + 0.5).reciprocal(),
+    "sqrt": lambda x: (x.abs() + 0.5).sqrt(),
+    "rsqrt": lambda x: (x.abs() + 0.5).rsqrt(),
+    "log": lambda x: (x.abs() + 0.5).log(),
+    "log2": lambda x: (x.abs() + 0.5).log2(),
+    "log10": lambda x: (x.abs() + 0.5).log10(),
+    "log1p": lambda x: x.abs().log1p(),
+    "acos": lambda x: (x / 8).acos(),
+    "asin": lambda x: (x / 8).asin(),
+    "atanh": lambda x: (x / 8).atanh(),
+    "erfinv": lambda x: (x / 8).erfinv(),
+    "cube": lambda x: x**3,
+    "power": lambda x: (x.abs() + 0.5) ** 1.7,
+    "clamp": lambda x: x.clamp(-1, 1),
+    "threshold": lambda x: f.threshold(x, 0.1, -1.0),
+    "add": lambda x: x + x.flip(0),
+    "subtract": lambda x: x - 0.3 * x.flip(0),
+    "multiply": lambda x: x * x.flip(0),
+    "divide": lambda x: x / (x.flip(0).abs() + 0.5),
+    "lerp": lambda x: torch.lerp(x, x.flip(0), 0.3),
+    "addcmul": lambda x: torch.addcmul(x, x.flip(0), x.flip(1), value=0.3),
+    "addcdiv": lambda x: torch.addcdiv(x, x.flip(0), x.flip(1).abs() + 0.5, value=0.3),
+    "maximum": lambda x: torch.maximum(x, x.flip(0)),
+    "atan2": lambda x: torch.atan2(x, x.flip(0) + 4),
+    "logaddexp": lambda x: torch.logaddexp(x, x.flip(0)),
+    "hypot": lambda x: torch.hypot(x, x.flip(0) + 4),
+    "where": lambda x: torch.where(x > 0, x, x.flip(0) * 2),
+    "pixel_shuffle": lambda x: f.pixel_shuffle(x.view(1, 4, -1, 2), 2),
+    "reflection_pad": lambda x: f.pad(x, (2, 1), mode="reflect"),
+}  # fmt: skip
+
+
+def _shares(y: Tensor) -> Tensor:
+    return y.softmax(-1)
+
+
+def _weight(y: Tensor) -> Tensor:
+    """One for each class."""
+    return y.detach()[0].abs() + 0.5
+
+
+def _as_images(x: Tensor, reduction: str) -> Tensor:
+    """Cross-entropy whose classes are not the last dimension."""
+    pixels = x.view(4, 16, -1, x.shape[1])
+    targets = torch.arange(pixels[:, 0].numel(), device=x.device).view_as(pixels[:, 0]) % 16
+    return f.cross_entropy(pixels, targets, reduction=reduction)
+
+
+_Loss = Callable[[Tensor, Tensor, str], Tensor]
+
+#: Losses of low logits and float32 targets.
+LOSSES: dict[str, _Loss] = {
+    "cross_entropy": lambda x, _, r: f.cross_entropy(x, _classes(x), reduction=r),
+    "cross_entropy_smoothed": lambda x, _, r: f.cross_entropy(x, _classes(x), label_smoothing=0.1, reduction=r),
+    "cross_entropy_ignoring": lambda x, _, r: f.cross_entropy(x, _classes(x), ignore_index=3, reduction=r),
+    "cross_entropy_weighted": lambda x, y, r: f.cross_entropy(x, _classes(x), weight=_weight(y), reduction=r),
+    "cross_entropy_of_shares": lambda x, y, r: f.cross_entropy(x, _shares(y), reduction=r),
+    "cross_entropy_of_images": lambda x, _, r: _as_images(x, r),
+    "nll": lambda x, _, r: f.nll_loss(x.float().log_softmax(-1), _classes(x), reduction=r),
+    "mse": lambda x, y, r: f.mse_loss(x, y, reduction=r),
+    "l1": lambda x, y, r: f.l1_loss(x, y, reduction=r),
+    "smooth_l1": lambda x, y, r: f.smooth_l1_loss(x, y, reduction=r),
+    "huber": lambda x, y, r: f.huber_loss(x, y, delta=0.7, reduction=r),
+    "binary_cross_entropy_with_logits": lambda x, y, r: f.binary_cross_entropy_with_logits(x, y.sigmoid(), reduction=r),
+    "binary_cross_entropy_with_pos_weight": lambda x, y, r: f.binary_cross_entropy_with_logits(
+        x, y.sigmoid(), pos_weight=_weight(y), reduction=r
+    ),
+    "kl_div": lambda x, y, r: f.kl_div(x.float().log_softmax(-1), _shares(y), reduction=r),
+    "poisson_nll": lambda x, y, r: f.poisson_nll_loss(x / 4, y.square(), reduction=r),
+    "gaussian_nll": lambda x, y, r: f.gaussian_nll_loss(x, y, y.detach().square() + 0.5, reduction=r),
+    "soft_margin": lambda x, y, r: f.soft_margin_loss(x, y.detach().sign(), reduction=r),
+    "hinge_embedding": lambda x, y, r: f.hinge_embedding_loss(x, y.detach().sign(), reduction=r),
+    "margin_ranking": lambda x, y, r: f.margin_ranking_loss(x, y, y.detach().sign(), margin=0.1, reduction=r),
+    "cosine_embedding": lambda x, y, r: f.cosine_embedding_loss(x, y, y.detach()[:, 0].sign(), reduction=r),
+    "triplet_margin": lambda x, y, r: f.triplet_margin_loss(x, y, y.flip(0), margin=4.0, reduction=r),
+    "multi_margin": lambda x, _, r: f.multi_margin_loss(x, _classes(x), reduction=r),
+}  # fmt: skip

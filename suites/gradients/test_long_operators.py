@@ -1,0 +1,114 @@
+"""Each operator on low numbers, with a rule or without, short and long: its error is its rounding, at every length."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from pytest_amp.amp import Amp
+from pytest_amp.failure import AmpFailure
+from pytest_amp.numerics import Measured, check_operator, measure_operator, relative_error
+
+from .long_operators import ELEMENTWISE, LOSSES, REDUCTIONS
+
+pytestmark = pytest.mark.amp(devices=["cpu"])  # not run on CUDA yet
+
+SHORT, LONG, LONGEST = 256, 16384, 262144
+
+
+def measured(amp: Amp, name: str, function: Callable[..., Tensor], *tensors: Tensor) -> Measured:
+    return measure_operator(name, function, tensors, amp.conditions)
+
+
+def hold(amp: Amp, name: str, sizes: dict[str, Measured]) -> None:
+    def observe(key: str, value: float, kind: str, unit: str | None, allowed: float | None) -> None:
+        amp.observe(key, value, kind=kind, unit=unit, allowed=allowed)
+
+    check_operator(name, sizes, amp.conditions, observe)
+
+
+def reduction(amp: Amp, name: str, length: int) -> Measured:
+    long = REDUCTIONS[name]
+    low = [(torch.randn(shape) * long.spread).to(amp.dtype) for shape in long.low(length)]
+    return measured(amp, name, long.function, *low, *(torch.randn(shape) for shape in long.wide(length)))
+
+
+# rms_norm of low numbers with a float32 weight is not fused: pytorch/pytorch#167308, torch before 2.12 and CPUs.
+@pytest.mark.filterwarnings("ignore:Mismatch dtype between input and weight")
+@pytest.mark.parametrize("name", REDUCTIONS)
+def test_sums_do_not_lose_with_length(amp: Amp, name: str) -> None:
+    """Neither over 256 numbers nor over 16384, forward or going back."""
+    hold(amp, name, {str(length): reduction(amp, name, length) for length in (SHORT, LONG)})
+
+
+@pytest.mark.amp_long
+@pytest.mark.filterwarnings("ignore:Mismatch dtype between input and weight")
+@pytest.mark.parametrize("name", REDUCTIONS)
+def test_sums_do_not_lose_with_great_length(amp: Amp, name: str) -> None:
+    hold(amp, name, {str(LONGEST): reduction(amp, name, LONGEST)})
+
+
+@pytest.mark.parametrize("name", ELEMENTWISE)
+def test_elementwise_functions_round_as_their_model(amp: Amp, name: str) -> None:
+    hold(amp, name, {"4096": measured(amp, name, ELEMENTWISE[name], torch.randn(64, 64).to(amp.dtype))})
+
+
+@pytest.mark.filterwarnings("ignore:reduction. 'mean' divides:UserWarning")  # kl_div's advice to its users
+@pytest.mark.parametrize("name", LOSSES)
+def test_losses_and_their_gradients(amp: Amp, name: str) -> None:
+    """With each reduction: float32 where the device has the rule, in values as in name."""
+    logits, targets = torch.randn(1024, 24).to(amp.dtype), torch.randn(1024, 24)
+    hold(
+        amp,
+        f"loss.{name}",
+        {
+            reduction: measured(amp, name, lambda x, y, r=reduction: LOSSES[name](x, y, r), logits, targets)
+            for reduction in ("mean", "sum", "none")
+        },
+    )
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_reduced_losses_are_not_rounded(amp: Amp, name: str) -> None:
+    """A loss is one number, which a low dtype has by chance once in some thousand times; two of them, in millions."""
+    logits, targets = torch.randn(1024, 24).to(amp.dtype), torch.randn(1024, 24)
+    reduced = []
+    for reduction in ("mean", "sum"):
+        with amp.autocast():
+            reduced.append(LOSSES[name](logits.to(amp.device.torch_device), targets.to(logits.device), reduction))
+    assert all(value.dtype == torch.float32 for value in reduced), f"{name} is {reduced[0].dtype}"
+    for dtype in (torch.bfloat16, torch.float16):
+        narrow = [bool(value == value.to(dtype).to(value.dtype)) for value in reduced]
+        assert not all(narrow), f"{name}: mean and sum are both values that {dtype} has"
+
+
+#: Of products of float32 numbers: three roundings of about 0.41 u, of both arguments and of the result, make 0.71 u.
+LEAST, MOST = 0.6, 0.95
+
+
+@pytest.mark.parametrize("length", [64, 1024, 16384])
+@pytest.mark.parametrize("name", ["mm", "linear", "bmm", "matmul"])
+def test_the_law_of_products(amp: Amp, name: str, length: int) -> None:
+    """However long its sums are, a product of float32 numbers is off by 0.6 to 0.95 u."""
+    a, b = torch.randn(32, length) / 8, torch.randn(length, 32) / 8
+    product: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+        "mm": torch.mm,
+        "linear": lambda x, y: torch.nn.functional.linear(x, y.t()),
+        "bmm": lambda x, y: torch.bmm(x[None], y[None])[0],
+        "matmul": lambda x, y: torch.matmul(x[:, None], y)[:, 0],
+    }
+    with amp.autocast():
+        made = product[name](a.to(amp.device.torch_device), b.to(amp.device.torch_device))
+    error = relative_error(made, a.double() @ b.double()) / amp.precision.u
+    amp.observe(f"law/{name}/{length}", error, kind="ratio", unit="u", allowed=MOST)
+    if not LEAST / amp.config.tolerance_scale < error < MOST * amp.config.tolerance_scale:
+        raise AmpFailure(
+            f"{name} over {length} terms is off by {error:.3g} u under {amp.conditions}",
+            label_before="law",
+            before=f"{LEAST} to {MOST} u: each argument and the result rounded once",
+            now=f"torch {torch.__version__}, {amp.device.describe()}",
+            likely="it is not cast" if error < LEAST else "its sums are rounded on their way",
+        )
