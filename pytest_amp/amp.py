@@ -69,7 +69,7 @@ class Amp:
 
         ``kind`` is one of ``rule``, ``dtype``, ``count`` and ``state`` (the same in every run: with a
         baseline a difference fails the test), or ``error``, ``ratio``, ``seconds`` and ``bytes``
-        (recorded, and compared by nobody yet). ``allowed`` is what the check accepted, in ``unit``.
+        (recorded; an error that grew fails the test, too). ``allowed`` is what the check accepted, in ``unit``.
         Raises AmpFailure where the baseline disagrees, Misuse for a bad name, kind or value, and for a
         name that the test has used before.
         """
@@ -90,14 +90,15 @@ class Amp:
             made = compare(made, self._session.before(key), fair=self._session.unfair(self.device.key) is None)
         self._item.stash[OBSERVATIONS].append(made)
         self._item.user_properties.append((f"amp {key}", f"{value} ({made.verdict.value})"))
-        if made.verdict in (Verdict.CHANGED, Verdict.REGRESSED) and baseline is not None:
+        failed = made.verdict in (Verdict.CHANGED, Verdict.REGRESSED)
+        if failed and baseline is not None and not self.config.accept:
             raise AmpFailure(
                 f"{name} on {self.target.id} is no longer what the baseline has",
                 label_before="baseline",
                 before=f"{made.baseline} on torch {baseline.provenance.get('torch', 'unknown')}",
                 now=f"{value} on {self._session.torch_version()}, {self.device.describe()}",
                 likely="torch, or this machine, computes something else than when the baseline was recorded",
-                accept="record a new baseline: --amp-record=NEW",
+                accept="the same command with --amp-accept",
             )
         return made
 

@@ -48,6 +48,7 @@ class AmpConfig:
     report: tuple[Report, ...]
     allow_missing: frozenset[str]
     strict: bool
+    accept: bool
     tier: str
     tolerance_scale: float
     seed: int
@@ -251,7 +252,8 @@ OPTIONS = (
            "refused"),
     Option("amp_strict", _flag, "false", "", "on a torch release newer than the rule spec, new and gone operators "
            "fail; so does an inconclusive verdict, and a key that has gone from the baseline", flag=True),
-    Option("amp_accept", _later, "false", "", NOT_YET, flag=True),
+    Option("amp_accept", _flag, "false", "", "merge what the passing tests of this run observed into the file of "
+           "--amp-baseline, and show what that changes", flag=True),
     Option("amp_known", _later, None, "FILE", NOT_YET),
     Option("amp_tier", _tier, "ordinary", "TIER", "ordinary, long or all (default: ordinary)"),
     Option("amp_tolerance_scale", _tolerance_scale, "1.0", "FACTOR", "multiplies every tolerance (default: 1.0)"),
@@ -303,10 +305,12 @@ def read(config: pytest.Config, device_types: tuple[str, ...] = ()) -> AmpConfig
             value = allow_missing = value if isinstance(value, frozenset) else frozenset()
         values[option.ini.removeprefix("amp_")] = value
         sources[option.ini] = source
-    del values["accept"], values["known"]
+    del values["known"]
     values["report"] = values["report"] or ()
     asked = AmpConfig(sources=sources, **values)  # type: ignore[arg-type]  # the table's parsers give these types
     _refuse_one_file_twice(asked)
+    if asked.accept and (asked.baseline is None or not asked.baseline.is_file()):
+        raise pytest.UsageError(f"{asked.where('amp_accept')}: no baseline to change; valid: with --amp-baseline=FILE")
     return asked
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import shlex
 from collections.abc import Callable, MutableMapping
+from dataclasses import replace
 from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import pytest_amp
-from pytest_amp.record import Record, RecordError, Value, Verdict, write_record, write_whole
+from pytest_amp.record import Record, RecordError, Value, Verdict, canonical, write_record, write_whole
 from pytest_amp.report.markdown import append_to_job_summary, page
 from pytest_amp.session import installed_torch
 
@@ -46,7 +47,43 @@ def finish(session: AmpSession, exitstatus: int) -> int:
         session.problems += tally.inconclusive()
         session.problems += [f"inconclusive: {o.key}" for o in session.observed() if o.verdict is Verdict.INCONCLUSIVE]
     _write(session, complete=exitstatus in (0, 1, 5))
+    if session.asked.accept and exitstatus in (0, 1):
+        _accept(session)
     return 1 if session.problems and exitstatus in (0, 5) else exitstatus
+
+
+def _accept(session: AmpSession) -> None:
+    """Put what the passing tests observed in place of what the baseline has of them.
+
+    Where that is all of the baseline, the file's provenance becomes this run's; else the baseline keeps
+    its own, and says which keys are of another run. Nothing else in the file changes.
+    """
+    path, baseline = session.asked.baseline, session.baseline
+    assert path is not None
+    assert baseline is not None
+    run = record_of(session, complete=True)
+    known = baseline.by_key()
+    taken = {observation.key: replace(observation, baseline=None) for observation in session.tally.accepted()}
+    gone = {observation.key for observation in session.gone}
+    merged = {**{key: each for key, each in known.items() if key not in gone}, **taken}
+    moved = [key for key in taken if key not in known or canonical(known[key].value) != canonical(taken[key].value)]
+    provenance = dict(run.provenance)
+    if merged.keys() - taken.keys():
+        earlier = baseline.provenance.get("accepted")
+        entry: Value = {
+            "torch": provenance["torch"],
+            "date": provenance["date"],
+            "keys": [*sorted(moved), *sorted(gone)],
+        }
+        provenance = {**baseline.provenance, "accepted": [*(earlier if isinstance(earlier, list) else []), entry]}
+    summary = run.summary if not merged.keys() - taken.keys() else baseline.summary
+    try:
+        write_record(Record(tuple(merged.values()), provenance, summary, baseline.complete), path, replace=True)
+    except RecordError as error:
+        session.problems.append(f"not written: {error}")
+        return
+    session.accepted = len(moved) + len(gone)
+    session.written.append(str(path))
 
 
 def record_of(session: AmpSession, *, complete: bool) -> Record:

@@ -48,6 +48,8 @@ class AmpSession:
         self.speed_reason: str | None = None
         self.gone: list[Observation] = []
         self.written: list[str] = []
+        #: How many of the baseline's observations --amp-accept changed; None where it changed no file.
+        self.accepted: int | None = None
         #: pytest-xdist's nodes that ended as they should, as far as they could tell themselves.
         self.finished_nodes: list[Any] = []
         #: Device name -> the test after which it no longer answered, and what it said.

@@ -115,6 +115,11 @@ class Tally:
             if not compared
         ]
 
+    def accepted(self) -> list[Observation]:
+        """What tests observed that passed, and so what --amp-accept may take."""
+        passed = {node for nodes in self.passed.values() for node in nodes} - {node for node, _ in self.failures}
+        return [observation for node, observation in self.observations.values() if node in passed]
+
     def gone(self, baseline: Iterable[Observation], made: Mapping[tuple[str, str, str], int]) -> list[Observation]:
         """Observations of the baseline whose test passed whole on their target and no longer made them.
 

@@ -19,7 +19,7 @@ WRONG = {
     "amp_report": "'nope' is not a report format",
     "amp_allow_missing": "'nope' is not something that may be missing",
     "amp_strict": "'nope' is not a truth value",
-    "amp_accept": "not available yet",
+    "amp_accept": "'nope' is not a truth value",
     "amp_known": "not available yet",
     "amp_tier": "'nope' is not a tier",
     "amp_tolerance_scale": "'nope' is not a number above 0",

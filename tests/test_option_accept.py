@@ -1,15 +1,98 @@
-"""--amp-accept, which does nothing yet, and so is refused."""
+"""--amp-accept: the baseline takes what passing tests observed, scoped by what ran, and says what changed."""
 
 from __future__ import annotations
 
-from tests.project import Project, refused
+import json
+
+import pytest
+
+from tests.project import Project, refused, summary
+
+ON_CPU = ("--amp-device=cpu", "--amp-dtype=bf16")
+ACCEPTING = (*ON_CPU, "--amp-baseline=old.json", "--amp-accept")
+TESTS = """
+def test_one(amp):
+    amp.observe('one', {one!r}, kind='rule')
 
 
-def test_it_is_refused(project: Project) -> None:
-    project.write(test_it="def test_it():\n    pass")
-    problem = "this option is not available yet in this version; valid: leave it out"
-    assert refused(project.here("--amp-accept")) == f"--amp-accept (command line): {problem}"
+def test_two(amp):
+    amp.observe('two', {two!r}, kind='rule')
+"""
+
+
+@pytest.fixture
+def with_baseline(project: Project) -> Project:
+    project.write(test_it=TESTS.format(one="a", two="a") + "    amp.observe('lost', 1, kind='count')\n")
+    assert project.here(*ON_CPU, "--amp-record=old.json").ret == 0
+    project.write(test_it=TESTS.format(one="b", two="b"))
+    return project
+
+
+def test_a_whole_run_becomes_the_baseline(with_baseline: Project) -> None:
+    assert with_baseline.here(*ON_CPU, "--amp-baseline=old.json").ret == 1
+    result = with_baseline.here(*ACCEPTING)
+    assert result.ret == 0
+    lines = summary(result)
+    assert "changed   project/cpu/bf16/one: a -> b" in lines
+    assert "gone      project/cpu/bf16/lost: was 1" in lines
+    assert f"accepted  3 differences are now in {with_baseline.path / 'old.json'}" in lines
+    assert with_baseline.observed("old.json") == {"project/cpu/bf16/one": "b", "project/cpu/bf16/two": "b"}
+    record = with_baseline.record("old.json")
+    assert "--amp-accept" in record["provenance"]["command"]
+    assert "accepted" not in record["provenance"]
+    assert with_baseline.here(*ON_CPU, "--amp-baseline=old.json", "--amp-strict").ret == 0
+
+
+@pytest.mark.parametrize("workers", ["0", "2"])
+def test_what_did_not_run_stays(with_baseline: Project, workers: str) -> None:
+    before = with_baseline.record("old.json")["provenance"]
+    result = with_baseline.apart(*ACCEPTING, "-k", "one", "-n", workers)
+    assert result.ret == 0
+    assert with_baseline.observed("old.json") == {
+        "project/cpu/bf16/lost": 1,
+        "project/cpu/bf16/one": "b",
+        "project/cpu/bf16/two": "a",
+    }
+    provenance = with_baseline.record("old.json")["provenance"]
+    (entry,) = provenance.pop("accepted")
+    assert provenance == before
+    assert entry["keys"] == ["project/cpu/bf16/one"]
+    again = with_baseline.here(*ACCEPTING, "-k", "two")
+    assert again.ret == 0
+    keys = [entry["keys"] for entry in with_baseline.record("old.json")["provenance"]["accepted"]]
+    assert keys == [["project/cpu/bf16/one"], ["project/cpu/bf16/two", "project/cpu/bf16/lost"]]
+
+
+def test_what_fails_is_not_accepted(with_baseline: Project) -> None:
+    with_baseline.write(test_it=TESTS.format(one="b", two="b") + "    assert False\n")
+    result = with_baseline.here(*ACCEPTING)
+    assert result.ret == 1
+    assert with_baseline.observed("old.json") == {
+        "project/cpu/bf16/lost": 1,
+        "project/cpu/bf16/one": "b",
+        "project/cpu/bf16/two": "a",
+    }
+
+
+def test_a_run_that_was_interrupted_changes_nothing(with_baseline: Project) -> None:
+    before = (with_baseline.path / "old.json").read_bytes()
+    with_baseline.write(test_it=TESTS.format(one="b", two="b") + "    raise KeyboardInterrupt\n")
+    assert with_baseline.apart(*ACCEPTING).ret == 2
+    assert (with_baseline.path / "old.json").read_bytes() == before
+
+
+def test_without_a_baseline_it_is_refused(project: Project) -> None:
+    project.write(test_it="def test_it(amp):\n    pass")
+    problem = "no baseline to change; valid: with --amp-baseline=FILE"
+    assert refused(project.here(*ON_CPU, "--amp-accept")) == f"--amp-accept (command line): {problem}"
+    missing = ("--amp-baseline=nowhere.json", "--amp-allow-missing=baseline", "--amp-accept")
+    assert refused(project.here(*ON_CPU, *missing)) == f"--amp-accept (command line): {problem}"
     project.file("pytest.ini", "[pytest]\namp_accept = true\n")
-    assert refused(project.here()) == f"amp_accept (pytest.ini): {problem}"
-    project.file("pytest.ini", "[pytest]\namp_accept = false\n")
-    assert project.here().ret == 0
+    assert refused(project.here(*ON_CPU)) == f"amp_accept (pytest.ini): {problem}"
+
+
+def test_the_file_stays_a_record(with_baseline: Project) -> None:
+    assert with_baseline.here(*ACCEPTING).ret == 0
+    data = json.loads((with_baseline.path / "old.json").read_text(encoding="utf-8"))
+    assert all("baseline" not in observation for observation in data["observations"])
+    assert data["complete"] is True

@@ -60,6 +60,8 @@ def found(session: AmpSession) -> list[str]:
 def summarize(session: AmpSession, terminal: pytest.TerminalReporter) -> None:
     """What ran, what did not, what changed, the worst margins, the files, and why the run is red."""
     lines = [*_ran(session), *_not_run(session), *_compared(session), *_margins(session)]
+    if session.accepted is not None:
+        lines.append(f"accepted  {session.accepted} differences are now in {session.asked.baseline}")
     lines += [f"wrote     {path}" for path in session.written]
     lines += [f"note      {note}" for note in session.notes]
     if not lines and not session.problems:
