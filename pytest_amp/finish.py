@@ -63,7 +63,7 @@ def _accept(session: AmpSession) -> None:
     assert baseline is not None
     run = record_of(session, complete=True)
     known = baseline.by_key()
-    taken = {observation.key: replace(observation, baseline=None) for observation in session.tally.accepted()}
+    taken = {each.key: replace(each, baseline=None, verdict=Verdict.PASS) for each in session.tally.accepted()}
     gone = {observation.key for observation in session.gone}
     merged = {**{key: each for key, each in known.items() if key not in gone}, **taken}
     moved = [key for key in taken if key not in known or canonical(known[key].value) != canonical(taken[key].value)]

@@ -35,7 +35,7 @@ def test_a_difference_fails_the_test_that_saw_it(project: Project) -> None:
             f"  now       promote on torch {torch.__version__}, *",
             "  likely *",
             "  rerun     pytest 'test_it.py::test_it[[]cpu-bf16[]]' --amp-device=cpu --amp-dtype=bf16 --amp-baseline=*",
-            "  accept *--amp-record=NEW",
+            "  accept    the same command with --amp-accept",
         ]
     )
     lines = summary(result)

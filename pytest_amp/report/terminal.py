@@ -30,6 +30,7 @@ def header(session: AmpSession) -> list[str]:
         "amp_report": ",".join(f"{report.format}:{report.path}" for report in asked.report) or None,
         "amp_allow_missing": ",".join(sorted(asked.allow_missing)) or None,
         "amp_strict": asked.strict,
+        "amp_accept": asked.accept,
         "amp_tier": asked.tier,
         "amp_tolerance_scale": asked.tolerance_scale,
         "amp_seed": asked.seed,
