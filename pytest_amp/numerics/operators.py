@@ -75,8 +75,8 @@ def measure_operator(
         step = run_step(case, real, where.region, seed=seed)
     made, known, model = (_tensors(each.named()) for each in (step, exact.step, predicted.step))
     # Float32 in, float32 out: then even a prediction that is hollow tells of a rounding, in whatever is in common.
-    known = any(each.model.name is ModelName.RUNNING_SUM and low in each.given for each in observer.seen)
-    wide = any(x.dtype == torch.float32 for x in arguments) and not known
+    kept_low = any(each.model.name is ModelName.RUNNING_SUM and low in each.given for each in observer.seen)
+    wide = any(x.dtype == torch.float32 for x in arguments) and not kept_low
     excess: dict[str, float] = {}
     hollow = []
     for key, value in made.items():
