@@ -14,6 +14,7 @@ from pytest_amp.devices import DeviceKind
 from pytest_amp.failure import AmpFailure, Misuse, is_misuse
 from pytest_amp.guard import autocast_on
 from pytest_amp.markers import AmpMarker
+from pytest_amp.precision import LOW
 from pytest_amp.record import Kind, Observation, Value, Verdict, check_value, compare, make_key
 from pytest_amp.session import AmpSession
 from pytest_amp.targets import Target
@@ -147,6 +148,12 @@ class Amp:
         own = "-".join(part for part in (before.strip("-"), after.strip("-")) if part)
         return f"{function}[{own}]" if own else function
 
+    def _refuse_wide(self, check: str) -> None:
+        """Without a low dtype there is no mixed precision to check. Raises Misuse."""
+        if not self.precision.is_low:
+            low = ", ".join(LOW)
+            raise Misuse(f"{check} needs an autocast dtype, and this test runs in {self.precision.name}; valid: {low}")
+
     def _refuse_ambient(self, check: str) -> None:
         """The float32 side of a check must not be computed under autocast. Raises AmpFailure."""
         on = autocast_on("cpu", self.device.type)
@@ -175,6 +182,7 @@ class Amp:
         """
         from pytest_amp.numerics.gradients import check
 
+        self._refuse_wide("check_gradients")
         self._refuse_ambient("check_gradients")
 
         def observe(name: str, value: float, kind: str, unit: str | None, allowed: float | None) -> None:
@@ -191,6 +199,7 @@ class Amp:
         """
         from pytest_amp.numerics import predicted
 
+        self._refuse_wide("trace")
         self._refuse_ambient("trace")
         return predicted.trace(case, self.conditions)
 

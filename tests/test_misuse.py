@@ -54,6 +54,25 @@ def test_a_wrong_argument_is_shown_at_the_tests_own_line(project: Project, line:
     assert all(text.startswith("test_it.py:") for text in places)
 
 
+def test_without_an_autocast_dtype_there_is_nothing_to_check(project: Project) -> None:
+    line = "amp.check_gradients(case(amp))"
+    marked = HEAD.format(line=line).replace("def test_it", "@pytest.mark.amp(dtypes=['fp32'])\ndef test_it")
+    project.write(test_it=marked)
+    result = project.here("--amp-device=cpu")
+    result.assert_outcomes(failed=1)
+    says = "check_gradients needs an autocast dtype, and this test runs in fp32; valid: bf16, fp16"
+    result.stdout.fnmatch_lines([f"E*pytest_amp.failure.Misuse: {says}"])
+
+
+def test_a_case_that_does_not_run_at_all_fails_in_its_own_words(project: Project) -> None:
+    line = "amp.check_gradients(case(amp, batch=lambda: torch.randn(2, 3)))"
+    project.write(test_it=HEAD.format(line=line))
+    result = project.here(*ON_CPU)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["E*RuntimeError: mat1 and mat2 shapes cannot be multiplied *"])
+    result.stdout.no_fnmatch_line("*oracle*")
+
+
 @pytest.mark.parametrize("returned", ["None", "3", "'mm'"])
 def test_amp_parametrize_without_a_list(project: Project, returned: str) -> None:
     project.write(

@@ -34,8 +34,9 @@ def check(case: Case, where: Conditions, observe: Observe, *, tolerance: float |
     See ``Amp.check_gradients``, which says what is held. Raises AmpFailure.
     """
     realised = case.realise(seed=where.seed)
-    prediction = predict(case, realised, where.device, where.precision, seed=where.seed)
+    # First, so that a case that does not run at all fails in its own words.
     fp32 = run_step(case, realised.on(where.device.torch_device), contextlib.nullcontext, seed=where.seed)
+    prediction = predict(case, realised, where.device, where.precision, seed=where.seed)
     run = _Run(case, realised, where, prediction, fp32, tolerance)
     amp = run.step()
     _check_present(run, amp)
