@@ -8,6 +8,7 @@ from tests.planted.manifest_gradients import GRADIENTS
 from tests.planted.manifest_rules import RULES
 from tests.planted.manifest_scaler import SCALER
 from tests.planted.manifest_semantics import SEMANTICS
+from tests.planted.manifest_semantics_kinds import SEMANTICS_KINDS
 
 #: A CPU has no speed floors: the check itself is held against a clock that counts kernels.
 SPEED = (
@@ -19,4 +20,4 @@ SPEED = (
     ),
 )
 
-DEFECTS: list[Defect] = [*RULES, *SEMANTICS, *SCALER, *GRADIENTS, *FINGERPRINT, *SPEED]
+DEFECTS: list[Defect] = [*RULES, *SEMANTICS, *SEMANTICS_KINDS, *SCALER, *GRADIENTS, *FINGERPRINT, *SPEED]
