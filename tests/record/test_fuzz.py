@@ -1,0 +1,82 @@
+"""A file that is no record, in whatever way, is one line that names it; nothing else is ever raised."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pytest_amp.record import Kind, Observation, Record, RecordError, Verdict, difference, read_record
+from pytest_amp.record.file import dumps
+from pytest_amp.report import difference as reports
+from pytest_amp.report.record import as_text
+
+RECORD = Record(
+    (
+        Observation("rules/cpu/bf16/x", Kind.RULE, "fp32", test="t::t"),
+        Observation("gradients/cpu/bf16/y", Kind.ERROR, 0.5, "relative L2", 1.0, Verdict.IMPROVED, 0.9, "t::t"),
+    ),
+    {"torch": "2.13.0", "seed": 0, "devices": {"cpu": {"machine": "x86_64"}}},
+    {"cpu-bf16 rules": {"passed": 2}},
+)
+LEAVES = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
+TREES = st.recursive(
+    LEAVES,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=8,
+)
+FUZZ = settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+def _read(path: Any, data: bytes) -> None:
+    """Read, and whatever could be read compare and print: a reader of reports must not meet a traceback, either."""
+    path.write_bytes(data)
+    problem, record = "", RECORD
+    try:
+        record = read_record(path)
+    except RecordError as error:
+        problem = str(error)
+    assert len(problem.splitlines()) == (1 if problem else 0)
+    assert problem.startswith(str(path)) or not problem
+    assert as_text(record)
+    for found in (difference(RECORD, record), difference(record, RECORD)):
+        assert reports.as_text(found)
+        assert reports.as_markdown(found)
+        assert json.loads(reports.as_json(found))
+
+
+@FUZZ
+@given(place=st.data())
+def test_a_record_with_one_part_replaced(tmp_path: Any, place: st.DataObject) -> None:
+    data = json.loads(dumps(RECORD))
+    at: Any = data
+    while True:
+        keys = list(at) if isinstance(at, dict) else list(range(len(at)))
+        key = place.draw(st.sampled_from(keys))
+        if isinstance(at[key], (dict, list)) and at[key] and place.draw(st.booleans()):
+            at = at[key]
+            continue
+        at[key] = place.draw(TREES)
+        break
+    _read(tmp_path / "record.json", json.dumps(data).encode("utf-8", errors="surrogatepass"))
+
+
+@FUZZ
+@given(tree=TREES)
+def test_any_json(tmp_path: Any, tree: Any) -> None:
+    _read(tmp_path / "record.json", json.dumps(tree).encode("utf-8", errors="surrogatepass"))
+
+
+@FUZZ
+@given(position=st.integers(0, len(dumps(RECORD)) - 1), byte=st.binary(min_size=0, max_size=4))
+def test_a_record_with_some_bytes_replaced(tmp_path: Any, position: int, byte: bytes) -> None:
+    text = dumps(RECORD).encode()
+    _read(tmp_path / "record.json", text[:position] + byte + text[position + len(byte) :])
+
+
+@pytest.mark.parametrize("depth", [10, 100_000])
+def test_deep_nesting(tmp_path: Any, depth: int) -> None:
+    _read(tmp_path / "record.json", b"[" * depth + b"]" * depth)
