@@ -3,6 +3,7 @@
 from pytest_amp.cases.case import Case, Outputs, Realised, loss_of, map_tensors, named_tensors
 from pytest_amp.cases.decoder import Attention, Decoder, DecoderSize
 from pytest_amp.cases.limits import adds_up_convolutions_in_fp16, lacks_lstm_kernel
+from pytest_amp.cases.wider import wider_zoo
 from pytest_amp.cases.zoo import Kinks, SequenceClassifier, classification, cnn, decoder, lstm, mlp, zoo
 
 __all__ = [
@@ -24,5 +25,6 @@ __all__ = [
     "map_tensors",
     "mlp",
     "named_tensors",
+    "wider_zoo",
     "zoo",
 ]

@@ -119,7 +119,7 @@ REDUCTIONS: dict[str, Long] = {
         lambda w: f.embedding(torch.arange(2048, device=w.device) % 8, w), lambda _: (), lambda k: ((8, k // 256),)
     ),
     "grid_sample": Long(
-        lambda x, grid: f.grid_sample(_cells(x), grid.tanh().view(2, -1, 8, 2), align_corners=False),
+        lambda x, grid: f.grid_sample(_cells(x), (grid * 0.5).view(2, -1, 8, 2), align_corners=False),
         lambda k: ((8, k // 8),),
         lambda k: ((k // 4, 2),),
     ),
@@ -160,6 +160,9 @@ ELEMENTWISE: dict[str, Callable[[Tensor], Tensor]] = {
     "clamp": lambda x: x.clamp(-1, 1),
     "threshold": lambda x: f.threshold(x, 0.1, -1.0),
     "add": lambda x: x + x.flip(0),
+    "add_number": lambda x: x + 0.3,
+    "add_times_number": lambda x: torch.add(x, x.flip(0), alpha=0.3),
+    "subtract_from_number": lambda x: 0.3 - x,
     "subtract": lambda x: x - 0.3 * x.flip(0),
     "multiply": lambda x: x * x.flip(0),
     "divide": lambda x: x / (x.flip(0).abs() + 0.5),

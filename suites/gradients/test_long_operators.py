@@ -71,6 +71,7 @@ def test_losses_and_their_gradients(amp: Amp, name: str) -> None:
     )
 
 
+@pytest.mark.filterwarnings("ignore:reduction. 'mean' divides:UserWarning")
 @pytest.mark.parametrize("name", LOSSES)
 def test_reduced_losses_are_not_rounded(amp: Amp, name: str) -> None:
     """A loss is one number, which a low dtype has by chance once in some thousand times; two of them, in millions."""

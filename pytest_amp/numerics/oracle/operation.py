@@ -91,9 +91,36 @@ def operation_of(
     """``call`` with ``wide`` applied to its real tensors, and with wide dtype arguments."""
     leaves, spec = flattened(call)
     changed = [wide(leaf) if is_real(leaf) else without_narrow_dtypes(leaf) for leaf in leaves]
+    if rounds and device_type == "cpu" and call.overload.name() in ROUNDS_SCALARS:
+        changed = _with_low_scalars(leaves, changed)
     args, kwargs = torch_private.unflat(changed, spec)
     given = tuple(leaf.dtype if is_real(leaf) else None for leaf in leaves)
     return Operation(call.overload, args, kwargs, given, returned, device_type, rounds)
+
+
+#: Numbers beside a low tensor are rounded to its dtype first; a product or a quotient takes them as they are
+#: (measured, torch 2.13): aten/src/ATen/native/cpu/BinaryOpsKernel.cpp.
+ROUNDS_SCALARS = frozenset(
+    f"aten::{name}"
+    for name in (
+        *("add.Tensor", "add_.Tensor", "sub.Tensor", "sub_.Tensor", "rsub.Scalar", "rsub.Tensor", "add.Scalar"),
+        *("sub.Scalar", "fmod.Scalar", "fmod.Tensor", "remainder.Scalar", "remainder.Tensor"),
+    )
+)
+
+
+def _with_low_scalars(leaves: list[Any], changed: list[Any]) -> list[Any]:
+    dtypes = {leaf.dtype for leaf in leaves if is_real(leaf) and leaf.dim()}
+    if len(dtypes) != 1 or not dtypes <= {torch.bfloat16, torch.float16}:
+        return changed
+    (dtype,) = dtypes
+    found: list[Any] = []
+    for leaf, value in zip(leaves, changed, strict=True):
+        if isinstance(leaf, float):
+            found.append(float(torch.tensor(leaf, dtype=torch.float64).to(dtype)))
+        else:
+            found.append(rounded(value, dtype) if is_real(leaf) and not leaf.dim() else value)
+    return found
 
 
 def flattened(call: torch_private.Dispatched) -> tuple[list[Any], Any]:

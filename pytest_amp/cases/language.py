@@ -1,0 +1,246 @@
+"""Cases of language: encoder, a decoder of today's kind, mixture of experts, bags of words, low-rank adapters."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.checkpoint import checkpoint
+
+from pytest_amp.cases.case import Case
+from pytest_amp.cases.zoo import Batch, classification
+
+WIDTH, VOCABULARY, TOKENS = 32, 61, 12
+
+
+class Encoder(nn.Module):
+    """An embedding and torch's own encoder layer, post-norm, which does not see padding (Vaswani et al. 2017)."""
+
+    def __init__(self) -> None:
+        """Token 0 is padding."""
+        super().__init__()
+        self.embedding = nn.Embedding(VOCABULARY, WIDTH, padding_idx=0)
+        self.layer = nn.TransformerEncoderLayer(WIDTH, 4, 2 * WIDTH, dropout=0.0, activation="gelu", batch_first=True)
+        self.head = nn.Linear(WIDTH, 5)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Shapes: (batch, tokens) of indices to (batch, classes)."""
+        hidden = tokens == 0
+        x = self.layer(self.embedding(tokens), src_key_padding_mask=hidden)
+        kept = (~hidden).unsqueeze(-1)
+        logits: Tensor = self.head((x * kept).sum(1) / kept.sum(1))
+        return logits
+
+
+def encoder() -> Case:
+    """Guards masks of booleans, LayerNorm after a sum, and a mean over the tokens that count."""
+
+    def batch() -> Batch:
+        tokens = torch.randint(1, VOCABULARY, (4, TOKENS))
+        tokens[2:, TOKENS // 2 :] = 0
+        return {"inputs": tokens, "targets": torch.randint(5, (4,))}
+
+    return Case("encoder", Encoder, batch, classification)
+
+
+def rotated(x: Tensor) -> Tensor:
+    """Pairs of features turned by their position, in float32 and back (Su et al. 2021)."""
+    steps = torch.arange(x.shape[-2], device=x.device, dtype=torch.float32)
+    rates = 1e4 ** -(torch.arange(0, x.shape[-1], 2, device=x.device, dtype=torch.float32) / x.shape[-1])
+    angles = steps[:, None] * rates
+    first, second = x.float().chunk(2, -1)
+    turned = [first * angles.cos() - second * angles.sin(), first * angles.sin() + second * angles.cos()]
+    return torch.cat(turned, -1).to(x.dtype)
+
+
+class GatedBlock(nn.Module):
+    """Grouped-query attention with rotary positions, and a SwiGLU MLP, each behind an RMSNorm (Touvron et al. 2023)."""
+
+    def __init__(self) -> None:
+        """Four heads of queries share two of keys and values."""
+        super().__init__()
+        self.norm1, self.norm2 = nn.RMSNorm(WIDTH), nn.RMSNorm(WIDTH)
+        self.q, self.kv = nn.Linear(WIDTH, WIDTH, bias=False), nn.Linear(WIDTH, WIDTH, bias=False)
+        self.out = nn.Linear(WIDTH, WIDTH, bias=False)
+        self.gate, self.up = nn.Linear(WIDTH, 64, bias=False), nn.Linear(WIDTH, 64, bias=False)
+        self.down = nn.Linear(64, WIDTH, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Shapes: (batch, tokens, width) to the same."""
+        batch, tokens, _ = x.shape
+        y = self.norm1(x)
+        q = self.q(y).view(batch, tokens, 4, 8).transpose(1, 2)
+        k, v = self.kv(y).view(batch, tokens, 2, 2, 8).permute(2, 0, 3, 1, 4)
+        k, v = (each.repeat_interleave(2, 1) for each in (rotated(k), v))
+        mixed = functional.scaled_dot_product_attention(rotated(q), k, v, is_causal=True)
+        x = x + self.out(mixed.transpose(1, 2).reshape(batch, tokens, WIDTH))
+        y = self.norm2(x)
+        mlp: Tensor = self.down(functional.silu(self.gate(y)) * self.up(y))
+        return x + mlp
+
+
+class GatedDecoder(nn.Module):
+    """Two blocks between an embedding and a head that share one weight."""
+
+    def __init__(self, *, recomputed: bool = False) -> None:
+        """With ``recomputed`` each block is computed again in the backward pass."""
+        super().__init__()
+        self.embedding = nn.Embedding(VOCABULARY, WIDTH)
+        nn.init.normal_(self.embedding.weight, std=WIDTH**-0.5)
+        self.blocks = nn.ModuleList(GatedBlock() for _ in range(2))
+        self.norm, self.recomputed = nn.RMSNorm(WIDTH), recomputed
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Shapes: (batch, tokens) of indices to (batch, tokens, vocabulary)."""
+        x = self.embedding(tokens)
+        for block in self.blocks:
+            x = checkpoint(block, x, use_reentrant=False) if self.recomputed else block(x)
+        return functional.linear(self.norm(x), self.embedding.weight)
+
+
+def _next_tokens() -> Batch:
+    rows = torch.randint(VOCABULARY, (4, TOKENS + 1))
+    return {"inputs": rows[:, :-1], "targets": rows[:, 1:]}
+
+
+def gated_decoder() -> Case:
+    """Guards RMSNorm of low numbers, explicit casts around rotary positions, gates, and a weight that is tied."""
+    return Case("gated_decoder", GatedDecoder, _next_tokens, classification)
+
+
+def checkpointed() -> Case:
+    """Guards recomputation in the region of forward: the same decoder, each block computed again going back."""
+    return Case("checkpointed", lambda: GatedDecoder(recomputed=True), _next_tokens, classification)
+
+
+class Experts(nn.Module):
+    """Each token goes to the two experts that a router prefers, whose answers are added up (Shazeer et al. 2017)."""
+
+    def __init__(self) -> None:
+        """Four experts, each one linear layer with GELU."""
+        super().__init__()
+        self.router = nn.Linear(WIDTH, 4, bias=False)
+        self.experts = nn.ModuleList(nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.GELU()) for _ in range(4))
+        self.head = nn.Linear(WIDTH, 5)
+
+    def forward(self, x: Tensor, chosen: Tensor) -> Tensor:
+        """Shapes: (tokens, width), and which two experts (tokens, 2) of indices; to (tokens, classes)."""
+        shares = self.router(x).softmax(-1).gather(1, chosen)
+        mixed = torch.zeros_like(x)
+        for index, expert in enumerate(self.experts):
+            rows, places = (chosen == index).nonzero(as_tuple=True)
+            weighed = expert(x[rows]) * shares[rows, places].unsqueeze(-1)
+            mixed = mixed.index_add(0, rows, weighed.to(mixed.dtype))
+        counts = torch.zeros_like(shares).scatter_add(1, torch.zeros_like(chosen), shares)
+        logits: Tensor = self.head(mixed) * counts[:, :1]
+        return logits
+
+
+def experts() -> Case:
+    """Guards index_add, gather and scatter_add. Choices are given: which expert wins is not to be rounding's."""
+
+    def batch() -> Batch:
+        chosen = torch.stack([torch.randperm(4)[:2] for _ in range(48)])
+        return {"inputs": torch.randn(48, WIDTH, requires_grad=True), "chosen": chosen, "targets": torch.arange(48) % 5}
+
+    def loss(model: nn.Module, batch: Batch) -> Batch:
+        logits = model(batch["inputs"], batch["chosen"])
+        return {"loss": functional.cross_entropy(logits, batch["targets"]), "logits": logits}
+
+    return Case("experts", Experts, batch, loss)
+
+
+def bags() -> Case:
+    """Guards ``embedding_bag`` (mean) of float32 weights before a low layer."""
+
+    def build() -> nn.Module:
+        return nn.Sequential(nn.EmbeddingBag(VOCABULARY, WIDTH), nn.Linear(WIDTH, 5))
+
+    def batch() -> Batch:
+        return {"inputs": torch.randint(VOCABULARY, (8, TOKENS)), "targets": torch.randint(5, (8,))}
+
+    return Case("bags", build, batch, classification)
+
+
+class Adapted(nn.Module):
+    """A frozen layer and a product of two small matrices beside it that are trained (LoRA, Hu et al. 2021)."""
+
+    def __init__(self) -> None:
+        """Rank four."""
+        super().__init__()
+        self.frozen = nn.Linear(WIDTH, WIDTH).requires_grad_(requires_grad=False)
+        self.down = nn.Parameter(torch.randn(4, WIDTH) / WIDTH**0.5)
+        self.up = nn.Parameter(torch.randn(WIDTH, 4) / 2)
+        self.head = nn.Linear(WIDTH, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Shapes: (batch, width) to (batch, classes)."""
+        y = self.frozen(x) + functional.linear(functional.linear(x, self.down), self.up) * 0.5
+        logits: Tensor = self.head(functional.gelu(y))
+        return logits
+
+
+def adapters() -> Case:
+    """Guards frozen weights, which autocast casts anew, beside bare parameters that are trained."""
+
+    def batch() -> Batch:
+        return {"inputs": torch.randn(16, WIDTH, requires_grad=True), "targets": torch.randint(5, (16,))}
+
+    return Case("adapters", Adapted, batch, classification)
+
+
+def weight_normed() -> Case:
+    """Guards weights that are computed anew in the region from float32 parameters (Salimans and Kingma 2016)."""
+
+    def build() -> nn.Module:
+        normed = nn.utils.parametrizations.weight_norm
+        return nn.Sequential(normed(nn.Linear(WIDTH, WIDTH)), nn.Tanh(), normed(nn.Linear(WIDTH, 5)))
+
+    def batch() -> Batch:
+        return {"inputs": torch.randn(16, WIDTH, requires_grad=True), "targets": torch.randint(5, (16,))}
+
+    return Case("weight_normed", build, batch, classification)
+
+
+def _attended(name: str, how: object) -> Case:
+    def loss(_model: nn.Module, batch: Batch) -> Batch:
+        mixed = how(batch["q"], batch["k"], batch["v"])  # type: ignore[operator]
+        weights = torch.linspace(-1, 1, mixed.numel(), device=mixed.device).view_as(mixed)
+        return {"loss": (mixed.float() * weights).sum(), "mixed": mixed}
+
+    def batch() -> Batch:
+        return {name: torch.randn(2, 2, 16, 8, requires_grad=True) for name in "qkv"}
+
+    return Case(f"attention_{name}", nn.Identity, batch, loss)
+
+
+def attention_by_math() -> Case:
+    """Guards the back end that every device has: two products and a softmax between."""
+
+    def mixed(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        with sdpa_kernel(SDPBackend.MATH):
+            return functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+    return _attended("math", mixed)
+
+
+def attention_by_flash() -> Case:
+    """Guards the fused back end, which rounds the probabilities, too."""
+
+    def mixed(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+            return functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+    return _attended("flash", mixed)
+
+
+def attention_by_einsum() -> Case:
+    """Guards attention as papers write it, with ``einsum``."""
+
+    def mixed(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        scores = torch.einsum("bhqd,bhkd->bhqk", q, k) / 8**0.5
+        weights: Tensor = torch.einsum("bhqk,bhkd->bhqd", scores.softmax(-1), v)
+        return weights
+
+    return _attended("einsum", mixed)

@@ -1,0 +1,126 @@
+"""Cases of vision: residual and U-Net blocks, patches, sampling at points."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from pytest_amp.cases.case import Case
+from pytest_amp.cases.zoo import Batch, classification
+
+
+def _images(count: int, channels: int, pixels: int, classes: int) -> Batch:
+    return {
+        "inputs": torch.randn(count, channels, pixels, pixels, requires_grad=True),
+        "targets": torch.randint(classes, (count,)),
+    }
+
+
+class ResidualBlock(nn.Module):
+    """Two convolutions with BatchNorm, added to what came in by way of a convolution of one pixel (He et al. 2015)."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        """SiLU in place of ReLU: at a kink rounding decides which way a gradient goes."""
+        super().__init__()
+        self.first = nn.Conv2d(inputs, outputs, 3, padding=1, bias=False)
+        self.second = nn.Conv2d(outputs, outputs, 3, padding=1, bias=False)
+        self.norm1, self.norm2 = nn.BatchNorm2d(outputs), nn.BatchNorm2d(outputs)
+        self.shortcut = nn.Conv2d(inputs, outputs, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Shapes: (batch, inputs, height, width) to (batch, outputs, height, width)."""
+        y = functional.silu(self.norm1(self.first(x)), inplace=True)
+        return functional.silu(self.norm2(self.second(y)) + self.shortcut(x))
+
+
+def residual() -> Case:
+    """Guards sums of two branches of one dtype, an activation in place, and statistics of BatchNorm behind both."""
+
+    def build() -> nn.Module:
+        return nn.Sequential(
+            ResidualBlock(3, 64), ResidualBlock(64, 64), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10)
+        )
+
+    return Case("residual", build, lambda: _images(4, 3, 10, 10), classification)
+
+
+class UnetBlock(nn.Module):
+    """Down, up, and joined with what was there before, with GroupNorm (Ronneberger et al. 2015, Wu and He 2018)."""
+
+    def __init__(self, width: int) -> None:
+        """Channels: three in, ``width`` above, twice as many below."""
+        super().__init__()
+        self.above = nn.Conv2d(3, width, 3, padding=1)
+        self.below = nn.Conv2d(width, 2 * width, 3, stride=2, padding=1)
+        self.norm1, self.norm2 = nn.GroupNorm(4, width), nn.GroupNorm(4, 2 * width)
+        self.out = nn.Conv2d(3 * width, 3, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Shapes: (batch, 3, height, width) to the same."""
+        above = functional.silu(self.norm1(self.above(x)))
+        below = functional.silu(self.norm2(self.below(above)))
+        wide = functional.interpolate(below, scale_factor=2.0, mode="bilinear", align_corners=False)
+        joined: Tensor = self.out(torch.cat([above, wide], 1))
+        return joined
+
+
+def unet() -> Case:
+    """Guards GroupNorm, interpolation, and ``cat`` of low tensors; the loss is the mean squared error of an image."""
+
+    def loss(model: nn.Module, batch: Batch) -> Batch:
+        image = model(batch["inputs"])
+        return {"loss": functional.mse_loss(image, batch["inputs"].detach()), "image": image}
+
+    return Case("unet", lambda: UnetBlock(16), lambda: {"inputs": torch.randn(2, 3, 12, 12, requires_grad=True)}, loss)
+
+
+class PatchTransformer(nn.Module):
+    """Patches of an image as tokens, learned positions, and a token that answers (Dosovitskiy et al. 2020)."""
+
+    def __init__(self, width: int, classes: int) -> None:
+        """Images of 12 pixels in patches of 4: nine tokens, and the one that answers."""
+        super().__init__()
+        self.patches = nn.Conv2d(3, width, 4, stride=4)
+        self.answer = nn.Parameter(torch.randn(1, 1, width) / width**0.5)
+        self.positions = nn.Parameter(torch.randn(1, 10, width) / width**0.5)
+        self.layer = nn.TransformerEncoderLayer(
+            width, 4, 2 * width, dropout=0.0, activation="gelu", batch_first=True, norm_first=True
+        )
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Shapes: (batch, 3, 12, 12) to (batch, classes)."""
+        tokens = self.patches(x).flatten(2).transpose(1, 2)
+        tokens = torch.cat([self.answer.expand(len(x), -1, -1), tokens], 1) + self.positions
+        logits: Tensor = self.head(self.norm(self.layer(tokens))[:, 0])
+        return logits
+
+
+def patches() -> Case:
+    """Guards ``cat`` of float32 parameters with low tokens, which promotes, and an encoder layer in training mode."""
+    return Case("patches", lambda: PatchTransformer(32, 10), lambda: _images(4, 3, 12, 10), classification)
+
+
+class Sampler(nn.Module):
+    """An image looked up where a convolution says (Jaderberg et al. 2015): places are float32, bf16 too coarse."""
+
+    def __init__(self) -> None:
+        """One convolution makes features, another where to look."""
+        super().__init__()
+        self.features, self.where = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(3, 2, 3, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Shapes: (batch, 3, height, width) to (batch, 8, height, width)."""
+        grid = self.where(x).float().permute(0, 2, 3, 1).sigmoid() * 1.6 - 0.8
+        return functional.grid_sample(self.features(x), grid, align_corners=False)
+
+
+def sampling() -> Case:
+    """Guards ``grid_sample``, which is float32 by rule and has a gradient for the grid."""
+
+    def loss(model: nn.Module, batch: Batch) -> Batch:
+        sampled = model(batch["inputs"])
+        return {"loss": sampled.float().square().mean(), "sampled": sampled}
+
+    return Case("sampling", Sampler, lambda: {"inputs": torch.randn(2, 3, 9, 9, requires_grad=True)}, loss)
