@@ -5,6 +5,9 @@ from __future__ import annotations
 import pytest
 
 from pytest_amp.fingerprint.data import Fingerprints, load, parse, release_of, write
+from pytest_amp.fingerprint.dtypes import NOT
+from pytest_amp.fingerprint.groups import group_of
+from tests.project import ROOT
 
 LOW, FULL, SAME = "fp32 low | low low", "fp32 low | fp32 fp32", "fp32 low | ="
 
@@ -128,6 +131,29 @@ def test_the_file_of_the_package_is_as_it_would_be_written() -> None:
     from pytest_amp.fingerprint.update import carried
 
     assert write(load()) == carried().read_text(encoding="utf-8")
+
+
+def _is_module(name: str) -> bool:
+    return group_of(name).startswith("modules.")
+
+
+def _counts(device_type: str, dtype: str) -> tuple[int, int, int, int]:
+    """Operators and modules that are seen, and those of them that autocast changes."""
+    texts = {name: next(iter(each)) or "" for name, each in load().expected(device_type, dtype, "2.13.0").items()}
+    seen = {name for name, text in texts.items() if not text.startswith(NOT)}
+    changed = {name for name in seen if any(not each.endswith("| =") for each in texts[name].split("; "))}
+    operators, modules = (len([n for n in seen if _is_module(n) is kind]) for kind in (False, True))
+    more_operators, more_modules = (len([n for n in changed if _is_module(n) is kind]) for kind in (False, True))
+    return operators, modules, more_operators, more_modules
+
+
+@pytest.mark.parametrize("device_type", ["cpu", "cuda", "xpu", "mps", "mtia"])
+def test_the_counts_in_the_docs_are_those_of_the_file(device_type: str) -> None:
+    page = (ROOT / "docs" / "measured.md").read_text(encoding="utf-8")
+    bf16, fp16 = (_counts(device_type, dtype) for dtype in ("bf16", "fp16"))
+    device = device_type if device_type == "cpu" else f"fake:{device_type}"
+    assert bf16 == fp16
+    assert f"| {device} | {' | '.join(map(str, bf16))} |" in page
 
 
 def test_the_package_knows_every_pinned_release() -> None:
