@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.planted.defect import Defect
 from tests.planted.manifest_fingerprint import FINGERPRINT
 from tests.planted.manifest_gradients import GRADIENTS
+from tests.planted.manifest_oracle import ORACLE
 from tests.planted.manifest_rules import RULES
 from tests.planted.manifest_scaler import SCALER
 from tests.planted.manifest_semantics import SEMANTICS
@@ -20,4 +21,4 @@ SPEED = (
     ),
 )
 
-DEFECTS: list[Defect] = [*RULES, *SEMANTICS, *SEMANTICS_KINDS, *SCALER, *GRADIENTS, *FINGERPRINT, *SPEED]
+DEFECTS: list[Defect] = [*RULES, *SEMANTICS, *SEMANTICS_KINDS, *SCALER, *GRADIENTS, *ORACLE, *FINGERPRINT, *SPEED]

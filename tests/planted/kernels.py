@@ -1,0 +1,21 @@
+"""What planted defects break kernels with: their own in place of the CPU's, below autocast, whoever casts."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+_untyped: Any = torch.library
+_LIBRARY = _untyped.Library("aten", "IMPL")
+
+LOW = (torch.bfloat16, torch.float16)
+
+
+def replace_kernel(operator: str, kernel: Callable[..., Any]) -> None:
+    """Run ``kernel`` as the CPU's kernel of ``operator`` (``mean.dim``); it must not call that operator itself."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch warns that there is a kernel already
+        _LIBRARY.impl(operator, kernel, "CPU")

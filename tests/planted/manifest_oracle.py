@@ -1,0 +1,54 @@
+"""Planted defects in kernels, below autocast: the dtypes are right, and only float64 values tell."""
+
+from __future__ import annotations
+
+from tests.planted.defect import Defect
+
+OPERATORS = "suites/gradients/test_long_operators.py"
+WIDER = "suites/gradients/test_wider_zoo.py"
+ZOO = "suites/gradients/test_zoo.py"
+
+ORACLE = (
+    Defect(
+        "mean_accumulates_in_low_precision",
+        "sums of an operator without a rule in float32",
+        (OPERATORS, "-k", "mean"),
+        "test_sums_do_not_lose_with_length[cpu-bf16-mean]",
+    ),
+    Defect(
+        "index_add_loses_duplicates",
+        "every row that is added to a place",
+        (OPERATORS, "-k", "index_add"),
+        "test_sums_do_not_lose_with_length[cpu-bf16-index_add]",
+    ),
+    Defect(
+        "gelu_rounds_twice",
+        "one rounding of a function",
+        (OPERATORS, "-k", "gelu"),
+        "test_elementwise_functions_round_as_their_model[cpu-bf16-gelu]",
+    ),
+    Defect(
+        "gelu_gradient_three_per_cent_off",
+        "the size of a gradient",
+        (ZOO, "-k", "test_step and mlp"),
+        "test_step[cpu-bf16-mlp]",
+    ),
+    Defect(
+        "mse_kernel_is_hollow",
+        "the values of a float32 loss",
+        (OPERATORS, "-k", "mse"),
+        "test_losses_and_their_gradients[cpu-bf16-mse]",
+    ),
+    Defect(
+        "log_softmax_of_float32_in_low_precision",
+        "softmax in float32 where the rule says so",
+        (ZOO, "-k", "test_step and mlp"),
+        "test_step[cpu-bf16-mlp]",
+    ),
+    Defect(
+        "mm_loses_sums_going_back",
+        "sums in float32 in the backward pass",
+        (WIDER, "-k", "adapters"),
+        "test_step[cpu-bf16-adapters]",
+    ),
+)
