@@ -211,3 +211,42 @@ def test_a_transform_of_another_region_inside(amp: Amp) -> None:
         gradient = torch.func.grad(function)(matrix)
     assert seen == [amp.dtype, OTHER[amp.dtype], torch.float32]
     assert gradient.dtype is torch.float32
+
+
+_VMAP = "pytorch/pytorch#105442: under vmap the operator's batching rule runs below autocast, in the arguments' dtype"
+#: Of a row of 8 and a matrix of 8 by 8: siblings of those in test_transforms, with whether torch keeps the dtype.
+SIBLINGS: dict[str, tuple[bool, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]]] = {
+    "attention": (False, lambda r, m: functional.scaled_dot_product_attention(r.view(1, 1, 8), m[None], m[None])),
+    "conv2d": (False, lambda r, m: functional.conv2d(r.view(1, 8, 1, 1), m[:, :, None, None])),
+    "conv3d": (False, lambda r, m: functional.conv3d(r.view(1, 8, 1, 1, 1), m[:, :, None, None, None])),
+    "conv_transpose1d": (False, lambda r, m: functional.conv_transpose1d(r.view(1, 8, 1), m[:, :, None])),
+    "conv_transpose2d": (False, lambda r, m: functional.conv_transpose2d(r.view(1, 8, 1, 1), m[:, :, None, None])),
+    "baddbmm": (False, lambda r, m: torch.baddbmm(m[None], r.view(1, 1, 8).expand(1, 8, 8), m[None])),
+    "addbmm": (False, lambda r, m: torch.addbmm(m, r.view(1, 1, 8).expand(1, 8, 8), m[None])),
+    "prelu": (False, lambda r, m: functional.prelu(r, m[0, :1])),
+    "cross_entropy": (False, lambda r, m: functional.cross_entropy((r @ m)[None], torch.tensor([1], device=r.device))),
+    "einsum": (True, lambda r, m: torch.einsum("i,ij->j", r, m)),
+    "multi_dot": (True, lambda r, m: torch.linalg.multi_dot([r.view(1, 8), m, m])),
+    "bilinear": (True, lambda r, m: functional.bilinear(r[None], r[None], m[None])),
+    "RNN cell": (True, lambda r, m: torch.rnn_tanh_cell(r[None], r[None], m, m, m[0], m[0])),
+    "softmax": (True, lambda r, m: functional.softmax(r @ m, -1)),
+    "layer_norm": (True, lambda r, m: functional.layer_norm(r @ m, (8,))),
+    "smooth_l1_loss": (True, lambda r, m: functional.smooth_l1_loss(r @ m, r)),
+    "cat": (True, lambda r, m: torch.cat([r @ m, r])),
+}
+
+
+@pytest.mark.parametrize(
+    "operator",
+    [
+        pytest.param(key, marks=() if kept else pytest.mark.xfail(strict=True, raises=AssertionError, reason=_VMAP))
+        for key, (kept, _) in SIBLINGS.items()
+    ],
+)
+def test_vmap_computes_in_the_same_dtype(amp: Amp, operator: str) -> None:
+    matrix, rows = (torch.randn(size, 8, device=amp.device.torch_device) for size in (8, 3))
+    _, function = SIBLINGS[operator]
+    with amp.autocast():
+        eager = function(rows[0], matrix).dtype
+        mapped = torch.func.vmap(lambda row: function(row, matrix))(rows).dtype
+    assert mapped is eager, f"{operator} computes in {name(eager)}, under vmap in {name(mapped)}"

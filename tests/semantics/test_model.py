@@ -1,0 +1,82 @@
+"""The model of autocast's state: what torch's documentation says, and what it is known to have wrong."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from pytest_amp.semantics.model import Facts, Mode, Model, Use, Weight
+
+FACTS = Facts({"cpu": "bfloat16", "cuda": "float16"}, frozenset({"cpu"}), history_kept=True)
+
+
+@pytest.fixture
+def model() -> Model:
+    return Model(FACTS)
+
+
+def test_a_region_is_entered_and_left(model: Model) -> None:
+    before = model.state()
+    region = model.construct("cpu", dtype="float16", enabled=True, cache=False)
+    model.enter(region)
+    assert model.state() == {
+        "is_autocast_enabled(cpu)": True,
+        "is_autocast_enabled(cuda)": False,
+        "get_autocast_dtype(cpu)": "float16",
+        "get_autocast_dtype(cuda)": "float16",
+        "is_autocast_cache_enabled()": False,
+        "nesting depth": 1,
+    }
+    model.leave(region)
+    assert model.state() == before
+
+
+def test_a_region_that_is_not_supported_is_off(model: Model) -> None:
+    assert not model.construct("cuda", dtype=None, enabled=True, cache=None).enabled
+    assert not model.construct("cpu", dtype="float32", enabled=True, cache=None).enabled
+
+
+def test_an_object_entered_in_itself_leaves_autocast_on(model: Model) -> None:
+    region = model.construct("cpu", dtype=None, enabled=True, cache=None)
+    model.enter(region)
+    model.enter(region)
+    model.leave(region)
+    model.leave(region)
+    assert model.enabled["cpu"]
+
+
+def test_the_outermost_exit_drops_the_copies(model: Model) -> None:
+    uses = []
+    for _ in range(2):
+        outer, inner = (model.construct("cpu", dtype=None, enabled=True, cache=None) for _ in range(2))
+        model.enter(outer)
+        uses.append(model.use("cpu", Weight.TRAINED, Mode.GRAD).casts)
+        model.enter(inner)
+        model.leave(inner)
+        uses.append(model.use("cpu", Weight.TRAINED, Mode.GRAD).casts)
+        model.leave(outer)
+    assert uses == [1, 0, 1, 0]
+
+
+def test_a_copy_does_not_see_a_change(model: Model) -> None:
+    model.enter(model.construct("cpu", dtype=None, enabled=True, cache=None))
+    for weight in (Weight.TRAINED, Weight.FROZEN):
+        model.use("cpu", weight, Mode.GRAD)
+        model.change(weight)
+    assert model.use("cpu", Weight.TRAINED, Mode.GRAD) == Use("bfloat16", 0, 0, history=True)
+    assert model.use("cpu", Weight.FROZEN, Mode.GRAD) == Use("bfloat16", 1, 1, history=False)
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_copy_made_under_no_grad_has_a_history_since_it_is_kept(*, kept: bool) -> None:
+    model = Model(Facts(FACTS.defaults, FACTS.supported, history_kept=kept))
+    model.enter(model.construct("cpu", dtype=None, enabled=True, cache=None))
+    model.use("cpu", Weight.TRAINED, Mode.NO_GRAD)
+    assert model.use("cpu", Weight.TRAINED, Mode.GRAD).history is kept
+
+
+def test_the_model_needs_no_torch() -> None:
+    code = "import sys, pytest_amp.semantics.model; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
