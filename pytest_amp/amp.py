@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
-from pytest_amp.collection import INFO, MARKER, bound
+from pytest_amp.collection import INFO, MARKER, bound, own_parameters
 from pytest_amp.devices import DeviceKind
 from pytest_amp.failure import AmpFailure, Misuse, is_misuse
 from pytest_amp.guard import autocast_on
@@ -143,9 +143,7 @@ class Amp:
     def _own_name(self) -> str:
         """The test's name without device and dtype, which keys have elsewhere: ``test_mlp[cpu-bf16-3]``: ``mlp[3]``."""
         function = self._item.stash[INFO].test.partition("::")[2].removeprefix("test_")
-        given = self._item.name.partition("[")[2].removesuffix("]")
-        before, _, after = f"-{given}-".partition(f"-{self.target.id}-")
-        own = "-".join(part for part in (before.strip("-"), after.strip("-")) if part)
+        own = own_parameters(self._item, self.target)
         return f"{function}[{own}]" if own else function
 
     def _refuse_wide(self, check: str) -> None:

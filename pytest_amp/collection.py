@@ -242,6 +242,13 @@ def info_of(item: pytest.Item, target: Target) -> TestInfo:
     return TestInfo(target.id, family.name, name, target.missing is not None)
 
 
+def own_parameters(item: pytest.Item, target: Target) -> str:
+    """The parameters of a test without device and dtype: ``3`` of ``test_it[cpu-bf16-3]``."""
+    given = item.name.partition("[")[2].removesuffix("]")
+    before, _, after = f"-{given}-".partition(f"-{target.id}-")
+    return "-".join(part for part in (before.strip("-"), after.strip("-")) if part)
+
+
 def count_made(made: object, session: AmpSession) -> None:
     """Count the tests that one function became, so that later it is known whether all of them ran."""
     for item in made if isinstance(made, list) else [made]:

@@ -12,16 +12,19 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from pytest_amp.precision import ALIASES, LOW
 
+if TYPE_CHECKING:
+    from pytest_amp.known import Known
+
 #: Device types that torch itself has; PrivateUse1 back ends come by the hook pytest_amp_devices.
 DEVICE_TYPES = ("cpu", "cuda", "xpu", "mps", "mtia", "privateuseone")
 FAKE_DEVICES = ("fake:cuda", "fake:xpu", "fake:mps", "fake:mtia")
 LATER = "is not available yet in this version"
-NOT_YET = "not available yet"
 REPORTS = "json:PATH, md:PATH, or github in a job of GitHub Actions"
 #: Where GitHub Actions says which file is the running job's page.
 JOB_SUMMARY = "GITHUB_STEP_SUMMARY"
@@ -49,6 +52,7 @@ class AmpConfig:
     allow_missing: frozenset[str]
     strict: bool
     accept: bool
+    known: tuple[Known, ...]
     tier: str
     tolerance_scale: float
     seed: int
@@ -211,10 +215,13 @@ def _flag(value: str, _context: Context) -> bool:
     return _choice(value.lower(), "a truth value", ("true", "false")) == "true"
 
 
-def _later(value: str, _context: Context) -> bool:
-    if value.lower() == "false":
-        return False
-    raise _Bad(f"this option {LATER}; valid: leave it out")
+def _known(value: str, context: Context) -> tuple[Known, ...]:
+    from pytest_amp.known import read_known
+
+    try:
+        return read_known(context.path(value))
+    except ValueError as error:
+        raise _Bad(str(error)) from None
 
 
 @dataclass(frozen=True)
@@ -254,7 +261,8 @@ OPTIONS = (
            "fail; so does an inconclusive verdict, and a key that has gone from the baseline", flag=True),
     Option("amp_accept", _flag, "false", "", "merge what the passing tests of this run observed into the file of "
            "--amp-baseline, and show what that changes", flag=True),
-    Option("amp_known", _later, None, "FILE", NOT_YET),
+    Option("amp_known", _known, None, "FILE", "a TOML file of faults that this project lives with: key patterns with a "
+           "reason and a report; they are listed, and fail the run once they are gone"),
     Option("amp_tier", _tier, "ordinary", "TIER", "ordinary, long or all (default: ordinary)"),
     Option("amp_tolerance_scale", _tolerance_scale, "1.0", "FACTOR", "multiplies every tolerance (default: 1.0)"),
     Option("amp_seed", _seed, "0", "SEED", "seed of every random input (default: 0)"),
@@ -305,8 +313,8 @@ def read(config: pytest.Config, device_types: tuple[str, ...] = ()) -> AmpConfig
             value = allow_missing = value if isinstance(value, frozenset) else frozenset()
         values[option.ini.removeprefix("amp_")] = value
         sources[option.ini] = source
-    del values["known"]
     values["report"] = values["report"] or ()
+    values["known"] = values["known"] or ()
     asked = AmpConfig(sources=sources, **values)  # type: ignore[arg-type]  # the table's parsers give these types
     _refuse_one_file_twice(asked)
     if asked.accept and (asked.baseline is None or not asked.baseline.is_file()):

@@ -36,6 +36,7 @@ def finish(session: AmpSession, exitstatus: int) -> int:
     tally = session.tally
     # A run that was interrupted (2) or broke (3) is red, and cannot be blamed for what it did not come to.
     session.problems += tally.unexecuted(session.selected if exitstatus in (0, 1, 5) else {}) + tally.clashes()
+    session.problems += tally.fixed(session.asked.known)
     if not (option.keyword or option.markexpr or getattr(option, "lf", False)):
         # With one of these, nobody knows whether a test of a skipped module was asked for.
         session.problems += tally.unseen(session.skipped_modules)

@@ -123,11 +123,12 @@ def pytest_runtest_makereport(
     """Attach what the test is and what it observed; finish the messages of failures."""
     if not item.config.stash[KEY].active:
         return (yield)
-    from pytest_amp.reporting import attach, complete_failure
+    from pytest_amp.reporting import attach, complete_failure, live_with
 
     complete_failure(item, call)
     report = yield
     attach(item, report)
+    live_with(item, report)
     return report
 
 

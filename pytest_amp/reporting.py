@@ -8,8 +8,9 @@ import shlex
 import pytest
 
 from pytest_amp.amp import OBSERVATIONS
-from pytest_amp.collection import INFO, target_of
+from pytest_amp.collection import INFO, own_parameters, target_of
 from pytest_amp.failure import AmpFailure
+from pytest_amp.known import key_of_test, matching
 from pytest_amp.session import KEY
 
 
@@ -62,3 +63,18 @@ def attach(item: pytest.Item, report: pytest.TestReport) -> None:
     if report.failed and isinstance(report.longrepr, str) and report.longrepr.startswith("[XPASS(strict)] "):
         reason = report.longrepr.removeprefix("[XPASS(strict)] ")
         report.longrepr = f"[XPASS(strict)] fixed upstream: {reason} passes on {info.target}; remove the xfail"
+
+
+def live_with(item: pytest.Item, report: pytest.TestReport) -> None:
+    """Turn a failure that --amp-known names into an expected one, and note what of it ran."""
+    known, target = item.config.stash[KEY].asked.known, target_of(item)
+    if not known or target is None or INFO not in item.stash or report.when != "call" or report.skipped:
+        return
+    keys = [observation.key for observation in item.stash.get(OBSERVATIONS, [])]
+    found = matching(known, [key_of_test(item.stash[INFO], own_parameters(item, target)), *keys])
+    if not found:
+        return
+    report.amp["known"] = [each.key for each in found]
+    if report.failed:
+        report.outcome = "skipped"
+        report.wasxfail = f"known: {found[0].reason} ({found[0].report})"

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from pytest_amp.known import Known
 from pytest_amp.record import Observation
 
 INCONCLUSIVE = "inconclusive: "
@@ -35,6 +36,8 @@ class Tally:
     passed: dict[tuple[str, str, str], set[str]] = field(default_factory=dict)
     observations: dict[str, tuple[str, Observation]] = field(default_factory=dict)
     claims: dict[str, tuple[str, str]] = field(default_factory=dict)
+    #: For each key of --amp-known, how often a test that has it failed and passed.
+    known: dict[str, Counter[str]] = field(default_factory=dict)
     #: What failed, in order: the test, and the first line of why.
     failures: list[tuple[str, str]] = field(default_factory=list)
 
@@ -48,6 +51,8 @@ class Tally:
             counts[outcome] += 1
         if outcome in ("skipped", "inconclusive"):
             self.reasons.setdefault(place, Counter())[_reason(report)] += 1
+        for key in data.get("known", ()):  # type: ignore[attr-defined]
+            self.known.setdefault(key, Counter())[outcome or ""] += 1
         if outcome in ("failed", "error"):
             self.failures.append((report.nodeid, _headline(report)))
         if info.allowed_missing:
@@ -95,6 +100,14 @@ class Tally:
             f"{family} on {target}: {counts['inconclusive']} inconclusive, which --amp-strict refuses"
             for (target, family), counts in sorted(self.outcomes.items())
             if counts["inconclusive"]
+        ]
+
+    def fixed(self, known: Iterable[Known]) -> list[str]:
+        """A line for each fault that is known and no longer there: all that has its key passed."""
+        return [
+            f"known, and gone: {each.key} passed {self.known[each.key]['passed']} times; take it out ({each.report})"
+            for each in known
+            if each.key in self.known and not self.known[each.key]["xfailed"]
         ]
 
     def clashes(self) -> list[str]:

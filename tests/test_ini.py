@@ -20,7 +20,7 @@ WRONG = {
     "amp_allow_missing": "'nope' is not something that may be missing",
     "amp_strict": "'nope' is not a truth value",
     "amp_accept": "'nope' is not a truth value",
-    "amp_known": "not available yet",
+    "amp_known": "No such file or directory",
     "amp_tier": "'nope' is not a tier",
     "amp_tolerance_scale": "'nope' is not a number above 0",
     "amp_seed": "'nope' is not a seed",

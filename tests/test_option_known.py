@@ -1,14 +1,132 @@
-"""--amp-known, which does nothing yet, and so is refused."""
+"""--amp-known: faults that a project lives with are expected, listed, and red once they are gone."""
 
 from __future__ import annotations
 
-from tests.project import Project, refused
+import pytest
+
+from tests.project import Project, red, refused, summary
+
+ON_CPU = ("--amp-device=cpu", "--amp-dtype=bf16", "--amp-known=known.toml")
+TESTS = """
+import pytest
 
 
-def test_it_is_refused(project: Project) -> None:
-    project.write(test_it="def test_it():\n    pass")
-    project.file("known.toml", "")
-    problem = "this option is not available yet in this version; valid: leave it out"
-    assert refused(project.here("--amp-known=known.toml")) == f"--amp-known (command line): {problem}"
-    project.file("pytest.ini", "[pytest]\namp_known = known.toml\n")
-    assert refused(project.here()) == f"amp_known (pytest.ini): {problem}"
+@pytest.mark.parametrize("n", [1, 2])
+def test_it(amp, n):
+    amp.observe(f"value {n}", n, kind="count")
+    assert n not in FAILING
+
+
+def test_other(amp):
+    pass
+"""
+
+
+def known(key: str, reason: str = "we wait", report: str = "owner/repo#1") -> str:
+    return f'[[known]]\nkey = "{key}"\nreason = "{reason}"\nreport = "{report}"\n'
+
+
+def project_with(project: Project, failing: str, *keys: str) -> Project:
+    project.write(test_it=TESTS.replace("FAILING", failing))
+    project.file("known.toml", "\n".join(known(key) for key in keys))
+    return project
+
+
+KEYS = {
+    "test": "project/cpu/bf16/test_it::test_it[2]",
+    "tests": "project/*/test_it::test_it[*]",
+    "observation": "project/cpu/bf16/value 2",
+}
+
+
+@pytest.mark.parametrize("workers", ["0", "2"])
+@pytest.mark.parametrize("key", KEYS.values(), ids=KEYS.keys())
+def test_a_known_fault_is_expected_and_listed(project: Project, key: str, workers: str) -> None:
+    result = project_with(project, "(2,)", key).apart(*ON_CPU, "-n", workers, "--amp-report=md:page.md")
+    assert result.ret == 0
+    result.assert_outcomes(passed=2, xfailed=1)
+    line = f"{key}: 1 failed: we wait (owner/repo#1)"
+    assert f"known     {line}" in summary(result)
+    assert f"- known: {line}" in (project.path / "page.md").read_text(encoding="utf-8")
+
+
+def test_another_failure_is_a_failure(project: Project) -> None:
+    result = project_with(project, "(1, 2)", KEYS["test"]).here(*ON_CPU)
+    assert result.ret == 1
+    result.assert_outcomes(passed=1, xfailed=1, failed=1)
+
+
+def test_a_fault_that_is_gone_is_red(project: Project) -> None:
+    result = project_with(project, "()", KEYS["tests"]).here(*ON_CPU)
+    result.assert_outcomes(passed=3)
+    assert result.ret == 1
+    assert red(result) == [f"known, and gone: {KEYS['tests']} passed 2 times; take it out (owner/repo#1)"]
+
+
+def test_a_fault_of_which_nothing_ran_is_listed(project: Project) -> None:
+    result = project_with(project, "(2,)", KEYS["test"], "rules/*/rms_norm").here(*ON_CPU, "-k", "other")
+    assert result.ret == 0
+    assert [line for line in summary(result) if line.startswith("known")] == [
+        f"known     {KEYS['test']}: nothing of it ran: we wait (owner/repo#1)",
+        "known     rules/*/rms_norm: nothing of it ran: we wait (owner/repo#1)",
+    ]
+
+
+def test_a_change_from_the_baseline_may_be_known(project: Project) -> None:
+    source = "def test_it(amp):\n    amp.observe('rule', {!r}, kind='rule')\n"
+    project.file("known.toml", known("project/cpu/*/rule"))
+    project.write(test_it=source.format("fp32"))
+    assert project.here(*ON_CPU[:2], "--amp-record=old.json").ret == 0
+    project.write(test_it=source.format("none"))
+    assert project.here(*ON_CPU[:2], "--amp-baseline=old.json").ret == 1
+    result = project.here(*ON_CPU, "--amp-baseline=old.json")
+    assert result.ret == 0
+    assert "changed   project/cpu/bf16/rule: fp32 -> none" in summary(result)
+
+
+def test_a_skip_and_an_error_are_what_they_are(project: Project) -> None:
+    project.file("known.toml", known("project/*"))
+    project.write(
+        test_it="""
+        import pytest
+
+        @pytest.fixture
+        def broken():
+            raise ValueError
+
+        def test_skipped(amp):
+            pytest.skip("no")
+
+        def test_error(amp, broken):
+            pass
+
+        def test_passes(amp):
+            pass
+        """
+    )
+    result = project.here(*ON_CPU)
+    result.assert_outcomes(passed=1, skipped=1, errors=1)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("[[known", "known.toml: not TOML: "),
+        ("known = 3", "known.toml: 'known'; valid: tables [[known]] with key, reason and report"),
+        ("[other]", "known.toml: 'other'; valid: tables [[known]] with key, reason and report"),
+        (known("a/b/c/d").replace("reason", "why"), "[[known]] number 1: reason is None; valid: text in each of key, "),
+        (known("a/b/c/d", reason=" "), "[[known]] number 1: reason is ' '; valid: text in each of key, reason, report"),
+        (known("a/b/c/d") + "extra = 1", "[[known]] number 1: extra is 1; valid: text in each of key, reason, report"),
+        (known("softmax"), "'softmax' is no key; valid: family/device/dtype/name, with * for anything"),
+        (known("a/b/c/d") * 2, "the key 'a/b/c/d' stands there twice"),
+    ],
+)
+def test_a_malformed_file_is_one_line(project: Project, text: str, problem: str) -> None:
+    project.file("known.toml", text)
+    line = refused(project.here(*ON_CPU))
+    assert line.startswith(f"--amp-known (command line): {project.path / 'known.toml'}: ")
+    assert problem in line
+
+
+def test_a_missing_file_is_one_line(project: Project) -> None:
+    assert refused(project.here(*ON_CPU)).endswith("known.toml: No such file or directory; valid: a TOML file")

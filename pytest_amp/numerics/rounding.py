@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import resources
@@ -11,15 +10,11 @@ from typing import Any
 
 import torch
 
+from pytest_amp import toml
 from pytest_amp.failure import AmpFailure
 from pytest_amp.float32 import float32_precision
 from pytest_amp.numerics.conditions import Conditions
 from pytest_amp.numerics.errors import relative_error
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:  # the standard library has it since 3.11
-    import tomli as tomllib  # type: ignore[import-not-found,unused-ignore]
 
 #: Records a fact: name, value, kind, unit, allowed.
 Observe = Callable[[str, float, str, str, float], object]
@@ -92,7 +87,7 @@ class Known:
 @functools.cache
 def _table() -> list[dict[str, Any]]:
     text = resources.files("pytest_amp.numerics").joinpath("roundings.toml").read_text(encoding="utf-8")
-    rows = tomllib.loads(text)["operators"]
+    rows = toml.loads(text)["operators"]
     assert isinstance(rows, list)
     return rows
 

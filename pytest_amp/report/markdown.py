@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from pytest_amp.record import Record, Verdict
 from pytest_amp.report.cells import TITLES, cell, tables
+from pytest_amp.report.terminal import lived_with
 
 if TYPE_CHECKING:
     from pytest_amp.session import AmpSession
@@ -25,6 +26,7 @@ def page(session: AmpSession, record: Record) -> str:
     lines = [f"### pytest-amp: {'red' if red else 'green'} on torch {record.provenance.get('torch')}", ""]
     lines += [f"- **{cell(problem)}**" for problem in session.problems]
     lines += [f"- {cell(note)}" for note in session.notes]
+    lines += [f"- known: {cell(line)}" for line in lived_with(session)]
     if failures:
         rows = [f"| `{cell(test)}` | {cell(why)} |" for test, why in failures[:LISTED]]
         rest = [f"| and {len(failures) - LISTED} more | |"] * (len(failures) > LISTED)

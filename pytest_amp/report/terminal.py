@@ -31,6 +31,7 @@ def header(session: AmpSession) -> list[str]:
         "amp_allow_missing": ",".join(sorted(asked.allow_missing)) or None,
         "amp_strict": asked.strict,
         "amp_accept": asked.accept,
+        "amp_known": f"{len(asked.known)} faults" if asked.known else None,
         "amp_tier": asked.tier,
         "amp_tolerance_scale": asked.tolerance_scale,
         "amp_seed": asked.seed,
@@ -63,6 +64,7 @@ def summarize(session: AmpSession, terminal: pytest.TerminalReporter) -> None:
     lines = [*_ran(session), *_not_run(session), *_compared(session), *_margins(session)]
     if session.accepted is not None:
         lines.append(f"accepted  {session.accepted} differences are now in {session.asked.baseline}")
+    lines += [f"known     {line}" for line in lived_with(session)]
     lines += [f"wrote     {path}" for path in session.written]
     lines += [f"note      {note}" for note in session.notes]
     if not lines and not session.problems:
@@ -138,6 +140,16 @@ def _moved(verdict: Verdict, observation: Observation) -> str:
     if verdict is Verdict.GONE:  # the baseline's own observation
         return f"was {observation.value}"
     return f"{observation.baseline} -> {observation.value}"
+
+
+def lived_with(session: AmpSession) -> list[str]:
+    """A line for each fault of --amp-known that was seen, or of which nothing ran."""
+    lines = []
+    for each in session.asked.known:
+        counts = session.tally.known.get(each.key)
+        seen = f"{counts['xfailed']} failed" if counts else "nothing of it ran"
+        lines.append(f"{each.key}: {seen}: {each.reason} ({each.report})")
+    return lines
 
 
 def _margins(session: AmpSession) -> list[str]:

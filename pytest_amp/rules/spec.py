@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import enum
 import functools
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from importlib import resources
@@ -12,10 +11,7 @@ from typing import Any
 
 from packaging.version import InvalidVersion, Version
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:  # the standard library has it since 3.11
-    import tomli as tomllib  # type: ignore[import-not-found,unused-ignore]
+from pytest_amp import toml
 
 #: Where the data is, as failures name it.
 SPEC_FILE = "pytest_amp/rules/spec.toml"
@@ -140,7 +136,7 @@ _FIELDS = (*_BOUNDS, "dtype", "source", "own_kernel", "may_be_absent")
 
 def parse_spec(text: str) -> Spec:
     """The spec in ``text``. Raises ValueError naming the row and the field if it is malformed."""
-    data = tomllib.loads(text)
+    data = toml.loads(text)
     covered = _table(data, "covered", where="the file")
     device_types = _table(data, "device_types", where="the file")
     rules: dict[str, dict[str, tuple[Rule, ...]]] = {name: {} for name in device_types}

@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import enum
 import functools
-import sys
 from dataclasses import dataclass, replace
 from importlib import resources
 from typing import Any
 
 import torch
 
+from pytest_amp import toml
 from pytest_amp.numerics.oracle import formulas
 from pytest_amp.numerics.oracle.operation import SILENTLY_WRITTEN, Operation
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:  # the standard library has it since 3.11
-    import tomli as tomllib  # type: ignore[import-not-found,unused-ignore]
 
 MODELS_FILE = "pytest_amp/numerics/oracle/models.toml"
 
@@ -49,7 +44,7 @@ class Model:
 @functools.cache
 def _rows() -> list[dict[str, Any]]:
     text = resources.files("pytest_amp.numerics.oracle").joinpath("models.toml").read_text(encoding="utf-8")
-    rows = tomllib.loads(text)["models"]
+    rows = toml.loads(text)["models"]
     assert isinstance(rows, list)
     for row in rows:
         unknown = row.keys() - {"overloads", "device_types", "dtype", "model", "factor", "source"}

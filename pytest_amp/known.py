@@ -1,0 +1,74 @@
+"""Faults that a project lives with: key patterns, each with a reason and a report, from a file of its own."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_amp import toml
+
+if TYPE_CHECKING:
+    from pytest_amp.tally import TestInfo
+
+
+@dataclass(frozen=True)
+class Known:
+    """One fault: the ``key`` that it has, in which ``*`` stands for anything, why it is lived with, and its report."""
+
+    key: str
+    reason: str
+    report: str
+
+    def matches(self, key: str) -> bool:
+        """Whether the fault has ``key``."""
+        return _pattern(self.key).fullmatch(key) is not None
+
+
+@functools.cache
+def _pattern(key: str) -> re.Pattern[str]:
+    return re.compile(".*".join(re.escape(part) for part in key.split("*")))
+
+
+def read_known(path: Path) -> tuple[Known, ...]:
+    """The faults in the TOML file ``path``. Raises ValueError in one line that says what is wrong, and where."""
+    try:
+        data = toml.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ValueError(f"{path}: {error.strerror or error}; valid: a TOML file") from None
+    except ValueError as error:
+        raise ValueError(f"{path}: not TOML: {' '.join(str(error).split())}; valid: a TOML file") from None
+    rows = data.pop("known", [])
+    if data or not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise ValueError(f"{path}: {next(iter(data), 'known')!r}; valid: tables [[known]] with key, reason and report")
+    found = [_known(row, f"{path}: [[known]] number {number}") for number, row in enumerate(rows, start=1)]
+    keys = [known.key for known in found]
+    if len(set(keys)) != len(keys):
+        raise ValueError(f"{path}: the key {next(key for key in keys if keys.count(key) > 1)!r} stands there twice")
+    return tuple(found)
+
+
+def _known(row: dict[str, object], where: str) -> Known:
+    names = ("key", "reason", "report")
+    for name in (*names, *row):
+        value = row.get(name)
+        if name not in names or not isinstance(value, str) or not value.strip():
+            raise ValueError(f"{where}: {name} is {value!r}; valid: text in each of {', '.join(names)}")
+    if str(row["key"]).count("/") < 3 and "*" not in str(row["key"]):
+        raise ValueError(f"{where}: {row['key']!r} is no key; valid: family/device/dtype/name, with * for anything")
+    return Known(str(row["key"]), str(row["reason"]), str(row["report"]))
+
+
+def key_of_test(info: TestInfo, own: str) -> str:
+    """The key of a test itself, with its own parameters: ``rules/cuda/bf16/test_registered::test_rule[mm]``."""
+    device, _, dtype = info.target.rpartition("-")
+    return f"{info.family}/{device}/{dtype}/{info.test}" + (f"[{own}]" if own else "")
+
+
+def matching(known: Iterable[Known], keys: Iterable[str]) -> list[Known]:
+    """The faults that have one of ``keys``."""
+    listed = list(keys)
+    return [each for each in known if any(each.matches(key) for key in listed)]
