@@ -41,6 +41,10 @@ class Compared:
         """The error in units of the one that it should be: 1 where it is as predicted, below where it is less."""
         return self.factor * self.error / self.allowed if self.allowed else math.inf
 
+    def excess_over_noise(self, u: float) -> float:
+        """E(amp, exact) in units of the noise, or of the least that is taken for noise."""
+        return self.error / max(self.noise, tolerance.floor(self.elements, u))
+
 
 def compare(prediction: Prediction, amp: Step, fp32: Step, *, u: float) -> list[Compared]:
     """Each floating tensor that both have and that is finite, in the order of ``Step.named``."""

@@ -80,6 +80,20 @@ def log_softmax(operation: Operation) -> list[Any]:
     return operation.finished([shifted - operation.low(total.log(), dtype)])
 
 
+def softmax_backward(operation: Operation) -> list[Any]:
+    """``aten::_softmax_backward_data`` on a CPU before torch 2.9: the sum of a row is rounded."""
+    grad, y, dim, _ = operation.args
+    total = operation.low((grad * y).sum(dim, keepdim=True), operation.returned[0])
+    return operation.finished([(grad - total) * y])
+
+
+def log_softmax_backward(operation: Operation) -> list[Any]:
+    """``aten::_log_softmax_backward_data`` on a CPU before torch 2.9: the sum of a row is rounded."""
+    grad, y, dim, _ = operation.args
+    total = operation.low(grad.sum(dim, keepdim=True), operation.returned[0])
+    return operation.finished([grad - y.exp() * total])
+
+
 def sigmoid_backward(operation: Operation) -> list[Any]:
     """``aten::sigmoid_backward`` in fp16 on a CPU: grad * (1 - y) * y, rounded at each step.
 
@@ -228,6 +242,8 @@ BY_MODEL: dict[tuple[str, str], Formula] = {
     ("running_sum", "aten::embedding_dense_backward"): embedding_backward,
     ("running_sum", "aten::native_layer_norm_backward"): layer_norm_backward,
     ("fused", "aten::_log_softmax"): log_softmax,
+    ("fused", "aten::_log_softmax_backward_data"): log_softmax_backward,
+    ("fused", "aten::_softmax_backward_data"): softmax_backward,
     ("fused", "aten::_adaptive_avg_pool2d_backward"): adaptive_pool_backward,
     ("fused", "aten::_softmax"): softmax,
     ("fused", "aten::glu_backward"): glu_backward,

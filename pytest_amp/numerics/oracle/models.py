@@ -9,6 +9,7 @@ from importlib import resources
 from typing import Any
 
 import torch
+from packaging.version import Version
 
 from pytest_amp import toml
 from pytest_amp.numerics.oracle import formulas
@@ -47,10 +48,17 @@ def _rows() -> list[dict[str, Any]]:
     rows = toml.loads(text)["models"]
     assert isinstance(rows, list)
     for row in rows:
-        unknown = row.keys() - {"overloads", "device_types", "dtype", "model", "factor", "source"}
+        unknown = row.keys() - {"overloads", "device_types", "dtype", "since", "until", "model", "factor", "source"}
         if unknown or row["model"] not in {each.value for each in ModelName}:
             raise ValueError(f"{MODELS_FILE}: {row.get('overloads')}: {sorted(unknown) or row['model']!r} is not known")
     return rows
+
+
+def _holds(row: dict[str, Any]) -> bool:
+    """Whether a row is for this torch: ``since`` and ``until`` are the first and the last release that round so."""
+    release = Version(torch.__version__).release[:2]
+    since, until = (Version(row[key]).release[:2] if key in row else release for key in ("since", "until"))
+    return since <= release <= until
 
 
 @functools.cache
@@ -59,7 +67,7 @@ def model_of(overload: str, device_type: str, dtype: str) -> Model:
     found = Model()
     for row in _rows():
         here = device_type in row.get("device_types", [device_type]) and dtype == row.get("dtype", dtype)
-        if here and overload in row["overloads"]:
+        if here and _holds(row) and overload in row["overloads"]:
             found = Model(ModelName(row["model"]), float(row.get("factor", 1.0)), row["source"])
     return found
 
