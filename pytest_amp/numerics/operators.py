@@ -84,7 +84,8 @@ def measure_operator(
         if value.dtype in (torch.bfloat16, torch.float16):
             excess[key] = error / max(noise, tolerance.floor(value.numel(), verdict.roundoff(value.dtype)))
         else:
-            excess[key] = max(error - noise, 0.0) / verdict.most_of_float32(low)
+            least = verdict.most_of_float32(low)
+            excess[key] = error / noise if noise > least else max(error - noise, 0.0) / least
             if is_hollow(value, low) and (wide or not is_hollow(model[key].to(torch.float32), low)):
                 hollow.append(key)
     if predictors[1].unmodelled:
