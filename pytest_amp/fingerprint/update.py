@@ -16,6 +16,7 @@ from pytest_amp.fingerprint.data import REAL, Fingerprints, release_of
 from pytest_amp.fingerprint.dtypes import matches
 from pytest_amp.fingerprint.sweep import FingerprintSweep
 from pytest_amp.precision import LOW
+from pytest_amp.record import write_whole
 
 #: Devices that need no hardware, in the order of the file.
 DEVICES = ("cpu", "fake:cuda", "fake:xpu", "fake:mps", "fake:mtia")
@@ -47,7 +48,7 @@ def update(path: Path, devices: Sequence[str] = DEVICES, *, check: bool = False)
                 known.replace(device.type, precision.name, version, seen)
     sweep.close()
     if not check:
-        path.write_text(data.write(known), encoding="utf-8")
+        write_whole(data.write(known), path, replace=True)
     return lines + [f"lost: {loss}" for loss in sweep.losses]
 
 
