@@ -6,7 +6,17 @@ Pure Python: neither torch nor pytest is needed to read or compare.
 from pytest_amp.record.compare import compare, unfair
 from pytest_amp.record.difference import FAILING, Difference, difference
 from pytest_amp.record.file import Record, RecordError, read_record, write_record, write_whole
-from pytest_amp.record.observation import EXACT, Kind, Observation, Value, Verdict, canonical, check_value, finite, make_key
+from pytest_amp.record.observation import (
+    EXACT,
+    Kind,
+    Observation,
+    Value,
+    Verdict,
+    canonical,
+    check_value,
+    finite,
+    make_key,
+)
 
 __all__ = [
     "EXACT",

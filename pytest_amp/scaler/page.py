@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from pytest_amp.record import Record, read_record
+from pytest_amp.record import Record, read_record, write_whole
 from pytest_amp.scaler.optimizers import IMPLEMENTATIONS, UPSTREAM, VARIANTS
 from pytest_amp.scaler.transitions import CALLS, TABLE, State
 
@@ -86,7 +86,7 @@ def main(arguments: list[str]) -> None:
     for given in arguments[1:]:
         for device, table in optimizers(read_record(Path(given))):
             page = replaced(page, f"optimizers on {device}", table)
-    path.write_text(page, encoding="utf-8")
+    write_whole(page, path, replace=True)
 
 
 if __name__ == "__main__":
