@@ -236,6 +236,7 @@ SIBLINGS: dict[str, tuple[bool, Callable[[torch.Tensor, torch.Tensor], torch.Ten
 }
 
 
+@pytest.mark.filterwarnings("ignore:There is a performance drop")  # operators without a batching rule
 @pytest.mark.parametrize(
     "operator",
     [
