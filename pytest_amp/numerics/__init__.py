@@ -3,7 +3,7 @@
 from pytest_amp.numerics.conditions import Conditions
 from pytest_amp.numerics.errors import is_hollow, relative_error
 from pytest_amp.numerics.hand_cast import asked_for_autocast, hand_cast
-from pytest_amp.numerics.operators import Measured, check_operator, measure_operator
+from pytest_amp.numerics.operators import Measured, check_operator, confirmed, measure_operator
 from pytest_amp.numerics.prediction import Prediction, predict
 from pytest_amp.numerics.rounding import Roundings, check_reduction, measure
 from pytest_amp.numerics.step import Step, run_step
@@ -17,6 +17,7 @@ __all__ = [
     "asked_for_autocast",
     "check_operator",
     "check_reduction",
+    "confirmed",
     "hand_cast",
     "is_hollow",
     "measure",

@@ -87,7 +87,7 @@ ACTIVATIONS = {
     "glu": low(f.glu),
     "prelu": Operator(lambda a, b, c: f.prelu(a @ b, c), ((16, 24), (24, 32), (32,))),
     "exp": low(lambda x: (x / 8).exp()),
-    "log": low(lambda x: (x.abs() + 1).log()),
+    "log": low(lambda x: (x.square() + 1).log()),
     "rsqrt": low(lambda x: (x.square() + 1).rsqrt()),
     "power": low(lambda x: (x / 4) ** 3),
     "softmax": low(lambda x: x.softmax(-1)),
@@ -176,7 +176,7 @@ LOSSES = {
     "triplet_margin": Operator(
         lambda a, b, c, d: f.triplet_margin_loss(a @ b, c, d, margin=4.0), (*LOGITS, (16, 40), (16, 40))
     ),
-    "soft_margin": Operator(lambda a, b: f.soft_margin_loss(a @ b, (a @ b).detach().sign()), LOGITS),
+    "soft_margin": Operator(lambda a, b, c: f.soft_margin_loss(a @ b, c.detach().sign()), (*LOGITS, (16, 40))),
     "poisson_nll": Operator(lambda a, b, c: f.poisson_nll_loss(a @ b / 8, c.square()), (*LOGITS, (16, 40))),
 }
 

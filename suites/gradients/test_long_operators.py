@@ -10,7 +10,7 @@ from torch import Tensor
 
 from pytest_amp.amp import Amp
 from pytest_amp.failure import AmpFailure
-from pytest_amp.numerics import Measured, check_operator, measure_operator, relative_error
+from pytest_amp.numerics import Measured, check_operator, confirmed, measure_operator, relative_error
 
 from .long_operators import ELEMENTWISE, LOSSES, REDUCTIONS
 
@@ -32,8 +32,12 @@ def hold(amp: Amp, name: str, sizes: dict[str, Measured]) -> None:
 
 def reduction(amp: Amp, name: str, length: int) -> Measured:
     long = REDUCTIONS[name]
-    low = [(torch.randn(shape) * long.spread).to(amp.dtype) for shape in long.low(length)]
-    return measured(amp, name, long.function, *low, *(torch.randn(shape) for shape in long.wide(length)))
+
+    def draw() -> Measured:
+        low = [(torch.randn(shape) * long.spread).to(amp.dtype) for shape in long.low(length)]
+        return measured(amp, name, long.function, *low, *(torch.randn(shape) for shape in long.wide(length)))
+
+    return confirmed(draw, seed=amp.config.seed)
 
 
 # rms_norm of low numbers with a float32 weight is not fused: pytorch/pytorch#167308, torch before 2.12 and CPUs.
@@ -53,7 +57,10 @@ def test_sums_do_not_lose_with_great_length(amp: Amp, name: str) -> None:
 
 @pytest.mark.parametrize("name", ELEMENTWISE)
 def test_elementwise_functions_round_as_their_model(amp: Amp, name: str) -> None:
-    hold(amp, name, {"4096": measured(amp, name, ELEMENTWISE[name], torch.randn(64, 64).to(amp.dtype))})
+    def draw() -> Measured:
+        return measured(amp, name, ELEMENTWISE[name], torch.randn(64, 64).to(amp.dtype))
+
+    hold(amp, name, {"4096": confirmed(draw, seed=amp.config.seed)})
 
 
 @pytest.mark.filterwarnings("ignore:reduction. 'mean' divides:UserWarning")  # kl_div's advice to its users
