@@ -169,5 +169,5 @@ def test_cells_answer_as_they_did(amp: Amp, cell: str) -> None:
             case = f"{given}, {state}"
             found[case] = {t.dtype for t in (result if states > 1 else (result,))}
             expected[case] = {amp.dtype if cell.startswith("RNN") else (state or given)}
-    amp.observe(cell, [f"{case}: {value}" for case, value in found.items()], kind="dtype")
+    amp.observe(f"{cell} by state", [f"{case}: {value}" for case, value in found.items()], kind="dtype")
     assert found == expected
