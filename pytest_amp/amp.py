@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from pytest_amp.precision import Precision
     from pytest_amp.scaler import MakeOptimizer, TraceStep, Train
     from pytest_amp.speed import Measured, Workload
+    from pytest_amp.training import TrainingStep, Trajectory
 
 __tracebackhide__ = is_misuse
 
@@ -311,6 +312,52 @@ class Amp:
             self.observe(f"{case.name}/{name}", [*value], kind="state")
 
         return scaler.check(training, observe, spoilt=spoilt)
+
+    def check_training(
+        self,
+        case: Case,
+        *,
+        steps: int,
+        train: TrainingStep | None = None,
+        optimizer: MakeOptimizer | None = None,
+        fresh: bool = False,
+    ) -> Trajectory:
+        """Hold ``steps`` steps of training in mixed precision against the same steps in float32.
+
+        ``train`` is the step, as ``check_scaler`` takes it (``iteration.autocast()`` and ``iteration.scaler`` are off
+        in float32, the scaler is on where the dtype needs one: fp16; ``iteration.kept`` is a dictionary for what
+        lives longer than a step, a scheduler say); without one, the step of torch's documentation.
+        ``optimizer`` makes one of a list of parameters, AdamW with a learning rate of 1e-3 otherwise. With ``fresh``
+        the case's ``batch`` is called for each step, otherwise all steps have one batch.
+
+        At each step parameters, buffers and the optimizer's state are in float32, in values too; no more
+        gradients are zero and no more updates round away than in float32, but for a tenth; and the loss is in
+        the band of float32 runs that are disturbed as rounding does (pytest_amp/training/band.py; docs/training.md).
+        --amp-tolerance-scale multiplies the band. Observed as ``<case>/loss beside fp32``, the used part of
+        the band, and ``<case>/skipped``. Raises AmpFailure, which names the step; Misuse for steps that cannot be.
+        Returns the run in mixed precision.
+        """
+        import torch
+
+        from pytest_amp import scaler, training
+
+        self._refuse_wide("check_training")
+        self._refuse_ambient("check_training")
+        setup = training.Setup(
+            case,
+            self.device,
+            self.precision,
+            steps=steps,
+            seed=self.config.seed,
+            train=train or scaler.standard_step,
+            make_optimizer=optimizer or torch.optim.AdamW,
+            fresh=fresh,
+        )
+
+        def observe(name: str, value: float, kind: str, allowed: float | None) -> None:
+            self.observe(name, value, kind=kind, allowed=allowed)
+
+        return training.check(setup, observe, tolerance_scale=self.config.tolerance_scale)[0]
 
     def scaler_trace(  # noqa: PLR0913  # keywords of one run
         self,

@@ -42,10 +42,11 @@ class TraceStep:
 class WatchedScaler(torch.amp.GradScaler):
     """A GradScaler that notes the calls of an iteration, and what it found."""
 
-    def __init__(self, device_type: str, scale: float, rule: UpdateRule) -> None:
-        """Enabled, from ``scale`` on."""
+    def __init__(self, device_type: str, scale: float, rule: UpdateRule, *, enabled: bool = True) -> None:
+        """Enabled unless told otherwise, from ``scale`` on."""
         super().__init__(
             device_type,
+            enabled=enabled,
             init_scale=scale,
             growth_factor=rule.growth_factor,
             backoff_factor=rule.backoff_factor,

@@ -1,0 +1,29 @@
+"""Short trainings in mixed precision beside float32: the band of the loss, what stays in float32, small real tasks."""
+
+from pytest_amp.training.band import WIDTH, Band, band_of, make_band
+from pytest_amp.training.check import check
+from pytest_amp.training.state import Rounded, rounded_parameters, rounded_state
+from pytest_amp.training.tasks import Task, accuracy, characters, images, zen
+from pytest_amp.training.trajectory import Setup, Step, TrainingIteration, TrainingStep, Trajectory, run
+
+__all__ = [
+    "WIDTH",
+    "Band",
+    "Rounded",
+    "Setup",
+    "Step",
+    "Task",
+    "TrainingIteration",
+    "TrainingStep",
+    "Trajectory",
+    "accuracy",
+    "band_of",
+    "characters",
+    "check",
+    "images",
+    "make_band",
+    "rounded_parameters",
+    "rounded_state",
+    "run",
+    "zen",
+]

@@ -1,0 +1,141 @@
+"""Hold a training in mixed precision against the same one in float32: ``Amp.check_training``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from pytest_amp.failure import AmpFailure, is_misuse
+from pytest_amp.training.band import WIDTH, Band, band_of
+from pytest_amp.training.state import rounded_parameters, rounded_state
+from pytest_amp.training.trajectory import Setup, TrainingIteration, Trajectory, run
+
+__tracebackhide__ = is_misuse
+
+#: By how much more of its parameters a step in mixed precision may leave as they were than one in float32. Both
+#: have float32 weights, on which a small update is lost as often; weights in bf16 lose a third and more.
+_MORE_LOST = 0.1
+#: As much more of the gradients may be exactly zero: what fp16 flushes with a scaler is less.
+_MORE_ZERO = 0.1
+#: From this step on the optimizer's state has values of its own, and is not a gradient that came from a low product.
+_OWN_VALUES = 2
+#: The least number of half widths that the float32 loss has to move, for the band to tell anything apart.
+_VISIBLE = 4.0
+
+Observe = Callable[[str, float, str, float | None], None]
+
+
+def check(setup: Setup, observe: Observe, *, tolerance_scale: float = 1.0) -> tuple[Trajectory, Band]:
+    """Both runs, compared step by step. Raises AmpFailure; see ``Amp.check_training``."""
+    plain = run(setup, low=False, inspect=_keeps_float32(setup, "float32"))
+    band = band_of(setup, plain, scale=tolerance_scale)
+    if not all(_finite(loss) for loss in plain.losses):
+        raise AmpFailure(
+            f"{setup.case.name}: the training does not stay finite in float32",
+            now=f"losses {[round(loss, 4) for loss in plain.losses[-4:]]} at its end",
+            likely="the learning rate is too high; there is nothing to compare mixed precision with",
+        )
+    if band.visible < _VISIBLE:
+        raise AmpFailure(
+            f"{setup.case.name}: {setup.steps} steps in float32 move the loss too little to see anything by",
+            label_before="rule",
+            before=f"by {_VISIBLE:.0f} times half of the band's width at least, at the end {band.half[-1]:.3g}",
+            now=f"loss {plain.losses[0]:.6g} at first, {plain.losses[-1]:.6g} at the end",
+            likely="too few steps, too low a learning rate, or a loss that cannot fall (random targets, fresh batches)",
+        )
+    found = run(setup, low=True, inspect=_keeps_float32(setup, setup.precision.name))
+    name = setup.case.name
+    _check_steps(setup, plain, found)
+    left = band.leaves(found.losses)
+    margin = band.margin(found.losses)
+    if _finite(margin):
+        observe(f"{name}/loss beside fp32", margin, "ratio", 1.0)
+    observe(f"{name}/skipped", sum(step.skipped for step in found.steps), "count", None)
+    if left is not None:
+        raise AmpFailure(
+            f"{name}: the loss leaves the band of float32 at step {left} of {setup.steps}",
+            label_before="fp32",
+            before=f"{band.losses[left]:.6g} within {band.half[left]:.3g} "
+            f"({WIDTH:.0f} spreads of float32 runs whose weights are rounded)",
+            now=f"{found.losses[left]:.6g} in {setup.precision.name}, "
+            f"{abs(found.losses[left] - band.losses[left]) / band.half[left]:.1f} times as far as allowed",
+            likely=_likely(setup, plain, found, left),
+        )
+    return found, band
+
+
+def _finite(value: float) -> bool:
+    return abs(value) < float("inf")
+
+
+def _keeps_float32(setup: Setup, run_in: str) -> Callable[[int, TrainingIteration], None]:
+    def inspect(index: int, iteration: TrainingIteration) -> None:
+        parameters = rounded_parameters(iteration.model)
+        state = rounded_state(iteration.model, iteration.optimizer, hollow=index >= _OWN_VALUES)
+        if parameters or state:
+            listed = [str(each) for each in (*parameters, *state)]
+            raise AmpFailure(
+                f"{setup.case.name}, step {index} of the run in {run_in}: "
+                + ("a parameter or buffer" if parameters else "the optimizer's state")
+                + " is not in float32",
+                label_before="rule",
+                before="parameters, buffers and optimizer state are in float32: small updates round away in less",
+                now=", ".join(listed[:3]) + (f" and {len(listed) - 3} more" if len(listed) > 3 else ""),
+                likely="the model is cast (model.half(), model.bfloat16()), or its weights are; autocast needs neither"
+                if parameters
+                else "the optimizer was made of low parameters, or its state was cast or loaded in a low dtype",
+            )
+
+    return inspect
+
+
+def _check_steps(setup: Setup, plain: Trajectory, found: Trajectory) -> None:
+    """What is wrong with a step whatever its loss."""
+    for index, (wide, low) in enumerate(zip(plain.steps, found.steps, strict=True)):
+        where = f"{setup.case.name}, step {index}"
+        if low.alone:
+            raise AmpFailure(
+                f"{where}: the training step calls the optimizer's own step, past the scaler",
+                label_before="rule",
+                before="scaler.step(optimizer), which unscales the gradients and skips what is not finite",
+                now="optimizer.step()",
+                likely="optimizer.step() where it has to be scaler.step(optimizer)",
+            )
+        if low.zero > wide.zero + _MORE_ZERO:
+            raise AmpFailure(
+                f"{where}: {low.zero:.0%} of the gradients are exactly zero",
+                label_before="fp32",
+                before=f"{wide.zero:.0%}",
+                now=f"{low.zero:.0%} in {setup.precision.name}",
+                likely=f"they are below {setup.precision.name}'s smallest number: the loss is not scaled, or is "
+                "divided or averaged in the low dtype",
+            )
+        if low.lost > wide.lost + _MORE_LOST:
+            raise AmpFailure(
+                f"{where}: {low.lost:.0%} of the updates round away: the step leaves these parameters as they were",
+                label_before="fp32",
+                before=f"{wide.lost:.0%}",
+                now=f"{low.lost:.0%} in {setup.precision.name}",
+                likely="the weights, or what is added to them, are in a low dtype",
+            )
+
+
+def _likely(setup: Setup, plain: Trajectory, found: Trajectory, left: int) -> str:
+    """The cause that the steps up to ``left`` speak for."""
+    if not _finite(found.losses[left]):
+        return "an overflow in the forward pass: a sum or a product beyond the low dtype's range"
+    if left == 0:
+        return "the first loss, before any update: forward itself computes too much in the low dtype, or something else"
+    low = [step.loss_dtype for step in found.steps if step.loss_dtype in (torch.float16, torch.bfloat16)]
+    if low:
+        name = str(low[0]).removeprefix("torch.")
+        return f"the loss is {name}: reduced or divided in the low dtype inside the region"
+    if not setup.needs_scaler or found.scaler.get_scale() != 1.0:
+        wide, narrow = (sum(step.zero for step in each.steps[:left]) / left for each in (plain, found))
+        if narrow > wide + 0.01:
+            return f"gradients that are zero and should not be: {narrow:.1%}, {wide:.1%} in float32"
+    return (
+        "gradients are not those of float32: not unscaled before they are looked at or clipped, accumulated or "
+        "averaged in the low dtype, or an operator that needs float32 is low"
+    )

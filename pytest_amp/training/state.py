@@ -1,0 +1,58 @@
+"""Whether a training keeps float32: its parameters, and every floating tensor of the optimizer's state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+
+from pytest_amp.numerics import is_hollow
+
+_LOW = (torch.bfloat16, torch.float16)
+
+
+@dataclass(frozen=True)
+class Rounded:
+    """A tensor that is not float32: ``dtype`` is its own, or the low one of which it has nothing but values."""
+
+    name: str
+    dtype: torch.dtype
+    hollow: bool
+
+    def __str__(self) -> str:
+        """In words."""
+        low = str(self.dtype).removeprefix("torch.")
+        return f"{self.name} is float32 with nothing but {low} values" if self.hollow else f"{self.name} is {low}"
+
+
+def rounded_parameters(model: torch.nn.Module) -> list[Rounded]:
+    """Parameters and floating buffers that are low, or were rounded since they were last computed."""
+    return list(_rounded([*model.named_parameters(), *model.named_buffers()]))
+
+
+def rounded_state(model: torch.nn.Module, optimizer: torch.optim.Optimizer, *, hollow: bool = True) -> list[Rounded]:
+    """Floating tensors of the optimizer's state that are low, or (``hollow``) were rounded since they were computed.
+
+    After its first step the momentum of SGD is the gradient itself, and that comes from a low product.
+    """
+    names: dict[torch.Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
+    tensors = [
+        (f"{entry} of {names.get(parameter, 'a parameter')}", value)
+        for parameter, state in optimizer.state.items()
+        for entry, value in state.items()
+        if isinstance(value, torch.Tensor)
+    ]
+    return [each for each in _rounded(tensors) if hollow or not each.hollow]
+
+
+def _rounded(tensors: list[tuple[str, torch.Tensor]]) -> Iterator[Rounded]:
+    for name, tensor in tensors:
+        if not tensor.is_floating_point():
+            continue
+        if tensor.dtype.itemsize < torch.float32.itemsize:
+            yield Rounded(name, tensor.dtype, hollow=False)
+            continue
+        low = next((dtype for dtype in _LOW if is_hollow(tensor, dtype)), None)
+        if low is not None:
+            yield Rounded(name, low, hollow=True)

@@ -1,0 +1,121 @@
+"""Small real tasks: characters of a text that ships with Python, and images that are drawn."""
+
+from __future__ import annotations
+
+import codecs
+import functools
+import importlib.util
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pytest_amp.cases import Case, Decoder, DecoderSize, classification
+from pytest_amp.scaler import MakeOptimizer
+
+Batch = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Task:
+    """A case whose batches are drawn anew for each step, data that it was not shown, and how it is trained.
+
+    ``learned`` is an accuracy that a float32 run of ``steps`` steps reaches with ease.
+    """
+
+    case: Case
+    evaluation: Callable[[], Batch]
+    steps: int
+    optimizer: MakeOptimizer
+    learned: float
+
+
+def _adamw(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(parameters, lr=1e-2)
+
+
+def _momentum(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
+
+
+@functools.cache
+def zen() -> str:
+    """The text of the module ``this``, which holds it in ROT13 (PEP 20); read from its source, which would print it."""
+    loader: Any = getattr(importlib.util.find_spec("this"), "loader", None)
+    found = re.search(r'"""(.+?)"""', loader.get_source("this"), re.DOTALL) if loader is not None else None
+    if found is None:
+        raise LookupError("this Python has no source of its module this")
+    return codecs.decode(found.group(1), "rot13")
+
+
+@functools.cache
+def _encoded() -> tuple[Tensor, int]:
+    text = zen()
+    characters = sorted(set(text))
+    return torch.tensor([characters.index(each) for each in text]), len(characters)
+
+
+def _windows(starts: Tensor, context: int) -> Batch:
+    codes, _ = _encoded()
+    rows = codes[starts.unsqueeze(1) + torch.arange(context + 1)]
+    return {"inputs": rows[:, :-1], "targets": rows[:, 1:]}
+
+
+def characters(*, steps: int = 60, width: int = 32, batch: int = 16, context: int = 32) -> Task:
+    """A decoder of one layer that learns the Zen of Python by heart, character for character.
+
+    Its evaluation is on windows of the same text at fixed places: the task is to memorise.
+    """
+    codes, vocabulary = _encoded()
+
+    def draw() -> Batch:
+        return _windows(torch.randint(len(codes) - context, (batch,)), context)
+
+    def evaluation() -> Batch:
+        return _windows(torch.arange(0, len(codes) - context, context), context)
+
+    size = DecoderSize(layers=1, width=width, heads=2, vocabulary=vocabulary)
+    case = Case("characters", lambda: Decoder(size), draw, classification)
+    return Task(case, evaluation, steps, _adamw, 0.4)
+
+
+def _drawn(count: int, pixels: int = 8) -> Batch:
+    """Bars: horizontal, vertical, and along the two diagonals, at a random place, in noise; shapes (count, 1, p, p)."""
+    targets = torch.randint(4, (count,))
+    rows, columns = torch.meshgrid(torch.arange(pixels), torch.arange(pixels), indexing="ij")
+    lines = torch.stack([rows, columns, rows + columns, rows - columns + pixels])
+    place = torch.randint(2, pixels - 2, (count, 1, 1))
+    # Diagonals are numbered to twice the width: their middle is taken, so that all bars are about as long.
+    place = torch.where((targets >= 2).view(-1, 1, 1), place + pixels // 2, place)
+    bars = (lines[targets] == place).float().unsqueeze(1)
+    return {"inputs": bars + 0.35 * torch.randn(bars.shape), "targets": targets}
+
+
+def images(*, steps: int = 40, width: int = 8, batch: int = 32) -> Task:
+    """A small convolutional network that tells bars of four directions, with data it has never seen at the end."""
+
+    def build() -> nn.Module:
+        return nn.Sequential(
+            nn.Conv2d(1, width, 3, padding=1, bias=False),
+            nn.BatchNorm2d(width),
+            nn.SiLU(),
+            nn.Conv2d(width, 2 * width, 3, padding=1, stride=2, bias=False),
+            nn.BatchNorm2d(2 * width),
+            nn.SiLU(),
+            nn.AdaptiveAvgPool2d(1),
+            nn.Flatten(),
+            nn.Linear(2 * width, 4),
+        )
+
+    case = Case("images", build, lambda: _drawn(batch), classification)
+    return Task(case, lambda: _drawn(512), steps, _momentum, 0.8)
+
+
+def accuracy(model: nn.Module, batch: Batch) -> float:
+    """The share of targets to which ``model``, as it is, gives the largest logit; in the region of the caller."""
+    with torch.no_grad():
+        found = model(batch["inputs"]).flatten(0, -2).argmax(-1)
+    return float((found == batch["targets"].flatten()).double().mean())

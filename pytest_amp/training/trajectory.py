@@ -1,0 +1,256 @@
+"""A short training that is watched: its loss in each step, and what became of parameters and optimizer state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Any, TypeAlias
+
+import torch
+
+from pytest_amp.cases import Case, map_tensors
+from pytest_amp.devices import Device
+from pytest_amp.failure import AmpFailure, Misuse, is_misuse
+from pytest_amp.precision import Precision
+from pytest_amp.scaler import Iteration, MakeOptimizer, UpdateRule, standard_step
+from pytest_amp.scaler.trace import WatchedScaler
+
+__tracebackhide__ = is_misuse
+
+#: How much a companion is disturbed, in unit roundoffs. A gradient meets twelve roundings on its way (weight, input
+#: and result of three products, and the gradient of each result): independent, they add up to sqrt(12) = 3.5.
+DISTURBANCE = 4.0
+#: The default scale of GradScaler, which comes down from there to what the case can bear.
+_SCALE = 2.0**16
+#: A scale that falls from 2**16 has no bit left after as many skipped steps in a row.
+_MOST_SKIPPED = 40
+
+
+@dataclass
+class TrainingIteration(Iteration):
+    """One iteration of a training, in mixed precision or in float32: ``autocast()`` and ``scaler`` are on or off.
+
+    ``kept`` is for what a training step keeps from one iteration to the next: a scheduler, averaged weights.
+    """
+
+    _: KW_ONLY
+    low: bool = True
+    kept: dict[str, Any] = field(default_factory=dict)
+    losses: list[float] = field(default_factory=list)
+    loss_dtype: torch.dtype = torch.float32
+
+    def loss(self) -> torch.Tensor:
+        """The loss to scale."""
+        loss = super().loss()
+        self.losses.append(loss.item())
+        self.loss_dtype = loss.dtype
+        return loss
+
+    def autocast(self) -> Any:
+        """An autocast region on the device, in the dtype under test; a disabled one in the float32 run."""
+        return self.device.autocast(self.precision.dtype, enabled=self.low)
+
+
+#: What a training calls once a step.
+TrainingStep: TypeAlias = Callable[[TrainingIteration], object]
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What is trained: a case, how many steps, the training step and the optimizer.
+
+    ``fresh``: each step draws its own batch, by calling the case's ``batch`` after torch was seeded with the
+    number of the step. Otherwise all steps have one batch.
+    """
+
+    case: Case
+    device: Device
+    precision: Precision
+    _: KW_ONLY
+    steps: int
+    seed: int = 0
+    train: TrainingStep = standard_step
+    make_optimizer: MakeOptimizer
+    fresh: bool = False
+
+    @property
+    def needs_scaler(self) -> bool:
+        """Whether gradients in the dtype leave its range: fp16 does, bf16 has the range of float32."""
+        return self.precision.name == "fp16"
+
+    def batch(self, step: int, first: Any) -> Any:
+        """The batch of ``step`` on the device; ``first`` is the one batch of a training that has one."""
+        if not self.fresh:
+            return first
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(1_000_003 * (self.seed + 1) + step)
+            drawn = self.case.batch()
+        return map_tensors(lambda x: x.to(self.device.torch_device), drawn)
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step as it was taken.
+
+    ``lost`` is the share of parameters whose gradient is not zero and which the step left as they were,
+    ``zero`` that of gradients that are exactly zero; ``skipped`` how often it was tried before.
+    """
+
+    loss: float
+    lost: float
+    zero: float
+    skipped: int
+    alone: bool
+    loss_dtype: torch.dtype
+
+
+@dataclass
+class Trajectory:
+    """The steps of a training, and what it ended with."""
+
+    steps: list[Step]
+    model: torch.nn.Module
+    optimizer: torch.optim.Optimizer
+    scaler: torch.amp.GradScaler
+    kept: dict[str, Any]
+
+    @property
+    def losses(self) -> list[float]:
+        """The loss of each step, before it was taken."""
+        return [step.loss for step in self.steps]
+
+
+#: Called after each step: what it finds wrong it raises.
+Inspect = Callable[[int, TrainingIteration], None]
+
+
+def run(setup: Setup, *, low: bool, companion: int | None = None, inspect: Inspect | None = None) -> Trajectory:
+    """Train from the setup's seed, in mixed precision (``low``) or in float32.
+
+    A ``companion`` is a float32 run that a low precision disturbs. With d four unit roundoffs of the low dtype, in
+    each step each weight is multiplied by 1 + d e, e uniform in [-1, 1]; to each gradient noise is added, normal and
+    of the relative L2 size d; and dropout and whatever else is random within the step draws other numbers. What the
+    step changes is added to the undisturbed weights. (Noise on weights alone is not enough: Adam's first step is the
+    sign of a gradient, and one that is nearly zero has either.) Steps that a scaler skips are tried again, so that
+    the n-th step is the n-th update in each run.
+    """
+    if setup.steps < 2:
+        raise Misuse(f"steps={setup.steps}; a trajectory has two at least")
+    realised = setup.case.realise(seed=setup.seed).on(setup.device.torch_device)
+    parameters = [p for p in realised.model.parameters() if p.requires_grad]
+    if not parameters:
+        raise Misuse(f"case {setup.case.name}: the model has no parameter that requires a gradient")
+    optimizer = setup.make_optimizer(parameters)
+    # Growth would bring skipped steps, which are not what is looked at here.
+    rule = UpdateRule(growth_interval=10**6)
+    scaler = WatchedScaler(setup.device.type, _SCALE, rule, enabled=low and setup.needs_scaler)
+    taken = Trajectory([], realised.model, optimizer, scaler, {})
+    for index in range(setup.steps):
+        iteration = TrainingIteration(
+            realised.model, setup.batch(index, realised.batch), optimizer, scaler, index, setup.case, setup.device,
+            setup.precision, low=low, kept=taken.kept,
+        )  # fmt: skip
+        with _disturbed(optimizer, parameters, setup, index, companion):
+            taken.steps.append(_take(setup, iteration, parameters, companion))
+        if inspect is not None:
+            inspect(index, iteration)
+    return taken
+
+
+def _take(
+    setup: Setup, iteration: TrainingIteration, parameters: list[torch.nn.Parameter], companion: int | None
+) -> Step:
+    """The step, again where it was skipped."""
+    for skipped in range(_MOST_SKIPPED):
+        watch = _Watch(iteration, parameters)
+        iteration.scaler.begin()
+        iteration.losses.clear()
+        torch.manual_seed(setup.seed + iteration.index + 1000 * (0 if companion is None else companion + 1))
+        with watch.watching():
+            setup.train(iteration)
+        if not iteration.losses:
+            raise Misuse("the training step did not call iteration.loss(), so there is no loss to look at")
+        tried = "step" in iteration.scaler.called and iteration.scaler.is_enabled()
+        if not tried or iteration.scaler.moved or not iteration.scaler.found_inf:
+            loss = sum(iteration.losses) / len(iteration.losses)
+            return Step(loss, watch.lost, watch.zero, skipped, iteration.stepped_alone, iteration.loss_dtype)
+    raise AmpFailure(
+        f"{setup.case.name}, step {iteration.index}: skipped {_MOST_SKIPPED} times in a row",
+        now=f"scale {iteration.scaler.get_scale()}, loss {iteration.losses[-1]}",
+        likely="scaler.update() is never called, or the gradients are not finite at any scale",
+    )
+
+
+class _Watch:
+    """What the optimizer's own step is given, and what it changes."""
+
+    def __init__(self, iteration: TrainingIteration, parameters: list[torch.nn.Parameter]) -> None:
+        self.iteration, self.parameters = iteration, parameters
+        self.lost = self.zero = 0.0
+        self._before: list[torch.Tensor] = []
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """For the duration of a training step."""
+        optimizer = self.iteration.optimizer
+        before = optimizer.register_step_pre_hook(self._enter)
+        after = optimizer.register_step_post_hook(self._leave)
+        try:
+            yield
+        finally:
+            before.remove()
+            after.remove()
+
+    def _enter(self, optimizer: torch.optim.Optimizer, _args: Any, _keywords: Any) -> None:
+        scaler = self.iteration.scaler
+        self.iteration.stepped_alone |= scaler.is_enabled() and scaler.stepping is not optimizer
+        self._before = [p.detach().clone() for p in self.parameters]
+
+    def _leave(self, _optimizer: torch.optim.Optimizer, _args: Any, _keywords: Any) -> None:
+        stayed = zeros = wanted = size = 0
+        for parameter, before in zip(self.parameters, self._before, strict=True):
+            if parameter.grad is None or parameter.grad.is_sparse:
+                continue
+            zero = parameter.grad == 0
+            size += zero.numel()
+            zeros += int(zero.sum())
+            wanted += int((~zero).sum())
+            stayed += int(((parameter.detach() == before) & ~zero).sum())
+        self.lost, self.zero = stayed / max(wanted, 1), zeros / max(size, 1)
+
+
+@contextmanager
+def _disturbed(
+    optimizer: torch.optim.Optimizer,
+    parameters: list[torch.nn.Parameter],
+    setup: Setup,
+    index: int,
+    companion: int | None,
+) -> Iterator[None]:
+    """The weights and gradients of a companion, for the duration of a step."""
+    if companion is None:
+        yield
+        return
+    size, generator = DISTURBANCE * setup.precision.u, torch.Generator().manual_seed(7919 * (companion + 1) + index)
+
+    def disturb(*_: Any) -> None:
+        for p in parameters:
+            if p.grad is not None and not p.grad.is_sparse:
+                noise = torch.randn(p.shape, generator=generator).to(p.device, p.dtype)
+                p.grad.add_(noise * (size * p.grad.square().mean().sqrt()))
+
+    hook = optimizer.register_step_pre_hook(disturb)
+    origin = [p.detach().clone() for p in parameters]
+    with torch.no_grad():
+        for p in parameters:
+            noise = torch.rand(p.shape, generator=generator).mul_(2).sub_(1).to(p.device, p.dtype)
+            p.mul_(1 + size * noise)
+        disturbed = [p.detach().clone() for p in parameters]
+    try:
+        yield
+    finally:
+        hook.remove()
+    with torch.no_grad():
+        for p, old, other in zip(parameters, origin, disturbed, strict=True):
+            p.copy_(old + (p - other))

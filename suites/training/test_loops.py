@@ -1,0 +1,183 @@
+"""Loops as people write them go where float32 goes: micro-batches, clipping, schedulers, averages, nullcontext.
+
+The check is the one that users have: ``amp.check_training``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.optim import lr_scheduler
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+from pytest_amp.amp import Amp
+from pytest_amp.cases import loss_of
+from pytest_amp.training import TrainingIteration, images
+
+pytestmark = pytest.mark.amp(devices=["cpu"])  # not run on CUDA yet
+
+_STEPS = 12
+_DECAY = 0.75
+
+
+def _forward(iteration: TrainingIteration) -> torch.Tensor:
+    with iteration.autocast():
+        return iteration.loss()
+
+
+def _backward(iteration: TrainingIteration, loss: torch.Tensor) -> None:
+    iteration.scaler.scale(loss).backward()
+
+
+def _finish(iteration: TrainingIteration) -> None:
+    iteration.scaler.step(iteration.optimizer)
+    iteration.scaler.update()
+
+
+def accumulated(iteration: TrainingIteration) -> None:
+    """Three micro-batches; the loss is divided outside the region, where it is float32."""
+    iteration.optimizer.zero_grad()
+    whole = iteration.batch
+    for part in range(3):
+        iteration.batch = {name: value[part::3] for name, value in whole.items()}
+        loss = _forward(iteration)
+        assert loss.dtype is torch.float32
+        _backward(iteration, loss / 3)
+    iteration.batch = whole
+    _finish(iteration)
+
+
+def clipped(iteration: TrainingIteration) -> None:
+    """To a norm that nearly every step exceeds."""
+    iteration.optimizer.zero_grad()
+    _backward(iteration, _forward(iteration))
+    iteration.scaler.unscale_(iteration.optimizer)
+    nn.utils.clip_grad_norm_(iteration.model.parameters(), 0.25)
+    _finish(iteration)
+
+
+def scheduled(iteration: TrainingIteration) -> None:
+    """A warm-up and a cosine, stepped with each step that was taken."""
+    if "scheduler" not in iteration.kept:
+        warm = lr_scheduler.LinearLR(iteration.optimizer, 0.25, total_iters=4)
+        cosine = lr_scheduler.CosineAnnealingLR(iteration.optimizer, T_max=_STEPS - 4)
+        iteration.kept["scheduler"] = lr_scheduler.SequentialLR(iteration.optimizer, [warm, cosine], [4])
+    iteration.optimizer.zero_grad()
+    _backward(iteration, _forward(iteration))
+    scale = iteration.scaler.get_scale()
+    _finish(iteration)
+    if iteration.scaler.get_scale() >= scale:
+        iteration.kept["scheduler"].step()
+
+
+def averaged(iteration: TrainingIteration) -> None:
+    """An exponential average of the weights, brought up to date with each step that was taken."""
+    iteration.optimizer.zero_grad()
+    _backward(iteration, _forward(iteration))
+    scale = iteration.scaler.get_scale()
+    _finish(iteration)
+    if iteration.scaler.get_scale() >= scale:
+        average = iteration.kept.setdefault(
+            "average", AveragedModel(iteration.model, multi_avg_fn=get_ema_multi_avg_fn(_DECAY))
+        )
+        average.update_parameters(iteration.model)
+        weights = iteration.kept.setdefault("weights", [])
+        weights.append([p.detach().double() for p in iteration.model.parameters()])
+
+
+def conditional(iteration: TrainingIteration) -> None:
+    """``autocast() if amp else nullcontext()``, around the forward pass."""
+    iteration.optimizer.zero_grad()
+    region: Any = iteration.autocast() if iteration.low else contextlib.nullcontext()
+    with region:
+        loss = iteration.loss()
+    _backward(iteration, loss)
+    _finish(iteration)
+
+
+def within(iteration: TrainingIteration) -> None:
+    """The whole iteration within the region: against torch's advice, and harmless."""
+    with iteration.autocast():
+        iteration.optimizer.zero_grad()
+        _backward(iteration, iteration.loss())
+        _finish(iteration)
+
+
+LOOPS: tuple[Callable[[Any], None], ...] = (accumulated, clipped, scheduled, conditional, within)
+
+
+@pytest.mark.parametrize("loop", LOOPS, ids=lambda loop: loop.__name__)
+def test_a_loop_goes_where_float32_goes(amp: Amp, loop: Callable[[Any], None]) -> None:
+    task = images(batch=24)
+    amp.check_training(
+        replace(task.case, name=loop.__name__), steps=_STEPS, train=loop, optimizer=task.optimizer, fresh=True
+    )
+
+
+def test_averaged_weights_follow_float32(amp: Amp) -> None:
+    """The average is that of the weights of each step, computed in float64, but for two roundings a step."""
+    task = images()
+    found = amp.check_training(
+        replace(task.case, name="averaged"), steps=_STEPS, train=averaged, optimizer=task.optimizer, fresh=True
+    )
+    weights, average = found.kept["weights"], found.kept["average"]
+    wanted = weights[0]
+    for later in weights[1:]:
+        wanted = [old * _DECAY + new * (1 - _DECAY) for old, new in zip(wanted, later, strict=True)]
+    for (name, parameter), value in zip(average.module.named_parameters(), wanted, strict=True):
+        assert parameter.dtype is torch.float32, f"the average of {name} is {parameter.dtype}"
+        allowed = 2 * _STEPS * 2.0**-24 * float(value.abs().max())
+        distance = float((parameter.detach().double() - value).abs().max())
+        assert distance <= allowed, f"the average of {name} is off by {distance:.3g}, {allowed:.3g} are allowed"
+
+
+@pytest.mark.parametrize("parts", [2, 3, 7])
+def test_the_loss_of_a_micro_batch_is_divided_in_float32(amp: Amp, parts: int) -> None:
+    """Outside the region it is a float32 division: gradients are those of a backward pass that starts from 1/n.
+
+    Bit for bit, for the division's own gradient is 1/n in float32 and nothing else.
+    """
+    realised = images().case.realise(seed=amp.config.seed).on(amp.device.torch_device)
+    case, scale = images().case, 2.0**10
+    start = torch.tensor(scale, device=amp.device.torch_device) / parts
+    gradients = []
+    for divide in (True, False):
+        realised.model.zero_grad()
+        with amp.autocast():
+            loss = loss_of(case.loss(realised.model, realised.batch))
+        if divide:
+            whole = loss.double() / parts
+            loss = loss / parts
+            assert abs(loss.double() - whole) <= 2.0**-24 * whole, "the divided loss is not a float32 quotient"
+            torch.autograd.backward(loss * scale)
+        else:
+            torch.autograd.backward(loss, start)
+        gradients.append([p.grad.clone() for p in realised.model.parameters() if p.grad is not None])
+    different = sum(not torch.equal(a, b) for a, b in zip(*gradients, strict=True))
+    assert different == 0, f"{different} gradients change where the loss is divided by {parts}"
+
+
+def test_micro_batches_add_up_in_float32(amp: Amp) -> None:
+    """A hundred equal micro-batches are a hundred times one: in bf16 the sum would stop at 256 times the addend."""
+    realised = images().case.realise(seed=amp.config.seed).on(amp.device.torch_device)
+    case, count = images().case, 100
+    realised.model.eval()  # statistics that move would change the gradients
+    first: list[torch.Tensor] = []
+    for index in range(count):
+        with amp.autocast():
+            loss = loss_of(case.loss(realised.model, realised.batch))
+        torch.autograd.backward(loss * 2.0**10)
+        if index == 0:
+            first = [p.grad.double() for p in realised.model.parameters() if p.grad is not None]
+    for (name, parameter), one in zip(realised.model.named_parameters(), first, strict=True):
+        assert parameter.grad is not None
+        assert parameter.grad.dtype is torch.float32, f"{name} is accumulated in {parameter.grad.dtype}"
+        # A hundred additions, each rounded to float32.
+        error = (parameter.grad.double() - count * one).abs().max() / (count * one.abs().max())
+        assert error <= count * 2.0**-24, f"{name} is off by {float(error):.2g} after {count} micro-batches"

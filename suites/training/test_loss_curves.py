@@ -1,0 +1,67 @@
+"""The loss of a training in mixed precision stays in the band of float32 at every step, and the task is learned."""
+
+from __future__ import annotations
+
+import statistics
+
+import pytest
+
+from pytest_amp.amp import Amp
+from pytest_amp.failure import AmpFailure
+from pytest_amp.training import accuracy
+
+from .trajectories import TASKS, Trained, trained
+
+pytestmark = pytest.mark.amp(devices=["cpu"])  # not run on CUDA yet
+
+#: Other initial weights and other data, to see what accuracy is worth.
+_SEEDS = 4
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_the_loss_stays_in_the_band_of_float32(amp: Amp, task: str) -> None:
+    """Four spreads of float32 runs whose weights and gradients are rounded at random: pytest_amp/training/band.py."""
+    runs = trained(amp, task)
+    found, band = runs.run(low=True), runs.band
+    assert band.visible > 50, "the band is so wide that a training that learns half of it would stay inside"
+    margin = band.margin(found.losses)
+    amp.observe(f"{task}/loss beside fp32", margin, kind="ratio", allowed=1.0)
+    left = band.leaves(found.losses)
+    if left is not None:
+        raise AmpFailure(
+            f"the loss of {task} leaves the band of float32 at step {left} of {len(found.losses)}",
+            label_before="fp32",
+            before=f"{band.losses[left]:.5g} within {band.half[left]:.3g}",
+            now=f"{found.losses[left]:.5g} in {amp.precision.name} on {amp.target.id}",
+            likely="gradients, weights or updates are further from float32 than one rounding each",
+        )
+
+
+def _accuracy(runs: Trained, *, low: bool) -> float:
+    with runs.amp.autocast(enabled=low):
+        return accuracy(runs.model(low=low).eval(), runs.evaluation())
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_the_task_is_learned_as_well_as_in_float32(amp: Amp, task: str) -> None:
+    """Accuracy at the end, where float32 runs from four seeds say what it is worth.
+
+    No further from float32's than three times their standard deviation, or three of the binomial distribution
+    where that is more.
+    """
+    wide = [_accuracy(trained(amp, task, seed=seed), low=False) for seed in range(_SEEDS)]
+    learned = trained(amp, task).task.learned
+    assert min(wide) > learned, f"float32 itself reaches {min(wide):.1%} only: the task says nothing"
+    found = _accuracy(trained(amp, task), low=True)
+    count = trained(amp, task).evaluation()["targets"].numel()
+    chance = (wide[0] * (1 - wide[0]) / count) ** 0.5
+    allowed = 3 * max(statistics.stdev(wide), chance) * amp.config.tolerance_scale
+    amp.observe(f"{task}/accuracy beside fp32", abs(found - wide[0]), kind="ratio", allowed=allowed)
+    if not abs(found - wide[0]) <= allowed:
+        raise AmpFailure(
+            f"{task} is not learned as in float32",
+            label_before="fp32",
+            before=f"accuracy {wide[0]:.1%} within {allowed:.1%}; four seeds {', '.join(f'{w:.1%}' for w in wide)}",
+            now=f"{found:.1%} in {amp.precision.name} on {amp.target.id}",
+            likely="training or evaluation under autocast computes something else",
+        )

@@ -1,0 +1,159 @@
+"""Deterministic runs repeat bit for bit, and one that is resumed from a file is the one that was not interrupted."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.optim import lr_scheduler
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+from pytest_amp.amp import Amp
+from pytest_amp.failure import AmpFailure
+from pytest_amp.training import characters, run
+
+from .trajectories import TASKS, same, snapshot, trained
+
+pytestmark = pytest.mark.amp(devices=["cpu"])  # not run on CUDA yet
+
+_STEPS = 12
+_AT = 5
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_a_run_repeats_bit_for_bit(amp: Amp, task: str) -> None:
+    """Losses, parameters, buffers, optimizer state and scale, of a second run in the same process."""
+    runs = trained(amp, task)
+    first, second = runs.run(low=True), run(runs.setup, low=True)
+    assert second.losses == first.losses
+    for part in ("model", "optimizer", "scaler"):
+        left, right = (getattr(each, part).state_dict() for each in (first, second))
+        different = [name for name in left if not same(left[name], right[name])]
+        assert different == [], f"the state of the {part} is another one in a second run: {', '.join(different)}"
+
+
+@dataclass
+class Run:
+    """Everything that a resumed training needs: model with dropout, optimizer, scheduler, scaler, average, rng."""
+
+    amp: Amp
+    scaler: torch.amp.GradScaler
+    trace: list[tuple[float, float, int, float]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        """A decoder of characters, and dropout on its logits, so that the generator's state matters."""
+        self.case = characters().case
+        torch.manual_seed(self.amp.config.seed)
+        decoder = self.case.build()
+        self.model = nn.Sequential(decoder, nn.Dropout(0.1)).to(self.amp.device.torch_device)
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-2, fused=True)
+        self.scheduler = lr_scheduler.CosineAnnealingLR(self.optimizer, T_max=_STEPS)
+        self.average = AveragedModel(self.model, multi_avg_fn=get_ema_multi_avg_fn(0.9))
+
+    def step(self) -> None:
+        """One iteration; batch and dropout come from torch's generator."""
+        batch = {name: value.to(self.amp.device.torch_device) for name, value in self.case.batch().items()}
+        self.optimizer.zero_grad()
+        with self.amp.autocast():
+            outputs: Any = self.case.loss(self.model, batch)
+        loss = outputs["loss"]
+        scaled: Any = self.scaler.scale(loss)
+        scaled.backward()
+        self.scaler.unscale_(self.optimizer)
+        nn.utils.clip_grad_norm_(self.model.parameters(), 0.5)
+        scale = self.scaler.get_scale()
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        if self.scaler.get_scale() >= scale:
+            self.scheduler.step()
+            self.average.update_parameters(self.model)
+        state = self.scaler.state_dict()
+        self.trace.append((loss.item(), state["scale"], state["_growth_tracker"], self.optimizer.param_groups[0]["lr"]))
+
+    @property
+    def parts(self) -> dict[str, Any]:
+        """What has a state dict."""
+        names = ("model", "optimizer", "scheduler", "scaler", "average")
+        return {name: getattr(self, name) for name in names}
+
+    def save(self) -> io.BytesIO:
+        """A checkpoint, the state of the generator in it."""
+        file = io.BytesIO()
+        states = {name: part.state_dict() for name, part in self.parts.items()}
+        torch.save({**states, "rng": torch.get_rng_state()}, file)
+        file.seek(0)
+        return file
+
+    def load(self, file: io.BytesIO, *, without: str | None = None) -> None:
+        """With ``weights_only``; ``without`` is what a careless script forgets."""
+        checkpoint = torch.load(file, weights_only=True)
+        for name, part in self.parts.items():
+            if name != without:
+                part.load_state_dict(checkpoint[name])
+        if without != "rng":
+            torch.set_rng_state(checkpoint["rng"])
+
+
+def _scaler(amp_scaler: Any, scale: float) -> Any:
+    """In the middle of a growth interval when the run is resumed; from a scale that comes down in fp16."""
+    return amp_scaler(init_scale=scale, growth_interval=4)
+
+
+def _resumed(amp: Amp, amp_scaler: Any, without: str | None = None) -> tuple[Run, Run, Run]:
+    """The run without an interruption, the one before it, and the one after it in fresh objects."""
+    whole, first, second = (Run(amp, _scaler(amp_scaler, scale)) for scale in (2.0**17, 2.0**17, 2.0**3))
+    torch.manual_seed(amp.config.seed)
+    for _ in range(_STEPS):
+        whole.step()
+    torch.manual_seed(amp.config.seed)
+    for _ in range(_AT):
+        first.step()
+    file = first.save()
+    torch.manual_seed(amp.config.seed + 1)  # another process has another generator
+    second.load(file, without=without)
+    for _ in range(_STEPS - _AT):
+        second.step()
+    return whole, first, second
+
+
+def test_a_resumed_run_is_the_one_without_a_break(amp: Amp, amp_scaler: Any) -> None:
+    """Model, optimizer, scheduler, scaler, average and generator, in another optimizer and scaler: bit for bit."""
+    whole, first, second = _resumed(amp, amp_scaler)
+    found = first.trace + second.trace
+    if found != whole.trace:
+        at = next(index for index, (a, b) in enumerate(zip(found, whole.trace, strict=True)) if a != b)
+        raise AmpFailure(
+            f"a training that is resumed at step {_AT} on {amp.target.id} is another one from step {at} on",
+            label_before="rule",
+            before=f"loss, scale, growth tracker, rate {whole.trace[at]}",
+            now=f"{found[at]}",
+            likely="a state dict loses something, or does not take it back: scaler, optimizer, scheduler, generator",
+        )
+    ends = [{name: part.state_dict() for name, part in each.parts.items()} for each in (whole, second)]
+    different = [name for name in ends[0] if not same(ends[0][name], ends[1][name])]
+    assert different == [], f"resumed, the state is another one: {', '.join(different)}"
+
+
+@pytest.mark.parametrize("without", ["scaler", "rng", "optimizer"])
+def test_what_a_checkpoint_leaves_out_shows(amp: Amp, amp_scaler: Any, without: str) -> None:
+    """The test above can fail: a resume without the scaler, the generator or the optimizer is another training."""
+    whole, first, second = _resumed(amp, amp_scaler, without)
+    assert first.trace + second.trace != whole.trace
+
+
+def test_a_checkpoint_holds_float32(amp: Amp, amp_scaler: Any) -> None:
+    """What is written to the file has the masters' dtype, and loading it leaves the saved training as it was."""
+    made = Run(amp, _scaler(amp_scaler, 2.0**10))
+    torch.manual_seed(amp.config.seed)
+    for _ in range(3):
+        made.step()
+    before = snapshot({name: part.state_dict() for name, part in made.parts.items()})
+    saved = torch.load(made.save(), weights_only=True)
+    tensors = [*saved["model"].values(), *saved["average"].values()]
+    tensors += [value for state in saved["optimizer"]["state"].values() for value in state.values()]
+    assert {t.dtype for t in tensors if t.is_floating_point()} == {torch.float32}
+    assert same(before, {name: part.state_dict() for name, part in made.parts.items()})
