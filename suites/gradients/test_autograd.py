@@ -62,7 +62,7 @@ def test_second_derivatives(amp: Amp, function: str) -> None:
         y = f.linear(x, weight) if function == "linear" else x @ weight.t()
         after: dict[str, Callable[[Tensor], Tensor]] = {
             "gelu": f.gelu,
-            "softmax": lambda t: t.softmax(-1),
+            "softmax": lambda t: (t / 4).softmax(-1),  # a sharp one cancels
             "layer_norm": lambda t: f.layer_norm(t, (16,)),
         }
         return after[function](y) if function in after else y.square()
@@ -91,8 +91,8 @@ def test_second_derivatives(amp: Amp, function: str) -> None:
     assert made.dtype == torch.float32
 
 
-#: In units of u: a second derivative makes some ten roundings, two of which a square root adds. Measured 0.9 to 4.3
-#: (CPU, torch 2.13, 5 seeds).
+#: In units of u: a second derivative makes some ten roundings. Measured 0.8 to 5.9 (CPU, torch 2.13, both dtypes, 10
+#: seeds).
 FEW = 12.0
 
 
