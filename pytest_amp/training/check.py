@@ -9,7 +9,7 @@ import torch
 from pytest_amp.failure import AmpFailure, is_misuse
 from pytest_amp.training.band import WIDTH, Band, band_of
 from pytest_amp.training.state import rounded_parameters, rounded_state
-from pytest_amp.training.trajectory import Setup, TrainingIteration, Trajectory, run
+from pytest_amp.training.trajectory import Setup, Step, TrainingIteration, Trajectory, run
 
 __tracebackhide__ = is_misuse
 
@@ -20,6 +20,8 @@ _MORE_LOST = 0.1
 _MORE_ZERO = 0.1
 #: From this step on the optimizer's state has values of its own, and is not a gradient that came from a low product.
 _OWN_VALUES = 2
+#: From such a difference on the sizes of gradients are named as the cause: no rounding makes a tenth.
+_OTHER_SIZE = 0.1
 #: The least number of half widths that the float32 loss has to move, for the band to tell anything apart.
 _VISIBLE = 4.0
 
@@ -117,8 +119,19 @@ def _check_steps(setup: Setup, plain: Trajectory, found: Trajectory) -> None:
                 label_before="fp32",
                 before=f"{wide.lost:.0%}",
                 now=f"{low.lost:.0%} in {setup.precision.name}",
-                likely="the weights, or what is added to them, are in a low dtype",
+                likely=_gradients(wide, low) or "the weights, or what is added to them, are in a low dtype",
             )
+
+
+def _gradients(wide: Step, low: Step) -> str | None:
+    """What the sizes of the gradients in the two runs say, where they are not about the same."""
+    ratio = low.norm / wide.norm if wide.norm else 1.0
+    if 1 - _OTHER_SIZE < ratio < 1 + _OTHER_SIZE:
+        return None
+    return (
+        f"the optimizer sees gradients of {ratio:.3g} times their size in float32: clipped before scaler.unscale_, not "
+        "unscaled, or accumulated, averaged or divided in the low dtype"
+    )
 
 
 def _likely(setup: Setup, plain: Trajectory, found: Trajectory, left: int) -> str:
@@ -127,6 +140,9 @@ def _likely(setup: Setup, plain: Trajectory, found: Trajectory, left: int) -> st
         return "an overflow in the forward pass: a sum or a product beyond the low dtype's range"
     if left == 0:
         return "the first loss, before any update: forward itself computes too much in the low dtype, or something else"
+    sizes = _gradients(plain.steps[0], found.steps[0])
+    if sizes is not None:
+        return sizes
     low = [step.loss_dtype for step in found.steps if step.loss_dtype in (torch.float16, torch.bfloat16)]
     if low:
         name = str(low[0]).removeprefix("torch.")

@@ -94,12 +94,14 @@ class Step:
     """One step as it was taken.
 
     ``lost`` is the share of parameters whose gradient is not zero and which the step left as they were,
-    ``zero`` that of gradients that are exactly zero; ``skipped`` how often it was tried before.
+    ``zero`` that of gradients that are exactly zero, ``norm`` the L2 norm of all, as the optimizer's own step is
+    given them (a fused one divides by the scale itself: so does this); ``skipped`` how often it was tried before.
     """
 
     loss: float
     lost: float
     zero: float
+    norm: float
     skipped: int
     alone: bool
     loss_dtype: torch.dtype
@@ -167,14 +169,16 @@ def _take(
         iteration.scaler.begin()
         iteration.losses.clear()
         torch.manual_seed(setup.seed + iteration.index + 1000 * (0 if companion is None else companion + 1))
-        with watch.watching():
+        with watch.watching(), _refusals(iteration):
             setup.train(iteration)
         if not iteration.losses:
             raise Misuse("the training step did not call iteration.loss(), so there is no loss to look at")
         tried = "step" in iteration.scaler.called and iteration.scaler.is_enabled()
         if not tried or iteration.scaler.moved or not iteration.scaler.found_inf:
             loss = sum(iteration.losses) / len(iteration.losses)
-            return Step(loss, watch.lost, watch.zero, skipped, iteration.stepped_alone, iteration.loss_dtype)
+            return Step(
+                loss, watch.lost, watch.zero, watch.norm, skipped, iteration.stepped_alone, iteration.loss_dtype
+            )
     raise AmpFailure(
         f"{setup.case.name}, step {iteration.index}: skipped {_MOST_SKIPPED} times in a row",
         now=f"scale {iteration.scaler.get_scale()}, loss {iteration.losses[-1]}",
@@ -182,12 +186,27 @@ def _take(
     )
 
 
+@contextmanager
+def _refusals(iteration: TrainingIteration) -> Iterator[None]:
+    """What the scaler refuses becomes an AmpFailure in the words of the refusal."""
+    try:
+        yield
+    except (RuntimeError, AssertionError, ValueError) as error:
+        if iteration.scaler.refused is not error:
+            raise
+        raise AmpFailure(
+            f"{iteration.case.name}, step {iteration.index}: GradScaler refuses the training step",
+            now=f"{type(error).__name__}: {error}",
+            likely="a call is missing, doubled or in the wrong place: scale, unscale_, step, update",
+        ) from error
+
+
 class _Watch:
     """What the optimizer's own step is given, and what it changes."""
 
     def __init__(self, iteration: TrainingIteration, parameters: list[torch.nn.Parameter]) -> None:
         self.iteration, self.parameters = iteration, parameters
-        self.lost = self.zero = 0.0
+        self.lost = self.zero = self.norm = 0.0
         self._before: list[torch.Tensor] = []
 
     @contextmanager
@@ -207,17 +226,20 @@ class _Watch:
         self.iteration.stepped_alone |= scaler.is_enabled() and scaler.stepping is not optimizer
         self._before = [p.detach().clone() for p in self.parameters]
 
-    def _leave(self, _optimizer: torch.optim.Optimizer, _args: Any, _keywords: Any) -> None:
+    def _leave(self, optimizer: torch.optim.Optimizer, _args: Any, _keywords: Any) -> None:
         stayed = zeros = wanted = size = 0
+        squares = 0.0
         for parameter, before in zip(self.parameters, self._before, strict=True):
             if parameter.grad is None or parameter.grad.is_sparse:
                 continue
             zero = parameter.grad == 0
+            squares += float(parameter.grad.detach().double().square().sum())
             size += zero.numel()
             zeros += int(zero.sum())
             wanted += int((~zero).sum())
             stayed += int(((parameter.detach() == before) & ~zero).sum())
         self.lost, self.zero = stayed / max(wanted, 1), zeros / max(size, 1)
+        self.norm = squares**0.5 / float(getattr(optimizer, "grad_scale", None) or 1.0)
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from tests.planted.manifest_rules import RULES
 from tests.planted.manifest_scaler import SCALER
 from tests.planted.manifest_semantics import SEMANTICS
 from tests.planted.manifest_semantics_kinds import SEMANTICS_KINDS
+from tests.planted.manifest_training import TRAINING
 
 #: A CPU has no speed floors: the check itself is held against a clock that counts kernels.
 SPEED = (
@@ -21,4 +22,14 @@ SPEED = (
     ),
 )
 
-DEFECTS: list[Defect] = [*RULES, *SEMANTICS, *SEMANTICS_KINDS, *SCALER, *GRADIENTS, *ORACLE, *FINGERPRINT, *SPEED]
+DEFECTS: list[Defect] = [
+    *RULES,
+    *SEMANTICS,
+    *SEMANTICS_KINDS,
+    *SCALER,
+    *GRADIENTS,
+    *ORACLE,
+    *FINGERPRINT,
+    *TRAINING,
+    *SPEED,
+]

@@ -1,0 +1,102 @@
+"""AdamW whose weights and moments are kept in bfloat16 or float32, with the remedies for what rounds away."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+
+_BETA1, _BETA2, _EPSILON, _DECAY = 0.9, 0.999, 1e-8, 0.01
+
+
+class Rounding(enum.Enum):
+    """How a float32 result becomes a bfloat16 weight.
+
+    ``NEAREST``: to nearest even. ``STOCHASTIC``: up or down with the probability that makes the mean right.
+    ``KAHAN``: to nearest, and what is lost is kept in a second bfloat16 tensor and added the next time (Kahan 1965).
+    """
+
+    NEAREST = "nearest"
+    STOCHASTIC = "stochastic"
+    KAHAN = "kahan"
+
+
+@dataclass(frozen=True)
+class Storage:
+    """What an AdamW keeps in which dtype: weights, first and second moment; and how weights are rounded."""
+
+    name: str
+    weights: torch.dtype = torch.float32
+    first: torch.dtype = torch.float32
+    second: torch.dtype = torch.float32
+    rounding: Rounding = Rounding.NEAREST
+
+    @property
+    def bytes_each(self) -> int:
+        """Bytes for each parameter, its gradient aside."""
+        kept = self.weights.itemsize + self.first.itemsize + self.second.itemsize
+        return kept + (2 if self.rounding is Rounding.KAHAN else 0)
+
+
+def round_stochastically(values: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """``values`` (float32, on a CPU) as bfloat16: 16 random bits are added to those that are cut off."""
+    bits = values.view(torch.int32)
+    noise = torch.randint(0, 2**16, bits.shape, dtype=torch.int32, generator=generator)
+    return ((bits + noise) & -(2**16)).view(torch.float32).to(torch.bfloat16)
+
+
+class LowAdamW:
+    """AdamW (Loshchilov and Hutter 2019) in float32 arithmetic, on what a ``Storage`` keeps between steps."""
+
+    def __init__(self, parameters: Iterable[torch.nn.Parameter], storage: Storage, *, seed: int = 0) -> None:
+        """The parameters have the storage's dtype."""
+        self.parameters, self.storage = list(parameters), storage
+        self._first = [torch.zeros(p.shape, dtype=storage.first) for p in self.parameters]
+        self._second = [torch.zeros(p.shape, dtype=storage.second) for p in self.parameters]
+        self._lost = [torch.zeros(p.shape, dtype=torch.bfloat16) for p in self.parameters]
+        self._generator = torch.Generator().manual_seed(seed)
+        self._count = 0
+
+    @torch.no_grad()
+    def step(self, rate: float) -> tuple[int, int]:
+        """One step with the learning rate ``rate``.
+
+        Returns how many weights had an update, and for how many of them nothing that is kept changed by it: neither
+        the weight nor, with Kahan's sum, what is still to be added to it.
+        """
+        self._count += 1
+        wanted = stayed = 0
+        for index, parameter in enumerate(self.parameters):
+            if parameter.grad is None:
+                continue
+            update = self._update(index, parameter.grad.float(), parameter.float(), rate)
+            before, owed = parameter.clone(), self._lost[index].clone()
+            self._add(index, parameter, update)
+            moved = update != 0
+            wanted += int(moved.sum())
+            stayed += int((moved & (parameter == before) & (self._lost[index] == owed)).sum())
+        return wanted, stayed
+
+    def _update(self, index: int, gradient: torch.Tensor, weight: torch.Tensor, rate: float) -> torch.Tensor:
+        first = self._first[index].float().lerp(gradient, 1 - _BETA1)
+        second = self._second[index].float().lerp(gradient.square(), 1 - _BETA2)
+        self._first[index].copy_(first)
+        self._second[index].copy_(second)
+        # What is kept is what is used, as in torch's own optimizers.
+        first, second = self._first[index].float(), self._second[index].float()
+        mean = first / (1 - _BETA1**self._count)
+        size = (second / (1 - _BETA2**self._count)).sqrt() + _EPSILON
+        return -rate * (mean / size + _DECAY * weight)
+
+    def _add(self, index: int, parameter: torch.nn.Parameter, update: torch.Tensor) -> None:
+        rounding = self.storage.rounding
+        if rounding is Rounding.STOCHASTIC:
+            parameter.copy_(round_stochastically(parameter.float() + update, self._generator))
+        elif rounding is Rounding.KAHAN:
+            wanted = parameter.float() + (update + self._lost[index].float())
+            parameter.copy_(wanted)
+            self._lost[index].copy_(wanted - parameter.float())
+        else:
+            parameter.copy_(parameter.float() + update)

@@ -1,0 +1,277 @@
+"""check_training accepts right trainings, and names step and cause of those that are not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from pytest_amp.cases import Case, decoder, mlp
+from pytest_amp.devices import find_device
+from pytest_amp.failure import AmpFailure, Misuse
+from pytest_amp.precision import BF16, FP16, Precision
+from pytest_amp.scaler import MakeOptimizer, standard_step
+from pytest_amp.training import Setup, TrainingIteration, TrainingStep, Trajectory, check, images
+
+BOTH = pytest.mark.parametrize("precision", [BF16, FP16], ids=["bf16", "fp16"])
+
+
+def sgd(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
+
+
+def adamw(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(parameters, lr=3e-3)
+
+
+def run(
+    train: TrainingStep = standard_step,
+    *,
+    case: Case | None = None,
+    precision: Precision = BF16,
+    optimizer: MakeOptimizer = sgd,
+    steps: int = 12,
+    fresh: bool = False,
+    observed: dict[str, float] | None = None,
+) -> Trajectory:
+    setup = Setup(
+        case or mlp(width=32, batch=16), find_device("cpu"), precision, steps=steps, train=train,
+        make_optimizer=optimizer, fresh=fresh,
+    )  # fmt: skip
+    seen = {} if observed is None else observed
+    return check(setup, lambda name, value, _kind, _allowed: seen.update({name: value}))[0]
+
+
+def forward(iteration: TrainingIteration) -> torch.Tensor:
+    iteration.optimizer.zero_grad()
+    with iteration.autocast():
+        return iteration.loss()
+
+
+def finish(iteration: TrainingIteration, loss: torch.Tensor) -> None:
+    scaled: Any = iteration.scaler.scale(loss)
+    scaled.backward()
+    iteration.scaler.step(iteration.optimizer)
+    iteration.scaler.update()
+
+
+@BOTH
+@pytest.mark.parametrize("optimizer", [sgd, adamw])
+def test_the_usual_step_passes(precision: Precision, optimizer: MakeOptimizer) -> None:
+    observed: dict[str, float] = {}
+    found = run(precision=precision, optimizer=optimizer, observed=observed)
+    assert len(found.losses) == 12
+    assert set(observed) == {"mlp/loss beside fp32", "mlp/skipped"}
+    assert 0 < observed["mlp/loss beside fp32"] < 1
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_fresh_batches_and_dropout_pass(seed: int) -> None:
+    task = images()
+    case = Case(
+        "dropped",
+        lambda: nn.Sequential(task.case.build(), nn.Dropout(0.1)),
+        task.case.batch,
+        task.case.loss,
+    )
+    setup = Setup(case, find_device("cpu"), BF16, steps=40, seed=seed, make_optimizer=task.optimizer, fresh=True)
+    check(setup, lambda *_: None)
+
+
+def test_the_scaler_is_on_where_the_dtype_needs_one() -> None:
+    on: dict[str, set[tuple[bool, bool]]] = {}
+    for precision in (BF16, FP16):
+
+        def train(iteration: TrainingIteration, name: str = precision.name) -> None:
+            on.setdefault(name, set()).add((iteration.low, iteration.scaler.is_enabled()))
+            standard_step(iteration)
+
+        run(train, precision=precision)
+    assert on == {"bf16": {(False, False), (True, False)}, "fp16": {(False, False), (True, True)}}
+
+
+def test_skipped_steps_are_taken_again() -> None:
+    """A loss times 64 overflows at the first scales: the n-th loss is still that of the n-th update."""
+
+    def train(iteration: TrainingIteration) -> None:
+        finish(iteration, forward(iteration) * 2.0**8)
+
+    observed: dict[str, float] = {}
+    run(train, precision=FP16, optimizer=lambda p: torch.optim.SGD(p, lr=0.1 * 2.0**-8), observed=observed)
+    assert observed["mlp/skipped"] > 0
+
+
+# What users do wrong, and what the failure has to say of it.
+
+
+def clips_scaled_gradients(iteration: TrainingIteration) -> None:
+    scaled: Any = iteration.scaler.scale(forward(iteration))
+    scaled.backward()
+    nn.utils.clip_grad_norm_(iteration.model.parameters(), 0.5)
+    iteration.scaler.step(iteration.optimizer)
+    iteration.scaler.update()
+
+
+def clips_a_little(iteration: TrainingIteration) -> None:
+    """As above, where a step is not so small that all of it rounds away."""
+    scaled: Any = iteration.scaler.scale(forward(iteration))
+    scaled.backward()
+    nn.utils.clip_grad_norm_(iteration.model.parameters(), 0.5 * 2.0**12)
+    iteration.scaler.step(iteration.optimizer)
+    iteration.scaler.update()
+
+
+def steps_past_the_scaler(iteration: TrainingIteration) -> None:
+    scaled: Any = iteration.scaler.scale(forward(iteration))
+    scaled.backward()
+    iteration.optimizer.step()
+
+
+def does_not_scale(iteration: TrainingIteration) -> None:
+    """Not enough, that is."""
+    finish(iteration, forward(iteration) * 2.0**-36)
+
+
+def rounds_weights(iteration: TrainingIteration) -> None:
+    standard_step(iteration)
+    if iteration.low:
+        with torch.no_grad():
+            for p in iteration.model.parameters():
+                p.copy_(p.to(iteration.precision.dtype))
+
+
+def rounds_state(iteration: TrainingIteration) -> None:
+    standard_step(iteration)
+    if iteration.low:
+        for state in iteration.optimizer.state.values():
+            for name, value in state.items():
+                if isinstance(value, torch.Tensor) and value.dim():
+                    state[name] = value.to(iteration.precision.dtype).float()
+
+
+def adds_gradients_up_low(iteration: TrainingIteration) -> None:
+    """A thousand micro-batches that are all the same, the sum kept in the low dtype."""
+    torch.autograd.backward(forward(iteration) / 1000)
+    for p in iteration.model.parameters():
+        assert p.grad is not None
+        one = p.grad.to(iteration.precision.dtype) if iteration.low else p.grad
+        total = torch.zeros_like(one)
+        for _ in range(1000):
+            total += one
+        p.grad = total.float()
+    iteration.scaler.step(iteration.optimizer)
+
+
+def steps_on_another_loss(iteration: TrainingIteration) -> None:
+    """Where autocast is on, a third of the gradient is lost, in every dtype."""
+    loss = forward(iteration)
+    finish(iteration, loss * (2 / 3 if iteration.low else 1.0))
+
+
+def overflows(iteration: TrainingIteration) -> None:
+    finish(iteration, forward(iteration))
+    if iteration.low and iteration.index == 4:
+        with torch.no_grad():
+            next(iteration.model.parameters()).mul_(float("inf"))
+
+
+WRONG = {
+    "clips_scaled_gradients": (clips_scaled_gradients, FP16, "step 0: .* round away", "clipped before scaler.unscale_"),
+    "clips_with_the_usual_scale": (clips_a_little, FP16, "leaves the band of float32 at step 1 ", "clipped before"),
+    "steps_past_the_scaler": (steps_past_the_scaler, FP16, r"step 0: .* past the scaler", r"scaler\.step\(optimizer\)"),
+    "rounds_weights": (rounds_weights, BF16, r"step 0 of the run in bf16: a parameter", "the model is cast"),
+    "rounds_state": (rounds_state, BF16, r"step 2 of the run in bf16: the optimizer's state", "low dtype"),
+    "adds_gradients_up_low": (adds_gradients_up_low, BF16, r"leaves the band of float32 at step \d+ of", "accumulated"),
+    "steps_on_another_loss": (
+        steps_on_another_loss,
+        BF16,
+        r"leaves the band of float32 at step [1-5] of",
+        "gradients of 0.667 times",
+    ),
+    "overflows": (overflows, BF16, r"leaves the band of float32 at step 5 of", "overflow"),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_what_is_wrong_is_named(wrong: str) -> None:
+    train, precision, what, likely = WRONG[wrong]
+    with pytest.raises(AmpFailure, match=what) as raised:
+        run(train, precision=precision)
+    assert raised.match(rf"likely .*{likely}")
+
+
+def test_gradients_below_the_range_are_named() -> None:
+    """fp16 without a scale that fits."""
+    with pytest.raises(AmpFailure, match=r"step 0: \d+% of the gradients are exactly zero") as raised:
+        run(does_not_scale, precision=FP16, optimizer=lambda p: torch.optim.SGD(p, lr=0.1 * 2.0**36))
+    assert raised.match("the loss is not scaled")
+
+
+def test_a_low_loss_is_named() -> None:
+    """Averaged over thousands in the low dtype, where the sum is not the sum."""
+
+    def loss(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
+        each: torch.Tensor = model(batch).square().flatten()
+        total = each[:1] * 0
+        for part in each.split(1):
+            total = total + part
+        return total / len(each)
+
+    def build() -> nn.Module:
+        return nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8))
+
+    case = Case("summed", build, lambda: torch.randn(256, 8), loss)
+    with pytest.raises(AmpFailure, match="leaves the band of float32 at step 0") as raised:
+        run(case=case, steps=4, optimizer=lambda p: torch.optim.SGD(p, lr=1.0))
+    assert raised.match("forward itself computes too much in the low dtype")
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_model_that_is_cast_is_named(dtype: torch.dtype) -> None:
+    def build() -> nn.Module:
+        return mlp(width=32).build().to(dtype)
+
+    case = replace(mlp(width=32), build=build, loss=lambda m, b: m(b["inputs"].to(dtype)).float().square().mean())
+    with pytest.raises(AmpFailure, match=r"step 0 of the run in float32: a parameter or buffer") as raised:
+        run(case=case)
+    assert raised.match("autocast needs neither")
+
+
+def test_a_training_that_moves_nothing_cannot_be_judged() -> None:
+    with pytest.raises(AmpFailure, match="move the loss too little to see anything by"):
+        run(optimizer=lambda p: torch.optim.SGD(p, lr=1e-6))
+
+
+def test_a_training_that_diverges_cannot_be_judged() -> None:
+    with pytest.raises(AmpFailure, match="does not stay finite in float32"):
+        run(case=decoder(), optimizer=lambda p: torch.optim.SGD(p, lr=1e12), steps=8)
+
+
+def _no_update(iteration: TrainingIteration) -> None:
+    scaled: Any = iteration.scaler.scale(forward(iteration) * 2.0**20)
+    scaled.backward()
+    iteration.scaler.step(iteration.optimizer)
+
+
+def test_a_scale_that_never_comes_down_is_named() -> None:
+    with pytest.raises(AmpFailure, match="step 0: GradScaler refuses the training step") as raised:
+        run(_no_update, precision=FP16, optimizer=lambda p: torch.optim.SGD(p, lr=0.1 * 2.0**-20))
+    assert raised.match("update")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"steps": 1}, "steps=1"),
+        ({"train": lambda _: None}, "did not call iteration.loss"),
+        ({"case": Case("none", nn.Identity, lambda: torch.ones(1), lambda _m, b: b.sum())}, "no parameter"),
+    ],
+)
+def test_what_cannot_be_is_refused(arguments: dict[str, Any], words: str) -> None:
+    call: Callable[..., Any] = run
+    with pytest.raises(Misuse, match=words):
+        call(**arguments)

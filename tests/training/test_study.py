@@ -1,0 +1,78 @@
+"""The long-run study: its optimizer is torch's in float32, its roundings are what they are called."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from pytest_amp.training import study
+from pytest_amp.training.low_adamw import LowAdamW, Rounding, Storage, round_stochastically
+from pytest_amp.training.study import BF16
+
+
+def test_in_float32_it_is_torchs_adamw() -> None:
+    torch.manual_seed(0)
+    start = torch.randn(50)
+    ours, torchs = nn.Parameter(start.clone()), nn.Parameter(start.clone())
+    low, usual = LowAdamW([ours], Storage("float32")), torch.optim.AdamW([torchs], lr=1e-2, weight_decay=0.01)
+    for _ in range(20):
+        gradient = torch.randn(50)
+        ours.grad, torchs.grad = gradient.clone(), gradient.clone()
+        low.step(1e-2)
+        usual.step()
+    torch.testing.assert_close(ours, torchs, rtol=1e-6, atol=1e-7)
+
+
+def test_stochastic_rounding_is_right_in_the_mean() -> None:
+    values = torch.full((200_000,), 1 + 2.0**-10)
+    found = round_stochastically(values, torch.Generator().manual_seed(0))
+    assert set(found.tolist()) == {1.0, 1 + 2.0**-7}
+    # Up with probability 1/8: the standard deviation of the share is 7e-4.
+    assert float((found > 1).double().mean()) == pytest.approx(1 / 8, abs=4e-3)
+    exact = torch.tensor([1.0, -0.5, 3.0, 0.0])
+    assert torch.equal(round_stochastically(exact, torch.Generator().manual_seed(0)).float(), exact)
+
+
+def test_a_second_moment_in_bf16_stops_early() -> None:
+    """Of gradients of one it has to become one, by a thousandth of what is missing a step: bf16 stops at a half."""
+    weight = nn.Parameter(torch.ones(100))
+    optimizer = LowAdamW([weight], Storage("low", second=BF16))
+    for _ in range(5000):
+        weight.grad = torch.ones_like(weight)
+        optimizer.step(1e-4)
+    (second,) = optimizer._second
+    assert 0.2 < float(second.float().mean()) < 0.6
+
+
+@pytest.mark.parametrize(
+    ("rounding", "arrives"), [(Rounding.NEAREST, False), (Rounding.STOCHASTIC, True), (Rounding.KAHAN, True)]
+)
+def test_an_update_below_the_weights_rounding(rounding: Rounding, *, arrives: bool) -> None:
+    """A thousand times 1e-4 to weights of one, whose neighbours in bf16 are 4e-3 below."""
+    weight = nn.Parameter(torch.ones(1000, dtype=BF16))
+    optimizer = LowAdamW([weight], Storage("low", weights=BF16, rounding=rounding))
+    for _ in range(1000):
+        weight.grad = torch.ones_like(weight)
+        wanted, stayed = optimizer.step(1e-4)
+        assert wanted == 1000
+        assert (stayed == 1000) is (rounding is Rounding.NEAREST)
+    moved = 1 - float(weight.detach().double().mean())
+    if arrives:
+        assert moved == pytest.approx(0.1, rel=0.05)
+    else:
+        assert moved == 0
+
+
+def test_the_page_is_written(tmp_path: Path) -> None:
+    page = tmp_path / "training.md"
+    page.write_text("before\n<!-- study -->\nold\n<!-- end -->\nafter\n", encoding="utf-8")
+    study.main([str(tmp_path), "12", "1"], say=lambda _: None)
+    text = page.read_text(encoding="utf-8")
+    assert text.startswith("before\n")
+    assert text.endswith("after\n")
+    assert "old" not in text
+    assert all(f"| {storage.name} |" in text for storage in study.STORAGES)
+    assert (tmp_path / "training.svg").read_text(encoding="utf-8").count("<polyline") == len(study.STORAGES)
