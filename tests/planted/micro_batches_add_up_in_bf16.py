@@ -15,7 +15,7 @@ def _untyped(value: Any) -> Any:
 
 def _add_low(parameter: Tensor) -> None:
     known = _untyped(parameter)
-    gradient = parameter.grad
+    gradient = known.grad
     if gradient is None:
         return
     if getattr(known, "summed", None) is gradient:

@@ -1,0 +1,39 @@
+"""Over a thousand steps bf16 weights stop learning where updates round away, and the remedies learn on.
+
+The study itself, with more steps and seeds, is ``python -m pytest_amp.training.study`` (docs/training.md).
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_amp.amp import Amp
+from pytest_amp.training.study import STORAGES, Outcome, train
+
+# It asks for bf16 by itself: the storages are what is compared, not the dtypes.
+pytestmark = [pytest.mark.amp(devices=["cpu"], dtypes=["bf16"]), pytest.mark.amp_long]
+
+_STEPS = 1000
+
+
+def _outcome(name: str, seed: int) -> Outcome:
+    (storage,) = [each for each in STORAGES if each.name == name]
+    return train(storage, steps=_STEPS, seed=seed)
+
+
+def test_bf16_weights_need_masters_or_a_remedy(amp: Amp) -> None:
+    seed = amp.config.seed
+    masters = _outcome("float32 masters and states", seed)
+    low = _outcome("bf16 weights and states", seed)
+    stochastic = _outcome("bf16 weights, float32 states, stochastic rounding", seed)
+    kahan = _outcome("bf16 weights, float32 states, Kahan sum", seed)
+    for name, found in (("masters", masters), ("low", low), ("stochastic", stochastic), ("kahan", kahan)):
+        amp.observe(f"long run/{name}, final loss", found.final, kind="ratio")
+        amp.observe(f"long run/{name}, updates that round away", found.lost, kind="ratio")
+    assert masters.lost < 0.01, "updates round away from float32 masters"
+    assert low.lost > 0.3, "updates do not round away from bf16 weights: the comparison shows nothing"
+    # Half of what bf16 weights lose is more than what either remedy loses.
+    gap = low.final - masters.final
+    assert gap > 0.05 * masters.final, "bf16 weights learn as well as float32 masters here"
+    assert stochastic.final - masters.final < gap / 2
+    assert kahan.final - masters.final < gap / 2
