@@ -18,7 +18,8 @@ def _add_low(parameter: Tensor) -> None:
     gradient = known.grad
     if gradient is None:
         return
-    if getattr(known, "summed", None) is gradient:
+    added = getattr(known, "summed", None) is gradient
+    if added:
         gradient.copy_(rounded(gradient, torch.bfloat16))
     known.summed = gradient
 
