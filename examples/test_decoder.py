@@ -68,7 +68,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:Mismatch dtype between input and
 
 def test_gradients(amp):
     """Every output and every gradient is as exact as its rounding allows, and each operator rounds as it should."""
-    amp.check_gradients(amp.case(Decoder, batch, loss))
+    amp.check_gradients(amp.case(Decoder, batch, loss, name="decoder"))
 
 
 def test_dtypes(amp):

@@ -48,7 +48,7 @@ def loss(network: nn.Module, batch: dict[str, Tensor]) -> Tensor:
 
 def test_gradients(amp):
     """Gradients of weights and images, and BatchNorm's running statistics, which must stay float32."""
-    amp.check_gradients(amp.case(model, batch, loss))
+    amp.check_gradients(amp.case(model, batch, loss, name="resnet"))
 
 
 def test_dtypes(amp):

@@ -85,7 +85,9 @@ class Amp:
         except ValueError as error:
             raise Misuse(str(error)) from None
         if any(earlier.key == key for earlier in self._item.stash[OBSERVATIONS]):
-            raise Misuse(f"{key} is observed twice; one name, one fact")
+            raise Misuse(
+                f"{key} is observed twice; one name, one fact: give each its own, as amp.case(..., name=) does"
+            )
         made = Observation(key, Kind(kind), value, unit, allowed, test=info.test)
         baseline = self._session.baseline
         if baseline is not None:

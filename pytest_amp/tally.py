@@ -112,7 +112,10 @@ class Tally:
 
     def clashes(self) -> list[str]:
         """A line for each key that two tests claim."""
-        return [f"{key}: observed by {first} and by {second}" for key, (first, second) in sorted(self.claims.items())]
+        return [
+            f"{key}: observed by {first} and by {second}; valid: a name of its own in each"
+            for key, (first, second) in sorted(self.claims.items())
+        ]
 
     def uncompared(self, baseline: Iterable[Observation]) -> list[str]:
         """A line for each target of which nothing that was observed is in the baseline: no comparison took place."""

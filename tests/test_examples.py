@@ -14,7 +14,7 @@ from tests.project import INSTALLED, ROOT
 EXAMPLES = sorted((ROOT / "examples").glob("test_*.py"))
 
 
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", [*EXAMPLES, ROOT / "examples"], ids=lambda path: path.stem)
 def test_an_example_runs(path: object) -> None:
     loaded = () if INSTALLED else ("-p", "pytest_amp.plugin")
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("PYTEST_", "CUDA_"))}

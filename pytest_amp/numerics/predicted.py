@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from pytest_amp.cases import Case
-from pytest_amp.failure import AmpFailure
+from pytest_amp.failure import AmpFailure, Misuse, is_misuse
 from pytest_amp.numerics import tolerance
 from pytest_amp.numerics.compare import Compared
 from pytest_amp.numerics.conditions import Conditions
@@ -19,6 +19,8 @@ from pytest_amp.precision import FP16
 
 #: Records a fact: name, value, kind, unit, allowed.
 Observe = Callable[[str, float, str, str | None, float | None], object]
+
+__tracebackhide__ = is_misuse
 
 
 def check_least(case: Case, where: Conditions, compared: Sequence[Compared], *, u: float) -> None:
@@ -94,7 +96,7 @@ def check_fp32(tensor: torch.Tensor, where: Conditions, *, name: str) -> None:
     dtype = where.precision.dtype
     hollow = is_hollow(tensor, dtype) if tensor.is_floating_point() else None
     if tensor.dtype == torch.float32 and hollow is None:
-        raise ValueError(f"{name} has fewer than 64 distinct finite values other than zero: too few to tell")
+        raise Misuse(f"{name} has fewer than 64 distinct finite values other than zero: too few to tell; valid: more")
     if tensor.dtype != torch.float32 or hollow:
         kind = str(tensor.dtype).removeprefix("torch.")
         raise AmpFailure(

@@ -6,20 +6,38 @@ aten/src/ATen/autocast_mode.cpp, which it names for each transition.
 
 from __future__ import annotations
 
+from types import ModuleType
+from typing import TYPE_CHECKING
+
 import pytest
 import torch
 
 from pytest_amp.amp import Amp
-from pytest_amp.semantics.programs import STEPS, Plan, plan_for, run
+from pytest_amp.failure import AmpFailure
 
 from .releases import HISTORY_KEPT
+
+if TYPE_CHECKING:
+    from pytest_amp.semantics.programs import Plan
 
 pytestmark = pytest.mark.amp(devices=["cpu"])  # not run on CUDA yet
 
 
+def _programs() -> ModuleType:
+    try:
+        from pytest_amp.semantics import programs
+    except ModuleNotFoundError as missing:
+        raise AmpFailure(
+            f"random programs cannot be drawn: {missing.name} is not installed",
+            likely="the extra is missing: pip install 'pytest-amp[suites]'",
+        ) from missing
+    return programs
+
+
 def _plan(amp: Amp) -> Plan:
     others = [kind for kind in ("cuda", "xpu") if torch.amp.is_autocast_available(kind)]
-    return plan_for(amp.device.type, tuple(others), history_kept=HISTORY_KEPT)
+    plan: Plan = _programs().plan_for(amp.device.type, tuple(others), history_kept=HISTORY_KEPT)
+    return plan
 
 
 def _number(amp: Amp) -> int:
@@ -29,14 +47,15 @@ def _number(amp: Amp) -> int:
 
 def test_random_programs_agree_with_the_model(amp: Amp) -> None:
     """Enabled and dtype of each device type, cache, nesting depth; casts, dtype, bits and history of products."""
-    plan = _plan(amp)
+    programs = _programs()
+    plan, steps = _plan(amp), programs.STEPS
     for batch in range(8):
-        run(plan, programs=40, steps=30, number=_number(amp) + batch)
-        if plan.seen.keys() == STEPS and batch:
+        programs.run(plan, programs=40, steps=30, number=_number(amp) + batch)
+        if plan.seen.keys() == steps and batch:
             break
-    assert plan.seen.keys() == STEPS, f"no program did {sorted(STEPS - plan.seen.keys())}"
+    assert plan.seen.keys() == steps, f"no program did {sorted(steps - plan.seen.keys())}"
 
 
 @pytest.mark.amp_long
 def test_thousands_of_random_programs_agree_with_the_model(amp: Amp) -> None:
-    run(_plan(amp), programs=2000, steps=50, number=_number(amp) + 8)
+    _programs().run(_plan(amp), programs=2000, steps=50, number=_number(amp) + 8)
