@@ -11,10 +11,12 @@ from pytest_amp.numerics.oracle.operation import flattened, is_real
 
 Dtypes = tuple[torch.dtype | None, ...]
 
-#: Whose fake tensors return another dtype than the kernel does (torch 2.13, CPU).
+#: Whose fake tensors return another dtype than the kernel does (torch 2.13, CPU; the backward pass of layer
+#: normalisation: 2.6).
 _KERNEL_KNOWS = frozenset(
     {
         "aten::native_layer_norm",
+        "aten::native_layer_norm_backward",
         "aten::native_batch_norm",
         "aten::native_group_norm",
         "aten::native_group_norm_backward",
