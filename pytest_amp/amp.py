@@ -28,13 +28,15 @@ if TYPE_CHECKING:
     from pytest_amp.numerics.conditions import Conditions
     from pytest_amp.numerics.oracle import Trace
     from pytest_amp.precision import Precision
-    from pytest_amp.scaler import MakeOptimizer, TraceStep, Train
+    from pytest_amp.scaler import MakeOptimizer, TraceStep, Train, Training
     from pytest_amp.speed import Measured, Workload
     from pytest_amp.training import TrainingStep, Trajectory
 
 __tracebackhide__ = is_misuse
 
 OBSERVATIONS = pytest.StashKey[list[Observation]]()
+
+_KINDS = {kind.value: kind for kind in Kind}
 
 
 class Amp:
@@ -76,9 +78,8 @@ class Amp:
         name that the test has used before.
         """
         info = self._item.stash[INFO]
-        kinds = [each.value for each in Kind]
-        if kind not in kinds:
-            raise Misuse(f"kind={kind!r} is no kind of observation; valid: {', '.join(kinds)}")
+        if kind not in _KINDS:
+            raise Misuse(f"kind={kind!r} is no kind of observation; valid: {', '.join(_KINDS)}")
         try:
             key = make_key(info.family, self.device.key, self.precision.name, name)
             check_value(key, value)
@@ -88,7 +89,7 @@ class Amp:
             raise Misuse(
                 f"{key} is observed twice; one name, one fact: give each its own, as amp.case(..., name=) does"
             )
-        made = Observation(key, Kind(kind), value, unit, allowed, test=info.test)
+        made = Observation(key, _KINDS[kind], value, unit, allowed, test=info.test)
         baseline = self._session.baseline
         if baseline is not None:
             made = compare(made, self._session.before(key), fair=self._session.unfair(self.device.key) is None)
@@ -299,16 +300,7 @@ class Amp:
         from pytest_amp import scaler
 
         self._refuse_ambient("check_scaler")
-        training = scaler.Training(
-            case,
-            self.device,
-            self.precision,
-            seed=self.config.seed,
-            train=train or scaler.standard_step,
-            make_optimizer=optimizer or scaler.plain_sgd,
-            overflow_at=overflow_at,
-            forward_at=forward_at,
-        )
+        training = replace(self._training(case, train, optimizer, overflow_at), forward_at=forward_at)
 
         def observe(name: str, value: list[str]) -> None:
             self.observe(f"{case.name}/{name}", [*value], kind="state")
@@ -385,16 +377,19 @@ class Amp:
             if train is not None or optimizer is not None or overflow_at:
                 raise Misuse("scaler_trace of a function takes no train, optimizer or overflow_at: they need a case")
             return scaler.trace_callable(work, self.device, steps=steps, scale=init_scale, rule=rule)
-        training = scaler.Training(
-            work,
-            self.device,
-            self.precision,
-            seed=self.config.seed,
-            train=train or scaler.standard_step,
-            make_optimizer=optimizer or scaler.plain_sgd,
-            overflow_at=overflow_at,
-        )
+        training = self._training(work, train, optimizer, overflow_at)
         return tuple(step for _, step in training.iterations(steps, init_scale, rule))
+
+    def _training(
+        self, case: Case, train: Train | None, optimizer: MakeOptimizer | None, overflow_at: Collection[int]
+    ) -> Training:
+        """A training with a scaler; without a step or an optimizer, with torch's usual ones."""
+        from pytest_amp import scaler
+
+        seed, step, make = self.config.seed, train or scaler.standard_step, optimizer or scaler.plain_sgd
+        return scaler.Training(
+            case, self.device, self.precision, seed=seed, train=step, make_optimizer=make, overflow_at=overflow_at
+        )
 
     @property
     def conditions(self) -> Conditions:

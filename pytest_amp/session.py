@@ -14,7 +14,7 @@ import pytest
 from pytest_amp.config import AmpConfig
 
 if TYPE_CHECKING:
-    from pytest_amp.record import Observation, Record, Value
+    from pytest_amp.record import Observation, Record, Value, Verdict
     from pytest_amp.resolution import Speed
     from pytest_amp.tally import Tally
     from pytest_amp.targets import Target
@@ -50,6 +50,7 @@ class AmpSession:
         self.written: list[str] = []
         #: How many of the baseline's observations --amp-accept changed; None where it changed no file.
         self.accepted: int | None = None
+        self._unfair: dict[str, str | None] = {}
         #: pytest-xdist's nodes that ended as they should, as far as they could tell themselves.
         self.finished_nodes: list[Any] = []
         #: Device name -> the test after which it no longer answered, and what it said.
@@ -114,7 +115,18 @@ class AmpSession:
         from pytest_amp.record import unfair
 
         assert self.baseline is not None
-        return unfair(self.baseline.provenance, {**self.provenance, "seed": self.asked.seed}, device)
+        if device not in self._unfair:  # asked for each observation, and the same for all
+            now = {**self.provenance, "seed": self.asked.seed}
+            self._unfair[device] = unfair(self.baseline.provenance, now, device)
+        return self._unfair[device]
+
+    def differences(self) -> dict[Verdict, list[Observation]]:
+        """What is not the same as in the baseline, by what became of it."""
+        from pytest_amp.record.difference import ORDER
+
+        observed = list(self.observed())
+        groups = {verdict: [each for each in observed if each.verdict is verdict] for verdict in ORDER}
+        return {verdict: self.gone if verdict.value == "gone" else group for verdict, group in groups.items()}
 
     def usage_error(self, message: str) -> None:
         """Note a usage error once; it is raised when collection is over."""

@@ -16,6 +16,8 @@ from pathlib import Path
 
 from packaging.version import Version
 
+from pytest_amp import releases
+
 #: Where the data is, as failures name it.
 DATA_FILE = "pytest_amp/fingerprint/fingerprints.txt"
 DTYPES = ("bf16", "fp16")
@@ -30,8 +32,7 @@ Place = tuple[str, str, str]
 
 def release_of(version: str) -> str:
     """``2.13`` of ``2.13.0+cu130``."""
-    release = Version(version).release
-    return f"{release[0]}.{release[1] if len(release) > 1 else 0}"
+    return ".".join(map(str, releases.release_of(version)))
 
 
 def _order(release: str) -> Version:

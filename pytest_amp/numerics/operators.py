@@ -18,6 +18,7 @@ from pytest_amp.numerics.oracle import verdict
 from pytest_amp.numerics.oracle.local import Observed, Observer
 from pytest_amp.numerics.oracle.models import ModelName
 from pytest_amp.numerics.oracle.places import Places
+from pytest_amp.numerics.predicted import fault_failure
 from pytest_amp.numerics.prediction import by_hand
 from pytest_amp.numerics.step import run_step
 from pytest_amp.rules import spec
@@ -161,13 +162,8 @@ def _check_size(name: str, measured: Measured, where: Conditions) -> None:
         raise AmpFailure(f"{name}: the rounding oracle cannot follow {lost.operator}", now=lost.problem)
     if measured.faults:
         fault = measured.faults[0]
-        raise AmpFailure(
-            f"{name}: {fault.operator}, {fault.seen.place.direction.value}, {fault.what} under {where}",
-            label_before="model",
-            before=fault.model[:160],
-            now=where.now(fault.what),
-            likely=fault.likely,
-        )
+        what = f"{name}: {fault.operator}, {fault.seen.place.direction.value}, {fault.what} under {where}"
+        raise fault_failure(what, fault, where)
     if measured.hollow:
         raise AmpFailure(
             f"{name}: {measured.hollow[0]} is float32 but holds only values that {where.precision.dtype_name} has",

@@ -72,13 +72,15 @@ def check_operators(case: Case, where: Conditions, loss_scale: float, observe: O
         worst = found[0]
         others = sorted({fault.operator for fault in found} - {worst.operator})
         more = f" (and {len(others)} more: {', '.join(others[:3])})" if others else ""
-        raise AmpFailure(
-            f"{case.name}: {worst.operator} in {worst.place} under {where} {worst.what}{more}",
-            label_before="model",
-            before=worst.model[:160],
-            now=where.now(worst.what),
-            likely=worst.likely,
-        )
+        what = f"{case.name}: {worst.operator} in {worst.place} under {where} {worst.what}{more}"
+        raise fault_failure(what, worst, where)
+
+
+def fault_failure(what: str, fault: verdict.Fault, where: Conditions) -> AmpFailure:
+    """``what`` failed, since an operator does not follow its model."""
+    return AmpFailure(
+        what, label_before="model", before=fault.model[:160], now=where.now(fault.what), likely=fault.likely
+    )
 
 
 def trace(case: Case, where: Conditions) -> Trace:

@@ -6,8 +6,9 @@ import json
 from collections.abc import Mapping, Sequence
 
 from pytest_amp.record import FAILING, Kind, Observation, Value, Verdict
+from pytest_amp.record.difference import ORDER
 
-#: What observations that are not the same as before are called, worst first.
+#: What observations that are not the same as before are called.
 TITLES = {
     Verdict.REGRESSED: "errors that grew",
     Verdict.CHANGED: "changed",
@@ -21,11 +22,11 @@ TITLES = {
 def tables(groups: Mapping[Verdict, Sequence[Observation]]) -> list[str]:
     """A table of Markdown for each verdict that has observations, worst first; what fails stands open."""
     lines: list[str] = []
-    for verdict, name in TITLES.items():
+    for verdict in ORDER:
         group = groups.get(verdict, ())
         if not group:
             continue
-        title = f"{name} ({len(group)})"
+        title = f"{TITLES[verdict]} ({len(group)})"
         rows = ["| key | before | now |", "|---|---|---|", *(changed_row(verdict, each) for each in group)]
         if verdict in FAILING:
             lines += ["", f"**{title}**", "", *rows]

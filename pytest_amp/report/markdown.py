@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_amp.record import Record, Verdict
+from pytest_amp.record import Record
 from pytest_amp.report.cells import TITLES, cell, tables
 from pytest_amp.report.terminal import lived_with
 
@@ -47,9 +47,7 @@ def page(session: AmpSession, record: Record) -> str:
 def _compared(session: AmpSession) -> list[str]:
     baseline = session.baseline
     assert baseline is not None
-    observed = list(session.observed())
-    groups = {verdict: [each for each in observed if each.verdict is verdict] for verdict in TITLES}
-    groups[Verdict.GONE] = session.gone
+    groups = session.differences()
     counts = [f"{len(group)} {TITLES[verdict]}" for verdict, group in groups.items() if group]
     whole = f"Compared with torch {baseline.provenance.get('torch', 'unknown')}: {', '.join(counts) or 'no change'}"
     return ["", whole, *tables(groups)]

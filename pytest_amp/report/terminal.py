@@ -112,8 +112,8 @@ def _compared(session: AmpSession) -> list[str]:
             session.asked.baseline
         )
     observed = list(session.observed())
-    groups = {verdict: [o for o in observed if o.verdict is verdict] for verdict in _MOVED}
-    groups[Verdict.GONE] = session.gone
+    differences = session.differences()
+    groups = {verdict: differences[verdict] for verdict in (*_MOVED, Verdict.GONE)}
     rest = [o for o in observed if o.verdict not in _MOVED]
     judged = sum(o.kind in EXACT or o.kind is Kind.ERROR for o in rest)
     whole = "" if baseline.complete else ", of a run that did not end green or whole"

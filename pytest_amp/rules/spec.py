@@ -12,6 +12,7 @@ from typing import Any
 from packaging.version import InvalidVersion, Version
 
 from pytest_amp import toml
+from pytest_amp.releases import holds_in, release_of
 
 #: Where the data is, as failures name it.
 SPEC_FILE = "pytest_amp/rules/spec.toml"
@@ -60,10 +61,7 @@ class Rule:
 
     def holds_in(self, release: tuple[int, int]) -> bool:
         """Whether the rule holds in the release ``(major, minor)``."""
-        return not (
-            (self.since is not None and release < _release(self.since))
-            or (self.until is not None and release > _release(self.until))
-        )
+        return holds_in(release, since=self.since, until=self.until)
 
 
 @dataclass(frozen=True)
@@ -86,13 +84,13 @@ class Spec:
 
         Only the base release counts: ``2.13.0+cu130`` and ``2.14.0.dev20260101`` are 2.13 and 2.14.
         """
-        release = _release(torch_version)
+        release = release_of(torch_version)
         if device_type not in self.device_types:
             return Coverage.UNKNOWN_DEVICE
         since = self.device_types[device_type] or self.first
-        if release < _release(since):
+        if release < release_of(since):
             raise ValueError(f"the rules of {device_type} are known from torch {since} on, this is {torch_version}")
-        return Coverage.NEWER if release > _release(self.last) else Coverage.COVERED
+        return Coverage.NEWER if release > release_of(self.last) else Coverage.COVERED
 
     def expected(self, device_type: str, torch_version: str) -> dict[str, Rule]:
         """The rule of each overload (``aten::softmax.int``) that has an autocast kernel on ``device_type``.
@@ -102,14 +100,9 @@ class Spec:
         """
         if self.coverage(device_type, torch_version) is Coverage.UNKNOWN_DEVICE:
             return {}
-        release = min(_release(torch_version), _release(self.last))
+        release = min(release_of(torch_version), release_of(self.last))
         rules = self.rules[device_type]
         return {name: rule for name in rules for rule in rules[name] if rule.holds_in(release)}
-
-
-def _release(version: str) -> tuple[int, int]:
-    release = Version(version).release
-    return release[0], release[1] if len(release) > 1 else 0
 
 
 @functools.cache

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_amp.torch_private.gone import PrivateApiGone
+from pytest_amp.torch_private.modes import dispatch_mode
 from pytest_amp.torch_private.trees import tree_leaves, tree_map
 
 
@@ -101,11 +102,11 @@ def _answering_mode() -> Any:
     import torch
 
     try:
-        from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+        from torch.utils._python_dispatch import _disable_current_modes
     except ImportError:
-        raise PrivateApiGone("torch.utils._python_dispatch") from None
+        raise PrivateApiGone("torch.utils._python_dispatch._disable_current_modes") from None
 
-    mode: Any = TorchDispatchMode
+    mode: Any = dispatch_mode()
     disable: Any = _disable_current_modes
 
     class Answering(mode):  # type: ignore[misc]  # the base has no types

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from pytest_amp.torch_private.gone import PrivateApiGone
+from pytest_amp.torch_private.modes import dispatch_mode
 
 #: Operators that bring a value to the host: ``item``, ``bool`` and ``tolist`` of one element, ``torch.equal``.
 _READING = ("aten._local_scalar_dense", "aten.equal", "aten.is_nonzero")
@@ -16,19 +16,15 @@ def counted_reads(call: Callable[[], object]) -> int:
 
     Raises PrivateApiGone without ``torch.utils._python_dispatch.TorchDispatchMode``.
     """
-    try:
-        from torch.utils._python_dispatch import TorchDispatchMode
-    except ImportError as error:
-        raise PrivateApiGone("torch.utils._python_dispatch.TorchDispatchMode") from error
     count = 0
+    mode: Any = dispatch_mode()
 
-    class Reads(TorchDispatchMode):  # type: ignore[no-untyped-call,unused-ignore]
+    class Reads(mode):  # type: ignore[misc]  # the base has no types
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             nonlocal count
             count += str(func).startswith(_READING)
             return func(*args, **(kwargs or {}))
 
-    mode: Any = Reads
-    with mode():
+    with Reads():
         call()
     return count

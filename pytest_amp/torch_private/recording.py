@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_amp.torch_private.gone import PrivateApiGone
+from pytest_amp.torch_private.modes import dispatch_mode
 
 
 @dataclass(frozen=True)
@@ -36,12 +36,7 @@ def _flat(values: Any) -> Iterator[Any]:
 def _recorder() -> Any:
     import torch
 
-    try:
-        from torch.utils._python_dispatch import TorchDispatchMode
-    except ImportError:
-        raise PrivateApiGone("torch.utils._python_dispatch.TorchDispatchMode") from None
-
-    mode: Any = TorchDispatchMode
+    mode: Any = dispatch_mode()
 
     class Recorder(mode):  # type: ignore[misc]  # the base has no types
         """Writes down each call and lets it run."""

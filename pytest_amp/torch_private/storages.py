@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from pytest_amp.torch_private.gone import PrivateApiGone
+from pytest_amp.torch_private.modes import dispatch_mode
 
 
 @functools.cache
@@ -16,12 +17,11 @@ def _tracker() -> Any:
     import torch
 
     try:
-        from torch.utils._python_dispatch import TorchDispatchMode
         from torch.utils._pytree import tree_leaves
     except ImportError:
-        raise PrivateApiGone("torch.utils._python_dispatch.TorchDispatchMode or torch.utils._pytree") from None
+        raise PrivateApiGone("torch.utils._pytree") from None
 
-    mode: Any = TorchDispatchMode
+    mode: Any = dispatch_mode()
 
     class Tracker(mode):  # type: ignore[misc]  # the base has no types
         """Keeps a weak reference to the storage of each result, and of each argument to tell the two apart."""
@@ -62,7 +62,7 @@ def live_storages() -> Iterator[Callable[[], list[int]]]:
     """What operators have allocated inside the block and is still held: a function that gives their bytes.
 
     Sorted. A storage keeps its Python object, and with it weak references, as long as C++ holds it. Raises
-    PrivateApiGone without ``torch.utils._python_dispatch.TorchDispatchMode``.
+    PrivateApiGone without ``torch.utils._python_dispatch.TorchDispatchMode`` or ``torch.utils._pytree``.
     """
 
     def held() -> list[int]:

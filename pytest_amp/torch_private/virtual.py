@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pytest_amp.torch_private.gone import PrivateApiGone
+from pytest_amp.torch_private.modes import dispatch_mode
 
 
 @dataclass(frozen=True)
@@ -67,12 +68,8 @@ def _classes() -> tuple[Any, Any]:
 
     if not hasattr(torch.Tensor, "_make_wrapper_subclass"):
         raise PrivateApiGone("torch.Tensor._make_wrapper_subclass")
-    try:
-        from torch.utils._python_dispatch import TorchDispatchMode
-    except ImportError:
-        raise PrivateApiGone("torch.utils._python_dispatch.TorchDispatchMode") from None
     tensor: Any = torch.Tensor
-    mode: Any = TorchDispatchMode
+    mode: Any = dispatch_mode()
 
     class Virtual(tensor):  # type: ignore[misc]  # the base has no types
         """``amp_values`` are the values."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_amp.amp import Amp
-from pytest_amp.failure import AmpFailure
+from pytest_amp.extras import imported
 
 pytestmark = pytest.mark.amp(devices=["cpu"])  # not run on CUDA yet
 
@@ -40,14 +40,8 @@ _RULES = {
 
 
 def _run(amp: Amp, programs: int) -> None:
-    try:
-        from pytest_amp.scaler.machine import run_programs
-    except ModuleNotFoundError as missing:
-        raise AmpFailure(
-            f"random programs cannot be drawn: {missing.name} is not installed",
-            likely="the extra is missing: pip install 'pytest-amp[suites]'",
-        ) from missing
-    calls = run_programs(amp.device, amp.precision, programs=programs, seed=amp.config.seed)
+    machine = imported("pytest_amp.scaler.machine", what="random programs cannot be drawn", extra="suites")
+    calls = machine.run_programs(amp.device, amp.precision, programs=programs, seed=amp.config.seed)
     assert calls.keys() == _RULES, f"never called: {sorted(_RULES - calls.keys())}"
     assert calls.total() > 20 * programs, "the programs are short"
 

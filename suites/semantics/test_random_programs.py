@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from pytest_amp.amp import Amp
-from pytest_amp.failure import AmpFailure
+from pytest_amp.extras import imported
 
 from .releases import HISTORY_KEPT
 
@@ -24,14 +24,7 @@ pytestmark = pytest.mark.amp(devices=["cpu"])  # not run on CUDA yet
 
 
 def _programs() -> ModuleType:
-    try:
-        from pytest_amp.semantics import programs
-    except ModuleNotFoundError as missing:
-        raise AmpFailure(
-            f"random programs cannot be drawn: {missing.name} is not installed",
-            likely="the extra is missing: pip install 'pytest-amp[suites]'",
-        ) from missing
-    return programs
+    return imported("pytest_amp.semantics.programs", what="random programs cannot be drawn", extra="suites")
 
 
 def _plan(amp: Amp) -> Plan:

@@ -9,11 +9,11 @@ from importlib import resources
 from typing import Any
 
 import torch
-from packaging.version import Version
 
 from pytest_amp import toml
 from pytest_amp.numerics.oracle import formulas
 from pytest_amp.numerics.oracle.operation import SILENTLY_WRITTEN, Operation
+from pytest_amp.releases import holds_in, release_of
 
 MODELS_FILE = "pytest_amp/numerics/oracle/models.toml"
 
@@ -56,9 +56,7 @@ def _rows() -> list[dict[str, Any]]:
 
 def _holds(row: dict[str, Any]) -> bool:
     """Whether a row is for this torch: ``since`` and ``until`` are the first and the last release that round so."""
-    release = Version(torch.__version__).release[:2]
-    since, until = (Version(row[key]).release[:2] if key in row else release for key in ("since", "until"))
-    return since <= release <= until
+    return holds_in(release_of(torch.__version__), since=row.get("since"), until=row.get("until"))
 
 
 @functools.cache

@@ -1,0 +1,22 @@
+"""Libraries that only some checks need, from an extra of the distribution."""
+
+from __future__ import annotations
+
+import importlib
+from types import ModuleType
+
+from pytest_amp.failure import AmpFailure
+
+
+def imported(module: str, *, what: str, extra: str) -> ModuleType:
+    """The module called ``module``. Raises AmpFailure naming ``extra`` if a library that it needs is not installed.
+
+    ``what`` cannot be done without it, in the words of the failure.
+    """
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as missing:
+        raise AmpFailure(
+            f"{what}: {missing.name} is not installed",
+            likely=f"the extra is missing: pip install 'pytest-amp[{extra}]'",
+        ) from missing
