@@ -35,7 +35,7 @@ class Observe(Protocol):
     """Records a fact, as ``amp.observe`` does."""
 
     def __call__(self, name: str, value: float, *, kind: str, unit: str | None = None) -> object:
-        """See ``pytest_amp.amp.Amp.observe``."""
+        """See ``pytest_amp.amp.base.Bound.observe``."""
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,14 @@
+"""The fixture ``amp``: the noun that carries the checks."""
+
+from __future__ import annotations
+
+from pytest_amp.amp.base import OBSERVATIONS
+from pytest_amp.amp.costs import CostChecks
+from pytest_amp.amp.loops import LoopChecks
+from pytest_amp.amp.numerics import NumericChecks
+
+__all__ = ["OBSERVATIONS", "Amp"]
+
+
+class Amp(NumericChecks, LoopChecks, CostChecks):
+    """Mixed precision on one device in one dtype, for one test."""

@@ -1,0 +1,168 @@
+"""What every check of the fixture ``amp`` stands on: the target, the recorder, the user's case."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import pytest
+
+from pytest_amp.collection import INFO, MARKER, bound, own_parameters
+from pytest_amp.failure import AmpFailure, Misuse, is_misuse
+from pytest_amp.guard import autocast_on
+from pytest_amp.markers import AmpMarker
+from pytest_amp.precision import LOW
+from pytest_amp.record import Kind, Observation, Value, Verdict, check_value, compare, make_key
+from pytest_amp.session import AmpSession
+from pytest_amp.targets import Target
+
+if TYPE_CHECKING:
+    import torch
+
+    from pytest_amp.cases import Case, Outputs
+    from pytest_amp.config import AmpConfig
+    from pytest_amp.devices import Device
+    from pytest_amp.numerics.conditions import Conditions
+    from pytest_amp.precision import Precision
+
+__tracebackhide__ = is_misuse
+
+OBSERVATIONS = pytest.StashKey[list[Observation]]()
+
+_KINDS = {kind.value: kind for kind in Kind}
+
+
+class Bound:
+    """One test, bound to a device and a dtype."""
+
+    def __init__(self, request: pytest.FixtureRequest, target: Target, session: AmpSession) -> None:
+        """Made by the fixture; ``request`` is the running test's."""
+        item: pytest.Item = request.node
+        self._request = request
+        self._item = item
+        self._session = session
+        self.target = target
+        self.device: Device = target.device
+        self.precision: Precision = bound(target)
+        self.config: AmpConfig = session.asked
+        self.marker: AmpMarker = item.stash[MARKER]
+        item.stash[OBSERVATIONS] = []  # anew where a plugin runs the test again
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The autocast dtype."""
+        return self.precision.dtype
+
+    def autocast(
+        self, *, dtype: torch.dtype | None = None, enabled: bool = True, cache_enabled: bool = True
+    ) -> AbstractContextManager[None]:
+        """An autocast region on this device, in this dtype unless another is given."""
+        return self.target.autocast(dtype=dtype, enabled=enabled, cache_enabled=cache_enabled)
+
+    def observe(
+        self, name: str, value: Value, *, kind: str, unit: str | None = None, allowed: float | None = None
+    ) -> Observation:
+        """Record a fact as ``family/device/dtype/name``.
+
+        ``kind`` is one of ``rule``, ``dtype``, ``count`` and ``state`` (the same in every run: with a
+        baseline a difference fails the test), or ``error``, ``ratio``, ``seconds`` and ``bytes``
+        (recorded; an error that grew fails the test, too). ``allowed`` is what the check accepted, in ``unit``.
+        Raises AmpFailure where the baseline disagrees, Misuse for a bad name, kind or value, and for a
+        name that the test has used before.
+        """
+        info = self._item.stash[INFO]
+        if kind not in _KINDS:
+            raise Misuse(f"kind={kind!r} is no kind of observation; valid: {', '.join(_KINDS)}")
+        try:
+            key = make_key(info.family, self.device.key, self.precision.name, name)
+            check_value(key, value)
+        except ValueError as error:
+            raise Misuse(str(error)) from None
+        if any(earlier.key == key for earlier in self._item.stash[OBSERVATIONS]):
+            raise Misuse(
+                f"{key} is observed twice; one name, one fact: give each its own, as amp.case(..., name=) does"
+            )
+        made = Observation(key, _KINDS[kind], value, unit, allowed, test=info.test)
+        baseline = self._session.baseline
+        if baseline is not None:
+            made = compare(made, self._session.before(key), fair=self._session.unfair(self.device.key) is None)
+        self._item.stash[OBSERVATIONS].append(made)
+        self._item.user_properties.append((f"amp {key}", f"{value} ({made.verdict.value})"))
+        failed = made.verdict in (Verdict.CHANGED, Verdict.REGRESSED)
+        if failed and baseline is not None and not self.config.accept:
+            raise AmpFailure(
+                f"{name} on {self.target.id} is no longer what the baseline has",
+                label_before="baseline",
+                before=f"{made.baseline} on torch {baseline.provenance.get('torch', 'unknown')}",
+                now=f"{value} on {self._session.torch_version()}, {self.device.describe()}",
+                likely="torch, or this machine, computes something else than when the baseline was recorded",
+                accept="the same command with --amp-accept",
+            )
+        return made
+
+    def missing(self, what: str, reason: str) -> NoReturn:
+        """Say that this test cannot look, since ``what`` is missing: ``sweep``, what torch's own tests know.
+
+        Raises AmpFailure with ``reason``; where --amp-allow-missing names ``what``, skips, and lets the family
+        end without one executed check on this target.
+        """
+        if what not in self.config.allow_missing:
+            raise AmpFailure(reason, accept=f"--amp-allow-missing={what} skips what cannot be looked at")
+        self._item.stash[INFO] = replace(self._item.stash[INFO], allowed_missing=True)
+        pytest.skip(f"missing, as --amp-allow-missing allows: {reason}")
+
+    def case(
+        self,
+        build: Callable[[], torch.nn.Module],
+        batch: Callable[[], Any],
+        loss: Callable[[torch.nn.Module, Any], Outputs],
+        *,
+        name: str | None = None,
+    ) -> Case:
+        """A case to check: ``build`` makes the model, ``batch`` the data, ``loss`` takes both.
+
+        Model and batch are made on the CPU in float32 after torch has been seeded, and copied to the
+        device. ``loss`` returns a tensor with one element, or a dictionary of outputs of which ``loss``
+        is differentiated. Floating tensors of the batch that require a gradient have theirs compared,
+        too. ``name`` is part of observation keys; without one it is the test's, with the test's own parameters.
+        Raises Misuse for a module, or anything else that is no function, in place of one that makes it.
+        """
+        import torch
+
+        from pytest_amp.cases import Case
+
+        for argument, given in (("build", build), ("batch", batch), ("loss", loss)):
+            if not callable(given) or isinstance(given, torch.nn.Module):
+                valid = "a function of the model and the batch" if argument == "loss" else "a function that makes it"
+                raise Misuse(f"{argument} is {type(given).__name__}; valid: {valid}, for it is made anew for each run")
+        return Case(name or self._own_name(), build, batch, loss)
+
+    def _own_name(self) -> str:
+        """The test's name without device and dtype, which keys have elsewhere: ``test_mlp[cpu-bf16-3]``: ``mlp[3]``."""
+        function = self._item.stash[INFO].test.partition("::")[2].removeprefix("test_")
+        own = own_parameters(self._item, self.target)
+        return f"{function}[{own}]" if own else function
+
+    def _refuse_wide(self, check: str) -> None:
+        """Without a low dtype there is no mixed precision to check. Raises Misuse."""
+        if not self.precision.is_low:
+            low = ", ".join(LOW)
+            raise Misuse(f"{check} needs an autocast dtype, and this test runs in {self.precision.name}; valid: {low}")
+
+    def _refuse_ambient(self, check: str) -> None:
+        """The float32 side of a check must not be computed under autocast. Raises AmpFailure."""
+        on = autocast_on("cpu", self.device.type)
+        if on:
+            raise AmpFailure(
+                f"{check} was called while autocast({', '.join(on)}) is on, and has no float32 to compare with",
+                likely="it is called inside a region, or a wider fixture or a test without amp left autocast on",
+            )
+
+    @property
+    def conditions(self) -> Conditions:
+        """Device, precision, seed and tolerance scale, as functions of pytest_amp.numerics take them."""
+        from pytest_amp.numerics.conditions import Conditions
+
+        return Conditions(self.device, self.precision, self.config.seed, self.config.tolerance_scale)

@@ -1,0 +1,142 @@
+"""Checks of a training loop: what the GradScaler does, and where the loss goes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from pytest_amp.amp.base import Bound
+from pytest_amp.failure import Misuse, is_misuse
+
+if TYPE_CHECKING:
+    import torch
+
+    from pytest_amp.cases import Case
+    from pytest_amp.scaler import MakeOptimizer, TraceStep, Train, Training
+    from pytest_amp.training import TrainingStep, Trajectory
+
+__tracebackhide__ = is_misuse
+
+
+class LoopChecks(Bound):
+    """A user's training step, run several times over."""
+
+    def check_scaler(  # noqa: PLR0913  # keywords of one check
+        self,
+        case: Case,
+        *,
+        train: Train | None = None,
+        optimizer: MakeOptimizer | None = None,
+        overflow_at: Collection[int] = (2,),
+        forward_at: Collection[int] = (6,),
+        spoilt: Collection[str] = (),
+    ) -> tuple[TraceStep, ...]:
+        """Hold a training step with a GradScaler against what one has to do, with overflow planted in it.
+
+        ``train`` is the step, called once an iteration with everything that it needs (``model``, ``batch``,
+        ``optimizer``, ``scaler``, ``index``, ``loss()``, ``autocast()``); without one, the step of torch's
+        documentation. ``optimizer`` makes one of a list of parameters, SGD otherwise. In the iterations
+        ``overflow_at`` a gradient is made inf, in ``forward_at`` an activation.
+
+        Each step with an inf among its gradients is skipped and changes no parameter, every other one steps;
+        the scale backs off and recovers by the rule; ``scaler.step`` and ``scaler.update`` are called once
+        in each iteration, the optimizer's own step by nobody else; the gradients that the optimizer sees are
+        the same at another scale (clipping before ``unscale_`` changes them); and no buffer is left with an
+        inf or NaN, but for those named in ``spoilt``, which have to be (pytorch/pytorch#115500). The scale
+        starts where the first iteration does not overflow by itself. Observed as ``<case>/skipped`` and
+        ``<case>/spoilt buffers``. Raises AmpFailure; ValueError for iterations that cannot be.
+        """
+        from pytest_amp import scaler
+
+        self._refuse_ambient("check_scaler")
+        training = replace(self._training(case, train, optimizer, overflow_at), forward_at=forward_at)
+
+        def observe(name: str, value: list[str]) -> None:
+            self.observe(f"{case.name}/{name}", [*value], kind="state")
+
+        return scaler.check(training, observe, spoilt=spoilt)
+
+    def check_training(
+        self,
+        case: Case,
+        *,
+        steps: int,
+        train: TrainingStep | None = None,
+        optimizer: MakeOptimizer | None = None,
+        fresh: bool = False,
+    ) -> Trajectory:
+        """Hold ``steps`` steps of training in mixed precision against the same steps in float32.
+
+        ``train`` is the step, as ``check_scaler`` takes it (``iteration.autocast()`` and ``iteration.scaler`` are off
+        in float32, the scaler is on where the dtype needs one: fp16; ``iteration.kept`` is a dictionary for what
+        lives longer than a step, a scheduler say); without one, the step of torch's documentation.
+        ``optimizer`` makes one of a list of parameters, AdamW with a learning rate of 1e-3 otherwise. With ``fresh``
+        the case's ``batch`` is called for each step, otherwise all steps have one batch.
+
+        At each step parameters, buffers and the optimizer's state are in float32, in values too; no more
+        gradients are zero and no more updates round away than in float32, but for a tenth; and the loss is in
+        the band of float32 runs that are disturbed as rounding does (pytest_amp/training/band.py; docs/training.md).
+        --amp-tolerance-scale multiplies the band. Observed as ``<case>/loss beside fp32``, the used part of
+        the band, and ``<case>/skipped``. Raises AmpFailure, which names the step; Misuse for steps that cannot be.
+        Returns the run in mixed precision.
+        """
+        import torch
+
+        from pytest_amp import scaler, training
+
+        self._refuse_wide("check_training")
+        self._refuse_ambient("check_training")
+        setup = training.Setup(
+            case,
+            self.device,
+            self.precision,
+            steps=steps,
+            seed=self.config.seed,
+            train=train or scaler.standard_step,
+            make_optimizer=optimizer or torch.optim.AdamW,
+            fresh=fresh,
+        )
+
+        def observe(name: str, value: float, kind: str, allowed: float | None) -> None:
+            self.observe(name, value, kind=kind, allowed=allowed)
+
+        return training.check(setup, observe, tolerance_scale=self.config.tolerance_scale)[0]
+
+    def scaler_trace(  # noqa: PLR0913  # keywords of one run
+        self,
+        work: Case | Callable[[torch.amp.GradScaler], object],
+        *,
+        steps: int,
+        train: Train | None = None,
+        optimizer: MakeOptimizer | None = None,
+        overflow_at: Collection[int] = (),
+        init_scale: float = 2.0**16,
+        growth_interval: int = 2000,
+    ) -> tuple[TraceStep, ...]:
+        """Run ``steps`` iterations with a scaler; what each did with it: scale, found-inf, skipped or not.
+
+        ``work`` is a case (``train``, ``optimizer`` and ``overflow_at`` as in ``check_scaler``), or a function
+        that makes one whole iteration with the scaler that it is given. Nothing is checked or observed.
+        Raises ValueError for keywords that need a case.
+        """
+        from pytest_amp import scaler
+
+        rule = scaler.UpdateRule(growth_interval=growth_interval)
+        if not isinstance(work, scaler.Case):
+            if train is not None or optimizer is not None or overflow_at:
+                raise Misuse("scaler_trace of a function takes no train, optimizer or overflow_at: they need a case")
+            return scaler.trace_callable(work, self.device, steps=steps, scale=init_scale, rule=rule)
+        training = self._training(work, train, optimizer, overflow_at)
+        return tuple(step for _, step in training.iterations(steps, init_scale, rule))
+
+    def _training(
+        self, case: Case, train: Train | None, optimizer: MakeOptimizer | None, overflow_at: Collection[int]
+    ) -> Training:
+        """A training with a scaler; without a step or an optimizer, with torch's usual ones."""
+        from pytest_amp import scaler
+
+        seed, step, make = self.config.seed, train or scaler.standard_step, optimizer or scaler.plain_sgd
+        return scaler.Training(
+            case, self.device, self.precision, seed=seed, train=step, make_optimizer=make, overflow_at=overflow_at
+        )

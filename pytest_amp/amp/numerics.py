@@ -1,0 +1,88 @@
+"""Checks of what is computed: gradients, dtypes, rounding."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from pytest_amp.amp.base import Bound
+from pytest_amp.failure import is_misuse
+
+if TYPE_CHECKING:
+    import torch
+
+    from pytest_amp.cases import Case
+    from pytest_amp.numerics.oracle import Trace
+
+__tracebackhide__ = is_misuse
+
+
+class NumericChecks(Bound):
+    """What a training step computes in mixed precision, held against float64."""
+
+    def check_gradients(self, case: Case, *, tolerance: float | None = None) -> None:
+        """Hold everything that a training step of ``case`` computes in mixed precision against float64.
+
+        Outputs, the gradient of every parameter and of the inputs that want one, and the module's
+        buffers: each is there, finite, of its dtype, and no further from the float64 value than rounding
+        explains. How much rounding explains is predicted in float64, with explicit rounding where autocast's
+        rules cast (docs/oracle.md; on device types without rounding models it is measured with casts made
+        by hand). Each operator of the step must round as its model says, and the step must be that of casts
+        made by hand with none of autocast's kernels: on a CPU in every bit, on an accelerator but for the
+        order of sums (pytest_amp/numerics/tolerance.py has the numbers). Each error is
+        observed as ``<case>/<tensor>``, the relative L2 distance, beside what was allowed.
+
+        ``tolerance``, else the marker's, is what every error may be in place of the noise, and leaves
+        the comparison with casts made by hand and with rounding models out; --amp-tolerance-scale multiplies
+        either. In fp16 the loss is scaled by a power of two, 65536 or the largest 65536 / 4**n that leaves
+        gradients finite. Raises AmpFailure.
+        """
+        from pytest_amp.numerics.gradients import check
+
+        self._refuse_wide("check_gradients")
+        self._refuse_ambient("check_gradients")
+
+        def observe(name: str, value: float, kind: str, unit: str | None, allowed: float | None) -> None:
+            self.observe(name, value, kind=kind, unit=unit, allowed=allowed)
+
+        check(case, self.conditions, observe, tolerance=self.marker.tolerance if tolerance is None else tolerance)
+
+    def trace(self, case: Case) -> Trace:
+        """Every operator of a training step of ``case`` in mixed precision, forward and going back; prints as a table.
+
+        A row has the module, the operator as it reaches the device, the dtypes it takes and returns,
+        autocast's rule of the operator around it that has one, its rounding model, and the share of elements that
+        equal that model for the operator's own real inputs: 1 where it rounds as it should.
+        """
+        from pytest_amp.numerics import predicted
+
+        self._refuse_wide("trace")
+        self._refuse_ambient("trace")
+        return predicted.trace(case, self.conditions)
+
+    def check_fp32(self, tensor: torch.Tensor, *, name: str = "the tensor") -> None:
+        """Hold that ``tensor`` is float32 and was not rounded to the autocast dtype on its way.
+
+        A dtype check sees only the name: a float32 tensor of which every value is representable in the low dtype
+        was low before. Decided on at least 64 distinct finite values other than zero. Raises AmpFailure,
+        and ValueError for a tensor with fewer.
+        """
+        from pytest_amp.numerics.predicted import check_fp32
+
+        check_fp32(tensor, self.conditions, name=name)
+
+    def check_dtypes(self, case: Case, expected: Mapping[str, torch.dtype]) -> None:
+        """Hold the dtypes that modules of ``case`` return in mixed precision against ``expected``.
+
+        ``expected`` maps a module's path (``layers.0.norm``; ``""`` is the model) to the dtype of the
+        floating tensors that it returns. Raises Misuse for a path that the model does not have,
+        AmpFailure for another dtype.
+        """
+        from pytest_amp.numerics.dtypes import check_dtypes
+
+        self._refuse_ambient("check_dtypes")
+
+        def observe(name: str, value: str) -> None:
+            self.observe(name, value, kind="dtype")
+
+        check_dtypes(case, self.conditions, expected, observe)
