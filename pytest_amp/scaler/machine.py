@@ -113,7 +113,7 @@ class Programs(RuleBasedStateMachine):
         """A rule."""
         self._side("update").update()
 
-    @rule(new=_SCALES, form=st.sampled_from(("float", "tensor", "vector", "requires grad")))
+    @rule(new=_SCALES, form=st.sampled_from(("float", "tensor", "int", "vector", "requires grad")))
     def new_scale(self, new: float, form: str) -> None:
         """A rule."""
         self._side(f"update with a {form}").new_scale(new, form)

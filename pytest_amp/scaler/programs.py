@@ -228,19 +228,20 @@ class SideBySide:
         self._both("update", self.real.update, self.model.update)
 
     def new_scale(self, new: float, form: str) -> None:
-        """``update`` with a float, a tensor, or a tensor that is no good."""
+        """``update`` with a float, a tensor, a tensor that is no good, or an int, which is no good either."""
         device = self.device.torch_device
         given: dict[str, float | torch.Tensor] = {
             "float": new,
+            "int": int(new),
             "tensor": torch.tensor(new, device=device),
             "vector": torch.full((2,), new, device=device),
             "requires grad": torch.tensor(new, device=device, requires_grad=True),
         }
-        usable = form in ("float", "tensor")
+        usable = form in ("float", "tensor", "int")
         self._both(
             f"update({new}) as {form}",
             lambda: self.real.update(given[form]),
-            lambda: self.model.update(new, usable=usable),
+            lambda: self.model.update(int(new) if form == "int" else new, usable=usable),
         )
 
     def set_rule(self, rule: UpdateRule) -> None:

@@ -212,13 +212,16 @@ class ReferenceScaler:
         """Set the scale, to ``new_scale`` or by the rule, and make every optimizer ready again (``update``).
 
         The found-infs of all optimizers and devices count as one. Not ``usable`` is a new scale in a
-        tensor of another device type, of several elements, or one that requires a gradient.
+        tensor of another device type, of several elements, or one that requires a gradient. A new scale that
+        is an int is taken for a tensor (torch 2.6 to 2.14; no report found).
         """
         if not self.enabled:
             return
         self._check_initialized("update")
         if not usable:
             raise Refused(AssertionError, "new_scale should be a float or a 1-element")
+        if isinstance(new_scale, int):
+            raise Refused(AttributeError, "'int' object has no attribute 'device'")
         if new_scale is not None:
             self.scale_now = float32(new_scale)
         else:

@@ -51,6 +51,7 @@ CALLS = (
     "update",
     "update(new_scale)",
     "update(two elements)",
+    "update(an int)",
     "load_state_dict",
     "load_state_dict({})",
     "pickle",
@@ -143,6 +144,11 @@ TABLE: dict[str, dict[State, Outcome]] = {
         **_unused("update"),
         **_all(error=_ASSERTION, words="new_scale should be a float or a 1-element"),
     },
+    # No report found: only a float is told from a tensor.
+    "update(an int)": {
+        **_unused("update"),
+        **_all(error="AttributeError", words="'int' object has no attribute 'device'"),
+    },
     "load_state_dict": _same(),
     "load_state_dict({})": {
         **_all(error=_RUNTIME, words="The source state dict is empty"),
@@ -197,7 +203,8 @@ def _made(model: ReferenceScaler, call: str) -> ReferenceScaler:
     elif method in ("step", "fused step"):
         model.step("it", gradients, fp16=fp16, fused=method == "fused step", closure="closure" in call)
     elif method.startswith("update"):
-        model.update(4.0 if "new_scale" in call else None, usable="two elements" not in call)
+        new = 4.0 if "new_scale" in call else 4 if "int" in call else None
+        model.update(new, usable="two elements" not in call)
     elif method.startswith("load_state_dict"):
         model.load_state_dict({} if "{}" in call else ReferenceScaler().state_dict())
     elif method == "pickle":

@@ -41,9 +41,12 @@ class Storage:
 
 
 def round_stochastically(values: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """``values`` (float32, on a CPU) as bfloat16: 16 random bits are added to those that are cut off."""
+    """``values`` (float32) as bfloat16: 16 random bits are added to those that are cut off.
+
+    ``generator`` is one of the CPU, so that the bits are the same on every device.
+    """
     bits = values.view(torch.int32)
-    noise = torch.randint(0, 2**16, bits.shape, dtype=torch.int32, generator=generator)
+    noise = torch.randint(0, 2**16, bits.shape, dtype=torch.int32, generator=generator).to(bits.device)
     return ((bits + noise) & -(2**16)).view(torch.float32).to(torch.bfloat16)
 
 
@@ -53,9 +56,9 @@ class LowAdamW:
     def __init__(self, parameters: Iterable[torch.nn.Parameter], storage: Storage, *, seed: int = 0) -> None:
         """The parameters have the storage's dtype."""
         self.parameters, self.storage = list(parameters), storage
-        self._first = [torch.zeros(p.shape, dtype=storage.first) for p in self.parameters]
-        self._second = [torch.zeros(p.shape, dtype=storage.second) for p in self.parameters]
-        self._lost = [torch.zeros(p.shape, dtype=torch.bfloat16) for p in self.parameters]
+        self._first = [torch.zeros_like(p, dtype=storage.first) for p in self.parameters]
+        self._second = [torch.zeros_like(p, dtype=storage.second) for p in self.parameters]
+        self._lost = [torch.zeros_like(p, dtype=torch.bfloat16) for p in self.parameters]
         self._generator = torch.Generator().manual_seed(seed)
         self._count = 0
 

@@ -1,6 +1,7 @@
-"""How much of the band healthy runs use, and how far faults leave it: ``python -m pytest_amp.training.margins docs``.
+"""How much of the band healthy runs use, and how far faults leave it.
 
-Writes the table of docs/training.md; the width of the band was chosen by it.
+``python -m pytest_amp.training.margins docs [DEVICE]`` writes the device's table into docs/training.md; the width of
+the band was chosen by it.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 
 import torch
 
-from pytest_amp.devices import find_device
+from pytest_amp.devices import Device, find_device
 from pytest_amp.precision import LOW
 from pytest_amp.scaler import standard_step
 from pytest_amp.training.band import band_of
@@ -73,11 +74,9 @@ def _changed(iteration: TrainingIteration, change: Callable[[torch.Tensor], obje
     iteration.scaler.update()
 
 
-def rows(task: Task, precision: str) -> Iterator[str]:
+def rows(task: Task, precision: str, device: Device) -> Iterator[str]:
     """The rows of a task in a dtype: healthy seeds, then each fault."""
-    base = Setup(
-        task.case, find_device("cpu"), LOW[precision], steps=task.steps, make_optimizer=task.optimizer, fresh=True
-    )
+    base = Setup(task.case, device, LOW[precision], steps=task.steps, make_optimizer=task.optimizer, fresh=True)
     setups = [replace(base, seed=seed) for seed in range(_HEALTHY)]
     bands = [band_of(setup, run(setup, low=False)) for setup in setups]
     margins = [band.margin(run(setup, low=True).losses) for setup, band in zip(setups, bands, strict=True)]
@@ -93,16 +92,21 @@ def rows(task: Task, precision: str) -> Iterator[str]:
 
 
 def main(arguments: list[str]) -> None:
-    """Write the table into ``docs/training.md``."""
+    """Write the table of a device into ``docs/training.md``."""
     from pytest_amp.scaler.page import replaced
 
     torch.set_num_threads(1)
+    device = find_device(arguments[1] if len(arguments) > 1 else "cpu")
     head = "| task | dtype | fault | part of the band that is used | left at |"
-    lines = [row for task in (characters(), images()) for precision in LOW for row in rows(task, precision)]
+    lines = [row for task in (characters(), images()) for precision in LOW for row in rows(task, precision, device)]
     date = dt.datetime.now(dt.timezone.utc).date()
-    block = "\n".join(["", f"torch {torch.__version__}, CPU, {date}:", "", head, "|---|---|---|---|---|", *lines, ""])
+    where = "CPU" if device.type == "cpu" else device.describe()
+    block = "\n".join(
+        ["", f"torch {torch.__version__}, {where}, {date}:", "", head, "|---|---|---|---|---|", *lines, ""]
+    )
     page = Path(arguments[0]) / "training.md"
-    page.write_text(replaced(page.read_text(encoding="utf-8"), "margins", block), encoding="utf-8")
+    written = replaced(page.read_text(encoding="utf-8"), f"margins on {device.type}", block)
+    page.write_text(written, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """The long-run study: weights and states of AdamW in bfloat16 against float32 masters, over thousands of steps.
 
-``python -m pytest_amp.training.study docs [STEPS]`` writes the table and the plot of docs/training.md.
+``python -m pytest_amp.training.study docs [STEPS [SEEDS]]`` writes the table and the plot of docs/training.md.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from pytest_amp.cases import loss_of
+from pytest_amp.cases import loss_of, map_tensors
 from pytest_amp.training.low_adamw import LowAdamW, Rounding, Storage
 from pytest_amp.training.tasks import characters
 
@@ -60,10 +60,10 @@ def rate_at(step: int, steps: int) -> float:
     return _RATE * 0.5 * (1 + math.cos(math.pi * (step - _WARM_UP) / max(1, steps - _WARM_UP)))
 
 
-def train(storage: Storage, *, steps: int, seed: int = 0) -> Outcome:
+def train(storage: Storage, *, steps: int, seed: int = 0, device: torch.device | None = None) -> Outcome:
     """The character decoder under autocast(bfloat16), from one initialisation and on one order of batches."""
-    case = characters().case
-    model = case.realise(seed=seed).model.to(storage.weights)
+    case, where = characters().case, device or torch.device("cpu")
+    model = case.realise(seed=seed).model.to(where, storage.weights)
     optimizer = LowAdamW(model.parameters(), storage, seed=seed)
     losses: list[float] = []
     counts: list[tuple[int, int]] = []
@@ -71,8 +71,9 @@ def train(storage: Storage, *, steps: int, seed: int = 0) -> Outcome:
         torch.manual_seed(seed + 1)
         for step in range(steps):
             model.zero_grad()
-            with torch.autocast("cpu", BF16):
-                loss = loss_of(case.loss(model, case.batch()))
+            batch = map_tensors(lambda x: x.to(where), case.batch())
+            with torch.autocast(where.type, BF16):
+                loss = loss_of(case.loss(model, batch))
             torch.autograd.backward(loss)
             counts.append(optimizer.step(rate_at(step, steps)))
             losses.append(loss.item())

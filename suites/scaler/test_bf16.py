@@ -44,7 +44,7 @@ def _train(
     return losses, [p.detach() for p in parameters], zeros / size
 
 
-@pytest.mark.amp(devices=["cpu"], dtypes=["bf16"])  # not run on CUDA yet
+@pytest.mark.amp(dtypes=["bf16"])
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("optimizer", ["SGD", "AdamW"])
 def test_the_trajectory_is_the_same_without_a_scaler(
@@ -67,7 +67,6 @@ def test_the_trajectory_is_the_same_without_a_scaler(
         )
 
 
-@pytest.mark.amp(devices=["cpu"])  # not run on CUDA yet
 @pytest.mark.parametrize("exponent", [-20, -60])
 def test_tiny_gradients_need_one_in_fp16_only(amp: Amp, amp_scaler: ScalerFactory, exponent: int) -> None:
     """A loss times 2**-20: without a scaler fp16 loses its gradients, with one nothing; bf16 loses none either way."""

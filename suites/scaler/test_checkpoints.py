@@ -15,8 +15,6 @@ from pytest_amp.failure import AmpFailure
 
 from .training import INF, ScalerFactory
 
-pytestmark = pytest.mark.amp(devices=["cpu"])  # not run on CUDA yet
-
 _STEPS = 14
 #: Iterations whose gradients overflow: before and after each checkpoint, the first iteration among them.
 _BAD = frozenset({0, 4, 7, 8})

@@ -15,8 +15,6 @@ from pytest_amp.amp import Amp
 
 from .training import INF, NAN, ScalerFactory
 
-pytestmark = pytest.mark.amp(devices=["cpu"])  # not run on CUDA yet
-
 #: Small tensors and large ones; the sum of squares is what a low precision gets wrong.
 SIZES = (1, 7, 64, 1000, 70_001)
 _SCALE = 2.0**10

@@ -1,7 +1,4 @@
-"""The scaler inside a CUDA graph, with a fused optimizer: an iteration without the host.
-
-Not run on CUDA yet, and so in the long tier.
-"""
+"""The scaler inside a CUDA graph, with a fused optimizer: an iteration without the host."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ from pytest_amp.amp import Amp
 
 from .training import INF, ScalerFactory
 
-pytestmark = [pytest.mark.amp_long, pytest.mark.amp(devices=["cuda"])]
+pytestmark = pytest.mark.amp(devices=["cuda"])
 
 _SCALE = 2.0**8
 

@@ -39,7 +39,6 @@ def test_it_warns_and_names_its_successor(amp: Amp) -> None:
     assert isinstance(scaler, torch.amp.GradScaler)
 
 
-@pytest.mark.amp(devices=["cpu"])  # not run on CUDA yet
 def test_its_defaults_and_its_arguments_are_the_same(amp: Amp) -> None:
     """By keyword and by position: it has no device before them."""
     assert _quietly(amp).state_dict() == torch.amp.GradScaler(amp.device.type).state_dict()
@@ -49,7 +48,6 @@ def test_its_defaults_and_its_arguments_are_the_same(amp: Amp) -> None:
     assert not _quietly(amp, enabled=False).is_enabled()
 
 
-@pytest.mark.amp(devices=["cpu"])  # not run on CUDA yet
 def test_it_trains_as_the_other(amp: Amp, amp_scaler: ScalerFactory) -> None:
     """The same scales, trackers and parameters through growth, overflow, and a resume from the other's state."""
     ends = []
@@ -69,7 +67,6 @@ def test_it_trains_as_the_other(amp: Amp, amp_scaler: ScalerFactory) -> None:
         )
 
 
-@pytest.mark.amp(devices=["cpu"])  # not run on CUDA yet
 def test_it_refuses_in_the_same_words(amp: Amp) -> None:
     run = training(amp, _quietly(amp, **_SETTINGS))
     run.backward()
@@ -80,7 +77,6 @@ def test_it_refuses_in_the_same_words(amp: Amp) -> None:
         pickle.dumps(run.scaler)
 
 
-@pytest.mark.amp(devices=["cpu"])  # not run on CUDA yet
 def test_it_unpickles_quietly_as_itself(amp: Amp) -> None:
     scaler = _quietly(amp, **_SETTINGS)
     scaler.scale(nn.Parameter(torch.ones((), device=amp.device.torch_device)))

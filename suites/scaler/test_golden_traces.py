@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import random
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -86,48 +87,63 @@ def _expect(amp: Amp, name: str, found: list[tuple[float, int]], how: str) -> No
     assert _digest(found) == _DIGESTS[name], "the model and torch agree on another trace than the golden one"
 
 
-@pytest.mark.amp(devices=["cpu"])  # not run on CUDA yet
-@pytest.mark.parametrize("name", _RULES)
-def test_eager_trace(amp: Amp, amp_scaler: ScalerFactory, name: str) -> None:
-    parameter = nn.Parameter(torch.ones(1, device=amp.device.torch_device))
-    optimizer, scaler = torch.optim.SGD([parameter], lr=0.0), _scaler(amp_scaler, name)
-    scaler.scale(torch.zeros((), device=amp.device.torch_device))
-    found = []
-    for bad in pattern(name):
-        parameter.grad = torch.full_like(parameter, INF if bad else 0.0)
-        scaler.unscale_(optimizer)
-        scaler.update()
-        state = scaler.state_dict()
-        found.append((state["scale"], state["_growth_tracker"]))
-    _expect(amp, name, found, "eager")
+class Subject:
+    """A parameter, an optimizer that does not move it, and the two ways of checking its gradient and updating."""
+
+    def __init__(self, amp: Amp, scaler: torch.amp.GradScaler, way: str) -> None:
+        """``way`` is one of WAYS."""
+        device = amp.device.torch_device
+        self.scaler, self.way = scaler, way
+        self.parameter = nn.Parameter(torch.ones(1, device=device))
+        self.optimizer = torch.optim.SGD([self.parameter], lr=0.0, fused=way == "fused step")
+        self.gradient = self.parameter.grad = torch.zeros_like(self.parameter)
+        scaler.scale(torch.zeros((), device=device))
+
+    def iterate(self) -> None:
+        """The end of an iteration."""
+        if self.way == "unscale_":
+            self.scaler.unscale_(self.optimizer)
+        else:
+            self.scaler.step(self.optimizer)
+        self.scaler.update()
+
+    def trace(self, name: str, iterate: Callable[[], object]) -> list[tuple[float, int]]:
+        """Scale and tracker after each update of the pattern."""
+        found = []
+        for bad in pattern(name):
+            self.gradient.fill_(INF if bad else 0.0)
+            iterate()
+            state = self.scaler.state_dict()
+            found.append((state["scale"], state["_growth_tracker"]))
+        return found
 
 
-@pytest.mark.amp_long
-@pytest.mark.amp(devices=["cuda"])  # not run on CUDA yet
+WAYS = pytest.mark.parametrize("way", ["unscale_", "fused step"])
+
+
+@WAYS
 @pytest.mark.parametrize("name", _RULES)
-def test_captured_trace(amp: Amp, amp_scaler: ScalerFactory, name: str) -> None:
-    """unscale_ and update in a CUDA graph that is replayed a thousand times: no host in between."""
-    parameter = nn.Parameter(torch.ones(1, device=amp.device.torch_device))
-    optimizer, scaler = torch.optim.SGD([parameter], lr=0.0), _scaler(amp_scaler, name)
-    scaler.scale(torch.zeros((), device=amp.device.torch_device))
-    parameter.grad = torch.zeros_like(parameter)
-    start = scaler.state_dict()
-    graph = torch.cuda.CUDAGraph()
-    stream = torch.cuda.Stream()
+def test_eager_trace(amp: Amp, amp_scaler: ScalerFactory, name: str, way: str) -> None:
+    subject = Subject(amp, _scaler(amp_scaler, name), way)
+    _expect(amp, name, subject.trace(name, subject.iterate), f"eager, {way}")
+
+
+@pytest.mark.amp(devices=["cuda"])
+@WAYS
+@pytest.mark.parametrize("name", _RULES)
+def test_captured_trace(amp: Amp, amp_scaler: ScalerFactory, name: str, way: str) -> None:
+    """The check, the fused step and the update in a CUDA graph that is replayed a thousand times: no host."""
+    subject = Subject(amp, _scaler(amp_scaler, name), way)
+    start = subject.scaler.state_dict()
+    graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):  # warm up, as capturing needs it
         for _ in range(3):
-            scaler.unscale_(optimizer)
-            scaler.update()
+            subject.iterate()
     torch.cuda.current_stream().wait_stream(stream)
-    scaler.load_state_dict(start)
+    subject.scaler.load_state_dict(start)
     with torch.cuda.graph(graph):
-        scaler.unscale_(optimizer)
-        scaler.update()
-    found = []
-    for bad in pattern(name):
-        parameter.grad.fill_(INF if bad else 0.0)
-        graph.replay()
-        state = scaler.state_dict()
-        found.append((state["scale"], state["_growth_tracker"]))
-    _expect(amp, name, found, "captured")
+        subject.iterate()
+    _expect(amp, name, subject.trace(name, graph.replay), f"captured, {way}")
+    if name != "to zero":  # where the gradient, zero, is divided by zero
+        assert float(subject.parameter) == 1.0, "a skipped step reached the parameter"

@@ -17,8 +17,6 @@ from pytest_amp.failure import AmpFailure
 
 from .training import INF, ScalerFactory, training
 
-pytestmark = pytest.mark.amp(devices=["cpu"])  # not run on CUDA yet
-
 _SCALE = 2.0**10
 
 

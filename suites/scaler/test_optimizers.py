@@ -12,7 +12,6 @@ import torch
 from torch import nn
 
 from pytest_amp.amp import Amp
-from pytest_amp.devices import DeviceKind
 from pytest_amp.failure import AmpFailure
 from pytest_amp.scaler.optimizers import UPSTREAM, VARIANTS, make_optimizer, optimizers_on
 from pytest_amp.targets import Target
@@ -21,10 +20,9 @@ from .training import INF, NAN, ScalerFactory
 
 
 def _optimizers(target: Target) -> Iterator[object]:
-    """All that make a step there; what was not run on an accelerator yet is in the long tier."""
+    """All that make a step there."""
     for optimizer in optimizers_on(target.device.torch_device):
-        unproven = target.device.kind is not DeviceKind.CPU and ("capturable" in optimizer or "Sparse" in optimizer)
-        yield pytest.param(optimizer, id=optimizer, marks=(pytest.mark.amp_long,) if unproven else ())
+        yield pytest.param(optimizer, id=optimizer)
 
 
 EACH = pytest.mark.amp_parametrize("optimizer", _optimizers)
@@ -110,7 +108,6 @@ def _is_hollow(tensor: torch.Tensor) -> bool:
     return any(torch.equal(numbers, numbers.to(low).float()) for low in (torch.bfloat16, torch.float16))
 
 
-@pytest.mark.amp(devices=["cpu"])  # not run on CUDA yet
 @EACH
 def test_parameters_and_state_are_float32(amp: Amp, amp_scaler: ScalerFactory, optimizer: str) -> None:
     """In their values, too: nothing in a step with a scaler is rounded to the autocast dtype, or to any low one."""
@@ -133,7 +130,6 @@ def test_parameters_and_state_are_float32(amp: Amp, amp_scaler: ScalerFactory, o
         )
 
 
-@pytest.mark.amp(devices=["cpu"])  # not run on CUDA yet
 @EACH
 def test_implementations_agree(amp: Amp, amp_scaler: ScalerFactory, optimizer: str) -> None:
     """Three scaled steps of each implementation end where the loop's do, but for float32's rounding.
@@ -194,7 +190,7 @@ def _optimizers_from_the_first_step(target: Target) -> Iterator[object]:
         assert isinstance(given, type(pytest.param()))
         (optimizer,) = given.values
         known = [pytest.mark.xfail(strict=True, reason=UPSTREAM[name]) for name in UPSTREAM if name == optimizer]
-        yield pytest.param(optimizer, id=given.id, marks=(*given.marks, *known))
+        yield pytest.param(optimizer, id=given.id, marks=known)
 
 
 @contextlib.contextmanager

@@ -11,8 +11,6 @@ import pytest
 from pytest_amp.amp import Amp
 from pytest_amp.extras import imported
 
-pytestmark = pytest.mark.amp(devices=["cpu"])  # not run on CUDA yet
-
 _RULES = {
     "scale tensor",
     "scale list",
@@ -29,6 +27,7 @@ _RULES = {
     "update",
     "update with a float",
     "update with a tensor",
+    "update with a int",
     "update with a vector",
     "update with a requires grad",
     "setters",

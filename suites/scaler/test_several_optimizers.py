@@ -131,7 +131,6 @@ def test_two_losses_with_one_scaler(pair: Pair) -> None:
     assert pair.values == [1 - 0.5 * 3, 1 - 0.5 * 1]
 
 
-@pytest.mark.amp(devices=["cpu"])  # not run on CUDA yet
 @pytest.mark.parametrize("explicit", [False, True], ids=["step", "unscale_ then step"])
 def test_a_clean_update_counts_once(pair: Pair, *, explicit: bool) -> None:
     """However many optimizers were checked: the growth interval is one of updates."""

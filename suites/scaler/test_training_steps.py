@@ -16,8 +16,6 @@ from pytest_amp.amp import Amp
 from pytest_amp.cases import Case, cnn, decoder, mlp
 from pytest_amp.scaler import Iteration
 
-pytestmark = pytest.mark.amp(devices=["cpu"])  # not run on CUDA yet
-
 CASES = {
     "mlp": lambda: mlp(width=16, batch=4),
     "cnn": cnn,

@@ -20,8 +20,6 @@ from pytest_amp.torch_private import optimizer_stage, scales_its_own_step
 
 from .training import ScalerFactory
 
-pytestmark = pytest.mark.amp(devices=["cpu"])  # not run on CUDA yet
-
 
 class Subject:
     """A scaler and an optimizer with finite gradients, brought into a state by the calls that lead there."""
@@ -59,6 +57,7 @@ class Subject:
             "update": scaler.update,
             "update(new_scale)": lambda: scaler.update(4.0),
             "update(two elements)": lambda: scaler.update(torch.ones(2, device=device)),
+            "update(an int)": lambda: scaler.update(4),
             "load_state_dict": lambda: scaler.load_state_dict(scaler.state_dict()),
             "load_state_dict({})": lambda: scaler.load_state_dict({}),
             "pickle": lambda: pickle.loads(pickle.dumps(scaler)),  # noqa: S301  # pickled just now

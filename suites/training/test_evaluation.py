@@ -17,8 +17,6 @@ from pytest_amp.training import Setup, TrainingIteration, accuracy, run
 
 from .trajectories import TASKS, same, snapshot, trained
 
-pytestmark = pytest.mark.amp(devices=["cpu"])  # not run on CUDA yet
-
 MODES: dict[str, Callable[[], Any]] = {
     "no_grad": torch.no_grad,
     "inference_mode": torch.inference_mode,

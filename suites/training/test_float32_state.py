@@ -15,8 +15,6 @@ from pytest_amp.training import Setup, images, rounded_parameters, rounded_state
 
 from .trajectories import TASKS, trained
 
-pytestmark = pytest.mark.amp(devices=["cpu"])  # not run on CUDA yet
-
 OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "SGD, momentum": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9),
     "Adam, foreach": lambda p: torch.optim.Adam(p, lr=1e-2, foreach=True),

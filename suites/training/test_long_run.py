@@ -11,22 +11,21 @@ from pytest_amp.amp import Amp
 from pytest_amp.training.study import STORAGES, Outcome, train
 
 # It asks for bf16 by itself: the storages are what is compared, not the dtypes.
-pytestmark = [pytest.mark.amp(devices=["cpu"], dtypes=["bf16"]), pytest.mark.amp_long]
+pytestmark = [pytest.mark.amp(devices=["cpu", "cuda"], dtypes=["bf16"]), pytest.mark.amp_long]
 
 _STEPS = 1000
 
 
-def _outcome(name: str, seed: int) -> Outcome:
+def _outcome(amp: Amp, name: str) -> Outcome:
     (storage,) = [each for each in STORAGES if each.name == name]
-    return train(storage, steps=_STEPS, seed=seed)
+    return train(storage, steps=_STEPS, seed=amp.config.seed, device=amp.device.torch_device)
 
 
 def test_bf16_weights_need_masters_or_a_remedy(amp: Amp) -> None:
-    seed = amp.config.seed
-    masters = _outcome("float32 masters and states", seed)
-    low = _outcome("bf16 weights and states", seed)
-    stochastic = _outcome("bf16 weights, float32 states, stochastic rounding", seed)
-    kahan = _outcome("bf16 weights, float32 states, Kahan sum", seed)
+    masters = _outcome(amp, "float32 masters and states")
+    low = _outcome(amp, "bf16 weights and states")
+    stochastic = _outcome(amp, "bf16 weights, float32 states, stochastic rounding")
+    kahan = _outcome(amp, "bf16 weights, float32 states, Kahan sum")
     for name, found in (("masters", masters), ("low", low), ("stochastic", stochastic), ("kahan", kahan)):
         amp.observe(f"long run/{name}, final loss", found.final, kind="ratio")
         amp.observe(f"long run/{name}, updates that round away", found.lost, kind="ratio")

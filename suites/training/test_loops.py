@@ -20,8 +20,6 @@ from pytest_amp.amp import Amp
 from pytest_amp.cases import loss_of
 from pytest_amp.training import TrainingIteration, images
 
-pytestmark = pytest.mark.amp(devices=["cpu"])  # not run on CUDA yet
-
 _STEPS = 12
 _DECAY = 0.75
 

@@ -12,8 +12,6 @@ from pytest_amp.training import accuracy
 
 from .trajectories import TASKS, Trained, trained
 
-pytestmark = pytest.mark.amp(devices=["cpu"])  # not run on CUDA yet
-
 #: Other initial weights and other data, to see what accuracy is worth.
 _SEEDS = 4
 

@@ -14,11 +14,10 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from pytest_amp.amp import Amp
 from pytest_amp.failure import AmpFailure
+from pytest_amp.targets import Target
 from pytest_amp.training import characters, run
 
 from .trajectories import TASKS, same, snapshot, trained
-
-pytestmark = pytest.mark.amp(devices=["cpu"])  # not run on CUDA yet
 
 _STEPS = 12
 _AT = 5
@@ -55,7 +54,7 @@ class Run:
         self.average = AveragedModel(self.model, multi_avg_fn=get_ema_multi_avg_fn(0.9))
 
     def step(self) -> None:
-        """One iteration; batch and dropout come from torch's generator."""
+        """One iteration; the batch comes from the generator of the CPU, dropout from that of the device."""
         batch = {name: value.to(self.amp.device.torch_device) for name, value in self.case.batch().items()}
         self.optimizer.zero_grad()
         with self.amp.autocast():
@@ -81,10 +80,10 @@ class Run:
         return {name: getattr(self, name) for name in names}
 
     def save(self) -> io.BytesIO:
-        """A checkpoint, the state of the generator in it."""
+        """A checkpoint, the states of the generators in it."""
         file = io.BytesIO()
         states = {name: part.state_dict() for name, part in self.parts.items()}
-        torch.save({**states, "rng": torch.get_rng_state()}, file)
+        torch.save({**states, "rng": self.generators()}, file)
         file.seek(0)
         return file
 
@@ -94,8 +93,21 @@ class Run:
         for name, part in self.parts.items():
             if name != without:
                 part.load_state_dict(checkpoint[name])
-        if without != "rng":
-            torch.set_rng_state(checkpoint["rng"])
+        self.set_generators({name: state for name, state in checkpoint["rng"].items() if without not in ("rng", name)})
+
+    def generators(self) -> dict[str, torch.Tensor]:
+        """The states of the CPU's generator, from which batches come, and of the device's, from which dropout does."""
+        states = {"cpu": torch.get_rng_state()}
+        if self.amp.device.type != "cpu":
+            states["device"] = torch.get_device_module(self.amp.device.torch_device).get_rng_state()
+        return states
+
+    def set_generators(self, states: dict[str, torch.Tensor]) -> None:
+        """Those that are given."""
+        if "cpu" in states:
+            torch.set_rng_state(states["cpu"])
+        if "device" in states:
+            torch.get_device_module(self.amp.device.torch_device).set_rng_state(states["device"])
 
 
 def _scaler(amp_scaler: Any, scale: float) -> Any:
@@ -138,7 +150,12 @@ def test_a_resumed_run_is_the_one_without_a_break(amp: Amp, amp_scaler: Any) -> 
     assert different == [], f"resumed, the state is another one: {', '.join(different)}"
 
 
-@pytest.mark.parametrize("without", ["scaler", "rng", "optimizer"])
+def _left_out(target: Target) -> list[str]:
+    """An accelerator has a generator of its own, which ``torch.get_rng_state`` does not have."""
+    return ["scaler", "rng", "optimizer", *(["device"] if target.device.type == "cuda" else [])]
+
+
+@pytest.mark.amp_parametrize("without", _left_out)
 def test_what_a_checkpoint_leaves_out_shows(amp: Amp, amp_scaler: Any, without: str) -> None:
     """The test above can fail: a resume without the scaler, the generator or the optimizer is another training."""
     whole, first, second = _resumed(amp, amp_scaler, without)

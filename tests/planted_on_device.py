@@ -1,0 +1,97 @@
+"""Plant each defect of some areas on a device: ``python -m tests.planted_on_device cuda REPORT scaler training``.
+
+The ordinary test (tests/test_planted_defects.py) plants them on a CPU. Here the same test has to turn red on another
+device, or the one that ``ON_CUDA`` names where the CPU's has another name. ``REPORT`` becomes a JSON list, with an
+entry for each defect.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import multiprocessing
+import os
+import re
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tests.planted.defect import Defect
+from tests.project import ROOT
+
+#: What notices a defect on CUDA, where it is not the same test; None where CUDA has no such defect.
+ON_CUDA: dict[str, str | None] = {
+    "unscale_waits_for_the_host": "test_waits_on_cuda[cuda-bf16-",
+}
+_AT_ONCE = 4
+_TIMEOUT = 120.0
+_FORKING = multiprocessing.get_context("forkserver")
+
+
+def _failing(defect: Defect, device: str) -> str | None:
+    there = defect.failing.replace("[cpu-", f"[{device}-")
+    return ON_CUDA.get(defect.module, there) if device == "cuda" else there
+
+
+def _run(device: str, module: str, arguments: tuple[str, ...], output: str) -> None:
+    """In the new process: only the test of the defect, in bf16."""
+    descriptor = os.open(output, os.O_WRONLY | os.O_CREAT)
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    os.chdir(ROOT)
+    sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "planted")]
+    plugins = ["-p", "pytest_amp.plugin", "-p", module, "-p", "no:cacheprovider", "-p", "no:xdist"]
+    given = ["--tb=line", f"--amp-device={device}", "--amp-dtype=bf16", "--amp-speed=off", *arguments]
+    sys.exit(pytest.main([*plugins, "-q", "-rfE", *given]))
+
+
+def planted(defect: Defect, device: str) -> dict[str, object]:
+    """Whether the test that is meant for the defect turned red there."""
+    failing = _failing(defect, device)
+    if failing is None:
+        return {"defect": defect.module, "noticed": None}
+    test = failing if failing.endswith("]") else failing.partition("[")[0]
+    arguments = tuple(f"{each}::{test}" if each.endswith(".py") else each for each in defect.arguments)
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        output = Path(folder) / "output"
+        process = _FORKING.Process(target=_run, args=(device, defect.module, arguments, str(output)))
+        process.start()
+        process.join(_TIMEOUT)
+        if process.is_alive():
+            process.kill()
+            process.join()
+        text = output.read_text(encoding="utf-8", errors="replace")
+    red = [line for line in text.splitlines() if re.match("FAILED |ERROR ", line)]
+    noticed = process.exitcode == pytest.ExitCode.TESTS_FAILED and any(failing in line for line in red)
+    found: dict[str, object] = {
+        "defect": defect.module,
+        "test": failing,
+        "noticed": noticed,
+        "red": len(red),
+        "seconds": round(time.monotonic() - started, 1),
+    }
+    return found if noticed else {**found, "output": text[-3000:]}
+
+
+def main(arguments: list[str]) -> int:
+    """Write the report; 1 where a defect went unnoticed."""
+    device, report, *areas = arguments
+    defects: list[Defect] = []
+    for area in areas:
+        defects += getattr(importlib.import_module(f"tests.planted.manifest_{area}"), area.upper())
+    _FORKING.set_forkserver_preload(["torch._dynamo", "numpy", "pytest", "hypothesis"])
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        found = list(pool.map(lambda defect: planted(defect, device), defects))
+    Path(report).write_text(json.dumps(found, indent=1), encoding="utf-8")
+    unnoticed = [each["defect"] for each in found if each["noticed"] is False]
+    sys.stdout.write(f"{len(found)} planted, unnoticed: {unnoticed or 'none'}\n")
+    return 1 if unnoticed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
