@@ -38,13 +38,15 @@ class Facts:
     """What differs between releases and builds.
 
     ``supported`` are the device types for which a region that is asked for is on: one of CUDA turns itself off, with
-    a warning, where there is none. ``history_kept``: since pytorch/pytorch#165068 (torch 2.11) a copy cached under
+    a warning, where there is none. ``any_dtype`` are those of them that take a dtype which is not ``low`` at its word,
+    as CUDA does, and compute in it. ``history_kept``: since pytorch/pytorch#165068 (torch 2.11) a copy cached under
     no_grad has a history, and under inference mode nothing is cached or looked up.
     """
 
     defaults: Mapping[str, str]
     supported: frozenset[str]
     history_kept: bool
+    any_dtype: frozenset[str] = frozenset()
     low: frozenset[str] = frozenset({"bfloat16", "float16"})
 
 
@@ -108,10 +110,12 @@ class Model:
     def construct(self, device: str, *, dtype: str | None, enabled: bool, cache: bool | None) -> Region:
         """``torch.autocast.__init__``: what is not given is read now, not when the region is entered.
 
-        An unsupported dtype, or CUDA where there is none, makes a region that is off, with that dtype.
+        An unsupported dtype, or CUDA where there is none, makes a region that is off, with that dtype; CUDA itself
+        looks at no dtype but bfloat16.
         """
         chosen = self.dtypes[device] if dtype is None else dtype
-        on = enabled and device in self.facts.supported and chosen in self.facts.low
+        taken = chosen in self.facts.low or device in self.facts.any_dtype
+        on = enabled and device in self.facts.supported and taken
         return Region(device, chosen, on, self.cache if cache is None else cache)
 
     def enter(self, region: Region) -> None:
@@ -148,13 +152,14 @@ class Model:
     def clashes(self, device: str, weight: Weight) -> bool:
         """Whether the cache would hand out a copy of another dtype: its key is the weight alone."""
         copy = self._copies.get(weight)
-        return copy is not None and self.enabled[device] and copy.dtype != self.dtypes[device]
+        low = self.dtypes[device]
+        return copy is not None and self.enabled[device] and low in self.facts.low and copy.dtype != low
 
     def use(self, device: str, weight: Weight, mode: Mode) -> Use:
         """A product of float32 tensors: at::autocast::cached_cast and ``lower_precision_fp``."""
         grad = mode is Mode.GRAD
         trained = weight is not Weight.FROZEN
-        if not self.enabled[device]:
+        if not self.enabled[device] or self.dtypes[device] == "float32":  # which is the weights' own: no cast
             return Use("float32", 0, self.version(weight), trained and grad)
         low = self.dtypes[device]
         inference = mode is Mode.INFERENCE and self.facts.history_kept

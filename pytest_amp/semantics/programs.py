@@ -66,7 +66,8 @@ def plan_for(device: str, others: tuple[str, ...], *, history_kept: bool) -> Pla
     types = (device, *others)
     available = {kind for kind in types if kind != "cuda" or torch.cuda.is_available()}
     defaults = {kind: _name(torch.get_autocast_dtype(kind)) for kind in types}
-    return Plan(device, others, Facts(defaults, frozenset(available), history_kept))
+    facts = Facts(defaults, frozenset(available), history_kept, any_dtype=frozenset({"cuda"}))
+    return Plan(device, others, facts)
 
 
 def run(plan: Plan, *, programs: int, steps: int, number: int) -> None:

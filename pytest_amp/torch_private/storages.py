@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -58,16 +58,20 @@ def _tracker() -> Any:
 
 
 @contextmanager
-def live_storages() -> Iterator[Callable[[], list[int]]]:
+def live_storages(*, given: Iterable[Any] = ()) -> Iterator[Callable[[], list[int]]]:
     """What operators have allocated inside the block and is still held: a function that gives their bytes.
 
-    Sorted. A storage keeps its Python object, and with it weak references, as long as C++ holds it. Raises
-    PrivateApiGone without ``torch.utils._python_dispatch.TorchDispatchMode`` or ``torch.utils._pytree``.
+    Sorted. ``given`` are tensors that were there before: cuDNN's recurrent layers make new ones of the memory of their
+    weights, which no operator has had as an argument. A storage keeps its Python object, and with it weak references,
+    as long as C++ holds it. Raises PrivateApiGone without ``torch.utils._python_dispatch.TorchDispatchMode`` or
+    ``torch.utils._pytree``.
     """
 
     def held() -> list[int]:
         storages = (reference() for reference in tracker.made.values())
         return sorted(storage.nbytes() for storage in storages if storage is not None)
 
+    given = list(given)
     with _tracker()() as tracker:
+        tracker._note(tracker.given, given)
         yield held

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -16,10 +17,21 @@ from pytest_amp.amp import Amp
 
 from .releases import GROUPED_FLASH
 
-pytestmark = pytest.mark.amp(devices=["cpu"])  # not run on CUDA yet
-
-#: Those that the CPU has; None lets torch choose.
-BACKENDS = {"chosen": None, "math": SDPBackend.MATH, "flash": SDPBackend.FLASH_ATTENTION}
+#: None lets torch choose. The CPU has no more than the first three.
+BACKENDS = {
+    "chosen": None,
+    "math": SDPBackend.MATH,
+    "flash": SDPBackend.FLASH_ATTENTION,
+    "efficient": SDPBackend.EFFICIENT_ATTENTION,
+    "cudnn": SDPBackend.CUDNN_ATTENTION,
+}
+ON_CUDA = pytest.mark.amp(devices=["cuda"])
+#: What a back end of CUDA has no kernel for (aten/src/ATen/native/transformers/cuda/sdp_utils.cpp).
+REFUSED = {
+    "flash": ("boolean mask", "mask", "mask, scale"),
+    "efficient": ("gqa", "gqa, scale", "gqa, scale, causal"),
+    "cudnn": (),
+}
 
 
 def _blocked(x: torch.Tensor) -> torch.Tensor:
@@ -52,9 +64,9 @@ ARGUMENTS: dict[str, Callable[[torch.Tensor], dict[str, Any]]] = {
 def _cases() -> Iterable[Any]:
     for backend in BACKENDS:
         for arguments in ARGUMENTS:
-            if backend == "flash" and arguments == "dropout":
-                continue  # the CPU's has none
-            marks = GROUPED_FLASH if backend == "flash" and arguments.startswith("gqa") else ()
+            marks: Any = GROUPED_FLASH if backend == "flash" and arguments.startswith("gqa") else ()
+            if backend in {"efficient", "cudnn"} or (backend == "flash" and arguments == "dropout"):
+                marks = ON_CUDA
             yield pytest.param(backend, arguments, id=f"{backend}-{arguments}", marks=marks)
 
 
@@ -67,8 +79,11 @@ def test_attention_is_cast(amp: Amp, backend: str, arguments: str, *, mixed: boo
     shapes = (2, 4, 6, 8), (2, heads, 6, 8), (2, heads, 6, 8)
     query, key, value = (torch.randn(shape).to(amp.device.torch_device) for shape in shapes)
     chosen = BACKENDS[backend]
-    kernels = [SDPBackend.MATH, SDPBackend.FLASH_ATTENTION] if chosen is None else [chosen]
+    kernels = [each for each in BACKENDS.values() if each is not None] if chosen is None else [chosen]
     low = [tensor.to(amp.dtype) for tensor in (query, key, value)]
+    if amp.device.type == "cuda" and arguments in REFUSED.get(backend, ()):
+        _is_refused(amp, kernels, arguments, query, key, value)
+        return
     with sdpa_kernel(kernels):
         torch.manual_seed(amp.config.seed)
         by_hand = functional.scaled_dot_product_attention(low[0], low[1], low[2], **ARGUMENTS[arguments](low[0]))
@@ -80,6 +95,16 @@ def test_attention_is_cast(amp: Amp, backend: str, arguments: str, *, mixed: boo
     amp.observe(f"{backend}, {arguments}, {kind}", str(found.dtype).removeprefix("torch."), kind="dtype")
     assert found.dtype is amp.dtype
     assert torch.equal(found, by_hand), f"attention ({backend}, {arguments}) differs from casts by hand"
+
+
+def _is_refused(amp: Amp, kernels: list[SDPBackend], arguments: str, *tensors: torch.Tensor) -> None:
+    """By hand and in a region alike: autocast makes nothing possible, and falls back on nothing."""
+    low = [tensor.to(amp.dtype) for tensor in tensors]
+    for enabled, (query, key, value) in ((False, low), (True, tensors)):
+        with warnings.catch_warnings(), sdpa_kernel(kernels), amp.autocast(enabled=enabled):
+            warnings.simplefilter("ignore")  # one for each reason why there is no kernel
+            with pytest.raises(RuntimeError, match="No available kernel"):
+                functional.scaled_dot_product_attention(query, key, value, **ARGUMENTS[arguments](query))
 
 
 @pytest.mark.parametrize("arguments", [key for key in ARGUMENTS if key != "dropout"])
@@ -115,7 +140,11 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 @pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
 @pytest.mark.parametrize("layer", LAYERS)
 def test_multihead_attention_of_any_width_is_low(amp: Amp, layer: str, *, training: bool, weights: bool) -> None:
-    """With widths of their own for keys and values it has other weights, and another path."""
+    """With widths of their own for keys and values it has other weights, and another path.
+
+    Its probabilities come from softmax: float32 where the device's list has it.
+    """
+    softmax = amp.dtype if amp.device.type == "cpu" else torch.float32
     build, widths = LAYERS[layer]
     module = build().to(amp.device.torch_device).train(training)
     given = [torch.randn(5, 2, width, device=amp.device.torch_device) for width in widths]
@@ -123,7 +152,7 @@ def test_multihead_attention_of_any_width_is_low(amp: Amp, layer: str, *, traini
         with mode(), amp.autocast():
             result, probabilities = module(*given, need_weights=weights)
         assert result.dtype is amp.dtype, f"under {mode.__name__} it answers {result.dtype}"
-        assert not weights or probabilities.dtype is amp.dtype
+        assert not weights or probabilities.dtype is softmax
     plain = module(*given, need_weights=weights)[0]
     error = (result.float() - plain).norm() / plain.norm()
     assert 0 < error <= 4 * amp.precision.u
@@ -170,10 +199,12 @@ def test_the_dtype_of_an_encoder_is_the_one_it_had(amp: Amp, encoder: str, mode:
     """Golden: that of its input, which the residual stream adds to; on the fast path (eval, no graph) low.
 
     The fast path takes no layer without biases, and fails for padded rows in a nested encoder (an expected failure,
-    checked to be one).
+    checked to be one). CUDA has none under autocast (torch/nn/modules/transformer.py asks ``is_autocast_enabled()``,
+    which is CUDA's); there a layer that ends with its normalization answers float32, as ``layer_norm`` does.
     """
     module = ENCODERS[encoder]().to(amp.device.torch_device).train(training)
-    fast = not training and mode != "grad" and encoder != "layer, no bias"
+    on_cpu = amp.device.type == "cpu"
+    fast = on_cpu and not training and mode != "grad" and encoder != "layer, no bias"
     found, expected = {}, {}
     for mask in MASKS:
         for dtype in (torch.float32, amp.dtype):
@@ -189,6 +220,7 @@ def test_the_dtype_of_an_encoder_is_the_one_it_had(amp: Amp, encoder: str, mode:
             except RuntimeError as error:
                 found[case] = f"{_PADDED if 'expected scalar type Float' in str(error) else error}"
             fails = encoder == "encoder, nested" and fast and "padding" in mask
-            expected[case] = _PADDED if fails else amp.dtype if fast else dtype
+            slow = dtype if on_cpu or "norm first" in encoder else torch.float32
+            expected[case] = _PADDED if fails else amp.dtype if fast else slow
     amp.observe(f"{encoder}, {'train' if training else 'eval'}, {mode}", [str(v) for v in found.values()], kind="dtype")
     assert found == expected

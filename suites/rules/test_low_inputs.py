@@ -13,8 +13,6 @@ from torch.nn.utils import parametrizations, weight_norm
 
 from pytest_amp.amp import Amp
 
-pytestmark = pytest.mark.amp(devices=["cpu"])  # not run on CUDA yet
-
 Function = Callable[[torch.Tensor], torch.Tensor]
 
 

@@ -18,8 +18,6 @@ from pytest_amp.failure import AmpFailure
 from .releases import NO_HISTORY
 from .users import LAYERS, OPERATORS
 
-pytestmark = pytest.mark.amp(devices=["cpu"])  # not run on CUDA yet
-
 MODES: dict[str, Callable[[], AbstractContextManager[object]]] = {
     "grad": nullcontext,
     "no_grad": torch.no_grad,

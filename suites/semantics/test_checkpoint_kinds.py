@@ -18,8 +18,6 @@ from pytest_amp.torch_private import recorded_calls
 
 from .state import OTHER, State, name, product_dtype
 
-pytestmark = pytest.mark.amp(devices=["cpu"])  # not run on CUDA yet
-
 Block = Callable[[torch.Tensor], torch.Tensor]
 REENTRANT = pytest.mark.parametrize("reentrant", [True, False], ids=["reentrant", "non-reentrant"])
 

@@ -14,8 +14,6 @@ from pytest_amp.amp import Amp
 
 from .state import OTHER, State, expect_state
 
-pytestmark = pytest.mark.amp(devices=["cpu"])  # not run on CUDA yet
-
 Wrap = Callable[..., Any]
 
 

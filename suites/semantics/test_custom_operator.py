@@ -73,7 +73,6 @@ def test_gradients_have_the_dtype_of_the_arguments(amp: Amp) -> None:
     assert bool((left.grad == 1).all())
 
 
-@pytest.mark.amp(devices=["cpu"])  # not run on CUDA yet
 def test_a_rule_is_fixed_to_one_dtype(amp: Amp) -> None:
     """In a region of the other dtype the operator still computes in the rule's: what holds, unlike torch's own."""
     add = _add_of(amp, rule=True, suffix="other_")
@@ -85,7 +84,6 @@ def test_a_rule_is_fixed_to_one_dtype(amp: Amp) -> None:
     )
 
 
-@pytest.mark.amp(devices=["cpu"])  # not run on CUDA yet
 def test_a_rule_casts_what_is_floating_only(amp: Amp) -> None:
     """float64, integers and lists within: as ``torch.library.register_autocast`` documents (``cast``)."""
     label = f"amp_semantics::mixed_{amp.device.type}_{amp.precision.name}"
@@ -104,7 +102,6 @@ def test_a_rule_casts_what_is_floating_only(amp: Amp) -> None:
     assert seen == [amp.dtype, torch.int64, torch.float64, amp.dtype, torch.int64]
 
 
-@pytest.mark.amp(devices=["cpu"])  # not run on CUDA yet
 def test_a_rule_for_an_operator_of_a_library(amp: Amp) -> None:
     """``torch.library.define`` and ``impl``, then the rule by the operator's name."""
     label = f"amp_semantics::twice_{amp.device.type}_{amp.precision.name}"
@@ -118,7 +115,6 @@ def test_a_rule_for_an_operator_of_a_library(amp: Amp) -> None:
     assert operator(wide).dtype is torch.float32
 
 
-@pytest.mark.amp(devices=["cpu"])  # not run on CUDA yet
 def test_inside_an_operator_autocast_is_off(amp: Amp) -> None:
     """Its products are computed in the dtype of its arguments, under a rule: the body is below autocast."""
     label = f"amp_semantics::inner_{amp.device.type}_{amp.precision.name}"
@@ -133,7 +129,6 @@ def test_inside_an_operator_autocast_is_off(amp: Amp) -> None:
     expect_dtype(amp, "a product inside an operator", found.dtype, torch.float32, likely="autocast goes on inside")
 
 
-@pytest.mark.amp(devices=["cpu"])  # not run on CUDA yet
 def test_a_rule_for_no_device_is_refused(amp: Amp) -> None:
     add = _add_of(amp, rule=False, suffix="refused_")
     with pytest.raises(ValueError, match="meta"):

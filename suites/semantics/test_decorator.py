@@ -110,7 +110,6 @@ def test_a_generator_leaves_its_consumer_alone(amp: Amp) -> None:
     assert found == [torch.float32] * 2, f"a decorated generator's body computes in {[name(dtype) for dtype in found]}"
 
 
-@pytest.mark.amp(devices=["cpu"])  # not run on CUDA yet
 def test_arguments_are_the_functions_own(amp: Amp) -> None:
     """Also those that are called as autocast's own are: ``enabled``, ``dtype``, ``device_type``, ``cache_enabled``."""
 
@@ -122,7 +121,6 @@ def test_arguments_are_the_functions_own(amp: Amp) -> None:
     assert function(1, 2, **keywords) == ((1, 2), keywords, amp.dtype)
 
 
-@pytest.mark.amp(devices=["cpu"])  # not run on CUDA yet
 def test_every_kind_of_method_runs_in_the_region(amp: Amp) -> None:
     def product() -> torch.dtype:
         return product_dtype(amp.device.torch_device)
@@ -154,7 +152,6 @@ def test_every_kind_of_method_runs_in_the_region(amp: Amp) -> None:
     assert decorated() is amp.dtype
 
 
-@pytest.mark.amp(devices=["cpu"])  # not run on CUDA yet
 @pytest.mark.xfail(
     strict=True,
     reason="pytorch/pytorch#44531, as it was for no_grad: the autocast object keeps only what its last entry found",
@@ -170,7 +167,6 @@ def test_an_object_entered_in_itself_restores_what_it_found(amp: Amp) -> None:
     assert after == before
 
 
-@pytest.mark.amp(devices=["cpu"])  # not run on CUDA yet
 def test_an_object_may_be_used_again_and_again(amp: Amp) -> None:
     """One after the other, in regions of other kinds: it restores what it finds each time."""
     region = torch.autocast(amp.device.type, amp.dtype)

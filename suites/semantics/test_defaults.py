@@ -17,8 +17,6 @@ from pytest_amp.amp import Amp
 
 from .state import OTHER, State, expect_dtype, expect_state, name, product_dtype
 
-pytestmark = pytest.mark.amp(devices=["cpu"])  # not run on CUDA yet
-
 DTYPES = pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16], ids=name)
 
 

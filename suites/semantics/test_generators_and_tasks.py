@@ -13,8 +13,6 @@ from pytest_amp.amp import Amp
 
 from .state import OTHER, State, expect_state, product_dtype
 
-pytestmark = pytest.mark.amp(devices=["cpu"])  # not run on CUDA yet
-
 _THREADS_OWN = "no report found: the state is the thread's, not a contextvar, and a suspended {} holds its region on"
 
 

@@ -20,8 +20,6 @@ from .releases import HISTORY_KEPT
 if TYPE_CHECKING:
     from pytest_amp.semantics.programs import Plan
 
-pytestmark = pytest.mark.amp(devices=["cpu"])  # not run on CUDA yet
-
 
 def _programs() -> ModuleType:
     return imported("pytest_amp.semantics.programs", what="random programs cannot be drawn", extra="suites")

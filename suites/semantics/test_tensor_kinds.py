@@ -17,8 +17,6 @@ from pytest_amp.torch_private import recorded_calls
 
 from .state import expect_dtype, name
 
-pytestmark = pytest.mark.amp(devices=["cpu"])  # not run on CUDA yet
-
 
 class Named(torch.Tensor):
     """A subclass by ``__torch_function__``, as torch gives it to every subclass."""
@@ -125,19 +123,15 @@ SPARSE: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
 }
 
 
+_NO_KERNEL = "no report found: autocast casts {} matrices to dtypes in which no {} kernel multiplies them"
+
+
 @pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
 @pytest.mark.parametrize(
     "layout",
     [
-        "coo",
-        pytest.param(
-            "csr",
-            marks=pytest.mark.xfail(
-                strict=True,
-                raises=RuntimeError,  # NotImplementedError, since torch 2.7, is one
-                reason="no report found: autocast casts CSR matrices to dtypes in which no CPU kernel multiplies them",
-            ),
-        ),
+        pytest.param("coo", marks=pytest.mark.amp(xfail={"cuda": _NO_KERNEL.format("COO", "CUDA")})),
+        pytest.param("csr", marks=pytest.mark.amp(xfail={"cpu": _NO_KERNEL.format("CSR", "CPU")})),
     ],
 )
 @pytest.mark.parametrize("product", SPARSE)

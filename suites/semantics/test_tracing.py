@@ -17,7 +17,6 @@ from .releases import EXPORTED_DTYPES
 from .state import OTHER, State, name
 
 QUIET = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
-ON_CPU = pytest.mark.amp(devices=["cpu"])  # not run on CUDA yet
 
 
 class _Twice(nn.Module):
@@ -75,7 +74,6 @@ class _Linear(nn.Module):
         return self.layer(batch)  # type: ignore[no-any-return]
 
 
-@ON_CPU
 @QUIET
 @pytest.mark.parametrize("scripted", ["function", "module", "frozen module"])
 def test_a_script_follows_the_ambient_region(amp: Amp, scripted: str) -> None:
@@ -103,19 +101,19 @@ def test_a_script_follows_the_ambient_region(amp: Amp, scripted: str) -> None:
     assert found == [{amp.dtype}, {OTHER[amp.dtype]}, {torch.float32}, {torch.float32}]
 
 
-# The dtype is a literal: a script takes nothing else.
+# Device and dtype are literals: a script takes nothing else.
 def _bf16_region(left: torch.Tensor, right: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    with torch.autocast("cpu", dtype=torch.bfloat16):
+    with torch.autocast("cpu", dtype=torch.bfloat16), torch.autocast("cuda", dtype=torch.bfloat16):
         low = torch.mm(left, right)
-    with torch.autocast("cpu", enabled=False):
+    with torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
         wide = torch.mm(left, right)
     return low, wide
 
 
 def _fp16_region(left: torch.Tensor, right: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    with torch.autocast("cpu", dtype=torch.float16):
+    with torch.autocast("cpu", dtype=torch.float16), torch.autocast("cuda", dtype=torch.float16):
         low = torch.mm(left, right)
-    with torch.autocast("cpu", enabled=False):
+    with torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
         wide = torch.mm(left, right)
     return low, wide
 
@@ -126,7 +124,6 @@ _LIMITATION = (
 )
 
 
-@ON_CPU
 @QUIET
 @pytest.mark.parametrize(
     "ambient", ["none", pytest.param("other dtype", marks=pytest.mark.xfail(strict=True, reason=_LIMITATION))]
@@ -139,7 +136,6 @@ def test_a_scripts_own_regions_decide(amp: Amp, ambient: str) -> None:
     assert found == {(amp.dtype, torch.float32)}
 
 
-@ON_CPU
 def test_an_fx_graph_module_follows_the_ambient_region(amp: Amp) -> None:
     """``torch.fx.symbolic_trace`` records calls above autocast."""
     layer = _Linear().to(amp.device.torch_device)
@@ -156,7 +152,6 @@ def _targets(graph: Any) -> list[str]:
     return [str(getattr(node.target, "__name__", node.target)) for node in graph.nodes if node.op == "call_function"]
 
 
-@ON_CPU
 @pytest.mark.parametrize("where", ["around", "inside"])
 def test_make_fx_records_the_casts(amp: Amp, where: str) -> None:
     """They are in the graph, which computes the same outside of any region."""
@@ -176,7 +171,6 @@ def test_make_fx_records_the_casts(amp: Amp, where: str) -> None:
     assert any("_to_copy" in target for target in _targets(graph.graph))
 
 
-@ON_CPU
 def test_make_fx_before_dispatch_records_the_region(amp: Amp) -> None:
     """What torch.export works with: an entry and an exit, and no casts."""
     matrix, batch = (torch.randn(4, 4, device=amp.device.torch_device) for _ in range(2))
@@ -228,7 +222,6 @@ def _exported(amp: Amp) -> tuple[Any, Any, torch.Tensor]:
     return torch.export.export(module, (batch,)), module, batch
 
 
-@ON_CPU
 @QUIET
 @pytest.mark.parametrize("kind", [pytest.param("recorded", marks=EXPORTED_DTYPES), "run", "decomposed"])
 def test_an_exported_program_keeps_its_regions(amp: Amp, kind: str) -> None:
@@ -244,7 +237,6 @@ def test_an_exported_program_keeps_its_regions(amp: Amp, kind: str) -> None:
         assert torch.equal(left, right)
 
 
-@ON_CPU
 @QUIET
 @pytest.mark.parametrize(
     "kind",
@@ -268,7 +260,6 @@ def test_an_exported_programs_regions_decide(amp: Amp, kind: str) -> None:
     assert found[:2] == [amp.dtype, torch.float32]
 
 
-@ON_CPU
 @QUIET
 def test_a_program_exported_in_a_region_is_recorded_in_its_dtype(amp: Amp) -> None:
     module = _Linear().to(amp.device.torch_device).eval()
@@ -285,7 +276,6 @@ def test_a_program_exported_in_a_region_is_recorded_in_its_dtype(amp: Amp) -> No
     assert decomposed.module()(batch).dtype is amp.dtype, "the casts of a decomposed program are gone outside"
 
 
-@ON_CPU
 @pytest.mark.xfail(
     strict=True,
     reason="no report found: the region around torch.export.export is no part of the program, which says bfloat16 or "

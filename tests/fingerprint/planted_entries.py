@@ -33,6 +33,15 @@ def _raise() -> None:
     raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
 
+def _assert_on_the_device() -> None:
+    torch.arange(2, device="cuda")[torch.tensor([2], device="cuda")]
+
+
+def _read_at_an_illegal_address() -> None:
+    code = "template <typename T> T at_eight(T x) { return x + *reinterpret_cast<T*>(8); }"
+    torch.cuda.jiterator._create_jit_fn(code)(torch.ones(2, device="cuda"))
+
+
 def _add(name: str, bad: Callable[[], None]) -> None:
     low = {torch.float32, torch.bfloat16, torch.float16}
     invocations.op_db.append(_untyped.OpInfo(name, op=_operator(bad), dtypes=low, sample_inputs_func=_samples))
@@ -42,3 +51,5 @@ _add("planted_killed", lambda: os.kill(os.getpid(), signal.SIGSEGV))
 _add("planted_exits", lambda: os._exit(7))
 _add("planted_hangs", lambda: time.sleep(60))
 _add("planted_raises", _raise)
+_add("planted_asserts", _assert_on_the_device)
+_add("planted_illegal_address", _read_at_an_illegal_address)

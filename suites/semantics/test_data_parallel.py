@@ -1,0 +1,129 @@
+"""Replicas in threads of torch's own: ``parallel_apply`` and ``DataParallel`` take the caller's region with them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.parallel import parallel_apply
+
+from pytest_amp.amp import Amp
+
+from .state import State
+
+ON_CUDA = pytest.mark.amp(devices=["cuda"])  # parallel_apply asks for an accelerator's stream, on a CPU, too
+_DTYPE = (
+    "no report found: torch/nn/parallel/parallel_apply.py takes to its threads whether autocast is on, not in which "
+    "dtype: they compute in float16"
+)
+
+
+class _Seen(nn.Module):
+    """A layer that keeps the state which each of its forwards finds."""
+
+    def __init__(self, amp: Amp, *, own_region: bool = False) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 4).to(amp.device.torch_device)
+        self.notes = _Notes(amp, own_region=own_region)
+
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        if not self.notes.own_region:
+            return self._forward(batch)
+        with self.notes.amp.autocast():
+            return self._forward(batch)
+
+    def _forward(self, batch: torch.Tensor) -> torch.Tensor:
+        self.notes.states.append(State.now(self.notes.amp.device.type))
+        return self.layer(batch)  # type: ignore[no-any-return]
+
+
+@dataclass
+class _Notes:
+    """What the replicas of one module share: a module is copied, attributes that are no tensors are not."""
+
+    amp: Amp
+    own_region: bool
+    states: list[State] = field(default_factory=list)
+
+
+def _parts(amp: Amp) -> list[torch.Tensor]:
+    return [torch.randn(3, 8, device=amp.device.torch_device) for _ in range(2)]
+
+
+@ON_CUDA
+@pytest.mark.parametrize("enabled", [True, False], ids=["on", "off"])
+def test_parallel_apply_takes_the_region_along(amp: Amp, *, enabled: bool) -> None:
+    """Its threads are in a region if the caller is, and leave the caller's state alone."""
+    model, parts = _Seen(amp), _parts(amp)
+    with amp.autocast(enabled=enabled):
+        before = State.now(amp.device.type)
+        found = parallel_apply([model, model], parts, devices=[0, 0])
+        after = State.now(amp.device.type)
+    assert before == after
+    assert [state.enabled for state in model.notes.states] == [enabled, enabled]
+    assert [each.dtype is torch.float32 for each in found] == [not enabled, not enabled]
+
+
+@pytest.mark.amp(devices=["cuda"], xfail={"cuda-bf16": _DTYPE})
+def test_parallel_apply_takes_the_dtype_along(amp: Amp) -> None:
+    model, parts = _Seen(amp), _parts(amp)
+    with amp.autocast():
+        expected = [model(part) for part in parts]
+        found = parallel_apply([model, model], parts, devices=[0, 0])
+    for left, right in zip(found, expected, strict=True):
+        assert left.dtype is amp.dtype
+        assert torch.equal(left, right)
+
+
+@ON_CUDA
+def test_a_replicas_own_region_decides(amp: Amp) -> None:
+    """As torch's documentation asks for, the region is in ``forward``: bits and gradients are those of one thread."""
+    model, parts = _Seen(amp, own_region=True), _parts(amp)
+    found = parallel_apply([model, model], parts, devices=[0, 0])
+    expected = [model(part) for part in parts]
+    for left, right in zip(found, expected, strict=True):
+        assert left.dtype is amp.dtype
+        assert torch.equal(left, right)
+    gradients = [
+        torch.autograd.grad(torch.cat(each).float().sum(), model.layer.weight)[0] for each in (found, expected)
+    ]
+    assert gradients[0].dtype is torch.float32
+    assert torch.allclose(gradients[0], gradients[1], rtol=4 * amp.precision.u, atol=4 * amp.precision.u)
+
+
+def test_data_parallel_on_one_device_is_the_module(amp: Amp) -> None:
+    """No threads: the region of the caller, with its dtype and its cache."""
+    model, batch = _Seen(amp), _parts(amp)[0]
+    parallel = nn.DataParallel(model, device_ids=[0]) if amp.device.type == "cuda" else nn.DataParallel(model)
+    if amp.device.type == "cpu":
+        parallel.device_ids = []  # an accelerator that is there, too, would be taken
+    with amp.autocast(cache_enabled=False):
+        here = State.now(amp.device.type)
+        found = parallel(batch)
+        expected = model(batch)
+    assert model.notes.states == [here, here]
+    assert found.dtype is amp.dtype
+    assert torch.equal(found, expected)
+
+
+@ON_CUDA
+@pytest.mark.parametrize(
+    "where", [pytest.param("around", marks=pytest.mark.amp(xfail={"cuda-bf16": _DTYPE})), "inside"]
+)
+def test_data_parallel_on_two_devices_is_one_device(amp: Amp, where: str) -> None:
+    """Results of the whole batch, and gradients that are summed over the devices."""
+    if torch.cuda.device_count() < 2:
+        pytest.skip(f"needs two CUDA devices, there is {torch.cuda.device_count()}")
+    model = _Seen(amp, own_region=where == "inside")
+    batch = torch.cat(_parts(amp))
+    parallel = nn.DataParallel(model, device_ids=[0, 1])
+    with amp.autocast(enabled=where == "around"):
+        found, expected = parallel(batch), model(batch)
+    assert found.dtype is amp.dtype
+    assert len(model.notes.states) == 3, "the batch was not divided"
+    assert torch.allclose(found.float(), expected.float(), rtol=2 * amp.precision.u, atol=2 * amp.precision.u)
+    gradients = [torch.autograd.grad(each.float().sum(), model.layer.weight)[0] for each in (found, expected)]
+    assert gradients[0].dtype is torch.float32
+    assert torch.allclose(gradients[0], gradients[1], rtol=4 * amp.precision.u, atol=4 * amp.precision.u)

@@ -1,0 +1,36 @@
+"""On a GPU: a sample after which the device no longer answers costs itself alone."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from pytest_amp.devices import find_device
+from pytest_amp.fingerprint.sweep import FingerprintSweep
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device that can be poisoned")
+
+
+@pytest.fixture(scope="module")
+def sweep() -> Iterator[FingerprintSweep]:
+    made = FingerprintSweep(modules=["tests.fingerprint.planted_entries"], path=sys.path)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("name", ["planted_asserts", "planted_illegal_address"])
+def test_a_poisoned_device_costs_one_sample_which_is_named(sweep: FingerprintSweep, name: str, dtype: str) -> None:
+    """Before it and after it every other sample and entry is seen, in a fresh process."""
+    cuda = find_device("cuda")
+    assert sweep.fingerprint("addmm", cuda, dtype) == "fp32 low | low low"
+    del sweep.losses[:]
+    assert sweep.fingerprint(name, cuda, dtype) == "fp32 low | =; fp32 low | low low; lost"
+    (loss,) = sweep.losses
+    assert loss.startswith(f"{name} on cuda in {dtype}, sample 1: it poisoned the device: "), loss
+    assert "CUDA error" in loss
+    assert sweep.fingerprint("addmm", cuda, dtype) == "fp32 low | low low"
+    assert torch.ones(2, device="cuda").sum().item() == 2, "the parent's own context is poisoned"
