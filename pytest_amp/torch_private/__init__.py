@@ -6,6 +6,7 @@ the API, and the check that needed it fails with that name; nothing is passed ov
 
 from __future__ import annotations
 
+from pytest_amp.torch_private.casts import Cast, counted_casts
 from pytest_amp.torch_private.dispatcher import (
     arguments_of,
     autocast_registrations,
@@ -42,12 +43,14 @@ from pytest_amp.torch_private.virtual import (
 __all__ = [
     "Aliasing",
     "Call",
+    "Cast",
     "Dispatched",
     "Interception",
     "PrivateApiGone",
     "aliasing_of",
     "arguments_of",
     "autocast_registrations",
+    "counted_casts",
     "counted_reads",
     "cpu_has_onednn_kernels",
     "current_node",

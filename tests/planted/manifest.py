@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.planted.defect import Defect
 from tests.planted.manifest_fingerprint import FINGERPRINT
 from tests.planted.manifest_gradients import GRADIENTS
+from tests.planted.manifest_memory import MEMORY
 from tests.planted.manifest_oracle import ORACLE
 from tests.planted.manifest_rules import RULES
 from tests.planted.manifest_scaler import SCALER
@@ -31,5 +32,6 @@ DEFECTS: list[Defect] = [
     *ORACLE,
     *FINGERPRINT,
     *TRAINING,
+    *MEMORY,
     *SPEED,
 ]

@@ -1,0 +1,105 @@
+"""The census of casts: every copy between dtypes that one training step makes. No clock, so the same in every run."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pytest_amp.cases import Case
+from pytest_amp.failure import AmpFailure, is_misuse
+from pytest_amp.memory.passes import Passes, Region
+from pytest_amp.numerics.conditions import Conditions
+from pytest_amp.torch_private import Cast, counted_casts
+
+__tracebackhide__ = is_misuse
+
+#: Records a fact that is the same in every run: name, value, unit, what was allowed.
+ObserveCount = Callable[[str, int, "str | None", "float | None"], object]
+
+
+@dataclass(frozen=True)
+class Census:
+    """The casts of one step, in order: those of the forward pass, and those of the backward pass."""
+
+    forward: tuple[Cast, ...]
+    backward: tuple[Cast, ...]
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return len(self.forward) + len(self.backward)
+
+    @property
+    def bytes(self) -> int:
+        """What they read and write."""
+        return sum(cast.bytes for cast in (*self.forward, *self.backward))
+
+
+def census(passes: Passes, region: Region) -> Census:
+    """The casts of one step whose forward pass is within ``region``.
+
+    Raises PrivateApiGone without torch's dispatch modes.
+    """
+    names = {id(tensor): name for name, tensor in passes.own().items()}
+    with counted_casts(names) as casts:
+        loss = passes.forward(region)
+        forward = tuple(casts)
+        passes.backward(loss)
+    return Census(forward, tuple(casts[len(forward) :]))
+
+
+def check_casts(case: Case, where: Conditions, observe: ObserveCount, *, most: int | None = None) -> Census:
+    """Hold the casts of a step against those that the rules ask for, with the weight cache and without it.
+
+    See ``Amp.check_casts``. Raises AmpFailure.
+    """
+    found = {}
+    for cache in (True, False):
+        passes = Passes(case, where)
+        found[cache] = census(passes, passes.amp(cache=cache))
+        _check_by_hand(case, where, found[cache], cache=cache)
+    with_cache = found[True]
+    for cache, name in ((True, ""), (False, " without the cache")):
+        each, allowed = found[cache], most if cache else None
+        observe(f"{case.name}/casts{name}", each.count, None, allowed)
+        observe(f"{case.name}/casts forward{name}", len(each.forward), None, None)
+        observe(f"{case.name}/bytes cast{name}", each.bytes, "bytes", None)
+    if most is not None and with_cache.count > most:
+        worst, times = _largest(with_cache)
+        raise AmpFailure(
+            f"{case.name} makes {with_cache.count} casts in one step under {where}",
+            label_before="allowed",
+            before=f"{most} casts",
+            now=where.now(f"{with_cache.count} casts, {with_cache.bytes} bytes; most of them {times} times {worst}"),
+            likely="tensors go to and fro between dtypes: a .float() in the forward pass, a region that is left early",
+        )
+    return with_cache
+
+
+def _largest(found: Census) -> tuple[Cast, int]:
+    """The kind of cast that moves most bytes, and how often it is made."""
+    kinds = Counter((*found.forward, *found.backward))
+    return max(kinds.items(), key=lambda each: each[0].bytes * each[1])
+
+
+def _check_by_hand(case: Case, where: Conditions, found: Census, *, cache: bool) -> None:
+    """Autocast makes the casts of its rules, each as often as the rules ask for it, and no other."""
+    passes = Passes(case, where)
+    region = passes.by_hand(cache=cache)
+    if region is None:
+        return
+    expected = census(passes, region)
+    for name in ("forward", "backward"):
+        made, asked = Counter(getattr(found, name)), Counter(getattr(expected, name))
+        differs = sorted((made - asked) + (asked - made), key=lambda cast: (-cast.bytes, str(cast)))
+        if differs:
+            first = differs[0]
+            raise AmpFailure(
+                f"{case.name} makes other casts than autocast's rules ask for, going {name} under {where}, "
+                f"{'with' if cache else 'without'} the weight cache",
+                label_before="by hand",
+                before=f"{sum(asked.values())} casts; {asked[first]} times {first}",
+                now=where.now(f"{sum(made.values())} casts; {made[first]} times"),
+                likely="a weight's cast is not kept, or an operator casts more than its rule says",
+            )

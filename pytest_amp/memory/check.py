@@ -1,0 +1,136 @@
+"""The check of what a step keeps, and of what it takes at most."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pytest_amp.cases import Case
+from pytest_amp.failure import AmpFailure, is_misuse
+from pytest_amp.memory.passes import Passes
+from pytest_amp.memory.peaks import Peak, growth, peak_of
+from pytest_amp.memory.saved import Saved, saved_bytes
+from pytest_amp.numerics.conditions import Conditions
+
+__tracebackhide__ = is_misuse
+
+#: Records a fact: name, value, kind, unit, what was allowed.
+Observe = Callable[[str, "float | int", str, "str | None", "float | None"], object]
+
+#: Steps over which nothing may grow.
+STEPS = 4
+
+
+@dataclass(frozen=True)
+class MemoryUse:
+    """What a step keeps for backward and takes at most, in float32 and in mixed precision.
+
+    ``peak`` and ``peak_fp32`` are None where the device's allocator does not count.
+    """
+
+    saved: Saved
+    saved_fp32: Saved
+    peak: Peak | None
+    peak_fp32: Peak | None
+
+    @property
+    def saved_ratio(self) -> float:
+        """Bytes kept for backward, mixed precision over float32; 1 where float32 keeps none and neither does it."""
+        return _ratio(self.saved.bytes, self.saved_fp32.bytes)
+
+    @property
+    def peak_ratio(self) -> float | None:
+        """Peak allocated, mixed precision over float32."""
+        if self.peak is None or self.peak_fp32 is None:
+            return None
+        return _ratio(self.peak.allocated, self.peak_fp32.allocated)
+
+
+def _ratio(amp: int, fp32: int) -> float:
+    if fp32:
+        return amp / fp32
+    return float("inf") if amp else 1.0
+
+
+def check_memory(
+    case: Case,
+    where: Conditions,
+    observe: Observe,
+    *,
+    ceiling: float | None = None,
+    peak_ceiling: float | None = None,
+) -> MemoryUse:
+    """Hold what a step keeps and takes against casts made by hand, ceilings, and the steps before.
+
+    See ``Amp.check_memory``. Raises AmpFailure.
+    """
+    passes = Passes(case, where)
+    use = MemoryUse(
+        saved=saved_bytes(passes, passes.amp()),
+        saved_fp32=saved_bytes(passes, contextlib.nullcontext),
+        peak=peak_of(passes, passes.amp()),
+        peak_fp32=peak_of(passes, contextlib.nullcontext),
+    )
+    _check_by_hand(passes, use.saved)
+    _check_growth(passes)
+    _observe(case.name, use, observe, ceiling, peak_ceiling)
+    _check_ceiling(passes, "keeps for backward", use.saved_ratio, ceiling, use.saved.bytes)
+    if use.peak is not None and use.peak_ratio is not None:
+        _check_ceiling(passes, "takes at its peak", use.peak_ratio, peak_ceiling, use.peak.allocated)
+    return use
+
+
+def _observe(name: str, use: MemoryUse, observe: Observe, ceiling: float | None, peak_ceiling: float | None) -> None:
+    observe(f"{name}/bytes saved", use.saved.bytes, "count", "bytes", None)
+    observe(f"{name}/bytes saved in fp32", use.saved_fp32.bytes, "count", "bytes", None)
+    observe(f"{name}/bytes saved over fp32", use.saved_ratio, "ratio", None, ceiling)
+    if use.peak is not None and use.peak_fp32 is not None and use.peak_ratio is not None:
+        observe(f"{name}/peak allocated", use.peak.allocated, "bytes", "bytes", None)
+        observe(f"{name}/peak allocated in fp32", use.peak_fp32.allocated, "bytes", "bytes", None)
+        observe(f"{name}/peak reserved", use.peak.reserved, "bytes", "bytes", None)
+        observe(f"{name}/peak allocated over fp32", use.peak_ratio, "ratio", None, peak_ceiling)
+
+
+def _check_by_hand(passes: Passes, saved: Saved) -> None:
+    """Autocast keeps for backward what its casts made by hand keep, byte for byte."""
+    region = passes.by_hand()
+    if region is None:
+        return
+    expected = saved_bytes(passes, region)
+    if saved != expected:
+        raise AmpFailure(
+            f"{passes.case.name} keeps {saved.bytes} bytes for backward under {passes.where}",
+            label_before="by hand",
+            before=f"{expected.bytes} bytes in {expected.storages} storages ({_named(expected)})",
+            now=passes.where.now(f"{saved.bytes} bytes in {saved.storages} storages ({_named(saved)})"),
+            likely="an operator keeps its input in both dtypes, or runs in another dtype than its rule says",
+        )
+
+
+def _named(saved: Saved) -> str:
+    return ", ".join(f"{dtype} {count}" for dtype, count in saved.by_dtype.items()) or "none"
+
+
+def _check_growth(passes: Passes) -> None:
+    """After each step as much is held as after the one before."""
+    held = growth(passes, passes.amp(), steps=STEPS)
+    if len(set(held)) > 1:
+        raise AmpFailure(
+            f"{passes.case.name} holds more memory after each step under {passes.where}",
+            label_before="step 2",
+            before=f"{held[0]} bytes",
+            now=passes.where.now(f"{', '.join(map(str, held[1:]))} bytes after the next {len(held) - 1} steps"),
+            likely="the cast cache outlives its region, or the model keeps tensors of earlier steps",
+        )
+
+
+def _check_ceiling(passes: Passes, what: str, ratio: float, ceiling: float | None, count: int) -> None:
+    if ceiling is not None and ratio > ceiling * passes.where.tolerance_scale:
+        raise AmpFailure(
+            f"{passes.case.name} {what} {ratio:.3g} times what float32 does, under {passes.where}",
+            label_before="ceiling",
+            before=f"{ceiling:g} times",
+            now=passes.where.now(f"{count} bytes"),
+            likely="activations are kept in float32, or in both dtypes",
+        )

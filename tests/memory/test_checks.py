@@ -1,0 +1,174 @@
+"""check_casts and check_memory accept sound models, and say what is wrong with others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from pytest_amp.cases import Case
+from pytest_amp.devices import find_device
+from pytest_amp.failure import AmpFailure
+from pytest_amp.memory import MemoryUse, Passes, check_casts, check_memory, growth, saved_bytes
+from pytest_amp.memory.saved import Saved
+from pytest_amp.numerics.conditions import Conditions
+from pytest_amp.precision import BF16, FP16, Precision
+from tests.project import Project
+
+CPU = find_device("cpu")
+
+
+def where(precision: Precision = BF16) -> Conditions:
+    return Conditions(CPU, precision)
+
+
+def summed(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
+    out: torch.Tensor = model(batch)
+    return out.float().sum()
+
+
+def case(build: Callable[[], nn.Module], *shape: int) -> Case:
+    return Case("it", build, lambda: torch.randn(*shape), summed)
+
+
+def layers(width: int = 16) -> Case:
+    return case(lambda: nn.Sequential(nn.Linear(width, width), nn.GELU(), nn.Linear(width, width)), 64, width)
+
+
+class Wide(nn.Module):
+    """Forgets that what comes in is low, and widens it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(16, 16), nn.Linear(16, 16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.second(torch.nn.functional.gelu(self.first(x).float()))
+        return out
+
+
+class Hoarder(nn.Module):
+    """Keeps every output."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(16, 16)
+        self.outputs: list[torch.Tensor] = []
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.outputs.append(self.layer(x))
+        return self.outputs[-1]
+
+
+@pytest.mark.parametrize("precision", [BF16, FP16], ids=["bf16", "fp16"])
+def test_census_of_two_layers(precision: Precision) -> None:
+    seen: dict[str, int] = {}
+    found = check_casts(layers(), where(precision), lambda name, value, _unit, _allowed: seen.update({name: value}))
+    # Both layers: x, weight, bias going forward (the second x is low), weight and bias back; and the loss, to and fro.
+    assert (len(found.forward), len(found.backward)) == (3 + 2 + 1, 2 + 2 + 1)
+    assert seen["it/casts"] == seen["it/casts without the cache"] == 11
+    weight = next(cast for cast in found.forward if cast.of == "0.weight")
+    assert (weight.source, weight.bytes) == ("float32", 16 * 16 * (4 + 2))
+    assert seen["it/bytes cast"] == found.bytes == sum(cast.bytes for cast in (*found.forward, *found.backward))
+
+
+def test_more_casts_than_allowed() -> None:
+    found = check_casts(case(Wide, 64, 16), where(), lambda *_: None)
+    check_casts(case(Wide, 64, 16), where(), lambda *_: None, most=found.count)
+    with pytest.raises(AmpFailure, match="makes 15 casts in one step") as failure:
+        check_casts(case(Wide, 64, 16), where(), lambda *_: None, most=11)
+    assert "4 times a tensor" in str(failure.value) or "times a tensor, bfloat16 to float32" in str(failure.value)
+
+
+def test_a_lost_cache_is_named() -> None:
+    class Again(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(16, 16)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = self.layer(x)
+            torch.clear_autocast_cache()
+            out: torch.Tensor = self.layer(x)
+            return out
+
+    with pytest.raises(AmpFailure, match="other casts than autocast's rules ask for") as failure:
+        check_casts(case(Again, 4, 16), where(), lambda *_: None)
+    assert "layer.weight" in str(failure.value)
+
+
+def test_what_is_kept() -> None:
+    passes = Passes(layers(), where())
+    found = saved_bytes(passes, passes.amp())
+    # The low input, GELU's input and its output, and the second low weight; the batch wants no gradient.
+    assert found == Saved(4, {"bfloat16": 2 * (3 * 64 * 16 + 16 * 16)})
+
+
+def use(build: Callable[[], nn.Module], **ceilings: float) -> MemoryUse:
+    return check_memory(case(build, 64, 16), where(), lambda *_: None, **ceilings)
+
+
+def test_ceiling() -> None:
+    light = use(lambda: nn.Sequential(nn.Linear(16, 16), nn.GELU()))
+    assert light.saved_ratio == 1, "GELU's input in half the bytes, and a copy of the batch in half"
+    with pytest.raises(AmpFailure, match=r"keeps for backward .* times what float32 does"):
+        use(Wide, ceiling=1.0)
+
+
+def test_a_cpu_has_no_peak() -> None:
+    found = use(lambda: nn.Linear(16, 16), peak_ceiling=1e-9)
+    assert (found.peak, found.peak_ratio) == (None, None)
+
+
+def test_growth() -> None:
+    passes = Passes(case(Hoarder, 4, 16), where())
+    held = growth(passes, passes.amp(), steps=4)
+    assert held[0] < held[1] < held[2]
+    with pytest.raises(AmpFailure, match="holds more memory after each step"):
+        use(Hoarder)
+
+
+def test_what_is_recomputed_is_not_kept() -> None:
+    from torch.utils.checkpoint import checkpoint
+
+    class Recomputed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.part = nn.Sequential(nn.Linear(16, 16), nn.GELU(), nn.Linear(16, 16))
+
+        def forward(self, x: torch.Tensor) -> Any:
+            return checkpoint(self.part, x, use_reentrant=False)
+
+    passes = Passes(case(Recomputed, 64, 16), where())
+    assert saved_bytes(passes, passes.amp()).storages == 0
+
+
+def test_the_fixture(project: Project) -> None:
+    project.write(
+        test_it="""
+import torch
+from torch import nn
+
+def case(amp):
+    build = lambda: nn.Sequential(nn.Linear(16, 16), nn.GELU())
+    return amp.case(build, lambda: torch.randn(8, 16), lambda model, x: model(x).float().sum(), name="it")
+
+def test_casts(amp):
+    assert amp.check_casts(case(amp), most=7).count == 7
+
+def test_memory(amp):
+    assert amp.check_memory(case(amp), ceiling=2.0).peak is None
+"""
+    )
+    first = project.here("--amp-device=cpu", "--amp-dtype=bf16", "--amp-record=record.json")
+    first.assert_outcomes(passed=2)
+    observed = project.observed("record.json")
+    assert observed["project/cpu/bf16/it/casts"] == 7
+    assert observed["project/cpu/bf16/it/bytes saved"] == 2 * (2 * 8 * 16)
+    source = (project.path / "test_it.py").read_text(encoding="utf-8")
+    project.file("test_it.py", source.replace("nn.GELU()", "nn.GELU(), nn.Linear(16, 16)").replace("most=7", "most=99"))
+    again = project.here("--amp-device=cpu", "--amp-dtype=bf16", "--amp-baseline=record.json", "-k", "casts")
+    again.stdout.fnmatch_lines(["AmpFailure: it/casts on cpu-bf16 is no longer what the baseline has"])

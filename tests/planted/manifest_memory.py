@@ -1,0 +1,32 @@
+"""Planted defects in what mixed precision costs: casts that come back, bytes that are kept, steps that leave more."""
+
+from __future__ import annotations
+
+from tests.planted.defect import Defect
+
+MEMORY = (
+    Defect(
+        "weights_cast_at_each_use",
+        "casting a weight once in a region",
+        ("suites/memory/test_casts.py",),
+        "test_a_layer_is_cast_as_often_as_counted_by_hand[cpu-bf16-a layer used eight times]",
+    ),
+    Defect(
+        "gelu_keeps_float32",
+        "keeping low activations for backward",
+        ("suites/memory/test_saved.py",),
+        "test_a_step_keeps_what_casts_by_hand_keep[cpu-bf16-decoder]",
+    ),
+    Defect(
+        "steps_keep_their_losses",
+        "holding no more after each step",
+        ("suites/memory/test_saved.py",),
+        "test_a_step_keeps_what_casts_by_hand_keep[cpu-bf16-mlp]",
+    ),
+    Defect(
+        "linear_casts_to_and_fro",
+        "casting the arguments of a product once",
+        ("suites/memory/test_casts.py",),
+        "test_a_step_makes_the_casts_of_its_rules[cpu-bf16-mlp]",
+    ),
+)
