@@ -42,13 +42,18 @@ class LoopChecks(Bound):
         Each step with an inf among its gradients is skipped and changes no parameter, every other one steps;
         the scale backs off and recovers by the rule; ``scaler.step`` and ``scaler.update`` are called once
         in each iteration, the optimizer's own step by nobody else; the gradients that the optimizer sees are
-        the same at another scale (clipping before ``unscale_`` changes them); and no buffer is left with an
-        inf or NaN, but for those named in ``spoilt``, which have to be (pytorch/pytorch#115500). The scale
-        starts where the first iteration does not overflow by itself. Observed as ``<case>/skipped`` and
-        ``<case>/spoilt buffers``. Raises AmpFailure; ValueError for iterations that cannot be.
+        the same at another scale (clipping before ``unscale_`` changes them); the forward pass is under autocast in
+        the test's dtype; an iteration begins without gradients; and no buffer is left with an inf or NaN, but for
+        those named in ``spoilt``, which have to be (pytorch/pytorch#115500). The scale starts where the first
+        iteration does not overflow by itself. Warns (SwallowedOverflow) where an activation that was made inf
+        reaches no gradient. Observed as ``<case>/skipped``, ``spoilt buffers``, ``swallowed overflows`` and
+        ``scale``. Raises AmpFailure; Misuse, a ValueError, for arguments that cannot be.
         """
         from pytest_amp import scaler
 
+        scaler.expect_case(case, check="check_scaler")
+        scaler.expect_iterations("forward_at", forward_at)
+        scaler.expect_names("spoilt", spoilt)
         self._refuse_ambient("check_scaler")
         training = replace(self._training(case, train, optimizer, overflow_at), forward_at=forward_at)
 
@@ -85,6 +90,10 @@ class LoopChecks(Bound):
 
         from pytest_amp import scaler, training
 
+        scaler.expect_case(case, check="check_training")
+        scaler.expect_number("steps", steps, least=2, whole=True)
+        scaler.expect_step(train)
+        scaler.expect_maker(optimizer)
         self._refuse_wide("check_training")
         self._refuse_ambient("check_training")
         setup = training.Setup(
@@ -122,7 +131,12 @@ class LoopChecks(Bound):
         """
         from pytest_amp import scaler
 
+        scaler.expect_number("steps", steps, least=1, whole=True)
+        scaler.expect_number("init_scale", init_scale, least=0.0)
+        scaler.expect_number("growth_interval", growth_interval, least=1, whole=True)
         rule = scaler.UpdateRule(growth_interval=growth_interval)
+        if not isinstance(work, scaler.Case) and not callable(work):
+            raise Misuse(f"scaler_trace of {work!r}; valid: a case, or a function that makes one iteration")
         if not isinstance(work, scaler.Case):
             if train is not None or optimizer is not None or overflow_at:
                 raise Misuse("scaler_trace of a function takes no train, optimizer or overflow_at: they need a case")
@@ -136,6 +150,9 @@ class LoopChecks(Bound):
         """A training with a scaler; without a step or an optimizer, with torch's usual ones."""
         from pytest_amp import scaler
 
+        scaler.expect_step(train)
+        scaler.expect_maker(optimizer)
+        scaler.expect_iterations("overflow_at", overflow_at)
         seed, step, make = self.config.seed, train or scaler.standard_step, optimizer or scaler.plain_sgd
         return scaler.Training(
             case, self.device, self.precision, seed=seed, train=step, make_optimizer=make, overflow_at=overflow_at

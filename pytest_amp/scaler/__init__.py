@@ -1,7 +1,16 @@
 """GradScaler: a model of it in plain Python, programs that hold the real one against it, and checks for users."""
 
 from pytest_amp.cases import Case
-from pytest_amp.scaler.check import check
+from pytest_amp.scaler.check import SwallowedOverflow, check
+from pytest_amp.scaler.given import (
+    expect_case,
+    expect_iterations,
+    expect_maker,
+    expect_names,
+    expect_number,
+    expect_step,
+    made_of,
+)
 from pytest_amp.scaler.reference import Gradients, ReferenceScaler, Refused, Stage, UpdateRule, float16, float32
 from pytest_amp.scaler.trace import (
     Iteration,
@@ -22,13 +31,21 @@ __all__ = [
     "ReferenceScaler",
     "Refused",
     "Stage",
+    "SwallowedOverflow",
     "TraceStep",
     "Train",
     "Training",
     "UpdateRule",
     "check",
+    "expect_case",
+    "expect_iterations",
+    "expect_maker",
+    "expect_names",
+    "expect_number",
+    "expect_step",
     "float16",
     "float32",
+    "made_of",
     "plain_sgd",
     "standard_step",
     "trace_callable",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 
@@ -9,6 +10,7 @@ import torch
 
 from pytest_amp.failure import AmpFailure, Misuse, is_misuse
 from pytest_amp.scaler.reference import UpdateRule
+from pytest_amp.scaler.regions import noted_at_calls, without_region
 from pytest_amp.scaler.trace import Iteration, TraceStep, Training
 
 __tracebackhide__ = is_misuse
@@ -22,6 +24,10 @@ _OTHER_SCALE, _DISTANCE = 8.0, 0.25
 Observe = Callable[[str, list[str]], None]
 
 
+class SwallowedOverflow(UserWarning):
+    """An overflow that was planted in the forward pass reached no gradient, and its step was taken."""
+
+
 def check(training: Training, observe: Observe, *, spoilt: Collection[str]) -> tuple[TraceStep, ...]:
     """Run the training step with planted overflow. Raises AmpFailure; see ``Amp.check_scaler``."""
     bad = {*training.overflow_at, *training.forward_at}
@@ -31,8 +37,12 @@ def check(training: Training, observe: Observe, *, spoilt: Collection[str]) -> t
     scale = _largest_scale(training) / _peak(bad, steps)
     traced: list[TraceStep] = []
     names: list[str] = []
+    swallowed: list[str] = []
     for iteration, step in _guarded(training, steps, scale):
         _check_calls(training, iteration)
+        if iteration.index == 0:
+            _check_region(training, iteration, scale)
+        _check_stale(training, iteration)
         if iteration.index == 0 and iteration.seen and not step.found_inf:
             ((other, _),) = _guarded(_clean(training), 1, scale / _OTHER_SCALE)
             _check_gradients(training, iteration, other)
@@ -41,10 +51,47 @@ def check(training: Training, observe: Observe, *, spoilt: Collection[str]) -> t
         found = _spoilt_buffers(iteration)
         names += [name for name in found if name not in names]
         traced.append(step)
+        if iteration.index in training.forward_at and not step.found_inf:
+            swallowed.append(f"{iteration.index} ({iteration.planted_in})")
     _check_buffers(training, names, spoilt)
     observe("skipped", [str(index) for index, step in enumerate(traced) if step.skipped])
     observe("spoilt buffers", names)
+    observe("swallowed overflows", swallowed)
+    observe("scale", [str(step.scale) for step in traced])
+    if swallowed:
+        warnings.warn(_swallowed(training, swallowed), stacklevel=3)
     return tuple(traced)
+
+
+def _swallowed(training: Training, where: list[str]) -> SwallowedOverflow:
+    return SwallowedOverflow(
+        f"{training.case.name}: an inf in what a module returns reached no gradient in iteration {', '.join(where)}: "
+        "an activation that saturates, clamp or nan_to_num made it finite. The step was taken, and nothing was seen of "
+        "an overflow in the forward pass; forward_at=() says that this is known"
+    )
+
+
+def _check_region(training: Training, iteration: Iteration, scale: float) -> None:
+    """Autocast is on, in the dtype of the test, where the model or the loss is called, or somewhere within."""
+    seen = set(iteration.regions)
+    if training.precision.dtype not in seen:
+        with noted_at_calls(training.device.type, seen):
+            list(_guarded(_clean(training), 1, scale))
+    failure = without_region(training.case.name, seen, training.precision.dtype)
+    if failure is not None:
+        raise failure
+
+
+def _check_stale(training: Training, iteration: Iteration) -> None:
+    """Each iteration begins without gradients."""
+    if iteration.stale:
+        raise AmpFailure(
+            f"{training.case.name}, iteration {iteration.index}: gradients are added to those of the iteration before",
+            label_before="rule",
+            before="an iteration begins without gradients: the old ones are without the scale, the new ones with it",
+            now=", ".join(sorted(iteration.stale)[:3]) + (", ..." if len(iteration.stale) > 3 else ""),
+            likely="optimizer.zero_grad() is missing, or does not have these parameters",
+        )
 
 
 def _clean(training: Training) -> Training:

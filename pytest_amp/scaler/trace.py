@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import KW_ONLY, dataclass, field
@@ -13,7 +14,9 @@ from pytest_amp.cases import Case, Realised, loss_of
 from pytest_amp.devices import Device
 from pytest_amp.failure import Misuse, is_misuse
 from pytest_amp.precision import Precision
+from pytest_amp.scaler.given import made_of
 from pytest_amp.scaler.reference import UpdateRule
+from pytest_amp.scaler.regions import note
 from pytest_amp.torch_private import found_infs
 
 __tracebackhide__ = is_misuse
@@ -122,10 +125,16 @@ class Iteration:
     seen: list[torch.Tensor] = field(default_factory=list)
     stepped_alone: bool = False
     planted: bool = False
+    #: The module in what whose result overflow was planted, and parameters with a gradient of the iteration before.
+    planted_in: str = ""
+    stale: list[str] = field(default_factory=list)
+    #: In which dtypes autocast was on where the model or the loss was called.
+    regions: set[torch.dtype] = field(default_factory=set)
     tracker_before: int = 0
 
     def loss(self) -> torch.Tensor:
         """The loss to scale."""
+        note(self.device.type, self.regions)
         return loss_of(self.case.loss(self.model, self.batch))
 
     def autocast(self) -> Any:
@@ -176,7 +185,7 @@ class Training:
         parameters = [p for p in realised.model.parameters() if p.requires_grad]
         if not parameters:
             raise Misuse(f"case {self.case.name}: the model has no parameter that requires a gradient")
-        optimizer = self.make_optimizer(parameters)
+        optimizer = made_of(parameters, self.make_optimizer)
         scaler = WatchedScaler(self.device.type, scale, rule)
         for index in range(steps):
             iteration = Iteration(
@@ -188,6 +197,9 @@ class Training:
             before, iteration.tracker_before = saved["scale"], saved["_growth_tracker"]
             with ExitStack() as hooks:
                 hooks.callback(optimizer.register_step_pre_hook(_seeing(iteration)).remove)
+                hooks.callback(realised.model.register_forward_pre_hook(_noting(iteration)).remove)
+                if index == 1:
+                    _watch_accumulation(iteration, hooks)
                 if index in self.overflow_at:
                     _plant_in_a_gradient(iteration, parameters, hooks)
                 if index in self.forward_at:
@@ -236,6 +248,42 @@ def _seeing(iteration: Iteration) -> Callable[..., None]:
     return hook
 
 
+def _noting(iteration: Iteration) -> Callable[..., None]:
+    """A hook before the model's forward pass: in which dtype autocast is on."""
+
+    def hook(_module: torch.nn.Module, _inputs: Any) -> None:
+        note(iteration.device.type, iteration.regions)
+
+    return hook
+
+
+def _watch_accumulation(iteration: Iteration, hooks: ExitStack) -> None:
+    """Whether the first gradient of a parameter in this iteration is added to one that is there already."""
+    names: dict[torch.Tensor, str] = {parameter: name for name, parameter in iteration.model.named_parameters()}
+    coming: dict[torch.Tensor, torch.Tensor] = {}
+    added: set[torch.Tensor] = set()
+
+    def before(parameter: torch.Tensor, gradient: torch.Tensor) -> None:
+        if parameter not in added:
+            coming[parameter] = gradient.detach().clone()
+
+    def after(parameter: torch.Tensor) -> None:
+        if parameter in added or parameter not in coming:
+            return
+        added.add(parameter)
+        new, all_of_it = coming.pop(parameter), parameter.grad
+        if all_of_it is None or all_of_it.is_sparse or new.is_sparse:
+            return
+        if not _identical(all_of_it.detach(), new):
+            iteration.stale.append(names.get(parameter, "a parameter"))
+
+    for parameter in _parameters(iteration.optimizer):
+        if parameter.requires_grad:
+            untyped: Any = parameter
+            hooks.callback(untyped.register_hook(functools.partial(before, parameter)).remove)
+            hooks.callback(untyped.register_post_accumulate_grad_hook(after).remove)
+
+
 def _plant_in_a_gradient(iteration: Iteration, parameters: list[torch.nn.Parameter], hooks: ExitStack) -> None:
     """In the first gradient that backward accumulates."""
 
@@ -253,12 +301,14 @@ def _plant_in_an_activation(iteration: Iteration, hooks: ExitStack) -> None:
     """In the first element of the first tensor that a module returns in the autocast dtype."""
     low = iteration.precision.dtype
 
-    def plant(_module: torch.nn.Module, _inputs: Any, output: Any) -> Any:
+    names = {module: name for name, module in iteration.model.named_modules()}
+
+    def plant(module: torch.nn.Module, _inputs: Any, output: Any) -> Any:
         if iteration.planted or not isinstance(output, torch.Tensor) or output.dtype is not low:
             return None
         if output.numel() == 0:
             return None
-        iteration.planted = True
+        iteration.planted, iteration.planted_in = True, names.get(module) or type(module).__name__
         overflow = torch.zeros(output.shape, dtype=low, device=output.device)
         overflow.view(-1)[0] = INFINITE
         return output + overflow  # a sum, so that the gradient of the overflow goes back, as a real one's does

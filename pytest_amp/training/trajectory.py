@@ -13,7 +13,7 @@ from pytest_amp.cases import Case, map_tensors
 from pytest_amp.devices import Device
 from pytest_amp.failure import AmpFailure, Misuse, is_misuse
 from pytest_amp.precision import Precision
-from pytest_amp.scaler import Iteration, MakeOptimizer, UpdateRule, standard_step
+from pytest_amp.scaler import Iteration, MakeOptimizer, UpdateRule, made_of, standard_step
 from pytest_amp.scaler.trace import WatchedScaler
 
 __tracebackhide__ = is_misuse
@@ -42,7 +42,7 @@ class TrainingIteration(Iteration):
 
     def loss(self) -> torch.Tensor:
         """The loss to scale."""
-        loss = super().loss()
+        loss = super().loss()  # which notes the region
         self.losses.append(loss.item())
         self.loss_dtype = loss.dtype
         return loss
@@ -143,7 +143,7 @@ def run(setup: Setup, *, low: bool, companion: int | None = None, inspect: Inspe
     parameters = [p for p in realised.model.parameters() if p.requires_grad]
     if not parameters:
         raise Misuse(f"case {setup.case.name}: the model has no parameter that requires a gradient")
-    optimizer = setup.make_optimizer(parameters)
+    optimizer = made_of(parameters, setup.make_optimizer)
     # Growth would bring skipped steps, which are not what is looked at here.
     rule = UpdateRule(growth_interval=10**6)
     scaler = WatchedScaler(setup.device.type, _SCALE, rule, enabled=low and setup.needs_scaler)

@@ -16,6 +16,7 @@ from pytest_amp.precision import BF16, FP16, Precision
 from pytest_amp.scaler import (
     Iteration,
     MakeOptimizer,
+    SwallowedOverflow,
     TraceStep,
     Train,
     Training,
@@ -142,6 +143,61 @@ def divides_by_hand(iteration: Iteration) -> None:
     finish(iteration)
 
 
+def forgets_the_region(iteration: Iteration) -> None:
+    iteration.optimizer.zero_grad()
+    scaled: Any = iteration.scaler.scale(iteration.loss())
+    scaled.backward()
+    finish(iteration)
+
+
+def closes_the_region_too_early(iteration: Iteration) -> None:
+    iteration.optimizer.zero_grad()
+    with iteration.autocast():
+        model, batch = iteration.model, iteration.batch
+    scaled: Any = iteration.scaler.scale(model(batch).float().square().mean())
+    scaled.backward()
+    finish(iteration)
+
+
+def has_another_region(iteration: Iteration) -> None:
+    iteration.optimizer.zero_grad()
+    other = torch.float16 if iteration.precision.dtype is torch.bfloat16 else torch.bfloat16
+    with torch.autocast("cpu", other):
+        loss = iteration.loss()
+    scaled: Any = iteration.scaler.scale(loss)
+    scaled.backward()
+    finish(iteration)
+
+
+def forgets_zero_grad(iteration: Iteration) -> None:
+    with iteration.autocast():
+        loss = iteration.loss()
+    scaled: Any = iteration.scaler.scale(loss)
+    scaled.backward()
+    finish(iteration)
+
+
+def zeroes_some_gradients(iteration: Iteration) -> None:
+    if iteration.index:
+        next(iter(iteration.model.parameters())).grad = None
+    forgets_zero_grad(iteration)
+
+
+def zeroes_at_the_end(iteration: Iteration) -> None:
+    forgets_zero_grad(iteration)
+    iteration.optimizer.zero_grad(set_to_none=False)
+
+
+def accumulates(iteration: Iteration) -> None:
+    iteration.optimizer.zero_grad()
+    for _ in range(2):
+        with iteration.autocast():
+            loss = iteration.loss() / 2
+        scaled: Any = iteration.scaler.scale(loss)
+        scaled.backward()
+    finish(iteration)
+
+
 def sets_the_scale(iteration: Iteration) -> None:
     backward(iteration)
     iteration.scaler.step(iteration.optimizer)
@@ -158,7 +214,7 @@ def with_batch_norm() -> Case:
 
 
 @BOTH
-@pytest.mark.parametrize("train", [standard_step, clipped])
+@pytest.mark.parametrize("train", [standard_step, clipped, zeroes_at_the_end, accumulates])
 def test_a_right_step(precision: Precision, train: Train) -> None:
     observed: dict[str, list[str]] = {}
     traced = run(train, precision=precision, observed=observed)
@@ -167,11 +223,19 @@ def test_a_right_step(precision: Precision, train: Train) -> None:
     start = traced[0].scale
     relative = [step.scale_after / start for step in traced]
     assert relative == [1, 1, 0.5, 0.5, 0.5, 1, 0.5, 0.5, 0.5, 1]
-    assert observed == {"skipped": ["2", "6"], "spoilt buffers": []}
+    scales = observed.pop("scale")
+    assert [float(scale) for scale in scales] == [step.scale for step in traced]
+    assert observed == {"skipped": ["2", "6"], "spoilt buffers": [], "swallowed overflows": []}
 
 
 def test_an_overflow_that_an_activation_makes_finite_is_no_skip() -> None:
-    assert [i for i, step in enumerate(run(case=mlp(width=16, batch=4))) if step.skipped] == [2]
+    observed: dict[str, list[str]] = {}
+    with pytest.warns(SwallowedOverflow, match=r"reached no gradient in iteration 6 \(0\).*forward_at=\(\)"):
+        traced = run(case=mlp(width=16, batch=4), observed=observed)
+    assert [i for i, step in enumerate(traced) if step.skipped] == [2]
+    assert observed["swallowed overflows"] == ["6 (0)"]
+    run(case=mlp(width=16, batch=4), forward_at=(), observed=observed)
+    assert observed["swallowed overflows"] == []
 
 
 @BOTH
@@ -200,6 +264,11 @@ def test_any_optimizer(precision: Precision, name: str, *, fused: bool) -> None:
         (unscales_twice, "unscale_() has already been called on this optimizer since the last update()"),
         (divides_by_hand, "the gradients that the optimizer sees depend on the scale"),
         (sets_the_scale, "iteration 0: the scale does not follow the rule"),
+        (forgets_the_region, "autocast is never on"),
+        (closes_the_region_too_early, "the training step computes nothing under autocast("),
+        (has_another_region, "float16 only"),
+        (forgets_zero_grad, "iteration 1: gradients are added to those of the iteration before"),
+        (zeroes_some_gradients, "now       0.bias, 2.bias, 2.weight"),
     ],
     ids=lambda given: getattr(given, "__name__", ""),
 )
@@ -253,6 +322,25 @@ def test_a_case_that_overflows_at_any_scale() -> None:
     )
     with pytest.raises(AmpFailure, match="not finite at any scale"):
         run(case=infinite)
+
+
+class _Regions(nn.Module):
+    """A model that has the region within itself, around functions and no module."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(4, 8))
+
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            return batch @ self.weight.T
+
+
+def test_a_region_within_the_model_is_one() -> None:
+    inner = Case("inner", _Regions, lambda: torch.randn(3, 8), lambda m, batch: m(batch).float().square().mean())
+    run(forgets_the_region, case=inner, precision=BF16, forward_at=())
+    with pytest.raises(AmpFailure, match="autocast is on in bfloat16 only"):
+        run(forgets_the_region, case=inner, precision=FP16, forward_at=())
 
 
 def test_iterations_that_cannot_be() -> None:

@@ -58,6 +58,43 @@ def test_misuse(amp):
     project.here("--amp-device=cpu", "--amp-dtype=bf16,fp16").assert_outcomes(passed=6)
 
 
+_WRONG = {
+    "check_scaler(CASE, optimizer=made())": "optimizer is of type SGD; valid: a function",
+    "check_scaler(CASE, optimizer=list)": "optimizer made of type list; valid: a torch.optim.Optimizer",
+    "check_scaler(CASE, overflow_at=2)": "overflow_at=2; valid: a collection of iterations, such as (2,)",
+    "check_scaler(CASE, overflow_at=(2.0,))": "overflow_at=(2.0,); valid: a collection of iterations",
+    "check_scaler(CASE, forward_at='6')": "forward_at='6'; valid: a collection of iterations",
+    "check_scaler(CASE, spoilt='norm.mean')": "spoilt='norm.mean'; valid: a collection of names",
+    "check_scaler(CASE, train='step')": "train is of type str; valid: a function",
+    "check_scaler(build())": "check_scaler takes a case, not of type Sequential; amp.case",
+    "check_training(build(), steps=5)": "check_training takes a case, not of type Sequential; amp.case",
+    "check_training(CASE, steps=1)": "steps=1; valid: a whole number, 2 or more",
+    "check_training(CASE, steps=5.0)": "steps=5.0; valid: a whole number",
+    "check_training(CASE, steps=5, optimizer=made())": "optimizer is of type SGD",
+    "check_training(CASE, steps=5, train=3)": "train is of type int; valid: a function",
+    "scaler_trace(3)": "missing 1 required keyword-only argument: 'steps'",
+    "scaler_trace(3, steps=3)": "scaler_trace of 3; valid: a case, or a function",
+    "scaler_trace(CASE, steps=0)": "steps=0; valid: a whole number, 1 or more",
+    "scaler_trace(CASE, steps=3, init_scale='big')": "init_scale='big'; valid: a finite number",
+    "scaler_trace(CASE, steps=3, growth_interval=0)": "growth_interval=0; valid: a whole number, 1 or more",
+}
+
+
+def test_what_cannot_be_is_one_line(project: Project) -> None:
+    """The test's own line, and one that says what is valid: no frame of the plugin."""
+    head = "import torch\nfrom model import batch, build, loss\n\n"
+    made = "def made():\n    return torch.optim.SGD(build().parameters(), lr=0.1)\n\n"
+    case = "    CASE = amp.case(build, batch, loss)\n"
+    calls = [f"def test_{i}(amp):\n{case}    amp.{call}\n\n" for i, call in enumerate(_WRONG)]
+    project.write(model=MODEL, test_it=head + made + "".join(calls))
+    result = project.here("--amp-device=cpu", "--amp-dtype=fp16", "-p", "no:xdist")
+    result.assert_outcomes(failed=len(_WRONG))
+    text = result.stdout.str()
+    assert [words for words in _WRONG.values() if words not in text] == []
+    assert "loops.py" not in text
+    assert "given.py" not in text
+
+
 def test_a_case_is_checked_and_observed(project: Project) -> None:
     project.write(
         model=MODEL,

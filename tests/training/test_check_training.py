@@ -275,3 +275,29 @@ def test_what_cannot_be_is_refused(arguments: dict[str, Any], words: str) -> Non
     call: Callable[..., Any] = run
     with pytest.raises(Misuse, match=words):
         call(**arguments)
+
+
+def _without_region(iteration: TrainingIteration) -> None:
+    iteration.optimizer.zero_grad()
+    finish(iteration, iteration.loss())
+
+
+def _own_region(iteration: TrainingIteration) -> None:
+    iteration.optimizer.zero_grad()
+    with torch.autocast("cpu", iteration.precision.dtype):
+        loss = iteration.loss()
+    finish(iteration, loss)
+
+
+@BOTH
+def test_a_forgotten_region_is_named(precision: Precision) -> None:
+    """Both runs would be the same one, and agree."""
+    with pytest.raises(AmpFailure, match="the training step computes nothing under autocast") as raised:
+        run(_without_region, precision=precision)
+    assert "autocast is never on" in str(raised.value)
+
+
+@BOTH
+def test_a_region_that_is_on_in_the_float32_run_is_named(precision: Precision) -> None:
+    with pytest.raises(AmpFailure, match="the run in float32 is under autocast"):
+        run(_own_region, precision=precision)

@@ -1,0 +1,73 @@
+"""What a test gives to a check of a training step: refused in one line where it cannot be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Any
+
+import torch
+
+from pytest_amp.cases import Case
+from pytest_amp.failure import Misuse, is_misuse
+
+__tracebackhide__ = is_misuse
+
+
+def expect_case(given: object, *, check: str) -> None:
+    """Raises Misuse for what is no case: a model, mostly."""
+    if not isinstance(given, Case):
+        raise Misuse(f"{check} takes a case, not {_called(given)}; amp.case(build, batch, loss) makes one")
+
+
+def expect_step(given: object) -> None:
+    """Raises Misuse for a training step that is no function."""
+    if given is not None and not callable(given):
+        raise Misuse(f"train is {_called(given)}; valid: a function that makes one iteration")
+
+
+def expect_maker(given: object) -> None:
+    """Raises Misuse for what makes no optimizer: an optimizer itself, mostly."""
+    if given is not None and not callable(given):
+        raise Misuse(
+            f"optimizer is {_called(given)}; valid: a function that makes one of a list of parameters, "
+            "lambda parameters: torch.optim.SGD(parameters, lr=0.1), for each run has a model of its own"
+        )
+
+
+def expect_iterations(name: str, given: object) -> None:
+    """Raises Misuse for what is no collection of numbers of iterations."""
+    valid = isinstance(given, Collection) and not isinstance(given, (str, bytes))
+    if not valid or not all(type(each) is int for each in _each(given)):
+        raise Misuse(f"{name}={given!r}; valid: a collection of iterations, such as (2,) or range(2, 5)")
+
+
+def expect_names(name: str, given: object) -> None:
+    """Raises Misuse for what is no collection of names; a string is one of letters."""
+    valid = isinstance(given, Collection) and not isinstance(given, (str, bytes))
+    if not valid or not all(isinstance(each, str) for each in _each(given)):
+        raise Misuse(f"{name}={given!r}; valid: a collection of names, such as ['norm.running_mean']")
+
+
+def expect_number(name: str, given: object, *, least: float, whole: bool = False) -> None:
+    """Raises Misuse for what is no number, or less than ``least``."""
+    kinds = (int,) if whole else (int, float)
+    if isinstance(given, bool) or not isinstance(given, kinds) or not least <= given < float("inf"):
+        what = "a whole number" if whole else "a finite number"
+        raise Misuse(f"{name}={given!r}; valid: {what}, {least} or more")
+
+
+def made_of(parameters: list[torch.nn.Parameter], make: Callable[..., Any]) -> torch.optim.Optimizer:
+    """What ``make`` makes of ``parameters``. Raises Misuse where that is no optimizer."""
+    made = make(parameters)
+    if not isinstance(made, torch.optim.Optimizer):
+        raise Misuse(f"optimizer made {_called(made)}; valid: a torch.optim.Optimizer")
+    return made
+
+
+def _each(given: object) -> list[object]:
+    return list(given) if isinstance(given, Collection) else []
+
+
+def _called(given: object) -> str:
+    """A class by its name, an object by that of its class."""
+    return given.__name__ if isinstance(given, type) else f"of type {type(given).__name__}"
