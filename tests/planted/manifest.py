@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.planted.defect import Defect
 from tests.planted.manifest_fingerprint import FINGERPRINT
+from tests.planted.manifest_formats import FORMATS
 from tests.planted.manifest_gradients import GRADIENTS
 from tests.planted.manifest_memory import MEMORY
 from tests.planted.manifest_oracle import ORACLE
@@ -31,6 +32,7 @@ DEFECTS: list[Defect] = [
     *GRADIENTS,
     *ORACLE,
     *FINGERPRINT,
+    *FORMATS,
     *TRAINING,
     *MEMORY,
     *SPEED,

@@ -1,0 +1,106 @@
+"""What the tests of formats share: which formats a target has, and ways to convert to them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import numpy as np
+import torch
+
+from pytest_amp.amp import Amp
+from pytest_amp.failure import AmpFailure
+from pytest_amp.formats import FLOAT8_E4M3FN, FLOAT8_E5M2, FORMATS, Format, Overflow, converted
+from pytest_amp.formats.format import Doubles
+from pytest_amp.precision import Precision
+from pytest_amp.releases import release_of
+from pytest_amp.targets import Target
+
+#: torch 2.13 made the CPU's conversion to E4M3 saturate (pytorch/pytorch#178817).
+SATURATES_SINCE = (2, 13)
+
+
+def own(precision: Precision) -> Format:
+    """The format of the autocast dtype."""
+    return FORMATS[precision.name]
+
+
+def low_formats(target: Target) -> Iterable[str]:
+    """The target's own format, and those of eight bits, to which tensors of it are converted."""
+    return (target.precision.name, FLOAT8_E4M3FN.name, FLOAT8_E5M2.name)
+
+
+def overflow_of(form: Format, device_type: str) -> Overflow:
+    """What this release's conversion to ``form`` does with what is too large."""
+    if form is FLOAT8_E4M3FN and saturates(device_type):
+        return Overflow.SATURATE
+    return Overflow.SPECIAL
+
+
+def saturates(device_type: str) -> bool:
+    """Whether conversions to E4M3 saturate: on the CPU since pytorch/pytorch#178817, on CUDA since #177870.
+
+    Neither in torch 2.11 on CUDA, nor in 2.12 on the CPU: there the same numbers become NaN.
+    """
+    return device_type in {"cpu", "cuda"} and release_of(torch.__version__) >= SATURATES_SINCE
+
+
+def tensor_of(values: Doubles, amp: Amp, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """A tensor on the device; what is no number of ``dtype`` may not be among ``values``."""
+    made = torch.from_numpy(values).to(dtype)
+    back = made.double().numpy()
+    assert np.array_equal(back, values, equal_nan=True), f"not all values are {dtype}"
+    return made.to(amp.device.torch_device)
+
+
+Conversion = Callable[[torch.Tensor, torch.dtype], torch.Tensor]
+
+
+def _strided(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    wide = torch.stack([x, x], dim=1)
+    return wide[:, 0].to(dtype)
+
+
+def _copied(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    return torch.empty(x.shape, dtype=dtype, device=x.device).copy_(x)
+
+
+def _one_by_one(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """A few, in tensors of one element: not one of them reaches a vector register."""
+    return torch.stack([each.to(dtype).view(_INTEGERS[dtype.itemsize]) for each in x]).view(dtype)
+
+
+_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
+
+#: Ways from a float32 tensor to another dtype, which are different loops, or kernels, of torch.
+CONVERSIONS: dict[str, Conversion] = {
+    "to": lambda x, dtype: x.to(dtype),
+    "copy_": _copied,
+    "strided": _strided,
+    "one by one": _one_by_one,
+}
+
+
+def hold(amp: Amp, form: Format, inputs: Doubles, found: torch.Tensor, *, way: str) -> None:
+    """Hold that ``found``, of ``form``, is each of ``inputs`` rounded once, to nearest even. Raises AmpFailure."""
+    expected = form.round(inputs, overflow_of(form, amp.device.type))
+    values = converted(found, form)
+    same = (values == expected) & (np.signbit(values) == np.signbit(expected)) | np.isnan(values) & np.isnan(expected)
+    if same.all():
+        return
+    first = int(np.flatnonzero(~same)[0])
+    raise AmpFailure(
+        f"{int((~same).sum())} of {len(inputs)} numbers are not rounded to the nearest even {form.name} "
+        f"by {way} on {amp.target.id}",
+        label_before="rule",
+        before=f"{inputs[first]!r} becomes {expected[first]!r}",
+        now=f"{values[first]!r} on {amp.device.describe()}",
+        likely=_likely(form, inputs[first], values[first], expected[first]),
+    )
+
+
+def _likely(form: Format, value: float, found: float, expected: float) -> str:
+    if abs(value) > form.max:
+        return "a conversion that saturates, or no longer does: what overflows becomes another value"
+    if abs(found) < abs(expected):
+        return "the conversion truncates, or flushes subnormal numbers to zero"
+    return "the conversion rounds ties another way, or rounds twice"

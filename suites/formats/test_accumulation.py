@@ -1,0 +1,106 @@
+"""Products of low numbers add up in float32: what the sums keep, measured from results, and the error that is left."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional as f
+
+from pytest_amp.amp import Amp
+from pytest_amp.devices import DeviceKind
+from pytest_amp.failure import AmpFailure
+from pytest_amp.formats import FORMATS, SIZE, survives
+
+_LENGTH = 1024
+
+
+def _kept(amp: Amp) -> int:
+    """The last k for which a sum keeps 2**-k beside one, and every larger one."""
+    rows = 16 if amp.device.kind is DeviceKind.CPU else SIZE
+    kept = 0
+    while kept < 40 and survives(kept + 1, amp.device.torch_device, amp.dtype, rows=rows):
+        kept += 1
+    return kept
+
+
+def test_a_sum_keeps_what_float32_keeps(amp: Amp) -> None:
+    """1 + 2**-k - 1, far apart: in fp16 it is lost after k = 10, in bf16 after 7; float32 keeps it up to 23."""
+    bits = FORMATS[amp.precision.name].mantissa_bits
+    kept = _kept(amp)
+    amp.observe("bits that a sum keeps", kept, kind="count", unit="bits")
+    if kept < 20:
+        raise AmpFailure(
+            f"a product of {amp.precision.name} on {amp.target.id} keeps no more than 2**-{kept} beside one",
+            label_before="rule",
+            before="2**-23, as sums in float32 do",
+            now=f"2**-{kept}; the format itself has {bits} bits, on {amp.device.describe()}",
+            likely="the kernel adds up in the low dtype, or splits its sums and rounds the parts",
+        )
+
+
+@pytest.mark.amp(devices=["cuda"], dtypes=["fp16"])
+def test_a_sum_in_fp16_would_show(amp: Amp) -> None:
+    """The test above can fail: torch has a switch that allows sums in fp16 (2.7 and later), and then they lose it."""
+    settings: Any = torch.backends.cuda.matmul
+    if not hasattr(settings, "allow_fp16_accumulation"):
+        pytest.skip(f"torch {torch.__version__} has no allow_fp16_accumulation")
+    before = settings.allow_fp16_accumulation
+    settings.allow_fp16_accumulation = True
+    try:
+        kept = _kept(amp)
+    finally:
+        settings.allow_fp16_accumulation = before
+    assert kept <= FORMATS["fp16"].mantissa_bits
+
+
+def _by_matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return a @ b
+
+
+def _by_linear(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return f.linear(a, b.t().contiguous())
+
+
+def _by_batches(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return torch.bmm(a.expand(3, -1, -1), b.expand(3, -1, -1))[1]
+
+
+def _by_convolution(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return f.conv1d(a[:, :, None], b.t()[:, :, None].contiguous())[:, :, 0]
+
+
+_PRODUCTS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "matmul": _by_matmul,
+    "linear": _by_linear,
+    "bmm": _by_batches,
+    "conv1d": _by_convolution,
+}
+
+
+@pytest.mark.parametrize("product", _PRODUCTS)
+def test_many_small_terms_beside_a_large_one(amp: Amp, product: str) -> None:
+    """1 + 1023 * 2**-11: a sum in fp16 stays at 1, for each term is half a step; and so does one in bf16."""
+    a = torch.ones(64, _LENGTH, dtype=amp.dtype, device=amp.device.torch_device)
+    b = torch.full((_LENGTH, 64), 2.0**-11, dtype=amp.dtype, device=amp.device.torch_device)
+    b[0] = 1
+    found = _PRODUCTS[product](a, b)
+    exact = torch.tensor(1 + (_LENGTH - 1) * 2.0**-11, dtype=torch.float64).to(amp.dtype)
+    assert found.dtype is amp.dtype
+    assert set(found.flatten().tolist()) == {exact.item()}
+
+
+@pytest.mark.parametrize("product", _PRODUCTS)
+def test_the_error_is_that_of_one_rounding(amp: Amp, product: str) -> None:
+    """Random numbers: beside rounding the exact sums to the format once, no more than a tenth is added."""
+    torch.manual_seed(amp.config.seed)
+    a, b = (torch.randn(*shape).to(amp.dtype).to(amp.device.torch_device) for shape in ((64, _LENGTH), (_LENGTH, 64)))
+    exact = a.cpu().double() @ b.cpu().double()
+    found = _PRODUCTS[product](a, b).double().cpu()
+    once = exact.to(amp.dtype).double()
+    error, rounding = (float((each - exact).norm() / exact.norm()) for each in (found, once))
+    amp.observe(f"{product}/error", error, kind="error", unit="relative L2", allowed=1.1 * rounding)
+    assert error <= 1.1 * rounding, f"{error:.3g}, where one rounding makes {rounding:.3g}"
+    assert error >= 0.9 * rounding, "more exact than the format: this was no product of low numbers"

@@ -1,0 +1,95 @@
+"""int8 by an affine map: what is quantised and back is within half a step, ties go to even, and the ends saturate."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from pytest_amp.amp import Amp
+
+# A power of two, so that ties are ties; and even, for whether the zero point is added before rounding or after
+# differs from function to function, and shows in the ties of an odd one.
+_SCALE, _ZERO = 0.125, 4
+_LOW, _HIGH = -128, 127
+
+
+def _values(amp: Amp) -> torch.Tensor:
+    """Every step, every tie between two, and what lies beyond both ends."""
+    return (torch.arange(-300, 301, dtype=torch.float32) / 2 * _SCALE).to(amp.device.torch_device)
+
+
+def _integers(values: torch.Tensor) -> torch.Tensor:
+    """Written out in float64: the rounding of ``torch.round``, half to even, then the zero point, then the ends."""
+    exact = torch.round(values.double().cpu() / _SCALE) + _ZERO
+    return exact.clamp(_LOW, _HIGH)
+
+
+def _back(integers: torch.Tensor) -> torch.Tensor:
+    return (integers - _ZERO) * _SCALE
+
+
+def test_the_affine_map_by_hand(amp: Amp) -> None:
+    """``round``, ``clamp``, ``to(int8)`` and back, on values of the autocast dtype: exact, for 8 bits fit into both."""
+    values = _values(amp).to(amp.dtype)
+    integers = (torch.round(values / _SCALE) + _ZERO).clamp(_LOW, _HIGH).to(torch.int8)
+    assert torch.equal(integers.cpu().double(), _integers(values))
+    back: Any = (integers.to(amp.dtype) - _ZERO) * _SCALE
+    assert back.dtype is amp.dtype
+    inside = (integers > _LOW) & (integers < _HIGH)
+    assert float((back - values)[inside].abs().max()) == _SCALE / 2
+
+
+#: Quantised tensors are deprecated: pytorch/pytorch#184982.
+_QUIET = pytest.mark.filterwarnings("ignore:.*quantized tensor creation functions:UserWarning")
+_THERE = pytest.mark.skipif(not hasattr(torch, "quantize_per_tensor"), reason="this torch has no quantised tensors")
+
+
+@_QUIET
+@_THERE
+def test_quantised_tensors(amp: Amp) -> None:
+    """``quantize_per_tensor`` and ``dequantize``: the integers and the values of the map that is written out."""
+    values = _values(amp)
+    quantised = torch.quantize_per_tensor(values, _SCALE, _ZERO, torch.qint8)
+    expected = _integers(values)
+    assert torch.equal(quantised.int_repr().cpu().double(), expected)
+    assert torch.equal(quantised.dequantize().cpu().double(), _back(expected))
+
+
+@pytest.mark.parametrize("inside", [False, True], ids=["outside", "autocast"])
+def test_fake_quantisation(amp: Amp, *, inside: bool) -> None:
+    """In training: float32 in and out, within a region, too; gradients pass inside the range and stop outside."""
+    values = _values(amp).requires_grad_()
+    with amp.autocast(enabled=inside):
+        found = torch.fake_quantize_per_tensor_affine(values, _SCALE, _ZERO, _LOW, _HIGH)
+    assert found.dtype is torch.float32
+    assert torch.equal(found.detach().cpu().double(), _back(_integers(values.detach())))
+    (gradient,) = torch.autograd.grad(found.sum(), values)
+    unclamped = torch.round(values.detach().double().cpu() / _SCALE) + _ZERO
+    passes = (unclamped >= _LOW) & (unclamped <= _HIGH)
+    assert torch.equal(gradient.cpu() == 1, passes)
+    assert torch.equal(gradient.cpu() == 0, ~passes)
+
+
+@_QUIET
+@_THERE
+def test_steps_that_are_no_powers_of_two(amp: Amp) -> None:
+    """Random values, a scale from their range: the round trip is off by half a step, and a rounding of float32."""
+    torch.manual_seed(amp.config.seed)
+    values = torch.randn(4096).to(amp.device.torch_device)
+    scale = float(values.abs().max()) / 127
+    back = torch.quantize_per_tensor(values, scale, 0, torch.qint8).dequantize()
+    worst = float((back.double() - values.double()).abs().max())
+    amp.observe("int8 round trip", worst / scale, kind="error", unit="steps", allowed=0.5 + 2.0**-16)
+    assert 0.49 < worst / scale <= 0.5 + 2.0**-16
+
+
+def test_low_inputs_lose_nothing_more(amp: Amp) -> None:
+    """Quantising a tensor of the autocast dtype is quantising its values: they are not rounded again on the way."""
+    torch.manual_seed(amp.config.seed)
+    values = torch.randn(4096).to(amp.dtype).to(amp.device.torch_device)
+    scale = 1.0 / 32
+    found = torch.fake_quantize_per_tensor_affine(values.float(), scale, 0, _LOW, _HIGH).double().cpu()
+    expected = torch.round(values.double().cpu() / scale).clamp(_LOW, _HIGH) * scale
+    assert torch.equal(found, expected)

@@ -1,0 +1,104 @@
+"""Conversions round once, to the nearest number and ties to the even one: every tie of a format, and its neighbours."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from pytest_amp.amp import Amp
+from pytest_amp.formats import FLOAT8_E4M3FN, FORMATS, FP32, Overflow, converted, from_patterns, neighbours
+from pytest_amp.formats.format import Doubles
+
+from .numbers import CONVERSIONS, hold, low_formats, overflow_of, own, tensor_of
+
+pytestmark = pytest.mark.amp_parametrize("name", low_formats)
+
+
+def _spread(values: Doubles, count: int) -> Doubles:
+    """Some of many, the first and the last among them."""
+    if len(values) <= count:
+        return values
+    chosen: Doubles = values[np.linspace(0, len(values) - 1, count).astype(np.int64)]
+    return chosen
+
+
+@pytest.mark.parametrize("way", CONVERSIONS)
+def test_ties_and_their_neighbours(amp: Amp, name: str, way: str) -> None:
+    """Of every pattern, with both signs: the tie, and the float32 just below and just above it."""
+    form = FORMATS[name]
+    for kind, values in neighbours(form).named().items():
+        inputs = _spread(values, 200) if way == "one by one" else values
+        found = CONVERSIONS[way](tensor_of(inputs, amp), form.dtype)
+        hold(amp, form, inputs, found, way=f"{way} ({kind})")
+
+
+def test_numbers_of_every_size(amp: Amp, name: str) -> None:
+    """Random bits of float32: subnormal ones, infinities and NaNs among them."""
+    form = FORMATS[name]
+    patterns = np.random.default_rng(amp.config.seed).integers(0, 1 << 32, 1 << 17)
+    inputs = FP32.decode(patterns)
+    found = from_patterns(patterns, FP32, amp.device.torch_device).to(form.dtype)
+    hold(amp, form, inputs, found, way="to")
+
+
+@pytest.mark.parametrize("source", ["float64", "int32", "int64", "bool"])
+def test_from_other_dtypes(amp: Amp, name: str, source: str) -> None:
+    """By way of float32: a float64 is rounded twice, which shows just above a tie (c10/util/Half.h, BFloat16.h)."""
+    form, dtype = FORMATS[name], getattr(torch, source)
+    generator = np.random.default_rng(amp.config.seed)
+    if source == "float64":
+        u = form.u
+        chosen = np.array([1 + u + 2.0**-40, 1 + 3 * u - 2.0**-40, -1 - u - 2.0**-40])
+        values = np.concatenate([chosen, np.ldexp(generator.standard_normal(4096), generator.integers(-30, 20, 4096))])
+    elif source == "bool":
+        values = np.array([0.0, 1.0])
+    else:
+        values = generator.integers(-(2**20), 2**20, 4096).astype(np.float64)
+    found = tensor_of(values, amp, dtype).to(form.dtype)
+    hold(amp, form, FP32.round(values), found, way=f"to, from {source}")
+
+
+def test_between_low_formats(amp: Amp, name: str) -> None:
+    """From the autocast dtype: every pattern, as by way of float32, which holds all of them."""
+    source, form = own(amp.precision), FORMATS[name]
+    patterns = np.arange(1 << source.bits)
+    tensor = from_patterns(patterns, source, amp.device.torch_device)
+    hold(amp, form, source.decode(patterns), tensor.to(form.dtype), way=f"to, from {source.name}")
+    back = from_patterns(np.arange(1 << form.bits), form, amp.device.torch_device).to(source.dtype)
+    expected = source.round(form.decode(np.arange(1 << form.bits)))
+    assert np.array_equal(converted(back, source), expected, equal_nan=True)
+
+
+def test_autocasts_own_casts_round_so(amp: Amp, name: str) -> None:
+    """A product with the identity under autocast: what comes out is the input, rounded once by autocast's cast."""
+    form = own(amp.precision)
+    if FORMATS[name] is not form:
+        assert name not in {"bf16", "fp16"}  # autocast has no dtype of eight bits
+        with pytest.warns(UserWarning, match=r"(?i)autocast"), amp.autocast(dtype=FORMATS[name].dtype):
+            assert not torch.is_autocast_enabled(amp.device.type)
+        return
+    near = neighbours(form)
+    values = np.concatenate([near.ties, near.below, near.above])
+    inputs = _spread(values[np.abs(values) < 2.0**14], 64 * 64)
+    square = tensor_of(inputs[: 63 * 64], amp).reshape(63, 64)
+    with amp.autocast():
+        found = torch.mm(square, torch.eye(64, device=amp.device.torch_device))
+    assert found.dtype is form.dtype
+    rounded = form.round(inputs[: 63 * 64])
+    values = converted(found, form).reshape(-1)
+    # Kernels may read subnormal numbers as zero; what is normal is kept.
+    normal = np.abs(rounded) >= form.smallest_normal
+    assert np.array_equal(values[normal], rounded[normal])
+
+
+def test_the_other_direction_of_ties_would_show(amp: Amp, name: str) -> None:
+    """The tests above can fail: truncation and rounding up give other numbers on these very inputs."""
+    form = FORMATS[name]
+    near = neighbours(form)
+    expected = form.round(near.ties, overflow_of(form, amp.device.type))
+    truncated = np.copysign(form.round(np.abs(near.below), Overflow.SATURATE), near.ties)
+    away = np.copysign(form.round(np.abs(near.above), overflow_of(form, amp.device.type)), near.ties)
+    assert (truncated != expected).sum() > len(near.ties) // 3
+    assert (away != expected).sum() > len(near.ties) // 3
+    assert (form is FLOAT8_E4M3FN) != form.infinities

@@ -1,0 +1,74 @@
+"""What torch says about support for a format is what works on the device, and what does not work is not claimed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from pytest_amp.amp import Amp
+from pytest_amp.devices import DeviceKind
+from pytest_amp.failure import AmpFailure
+
+
+def _computes(dtype: torch.dtype, device: torch.device | str) -> bool:
+    """Whether a product of this dtype comes out right on the device."""
+    try:
+        a = torch.full((16, 16), 1.5, dtype=dtype, device=device)
+        return bool(((a @ a).float().cpu() == 36).all())
+    except (RuntimeError, AssertionError):  # torch without CUDA raises either
+        return False
+
+
+def _claims(**keywords: bool) -> bool:
+    answer: Any = torch.cuda.is_bf16_supported(**keywords)
+    return bool(answer)
+
+
+@pytest.mark.parametrize("emulation", [None, True, False], ids=["asked", "with emulation", "without"])
+def test_cuda_supports_bf16_where_it_says_so(amp: Amp, *, emulation: bool | None) -> None:
+    """``torch.cuda.is_bf16_supported``, on a machine without CUDA, too: it may claim what computes, and nothing else.
+
+    Without emulation it is the hardware's own (compute capability 8.0), so it may say no to what works.
+    """
+    claimed = _claims() if emulation is None else _claims(including_emulation=emulation)
+    works = torch.cuda.is_available() and _computes(torch.bfloat16, "cuda")
+    native = works and (torch.version.hip is not None or torch.cuda.get_device_capability() >= (8, 0))
+    expected = native if emulation is False else works
+    if claimed != expected:
+        raise AmpFailure(
+            f"torch.cuda.is_bf16_supported says {claimed}, and a bf16 product {'computes' if works else 'does not'}",
+            label_before="rule",
+            before=f"{expected}: what works" + (" without emulation" if emulation is False else ""),
+            now=f"{claimed}, CUDA is {'there' if torch.cuda.is_available() else 'not there'}",
+            likely="the answer is made from a version or a capability, and no longer from the device",
+        )
+    amp.observe(f"is_bf16_supported/{emulation}", claimed, kind="state")
+
+
+def test_autocast_takes_what_the_device_computes(amp: Amp) -> None:
+    """The dtype under test: the device computes it, and a region in it stays on and answers in it."""
+    assert torch.amp.is_autocast_available(amp.device.type)
+    assert _computes(amp.dtype, amp.device.torch_device)
+    with amp.autocast():
+        assert torch.is_autocast_enabled(amp.device.type)
+        x = torch.ones(8, 8, device=amp.device.torch_device)
+        assert (x @ x).dtype is amp.dtype
+
+
+def test_the_default_autocast_dtype_computes(amp: Amp) -> None:
+    """fp16 on CUDA, bf16 on the CPU (at::autocast::get_autocast_dtype): what a region without a dtype gets."""
+    default = torch.get_autocast_dtype(amp.device.type)
+    expected = {"cpu": torch.bfloat16, "cuda": torch.float16, "xpu": torch.float16}.get(amp.device.type, default)
+    assert default is expected
+    assert _computes(default, amp.device.torch_device)
+
+
+def test_tf32_is_claimed_by_hardware_that_has_it(amp: Amp) -> None:
+    """``torch.cuda.is_tf32_supported`` (torch 2.7): no without CUDA, yes from compute capability 8.0 on."""
+    asked = getattr(torch.cuda, "is_tf32_supported", None)
+    if asked is None:
+        pytest.skip(f"torch {torch.__version__} has no is_tf32_supported")
+    has = amp.device.kind is DeviceKind.ACCELERATOR and torch.cuda.is_available() and torch.version.hip is None
+    assert bool(asked()) == (has and torch.cuda.get_device_capability() >= (8, 0))

@@ -1,0 +1,50 @@
+"""Planted defects in number formats: rounding, saturation, TF32, and what torch says of its own support."""
+
+from __future__ import annotations
+
+from tests.planted.defect import Defect
+
+FORMATS = (
+    Defect(
+        "conversions_truncate",
+        "rounding to nearest even",
+        ("suites/formats/test_rounding.py",),
+        "test_ties_and_their_neighbours[cpu-bf16-bf16-to]",
+    ),
+    Defect(
+        "fp16_saturates",
+        "overflow to infinity",
+        ("suites/formats/test_thresholds.py", "--amp-dtype=fp16"),
+        "test_what_is_too_large[cpu-fp16-fp16-to]",
+    ),
+    Defect(
+        "e4m3_overflows_the_other_way",
+        "what becomes of numbers that are too large for E4M3",
+        ("suites/formats/test_thresholds.py",),
+        "test_what_is_too_large[cpu-bf16-float8_e4m3fn-to]",
+    ),
+    Defect(
+        "bf16_support_is_claimed",
+        "saying what works",
+        ("suites/formats/test_support.py",),
+        "test_cuda_supports_bf16_where_it_says_so[cpu-bf16-asked]",
+    ),
+    Defect(
+        "tf32_left_on",
+        "IEEE products by default",
+        ("suites/formats/test_float32_products.py",),
+        "test_the_defaults[cpu-fp32]",
+    ),
+    Defect(
+        "float32_products_in_ten_bits",
+        "float32 products on a CPU",
+        ("suites/formats/test_float32_products.py",),
+        "test_a_cpu_product_sees_every_bit[cpu-fp32]",
+    ),
+    Defect(
+        "quantised_to_the_nearest_above",
+        "ties of what is quantised",
+        ("suites/formats/test_quantisation.py",),
+        "test_the_affine_map_by_hand[cpu-bf16]",
+    ),
+)
