@@ -27,7 +27,7 @@ from tests.project import ROOT
 ON_CUDA: dict[str, str | None] = {
     "unscale_waits_for_the_host": "test_waits_on_cuda[cuda-bf16-",
 }
-_AT_ONCE = 4
+_AT_ONCE = 2
 _TIMEOUT = 120.0
 _FORKING = multiprocessing.get_context("forkserver")
 
@@ -83,11 +83,15 @@ def main(arguments: list[str]) -> int:
     device, report, *areas = arguments
     defects: list[Defect] = []
     for area in areas:
-        defects += getattr(importlib.import_module(f"tests.planted.manifest_{area}"), area.upper())
+        manifest = importlib.import_module(f"tests.planted.manifest_{area}")
+        defects += getattr(manifest, f"{area.upper()}_ON_{device.upper()}", ())
+        defects += getattr(manifest, area.upper())
     _FORKING.set_forkserver_preload(["torch._dynamo", "numpy", "pytest", "hypothesis"])
+    found: list[dict[str, object]] = []
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        found = list(pool.map(lambda defect: planted(defect, device), defects))
-    Path(report).write_text(json.dumps(found, indent=1), encoding="utf-8")
+        for each in pool.map(lambda defect: planted(defect, device), defects):
+            found.append(each)
+            Path(report).write_text(json.dumps(found, indent=1), encoding="utf-8")
     unnoticed = [each["defect"] for each in found if each["noticed"] is False]
     sys.stdout.write(f"{len(found)} planted, unnoticed: {unnoticed or 'none'}\n")
     return 1 if unnoticed else 0

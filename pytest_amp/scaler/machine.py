@@ -1,19 +1,23 @@
 """Random programs of GradScaler calls as a state machine of hypothesis, which shrinks one that disagrees.
 
+``python -m pytest_amp.scaler.machine DEVICE DTYPE PROGRAMS`` runs that many, a hundred from each seed, and counts.
 hypothesis is in the extra ``suites``; nothing else of the package imports this module.
 """
 
 from __future__ import annotations
 
 import collections
+import sys
+import time
+from collections.abc import Iterator
 from typing import Any
 
 import hypothesis
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from pytest_amp.devices import Device
-from pytest_amp.precision import Precision
+from pytest_amp.devices import Device, find_device
+from pytest_amp.precision import LOW, Precision
 from pytest_amp.scaler.programs import KINDS, Lane, SideBySide
 from pytest_amp.scaler.reference import ReferenceScaler, UpdateRule
 
@@ -174,3 +178,29 @@ def run_programs(
     factory: Any = hypothesis.seed(seed)(program)
     run_state_machine_as_test(factory, settings=settings)
     return counted
+
+
+def counted_programs(device: Device, precision: Precision, programs: int) -> Iterator[tuple[int, int]]:
+    """Run ``programs`` programs, a hundred from each seed; after each hundred how many ran, and how many calls."""
+    done = calls = 0
+    while done < programs:
+        chunk = min(100, programs - done)
+        calls += run_programs(device, precision, programs=chunk, seed=done // 100).total()
+        done += chunk
+        yield done, calls
+
+
+def main(arguments: list[str]) -> None:
+    """Say after each hundred how many programs agreed; raises AssertionError for one that does not."""
+    device, precision, programs = find_device(arguments[0]), LOW[arguments[1]], int(arguments[2])
+    started = time.monotonic()
+    for done, calls in counted_programs(device, precision, programs):
+        seconds = time.monotonic() - started
+        sys.stdout.write(
+            f"{device.describe()}, {precision.name}: {done} programs agree, {calls} calls, {seconds:.0f} s\n"
+        )
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

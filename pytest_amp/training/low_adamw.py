@@ -70,7 +70,7 @@ class LowAdamW:
         the weight nor, with Kahan's sum, what is still to be added to it.
         """
         self._count += 1
-        wanted = stayed = 0
+        counts: list[torch.Tensor] = []  # read once, at the end: each read waits for the device
         for index, parameter in enumerate(self.parameters):
             if parameter.grad is None:
                 continue
@@ -78,9 +78,12 @@ class LowAdamW:
             before, owed = parameter.clone(), self._lost[index].clone()
             self._add(index, parameter, update)
             moved = update != 0
-            wanted += int(moved.sum())
-            stayed += int((moved & (parameter == before) & (self._lost[index] == owed)).sum())
-        return wanted, stayed
+            stayed = moved & (parameter == before) & (self._lost[index] == owed)
+            counts.append(torch.stack([moved.sum(), stayed.sum()]))
+        if not counts:
+            return 0, 0
+        wanted, kept = torch.stack(counts).sum(0).tolist()
+        return wanted, kept
 
     def _update(self, index: int, gradient: torch.Tensor, weight: torch.Tensor, rate: float) -> torch.Tensor:
         first = self._first[index].float().lerp(gradient, 1 - _BETA1)

@@ -1,7 +1,7 @@
 """How much of the band healthy runs use, and how far faults leave it.
 
-``python -m pytest_amp.training.margins docs [DEVICE]`` writes the device's table into docs/training.md; the width of
-the band was chosen by it.
+``python -m pytest_amp.training.margins docs [DEVICE [SEEDS]]`` writes the device's table into docs/training.md; the
+width of the band was chosen by it.
 """
 
 from __future__ import annotations
@@ -74,13 +74,13 @@ def _changed(iteration: TrainingIteration, change: Callable[[torch.Tensor], obje
     iteration.scaler.update()
 
 
-def rows(task: Task, precision: str, device: Device) -> Iterator[str]:
+def rows(task: Task, precision: str, device: Device, *, seeds: int = _HEALTHY) -> Iterator[str]:
     """The rows of a task in a dtype: healthy seeds, then each fault."""
     base = Setup(task.case, device, LOW[precision], steps=task.steps, make_optimizer=task.optimizer, fresh=True)
-    setups = [replace(base, seed=seed) for seed in range(_HEALTHY)]
+    setups = [replace(base, seed=seed) for seed in range(seeds)]
     bands = [band_of(setup, run(setup, low=False)) for setup in setups]
     margins = [band.margin(run(setup, low=True).losses) for setup, band in zip(setups, bands, strict=True)]
-    yield f"| {task.case.name} | {precision} | none, {_HEALTHY} seeds | {min(margins):.2f} to {max(margins):.2f} | |"
+    yield f"| {task.case.name} | {precision} | none, {seeds} seeds | {min(margins):.2f} to {max(margins):.2f} | |"
     for fault in FAULTS:
         found = [run(replace(setup, train=fault), low=True).losses for setup in setups[:_FAULTY]]
         pairs = list(zip(found, bands[:_FAULTY], strict=True))
@@ -98,7 +98,11 @@ def main(arguments: list[str]) -> None:
     torch.set_num_threads(1)
     device = find_device(arguments[1] if len(arguments) > 1 else "cpu")
     head = "| task | dtype | fault | part of the band that is used | left at |"
-    lines = [row for task in (characters(), images()) for precision in LOW for row in rows(task, precision, device)]
+    seeds = int(arguments[2]) if len(arguments) > 2 else _HEALTHY
+    lines: list[str] = []
+    for task in (characters(), images()):
+        for precision in LOW:
+            lines += rows(task, precision, device, seeds=seeds)
     date = dt.datetime.now(dt.timezone.utc).date()
     where = "CPU" if device.type == "cpu" else device.describe()
     block = "\n".join(

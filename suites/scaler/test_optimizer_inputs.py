@@ -13,7 +13,7 @@ from torch import nn
 from pytest_amp.amp import Amp
 from pytest_amp.scaler.optimizers import optimizers_on
 from pytest_amp.targets import Target
-from pytest_amp.torch_private import scales_its_own_step
+from pytest_amp.torch_private import found_infs, scales_its_own_step
 
 from .training import INF, NAN, ScalerFactory
 
@@ -354,15 +354,24 @@ def test_lbfgs_is_refused(amp: Amp, amp_scaler: ScalerFactory, form: str) -> Non
 
 @pytest.mark.amp(devices=["cuda"])
 @IMPLEMENTATION
+@pytest.mark.parametrize("explicit", [False, True], ids=["step", "unscale_ then step"])
 @pytest.mark.parametrize("where", [None, 0, 1], ids=["clean", "inf on the first", "inf on the second"])
-def test_parameters_on_two_gpus(amp: Amp, amp_scaler: ScalerFactory, implementation: str, where: int | None) -> None:
-    """Each GPU is checked; an inf on either skips both. Where there are two."""
-    if torch.cuda.device_count() < 2:
+@pytest.mark.parametrize("other", ["cpu", "cuda:1"])
+def test_parameters_on_two_devices(  # noqa: PLR0913  # each is a part of the table
+    amp: Amp, amp_scaler: ScalerFactory, implementation: str, where: int | None, other: str, *, explicit: bool
+) -> None:
+    """Each device has a found-inf of its own, and an inf on either skips both: a GPU and the host, or two GPUs."""
+    if other != "cpu" and torch.cuda.device_count() < 2:
         pytest.skip("one GPU")
-    parameters = [nn.Parameter(torch.ones(3, device=f"cuda:{index}")) for index in range(2)]
+    devices = [torch.device("cuda:0"), torch.device(other)]
+    parameters = [nn.Parameter(torch.ones(3, device=device)) for device in devices]
     optimizer, scaler = _sgd(parameters, implementation), _started(amp, amp_scaler(init_scale=_SCALE))
     for index, parameter in enumerate(parameters):
         _give(parameter, INF if index == where else None)
+    if explicit:
+        scaler.unscale_(optimizer)
+        found = {torch.device(device): inf for device, inf in found_infs(scaler, optimizer).items()}
+        assert found == {device: index == where for index, device in enumerate(devices)}
     _step(scaler, optimizer)
     assert [_first(p) for p in parameters] == [0.5 if where is None else 1.0] * 2
     assert scaler.get_scale() == (_SCALE if where is None else _SCALE / 2)

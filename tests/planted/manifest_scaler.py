@@ -293,4 +293,92 @@ SCALER = (
         ("suites/scaler/test_golden_traces.py",),
         "test_eager_trace[cpu-bf16-odd factors-unscale_]",
     ),
+    Defect(
+        "update_keeps_the_stages",
+        "the stages after update",
+        ("suites/scaler/test_transitions.py",),
+        "test_transition[cpu-bf16-update in UNSCALED]",
+    ),
+    Defect(
+        "unscale_after_step_permitted",
+        "the error for unscale_ after step",
+        ("suites/scaler/test_transitions.py",),
+        "test_transition[cpu-bf16-unscale_ in STEPPED]",
+    ),
+    Defect(
+        "fused_step_leaves_its_stage",
+        "the stage after a fused step",
+        ("suites/scaler/test_transitions.py",),
+        "test_transition[cpu-bf16-fused step in READY]",
+    ),
+    Defect(
+        "loading_forgets_the_stages",
+        "the stages after load_state_dict",
+        ("suites/scaler/test_transitions.py",),
+        "test_transition[cpu-bf16-load_state_dict in UNSCALED]",
+    ),
+    Defect(
+        "asking_for_the_state_initialises",
+        "queries that change nothing",
+        ("suites/scaler/test_transitions.py",),
+        "test_transition[cpu-bf16-queries in before the first scale]",
+    ),
+    Defect(
+        "update_without_checks_permitted",
+        "the error for an update without a check",
+        ("suites/scaler/test_transitions.py",),
+        "test_transition[cpu-bf16-update in READY]",
+    ),
+    Defect(
+        "an_int_is_a_scale",
+        "what update takes for a scale",
+        ("suites/scaler/test_transitions.py",),
+        "test_transition[cpu-bf16-update(an int) in READY]",
+    ),
+    Defect(
+        "scaling_again_starts_anew",
+        "what scale leaves alone",
+        ("suites/scaler/test_update_rule.py",),
+        "test_the_scale_grows_after_exactly_the_interval[cpu-bf16]",
+    ),
+    Defect(
+        "unpickled_scaler_counts_anew",
+        "the growth tracker of a copy",
+        ("suites/scaler/test_state_dict.py",),
+        "test_a_resumed_run_is_the_one_without[cpu-bf16-after 4-pickle]",
+    ),
+    Defect(
+        "capturable_optimizers_step_despite_inf",
+        "skipping in the capturable implementations",
+        ("suites/scaler/test_optimizers.py::test_a_skipped_step_changes_nothing",),
+        "test_a_skipped_step_changes_nothing[cpu-bf16-AdamW, fused capturable-inf-step]",
+    ),
+    Defect(
+        "sparse_gradients_unchecked",
+        "checking sparse gradients",
+        ("suites/scaler/test_optimizer_inputs.py::test_sparse_gradients_in_one_of_two_groups",),
+        "test_sparse_gradients_in_one_of_two_groups[cpu-bf16-inf-SGD]",
+    ),
+)
+
+#: What only a GPU can be wrong about: planted there by tests/planted_on_device.py.
+SCALER_ON_CUDA = (
+    Defect(
+        "gradients_on_the_host_unchecked",
+        "checking the gradients of each device",
+        ("suites/scaler/test_optimizer_inputs.py",),
+        "test_parameters_on_two_devices[cuda-bf16-cpu-inf on the second-",
+    ),
+    Defect(
+        "captured_scaler_never_backs_off",
+        "the scaler within a CUDA graph",
+        ("suites/scaler/test_golden_traces.py",),
+        "test_captured_trace[cuda-bf16-usual-fused step]",
+    ),
+    Defect(
+        "generator_of_the_device_is_not_restored",
+        "resuming with the device's generator",
+        ("suites/training/test_resume.py",),
+        "test_a_resumed_run_is_the_one_without_a_break[cuda-bf16]",
+    ),
 )
