@@ -109,7 +109,10 @@ def resolve_speed(asked: AmpConfig, config: pytest.Config, targets: Sequence[Tar
 
 
 def _cannot_time(asked: AmpConfig, config: pytest.Config, targets: Sequence[Target]) -> str | None:
-    if not any(t.device.kind is DeviceKind.ACCELERATOR and t.missing is None for t in targets):
+    accelerated = any(t.device.kind is DeviceKind.ACCELERATOR and t.missing is None for t in targets)
+    # A CPU is timed for a report alone: its times are those of a machine with much else to do.
+    on_cpu = asked.speed == "report" and any(t.device.kind is DeviceKind.CPU for t in targets)
+    if not accelerated and not on_cpu:
         return "no accelerator in this run"
     if workers.worker_count(config) == 1:
         return None

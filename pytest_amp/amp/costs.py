@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pytest_amp.amp.base import Bound
+from pytest_amp.collection import INFO
 from pytest_amp.devices import DeviceKind
 from pytest_amp.failure import is_misuse
+from pytest_amp.record import make_key
 
 if TYPE_CHECKING:
     from pytest_amp.cases import Case
     from pytest_amp.memory import Census, MemoryUse
-    from pytest_amp.speed import Measured, Workload
+    from pytest_amp.speed import Conditions as Timing
+    from pytest_amp.speed import Demand, Interval, MakeOptimizer, Measured, Workload
 
 __tracebackhide__ = is_misuse
 
@@ -23,41 +27,93 @@ class CostChecks(Bound):
         self,
         work: Case | Workload,
         *,
-        floor: float,
         over: str,
+        floor: float | None = None,
+        kind: str = "device",
+        optimizer: MakeOptimizer | None = None,
         name: str | None = None,
         seconds: float = 5.0,
         ceiling: float | None = None,
     ) -> Measured | None:
-        """Hold how much faster ``work`` is under autocast than in float32 against ``floor``.
+        """Hold how much faster ``work`` is under autocast than in float32 against a floor, and a baseline.
 
         ``work`` is a case, whose training step is timed, or a function that makes data on the device and
-        returns the call to be timed, all of it within autocast. ``over`` is the float32 to be faster
-        than: ``"fp32"`` (IEEE) or ``"tf32"``. The marker's ``floor`` wins over the argument. ``seconds``
-        is what one measurement may take, ``ceiling`` replaces the speedup that the card's peak rates
-        allow. Observed as ``<name>/over-<over>/speedup`` and four more; the rule is in docs/speed.md.
+        returns the call to be timed, all of it within autocast. ``optimizer`` makes one of a list of parameters,
+        whose step then is part of a case's; in fp16 the loss is scaled. ``over`` is the float32 to be faster
+        than: ``"fp32"`` (IEEE) or ``"tf32"``.
+
+        ``kind`` is ``"device"``, the device's own time: the step is captured in a CUDA graph and replayed; or
+        ``"step"``, what a user waits for, launches and casts included, which is coarse. A device without graphs
+        is timed by its steps.
+
+        ``floor`` is the least speedup; the marker's ``floor`` wins over it; without either it is the calibrated
+        one, or 0.9 (no harm) where nobody calibrated this work on this card; 0 is none. With a baseline
+        from the same hardware it may be no less than it was, but for 1 % (device) or 6 % (step) and the margin.
+        ``seconds`` is what one measurement may take, ``ceiling`` replaces the speedup that the card's peak rates
+        allow. Observed as ``<name>/over-<over>/<kind>/speedup`` with its interval, and two times; the rule is
+        in docs/speed.md.
 
         Skips the test with the reason where speed is off, and with "inconclusive: ..." where nothing can
-        be said. Raises AmpFailure below the floor, Misuse for an ``over`` or a floor that is none.
-        Returns the measurement.
+        be said. Raises AmpFailure below the floor or the baseline, and for a step that cannot be captured; Misuse
+        for keywords that cannot be. Returns the measurement.
         """
         from pytest_amp import speed
 
+        self._refuse_wide("check_speedup")
         self._refuse_ambient("check_speedup")
-        timed = self._session.speed
-        conditions = speed.Conditions(
+        conditions = self._timed()
+        demand = speed.Demand(
+            name or speed.name_of(work),
+            floor=speed.NO_FLOOR,
+            over=over,
+            kind=speed.kind_on(self.device, kind),
+            ceiling=ceiling,
+            plan=speed.Plan(budget=seconds),
+        )
+        demand = replace(demand, floor=self._floor(demand, floor, conditions))
+        make_step = speed.step_maker(work, self.device, seed=self.config.seed, dtype=self.dtype, optimizer=optimizer)
+        return speed.check_speedup(make_step, demand, conditions, self._request)
+
+    def _timed(self) -> Timing:
+        """Where and how speed is measured; on a CPU only for a report that was asked for."""
+        from pytest_amp import speed
+
+        timed, mode = self._session.speed, self._session.speed.mode
+        reason = timed.reason
+        if self.device.kind is not DeviceKind.ACCELERATOR and mode != "report":
+            mode, reason = "off", "a CPU is timed with --amp-speed=report only"
+        return speed.Conditions(
             self.device,
             self.precision,
-            timed.mode if self.device.kind is DeviceKind.ACCELERATOR else "off",
-            timed.reason if self.device.kind is DeviceKind.ACCELERATOR else "only an accelerator is timed",
+            mode,
+            reason,
             strict=self.config.strict,
             seed=self.config.seed,
             observe=self.observe,
+            before=self._interval_before,
         )
-        plan = speed.Plan(budget=seconds)
-        demand = speed.Demand(name or speed.name_of(work), self.marker.floor or floor, over, ceiling, plan)
-        make_step = speed.step_maker(work, self.device, seed=self.config.seed)
-        return speed.check_speedup(make_step, demand, conditions, self._request)
+
+    def _floor(self, demand: Demand, given: float | None, conditions: Timing) -> float:
+        """The marker's, the argument's, the calibrated one, or the one that needs no calibration."""
+        from pytest_amp import speed
+
+        for floor in (self.marker.floor, given):
+            if floor is not None:
+                return floor
+        row = conditions.calibrated(demand.name, demand.over, demand.kind)
+        return row.floor if row else speed.NO_HARM
+
+    def _interval_before(self, name: str) -> Interval | None:
+        """The interval that the baseline has of a number, where it can be compared with."""
+        from pytest_amp.speed import Interval
+
+        family = self._item.stash[INFO].family
+        before = None
+        if self._session.baseline is not None and self._session.unfair(self.device.key) is None:
+            before = self._session.before(make_key(family, self.device.key, self.precision.name, name))
+        if before is None or before.interval is None or not isinstance(before.value, (int, float)):
+            return None
+        return Interval(before.interval[0], before.value, before.interval[1], 0)
 
     def check_casts(self, case: Case, *, most: int | None = None) -> Census:
         """Hold the casts of one training step of ``case`` against those that autocast's rules ask for.

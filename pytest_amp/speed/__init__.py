@@ -1,19 +1,31 @@
 """Is mixed precision faster? Ratios measured in turn in one run, with an interval, against a floor."""
 
-from pytest_amp.speed.gate import NO_HARM, OVER, Conditions, Demand, check_speedup
+from pytest_amp.speed.demand import NO_FLOOR, NO_HARM, OVER, Conditions, Demand, calibrated_floor, kind_on
+from pytest_amp.speed.gate import check_speedup
 from pytest_amp.speed.hardware import kinds_of_float32
 from pytest_amp.speed.measure import Measured, measure
 from pytest_amp.speed.paired import Arms, Plan
 from pytest_amp.speed.verdict import Interval, Outcome, Rule, Verdict
-from pytest_amp.speed.workloads import Step, Workload, arms_of, name_of, step_maker, step_of, training_step
+from pytest_amp.speed.workloads import (
+    MakeOptimizer,
+    Step,
+    Workload,
+    arms_of,
+    name_of,
+    step_maker,
+    step_of,
+    training_step,
+)
 
 __all__ = [
+    "NO_FLOOR",
     "NO_HARM",
     "OVER",
     "Arms",
     "Conditions",
     "Demand",
     "Interval",
+    "MakeOptimizer",
     "Measured",
     "Outcome",
     "Plan",
@@ -22,7 +34,9 @@ __all__ = [
     "Verdict",
     "Workload",
     "arms_of",
+    "calibrated_floor",
     "check_speedup",
+    "kind_on",
     "kinds_of_float32",
     "measure",
     "name_of",

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 import torch
 
-from pytest_amp.cases import Case, loss_of
+from pytest_amp.cases import Case, loss_of, named_tensors
 from pytest_amp.devices import Device
 from pytest_amp.speed.paired import Arms
 
@@ -16,16 +16,39 @@ Autocast = Callable[[], AbstractContextManager[object]]
 Step = Callable[[Autocast], object]
 #: Makes data on the device, and returns the call to be timed, all of it within autocast.
 Workload = Callable[[], Callable[[], object]]
+MakeOptimizer = Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer]
+
+#: Large enough for gradients of a mean over a million tokens, small enough to overflow nowhere.
+SCALE = 2.0**10
 
 
-def step_maker(work: Case | Workload, device: Device, *, seed: int) -> Callable[[], Step]:
-    """Makes a step of ``work`` on ``device``, on new tensors at each call: of a case its training step."""
+def step_maker(
+    work: Case | Workload,
+    device: Device,
+    *,
+    seed: int,
+    dtype: torch.dtype | None = None,
+    optimizer: MakeOptimizer | None = None,
+) -> Callable[[], Step]:
+    """Makes a step of ``work`` on ``device``, on new tensors at each call: of a case its training step.
+
+    ``optimizer`` makes one of a list of parameters, whose step is then part of the training step. In float16
+    the loss is scaled, as users do.
+    """
     if not isinstance(work, Case):
         return lambda: step_of(work)
 
     def make() -> Step:
         case = work.realise(seed=seed).on(device.torch_device)
-        return training_step(case.model, case.batch, lambda model, batch: loss_of(work.loss(model, batch)))
+        made = optimizer([p for p in case.model.parameters() if p.requires_grad]) if optimizer else None
+        scaler = torch.amp.GradScaler(device.type, init_scale=SCALE) if dtype == torch.float16 else None
+        return training_step(
+            case.model,
+            case.batch,
+            lambda model, batch: loss_of(work.loss(model, batch)),
+            optimizer=made,
+            scaler=scaler,
+        )
 
     return make
 
@@ -47,15 +70,35 @@ def step_of(work: Workload) -> Step:
 
 
 def training_step(
-    model: torch.nn.Module, batch: object, loss: Callable[[torch.nn.Module, object], torch.Tensor]
+    model: torch.nn.Module,
+    batch: object,
+    loss: Callable[[torch.nn.Module, object], torch.Tensor],
+    *,
+    optimizer: torch.optim.Optimizer | None = None,
+    scaler: torch.amp.GradScaler | None = None,
 ) -> Step:
-    """Forward within the region, backward outside, gradients made anew: a step without its optimizer."""
+    """Forward within the region, backward outside, gradients made anew; then the step of ``optimizer`` if there is one.
+
+    ``scaler`` is used under autocast only: float32 has none.
+    """
+    leaves = [tensor for _, tensor in named_tensors(batch) if tensor.requires_grad]
 
     def step(autocast: Autocast) -> object:
         model.zero_grad(set_to_none=True)
+        for leaf in leaves:
+            leaf.grad = None
         with autocast():
             value = loss(model, batch)
-        value.backward()  # type: ignore[no-untyped-call]
+            low = torch.is_autocast_enabled(value.device.type)
+        if scaler is None or not low:
+            value.backward()  # type: ignore[no-untyped-call]
+            if optimizer is not None:
+                optimizer.step()
+            return value
+        scaler.scale(value).backward()  # type: ignore[no-untyped-call]
+        if optimizer is not None:
+            scaler.step(optimizer)
+            scaler.update()
         return value
 
     return step

@@ -13,8 +13,8 @@ import torch
 
 from pytest_amp.devices import find_device
 from pytest_amp.precision import BF16
-from pytest_amp.speed import Arms, Conditions, Demand, Measured, Plan, Step, check_speedup
-from pytest_amp.speed.gate import Observe
+from pytest_amp.speed import Arms, Conditions, Demand, Interval, Measured, Plan, Step, check_speedup
+from pytest_amp.speed.demand import Observe
 from pytest_amp.speed.workloads import Autocast
 
 
@@ -71,8 +71,19 @@ def check_simulated(
     mode: str = "gate",
     strict: bool = False,
     observe: Observe | None = None,
+    before: Interval | None = None,
+    doubts: tuple[str, ...] = (),
 ) -> Measured | None:
     """``check_speedup`` on the CPU in bf16, of work called "sums" that takes what it says."""
-    conditions = Conditions(find_device("cpu"), BF16, mode, "by request", strict=strict, observe=observe)
+    conditions = Conditions(
+        find_device("cpu"),
+        BF16,
+        mode,
+        "by request",
+        strict=strict,
+        observe=observe,
+        before=lambda name: before if name == "sums/over-fp32/step/speedup" else None,
+        doubts=lambda _: doubts,
+    )
     demand = Demand("sums", floor, "fp32", plan=Plan(warm_up=0))
     return check_speedup(lambda: step_taking(reference, candidate), demand, conditions, request, clock=SimulatedClock())

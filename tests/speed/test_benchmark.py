@@ -125,7 +125,9 @@ def test_the_verdict_counts_whatever_pytest_benchmark_does(project: Project, swi
     make(project, SUMS + SLOW.replace("test_sums", "test_slow_sums"))
     result = project.here(switch, "-W", "error", "-W", "ignore:Benchmarks are automatically disabled")
     result.assert_outcomes(passed=1, failed=1)
-    result.stdout.fnmatch_lines(["*AmpFailure: sums under bf16 autocast is 0.75 times as fast as in IEEE fp32"])
+    result.stdout.fnmatch_lines(
+        ["*AmpFailure: sums under bf16 autocast is 0.75 times as fast as in IEEE fp32, in step time"]
+    )
 
 
 def test_what_failed_is_in_the_file(project: Project) -> None:

@@ -42,11 +42,9 @@ def test_fast_enough(speedy: Project) -> None:
     result.assert_outcomes(passed=1)
     observed = speedy.observed("record.json")
     assert observed == {
-        "project/simulated/bf16/work/over-fp32/speedup": pytest.approx(1.5),
-        "project/simulated/bf16/work/over-fp32/speedup-low": pytest.approx(1.5),
-        "project/simulated/bf16/work/over-fp32/speedup-high": pytest.approx(1.5),
-        "project/simulated/bf16/work/over-fp32/float32-time": 3.0,
-        "project/simulated/bf16/work/over-fp32/autocast-time": 2.0,
+        "project/simulated/bf16/work/over-fp32/step/speedup": pytest.approx(1.5),
+        "project/simulated/bf16/work/over-fp32/step/float32-time": 3.0,
+        "project/simulated/bf16/work/over-fp32/step/autocast-time": 2.0,
     }
 
 
@@ -56,7 +54,7 @@ def test_the_markers_floor_wins(speedy: Project) -> None:
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(
         [
-            "AmpFailure: work under bf16 autocast is 1.5 times as fast as in IEEE fp32",
+            "AmpFailure: work under bf16 autocast is 1.5 times as fast as in IEEE fp32, in step time",
             "  floor     1.8 times, with a margin of 3.0%",
             "  rerun     pytest *test_it.py::test_work* --amp-device=simulated --amp-dtype=bf16*",
         ]

@@ -60,7 +60,7 @@ def test_too_slow_fails_with_every_part(request: pytest.FixtureRequest) -> None:
     with pytest.raises(AmpFailure) as failure:
         check_simulated(request, candidate=4.0)
     lines = str(failure.value).splitlines()
-    assert lines[0] == "AmpFailure: sums under bf16 autocast is 0.75 times as fast as in IEEE fp32"
+    assert lines[0] == "AmpFailure: sums under bf16 autocast is 0.75 times as fast as in IEEE fp32, in step time"
     assert lines[1].split(maxsplit=1) == ["floor", "1.2 times, with a margin of 3.0%"]
     assert lines[2].split(maxsplit=1)[1].startswith("0.75 [0.75, 0.75], median and 99% interval of 12 quads on ")
     assert lines[2].endswith("measured before: 0.75 [0.75, 0.75]")
@@ -96,17 +96,26 @@ def test_off_is_skipped_with_the_reason(request: pytest.FixtureRequest) -> None:
 def test_what_is_observed(request: pytest.FixtureRequest, candidate: float) -> None:
     seen: list[tuple[object, ...]] = []
 
-    def observe(name: str, value: float, *, kind: str, unit: str | None = None) -> None:
-        seen.append((name, value, kind, unit))
+    def observe(
+        name: str,
+        value: float,
+        *,
+        kind: str,
+        unit: str | None = None,
+        allowed: float | None = None,
+        interval: tuple[float, float] | None = None,
+        better: str | None = None,
+        margin: float | None = None,
+    ) -> None:
+        seen.append((name, value, kind, unit, allowed, interval, better, margin))
 
     check_simulated(request, candidate=candidate, mode="report", observe=observe)
     ratio = pytest.approx(3.0 / candidate)
+    # A report is not judged, by a baseline neither.
     assert seen == [
-        ("sums/over-fp32/speedup", ratio, "ratio", None),
-        ("sums/over-fp32/speedup-low", ratio, "ratio", None),
-        ("sums/over-fp32/speedup-high", ratio, "ratio", None),
-        ("sums/over-fp32/float32-time", 3.0, "seconds", "s"),
-        ("sums/over-fp32/autocast-time", candidate, "seconds", "s"),
+        ("sums/over-fp32/step/speedup", ratio, "ratio", "times", 1.2, (ratio, ratio), None, None),
+        ("sums/over-fp32/step/float32-time", 3.0, "seconds", "s", None, None, None, None),
+        ("sums/over-fp32/step/autocast-time", candidate, "seconds", "s", None, None, None, None),
     ]
 
 
@@ -133,7 +142,7 @@ def test_a_speedup_beyond_the_card(
         with autocast():
             return 1.0 if torch.is_autocast_enabled("cpu") else 2.5
 
-    demand = Demand("sums", 0.9, over, ceiling, Plan(warm_up=0))
+    demand = Demand("sums", 0.9, over, ceiling=ceiling, plan=Plan(warm_up=0))
     conditions = Conditions(H100(), BF16, "report")
     measured = check_speedup(lambda: step, demand, conditions, request, clock=SimulatedClock())
     assert measured is not None
@@ -161,8 +170,10 @@ def test_a_device_without_a_clock_is_inconclusive(
 def test_bad_demands_are_refused() -> None:
     with pytest.raises(ValueError, match="over='ieee' is no kind of float32; valid: fp32, tf32"):
         Demand("sums", 0.9, "ieee")
-    for floor in (0.0, -1.0, float("nan"), float("inf")):
-        with pytest.raises(ValueError, match="is not a number above 0"):
+    with pytest.raises(ValueError, match="kind='eager' is nothing that is timed; valid: device, step"):
+        Demand("sums", 0.9, "fp32", kind="eager")
+    for floor in (-1.0, float("nan"), float("inf")):
+        with pytest.raises(ValueError, match="is not a number from 0"):
             Demand("sums", floor, "fp32")
 
 

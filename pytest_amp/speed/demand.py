@@ -1,0 +1,157 @@
+"""What is demanded of the speed of some work, and where it is measured."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from pytest_amp.devices import Device, DeviceKind
+from pytest_amp.failure import Misuse, is_misuse
+from pytest_amp.float32 import Float32Kind
+from pytest_amp.precision import Precision
+from pytest_amp.speed.environment import doubts_of
+from pytest_amp.speed.floors import Row, calibrated
+from pytest_amp.speed.paired import Plan
+from pytest_amp.speed.peaks import peaks_of
+from pytest_amp.speed.replay import can_replay
+from pytest_amp.speed.verdict import DEVICE_MARGIN, EAGER_MARGIN, Interval
+
+__tracebackhide__ = is_misuse
+
+#: The floor that needs no calibration: 16-bit work in hardware costs hardly more than TF32.
+NO_HARM = 0.90
+#: No floor at all: what was measured is recorded, and held against a baseline.
+NO_FLOOR = 0.0
+
+#: The kinds of float32 to be faster than: their names in torch's settings and in messages.
+OVER: dict[str, tuple[Float32Kind, str]] = {"fp32": ("ieee", "IEEE fp32"), "tf32": ("tf32", "TF32")}
+
+#: What is timed: the device's own time, captured in a graph and replayed, or the step as a user waits for it.
+KINDS = {"device": "device time", "step": "step time"}
+MARGINS = {"device": DEVICE_MARGIN, "step": EAGER_MARGIN}
+#: What a speedup may lose against a baseline's, with the margin on top.
+TOLERANCES = {"device": 0.01, "step": 0.06}
+#: A step time is held against a baseline's only where it is this quiet: the standard deviation between processes of
+#: its calibration, or half the baseline's interval.
+LARGEST_STEP_SPREAD = 0.015
+
+
+class Observe(Protocol):
+    """Records a fact, as ``amp.observe`` does."""
+
+    def __call__(  # noqa: PLR0913  # as amp.observe
+        self,
+        name: str,
+        value: float,
+        *,
+        kind: str,
+        unit: str | None = None,
+        allowed: float | None = None,
+        interval: tuple[float, float] | None = None,
+        better: str | None = None,
+        margin: float | None = None,
+    ) -> object:
+        """See ``pytest_amp.amp.base.Bound.observe``."""
+
+
+@dataclass(frozen=True)
+class Demand:
+    """What is demanded of some work: ``floor`` times as fast under autocast as ``over``.
+
+    ``over`` is ``"fp32"`` (IEEE) or ``"tf32"``, ``kind`` ``"device"`` or ``"step"``; ``name`` is that of the work,
+    in messages and observations; ``ceiling`` replaces the speedup that the card's peak rates allow. A floor of
+    0 is none. Raises Misuse for a floor that is no such number, and an ``over`` or a ``kind`` that is none.
+    """
+
+    name: str
+    floor: float
+    over: str
+    kind: str = "step"
+    ceiling: float | None = None
+    plan: Plan = field(default_factory=Plan)
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be demanded."""
+        if self.over not in OVER:
+            raise Misuse(f"over={self.over!r} is no kind of float32; valid: {', '.join(OVER)}")
+        if self.kind not in KINDS:
+            raise Misuse(f"kind={self.kind!r} is nothing that is timed; valid: {', '.join(KINDS)}")
+        if not 0 <= self.floor < math.inf:
+            raise Misuse(f"floor={self.floor!r} is not a number from 0")
+
+    @property
+    def label(self) -> str:
+        """The kind of float32, in messages."""
+        return OVER[self.over][1]
+
+    @property
+    def margin(self) -> float:
+        """How far healthy processes differ."""
+        return MARGINS[self.kind]
+
+    @property
+    def key(self) -> str:
+        """What observations are called: work, float32 kind, and what was timed."""
+        return f"{self.name}/over-{self.over}/{self.kind}"
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """Where and how a check of speed runs.
+
+    ``mode`` is ``"off"`` (with the ``reason``), ``"report"``, which measures and never fails, or
+    ``"gate"``; under ``strict`` an inconclusive verdict fails; ``seed`` is that of the data; ``before`` gives
+    the interval that a baseline of the same hardware has under a name.
+    """
+
+    device: Device
+    precision: Precision
+    mode: str
+    reason: str = ""
+    strict: bool = False
+    seed: int = 0
+    observe: Observe | None = None
+    before: Callable[[str], Interval | None] = lambda _: None
+    doubts: Callable[[Device], tuple[str, ...]] = doubts_of
+
+    def ceiling(self, over: str) -> float | None:
+        """The speedup that the card's peak rates allow; None for a card that is not in the data file."""
+        peaks = peaks_of(self.device.describe())
+        return peaks.ceiling(over, self.precision.name) if peaks else None
+
+    def calibrated(self, name: str, over: str, kind: str) -> Row | None:
+        """What was calibrated for this card; None for work or a card that nobody calibrated."""
+        if self.device.kind is not DeviceKind.ACCELERATOR:
+            return None
+        return calibrated(self.device.describe(), over, self.precision.name, name, kind)
+
+    def least(self, demand: Demand) -> tuple[float, Interval | None]:
+        """The floor that is held, and the baseline's interval where that is what it comes from.
+
+        With a baseline that is the larger of the demanded floor and what the speedup was, less the tolerance.
+        """
+        before = self.before(f"{demand.key}/speedup")
+        if before is None or not self._quiet(demand, before):
+            return demand.floor, None
+        kept = before.low * (1 - TOLERANCES[demand.kind])
+        return (kept, before) if kept > demand.floor else (demand.floor, None)
+
+    def _quiet(self, demand: Demand, before: Interval) -> bool:
+        if demand.kind == "device":
+            return True
+        row = self.calibrated(demand.name, demand.over, demand.kind)
+        spread = row.spread if row else (before.high / max(before.low, 1e-9) - 1) / 2
+        return spread <= LARGEST_STEP_SPREAD
+
+
+def calibrated_floor(device: Device, precision: Precision, *, over: str, work: str, kind: str) -> float | None:
+    """The floor that was calibrated for some work on a device's card; None for what nobody calibrated."""
+    row = Conditions(device, precision, "off").calibrated(work, over, kind)
+    return row.floor if row else None
+
+
+def kind_on(device: Device, kind: str) -> str:
+    """What is timed on ``device`` where ``kind`` was asked for: the step, where a device has no graphs."""
+    return kind if kind != "device" or can_replay(device) else "step"

@@ -1,0 +1,60 @@
+"""Whether a GPU is this process's own, cool and at its clocks, while something is timed on it."""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+from typing import Any
+
+import torch
+
+from pytest_amp.devices import Device, DeviceKind, nvml
+from pytest_amp.float32 import float32_precision
+
+#: Kernels that take some 20 microseconds each run back to back for some 10 milliseconds. Between two processes the
+#: driver switches every few milliseconds: then the queue stands still for longer than SLICE seconds, now and again, and
+#: of the whole time more than the share INTERRUPTED is lost.
+KERNELS, ELEMENTS = 500, 1 << 23
+SLICE = 0.2e-3
+INTERRUPTED = 0.1
+#: A float32 product of this side keeps the device busy (21 ms on a H100) while the host fills its queue.
+HEAD_START = 8192
+
+
+def doubts_of(device: Device) -> tuple[str, ...]:
+    """Why nothing timed on ``device`` now can be trusted; empty where nothing is known against it."""
+    if device.kind is not DeviceKind.ACCELERATOR or device.type != "cuda" or torch.version.hip:
+        return ()
+    uuid = uuid_of(device)
+    found = [f"the driver reports {reason}" for reason in nvml.throttled(uuid)]
+    processes = nvml.processes(uuid)
+    if processes is not None and processes > 1:
+        found.append(f"{processes - 1} other process{'es' if processes > 2 else ''} on this GPU")
+    elif (share := interrupted(device)) > INTERRUPTED:
+        found.append(f"{share:.0%} of the time is lost between short kernels: another process is on this GPU")
+    return tuple(found)
+
+
+def uuid_of(device: Device) -> str:
+    """The GPU's own, by which the driver knows it whatever CUDA_VISIBLE_DEVICES says."""
+    return str(torch.cuda.get_device_properties(device.torch_device).uuid)
+
+
+def interrupted(device: Device) -> float:
+    """The share of the time in which a full queue of short kernels stands still: it goes to somebody else."""
+    stream = torch.cuda.current_stream(device.torch_device)
+    matrix = torch.ones(HEAD_START, HEAD_START, device=device.torch_device)
+    small = torch.ones(ELEMENTS, device=device.torch_device)
+    made: Any = torch.cuda.Event  # without types in some releases
+    events = [made(enable_timing=True) for _ in range(KERNELS + 1)]
+    small.mul_(1.0)
+    device.synchronize()
+    with torch.no_grad(), float32_precision("ieee"):
+        torch.mm(matrix, matrix)
+    for event in events:
+        small.mul_(1.0)
+        event.record(stream)
+    device.synchronize()
+    gaps: list[float] = [first.elapsed_time(second) / 1000 for first, second in itertools.pairwise(events)]
+    usual = statistics.median(gaps)
+    return sum(gap for gap in gaps if gap > usual + SLICE) / max(sum(gaps), 1e-9)

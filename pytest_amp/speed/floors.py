@@ -1,0 +1,148 @@
+"""Floors that were calibrated: by card, kind of float32, dtype, work and what is timed, from a data file.
+
+``pytest-amp calibrate`` writes the file; nobody edits it by hand. Pure Python, no torch.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, fields
+from importlib import resources
+from pathlib import Path
+
+from pytest_amp.record import RecordError, write_whole
+
+SCHEMA = 1
+#: Of the calibrated median, what a floor is: step times of healthy machines differ more than device times.
+SHARES = {"device": 0.95, "step": 0.80}
+
+
+class FloorsError(ValueError):
+    """A file of floors that cannot be read or may not be changed so; one line that names it."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """The floor of one piece of work on one card, and where it comes from.
+
+    ``floor`` is what is demanded; ``median`` the median over ``sessions`` fresh processes, ``spread`` their standard
+    deviation over their mean; ``reason`` why the floor is lower than it was, if it is.
+    """
+
+    gpu: str
+    over: str
+    dtype: str
+    work: str
+    kind: str
+    floor: float
+    median: float
+    spread: float
+    sessions: int
+    torch: str
+    cuda: str
+    cudnn: str
+    driver: str
+    date: str
+    reason: str | None = None
+
+    @property
+    def key(self) -> tuple[str, str, str, str, str]:
+        """What the floor is for."""
+        return self.gpu, self.over, self.dtype, self.work, self.kind
+
+
+@functools.cache
+def shipped() -> tuple[Row, ...]:
+    """The floors that come with this package."""
+    text = resources.files(__package__).joinpath("floors.json").read_text(encoding="utf-8")
+    return loads(text, "floors.json")
+
+
+def calibrated(gpu: str, over: str, dtype: str, work: str, kind: str) -> Row | None:
+    """The row for some work on a card with the driver's name ``gpu``; None if it was not calibrated."""
+    return _by_key().get((gpu, over, dtype, work, kind))
+
+
+@functools.cache
+def _by_key() -> dict[tuple[str, str, str, str, str], Row]:
+    return {row.key: row for row in (*shipped(), *_ADDED)}
+
+
+#: Rows of the user's own file; they win over the shipped ones.
+_ADDED: list[Row] = []
+
+
+def add(rows: Iterable[Row]) -> None:
+    """Take in the rows of a user's own file."""
+    _ADDED[:] = rows
+    _by_key.cache_clear()
+
+
+def loads(text: str, name: str) -> tuple[Row, ...]:
+    """The rows in ``text``. Raises FloorsError, naming the file and what is wrong."""
+    try:
+        data = json.loads(text)
+    except ValueError as error:
+        raise FloorsError(f"{name}: not JSON: {error}") from None
+    if not isinstance(data, dict) or data.get("schema") != SCHEMA or not isinstance(data.get("floors"), list):
+        raise FloorsError(f"{name}: no file of floors with schema {SCHEMA}")
+    return tuple(_row(item, name) for item in data["floors"])
+
+
+def _row(item: object, name: str) -> Row:
+    types = {field.name: field.type for field in fields(Row)}
+    if not isinstance(item, dict) or not item.keys() <= types.keys() or not types.keys() - {"reason"} <= item.keys():
+        raise FloorsError(f"{name}: a floor has {', '.join(types)}; got {str(item)[:80]}")
+    for key, value in item.items():
+        wanted = (int, float) if types[key] == "float" else int if types[key] == "int" else (str, type(None))
+        if not isinstance(value, wanted) or isinstance(value, bool):
+            raise FloorsError(f"{name}: {key} is {value!r}")
+    row = Row(**item)
+    if not 0 < row.floor <= row.median or row.sessions < 1 or row.kind not in SHARES:
+        raise FloorsError(f"{name}: {' '.join(row.key)}: a floor of {row.floor} under a median of {row.median}")
+    return row
+
+
+def dumps(rows: Iterable[Row]) -> str:
+    """One row a line, sorted, so that a change can be read in a diff."""
+    lines = ",\n".join(
+        "  " + json.dumps({key: value for key, value in asdict(row).items() if value is not None})
+        for row in sorted(rows, key=lambda row: row.key)
+    )
+    return f'{{\n "schema": {SCHEMA},\n "floors": [\n{lines}\n ]\n}}\n'
+
+
+def merged(old: Sequence[Row], new: Sequence[Row], reason: str | None) -> tuple[Row, ...]:
+    """``old`` with the rows of ``new`` in place of those for the same work.
+
+    A floor may rise; that it falls needs a ``reason``, which stays in the file. Raises FloorsError without one.
+    """
+    before = {row.key: row for row in old}
+    lowered = [row for row in new if row.key in before and row.floor < before[row.key].floor]
+    if lowered and not (reason and reason.strip()):
+        first = lowered[0]
+        raise FloorsError(
+            f"{len(lowered)} floors would fall, such as {' '.join(first.key)} from {before[first.key].floor:g} to "
+            f"{first.floor:g}; valid: with a reason (--reason), which is kept in the file"
+        )
+    fallen = {row.key for row in lowered}
+    given = [Row(**{**asdict(row), "reason": reason}) if row.key in fallen else row for row in new]
+    return tuple((before | {row.key: row for row in given}).values())
+
+
+def read(path: Path) -> tuple[Row, ...]:
+    """The rows in a file. Raises FloorsError."""
+    try:
+        return loads(path.read_text(encoding="utf-8"), str(path))
+    except OSError as error:
+        raise FloorsError(f"{path}: {error.strerror or error}") from None
+
+
+def write(path: Path, rows: Iterable[Row]) -> None:
+    """The whole file or nothing. Raises FloorsError."""
+    try:
+        write_whole(dumps(rows), path, replace=True)
+    except RecordError as error:
+        raise FloorsError(str(error)) from None

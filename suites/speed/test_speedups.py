@@ -1,0 +1,42 @@
+"""Work of every kind is as fast under autocast as was calibrated on the card, and where nobody did, hardly slower."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+
+from pytest_amp.amp import Amp
+from pytest_amp.devices import DeviceKind
+from pytest_amp.speed import NO_FLOOR, NO_HARM, calibrated_floor, kind_on, kinds_of_float32
+from pytest_amp.targets import Target
+
+from .work import ON_A_CPU, WORKS, Work
+
+
+def works(target: Target) -> Iterable[object]:
+    """Each piece of work over TF32 where the card has it, else IEEE; what float32 arithmetic bounds over both."""
+    kinds = kinds_of_float32(target.device, target.precision)
+    for work in ON_A_CPU if target.device.kind is DeviceKind.CPU else WORKS:
+        for over in kinds if work.over_both else kinds[-1:]:
+            yield pytest.param((work, over), id=f"{work.name}, over {over}")
+
+
+@pytest.mark.usefixtures("benchmark")
+@pytest.mark.amp_parametrize("what", works)
+def test_speedup(amp: Amp, what: tuple[Work, str]) -> None:
+    """The calibrated floor, or no harm done where work is bound by arithmetic; the rest is recorded, for baselines."""
+    work, over = what
+    kind = kind_on(amp.device, work.kind)
+    floor = calibrated_floor(amp.device, amp.precision, over=over, work=work.name, kind=kind)
+    if floor is None:
+        floor = NO_HARM if work.compute_bound else NO_FLOOR
+    amp.check_speedup(
+        work.make(amp.device.torch_device),
+        name=work.name,
+        over=over,
+        floor=floor,
+        kind=kind,
+        optimizer=work.optimizer,
+        ceiling=work.ceiling,
+    )

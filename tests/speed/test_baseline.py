@@ -1,0 +1,88 @@
+"""What a speedup is held against: its floor, what a baseline has, and whether its surroundings can be trusted."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_amp.devices import find_device
+from pytest_amp.failure import AmpFailure
+from pytest_amp.precision import BF16
+from pytest_amp.speed import Conditions, Demand, Interval, Outcome
+from tests.project import SIMULATED, Project, summary
+from tests.speed.simulated import check_simulated
+from tests.speed.test_check_speedup import TEST, speedy
+from tests.speed.test_gate import _no_benchmark
+
+__all__ = ["_no_benchmark", "speedy"]
+
+
+def least(kind: str, before: Interval | None, floor: float = 0.9) -> tuple[float, bool]:
+    """The floor that is held, and whether it is the baseline's."""
+    conditions = Conditions(find_device("cpu"), BF16, "gate", before=lambda _: before)
+    kept, found = conditions.least(Demand("sums", floor, "fp32", kind=kind))
+    assert found in (None, before)
+    return round(kept, 9), found is not None
+
+
+QUIET = Interval(1.799, 1.8, 1.801, 12)
+
+
+def test_a_baseline_wins_over_a_lower_floor() -> None:
+    assert least("device", QUIET) == (round(1.799 * 0.99, 9), True)
+    assert least("step", QUIET) == (round(1.799 * 0.94, 9), True)
+    assert least("device", QUIET, floor=1.79) == (1.79, False)
+    assert least("device", None) == (0.9, False)
+
+
+def test_a_shaky_step_time_is_no_baseline() -> None:
+    shaky = Interval(1.7, 1.8, 1.9, 48)
+    assert least("step", shaky) == (0.9, False)
+    assert least("device", shaky) == (round(1.7 * 0.99, 9), True)
+
+
+@pytest.mark.parametrize(("now", "outcome"), [(2.0, Outcome.PASS), (2.1, Outcome.PASS)])
+def test_a_little_less_than_before_is_no_loss(request: pytest.FixtureRequest, now: float, outcome: Outcome) -> None:
+    measured = check_simulated(request, candidate=now, floor=0.0, before=Interval(1.5, 1.5, 1.5, 12))
+    assert measured is not None
+    assert measured.verdict.outcome is outcome
+
+
+def test_a_tenth_less_than_before_is_red(request: pytest.FixtureRequest) -> None:
+    with pytest.raises(AmpFailure) as failure:
+        check_simulated(request, candidate=2.0 / 0.9, floor=0.9, before=Interval(1.5, 1.5, 1.5, 12))
+    lines = str(failure.value).splitlines()
+    assert lines[0] == "AmpFailure: sums under bf16 autocast is 1.35 times as fast as in IEEE fp32, in step time"
+    assert lines[1].split(maxsplit=1) == ["baseline", "1.5 [1.5, 1.5], less 6% with a margin of 3.0%"]
+    assert lines[-1].split(maxsplit=1) == ["accept", "the same command with --amp-accept"]
+
+
+def test_a_report_does_not_judge(request: pytest.FixtureRequest) -> None:
+    measured = check_simulated(request, candidate=4.0, mode="report", before=Interval(1.5, 1.5, 1.5, 12))
+    assert measured is not None
+    assert measured.verdict.outcome is Outcome.FAIL
+
+
+@pytest.mark.parametrize("candidate", [1.0, 4.0])
+def test_doubtful_surroundings_are_inconclusive(request: pytest.FixtureRequest, candidate: float) -> None:
+    """Neither green nor red, however clear the numbers are."""
+    with pytest.raises(pytest.skip.Exception, match="inconclusive: sums: another process is here"):
+        check_simulated(request, candidate=candidate, doubts=("another process is here",))
+
+
+def test_from_the_record_of_an_earlier_run(speedy: Project) -> None:
+    """The device's own time does not exist here, so that the step is timed: 6 % and the margin."""
+    speedy.write(conftest=SIMULATED, test_it=TEST.replace("floor=1.2", "floor=0"))
+    options = ("--amp-device=simulated", "--amp-dtype=bf16")
+    speedy.here(*options, "--amp-record=record.json").assert_outcomes(passed=1)
+    again = speedy.here(*options, "--amp-baseline=record.json")
+    again.assert_outcomes(passed=1)
+    source = (speedy.path / "test_it.py").read_text(encoding="utf-8")
+    speedy.file("test_it.py", source.replace("return lambda: 2.0 if", "return lambda: 2.25 if"))
+    slower = speedy.here(*options, "--amp-baseline=record.json")
+    slower.assert_outcomes(failed=1)
+    slower.stdout.fnmatch_lines(
+        ["AmpFailure: work under bf16 autocast is 1.33 times as fast *", "  baseline  1.5 [[]*"]
+    )
+    assert any("speed" in line or "ran" in line for line in summary(slower))
+    reported = speedy.here(*options, "--amp-baseline=record.json", "--amp-speed=report")
+    reported.assert_outcomes(passed=1)

@@ -1,0 +1,90 @@
+"""The file of calibrated floors: read strictly, written whole, and never lowered without a reason."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pytest_amp.speed import floors
+from pytest_amp.speed.floors import FloorsError, Row, dumps, loads, merged
+
+ROW = Row(
+    gpu="NVIDIA H100 80GB HBM3",
+    over="tf32",
+    dtype="bf16",
+    work="decoder",
+    kind="device",
+    floor=1.9,
+    median=2.0,
+    spread=0.002,
+    sessions=3,
+    torch="2.11.0",
+    cuda="13.0",
+    cudnn="9.1",
+    driver="580",
+    date="2026-11-28",
+)
+
+
+def test_there_and_back() -> None:
+    rows = (ROW, replace(ROW, dtype="fp16", reason="a driver that is slower"))
+    assert loads(dumps(rows), "it") == rows
+
+
+def test_the_shipped_file_is_sound() -> None:
+    assert len({row.key for row in floors.shipped()}) == len(floors.shipped())
+    assert dumps(floors.shipped()) == (Path(floors.__file__).parent / "floors.json").read_text(encoding="utf-8")
+    for row in floors.shipped():
+        assert row.floor <= floors.SHARES[row.kind] * row.median + 1e-9, row
+        assert row.sessions >= 3, row
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("[", "not JSON"),
+        ("[]", "no file of floors"),
+        ('{"schema": 2, "floors": []}', "no file of floors"),
+        ('{"schema": 1, "floors": [{"gpu": "x"}]}', "a floor has"),
+        (dumps([replace(ROW, floor=2.1)]), "a floor of 2.1 under a median of 2.0"),
+        (dumps([replace(ROW, kind="eager")]), "eager"),
+        (dumps([ROW]).replace('"sessions": 3', '"sessions": "3"'), "sessions is '3'"),
+    ],
+)
+def test_what_is_no_file_of_floors(text: str, reason: str) -> None:
+    with pytest.raises(FloorsError, match=f"^it: .*{reason}"):
+        loads(text, "it")
+
+
+def test_a_floor_rises_by_itself_and_falls_with_a_reason() -> None:
+    higher, lower = replace(ROW, floor=1.95, median=2.1), replace(ROW, floor=1.8)
+    assert merged([ROW], [higher], None) == (higher,)
+    with pytest.raises(FloorsError, match=r"1 floors would fall, such as NVIDIA H100 .* from 1.9 to 1.8; .*--reason"):
+        merged([ROW], [lower], " ")
+    assert merged([ROW], [lower], "a new driver") == (replace(lower, reason="a new driver"),)
+
+
+def test_other_rows_stay() -> None:
+    other = replace(ROW, gpu="NVIDIA H200")
+    assert set(merged([ROW, other], [replace(ROW, floor=1.95)], None)) == {replace(ROW, floor=1.95), other}
+
+
+def test_lookup() -> None:
+    floors.add([ROW])
+    try:
+        assert floors.calibrated(*ROW.key) == ROW
+        assert floors.calibrated("NVIDIA H200", *ROW.key[1:]) != ROW
+    finally:
+        floors.add([])
+
+
+def test_written_whole(tmp_path: Path) -> None:
+    path = tmp_path / "floors.json"
+    floors.write(path, [ROW])
+    assert floors.read(path) == (ROW,)
+    with pytest.raises(FloorsError, match="nowhere"):
+        floors.read(tmp_path / "nowhere")
+    with pytest.raises(FloorsError, match="missing"):
+        floors.write(tmp_path / "missing" / "floors.json", [ROW])
