@@ -14,12 +14,16 @@ from typing import TYPE_CHECKING
 import pytest
 
 import pytest_amp
-from pytest_amp.record import Record, RecordError, Value, Verdict, canonical, write_record, write_whole
+from pytest_amp.record import Failure, Record, RecordError, Value, Verdict, canonical, write_record, write_whole
 from pytest_amp.report.markdown import append_to_job_summary, page
 from pytest_amp.session import installed_torch
 
 if TYPE_CHECKING:
     from pytest_amp.session import AmpSession
+
+
+#: Letters of why a test failed that a record keeps: one line, in which what counts comes first.
+LONGEST = 300
 
 
 def finish(session: AmpSession, exitstatus: int) -> int:
@@ -95,8 +99,18 @@ def record_of(session: AmpSession, *, complete: bool) -> Record:
         f"{target} {family}": dict(sorted(counts.items()))
         for (target, family), counts in sorted(session.tally.outcomes.items())
     }
-    observations = tuple(session.observed())
-    return Record(observations, provenance, summary, complete and not session.problems)
+    tally = session.tally
+    ran: dict[str, list[str]] = {}
+    for target, family, test in sorted(tally.whole(session.made)):
+        ran.setdefault(f"{target} {family}", []).append(test)
+    return Record(
+        tuple(session.observed()),
+        provenance,
+        summary,
+        complete and not session.problems,
+        {place: tuple(tests) for place, tests in ran.items()},
+        tuple(Failure(key, why[:LONGEST]) for key, why in tally.failed.items()),
+    )
 
 
 def _provenance(session: AmpSession) -> dict[str, Value]:
@@ -104,6 +118,7 @@ def _provenance(session: AmpSession) -> dict[str, Value]:
     return {
         "plugin": pytest_amp.__version__,
         "python": platform.python_version(),
+        "system": platform.system(),
         "pytest": pytest.__version__,
         "torch": installed_torch(),
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),

@@ -65,7 +65,8 @@ def _known(row: dict[str, object], where: str) -> Known:
 def key_of_test(info: TestInfo, own: str) -> str:
     """The key of a test itself, with its own parameters: ``rules/cuda/bf16/test_registered::test_rule[mm]``."""
     device, _, dtype = info.target.rpartition("-")
-    return f"{info.family}/{device}/{dtype}/{info.test}" + (f"[{own}]" if own else "")
+    key = f"{info.family}/{device}/{dtype}/{info.test}" + (f"[{own}]" if own else "")
+    return "".join(letter if letter.isprintable() else "?" for letter in key)
 
 
 def matching(known: Iterable[Known], keys: Iterable[str]) -> list[Known]:

@@ -53,8 +53,12 @@ def attach(item: pytest.Item, report: pytest.TestReport) -> None:
     if info is None:
         return
     observed = item.stash.get(OBSERVATIONS, []) if report.when == "teardown" else []
+    session = item.config.stash[KEY]
+    target = target_of(item)
     report.amp = {  # type: ignore[attr-defined]  # pytest keeps attributes that a plugin adds
         "test": vars(info),
+        "key": key_of_test(info, own_parameters(item, target) if target is not None else ""),
+        "selected": session.selected[info.target, info.family],
         "observations": [observation.to_json() for observation in observed],
     }
     crash = getattr(report.longrepr, "reprcrash", None)

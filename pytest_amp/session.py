@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterable
 from functools import cached_property
@@ -116,7 +117,8 @@ class AmpSession:
 
         assert self.baseline is not None
         if device not in self._unfair:  # asked for each observation, and the same for all
-            now = {**self.provenance, "seed": self.asked.seed}
+            asked: dict[str, Value] = {"seed": self.asked.seed, "tolerance_scale": self.asked.tolerance_scale}
+            now = {**self.provenance, **asked}
             self._unfair[device] = unfair(self.baseline.provenance, now, device)
         return self._unfair[device]
 
@@ -139,6 +141,12 @@ class AmpSession:
 
         self.provenance["torch"] = str(torch.__version__)
         self.provenance["torch_git"] = str(torch.version.git_version)
+        self.provenance["torch_build"] = {
+            "cuda": torch.version.cuda,
+            "hip": torch.version.hip,
+            "debug": bool(torch.version.debug),
+            "compiler": _compiler(torch.__config__.show()),
+        }
         self.provenance["devices"] = {
             target.device.key: dict(target.device.provenance()) for target in self.targets if target.missing is None
         }
@@ -194,6 +202,12 @@ class AmpSession:
     def observed(self) -> Iterable[Observation]:
         """Every observation, in the process that prints."""
         return (observation for _, observation in self.tally.observations.values())
+
+
+def _compiler(shown: str) -> str | None:
+    """The compiler in what ``torch.__config__.show()`` says: ``GCC 13.3``."""
+    found = re.search(r"^\s*- ((?:GCC|clang|MSVC|Apple)\b.*)$", shown, re.MULTILINE | re.IGNORECASE)
+    return found[1].strip() if found else None
 
 
 def installed_torch() -> str:

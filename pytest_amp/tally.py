@@ -40,12 +40,17 @@ class Tally:
     known: dict[str, Counter[str]] = field(default_factory=dict)
     #: What failed, in order: the test, and the first line of why.
     failures: list[tuple[str, str]] = field(default_factory=list)
+    #: The same by the key of the test, which is the same wherever the tests lie.
+    failed: dict[str, str] = field(default_factory=dict)
+    #: How many tests were selected by (target, family), as the processes that run them say with each report.
+    selected: dict[tuple[str, str], int] = field(default_factory=dict)
 
     def add(self, report: pytest.TestReport, data: Mapping[str, object]) -> list[Observation]:
         """Count one report of an amp test; the observations that it brought."""
         info = TestInfo(**data["test"])  # type: ignore[arg-type]
         place = (info.target, info.family)
         counts = self.outcomes.setdefault(place, Counter())
+        self.selected[place] = int(data["selected"])  # type: ignore[call-overload]
         outcome = _outcome(report)
         if outcome is not None:
             counts[outcome] += 1
@@ -55,6 +60,7 @@ class Tally:
             self.known.setdefault(key, Counter())[outcome or ""] += 1
         if outcome in ("failed", "error"):
             self.failures.append((report.nodeid, _headline(report)))
+            self.failed.setdefault(str(data["key"]), _headline(report))
         if info.allowed_missing:
             self.exempt.add(place)
         if outcome == "passed":
@@ -136,13 +142,17 @@ class Tally:
         passed = {node for nodes in self.passed.values() for node in nodes} - {node for node, _ in self.failures}
         return [observation for node, observation in self.observations.values() if node in passed]
 
+    def whole(self, made: Mapping[tuple[str, str, str], int]) -> set[tuple[str, str, str]]:
+        """The tests by (target, family, test) of which every parameter that there is has passed."""
+        return {test for test, passed in self.passed.items() if len(passed) >= made.get(test, len(passed) + 1)}
+
     def gone(self, baseline: Iterable[Observation], made: Mapping[tuple[str, str, str], int]) -> list[Observation]:
         """Observations of the baseline whose test passed whole on their target and no longer made them.
 
         ``made`` counts the parameters that each test has: where some were not selected, not reached,
         skipped or failed, nothing is known.
         """
-        ran = {test for test, passed in self.passed.items() if len(passed) >= made.get(test, len(passed) + 1)}
+        ran = self.whole(made)
         return [
             observation
             for observation in baseline

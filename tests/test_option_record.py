@@ -47,7 +47,7 @@ def test_what_is_recorded(project: Project) -> None:
         "test": "test_it::test_it",
         "verdict": "pass",
     }
-    assert (data["schema"], data["complete"]) == (1, True)
+    assert (data["schema"], data["complete"]) == (2, True)
     assert data["summary"] == {"cpu-bf16 project": {"passed": 2}}
     provenance = data["provenance"]
     import torch

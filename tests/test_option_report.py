@@ -120,7 +120,7 @@ def test_a_page_of_markdown(project: Project, workers: str) -> None:
     assert "| `test_it.py::test_red[cpu-bf16]` | AmpFailure: rule\\|x on cpu-bf16 is no longer what the " in page
     assert "| `project/cpu/bf16/rule\\|x` | fp32 | none |" in page
     assert "| `project/cpu/bf16/moves` | 1 | 0.1 (0.1 times) |" in page
-    assert page.index("**changed (1)**") < page.index("<details><summary>errors that shrank (1)</summary>")
+    assert page.index("**changed (1)**") < page.index("<details><summary>better (1)</summary>")
 
 
 def test_a_run_that_is_red_beyond_its_tests_says_why_on_its_page(project: Project) -> None:

@@ -17,7 +17,8 @@ def report(name: str, outcome: str = "passed", when: str = "call", longrepr: obj
 
 def data(*observed: Observation, missing: bool = False) -> dict[str, object]:
     test = dict(zip(("target", "family", "test"), TEST, strict=True))
-    return {"test": {**test, "allowed_missing": missing}, "observations": [o.to_json() for o in observed]}
+    carried = {"key": "rules/cpu/bf16/test_it::test_it", "selected": 3}
+    return {"test": {**test, "allowed_missing": missing}, "observations": [o.to_json() for o in observed], **carried}
 
 
 def observed(name: str) -> Observation:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -14,7 +15,7 @@ from pytest_amp.failure import AmpFailure, Misuse, is_misuse
 from pytest_amp.guard import autocast_on
 from pytest_amp.markers import AmpMarker
 from pytest_amp.precision import LOW
-from pytest_amp.record import Kind, Observation, Value, Verdict, check_value, compare, make_key
+from pytest_amp.record import Better, Kind, Observation, Value, Verdict, check_value, compare, make_key
 from pytest_amp.session import AmpSession
 from pytest_amp.targets import Target
 
@@ -32,6 +33,12 @@ __tracebackhide__ = is_misuse
 OBSERVATIONS = pytest.StashKey[list[Observation]]()
 
 _KINDS = {kind.value: kind for kind in Kind}
+
+
+def _encloses(interval: object, value: Value) -> bool:
+    ends = interval if isinstance(interval, (tuple, list)) else ()
+    numbers = [end for end in (*ends, value) if isinstance(end, (int, float)) and not isinstance(end, bool)]
+    return len(ends) == 2 and len(numbers) == 3 and numbers[0] <= numbers[2] <= numbers[1]
 
 
 class Bound:
@@ -61,16 +68,63 @@ class Bound:
         """An autocast region on this device, in this dtype unless another is given."""
         return self.target.autocast(dtype=dtype, enabled=enabled, cache_enabled=cache_enabled)
 
-    def observe(
-        self, name: str, value: Value, *, kind: str, unit: str | None = None, allowed: float | None = None
+    def record(  # noqa: PLR0913  # keywords of one number
+        self,
+        name: str,
+        value: Value,
+        *,
+        unit: str | None = None,
+        better: str = "same",
+        interval: tuple[float, float] | None = None,
+        margin: float | None = None,
     ) -> Observation:
-        """Record a fact as ``family/device/dtype/name``.
+        """Record a number of your own, as ``family/device/dtype/name``, and hold it against the baseline's.
+
+        ``better`` says which way it should go: ``"lower"`` and ``"higher"`` take a finite number, and the
+        test fails where that is worse than the baseline's by more than ``margin`` (relative; 0.05). With
+        ``interval``, the two ends between which the true value lies, the whole of it has to be worse than
+        the whole of the baseline's; where both are too wide to tell, that is inconclusive. Numbers from
+        other hardware, another seed or another tolerance scale are inconclusive, too. ``"same"`` takes any
+        plain JSON, and the test fails where it is not what the baseline has. Without a baseline the number
+        is recorded only.
+
+        Raises AmpFailure, and Misuse for what cannot be recorded.
+        """
+        valid = [each.value for each in Better]
+        if better not in valid:
+            raise Misuse(f"better={better!r}; valid: {', '.join(valid)}")
+        number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+        if better != "same" and not number:
+            raise Misuse(f"{name}: {value!r} is no finite number, which better={better!r} compares")
+        if interval is not None and (better == "same" or not _encloses(interval, value)):
+            raise Misuse(
+                f"{name}: interval={interval!r}; valid: two numbers with {value!r} between them, and a direction"
+            )
+        if margin is not None and not (better != "same" and 0 <= margin < math.inf):
+            raise Misuse(f"{name}: margin={margin!r}; valid: a number from 0 for what is better lower or higher")
+        return self.observe(name, value, kind="measure", unit=unit, interval=interval, better=better, margin=margin)
+
+    def observe(  # noqa: PLR0913  # keywords of one fact
+        self,
+        name: str,
+        value: Value,
+        *,
+        kind: str,
+        unit: str | None = None,
+        allowed: float | None = None,
+        interval: tuple[float, float] | None = None,
+        better: str | None = None,
+        margin: float | None = None,
+    ) -> Observation:
+        """Record a fact as ``family/device/dtype/name``, as the suites do; ``record`` is for numbers of your own.
 
         ``kind`` is one of ``rule``, ``dtype``, ``count`` and ``state`` (the same in every run: with a
-        baseline a difference fails the test), or ``error``, ``ratio``, ``seconds`` and ``bytes``
-        (recorded; an error that grew fails the test, too). ``allowed`` is what the check accepted, in ``unit``.
-        Raises AmpFailure where the baseline disagrees, Misuse for a bad name, kind or value, and for a
-        name that the test has used before.
+        baseline a difference fails the test), or ``error``, ``ratio``, ``seconds``, ``bytes``, ``measure``
+        and ``series`` (recorded; an error that grew fails the test, and so does another number that is worse,
+        if ``better`` says which way it should go). ``allowed`` is what the check accepted, in ``unit``.
+        ``interval`` is where the true value lies: of a speedup its order statistics, of an error the least
+        and the largest over seeds. Raises AmpFailure where the baseline disagrees, Misuse for a bad name,
+        kind or value, and for a name that the test has used before.
         """
         info = self._item.stash[INFO]
         if kind not in _KINDS:
@@ -78,13 +132,24 @@ class Bound:
         try:
             key = make_key(info.family, self.device.key, self.precision.name, name)
             check_value(key, value)
+            wanted = None if better is None else Better(better)
         except ValueError as error:
             raise Misuse(str(error)) from None
         if any(earlier.key == key for earlier in self._item.stash[OBSERVATIONS]):
             raise Misuse(
                 f"{key} is observed twice; one name, one fact: give each its own, as amp.case(..., name=) does"
             )
-        made = Observation(key, _KINDS[kind], value, unit, allowed, test=info.test)
+        made = Observation(
+            key,
+            _KINDS[kind],
+            value,
+            unit,
+            allowed,
+            test=info.test,
+            interval=None if interval is None else (float(interval[0]), float(interval[1])),
+            better=wanted,
+            margin=margin,
+        )
         baseline = self._session.baseline
         if baseline is not None:
             made = compare(made, self._session.before(key), fair=self._session.unfair(self.device.key) is None)
@@ -92,8 +157,9 @@ class Bound:
         self._item.user_properties.append((f"amp {key}", f"{value} ({made.verdict.value})"))
         failed = made.verdict in (Verdict.CHANGED, Verdict.REGRESSED)
         if failed and baseline is not None and not self.config.accept:
+            worse = made.verdict is Verdict.REGRESSED
             raise AmpFailure(
-                f"{name} on {self.target.id} is no longer what the baseline has",
+                f"{name} on {self.target.id} is {'worse than' if worse else 'no longer'} what the baseline has",
                 label_before="baseline",
                 before=f"{made.baseline} on torch {baseline.provenance.get('torch', 'unknown')}",
                 now=f"{value} on {self._session.torch_version()}, {self.device.describe()}",
@@ -103,7 +169,7 @@ class Bound:
         return made
 
     def missing(self, what: str, reason: str) -> NoReturn:
-        """Say that this test cannot look, since ``what`` is missing: ``sweep``, what torch's own tests know.
+        """Say that this test cannot look, since ``what`` is missing: ``sweep`` (torch's own tests), ``compiler``.
 
         Raises AmpFailure with ``reason``; where --amp-allow-missing names ``what``, skips, and lets the family
         end without one executed check on this target.

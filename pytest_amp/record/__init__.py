@@ -3,11 +3,12 @@
 Pure Python: neither torch nor pytest is needed to read or compare.
 """
 
-from pytest_amp.record.compare import compare, unfair
-from pytest_amp.record.difference import FAILING, Difference, difference
-from pytest_amp.record.file import Record, RecordError, read_record, write_record, write_whole
+from pytest_amp.record.compare import compare, judged, unfair
+from pytest_amp.record.difference import FAILING, ORDER, Difference, difference, families
+from pytest_amp.record.file import SCHEMA, Failure, Record, RecordError, read_record, write_record, write_whole
 from pytest_amp.record.observation import (
     EXACT,
+    Better,
     Kind,
     Observation,
     Value,
@@ -17,24 +18,33 @@ from pytest_amp.record.observation import (
     finite,
     make_key,
 )
+from pytest_amp.record.trend import Trend, trend
 
 __all__ = [
     "EXACT",
     "FAILING",
+    "ORDER",
+    "SCHEMA",
+    "Better",
     "Difference",
+    "Failure",
     "Kind",
     "Observation",
     "Record",
     "RecordError",
+    "Trend",
     "Value",
     "Verdict",
     "canonical",
     "check_value",
     "compare",
     "difference",
+    "families",
     "finite",
+    "judged",
     "make_key",
     "read_record",
+    "trend",
     "unfair",
     "write_record",
     "write_whole",

@@ -6,62 +6,113 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 
-from pytest_amp.record.observation import EXACT, Kind, Observation, Value, Verdict, canonical
+from pytest_amp.record.observation import EXACT, Better, Kind, Observation, Value, Verdict, canonical
 
 #: Two errors that rounding makes in one tensor, from other numbers or by sums in another order, are no further apart:
 #: the bound of pytest_amp/numerics/tolerance.py, which says how it was measured. More than that is another computation.
 ERROR_RATIO = 1.5
 #: Errors below this share of what is allowed are all the same: zero is no measure to divide by.
 NEGLIGIBLE = 0.05
+#: The relative change that is none, where the observation names no margin of its own. A ratio is a speedup: step times
+#: of two processes on one machine differ by up to that (docs/speed.md). Bytes: an allocator rounds, a library takes
+#: another workspace. A measure is a user's, and of what nobody here can know.
+MARGINS = {Kind.RATIO: 0.06, Kind.BYTES: 0.02, Kind.MEASURE: 0.05}
+
+
+def judged(observation: Observation) -> bool:
+    """Whether it is compared at all: exact kinds, errors, and numbers of which is known which way they should go."""
+    return observation.kind in EXACT or observation.kind is Kind.ERROR or observation.better is not None
 
 
 def compare(now: Observation, before: Observation | None, *, fair: bool = True) -> Observation:
     """``now`` with the baseline's value and the verdict that follows from it.
 
-    Kinds in EXACT must be equal. An error has regressed, or improved, if it is ERROR_RATIO times the
-    earlier one, or one part of it; where the comparison is not ``fair`` (see ``unfair``) that is
-    inconclusive. Ratios, times and sizes keep the verdict of their own check. A value that changed its
-    kind has changed. Without ``before`` the observation is new.
+    Kinds in EXACT must be equal, and a measure that should stay the same. An error has regressed, or
+    improved, if it is ERROR_RATIO times the earlier one, or one part of it. A number that is better lower
+    or higher moved if it did by more than a margin (MARGINS, or its own): with intervals, if the whole of
+    one lies beyond the whole of the other, which for a speedup is the ratio of the ratios with both
+    intervals; it is inconclusive where they are too wide to exclude that. Where the comparison is not
+    ``fair`` (see ``unfair``) a number that moved is inconclusive. Everything else keeps the verdict of its
+    own check. A value that changed its kind has changed. Without ``before`` the observation is new.
     """
     if before is None:
         return replace(now, verdict=Verdict.NEW) if now.verdict is Verdict.PASS else now
-    if now.kind is not before.kind or (now.kind in EXACT and canonical(now.value) != canonical(before.value)):
+    same = canonical(now.value) == canonical(before.value)
+    exact = now.kind in EXACT or now.better is Better.SAME
+    if now.kind is not before.kind or (exact and not same):
         return replace(now, verdict=Verdict.CHANGED, baseline=before.value)
     verdict = now.verdict
-    if now.kind is Kind.ERROR and now.verdict is Verdict.PASS:
-        verdict = _of_errors(now, before)
+    if verdict is Verdict.PASS and not exact and judged(now):
+        verdict = _of_errors(now, before) if now.kind is Kind.ERROR else _of_numbers(now, before)
         if verdict is not Verdict.PASS and not fair:
             verdict = Verdict.INCONCLUSIVE
     return replace(now, verdict=verdict, baseline=before.value)
 
 
 def _of_errors(now: Observation, before: Observation) -> Verdict:
-    values = [_number(observation.value) for observation in (now, before)]
-    if not all(math.isfinite(value) for value in values):
+    (low, high), (old_low, old_high) = (_range(each) for each in (now, before))
+    if not all(math.isfinite(value) for value in (low, high, old_low, old_high)):
         return Verdict.PASS if canonical(now.value) == canonical(before.value) else Verdict.CHANGED
-    least = NEGLIGIBLE * max(now.allowed or 0.0, before.allowed or 0.0)
-    this, that = (max(value, least) for value in values)
-    if this > ERROR_RATIO * that:
+    least = NEGLIGIBLE * max(_finite(now.allowed), _finite(before.allowed))
+    if max(low, least) > ERROR_RATIO * max(old_high, least):
         return Verdict.REGRESSED
-    return Verdict.IMPROVED if that > ERROR_RATIO * this else Verdict.PASS
+    return Verdict.IMPROVED if max(old_low, least) > ERROR_RATIO * max(high, least) else Verdict.PASS
+
+
+def _of_numbers(now: Observation, before: Observation) -> Verdict:
+    (low, high), (old_low, old_high) = (_range(each) for each in (now, before))
+    if any(math.isnan(value) for value in (low, old_low)) or not all(map(_is_finite, (now.value, before.value))):
+        return Verdict.PASS if canonical(now.value) == canonical(before.value) else Verdict.CHANGED
+    if now.better is Better.HIGHER:  # as if lower were better
+        low, high, old_low, old_high = -high, -low, -old_high, -old_low
+    margin = MARGINS.get(now.kind, 0.0) if now.margin is None else now.margin
+    if low > _moved(old_high, margin):
+        return Verdict.REGRESSED
+    if high < _moved(old_low, -margin):
+        return Verdict.IMPROVED
+    # One value each decides; two intervals may leave open whether it is worse by more than the margin.
+    return Verdict.INCONCLUSIVE if high > _moved(old_low, margin) else Verdict.PASS
+
+
+def _moved(bound: float, margin: float) -> float:
+    """``bound`` moved by a part of its size; an interval of too few values has infinity for a bound."""
+    return bound + margin * abs(bound) if math.isfinite(bound) else bound
+
+
+def _is_finite(value: Value) -> bool:
+    return isinstance(value, (int, float)) and math.isfinite(_number(value))
 
 
 def _number(value: Value) -> float:
     """A number; NaN for what is none. What is not finite is text in a file."""
     try:
         return float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return math.nan
 
 
+def _range(observation: Observation) -> tuple[float, float]:
+    """The interval, or the value as one."""
+    if observation.interval is not None:
+        return observation.interval
+    value = _number(observation.value)
+    return value, value
+
+
+def _finite(number: float | None) -> float:
+    return number if number is not None and math.isfinite(number) else 0.0
+
+
 def unfair(old: Mapping[str, Value], new: Mapping[str, Value], device: str) -> str | None:
-    """Why errors on ``device`` cannot be compared between runs of these provenances; None if they can.
+    """Why numbers on ``device`` cannot be compared between runs of these provenances; None if they can.
 
     Another torch is what a comparison is for. Other hardware computes with other kernels, another seed
-    with other numbers.
+    with other numbers, another tolerance scale with other bounds.
     """
-    if old.get("seed") != new.get("seed"):
-        return f"seed {old.get('seed')} before, {new.get('seed')} now"
+    for name, words in (("seed", "seed"), ("tolerance_scale", "tolerance scale")):
+        known = name == "seed" or (name in old and name in new)
+        if known and canonical(old.get(name)) != canonical(new.get(name)):
+            return f"{words} {old.get(name)} before, {new.get(name)} now"
     before, now = (_device(provenance, device) for provenance in (old, new))
     for name in sorted(before.keys() | now.keys()):
         if name in HARDWARE and canonical(before.get(name)) != canonical(now.get(name)):

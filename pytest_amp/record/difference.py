@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from pytest_amp.record.compare import compare, unfair
-from pytest_amp.record.file import Record
-from pytest_amp.record.observation import EXACT, Kind, Observation, Value, Verdict, canonical
+from pytest_amp.record.compare import compare, judged, unfair
+from pytest_amp.record.file import Failure, Record
+from pytest_amp.record.observation import Kind, Observation, Value, Verdict, canonical
 
 #: Worst first: the order in which differences are shown.
-ORDER = (Verdict.REGRESSED, Verdict.CHANGED, Verdict.GONE, Verdict.INCONCLUSIVE, Verdict.NEW, Verdict.IMPROVED)
+ORDER = (
+    Verdict.FAILED,
+    Verdict.REGRESSED,
+    Verdict.CHANGED,
+    Verdict.GONE,
+    Verdict.INCONCLUSIVE,
+    Verdict.NEW,
+    Verdict.IMPROVED,
+)
 #: What fails a comparison unless it is asked for less or more.
-FAILING = frozenset({Verdict.REGRESSED, Verdict.CHANGED, Verdict.GONE})
+FAILING = frozenset({Verdict.FAILED, Verdict.REGRESSED, Verdict.CHANGED, Verdict.GONE})
+#: The values of what is no fact but a test.
+PASSES, FAILS = "passes", "fails"
 
 
 @dataclass(frozen=True)
@@ -20,9 +30,11 @@ class Difference:
     """Two records compared.
 
     ``observations`` are those of ``new`` that are not the same as before, each with the old value as its
-    baseline, and those of ``old`` that have gone, in the order of ORDER and then of their keys. ``same``
-    and ``unjudged`` (ratios, times and sizes) count the others. ``not_run`` counts what ``old`` has of
-    tests that ``new`` did not run. ``unfair`` says why errors could not be compared, by device.
+    baseline, those of ``old`` that have gone, and tests that fail now and did not before, or the other
+    way about (kind ``state``, under a key of their own); in the order of ORDER and then of their keys.
+    ``same`` and ``unjudged`` (what is only recorded) count the others. ``not_run`` counts what ``old`` has
+    of tests that ``new`` did not run whole, ``not_run_before`` what ``new`` has of tests of which ``old``
+    has nothing, ``failed_in_both`` tests. ``unfair`` says why numbers could not be compared, by device.
     """
 
     old: Record
@@ -31,6 +43,8 @@ class Difference:
     same: int
     unjudged: int
     not_run: int
+    not_run_before: int
+    failed_in_both: int
     unfair: dict[str, str]
 
     def of(self, verdict: Verdict) -> list[Observation]:
@@ -51,21 +65,27 @@ def difference(old: Record, new: Record) -> Difference:
     devices = {observation.target[0] for observation in old.observations}
     reasons = {device: reason for device in devices if (reason := unfair(old.provenance, new.provenance, device))}
     found: list[Observation] = []
-    same = unjudged = 0
+    same = unjudged = not_run_before = 0
     for key, observation in now.items():
+        if key not in before and not old.saw(observation):
+            not_run_before += 1
+            continue
         compared = compare(observation, before.get(key), fair=observation.target[0] not in reasons)
         if compared.verdict in ORDER:
             found.append(compared)
-        elif compared.kind in EXACT or compared.kind is Kind.ERROR:
+        elif judged(compared):
             same += 1
         else:
             unjudged += 1
-    ran = {(observation.test, observation.target) for observation in new.observations}
     missing = [observation for key, observation in before.items() if key not in now]
-    gone = [observation for observation in missing if (observation.test, observation.target) in ran]
+    gone = [observation for observation in missing if new.ran_whole(observation)]
     found += [_gone(observation) for observation in gone]
+    tests = _tests(old, new)
+    found += tests
     found.sort(key=lambda observation: (ORDER.index(observation.verdict), observation.key))
-    return Difference(old, new, tuple(found), same, unjudged, len(missing) - len(gone), reasons)
+    both = len({each.key for each in old.failures} & {each.key for each in new.failures})
+    not_run = len(missing) - len(gone)
+    return Difference(old, new, tuple(found), same, unjudged, not_run, not_run_before, both, reasons)
 
 
 def _gone(observation: Observation) -> Observation:
@@ -78,6 +98,30 @@ def _gone(observation: Observation) -> Observation:
         baseline=observation.value,
         test=observation.test,
     )
+
+
+def _tests(old: Record, new: Record) -> Iterator[Observation]:
+    """Tests that fail and did not, with why; and tests that failed and pass."""
+    before, now = ({each.key: each for each in record.failures} for record in (old, new))
+    for key, failure in now.items():
+        if key not in before:
+            yield _test(failure, f"{FAILS}: {failure.why}", PASSES if old.ran_whole(failure) else None, Verdict.FAILED)
+    for key, failure in before.items():
+        if key not in now and new.ran_whole(failure):
+            yield _test(failure, PASSES, f"{FAILS}: {failure.why}", Verdict.IMPROVED)
+
+
+def _test(failure: Failure, value: str, baseline: str | None, verdict: Verdict) -> Observation:
+    return Observation(failure.key, Kind.STATE, value, verdict=verdict, baseline=baseline, test=failure.test)
+
+
+def families(observations: Iterable[Observation]) -> dict[str, dict[Verdict, int]]:
+    """How many of each verdict there are in each family, families in alphabetical order."""
+    counts: dict[str, dict[Verdict, int]] = {}
+    for observation in observations:
+        family = counts.setdefault(observation.family, {})
+        family[observation.verdict] = family.get(observation.verdict, 0) + 1
+    return dict(sorted(counts.items()))
 
 
 def _flat(provenance: object, prefix: str = "") -> dict[str, Value]:

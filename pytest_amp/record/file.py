@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import errno
+import functools
 import json
 import os
 import tempfile
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pytest_amp.record.observation import Observation, Value, finite
+from pytest_amp.record.earlier import upgraded
+from pytest_amp.record.observation import Observation, Value, check_key, finite
 
-SCHEMA = 1
+SCHEMA = 2
+#: What is read: a baseline outlives the version of the plugin that wrote it.
+READ = (1, SCHEMA)
 #: What file systems answer that have no hard links (FAT, some network mounts and containers).
 NO_LINKS = frozenset({errno.EPERM, errno.EACCES, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
 
@@ -22,36 +27,92 @@ class RecordError(ValueError):
 
 
 @dataclass(frozen=True)
+class Failure:
+    """A test that failed: ``key`` is ``family/device/dtype/file::test[its own parameters]``, ``why`` one line."""
+
+    key: str
+    why: str
+
+    @property
+    def family(self) -> str:
+        """First part of the key."""
+        return self.key.split("/", 1)[0]
+
+    @property
+    def target(self) -> tuple[str, str]:
+        """Device and precision parts of the key."""
+        _, device, dtype, _ = self.key.split("/", 3)
+        return device, dtype
+
+    @property
+    def test(self) -> str:
+        """The test without its parameters, as observations name it."""
+        return self.key.split("/", 3)[3].partition("[")[0]
+
+
+@dataclass(frozen=True)
 class Record:
     """The observations of one run, where they come from, and whether the run ended as it should.
 
     ``provenance`` tells torch's version, the hardware, the seed and so on: it is never part of a
-    key, since comparing across versions is what a record is for. ``summary`` counts what ran.
+    key, since comparing across versions is what a record is for. ``summary`` counts what ran. ``ran``
+    names, for each device-dtype and family (``cpu-bf16 rules``), the tests of which every parameter
+    passed: only what these no longer observe has gone. None where the file does not say. ``failures``
+    are the tests that failed.
     """
 
     observations: tuple[Observation, ...]
     provenance: Mapping[str, Value] = field(default_factory=dict)
     summary: Mapping[str, Value] = field(default_factory=dict)
     complete: bool = True
+    ran: Mapping[str, tuple[str, ...]] | None = None
+    failures: tuple[Failure, ...] = ()
 
     def by_key(self) -> dict[str, Observation]:
         """Observations by their key."""
         return {observation.key: observation for observation in self.observations}
 
+    def ran_whole(self, what: Observation | Failure) -> bool:
+        """Whether the test of ``what`` ran whole on its device and dtype in this run, as far as is known."""
+        if self.ran is not None:
+            return what.test in self.ran.get(f"{'-'.join(what.target)} {what.family}", ())
+        return (what.test, what.target) in self._seen
+
+    def saw(self, observation: Observation) -> bool:
+        """Whether this run observed anything in the test of ``observation`` on its device and dtype."""
+        return (observation.test, observation.target) in self._seen
+
+    @functools.cached_property
+    def _seen(self) -> frozenset[tuple[str, tuple[str, str]]]:
+        return frozenset((observation.test, observation.target) for observation in self.observations)
+
 
 def dumps(record: Record) -> str:
     """One observation a line, sorted by key, so that two files can be read side by side in a diff."""
-    head = {
+    head: dict[str, Value] = {
         "schema": SCHEMA,
         "complete": record.complete,
         "provenance": finite(dict(sorted(record.provenance.items()))),
         "summary": finite(dict(record.summary)),
     }
-    text = json.dumps(head, indent=1, ensure_ascii=False, allow_nan=False)
-    ordered = sorted(record.observations, key=lambda observation: observation.key)
-    lines = [json.dumps(finite(o.to_json()), ensure_ascii=False, allow_nan=False) for o in ordered]
-    body = ",\n".join(f"  {line}" for line in lines)
-    return f'{text[:-2]},\n "observations": [\n{body}\n ]\n}}\n'
+    lists: dict[str, list[str]] = {}
+    text = json.dumps(head, indent=1, ensure_ascii=False, allow_nan=False)[:-2]
+    if record.ran is not None:
+        rows = [f"{_line(place)}: {_line([*tests])}" for place, tests in sorted(record.ran.items())]
+        text += ',\n "ran": {\n' + ",\n".join(f"  {row}" for row in rows) + "\n }"
+    lists["failures"] = [_line({"key": each.key, "why": each.why}) for each in sorted(record.failures, key=_key)]
+    lists["observations"] = [_line(finite(each.to_json())) for each in sorted(record.observations, key=_key)]
+    for name, lines in lists.items():
+        text += f',\n "{name}": [\n' + ",\n".join(f"  {line}" for line in lines) + "\n ]"
+    return text + "\n}\n"
+
+
+def _key(each: Observation | Failure) -> str:
+    return each.key
+
+
+def _line(value: Value) -> str:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False)
 
 
 def write_record(record: Record, path: Path, *, replace: bool) -> None:
@@ -123,17 +184,46 @@ def read_record(path: Path) -> Record:
         raise RecordError(f"{path}: not JSON: {error}") from None
     if not isinstance(data, dict) or "schema" not in data or not isinstance(data.get("observations"), list):
         raise RecordError(f"{path}: not a record of this plugin")
-    if data["schema"] != SCHEMA:
-        raise RecordError(f"{path}: schema {data['schema']!r}; this version reads {SCHEMA}")
+    schema = data["schema"]
+    if isinstance(schema, bool) or schema not in READ:
+        newer = " (a newer pytest-amp wrote it)" if isinstance(schema, int) and schema > SCHEMA else ""
+        raise RecordError(f"{path}: schema {str(schema)[:80]}{newer}; this version reads {', '.join(map(str, READ))}")
     try:
         observations = tuple(Observation.from_json(item) for item in data["observations"])
+        failures = tuple(_failure(item) for item in _list(data, "failures"))
+        ran = _ran(data.get("ran"))
     except ValueError as error:
         raise RecordError(f"{path}: {error}") from None
     keys = [observation.key for observation in observations]
     if len(set(keys)) != len(keys):
-        twice = next(key for key in keys if keys.count(key) > 1)
+        twice = next(key for key, count in Counter(keys).items() if count > 1)
         raise RecordError(f"{path}: two observations with the key {twice}")
     provenance, summary, complete = data.get("provenance", {}), data.get("summary", {}), data.get("complete")
     if not isinstance(provenance, dict) or not isinstance(summary, dict) or not isinstance(complete, bool):
         raise RecordError(f"{path}: provenance and summary must be objects, and complete true or false")
-    return Record(observations, provenance, summary, complete)
+    return Record(upgraded(observations, schema), provenance, summary, complete, ran, failures)
+
+
+def _list(data: Mapping[str, object], name: str) -> list[object]:
+    value = data.get(name, [])
+    if not isinstance(value, list):
+        raise ValueError(f"{name} is {str(value)[:80]!r}, not a list")
+    return value
+
+
+def _failure(item: object) -> Failure:
+    key, why = (item.get("key"), item.get("why")) if isinstance(item, dict) else (None, None)
+    if not isinstance(key, str) or not isinstance(why, str):
+        raise ValueError(f"a failure without a key or a reason: {str(item)[:80]}")
+    return Failure(check_key(key), why)
+
+
+def _ran(value: object) -> dict[str, tuple[str, ...]] | None:
+    if value is None:
+        return None
+    found = {}
+    for place, tests in value.items() if isinstance(value, dict) else [("", None)]:
+        if not isinstance(tests, list) or not all(isinstance(test, str) for test in tests):
+            raise ValueError(f"ran is {str(value)[:80]!r}, not lists of tests by place")
+        found[place] = tuple(tests)
+    return found

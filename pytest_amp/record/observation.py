@@ -24,16 +24,27 @@ class Kind(enum.Enum):
     RATIO = "ratio"
     SECONDS = "seconds"
     BYTES = "bytes"
+    MEASURE = "measure"
+    SERIES = "series"
 
 
 #: Kinds whose values must be the same in every run on every machine.
 EXACT = frozenset({Kind.RULE, Kind.DTYPE, Kind.COUNT, Kind.STATE})
 
 
+class Better(enum.Enum):
+    """Which way a number should go: whoever measures it knows, a reader of the file would have to guess."""
+
+    LOWER = "lower"
+    HIGHER = "higher"
+    SAME = "same"
+
+
 class Verdict(enum.Enum):
-    """What became of an observation."""
+    """What became of an observation; FAILED is that of a test, which a comparison lists among them."""
 
     PASS = "pass"  # noqa: S105  # no password
+    FAILED = "failed"
     REGRESSED = "regressed"
     CHANGED = "changed"
     IMPROVED = "improved"
@@ -50,7 +61,9 @@ class Observation:
 
     ``baseline`` is the earlier value where a baseline has the key. ``test`` is the file's stem and
     the test's name without parameters: enough to tell whether a key has gone, and the same
-    wherever the tests are installed.
+    wherever the tests are installed. ``interval`` is where the true value lies, in the same unit: of
+    a speedup its order statistics, of an error the least and the largest over seeds. ``better`` says
+    which way a number should go, ``margin`` which relative change of it is none.
     """
 
     key: str
@@ -61,6 +74,9 @@ class Observation:
     verdict: Verdict = Verdict.PASS
     baseline: Value = None
     test: str = ""
+    interval: tuple[float, float] | None = None
+    better: Better | None = None
+    margin: float | None = None
 
     @property
     def family(self) -> str:
@@ -73,12 +89,20 @@ class Observation:
         _, device, dtype, _ = self.key.split("/", 3)
         return device, dtype
 
+    @property
+    def name(self) -> str:
+        """Last part of the key, which may have slashes of its own."""
+        return self.key.split("/", 3)[3]
+
     def to_json(self) -> dict[str, Value]:
         """As plain JSON, without what is empty."""
         data: dict[str, Value] = {"key": self.key, "kind": self.kind.value, "value": self.value}
         optional: dict[str, Value] = {
             "unit": self.unit,
             "allowed": self.allowed,
+            "interval": None if self.interval is None else [*self.interval],
+            "better": None if self.better is None else self.better.value,
+            "margin": self.margin,
             "baseline": self.baseline,
             "test": self.test or None,
         }
@@ -104,22 +128,39 @@ class Observation:
                 kind=Kind(data.get("kind")),
                 value=data["value"],
                 unit=data.get("unit"),
-                allowed=_number(data.get("allowed")),
+                allowed=_number("allowed", data.get("allowed")),
                 verdict=Verdict(data.get("verdict")),
                 baseline=data.get("baseline"),
                 test=data.get("test", ""),
+                interval=_interval(data.get("interval")),
+                better=None if data.get("better") is None else Better(data["better"]),
+                margin=_number("margin", data.get("margin")),
             )
         except ValueError as error:
             raise ValueError(f"{key}: {error}") from None
 
 
-def _number(value: object) -> float | None:
+def _number(name: str, value: object) -> float | None:
     """A number or nothing; raises ValueError. What is not finite is text in a file."""
     if value is None:
         return None
     if value in ("inf", "-inf", "nan") or (isinstance(value, (int, float)) and not isinstance(value, bool)):
-        return float(value)
-    raise ValueError(f"allowed is {str(value)[:80]!r}, not a number")
+        try:
+            return float(value)
+        except OverflowError:
+            raise ValueError(f"{name} is an integer that no float can hold") from None
+    raise ValueError(f"{name} is {str(value)[:80]!r}, not a number")
+
+
+def _interval(value: object) -> tuple[float, float] | None:
+    """Two numbers in order, or nothing; raises ValueError."""
+    if value is None:
+        return None
+    ends = [_number("interval", each) for each in value] if isinstance(value, list) else []
+    low, high = ends if len(ends) == 2 else (None, None)
+    if low is None or high is None or not low <= high:
+        raise ValueError(f"interval is {str(value)[:80]!r}; valid: two numbers, the smaller one first")
+    return low, high
 
 
 def check_value(key: str, value: object) -> None:

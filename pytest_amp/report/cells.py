@@ -5,22 +5,25 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
-from pytest_amp.record import FAILING, Kind, Observation, Value, Verdict
-from pytest_amp.record.difference import ORDER
+from pytest_amp.record import FAILING, ORDER, Kind, Observation, Value, Verdict
 
 #: What observations that are not the same as before are called.
 TITLES = {
-    Verdict.REGRESSED: "errors that grew",
+    Verdict.FAILED: "tests that fail now",
+    Verdict.REGRESSED: "worse",
     Verdict.CHANGED: "changed",
     Verdict.GONE: "gone",
     Verdict.INCONCLUSIVE: "inconclusive",
     Verdict.NEW: "new",
-    Verdict.IMPROVED: "errors that shrank",
+    Verdict.IMPROVED: "better",
 }
 
 
-def tables(groups: Mapping[Verdict, Sequence[Observation]]) -> list[str]:
-    """A table of Markdown for each verdict that has observations, worst first; what fails stands open."""
+def tables(groups: Mapping[Verdict, Sequence[Observation]], why: Mapping[str, str]) -> list[str]:
+    """A table of Markdown for each verdict that has observations, worst first; what fails stands open.
+
+    ``why`` has the reasons that are known, by key; each is told once, below the table.
+    """
     lines: list[str] = []
     for verdict in ORDER:
         group = groups.get(verdict, ())
@@ -28,27 +31,59 @@ def tables(groups: Mapping[Verdict, Sequence[Observation]]) -> list[str]:
             continue
         title = f"{TITLES[verdict]} ({len(group)})"
         rows = ["| key | before | now |", "|---|---|---|", *(changed_row(verdict, each) for each in group)]
+        told = [f"- {cell(reason)}: {names}" for reason, names in _grouped(group, why).items()]
+        body = [*rows, *([""] * bool(told)), *told]
         if verdict in FAILING:
-            lines += ["", f"**{title}**", "", *rows]
+            lines += ["", f"**{title}**", "", *body]
         else:
-            lines += ["", f"<details><summary>{title}</summary>", "", *rows, "", "</details>"]
+            lines += ["", f"<details><summary>{title}</summary>", "", *body, "", "</details>"]
     return lines
 
 
+def _grouped(group: Sequence[Observation], why: Mapping[str, str]) -> dict[str, str]:
+    """Each reason with the names that it explains."""
+    found: dict[str, list[str]] = {}
+    for each in group:
+        if each.key in why:
+            names = found.setdefault(why[each.key], [])
+            if each.name not in names:
+                names.append(each.name)
+    return {reason: ", ".join(f"`{cell(name)}`" for name in names) for reason, names in found.items()}
+
+
 def changed_row(verdict: Verdict, observation: Observation) -> str:
-    """A row of Markdown: key, before, now. What has gone is the earlier observation, or has its value as baseline."""
-    was = observation.baseline if observation.verdict is verdict else observation.value
-    before = "" if verdict is Verdict.NEW else short(was)
-    now = "" if verdict is Verdict.GONE else f"{short(observation.value)}{times(observation)}"
+    """A row of Markdown: key, before, now."""
+    before, now = before_and_now(verdict, observation)
     return f"| `{cell(observation.key)}` | {cell(before)} | {cell(now)} |"
 
 
+def before_and_now(verdict: Verdict, observation: Observation) -> tuple[str, str]:
+    """The two values as text. What has gone is the earlier observation, or has its value as baseline."""
+    was = observation.baseline if observation.verdict is verdict else observation.value
+    before = "" if verdict is Verdict.NEW or (verdict is Verdict.FAILED and was is None) else short(was)
+    return before, "" if verdict is Verdict.GONE else f"{valued(observation)}{times(observation)}"
+
+
+def valued(observation: Observation) -> str:
+    """The value, with its interval and unit where it is a number of somebody's own."""
+    text = short(observation.value)
+    if observation.interval is not None:
+        text += f" [{', '.join(f'{end:.3g}' for end in observation.interval)}]"
+    return f"{text} {observation.unit}" if observation.unit and observation.kind is Kind.MEASURE else text
+
+
 def times(observation: Observation) -> str:
-    """By how much an error grew or shrank."""
+    """By how much a number grew or shrank."""
     before, now = observation.baseline, observation.value
-    if observation.kind is not Kind.ERROR or not isinstance(before, (int, float)) or not isinstance(now, (int, float)):
+    numbers = all(isinstance(each, (int, float)) and not isinstance(each, bool) for each in (before, now))
+    if observation.kind is not Kind.ERROR and observation.better is None:
         return ""
-    return f" ({now / before:.2g} times)" if before else ""
+    if not numbers or not before or observation.verdict is Verdict.CHANGED:
+        return ""
+    try:
+        return f" ({now / before:.2g} times)"  # type: ignore[operator]  # numbers
+    except OverflowError:
+        return ""
 
 
 def cell(text: object) -> str:
@@ -56,9 +91,9 @@ def cell(text: object) -> str:
     return str(text).replace("|", "\\|").replace("\n", " ")
 
 
-def short(value: Value) -> str:
+def short(value: Value, most: int = 160) -> str:
     """A value in few characters."""
     if isinstance(value, float):
         return f"{value:.4g}"
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= 160 else f"{text[:157]}…"
+    return text if len(text) <= most else f"{text[: most - 3]}…"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pytest_amp.record import Record
 from pytest_amp.report.cells import TITLES, cell, tables
-from pytest_amp.report.terminal import lived_with
+from pytest_amp.report.terminal import lived_with, reasons_of
 
 if TYPE_CHECKING:
     from pytest_amp.session import AmpSession
@@ -50,7 +50,8 @@ def _compared(session: AmpSession) -> list[str]:
     groups = session.differences()
     counts = [f"{len(group)} {TITLES[verdict]}" for verdict, group in groups.items() if group]
     whole = f"Compared with torch {baseline.provenance.get('torch', 'unknown')}: {', '.join(counts) or 'no change'}"
-    return ["", whole, *tables(groups)]
+    why = reasons_of(session, [each for group in groups.values() for each in group])
+    return ["", whole, *tables(groups, why)]
 
 
 def append_to_job_summary(text: str, path: Path) -> None:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import fnmatch
 import json
 from collections import Counter
+from collections.abc import Iterable
 
 from pytest_amp.record import Observation, Record, Value
 
 
-def as_text(record: Record, pattern: str | None = None) -> str:
-    """Where it comes from, what ran and how much was observed; with a ``pattern`` of keys, those that match."""
-    if pattern is not None:
-        found = [observation for observation in record.observations if fnmatch.fnmatchcase(observation.key, pattern)]
-        return "".join(f"{_line(observation)}\n" for observation in found)
+def as_text(record: Record) -> str:
+    """Where it comes from, what ran and failed, and how much was observed."""
     whole = "" if record.complete else "  (of a run that did not end green or whole)"
     lines = [f"{name}: {_text(value)}" for name, value in record.provenance.items()]
     lines += ["", f"{len(record.observations)} observations{whole}"]
@@ -21,13 +18,22 @@ def as_text(record: Record, pattern: str | None = None) -> str:
     lines += [f"  {family}  {count} {kind}" for (family, kind), count in sorted(counts.items())]
     lines += ["", "ran"]
     lines += [f"  {place}  {_counts(value)}" for place, value in record.summary.items()]
+    if record.failures:
+        lines += ["", f"failed ({len(record.failures)})"]
+        lines += [f"  {failure.key}: {failure.why}" for failure in record.failures]
     return "\n".join([*lines, ""])
 
 
+def as_lines(observations: Iterable[Observation]) -> str:
+    """An observation a line."""
+    return "".join(f"{_line(observation)}\n" for observation in observations)
+
+
 def _line(observation: Observation) -> str:
+    low_high = "" if observation.interval is None else f" [{', '.join(f'{end:.4g}' for end in observation.interval)}]"
     unit = f" {observation.unit}" if observation.unit else ""
     allowed = f", allowed {observation.allowed:.4g}" if observation.allowed is not None else ""
-    return f"{observation.key}  {_text(observation.value)}{unit}{allowed}  ({observation.verdict.value})"
+    return f"{observation.key}  {_text(observation.value)}{low_high}{unit}{allowed}  ({observation.verdict.value})"
 
 
 def _counts(value: Value) -> str:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_amp.record import EXACT, Kind, Observation, Verdict
+from pytest_amp.record import Better, Observation, Verdict, judged
+from pytest_amp.report.cells import valued
+from pytest_amp.report.reasons import reasons
 from pytest_amp.session import installed_torch
 from pytest_amp.tally import most_common
 
@@ -96,8 +99,8 @@ def _not_run(session: AmpSession) -> list[str]:
     if session.speed_reason is not None and session.speed_reason.startswith("off"):
         lines.append(f"speed     {session.speed_reason}")
     skips: Counter[str] = Counter()
-    for reasons in session.tally.reasons.values():
-        skips.update(reasons)
+    for counted in session.tally.reasons.values():
+        skips.update(counted)
     lines += [f"skipped   {count} ({reason})" for reason, count in most_common(skips)[:LISTED]]
     if len(skips) > LISTED:
         lines.append(f"          and {len(skips) - LISTED} more reasons")
@@ -115,17 +118,22 @@ def _compared(session: AmpSession) -> list[str]:
     differences = session.differences()
     groups = {verdict: differences[verdict] for verdict in (*_MOVED, Verdict.GONE)}
     rest = [o for o in observed if o.verdict not in _MOVED]
-    judged = sum(o.kind in EXACT or o.kind is Kind.ERROR for o in rest)
+    same = sum(judged(o) for o in rest)
     whole = "" if baseline.complete else ", of a run that did not end green or whole"
     moved = "".join(f", {len(group)} {verdict.value}" for verdict, group in groups.items() if group)
-    counts = f"{judged} same{moved}; {len(rest) - judged} ratios, times and sizes not judged"
+    counts = f"{same} same{moved}; {len(rest) - same} only recorded"
     lines = [
         f"baseline  {session.asked.baseline} (torch {baseline.provenance.get('torch', 'unknown')}{whole}): {counts}"
     ]
     devices = dict.fromkeys(o.target[0] for o in observed)
-    lines += [f"          {why}: errors are not compared" for d in devices if (why := session.unfair(d)) is not None]
+    unfair = [reason for device in devices if (reason := session.unfair(device)) is not None]
+    lines += [f"          {reason}: numbers that moved are inconclusive" for reason in unfair]
+    why = reasons_of(session, [each for group in groups.values() for each in group])
     for verdict, group in groups.items():
-        lines += [f"{verdict.value:<9} {o.key}: {_moved(verdict, o)}" for o in group[:LISTED]]
+        for o in group[:LISTED]:
+            lines.append(f"{verdict.value:<9} {o.key}: {_moved(verdict, o)}")
+            if o.key in why:
+                lines.append(f"          because {why[o.key]}")
     hidden = sum(max(0, len(group) - LISTED) for group in groups.values())
     return [*lines, f"          and {hidden} more"] if hidden else lines
 
@@ -134,12 +142,18 @@ def _compared(session: AmpSession) -> list[str]:
 _MOVED = (Verdict.REGRESSED, Verdict.CHANGED, Verdict.INCONCLUSIVE, Verdict.NEW, Verdict.IMPROVED)
 
 
+def reasons_of(session: AmpSession, observations: Iterable[Observation]) -> dict[str, str]:
+    """By key, why what differs from the baseline does, where that is known."""
+    baseline = session.baseline
+    return {} if baseline is None else reasons(observations, baseline.provenance.get("torch"), installed_torch())
+
+
 def _moved(verdict: Verdict, observation: Observation) -> str:
     if verdict is Verdict.NEW:
-        return f"{observation.value}"
+        return valued(observation)
     if verdict is Verdict.GONE:  # the baseline's own observation
         return f"was {observation.value}"
-    return f"{observation.baseline} -> {observation.value}"
+    return f"{observation.baseline} -> {valued(observation)}"
 
 
 def lived_with(session: AmpSession) -> list[str]:
@@ -156,7 +170,7 @@ def _margins(session: AmpSession) -> list[str]:
     """Per family the observation that came closest to what was allowed; what exceeds it has failed, or is known to."""
     worst: dict[str, tuple[float, str]] = {}
     for o in session.observed():
-        if o.allowed and isinstance(o.value, (int, float)) and o.value <= o.allowed:
+        if o.allowed and o.better is not Better.HIGHER and isinstance(o.value, (int, float)) and o.value <= o.allowed:
             worst[o.family] = max(worst.get(o.family, (0.0, "")), (o.value / o.allowed, o.key))
     return [
         f"margin    {family}: {share:.0%} of what is allowed, {key}" for family, (share, key) in sorted(worst.items())

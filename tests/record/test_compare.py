@@ -23,7 +23,10 @@ def verdict(now: Value, before: Value, kind: Kind = Kind.STATE, before_kind: Kin
 
 
 def test_exact_kinds() -> None:
-    assert {kind for kind in Kind if kind not in EXACT} == {Kind.ERROR, Kind.RATIO, Kind.SECONDS, Kind.BYTES}
+    assert {kind for kind in Kind if kind not in EXACT} == {
+        *(Kind.ERROR, Kind.RATIO, Kind.SECONDS, Kind.BYTES),
+        *(Kind.MEASURE, Kind.SERIES),
+    }
 
 
 @pytest.mark.parametrize("kind", sorted(EXACT, key=str))
@@ -96,7 +99,8 @@ GPU = {"gpu": "H100", "cuda": "13.0", "cudnn": "91000"}
     [
         ({}, None),
         ({"seed": 1}, "seed 0 before, 1 now"),
-        ({"torch": "2.14.1", "date": "later", "tolerance_scale": 2.0}, None),
+        ({"torch": "2.14.1", "date": "later", "tolerance_scale": 2.0}, "tolerance scale 1.0 before, 2.0 now"),
+        ({"torch": "2.14.1", "date": "later"}, None),
         ({"devices": {"cuda": {**GPU, "cudnn": "92000", "cuda": "13.1"}}}, None),
         ({"devices": {"cuda": {**GPU, "gpu": "H200"}}}, "cuda: gpu H100 before, H200 now"),
         ({"devices": {"cpu": {}}}, "cuda: gpu H100 before, None now"),
@@ -106,7 +110,7 @@ GPU = {"gpu": "H100", "cuda": "13.0", "cudnn": "91000"}
 def test_other_hardware_and_other_numbers_are_unfair_and_another_torch_is_not(
     change: dict[str, Value], why: str | None
 ) -> None:
-    before: dict[str, Value] = {"seed": 0, "torch": "2.13.0", "devices": {"cuda": {**GPU}}}
+    before: dict[str, Value] = {"seed": 0, "tolerance_scale": 1.0, "torch": "2.13.0", "devices": {"cuda": {**GPU}}}
     assert unfair(before, {**before, **change}, "cuda") == why
 
 

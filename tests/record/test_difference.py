@@ -57,6 +57,7 @@ def test_each_is_what_it_is() -> None:
     found = difference(OLD, NEW)
     keys = {verdict.value: [observation.key for observation in found.of(verdict)] for verdict in ORDER}
     assert keys == {
+        "failed": [],
         "regressed": ["gradients/cpu/bf16/grew"],
         "changed": ["rules/cpu/bf16/moved", "rules/cpu/fp16/moved"],
         "gone": ["rules/cpu/bf16/lost"],
@@ -84,10 +85,7 @@ def test_errors_on_other_hardware_are_inconclusive_and_rules_are_not() -> None:
     assert len(found.of(Verdict.CHANGED)) == 2
 
 
-COUNTS = (
-    "2 same, 1 regressed, 2 changed, 1 gone, 1 new, 1 improved, "
-    "1 ratios, times and sizes not judged, 2 not run in the new one"
-)
+COUNTS = "2 same, 1 regressed, 2 changed, 1 gone, 1 new, 1 improved, 1 only recorded, 2 not run in the new one"
 
 
 def test_as_text(files: Files, capsys: pytest.CaptureFixture[str]) -> None:
@@ -101,7 +99,7 @@ def test_as_text(files: Files, capsys: pytest.CaptureFixture[str]) -> None:
         "",
         COUNTS,
         "",
-        "errors that grew (1)",
+        "worse (1)",
         "  gradients  grew: 0.01 -> 0.03 (3 times)  [cpu-bf16]",
         "",
         "changed (2)",
@@ -113,7 +111,7 @@ def test_as_text(files: Files, capsys: pytest.CaptureFixture[str]) -> None:
         "new (1)",
         "  rules  arrived|new: promote  [cpu-bf16]",
         "",
-        "errors that shrank (1)",
+        "better (1)",
         "  gradients  shrank: 0.01 -> 0.002 (0.2 times)  [cpu-bf16]",
     ]
 
@@ -125,13 +123,21 @@ def test_as_markdown(files: Files, capsys: pytest.CaptureFixture[str]) -> None:
     assert "| `gradients/cpu/bf16/grew` | 0.01 | 0.03 (3 times) |" in page
     assert "| `rules/cpu/bf16/lost` | promote |  |" in page
     assert "| `rules/cpu/bf16/arrived\\|new` |  | promote |" in page
-    assert page.index("errors that grew") < page.index("<details>") < page.index("arrived")
+    assert page.index("**worse") < page.index("<details>") < page.index("arrived")
 
 
 def test_as_json(files: Files, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["diff", *files, "--format=json"]) == 1
     data = json.loads(capsys.readouterr().out)
-    assert data["counts"] == {"regressed": 1, "changed": 2, "gone": 1, "inconclusive": 0, "new": 1, "improved": 1}
+    assert data["counts"] == {
+        "failed": 0,
+        "regressed": 1,
+        "changed": 2,
+        "gone": 1,
+        "inconclusive": 0,
+        "new": 1,
+        "improved": 1,
+    }
     assert (data["same"], data["unjudged"], data["not_run"], data["new"]["torch"]) == (2, 1, 2, "2.14.1")
     assert [o["key"] for o in data["observations"]] == [o.key for o in difference(OLD, NEW).observations]
 
@@ -166,7 +172,7 @@ def test_show(files: Files, capsys: pytest.CaptureFixture[str]) -> None:
         (["show", "nowhere.json"], "nowhere.json: No such file or directory"),
         (["diff", "nowhere.json", "old.json"], "nowhere.json: No such file or directory"),
         (["show", "bad.json"], "bad.json: not JSON"),
-        (["diff", "old.json", "old.json", "--fail-on=worse"], "argument --fail-on: 'worse' is no verdict; valid: regr"),
+        (["diff", "old.json", "old.json", "--fail-on=worse"], "argument --fail-on: 'worse' is no verdict; valid: fail"),
         (["diff", "old.json"], "the following arguments are required: new"),
     ],
 )

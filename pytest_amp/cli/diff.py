@@ -1,0 +1,88 @@
+"""``pytest-amp diff``: what differs between two records, or in a history of them."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from pytest_amp.cli.common import DIFFERENT, SAME, Commands, read, write
+from pytest_amp.record import FAILING, ORDER, Difference, Trend, Verdict, difference, trend
+from pytest_amp.report import difference as differences
+from pytest_amp.report import trend as trends
+
+
+def _html(found: Difference) -> str:
+    from pytest_amp.report.html import of_difference
+
+    return of_difference(found)
+
+
+def _html_of_trend(found: Trend) -> str:
+    from pytest_amp.report.html import of_trend
+
+    return of_trend(found)
+
+
+FORMATS: dict[str, Callable[[Difference], str]] = {
+    "text": differences.as_text,
+    "md": differences.as_markdown,
+    "html": _html,
+    "json": differences.as_json,
+}
+TREND_FORMATS: dict[str, Callable[[Trend], str]] = {
+    "text": trends.as_text,
+    "md": trends.as_markdown,
+    "html": _html_of_trend,
+    "json": trends.as_json,
+}
+
+
+def add(commands: Commands) -> None:
+    """Add the command."""
+    command = commands.add_parser(
+        "diff",
+        help="what differs between two records, or in a history of them",
+        description="What differs between two records. More of them, oldest first, are a history: what each step "
+        "changed, and the last one beside the first. Ends with 1 where something has become what --fail-on names, "
+        "from the first record to the last or in the last step.",
+    )
+    command.add_argument("old", type=Path, help="a record, before")
+    command.add_argument("new", type=Path, nargs="+", help="a record, after; more of them are a history")
+    command.add_argument("--format", choices=FORMATS, default="text", help="default: text")
+    default = ",".join(verdict.value for verdict in ORDER if verdict in FAILING)
+    command.add_argument(
+        "--fail-on",
+        metavar="VERDICTS",
+        default=default,
+        help=f"comma list of {', '.join(verdict.value for verdict in ORDER)}, or none (default: {default})",
+    )
+    command.set_defaults(run=_diff, parser=command)
+
+
+def _diff(options: argparse.Namespace) -> int:
+    names = [] if options.fail_on == "none" else options.fail_on.split(",")
+    valid = [verdict.value for verdict in ORDER]
+    unknown = next((name for name in names if name not in valid), None)
+    if unknown is not None:
+        options.parser.error(f"argument --fail-on: {unknown!r} is no verdict; valid: {', '.join(valid)}, or none")
+    records = [read(path, options.parser) for path in (options.old, *options.new)]
+    judged: list[Difference]
+    try:
+        if len(records) == 2:
+            found = difference(*records)
+            judged = [found]
+            text = FORMATS[options.format](found)
+        else:
+            history = trend(records)
+            judged = [history.whole, history.steps[-1]]
+            text = TREND_FORMATS[options.format](history)
+    except ModuleNotFoundError as missing:
+        sys.stderr.write(
+            f"pytest-amp: --format={options.format}: {missing.name} is not installed; pip install 'pytest-amp[html]'\n"
+        )
+        return 2
+    write(text)
+    failed = any(each.of(Verdict(name)) for each in judged for name in names)
+    return DIFFERENT if failed else SAME

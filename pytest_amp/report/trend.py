@@ -1,0 +1,87 @@
+"""A history of records, as text, Markdown or JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from pytest_amp.record import ORDER, Trend, Value, Verdict, finite
+from pytest_amp.report.cells import TITLES, cell, short
+from pytest_amp.report.difference import as_data, counts, notes, run
+
+#: Keys of one verdict that are listed one by one, in text.
+LISTED = 50
+#: Letters of a value in a table of many columns.
+LETTERS = 40
+
+
+def steps(found: Trend) -> list[tuple[str, str]]:
+    """Each step in words, then the whole: from what to what, and the counts."""
+    rows = [(f"{run(each.old.provenance)} → {run(each.new.provenance)}", counts(each)) for each in found.steps]
+    first, last = found.records[0].provenance, found.records[-1].provenance
+    return [*rows, (f"altogether, {run(first)} → {run(last)}", counts(found.whole))]
+
+
+def as_text(found: Trend) -> str:
+    """For a terminal: the records, what each step did, and each key that moved with its values."""
+    lines = [f"{number}  {run(record.provenance)}" for number, record in enumerate(found.records, start=1)]
+    lines += [f"     {note}" for note in notes(found.whole)]
+    for number, each in enumerate(found.steps, start=1):
+        lines.append(f"{number} -> {number + 1}: {counts(each)}")
+    lines.append(f"1 -> {len(found.records)}: {counts(found.whole)}")
+    for verdict in ORDER:
+        moved = [each for each in found.moved if each.worst is verdict]
+        if moved:
+            lines += ["", f"{TITLES[verdict]} ({len(moved)})"]
+            lines += [f"  {each.key}: {series(each.values, each.verdicts)}" for each in moved[:LISTED]]
+            lines += [f"  and {len(moved) - LISTED} more"] * (len(moved) > LISTED)
+    return "\n".join([*lines, ""])
+
+
+def as_markdown(found: Trend) -> str:
+    """For a job page: a row a key, a column a record; the cells in which something became worse are bold."""
+    lines = [f"### {run(found.records[0].provenance)} → {run(found.records[-1].provenance)}", ""]
+    lines += [f"- {name}: {told}" for name, told in steps(found)]
+    lines += [f"- {note}" for note in notes(found.whole)]
+    heads = [run(record.provenance) for record in found.records]
+    for verdict in ORDER:
+        moved = [each for each in found.moved if each.worst is verdict]
+        if not moved:
+            continue
+        lines += ["", f"**{TITLES[verdict]} ({len(moved)})**", "", f"| key | {' | '.join(heads)} |"]
+        lines.append("|---" * (len(heads) + 1) + "|")
+        for each in moved:
+            marks = (None, *each.verdicts)
+            cells = [
+                f"**{cell(short(value, LETTERS))}**" if mark is not None else cell(short(value, LETTERS))
+                for value, mark in zip(each.values, marks, strict=True)
+            ]
+            lines.append(f"| `{cell(each.key)}` | {' | '.join(cells)} |")
+    return "\n".join([*lines, ""])
+
+
+def as_json(found: Trend) -> str:
+    """For programs: each step and the whole as ``diff`` of two has them, and each key that moved."""
+    data = {
+        "records": [finite(dict(record.provenance)) for record in found.records],
+        "steps": [as_data(each) for each in found.steps],
+        "whole": as_data(found.whole),
+        "moved": [
+            {
+                "key": each.key,
+                "values": finite([*each.values]),
+                "verdicts": [None if verdict is None else verdict.value for verdict in each.verdicts],
+            }
+            for each in found.moved
+        ],
+    }
+    return json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def series(values: Sequence[Value], verdicts: Sequence[Verdict | None]) -> str:
+    """``0.01, 0.03 (regressed), 0.03``: the values, each with what it became."""
+    marks = (None, *verdicts)
+    return ", ".join(
+        ("-" if value is None else short(value, LETTERS)) + (f" ({mark.value})" if mark is not None else "")
+        for value, mark in zip(values, marks, strict=True)
+    )

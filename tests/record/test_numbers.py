@@ -1,0 +1,103 @@
+"""Numbers of which is known which way they should go: by a margin, and by both intervals where there are two."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from pytest_amp.record import Better, Kind, Observation, Value, Verdict, compare, judged
+from pytest_amp.record.compare import MARGINS
+
+KEY = "project/cpu/bf16/x"
+Interval = tuple[float, float]
+
+
+def number(
+    value: Value,
+    interval: Interval | None = None,
+    better: Better = Better.LOWER,
+    kind: Kind = Kind.MEASURE,
+    margin: float | None = None,
+) -> Observation:
+    return Observation(KEY, kind, value, interval=interval, better=better, margin=margin)
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "becomes"),
+    [
+        (100, 100, Verdict.PASS),
+        (100, 105, Verdict.PASS),
+        (100, 106, Verdict.REGRESSED),
+        (100, 95, Verdict.PASS),
+        (100, 94, Verdict.IMPROVED),
+        (0, 0, Verdict.PASS),
+        (0, 1e-9, Verdict.REGRESSED),
+        (-100, -106, Verdict.IMPROVED),
+        (-100, -94, Verdict.REGRESSED),
+        (-1, 1, Verdict.REGRESSED),
+        (100, "inf", Verdict.CHANGED),
+        (math.inf, "inf", Verdict.PASS),
+    ],
+)
+def test_one_value_each_decides_by_the_margin(before: Value, now: Value, becomes: Verdict) -> None:
+    assert compare(number(now), number(before)).verdict is becomes
+    other = {Verdict.REGRESSED: Verdict.IMPROVED, Verdict.IMPROVED: Verdict.REGRESSED}.get(becomes, becomes)
+    found = compare(number(now, better=Better.HIGHER), number(before, better=Better.HIGHER))
+    assert found.verdict is other
+    assert found.baseline == before
+    if becomes in (Verdict.REGRESSED, Verdict.IMPROVED):
+        assert compare(number(now), number(before), fair=False).verdict is Verdict.INCONCLUSIVE
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "becomes"),
+    [
+        ((1.56, 1.58), (1.55, 1.59), Verdict.PASS),
+        ((1.56, 1.58), (1.40, 1.46), Verdict.REGRESSED),  # 1.46 is below 0.94 times 1.56
+        ((1.56, 1.58), (1.40, 1.47), Verdict.INCONCLUSIVE),  # 1.47 is not, and 1.40 is below 0.94 times 1.58
+        ((1.56, 1.58), (1.68, 1.70), Verdict.IMPROVED),
+        ((1.30, 1.80), (1.30, 1.80), Verdict.INCONCLUSIVE),  # says nothing
+        ((1.56, 1.58), (0.0, math.inf), Verdict.INCONCLUSIVE),
+        ((0.0, math.inf), (1.56, 1.58), Verdict.INCONCLUSIVE),
+    ],
+)
+def test_a_speedup_by_the_ratio_of_ratios_with_both_intervals(
+    before: Interval, now: Interval, becomes: Verdict
+) -> None:
+    old, new = (number(1.5, ends, Better.HIGHER, Kind.RATIO) for ends in (before, now))
+    assert compare(new, old).verdict is becomes
+
+
+def test_memory_has_a_small_margin() -> None:
+    old = number(10_000_000, kind=Kind.BYTES)
+    assert MARGINS[Kind.BYTES] == 0.02
+    assert compare(number(10_190_000, kind=Kind.BYTES), old).verdict is Verdict.PASS
+    assert compare(number(10_210_000, kind=Kind.BYTES), old).verdict is Verdict.REGRESSED
+
+
+def test_a_margin_of_its_own() -> None:
+    assert compare(number(149, margin=0.5), number(100)).verdict is Verdict.PASS
+    assert compare(number(101, margin=0.0), number(100)).verdict is Verdict.REGRESSED
+
+
+def test_an_error_with_its_spread_over_seeds() -> None:
+    """Only what lies beyond the worst seed has grown."""
+    old = Observation(KEY, Kind.ERROR, 0.010, interval=(0.008, 0.020))
+    assert compare(Observation(KEY, Kind.ERROR, 0.025), old).verdict is Verdict.PASS
+    assert compare(Observation(KEY, Kind.ERROR, 0.031), old).verdict is Verdict.REGRESSED
+    assert compare(Observation(KEY, Kind.ERROR, 0.031, interval=(0.02, 0.04)), old).verdict is Verdict.PASS
+    assert compare(Observation(KEY, Kind.ERROR, 0.005), old).verdict is Verdict.IMPROVED
+
+
+def test_what_should_stay_the_same_is_exact_and_on_any_machine() -> None:
+    same, other = (Observation(KEY, Kind.MEASURE, value, better=Better.SAME) for value in ([1, "a"], [1, "b"]))
+    assert compare(same, same, fair=False).verdict is Verdict.PASS
+    assert compare(other, same, fair=False).verdict is Verdict.CHANGED
+
+
+def test_what_is_judged() -> None:
+    assert [kind for kind in Kind if judged(Observation(KEY, kind, 1))] == [
+        *(Kind.RULE, Kind.DTYPE, Kind.COUNT, Kind.STATE, Kind.ERROR)
+    ]
+    assert judged(number(1, kind=Kind.RATIO))

@@ -1,0 +1,95 @@
+"""``amp.record``: numbers of a user's own, held against a baseline's."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.project import Project, red, summary
+
+ON_CPU = ("--amp-device=cpu", "--amp-dtype=bf16")
+TEST = "def test_it(amp):\n    amp.record('x', {value}, {given})\n"
+
+
+def recorded(project: Project, value: str, given: str = "") -> None:
+    project.write(test_it=TEST.format(value=value, given=given))
+    assert project.here(*ON_CPU, "--amp-record=old.json").ret == 0
+
+
+def test_what_is_recorded(project: Project) -> None:
+    recorded(project, "1.5", "unit='ms', better='lower', interval=(1.4, 1.7), margin=0.1")
+    (data,) = project.record("old.json")["observations"]
+    assert data == {
+        "key": "project/cpu/bf16/x",
+        "kind": "measure",
+        "value": 1.5,
+        "unit": "ms",
+        "interval": [1.4, 1.7],
+        "better": "lower",
+        "margin": 0.1,
+        "test": "test_it::test_it",
+        "verdict": "pass",
+    }
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "given", "says"),
+    [
+        ("100", "104", "better='lower'", None),
+        ("100", "106", "better='lower', unit='MB'", "worse than"),
+        ("100", "90", "better='lower'", None),
+        ("100", "90", "better='higher'", "worse than"),
+        ("100", "90", "better='higher', margin=0.2", None),
+        ("100", "90", "better='higher', interval=(80, 110)", None),
+        ("[1, 'a']", "[1, 'a']", "", None),
+        ("[1, 'a']", "[1, 'b']", "", "no longer"),
+        ("1", "1.0", "", "no longer"),
+    ],
+)
+def test_it_is_held_against_the_baseline(project: Project, before: str, now: str, given: str, says: str | None) -> None:
+    recorded(project, before, given)
+    project.write(test_it=TEST.format(value=now, given=given))
+    result = project.here(*ON_CPU, "--amp-baseline=old.json")
+    assert result.ret == (0 if says is None else 1)
+    if says is not None:
+        result.stdout.fnmatch_lines([f"*AmpFailure: x on cpu-bf16 is {says} what the baseline has"])
+
+
+def test_two_wide_intervals_are_inconclusive_and_red_under_strict(project: Project) -> None:
+    recorded(project, "100", "better='higher', interval=(80, 120)")
+    assert project.here(*ON_CPU, "--amp-baseline=old.json").ret == 0
+    result = project.here(*ON_CPU, "--amp-baseline=old.json", "--amp-strict")
+    assert red(result) == ["inconclusive: project/cpu/bf16/x"]
+    assert "inconclusive project/cpu/bf16/x: 100 -> 100 [80, 120]" in summary(result)
+
+
+@pytest.mark.parametrize(
+    ("value", "given", "says"),
+    [
+        ("1", "better='smaller'", "better='smaller'; valid: lower, higher, same"),
+        ("'a'", "better='lower'", "x: 'a' is no finite number, which better='lower' compares"),
+        ("float('nan')", "better='lower'", "x: nan is no finite number, which better='lower' compares"),
+        ("True", "better='higher'", "x: True is no finite number, which better='higher' compares"),
+        ("1", "interval=(0, 2)", "x: interval=(0, 2); valid: two numbers with 1 between them, and a direction"),
+        ("1", "better='lower', interval=(2, 3)", "x: interval=(2, 3); valid: two numbers with 1 between them"),
+        ("1", "better='lower', interval=3", "x: interval=3; valid: two numbers with 1 between them"),
+        ("1", "better='lower', margin=-1", "x: margin=-1; valid: a number from 0"),
+        ("1", "margin=0.1", "x: margin=0.1; valid: a number from 0"),
+        ("object()", "", "project/cpu/bf16/x: a object is no plain JSON"),
+    ],
+)
+def test_what_cannot_be_recorded_is_one_line_at_the_tests_own(
+    project: Project, value: str, given: str, says: str
+) -> None:
+    project.write(test_it=TEST.format(value=value, given=given))
+    result = project.here(*ON_CPU)
+    assert result.ret == 1
+    assert any(says in line for line in result.outlines), result.outlines
+    assert not any("pytest_amp/amp" in line for line in result.outlines)
+
+
+def test_other_numbers_from_another_seed_are_inconclusive(project: Project) -> None:
+    recorded(project, "100", "better='lower'")
+    project.write(test_it=TEST.format(value=200, given="better='lower'"))
+    result = project.here(*ON_CPU, "--amp-baseline=old.json", "--amp-seed=3")
+    assert result.ret == 0
+    assert "          seed 0 before, 3 now: numbers that moved are inconclusive" in summary(result)
