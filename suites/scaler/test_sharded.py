@@ -15,6 +15,7 @@ from torch import nn
 
 from pytest_amp.amp import Amp
 from pytest_amp.failure import AmpFailure
+from pytest_amp.torch_private import found_infs
 
 from .training import INF, NAN, ScalerFactory, Training, training
 
@@ -120,3 +121,20 @@ def test_growth_stops_at_the_largest_finite_scale(amp: Amp, sharded: Callable[..
     run.scaler.step(run.optimizer)
     run.scaler.update()
     assert run.state == (2.0**127, 0)
+
+
+@pytest.mark.filterwarnings("ignore:Sparse invariant checks:UserWarning")
+def test_duplicates_that_overflow_together_are_found(amp: Amp, sharded: Callable[..., torch.amp.GradScaler]) -> None:
+    """pytorch/pytorch#35810: rows of a sparse float16 gradient are summed before they are looked at."""
+    table = nn.Parameter(torch.ones(4, 2, dtype=torch.float16, device=amp.device.torch_device))
+    optimizer = torch.optim.SGD([table], lr=0.5)
+    for value, found in ((8.0, False), (40_000.0, True)):
+        scaler = sharded(init_scale=8.0)
+        scaler.scale(torch.ones((), device=table.device))
+        rows = torch.tensor([[1, 1, 3]], device=table.device)
+        values = torch.full((3, 2), value, dtype=torch.float16, device=table.device)
+        table.grad = torch.sparse_coo_tensor(rows, values, table.shape)
+        scaler.unscale_(optimizer)
+        assert list(found_infs(scaler, optimizer).values()) == [found]
+        if not found:
+            assert table.grad.coalesce().values().tolist() == [[2.0, 2.0], [1.0, 1.0]]
