@@ -43,6 +43,8 @@ def _order(release: str) -> Version:
 class Fingerprints:
     """Every fingerprint that is known. ``measured`` has the releases by device type, oldest first.
 
+    A real device has its own: ``real-cuda``.
+
     ``reasons`` are what people have written behind lines, by name and devices: ``("nn.GRU", "real-cuda")``.
     """
 
@@ -50,9 +52,9 @@ class Fingerprints:
     known: dict[str, dict[Place, str]] = field(default_factory=dict)
     reasons: dict[tuple[str, str], str] = field(default_factory=dict)
 
-    def covers(self, device_type: str, version: str) -> bool:
+    def covers(self, device_type: str, version: str, *, real: bool = False) -> bool:
         """Whether the fingerprints of just this release are known."""
-        return release_of(version) in self.measured.get(device_type, ())
+        return release_of(version) in self.measured.get(REAL * real + device_type, ())
 
     def expected(self, device_type: str, dtype: str, version: str, *, real: bool = False) -> dict[str, set[str | None]]:
         """What each entry may give on ``version``: one fingerprint, or None for an entry that is not there.
@@ -60,23 +62,21 @@ class Fingerprints:
         On a release that was not measured, what held in the one before it or the one after it: on a newer
         one than all, what held in the last. Empty for a device type that is not known. Raises ValueError for
         an older release than all. ``real`` is a real accelerator: what fake ones gave holds for it, too,
-        but for the entries that have a line of their own.
+        but for the entries that have a line of their own; on a release that was not measured on a real one, either.
         """
         measured = self.measured.get(device_type, [])
-        if not measured:
+        if not measured or (real and REAL + device_type not in self.measured):
             return {}
-        release = _order(release_of(version))
-        if release < _order(measured[0]):
+        if _order(release_of(version)) < _order(measured[0]):
             raise ValueError(f"fingerprints of {device_type} are known from torch {measured[0]} on, this is {version}")
-        before = [each for each in measured if _order(each) <= release][-1]
-        after = next((each for each in measured if _order(each) >= release), before)
         found: dict[str, set[str | None]] = {}
+        around = _around(measured, version)
+        real_around = _around(self.measured[REAL + device_type], version) if real else ()
         for name, places in self.known.items():
-            texts = {
-                (places.get((REAL + device_type, dtype, each)) if real else None)
-                or places.get((device_type, dtype, each))
-                for each in (before, after)
-            }
+            texts = {places.get((device_type, dtype, each)) for each in around}
+            own = {places.get((REAL + device_type, dtype, each)) for each in real_around} - {None}
+            if own:
+                texts = own if self.covers(device_type, version, real=True) else own | texts
             if texts != {None}:
                 found[name] = texts
         return found
@@ -91,14 +91,21 @@ class Fingerprints:
         place = (device_type, dtype, release)
         if device_type.startswith(REAL) and release not in self.measured.get(device_type.removeprefix(REAL), ()):
             raise ValueError(f"torch {release} has to be read on fake:{device_type.removeprefix(REAL)} first")
-        if not device_type.startswith(REAL):
-            releases = {*self.measured.get(device_type, ()), release}
-            self.measured[device_type] = sorted(releases, key=_order)
+        releases = {*self.measured.get(device_type, ()), release}
+        self.measured[device_type] = sorted(releases, key=_order)
         for places in self.known.values():
             places.pop(place, None)
         for name, text in seen.items():
             self.known.setdefault(name, {})[place] = text
         self.known = {name: places for name, places in self.known.items() if places}
+
+
+def _around(measured: Sequence[str], version: str) -> tuple[str, str]:
+    """The measured releases before and after a version: itself twice, if it is one; the nearest, if there is one."""
+    release = _order(release_of(version))
+    before = [each for each in measured if _order(each) <= release]
+    after = [each for each in measured if _order(each) >= release]
+    return (before or after)[-1 if before else 0], (after or before)[0 if after else -1]
 
 
 # Reading
@@ -135,7 +142,7 @@ def _devices(where: Sequence[str]) -> str:
 
 
 def _places(where: Sequence[str], measured: Mapping[str, Sequence[str]], line: str) -> Iterable[Place]:
-    devices: list[str] = list(measured)
+    devices: list[str] = [each for each in measured if not each.startswith(REAL)]
     dtypes: list[str] = list(DTYPES)
     bounds: dict[str, str] = {}
     for word in where:
@@ -144,12 +151,12 @@ def _places(where: Sequence[str], measured: Mapping[str, Sequence[str]], line: s
             bounds[key] = value
         elif word in DTYPES:
             dtypes = [word]
-        elif all(each.removeprefix(REAL) in measured for each in word.split(",")):
+        elif all(each in measured for each in word.split(",")):
             devices = word.split(",")
         else:
             raise ValueError(f"{line}: {word!r} is no device, no dtype, and no since= or until=")
     for device in devices:
-        for release in measured[device.removeprefix(REAL)]:
+        for release in measured[device]:
             if _holds(release, bounds):
                 yield from ((device, dtype, release) for dtype in dtypes)
 
@@ -179,8 +186,8 @@ _HEADER = """\
 # inputs' dtype without. "not:" is an entry that has no fingerprint there, and why.
 #
 # WHERE: devices (all if there are none), bf16 or fp16 (else both), since= and until= the first and the last measured
-# release. cuda, xpu, mps and mtia are read under fake tensors; real-cuda is where a real device gives something else,
-# with its reason behind two spaces and a #.
+# release. cuda, xpu, mps and mtia are read under fake tensors; real-cuda is where a real device gives something else
+# in the releases that were measured on one, with its reason behind two spaces and a #.
 #
 # Made by pytest_amp.fingerprint.update and reviewed: see docs/fingerprint.md.
 """
@@ -201,19 +208,21 @@ _Segment = tuple[str | None, str | None, str]
 
 
 def _lines(places: Mapping[Place, str], measured: Mapping[str, Sequence[str]]) -> Iterable[tuple[str, str]]:
-    devices = [*measured, *sorted({device for device, _, _ in places if device.startswith(REAL)})]
+    everywhere = {device for device in measured if not device.startswith(REAL)}
+    devices = sorted(measured, key=lambda device: device.startswith(REAL))
     segments = {
-        (device, dtype): tuple(_segments(places, device, dtype, measured[device.removeprefix(REAL)]))
+        (device, dtype): tuple(_segments(places, device, dtype, measured[device]))
         for device in devices
         for dtype in DTYPES
     }
-    by_content: dict[tuple[tuple[_Segment, ...], ...], list[str]] = {}
+    by_content: dict[tuple[bool, tuple[tuple[_Segment, ...], ...]], list[str]] = {}
     for device in devices:
         content = tuple(segments[device, dtype] for dtype in DTYPES)
         if any(content):
-            by_content.setdefault(content, []).append(device)
-    for content, group in by_content.items():
-        where = "" if set(group) == set(measured) else f" {','.join(group)}"
+            # A real device has a line of its own, and its reason.
+            by_content.setdefault((device.startswith(REAL), content), []).append(device)
+    for (_, content), group in by_content.items():
+        where = "" if set(group) == everywhere else f" {','.join(group)}"
         same = len(set(content)) == 1
         for dtype, found in (
             [("", content[0])] if same else [(f" {d}", c) for d, c in zip(DTYPES, content, strict=True)]

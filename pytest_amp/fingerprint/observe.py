@@ -23,13 +23,15 @@ from pytest_amp.torch_private.testing import ModuleSample, Sample
 _BANNED_SAYS = "unsafe to autocast"
 #: How C++ says that a fake tensor has no values.
 _NO_DATA = "its data is not allocated yet"
-#: How oneDNN says that it has no kernel for a dtype on this CPU, and a build that it lacks a library or a kernel,
-#: and a machine that it lacks a driver.
+#: How oneDNN says that it has no kernel for a dtype on this CPU, and a build that it lacks a library (MAGMA) or a
+#: kernel, and a machine that it lacks a driver or a compiler of kernels (NVRTC).
 _LACKING = (
     "could not create a primitive",
     "not compiled with",
     "not linked with",
+    "requires compiling PyTorch with",
     "DispatchStub",
+    "nvrtc",
     "CUDA driver",
     "NVIDIA driver",
 )

@@ -58,7 +58,9 @@ def _changes(known: Fingerprints, device: Device, dtype: str, version: str, seen
         return [f"{where}: {len(seen)} entries, of which nothing was known"]
     # A release older than all is held against the first of them.
     reference = max(version, known.measured[device.type][0], key=Version)
-    expected = known.expected(device.type, dtype, reference, real=device.kind is DeviceKind.ACCELERATOR)
+    # The first time a real device is held against a fake one.
+    real = device.kind is DeviceKind.ACCELERATOR and REAL + device.type in known.measured
+    expected = known.expected(device.type, dtype, reference, real=real)
     return [f"{where} {each.change.value} {each}" for each in differences(expected, seen)]
 
 

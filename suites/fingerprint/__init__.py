@@ -5,5 +5,4 @@ from __future__ import annotations
 from pytest_amp.devices import DeviceKind
 from pytest_amp.families import Family
 
-# On accelerators, too, once it has run on CUDA: not run on CUDA yet
-FAMILY = Family("fingerprint", kinds=frozenset({DeviceKind.CPU, DeviceKind.FAKE}))
+FAMILY = Family("fingerprint", kinds=frozenset(DeviceKind))

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
 from pytest_amp.amp import Amp
@@ -168,6 +169,19 @@ def test_nested_tensors_are_cast(amp: Amp, call: str, layout: torch.layout) -> N
     assert torch.allclose(found.unbind()[0], wanted, rtol=2 * amp.precision.u, atol=2 * amp.precision.u)
 
 
+#: All but cuDNN's, which torch prefers on some cards.
+_OTHERS = (SDPBackend.MATH, SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION)
+_NOTHING = pytest.mark.amp(
+    devices=["cuda"],
+    xfail={"cuda": "pytorch/pytorch#133780: of an empty batch cuDNN's attention answers None (2.11.0, H200)"},
+)
+
+
+def _attention_of_nothing(make: Callable[..., torch.Tensor], *kernels: SDPBackend) -> torch.Tensor:
+    with sdpa_kernel(list(kernels)):
+        return functional.scaled_dot_product_attention(make(0, 2, 4, 8), make(0, 2, 4, 8), make(0, 2, 4, 8))
+
+
 #: Of an input with nothing in it, and of a row or a scalar.
 EMPTY: dict[str, Callable[[Callable[..., torch.Tensor]], torch.Tensor]] = {
     "linear": lambda t: functional.linear(t(0, 4), t(3, 4), t(3)),
@@ -180,7 +194,8 @@ EMPTY: dict[str, Callable[[Callable[..., torch.Tensor]], torch.Tensor]] = {
     "conv1d": lambda t: functional.conv1d(t(0, 3, 8), t(4, 3, 3)),
     "conv2d": lambda t: functional.conv2d(t(0, 3, 8, 8), t(4, 3, 3, 3)),
     "conv3d": lambda t: functional.conv3d(t(0, 3, 4, 4, 4), t(4, 3, 3, 3, 3)),
-    "attention": lambda t: functional.scaled_dot_product_attention(t(0, 2, 4, 8), t(0, 2, 4, 8), t(0, 2, 4, 8)),
+    "attention": lambda t: _attention_of_nothing(t, *_OTHERS),
+    "attention by cuDNN": lambda t: _attention_of_nothing(t, SDPBackend.CUDNN_ATTENTION),
     "linear of a row": lambda t: functional.linear(t(4), t(3, 4), t(3)),
     "linear to a scalar": lambda t: functional.linear(t(4), t(4)),
     "matmul of rows": lambda t: t(4) @ t(4),
@@ -191,7 +206,7 @@ EMPTY: dict[str, Callable[[Callable[..., torch.Tensor]], torch.Tensor]] = {
 }
 
 
-@pytest.mark.parametrize("call", EMPTY)
+@pytest.mark.parametrize("call", [pytest.param(c, marks=_NOTHING if "cuDNN" in c else ()) for c in EMPTY])
 def test_products_of_nothing_and_of_rows_are_low(amp: Amp, call: str) -> None:
     """An empty batch, as the last one of an epoch may be, has the dtype of every other."""
 

@@ -92,12 +92,43 @@ def test_a_real_device_gives_what_a_fake_one_does_but_for_its_own_lines() -> Non
     again = parse(write(known))
     assert again.expected("cuda", "bf16", "2.13.0", real=True) == {"a": {SAME}, "b": {FULL}}
     assert again.expected("cuda", "bf16", "2.13.0") == {"a": {SAME}, "b": {SAME}}
+    assert again.covers("cuda", "2.13.0", real=True)
     with pytest.raises(ValueError, match=r"torch 2\.14 has to be read on fake:cuda first"):
         known.replace("real-cuda", "bf16", "2.14.0", {"b": FULL})
 
 
+def test_on_a_release_without_a_real_device_either_may_hold() -> None:
+    known = _known(**_both("cuda", "2_11", a=SAME, b=SAME), **_both("cuda", "2_13", a=LOW, b=SAME))
+    assert known.expected("cuda", "bf16", "2.13.0", real=True) == {}
+    known.replace("real-cuda", "bf16", "2.11.0", {"b": FULL})
+    for release in ("2.13.0", "2.14.0"):
+        assert known.expected("cuda", "bf16", release, real=True) == {"a": {LOW}, "b": {SAME, FULL}}
+        assert not known.covers("cuda", release, real=True)
+
+
+def test_what_only_a_real_device_gives_has_a_line_for_it_alone() -> None:
+    known = _known(**_both("cpu", "2_13", a=FULL), **_both("cuda", "2_13", a=SAME))
+    for dtype in ("bf16", "fp16"):
+        known.replace("real-cuda", dtype, "2.13.0", {"a": FULL})
+    assert _lines(known) == [f"a cpu: {FULL}", f"a cuda: {SAME}", f"a real-cuda: {FULL}"]
+
+
+def test_every_disagreement_of_a_real_device_has_its_reason() -> None:
+    known = load()
+    real = {
+        (name, place[0]) for name, places in known.known.items() for place in places if place[0].startswith("real-")
+    }
+    assert real
+    assert real == {key for key in known.reasons if key[1].startswith("real-")}
+
+
 def test_a_reason_stays_with_its_line() -> None:
-    text = write(parse(f"measured cpu 2.13\nmeasured cuda 2.13\na: {SAME}\na real-cuda: {FULL}  # its own kernel"))
+    text = write(
+        parse(
+            "measured cpu 2.13\nmeasured cuda 2.13\nmeasured real-cuda 2.13\n"
+            f"a: {SAME}\na real-cuda: {FULL}  # its own kernel"
+        )
+    )
     assert text.endswith(f"a: {SAME}\na real-cuda: {FULL}  # its own kernel\n")
 
 
