@@ -78,13 +78,16 @@ class CudaDevice(AcceleratorDevice):
         return torch.cuda.get_device_name(self.torch_device)
 
     def provenance(self) -> dict[str, str]:
-        """Card, compute capability, CUDA or ROCm, cuDNN."""
+        """Card, compute capability, driver, CUDA or ROCm, cuDNN."""
         import torch
+
+        from pytest_amp.devices import nvml
 
         major, minor = torch.cuda.get_device_capability(self.torch_device)
         return {
             "gpu": self.describe(),
             "compute_capability": f"{major}.{minor}",
+            "driver": str(nvml.driver_version()),
             "cuda": str(torch.version.cuda),
             "hip": str(torch.version.hip),
             "cudnn": str(torch.backends.cudnn.version()),  # type: ignore[no-untyped-call,unused-ignore]

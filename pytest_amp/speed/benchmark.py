@@ -93,6 +93,8 @@ class Benchmark:
     def record(self, name: str, seconds: list[float], facts: Mapping[str, object]) -> None:
         """Replay ``seconds``, one round each, and put ``facts`` into ``extra_info["amp"][name]``.
 
+        The row's group is ``name``, unless the test's own mark has one: dtypes of one work stand together.
+
         Nothing is replayed where pytest-benchmark measures nothing (under xdist, with
         ``--benchmark-disable``), or where the test has given it something before: it takes one series a
         test. Raises ReplayError if its statistics do not rest on ``seconds``.
@@ -100,6 +102,8 @@ class Benchmark:
         if self._fixture is None:
             return
         self._fixture.extra_info.setdefault("amp", {})[name] = facts
+        if self._fixture.group is None:
+            self._fixture.group = name
         if self._fixture.disabled:
             with contextlib.suppress(FixtureAlreadyUsed):
                 self._fixture.pedantic(lambda: None)

@@ -57,6 +57,7 @@ def check_speedup(
         _inconclusive(demand, str(error), conditions)
         return None
     facts = {
+        "work": demand.name,
         "device": conditions.device.describe(),
         "precision": conditions.precision.name,
         "over": demand.over,
@@ -64,7 +65,7 @@ def check_speedup(
         "baseline": [before.low, before.high] if before else None,
         **measured.facts(),
     }
-    benchmark.record(f"{demand.name} over {demand.over}", list(measured.candidate), facts)
+    benchmark.record(f"{demand.name} over {demand.over}, {demand.kind}", list(measured.candidate), facts)
     _observe(demand, measured, conditions)
     _conclude(demand, measured, before, conditions)
     return measured

@@ -16,7 +16,7 @@ class Measured:
     """A verdict and what it rests on.
 
     ``reference`` and ``candidate`` are seconds per call, the fastest of each block, in time order; the
-    rest is as in Measurement.
+    rest is as in Measurement; ``doubts`` are the reasons for which nothing that was measured can be trusted.
     """
 
     verdict: Verdict
@@ -28,6 +28,7 @@ class Measured:
     timings: int
     repeats: tuple[int, ...]
     ceiling: float | None
+    doubts: tuple[str, ...] = ()
 
     @property
     def reference_median(self) -> float:
@@ -53,6 +54,7 @@ class Measured:
             "margin": verdict.rule.margin,
             "unconfirmed": asdict(verdict.unconfirmed) if verdict.unconfirmed else None,
             "ceiling": self.ceiling,
+            "doubts": list(self.doubts),
             "clock": self.clock,
             "spread": self.spread,
             "coverage": self.coverage,
@@ -83,15 +85,17 @@ def measure(  # noqa: PLR0913  # keywords of one measurement
         second = _measured(make_arms(), clock, rule, plan, ceiling)
         first = replace(second, verdict=confirmed(first.verdict, second.verdict))
     found = tuple(dict.fromkeys((*doubtful, *environment())))
-    return replace(first, verdict=doubted(first.verdict, (*found, *first.verdict.reasons) if found else ()))
+    reasons = (*found, *first.verdict.reasons) if found else ()
+    return replace(first, verdict=doubted(first.verdict, reasons), doubts=(*found, *first.doubts))
 
 
 def _measured(arms: Arms, clock: Clock, rule: Rule, plan: Plan, ceiling: float | None) -> Measured:
     measurement = Measurement(arms, clock, plan)
     verdict = decide(measurement.quad, rule, affordable=measurement.affordable)
-    found = doubts(verdict.interval, spread=measurement.spread, ceiling=ceiling)
+    found = (*measurement.doubts, *doubts(verdict.interval, spread=measurement.spread, ceiling=ceiling))
     return Measured(
-        verdict=doubted(verdict, (*measurement.doubts, *found)),
+        verdict=doubted(verdict, found),
+        doubts=found,
         reference=tuple(measurement.reference),
         candidate=tuple(measurement.candidate),
         clock=clock.name,

@@ -1,0 +1,122 @@
+"""``pytest-amp calibrate``: the floors of a card, measured in several fresh processes."""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from functools import partial
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_amp.cli.common import Commands, write
+
+if TYPE_CHECKING:
+    from pytest_amp.speed.calibration import Session
+
+#: Exit statuses: whether the file was written.
+WRITTEN, NOT_WRITTEN = 0, 1
+LEAST_SESSIONS = 3
+
+
+def add(commands: Commands) -> None:
+    """Add the command."""
+    command = commands.add_parser(
+        "calibrate",
+        help="measure the speed of this machine's card in fresh processes, and write its floors",
+        description="Runs the tests of speed in several fresh processes, one after the other, and writes a floor for "
+        "each piece of work: of the median over the processes 0.95 in device time and 0.80 in step time, and no more "
+        "than the card's peak rates allow. The file is replaced as a whole or not at all; other cards' floors stay. A "
+        "floor that would fall needs --reason, which is kept in the file. Ends with 1 where nothing was written.",
+    )
+    command.add_argument("tests", nargs="*", help="paths or ids for pytest (default: the suite speed)")
+    command.add_argument(
+        "--from",
+        dest="from_",
+        metavar="FILE",
+        type=Path,
+        nargs="+",
+        default=[],
+        help="measure nothing: take these files, which --benchmark-json wrote in runs of their own, 3 or more",
+    )
+    command.add_argument("--sessions", type=int, default=5, help="how many processes, 3 or more (default: 5)")
+    command.add_argument("--device", default="cuda", help="default: cuda")
+    command.add_argument("--dtype", default="auto", help="comma list (default: what the device computes)")
+    command.add_argument("--to", type=Path, help="the file (default: the one that comes with this package)")
+    command.add_argument("--reason", help="why floors fall, where they do")
+    command.set_defaults(run=_calibrate, parser=command)
+
+
+def _calibrate(options: argparse.Namespace) -> int:
+    from pytest_amp.speed import calibration, floors
+
+    if options.sessions < LEAST_SESSIONS:
+        options.parser.error(f"argument --sessions: {options.sessions}; valid: {LEAST_SESSIONS} or more")
+    path = options.to or Path(floors.__file__).with_name("floors.json")
+    sessions: list[Session] = []
+    try:
+        old = floors.read(path) if path.exists() else ()
+        runs = [_from(file) for file in options.from_] or [partial(_session, options)] * options.sessions
+        for number, run in enumerate(runs, start=1):
+            sessions.append(run())
+            count, doubtful = len(sessions[-1].ratios), len(sessions[-1].doubted)
+            write(f"process {number} of {len(runs)}: {count} measured, {doubtful} in doubt\n")
+        new, left_out = calibration.rows(sessions, least=LEAST_SESSIONS)
+        for line in left_out:
+            write(f"left out: {line}\n")
+        if not new:
+            write("nothing was measured often enough; no file was written\n")
+            return NOT_WRITTEN
+        floors.write(path, floors.merged(old, new, options.reason))
+    except (floors.FloorsError, calibration.CalibrationError) as error:
+        sys.stderr.write(f"pytest-amp: {error}\n")
+        return NOT_WRITTEN
+    write(calibration.as_text(new))
+    write(f"{len(new)} floors written to {path}\n")
+    return WRITTEN
+
+
+def _from(file: Path) -> Callable[[], Session]:
+    """Reads what a run measured earlier. Raises CalibrationError."""
+    from pytest_amp.speed import calibration
+
+    def read() -> Session:
+        try:
+            return calibration.session_of(file.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise calibration.CalibrationError(f"{file}: {error.strerror or error}") from None
+
+    return read
+
+
+def _session(options: argparse.Namespace) -> Session:
+    """One run of pytest in a process of its own, and what it measured. Raises CalibrationError."""
+    from pytest_amp.speed import calibration
+
+    loaded = any(entry.name == "amp" for entry in metadata.entry_points(group="pytest11"))
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "times.json"
+        command = [
+            *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"),
+            *(() if loaded else ("-p", "pytest_amp.plugin")),
+            *(f"--amp-device={options.device}", f"--amp-dtype={options.dtype}", "--amp-speed=report"),
+            f"--benchmark-json={file}",
+            *(options.tests or _suite()),
+        ]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603  # pytest
+        if not file.exists() or not file.stat().st_size:
+            last = (done.stdout + done.stderr).strip().splitlines()[-3:]
+            raise calibration.CalibrationError(f"pytest ended with {done.returncode} and no times: {' / '.join(last)}")
+        return calibration.session_of(file.read_text(encoding="utf-8"))
+
+
+def _suite() -> tuple[str, ...]:
+    """The suite as it is installed, or as it lies in the tree."""
+    from importlib.util import find_spec
+
+    if find_spec("pytest_amp.suites") is not None:
+        return "--pyargs", "pytest_amp.suites.speed"
+    return (str(Path(__file__).parents[2] / "suites" / "speed"),)

@@ -1,0 +1,98 @@
+"""From what several fresh processes measured to floors."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pytest_amp.speed.floors import SHARES, Row
+
+#: Card, kind of float32, dtype, work, and what was timed.
+Key = tuple[str, str, str, str, str]
+
+
+class CalibrationError(ValueError):
+    """A run of pytest that measured nothing that can be used; one line."""
+
+
+@dataclass(frozen=True)
+class Session:
+    """One process: the speedup of each piece of work and its ceiling, and why others are in doubt."""
+
+    ratios: Mapping[Key, float]
+    ceilings: Mapping[Key, float | None]
+    doubted: Mapping[Key, str]
+    provenance: Mapping[str, str] = field(default_factory=dict)
+
+
+def session_of(text: str) -> Session:
+    """What a JSON file of pytest-benchmark has in ``extra_info["amp"]``. Raises CalibrationError."""
+    try:
+        data = json.loads(text)
+        found = [facts for row in data["benchmarks"] for facts in row["extra_info"].get("amp", {}).values()]
+        machine = data["machine_info"].get("amp", {})
+        keys = [_key(facts) for facts in found]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CalibrationError(f"no file of pytest-benchmark with times of this plugin: {error!r}") from None
+    sound = [(key, facts) for key, facts in zip(keys, found, strict=True) if not facts["doubts"]]
+    return Session(
+        ratios={key: float(facts["ratio"]) for key, facts in sound},
+        ceilings={key: facts["ceiling"] for key, facts in sound},
+        doubted={key: facts["doubts"][0] for key, facts in zip(keys, found, strict=True) if facts["doubts"]},
+        provenance=_provenance(machine),
+    )
+
+
+def _key(facts: Mapping[str, Any]) -> Key:
+    gpu, over, precision, work, kind = (str(facts[n]) for n in ("device", "over", "precision", "work", "kind"))
+    return gpu, over, precision, work, kind
+
+
+def _provenance(machine: Mapping[str, Any]) -> dict[str, str]:
+    devices = machine.get("devices", {})
+    device: Mapping[str, Any] = next((each for each in devices.values() if "gpu" in each), {})
+    named = {name: str(device.get(name, "unknown")) for name in ("cuda", "cudnn", "driver")}
+    return {"torch": str(machine.get("torch", "unknown")), **named}
+
+
+def rows(sessions: Sequence[Session], *, least: int) -> tuple[list[Row], list[str]]:
+    """A row for each piece of work that ``least`` sessions or more measured soundly; and why others have none."""
+    made, left_out = [], []
+    today = dt.datetime.now(tz=dt.timezone.utc).date().isoformat()
+    for key in sorted({key for session in sessions for key in (*session.ratios, *session.doubted)}):
+        ratios = [session.ratios[key] for session in sessions if key in session.ratios]
+        if len(ratios) < least:
+            why = next((session.doubted[key] for session in sessions if key in session.doubted), "not measured")
+            left_out.append(f"{' '.join(key)}: sound in {len(ratios)} of {len(sessions)} processes ({why})")
+            continue
+        median = statistics.median(ratios)
+        ceiling = next((session.ceilings[key] for session in sessions if session.ceilings.get(key)), None)
+        floor = SHARES[key[4]] * median
+        made.append(
+            Row(
+                *key,
+                floor=round(min(floor, ceiling) if ceiling else floor, 4),
+                median=round(median, 4),
+                spread=round(statistics.stdev(ratios) / statistics.mean(ratios), 5),
+                sessions=len(ratios),
+                date=today,
+                **sessions[0].provenance,
+            )
+        )
+    return made, left_out
+
+
+def as_text(made: Sequence[Row]) -> str:
+    """A table of the rows: median, spread between processes, floor."""
+    width = max((len(row.work) for row in made), default=4)
+    lines = [f"{'work':<{width}}  kind    dtype  over  median  spread   floor"]
+    lines += [
+        f"{row.work:<{width}}  {row.kind:<6}  {row.dtype:<5}  {row.over:<4}  {row.median:6.3f}  {row.spread:6.2%}  "
+        f"{row.floor:6.3f}"
+        for row in made
+    ]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,115 @@
+"""``pytest-amp calibrate``: from fresh processes to floors, and when nothing is written."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_amp import cli
+from pytest_amp.speed import floors
+from pytest_amp.speed.calibration import CalibrationError, rows, session_of
+
+
+def times(ratio: float, *, doubts: list[str] | None = None, ceiling: float | None = None, kind: str = "device") -> str:
+    facts: dict[str, Any] = {
+        "work": "decoder",
+        "device": "NVIDIA H100 80GB HBM3",
+        "precision": "bf16",
+        "over": "tf32",
+        "kind": kind,
+        "ratio": ratio,
+        "ceiling": ceiling,
+        "doubts": doubts or [],
+    }
+    machine = {"torch": "2.11.0", "devices": {"cuda": {"gpu": "H100", "cuda": "13.0", "cudnn": "9", "driver": "580"}}}
+    benchmarks = [{"extra_info": {"amp": {"decoder over tf32": facts}}}, {"extra_info": {}}]
+    return json.dumps({"machine_info": {"amp": machine}, "benchmarks": benchmarks})
+
+
+@pytest.mark.parametrize(("kind", "share"), [("device", 0.95), ("step", 0.80)])
+def test_a_floor_is_a_share_of_the_median(kind: str, share: float) -> None:
+    made, left_out = rows([session_of(times(ratio, kind=kind)) for ratio in (2.0, 2.02, 1.9)], least=3)
+    (row,) = made
+    assert (row.median, row.floor, row.sessions, left_out) == (2.0, pytest.approx(share * 2.0), 3, [])
+    assert (row.torch, row.cuda, row.cudnn, row.driver) == ("2.11.0", "13.0", "9", "580")
+    assert 0.02 < row.spread < 0.04
+
+
+def test_a_floor_is_no_higher_than_the_card() -> None:
+    made, _ = rows([session_of(times(2.4, ceiling=2.0))] * 3, least=3)
+    assert made[0].floor == 2.0
+
+
+def test_what_is_in_doubt_does_not_count() -> None:
+    sessions = [session_of(times(2.0, doubts=doubts)) for doubts in ([], [], ["another process is on this GPU"])]
+    made, left_out = rows(sessions, least=3)
+    assert made == []
+    assert left_out[0].endswith("sound in 2 of 3 processes (another process is on this GPU)")
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"benchmarks": [{"extra_info": {"amp": {"x": {}}}}]}'])
+def test_what_is_no_file_of_times(text: str) -> None:
+    with pytest.raises(CalibrationError, match="no file of pytest-benchmark"):
+        session_of(text)
+
+
+def calibrate(tmp_path: Path, ratio: float, *more: str) -> int:
+    files = []
+    for number in range(3):
+        files.append(tmp_path / f"{number}.json")
+        files[-1].write_text(times(ratio), encoding="utf-8")
+    return cli.main(["calibrate", "--from", *map(str, files), "--to", str(tmp_path / "floors.json"), *more])
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "floors.json"
+    assert calibrate(tmp_path, 2.0) == 0
+    assert [row.floor for row in floors.read(path)] == [1.9]
+    assert "decoder  device  bf16   tf32   2.000   0.00%   1.900" in capsys.readouterr().out
+    assert calibrate(tmp_path, 1.8) == 1
+    assert "1 floors would fall" in capsys.readouterr().err
+    assert [row.floor for row in floors.read(path)] == [1.9]
+    assert calibrate(tmp_path, 1.8, "--reason", "driver 581 is slower") == 0
+    (row,) = floors.read(path)
+    assert (row.floor, row.reason) == (1.71, "driver 581 is slower")
+
+
+def test_too_few_sessions_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["calibrate", "--sessions", "2"])
+    assert "argument --sessions: 2; valid: 3 or more" in capsys.readouterr().err
+    file = tmp_path / "one.json"
+    file.write_text(times(2.0), encoding="utf-8")
+    assert cli.main(["calibrate", "--from", str(file), "--to", str(tmp_path / "floors.json")]) == 1
+    assert not (tmp_path / "floors.json").exists()
+
+
+def test_fresh_processes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The whole way on a CPU, one that is no card and has its times reported only."""
+    test = tmp_path / "test_it.py"
+    test.write_text(
+        "import torch\n"
+        "def test_it(amp):\n"
+        "    def work():\n"
+        "        a = torch.randn(64, 64)\n"
+        "        return lambda: a @ a\n"
+        '    amp.check_speedup(work, over="fp32", floor=0, seconds=0.5)\n',
+        encoding="utf-8",
+    )
+    path = tmp_path / "floors.json"
+    status = cli.main(["calibrate", str(test), "--sessions=3", "--device=cpu", "--dtype=bf16", "--to", str(path)])
+    out = capsys.readouterr().out
+    if "left out" not in out:  # a machine with much else to do may leave a process in doubt
+        assert status == 0, out
+        (row,) = floors.read(path)
+        assert (row.work, row.kind, row.dtype, row.sessions) == ("work", "step", "bf16", 3)
+    assert out.count("process ") >= 3
+
+
+def test_a_run_that_measures_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    missing = tmp_path / "nowhere.py"
+    assert cli.main(["calibrate", str(missing), "--device=cpu", "--to", str(tmp_path / "floors.json")]) == 1
+    assert "no times" in capsys.readouterr().err
