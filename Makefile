@@ -1,7 +1,13 @@
 # make gate    check this machine's torch (AMP_DEVICE=, AMP_DTYPE=, ARGS= go to pytest)
 # make test    lint, types, the plugin's own tests, and the suites on CPU and on fake devices
 #
-# Both make a virtual environment and install into it first. VENV=none uses PYTHON as it is and
+# make docs       the pages, as --strict as mkdocs can be
+# make workflows  actionlint and zizmor on .github/
+# make planted    each planted defect must be noticed; the score
+# make coverage   branch coverage of the package by tests/ and suites/
+# make soak       the suites on the CPU, 20 times in one process: no flake, no leak (TIMES=, TESTS=)
+#
+# All make a virtual environment and install into it first. VENV=none uses PYTHON as it is and
 # installs nothing. TORCH='torch==2.9.1' checks another torch than the one in constraints.txt.
 
 PYTHON ?= python3
@@ -25,9 +31,15 @@ endif
 # An installed plugin is loaded by its entry point, one in the tree by -p; both at once would be an error.
 FIND_PLUGIN := import importlib.metadata as m; print(*[] if any(e.name == "amp" for e in m.entry_points(group="pytest11")) else ["-p", "pytest_amp.plugin"])
 PYTEST = PYTHONPATH=.$${PYTHONPATH:+:$$PYTHONPATH} $(RUN) -m pytest $$($(RUN) -c '$(FIND_PLUGIN)')
+PLUGIN = $$($(RUN) -c '$(FIND_PLUGIN)')
+# What only one target needs is installed for that one; an interpreter that is used as it is has it, or has not.
+INTO_VENV := $(if $(filter none,$(VENV)),@:,$(RUN) -m pip install --quiet --group)
+BIN := $(if $(filter none,$(VENV)),,$(VENV)/bin/)
+TIMES ?= 20
+TESTS ?= suites
 FAKE := fake:cuda,fake:xpu,fake:mps,fake:mtia
 
-.PHONY: gate test setup lint types tests suites fake clean
+.PHONY: gate test setup lint types tests suites fake docs workflows planted coverage soak clean
 
 gate: setup
 	$(PYTEST) suites -n $(WORKERS) --amp-device=$(AMP_DEVICE) --amp-dtype=$(AMP_DTYPE) $(ARGS)
@@ -61,6 +73,29 @@ suites: setup
 
 fake: setup
 	$(PYTEST) suites -n 2 --amp-device=$(FAKE) --amp-dtype=bf16,fp16 $(ARGS)
+
+docs: setup
+	$(INTO_VENV) docs
+	$(RUN) -m mkdocs build --strict --quiet --site-dir build/site
+
+workflows: setup
+	$(INTO_VENV) workflows
+	$(BIN)actionlint
+	$(BIN)zizmor --offline --no-progress --pedantic .
+
+planted: setup
+	@mkdir -p build
+	$(PYTEST) tests/test_planted_defects.py -n 2 --junitxml=build/planted.xml $(ARGS); \
+	  status=$$?; $(RUN) .github/scripts/planted_score.py build/planted.xml && exit $$status
+
+coverage: setup
+	@mkdir -p build
+	COVERAGE_PROCESS_START=$(CURDIR)/pyproject.toml $(RUN) -m coverage run -m pytest $(PLUGIN) tests suites --amp-device=cpu $(ARGS)
+	$(RUN) -m coverage combine --quiet
+	$(RUN) -m coverage report
+
+soak: setup
+	PYTHONPATH=. $(RUN) -m tests.soak --times $(TIMES) $(TESTS)
 
 clean:
 	rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .benchmarks

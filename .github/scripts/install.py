@@ -1,0 +1,51 @@
+"""Install torch, pytest and this checkout into the running interpreter, as a job of the matrix asks for it.
+
+What is wanted is in the environment, so that no text of a workflow is ever pasted into a shell:
+``TORCH`` and ``PYTEST`` (requirements; empty for what the project's own files say), ``TORCH_INDEX`` (the index that
+has that torch, for builds that the default one lacks), ``EXTRAS`` and ``GROUPS`` (comma lists of pyproject.toml).
+``--dry-run`` prints the commands.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+#: The checkout of the job. The action that calls this may have been fetched to another place.
+ROOT = Path(os.environ.get("GITHUB_WORKSPACE") or Path(__file__).resolve().parents[2])
+
+
+def commands(wanted: Mapping[str, str], python: str) -> list[list[str]]:
+    """The calls of pip, in turn. Torch comes first: the checkout then finds its requirement met."""
+    pip = [python, "-m", "pip", "install"]
+    torch = shlex.split(wanted.get("TORCH", "")) or ["--constraint", str(ROOT / "constraints.txt"), "torch"]
+    if "nightly" in wanted.get("TORCH_INDEX", ""):
+        torch = ["--pre", *torch]
+    if wanted.get("TORCH_INDEX"):
+        torch = ["--index-url", wanted["TORCH_INDEX"], *torch]
+    extras = f"[{wanted['EXTRAS']}]" if wanted.get("EXTRAS") else ""
+    groups = [f"--group={ROOT / 'pyproject.toml'}:{name}" for name in wanted.get("GROUPS", "").split(",") if name]
+    found = [[*pip, "--upgrade", "pip>=25.1"], [*pip, *torch], [*pip, "--editable", f"{ROOT}{extras}", *groups]]
+    if wanted.get("PYTEST"):
+        found.append([*pip, *shlex.split(wanted["PYTEST"])])
+    return found
+
+
+def main(arguments: list[str]) -> int:
+    """Run the commands, and end with the status of the first that fails."""
+    for command in commands(os.environ, sys.executable):
+        sys.stdout.write(f"+ {shlex.join(command)}\n")
+        sys.stdout.flush()
+        if arguments != ["--dry-run"]:
+            status = subprocess.run(command, check=False).returncode
+            if status:
+                return status
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

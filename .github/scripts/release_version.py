@@ -1,0 +1,38 @@
+"""That a tag is the version of the package, and that the changelog has it: ``python release_version.py v0.1.0``."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def problem(tag: str, project: str, module: str, changelog: str) -> str | None:
+    """What does not fit, in one line; None if all does."""
+    found = re.search(r'^version = "(.+)"$', project, re.MULTILINE)
+    inside = re.search(r'^__version__ = "(.+)"$', module, re.MULTILINE)
+    if found is None or inside is None:
+        return "pyproject.toml or pytest_amp/__init__.py has no version"
+    if not found[1] == inside[1] == tag.removeprefix("v"):
+        return f"the tag is {tag}, pyproject.toml says {found[1]}, pytest_amp says {inside[1]}"
+    if not re.search(rf"^## {re.escape(found[1])}(?! \(unreleased\))", changelog, re.MULTILINE):
+        return f"CHANGELOG.md has no section for {found[1]}, or says that it is unreleased"
+    return None
+
+
+def main(arguments: list[str]) -> int:
+    """One line and 1 where something does not fit."""
+    texts = [
+        (ROOT / name).read_text(encoding="utf-8")
+        for name in ("pyproject.toml", "pytest_amp/__init__.py", "CHANGELOG.md")
+    ]
+    found = problem(arguments[0], *texts)
+    if found:
+        sys.stderr.write(f"release_version: {found}\n")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,69 @@
+"""Which torch the nightly gate is run on: the previous release, the current one, and the nightly build.
+
+Reads what ``pip index versions torch`` prints (from standard input) and writes the matrix of the job as
+``channels=[…]`` to the file that ``GITHUB_OUTPUT`` names: the last patch of the previous minor release, the last
+release, and, where ``NIGHTLY_INDEX`` is set, what that index has. ``CHANNELS`` (a comma list) narrows it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+NAMES = ("previous", "stable", "nightly")
+
+
+def releases(text: str) -> list[tuple[int, ...]]:
+    """The releases in pip's answer, oldest first; pre-releases are none."""
+    found = re.search(r"^Available versions: (.*)$", text, re.MULTILINE)
+    if found is None:
+        raise ValueError("pip listed no versions of torch")
+    words = [word.strip() for word in found[1].split(",")]
+    return sorted({tuple(map(int, word.split("."))) for word in words if re.fullmatch(r"\d+(\.\d+)+", word)})
+
+
+def channels(text: str, wanted: Mapping[str, str]) -> list[dict[str, str]]:
+    """The entries of the matrix."""
+    found = releases(text)
+    stable = found[-1]
+    previous = [release for release in found if release[:2] < stable[:2]]
+    if not previous:
+        raise ValueError("there is no release before the current one")
+    numbers = {"previous": previous[-1], "stable": stable}
+    names = [name.strip() for name in (wanted.get("CHANNELS") or ",".join(NAMES)).split(",")]
+    unknown = [name for name in names if name not in NAMES]
+    if unknown:
+        raise ValueError(f"unknown channel {unknown[0]!r}; valid: {', '.join(NAMES)}")
+    matrix = []
+    for name in names:
+        if name != "nightly":
+            torch = f"torch=={'.'.join(map(str, numbers[name]))}"
+            matrix.append({"channel": name, "torch": torch, "index": wanted.get("TORCH_INDEX", "")})
+        elif wanted.get("NIGHTLY_INDEX"):
+            matrix.append({"channel": name, "torch": "torch", "index": wanted["NIGHTLY_INDEX"]})
+        elif wanted.get("CHANNELS"):
+            raise ValueError("nightly was asked for, and the variable TORCH_NIGHTLY_INDEX names no index")
+    return matrix
+
+
+def main() -> int:
+    """Write the matrix; one line and 1 if there is none."""
+    try:
+        matrix = channels(sys.stdin.read(), os.environ)
+    except ValueError as error:
+        sys.stderr.write(f"torch_channels: {error}\n")
+        return 1
+    line = f"channels={json.dumps(matrix)}\n"
+    sys.stdout.write(line)
+    if output := os.environ.get("GITHUB_OUTPUT"):
+        with Path(output).open("a", encoding="utf-8") as file:
+            file.write(line)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,183 @@
+"""Imports point one way, torch is imported where it is needed, and private names stay in their place."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+from tests.project import ROOT
+
+PACKAGE = ROOT / "pytest_amp"
+#: The parts of the package, from those that know nobody up; a part imports its own layer and those below it.
+LAYERS = {
+    "foundation": {"extras", "failure", "float32", "precision", "releases", "toml", "torch_private"},
+    "facts": {
+        *("config", "devices", "families", "guard", "hookspecs", "isolation", "known", "markers", "record", "targets"),
+        *("workers",),
+    },
+    "checks": {
+        *("cases", "compiled", "distributed", "fingerprint", "formats", "memory", "numerics", "rules", "scaler"),
+        *("semantics", "speed", "training"),
+    },
+    "plugin": {
+        *(
+            "__init__",
+            "__main__",
+            "amp",
+            "bisection",
+            "cli",
+            "collection",
+            "controller",
+            "finish",
+            "fixtures",
+            "plugin",
+        ),
+        *("protection", "report", "reporting", "resolution", "session", "tally"),
+    },
+}
+#: Parts that know nobody, or only these.
+ALONE = {"precision": set[str](), "record": set[str](), "config": {"known", "precision"}, "failure": set[str]()}
+#: Targets know the cases that a hook adds; a type of a check there, and no check.
+ABOVE = {("targets", "cases")}
+#: Parts that a project without mixed precision imports, or that run on the controller: no torch at module level.
+WITHOUT_TORCH = {
+    *("__init__", "__main__", "plugin", "config", "markers", "hookspecs", "fixtures", "session", "failure", "families"),
+    *(
+        "record",
+        "precision",
+        "devices",
+        "known",
+        "toml",
+        "releases",
+        "workers",
+        "controller",
+        "finish",
+        "tally",
+        "report",
+    ),
+    *("cli", "bisection", "resolution", "targets", "collection", "reporting", "extras", "isolation"),
+}
+#: What the suites may import: the checks and what they give to tests, never the parts of the plugin.
+FOR_SUITES = (
+    LAYERS["checks"] | LAYERS["foundation"] | {"amp", "devices", "families", "guard", "record", "targets", "isolation"}
+)
+#: The HTML report, which is imported where one was asked for.
+HTML = PACKAGE / "report" / "html"
+FILES = sorted(PACKAGE.rglob("*.py"))
+
+
+def _part(path: Path) -> str:
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def _imports(path: Path, *, anywhere: bool) -> Iterator[tuple[str, str]]:
+    """(module, name or "") of each import that runs: ``anywhere``, or as the module is imported."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    waiting: list[ast.AST] = list(tree.body)
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            continue
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, "") for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from ((node.module or "", alias.name) for alias in node.names)
+        elif anywhere or not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            waiting += ast.iter_child_nodes(node)
+
+
+def _modules(path: Path, *, anywhere: bool) -> Iterator[str]:
+    """The modules of this package that ``path`` imports, by their full names."""
+    for module, name in _imports(path, anywhere=anywhere):
+        if module.split(".")[0] != "pytest_amp":
+            continue
+        inner = "/".join([*module.split(".")[1:], name])
+        if name and ((PACKAGE / f"{inner}.py").is_file() or (PACKAGE / inner / "__init__.py").is_file()):
+            yield f"{module}.{name}"
+        else:
+            yield module
+
+
+def test_every_part_has_its_layer() -> None:
+    assert {_part(path) for path in FILES} <= set.union(*LAYERS.values())
+    assert sum(map(len, LAYERS.values())) == len(set.union(*LAYERS.values()))
+
+
+def test_imports_point_one_way() -> None:
+    level = {part: number for number, parts in enumerate(LAYERS.values()) for part in parts}
+    wrong = set()
+    for path in FILES:
+        part = _part(path)
+        for module in _modules(path, anywhere=True):
+            other = module.split(".")[1] if "." in module else "__init__"
+            if other == "__init__" or (part, other) in ABOVE:
+                continue  # the package itself has its version, and nothing else
+            if level[other] > level[part] or (part in ALONE and other not in {part, *ALONE[part]}):
+                wrong.add(f"{path.relative_to(ROOT)} imports {module}")
+    assert sorted(wrong) == []
+
+
+def test_no_module_waits_for_itself() -> None:
+    """What runs as modules are imported has no circle."""
+    graph = {}
+    for path in FILES:
+        name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+        graph[name] = {module for module in _modules(path, anywhere=False) if not name.startswith(f"{module}.")} - {
+            name
+        }
+    # A package that collects its modules is asked for by none of them: those are edges down, left out above.
+    assert list(TopologicalSorter(graph).static_order())
+
+
+@pytest.mark.parametrize("part", sorted(WITHOUT_TORCH))
+def test_torch_is_not_imported_with(part: str) -> None:
+    files = [path for path in FILES if _part(path) == part and path.parent != HTML]
+    heavy = {"torch", "numpy", "jinja2", "hypothesis"}
+    found = {
+        f"{path.relative_to(ROOT)} imports {module}"
+        for path in files
+        for module, _ in _imports(path, anywhere=False)
+        if module.split(".")[0] in heavy
+    }
+    assert found == set()
+    assert files or part == "bisection"
+
+
+def test_suites_import_what_is_public() -> None:
+    wrong = set()
+    for path in sorted((ROOT / "suites").rglob("*.py")):
+        for module, name in _imports(path, anywhere=True):
+            root, _, rest = module.partition(".")
+            part = rest.split(".")[0] or name
+            if root == "suites" or (root == "pytest_amp" and part not in FOR_SUITES):
+                wrong.add(f"{path.relative_to(ROOT)} imports {module}")
+            if root == "pytest_amp" and any(word.startswith("_") for word in [*module.split("."), name]):
+                wrong.add(f"{path.relative_to(ROOT)} imports {module}.{name}")
+    assert sorted(wrong) == []
+
+
+PRIVATE = ("_C", "_subclasses", "_dynamo", "_inductor", "_functorch", "_higher_order_ops", "_library", "_ops")
+
+
+def test_private_names_of_torch_are_in_one_place() -> None:
+    """Imports of them, and of pytest's, in the package and the suites; attributes are ruff's to find."""
+    wrong = set()
+    for path in [*FILES, *sorted((ROOT / "suites").rglob("*.py"))]:
+        if PACKAGE / "torch_private" in path.parents:
+            continue
+        for module, name in _imports(path, anywhere=True):
+            words = [*module.split("."), name]
+            private = words[0] == "torch" and (any(word in PRIVATE for word in words) or "_internal" in words)
+            if private or words[0] == "_pytest":
+                wrong.add(f"{path.relative_to(ROOT)} imports {module} {name}")
+    assert sorted(wrong) == []
+
+
+def test_no_file_is_longer_than_a_reader_can_hold() -> None:
+    files = [path for folder in ("pytest_amp", "suites", "tests", ".github") for path in (ROOT / folder).rglob("*.py")]
+    lengths = {path.relative_to(ROOT).as_posix(): len(path.read_text(encoding="utf-8").splitlines()) for path in files}
+    assert {name: length for name, length in lengths.items() if length > 400} == {}

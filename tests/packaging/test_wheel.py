@@ -1,0 +1,140 @@
+"""The wheel and the source distribution: what is in them; the suites in the wheel are those of the checkout."""
+
+from __future__ import annotations
+
+import email
+import json
+import os
+import re
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tests.project import INSTALLED, ROOT
+
+#: What git has of the packages, apart from what only a checkout needs.
+SOURCES = sorted(
+    path.relative_to(ROOT).as_posix()
+    for folder in ("pytest_amp", "suites")
+    for path in (ROOT / folder).rglob("*")
+    if path.is_file() and "__pycache__" not in path.parts and path.suffix != ".pyc"
+)
+
+
+LOADED = () if INSTALLED else ("-p", "pytest_amp.plugin")
+
+
+def _names(wheel: Path) -> list[str]:
+    with zipfile.ZipFile(wheel) as archive:
+        return archive.namelist()
+
+
+def test_every_file_of_the_packages_is_in_the_wheel_and_nothing_else(wheel: Path) -> None:
+    expected = {re.sub("^suites/", "pytest_amp/suites/", name) for name in SOURCES}
+    names = {name for name in _names(wheel) if ".dist-info/" not in name}
+    assert names == expected
+    assert {"pytest_amp/py.typed", "pytest_amp/rules/spec.toml", "pytest_amp/suites/README.md"} <= names
+
+
+def test_metadata(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
+        (entry,) = [name for name in archive.namelist() if name.endswith(".dist-info/entry_points.txt")]
+        metadata = email.message_from_bytes(archive.read(name))
+        entries = archive.read(entry).decode()
+    assert metadata["Requires-Python"] == ">=3.10"
+    assert metadata["License-Expression"] == "MIT"
+    assert set(metadata.get_all("Provides-Extra", ())) == {"all", "html", "suites", "sweep"}
+    assert "amp = pytest_amp.plugin" in entries
+    assert "pytest-amp = pytest_amp.cli:main" in entries
+
+
+def test_every_extra_that_a_message_names_exists(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
+        extras = set(email.message_from_bytes(archive.read(name)).get_all("Provides-Extra", ()))
+    sources = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "pytest_amp").rglob("*.py"))
+    sources += "".join(path.read_text(encoding="utf-8") for path in (ROOT / "suites").rglob("*.py"))
+    named = set(re.findall(r'extra="(\w+)"', sources)) | set(re.findall(r"pytest-amp\[(\w+)\]", sources))
+    assert named
+    assert named <= extras
+
+
+def test_the_source_distribution_has_all_that_its_tests_need(sdist: Path) -> None:
+    with tarfile.open(sdist) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert set(SOURCES) <= names
+    for name in ("tests/conftest.py", "tests/planted/manifest.py", "docs/hooks.md", "examples/test_decoder.py"):
+        assert name in names
+    for name in ("Makefile", "constraints.txt", "conftest.py", "mkdocs.yml", "CHANGELOG.md", "LICENSE", ".ci/run"):
+        assert name in names
+    assert any(name.startswith(".github/workflows/") for name in names)
+    assert not [name for name in names if "__pycache__" in name or name.startswith((".gpu", ".git/", ".venv"))]
+
+
+def test_a_wheel_from_the_source_distribution_is_the_wheel_from_the_checkout(
+    sdist: Path, wheel: Path, tmp_path: Path
+) -> None:
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-index", "--no-deps", "--no-build-isolation"]
+    done = subprocess.run([*command, "--wheel-dir", str(tmp_path), str(sdist)], capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr
+    (found,) = tmp_path.glob("*.whl")
+    assert sorted(_names(found)) == sorted(_names(wheel))
+
+
+def _run(arguments: list[str], path: Path, cwd: Path) -> str:
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(("PYTEST_", "CUDA_"))}
+    environment |= {"PYTHONPATH": str(path), "CUDA_VISIBLE_DEVICES": ""}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:randomly", *arguments]
+    done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    return done.stdout
+
+
+def _ids(output: str, prefix: str) -> list[str]:
+    return sorted(line[line.index(prefix) + len(prefix) :] for line in output.splitlines() if "::test_" in line)
+
+
+def test_the_suites_have_the_ids_of_the_checkout(unpacked: Path, tmp_path: Path) -> None:
+    """In an empty folder; each family is collected, torch is imported twice, and no check runs."""
+    arguments = ["--amp-device=cpu", "--collect-only"]
+    installed = _run(["--pyargs", "pytest_amp.suites", *arguments], unpacked, tmp_path)
+    expected = _ids(_run([*LOADED, "suites", *arguments], ROOT, ROOT), "suites/")
+    assert len(expected) > 3000
+    assert _ids(installed, "pytest_amp/suites/") == expected
+
+
+@pytest.mark.parametrize("where", ["rules/test_left_alone", "scaler/test_scale", "semantics/test_region"])
+def test_the_suites_observe_under_the_keys_of_the_checkout(where: str, unpacked: Path, tmp_path: Path) -> None:
+    first, second = tmp_path / "installed.json", tmp_path / "checkout.json"
+    common = ["--amp-device=cpu", "--amp-dtype=bf16"]
+    _run(
+        ["--pyargs", f"pytest_amp.suites.{where.replace('/', '.')}", *common, f"--amp-record={first}"],
+        unpacked,
+        tmp_path,
+    )
+    _run([*LOADED, str(ROOT / "suites" / f"{where}.py"), *common, f"--amp-record={second}"], ROOT, ROOT)
+    observed = [
+        {item["key"]: item["value"] for item in json.loads(record.read_text(encoding="utf-8"))["observations"]}
+        for record in (first, second)
+    ]
+    assert observed[0] == observed[1]
+
+
+def test_the_command_of_the_wheel(unpacked: Path, tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(unpacked)}
+    for command in ([str(unpacked / "bin" / "pytest-amp")], [sys.executable, "-m", "pytest_amp"]):
+        done = subprocess.run(
+            [*command, "rules", "softmax.int", "--device=cuda"],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+        assert "fp32_set_opt_dtype" in done.stdout

@@ -1,0 +1,1 @@
+"""The workflows: what they may do, what they run, and the scripts behind them."""

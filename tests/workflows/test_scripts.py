@@ -1,0 +1,240 @@
+"""The scripts of the workflows: run, with programs that stand in for pip, gh and git where those would go out."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.project import ROOT
+from tests.workflows.scripts import SCRIPTS, script, stand_in
+
+PIP = "torch (2.14.1)\nAvailable versions: 2.14.1, 2.14.0, 2.13.1, 2.13.0, 2.15.0rc1, 2.12.0\nINSTALLED: 2.9\n"
+CASE = '<testcase classname="suites.{test}" name="{name}"><{kind} message="{message}">x</{kind}></testcase>'
+JUNIT = "<testsuites><testsuite>{}</testsuite></testsuites>".format(
+    "".join(
+        CASE.format(test=test, name=name, kind=kind, message=message)
+        for test, name, kind, message in (
+            ("rules.test_registered", "test_rule[cuda-bf16-relu]", "failure", "AmpFailure: relu&#10;second"),
+            ("rules.test_registered", "test_rule[cuda-fp16-relu]", "failure", "AmpFailure: relu&#10;third"),
+            ("scaler.test_scale", "test_it[cuda-bf16]", "error", "0.25 is above 0.1"),
+        )
+    )
+)
+RED = {f"test_{number}": f"AmpFailure: {word}" for number, word in enumerate("abcdefghijkl")}
+
+
+@pytest.fixture
+def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the programs that stand in say what they were asked; their folder comes first in PATH."""
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("CALLS", str(tmp_path / "calls"))
+    return tmp_path / "calls"
+
+
+def _said(calls: Path) -> list[list[str]]:
+    return [json.loads(line) for line in calls.read_text(encoding="utf-8").splitlines()]
+
+
+def test_install_puts_torch_first_and_each_word_apart() -> None:
+    commands = script("install").commands
+    wanted = {"TORCH": "torch==2.9.1", "PYTEST": "pytest==9.0.*", "EXTRAS": "all", "GROUPS": "test,docs"}
+    found = commands(wanted, "python")
+    assert [command[4:] for command in found] == [
+        ["--upgrade", "pip>=25.1"],
+        ["torch==2.9.1"],
+        ["--editable", f"{ROOT}[all]", f"--group={ROOT}/pyproject.toml:test", f"--group={ROOT}/pyproject.toml:docs"],
+        ["pytest==9.0.*"],
+    ]
+    assert all(command[:4] == ["python", "-m", "pip", "install"] for command in found)
+    (torch,) = [command for command in commands({}, "python") if "torch" in command]
+    assert torch[4:] == ["--constraint", str(ROOT / "constraints.txt"), "torch"]
+    nightly = commands({"TORCH": "torch", "TORCH_INDEX": "https://example.org/nightly/cpu"}, "python")[1]
+    assert nightly[4:] == ["--index-url", "https://example.org/nightly/cpu", "--pre", "torch"]
+
+
+def test_install_shows_what_it_would_do_and_ends_with_what_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    environment = {**os.environ, "TORCH": "torch; touch injected", "GITHUB_WORKSPACE": str(ROOT)}
+    command = [sys.executable, str(SCRIPTS / "install.py"), "--dry-run"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert "'torch;' touch injected" in done.stdout
+    module = script("install")
+    monkeypatch.setattr(module, "commands", lambda *_: [[sys.executable, "-c", "raise SystemExit(3)"], ["never"]])
+    assert module.main([]) == 3
+
+
+@pytest.mark.parametrize(("alive", "status"), [(0, 0), (1, 1)])
+def test_planted_score(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, alive: int, status: int) -> None:
+    name = "test_a_planted_defect_is_noticed"
+    cases = f'<testcase name="{name}[a]"/><testcase name="{name}[b]">{"<failure/>" * alive}</testcase>'
+    junit = tmp_path / "planted.xml"
+    junit.write_text(f"<testsuites>{cases}<testcase name='test_manifest'><failure/></testcase></testsuites>")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "page"))
+    command = [sys.executable, str(SCRIPTS / "planted_score.py"), str(junit)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == status
+    assert done.stdout.splitlines() == [f"planted defects: {2 - alive} of 2 killed", *["survived: b"] * alive]
+    assert done.stdout.splitlines()[0] in (tmp_path / "page").read_text(encoding="utf-8")
+
+
+def test_planted_score_of_nothing_is_no_score(tmp_path: Path) -> None:
+    junit = tmp_path / "planted.xml"
+    junit.write_text("<testsuites/>")
+    assert script("planted_score").main([str(junit)]) == 1
+
+
+def test_torch_channels(tmp_path: Path) -> None:
+    environment = {**os.environ, "GITHUB_OUTPUT": str(tmp_path / "output"), "NIGHTLY_INDEX": "https://example.org/n"}
+    command = [sys.executable, str(SCRIPTS / "torch_channels.py")]
+    done = subprocess.run(command, input=PIP, env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout == (tmp_path / "output").read_text(encoding="utf-8")
+    assert json.loads(done.stdout.removeprefix("channels=")) == [
+        {"channel": "previous", "torch": "torch==2.13.1", "index": ""},
+        {"channel": "stable", "torch": "torch==2.14.1", "index": ""},
+        {"channel": "nightly", "torch": "torch", "index": "https://example.org/n"},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted", "message"),
+    [
+        (PIP, {"CHANNELS": "nightly"}, "names no index"),
+        (PIP, {"CHANNELS": "lts"}, "unknown channel 'lts'"),
+        ("", {}, "pip listed no versions"),
+        ("Available versions: 2.0.0", {}, "no release before"),
+    ],
+)
+def test_torch_channels_refuses(text: str, wanted: dict[str, str], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        script("torch_channels").channels(text, wanted)
+
+
+def test_last_green(calls: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = {"run list": ('[{"databaseId": 7}, {"databaseId": 5}]', 0), "run download 5 --name gate-stable": ("", 0)}
+    stand_in(tmp_path / "programs", "gh", {**answers, "run download": ("", 1)})
+    for name, value in {"WORKFLOW": "nightly.yml", "ARTIFACTS": "gate-stable,gate-nightly"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("FOLDER", str(tmp_path / "green"))
+    assert script("last_green").main() == 0
+    assert [call[1:4] for call in _said(calls)] == [
+        ["run", "list", "--workflow"],
+        ["run", "download", "7"],
+        ["run", "download", "5"],
+        ["run", "download", "7"],
+        ["run", "download", "5"],
+    ]
+    assert (tmp_path / "green" / "gate-nightly").is_dir()
+    stand_in(tmp_path / "programs", "gh", {"run list": ("", 1)})
+    assert script("last_green").main() == 1
+
+
+def test_nightly_issues(calls: Path, tmp_path: Path) -> None:
+    module = script("nightly_issues")
+    for channel in ("gate-stable", "gate-nightly"):
+        (tmp_path / "failed" / channel).mkdir(parents=True)
+        (tmp_path / "failed" / channel / "junit.xml").write_text(JUNIT, encoding="utf-8")
+    relu, scale = module.failures(tmp_path / "failed")
+    assert (relu.test, relu.message) == ("suites.rules.test_registered::test_rule", "AmpFailure: relu")
+    assert relu.seen == [
+        f"gate-{channel}: [cuda-{dtype}-relu]" for channel in ("nightly", "stable") for dtype in ("bf16", "fp16")
+    ]
+    assert scale.mark == module.Failure(scale.test, "0.75 is above 0.2").mark != relu.mark
+    listed = json.dumps([{"number": 12, "body": f"old\n<!-- {scale.mark} -->"}])
+    stand_in(tmp_path / "programs", "gh", {"issue list": (listed, 0)})
+    assert module.main([str(tmp_path / "failed")]) == 0
+    said = _said(calls)
+    assert [call[1:3] for call in said] == [["issue", "list"], ["issue", "create"], ["issue", "comment"]]
+    assert said[1][4] == "nightly: suites.rules.test_registered::test_rule: AmpFailure: relu"
+    assert relu.mark in said[1][-1]
+    assert said[2][3] == "12"
+
+
+def test_a_night_on_which_everything_fails_is_one_issue(tmp_path: Path) -> None:
+    cases = "".join(f'<testcase classname="a" name="{n}"><failure message="{m}"/></testcase>' for n, m in RED.items())
+    (tmp_path / "gate-stable").mkdir()
+    (tmp_path / "gate-stable" / "junit.xml").write_text(f"<testsuite>{cases}</testsuite>", encoding="utf-8")
+    (failure,) = script("nightly_issues").failures(tmp_path)
+    assert failure.message == "fails in 12 ways"
+    assert len(failure.seen) == 12
+
+
+RECORD = {
+    "schema": 1,
+    "complete": True,
+    "provenance": {"torch": "2.13.0", "devices": {}, "seed": 0},
+    "summary": {},
+    "observations": [
+        {
+            "key": "rules/cuda/bf16/aten::softmax.int",
+            "kind": "dtype",
+            "value": "float32",
+            "test": "test_registered::test_rule",
+            "verdict": "pass",
+        }
+    ],
+}
+
+
+def test_propose_baseline(calls: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A repository, a record, the same record again, and another one; gh stands in, git is real."""
+    pytest.importorskip("packaging")
+    origin, work = tmp_path / "origin.git", tmp_path / "work"
+    for command in (
+        ["git", "init", "--quiet", "--bare", str(origin)],
+        ["git", "clone", "--quiet", str(origin), str(work)],
+    ):
+        subprocess.run(command, check=True, capture_output=True)
+    monkeypatch.chdir(work)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    record = tmp_path / "record.json"
+    record.write_text(json.dumps(RECORD), encoding="utf-8")
+    stand_in(tmp_path / "programs", "gh", {"pr list": ("[]", 0)})
+    module = script("propose_baseline")
+    assert module.propose(record, "h100") == "opened a pull request for baseline/h100"
+    assert _said(calls)[-1][-1] == module.FIRST
+    assert module.propose(record, "h100") == "baselines/h100.json says the same"
+    record.write_text(record.read_text(encoding="utf-8").replace("float32", "bfloat16"), encoding="utf-8")
+    stand_in(tmp_path / "programs", "gh", {"pr list": ('[{"number": 1}]', 0)})
+    assert module.propose(record, "h100") == "updated the pull request of baseline/h100"
+    assert "aten::softmax.int" in _said(calls)[-1][-1]
+    branches = subprocess.run(["git", "branch"], cwd=origin, capture_output=True, text=True, check=True).stdout  # noqa: S607
+    assert "baseline/h100" in branches
+    assert module.main([str(record), "../up"]) == 2
+    stand_in(tmp_path / "programs", "gh", {"": ("", 1)})
+    record.write_text(record.read_text(encoding="utf-8").replace("bfloat16", "float16"), encoding="utf-8")
+    assert module.main([str(record), "h100"]) == 1
+
+
+def test_release_version() -> None:
+    module = script("release_version")
+    texts = ('version = "1.2.0"\n', '__version__ = "1.2.0"\n', "# Changelog\n\n## 1.2.0\n")
+    assert module.problem("v1.2.0", *texts) is None
+    assert "the tag is v1.3.0" in module.problem("v1.3.0", *texts)
+    assert "unreleased" in module.problem("v1.2.0", *texts[:2], "## 1.2.0 (unreleased)\n")
+    assert "has no version" in module.problem("v1.2.0", "", "", "")
+    assert module.main(["v0.0.0"]) == 1  # of the checkout itself
+
+
+def test_try_wheel_is_told_with_what(capsys: pytest.CaptureFixture[str]) -> None:
+    assert script("try_wheel").main(["conda"]) == 2
+    assert "pip|uv|pipx" in capsys.readouterr().err
+
+
+def test_try_wheel_installs_as_a_stranger_would(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = script("try_wheel")
+    said: list[list[str]] = []
+    monkeypatch.setattr(module, "run", lambda command, _folder, **_: said.append(command))
+    monkeypatch.setenv("LOWEST", "1")
+    wheel = tmp_path / "x.whl"
+    assert module.install("uv", wheel, tmp_path)[1:] == ["-m", "pytest"]
+    assert said[-1][-4:] == ["--resolution", "lowest-direct", f"{wheel}[suites]", "torch"]
+    monkeypatch.setenv("TORCH_INDEX", "https://example.org/cpu")
+    module.install("pip", wheel, tmp_path)
+    assert said[-2][-3:] == ["--index-url", "https://example.org/cpu", "torch"]
+    assert module.install("pipx", wheel, tmp_path)[0].startswith(str(tmp_path / "pipx"))
