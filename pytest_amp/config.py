@@ -182,8 +182,6 @@ def _allow_missing(value: str, _context: Context) -> frozenset[str]:
     names = _list(value, "name")
     for name in names:
         _choice(name, "something that may be missing", ("device", "dtype", "baseline", "sweep", "compiler"))
-        if name == "compiler":
-            raise _Bad(f"{name!r} {LATER}; valid: device, dtype, baseline, sweep")
     return frozenset(names)
 
 
@@ -255,8 +253,8 @@ OPTIONS = (
            "alone, else off)"),
     Option("amp_report", _report, None, "FORMAT:PATH", f"write a report, repeatable: {REPORTS}", repeatable=True),
     Option("amp_allow_missing", _allow_missing, None, "NAMES", "comma list: device, dtype, baseline, sweep "
-           "(torch's own tests, which the fingerprint needs); what is named here and missing is skipped instead of "
-           "refused"),
+           "(torch's own tests, which the fingerprint needs), compiler (what torch.compile needs: C++, Triton); what is "
+           "named here and missing is skipped instead of refused"),
     Option("amp_strict", _flag, "false", "", "on a torch release newer than the rule spec, new and gone operators "
            "fail; so does an inconclusive verdict, and a key that has gone from the baseline", flag=True),
     Option("amp_accept", _flag, "false", "", "merge what the passing tests of this run observed into the file of "

@@ -43,9 +43,11 @@ def _pinned_settings(kind: Float32Kind) -> Iterator[None]:
 
     The settings are a tree, and one that was never set reads as its parent does. Setting the parents
     first leaves those alone: the default of cuDNN's convolution, for one, has no name by which it could
-    be restored.
+    be restored. What is compiled inside writes what cuda.matmul inherits as its own
+    (torch/_dynamo/convert_frame.py, ``preserve_global_state``), which is put back, too.
     """
     before: list[tuple[Any, str]] = []
+    read = [(setting, setting.fp32_precision) for setting in _settings()]
     try:
         for setting in _settings():
             value = setting.fp32_precision
@@ -56,6 +58,9 @@ def _pinned_settings(kind: Float32Kind) -> Iterator[None]:
     finally:
         for setting, value in reversed(before):
             setting.fp32_precision = value
+        for setting, value in read:
+            if setting.fp32_precision != value:
+                setting.fp32_precision = value
 
 
 def _settings() -> list[Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pytest_amp.amp.base import OBSERVATIONS
+from pytest_amp.amp.compilation import CompileChecks
 from pytest_amp.amp.costs import CostChecks
 from pytest_amp.amp.loops import LoopChecks
 from pytest_amp.amp.numerics import NumericChecks
@@ -10,5 +11,5 @@ from pytest_amp.amp.numerics import NumericChecks
 __all__ = ["OBSERVATIONS", "Amp"]
 
 
-class Amp(NumericChecks, LoopChecks, CostChecks):
+class Amp(NumericChecks, LoopChecks, CompileChecks, CostChecks):
     """Mixed precision on one device in one dtype, for one test."""

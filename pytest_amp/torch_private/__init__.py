@@ -7,6 +7,17 @@ the API, and the check that needed it fails with that name; nothing is passed ov
 from __future__ import annotations
 
 from pytest_amp.torch_private.casts import Cast, counted_casts
+from pytest_amp.torch_private.compiler import (
+    Traced,
+    aot_inductor,
+    backward_without_region,
+    compile_settings,
+    compiled_graphs,
+    cpp_compiler,
+    cuda_graph_trees,
+    skipped_cuda_graphs,
+    tracing_backend,
+)
 from pytest_amp.torch_private.dispatcher import (
     arguments_of,
     autocast_registrations,
@@ -47,12 +58,19 @@ __all__ = [
     "Dispatched",
     "Interception",
     "PrivateApiGone",
+    "Traced",
     "aliasing_of",
+    "aot_inductor",
     "arguments_of",
     "autocast_registrations",
+    "backward_without_region",
+    "compile_settings",
+    "compiled_graphs",
     "counted_casts",
     "counted_reads",
+    "cpp_compiler",
     "cpu_has_onednn_kernels",
+    "cuda_graph_trees",
     "current_node",
     "dispatched_calls",
     "fake_tensor_mode",
@@ -72,6 +90,8 @@ __all__ = [
     "scales_its_own_step",
     "sequence_number",
     "shared_fake_tensor_mode",
+    "skipped_cuda_graphs",
+    "tracing_backend",
     "unflat",
     "values_of",
     "virtual_tensor",

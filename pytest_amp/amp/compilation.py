@@ -1,0 +1,64 @@
+"""Checks of what torch.compile makes of a case."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pytest_amp.amp.base import Bound
+from pytest_amp.failure import is_misuse
+
+if TYPE_CHECKING:
+    from pytest_amp.cases import Case
+
+__tracebackhide__ = is_misuse
+
+
+class CompileChecks(Bound):
+    """A training step, compiled, held against the same step in eager."""
+
+    def check_compiled(
+        self,
+        case: Case,
+        *,
+        backend: str = "inductor",
+        mode: str | None = None,
+        fullgraph: bool = False,
+        dynamic: bool | None = None,
+    ) -> None:
+        """Hold a compiled training step of ``case`` in mixed precision against the same step in eager.
+
+        The arguments are those of ``torch.compile``, which is applied to the case's loss function, and so to
+        the model in it; the region is around the call. Held: at least one graph was compiled; outputs, gradients and
+        buffers are those of eager, in its order and its dtypes, finite where they are finite there, and no
+        further from float64 than rounding explains (as ``check_gradients`` does, by the same bounds); in the median
+        they are no more exact than half of it, which would mean that autocast was off. ``eager`` and
+        ``aot_eager`` call the same kernels and give the same bits on a CPU. Compiled code is kept in a folder of this
+        session, not in the user's caches; what was compiled before is forgotten (``torch.compiler.reset``).
+        Observed as ``<case>/<arguments>/graphs``, ``…/excess`` and ``…/equal``.
+
+        Raises AmpFailure; also where ``inductor`` has no C++ compiler or no Triton, unless --amp-allow-missing
+        names ``compiler``, which skips the test.
+        """
+        from pytest_amp import compiled
+
+        self._refuse_wide("check_compiled")
+        self._refuse_ambient("check_compiled")
+        how = compiled.Compilation(backend=backend, mode=mode, fullgraph=fullgraph, dynamic=dynamic)
+        with compiled.sandbox(compiled.folder(self._request)):
+            if how.needs_toolchain:
+                self.need_compiler()
+            compiled.check(case, how, self.conditions, self._observe_compiled)
+
+    def need_compiler(self) -> None:
+        """Say that this test cannot look where inductor has no compiler: ``missing("compiler", …)``.
+
+        Called where compiled code may be left: in a sandbox of ``pytest_amp.compiled``.
+        """
+        from pytest_amp import compiled
+
+        reason = compiled.lacking(self.device)
+        if reason is not None:
+            self.missing("compiler", reason)
+
+    def _observe_compiled(self, name: str, value: float, kind: str, unit: str | None, allowed: float | None) -> None:
+        self.observe(name, value, kind=kind, unit=unit, allowed=allowed)

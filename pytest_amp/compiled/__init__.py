@@ -1,0 +1,8 @@
+"""torch.compile under mixed precision: how a case is compiled, what it is held against, what the compiler needs."""
+
+from pytest_amp.compiled.check import check, eager_and_compiled
+from pytest_amp.compiled.compilation import Compilation, Where
+from pytest_amp.compiled.sandbox import folder, sandbox
+from pytest_amp.compiled.toolchain import lacking
+
+__all__ = ["Compilation", "Where", "check", "eager_and_compiled", "folder", "lacking", "sandbox"]

@@ -1,0 +1,221 @@
+"""Hold a compiled training step against the same step in eager: ``Amp.check_compiled``.
+
+The bounds are those of ``pytest_amp.numerics.tolerance``, which derives them: what eager may be off, a
+compiled step may be off, and no more. A fused kernel keeps in float32 what eager rounds between two kernels, so
+that it may be more exact: only in the median of its tensors it has to make LEAST of the noise.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from pytest_amp.cases import Case
+from pytest_amp.compiled.compilation import Compilation, Where
+from pytest_amp.devices import DeviceKind
+from pytest_amp.failure import AmpFailure, is_misuse
+from pytest_amp.numerics import Conditions, Step, predict, relative_error, run_step, tolerance
+from pytest_amp.numerics.compare import Compared, compare, same
+from pytest_amp.torch_private import compiled_graphs
+
+__tracebackhide__ = is_misuse
+
+#: Records a fact: name, value, kind, unit, allowed.
+Observe = Callable[[str, float, str, str | None, float | None], object]
+
+#: Other numbers, by which an excess is confirmed that may be an accident of these; see ``tolerance``.
+_DRAWS = 2
+
+
+@dataclass(frozen=True)
+class _Run:
+    """What the checks of one compiled case share: the compiled function is the same in each of them."""
+
+    case: Case
+    compiled: Case
+    how: Compilation
+    where: Conditions
+
+    def what(self, name: str) -> str:
+        """A tensor as a failure names it."""
+        role, _, rest = name.partition(".")
+        subject = {
+            "output": f"output {rest}",
+            "buffer": f"buffer {rest}",
+            "input": f"the gradient of input {rest}",
+        }.get(role, f"the gradient of {name}")
+        return f"{self.case.name}, compiled ({self.how}): {subject} under {self.where}"
+
+    def eager_and_compiled(self, seed: int, loss_scale: float) -> tuple[Step, Step]:
+        """One step of each, with the same numbers."""
+        realised = self.case.realise(seed=seed)
+        device, region = self.where.device.torch_device, self.where.region
+        eager = run_step(self.case, realised.on(device), region, seed=seed, loss_scale=loss_scale)
+        outside = region if self.how.region is Where.AROUND else contextlib.nullcontext
+        made = run_step(self.compiled, realised.on(device), outside, seed=seed, loss_scale=loss_scale)
+        # CUDA graph trees give their outputs away to the next replay.
+        return eager, replace(
+            made,
+            outputs={name: value.clone() for name, value in made.outputs.items()},
+            gradients=_kept(made.gradients),
+            inputs=_kept(made.inputs),
+        )
+
+
+def _kept(tensors: Mapping[str, torch.Tensor | None]) -> dict[str, torch.Tensor | None]:
+    return {name: None if value is None else value.clone() for name, value in tensors.items()}
+
+
+def eager_and_compiled(
+    case: Case, how: Compilation, where: Conditions, *, loss_scale: float = 1.0
+) -> tuple[Step, Step, int]:
+    """One step in eager and one compiled, and how many graphs that took. Raises AmpFailure if it took none."""
+    return _first(_Run(case, how.case(case, where), how, where), loss_scale)
+
+
+def _first(run: _Run, loss_scale: float) -> tuple[Step, Step, int]:
+    before = compiled_graphs()
+    eager, made = run.eager_and_compiled(run.where.seed, loss_scale)
+    graphs = compiled_graphs() - before
+    if not graphs:
+        raise AmpFailure(
+            f"{run.case.name}: torch.compile ({run.how}) compiled nothing, so there is nothing to hold against eager",
+            now="no graph was handed to the back end",
+            likely="TORCH_COMPILE_DISABLE or TORCHDYNAMO_DISABLE is set, or the function is one that Dynamo skips",
+        )
+    return eager, made, graphs
+
+
+def check(case: Case, how: Compilation, where: Conditions, observe: Observe) -> None:
+    """Run ``case`` compiled as ``how`` says, and hold it against eager. See ``Amp.check_compiled``, which says how."""
+    realised = case.realise(seed=where.seed)
+    # First, so that a case that does not run at all fails in its own words.
+    fp32 = run_step(case, realised.on(where.device.torch_device), contextlib.nullcontext, seed=where.seed)
+    prediction = predict(case, realised, where.device, where.precision, seed=where.seed)
+    run = _Run(case, how.case(case, where), how, where)
+    eager, made, graphs = _first(run, prediction.loss_scale)
+    u, name = where.precision.u, f"{case.name}/{how}"
+    observe(f"{name}/graphs", graphs, "count", None, None)
+    _check_dtypes(run, eager, made)
+    _check_finite(run, eager, made)
+    compared = compare(prediction, made, fp32, u=u)
+    equal = [each for each in made.named() if same(eager.named()[each], made.named()[each])]
+    worst = max(compared, key=lambda each: each.excess)
+    observe(f"{name}/excess", worst.excess, "ratio", "noise", worst.factor * where.tolerance_scale)
+    observe(f"{name}/equal", len(equal) / len(made.named()), "ratio", "share of tensors", None)
+    _check_errors(run, compared)
+    _check_least(run, compared, u)
+    if not how.fuses:
+        _check_same_kernels(run, eager, made, compared, equal)
+
+
+def _check_dtypes(run: _Run, eager: Step, made: Step) -> None:
+    """The same tensors, in the same order, each in its dtype."""
+    expected = {name: _name(value.dtype) for name, value in eager.named().items()}
+    found = {name: _name(value.dtype) for name, value in made.named().items()}
+    if list(expected.items()) == list(found.items()):
+        return
+    differ = next(
+        (name for name in {**expected, **found} if expected.get(name) != found.get(name)),
+        next((name for name, other in zip(expected, found, strict=False) if name != other), ""),
+    )
+    raise AmpFailure(
+        f"{run.what(differ)} is not what it is in eager",
+        label_before="eager",
+        before=expected.get(differ, "none") if expected.get(differ) != found.get(differ) else f"{list(expected)[:6]}",
+        now=run.where.now(
+            found.get(differ, "none") if expected.get(differ) != found.get(differ) else f"{list(found)[:6]}"
+        ),
+        likely="the compiled function does not follow the region it is called in, or one inside it",
+    )
+
+
+def _check_finite(run: _Run, eager: Step, made: Step) -> None:
+    """What is finite in eager is finite."""
+    named, reference = made.named(), eager.named()
+    bad = [name for name, value in named.items() if reference[name].isfinite().all() and not value.isfinite().all()]
+    if bad:
+        raise AmpFailure(
+            f"{run.what(bad[0])} is not finite",
+            label_before="eager",
+            before="finite, at the same loss scale",
+            now=run.where.now(f"{int((~named[bad[0]].isfinite()).sum())} of {named[bad[0]].numel()} elements are not"),
+            likely="the compiled graph computes in the low dtype what needs float32's range",
+        )
+
+
+def _check_errors(run: _Run, compared: Sequence[Compared]) -> None:
+    scale = run.where.tolerance_scale
+    bad = sorted((each for each in compared if each.error > each.allowed * scale), key=lambda each: -each.excess)
+    if not bad or (bad[0].excess <= tolerance.CERTAIN * scale and not _confirmed(run, bad)):
+        return
+    worst = bad[0]
+    raise AmpFailure(
+        f"{run.what(worst.name)} is off by {worst.error:.3g}, allowed are {worst.allowed * scale:.3g}",
+        label_before="exact",
+        before=f"relative L2 distance from float64; rounding explains {worst.noise:.3g}",
+        now=run.where.now(f"{worst.error:.3g}; off eager float32 by {worst.plain:.3g}"),
+        likely="the compiler casts elsewhere than eager does, reorders a sum, or its kernel is wrong: "
+        'backend="aot_eager" tells whether the trace or the kernels are to blame',
+    )
+
+
+def _confirmed(run: _Run, bad: Sequence[Compared]) -> bool:
+    """Whether the median of three draws exceeds the bound for any of ``bad``."""
+    draws = [{each.name: each.excess for each in bad}]
+    for seed in range(run.where.seed + 1, run.where.seed + 1 + _DRAWS):
+        realised = run.case.realise(seed=seed)
+        fp32 = run_step(run.case, realised.on(run.where.device.torch_device), contextlib.nullcontext, seed=seed)
+        prediction = predict(run.case, realised, run.where.device, run.where.precision, seed=seed)
+        _, made = run.eager_and_compiled(seed, prediction.loss_scale)
+        compared = compare(prediction, made, fp32, u=run.where.precision.u)
+        draws.append({each.name: each.excess for each in compared})
+    limit = bad[0].factor * run.where.tolerance_scale
+    return any(statistics.median(draw.get(each.name, 0.0) for draw in draws) > limit for each in bad)
+
+
+def _check_least(run: _Run, compared: Sequence[Compared], u: float) -> None:
+    """Low precision rounds: what makes less than half of its noise was computed in float32."""
+    large = [each for each in compared if each.elements >= tolerance.ENOUGH]
+    median = statistics.median(each.excess_over_noise(u) for each in large) if large else 1.0
+    if median < tolerance.LEAST:
+        raise AmpFailure(
+            f"{run.case.name}, compiled ({run.how}): {median:.2g} of the noise from float64 under {run.where}",
+            label_before="rule",
+            before=f"{tolerance.LEAST} at least in the median of {len(large)} tensors, 1 where each kernel rounds",
+            now=run.where.now("it is more exact than the low dtype allows"),
+            likely="autocast was off in the compiled function",
+        )
+
+
+def _check_same_kernels(run: _Run, eager: Step, made: Step, compared: Sequence[Compared], equal: Sequence[str]) -> None:
+    """The back ends that fuse nothing call eager's kernels: on a CPU they give its bits, elsewhere its values."""
+    others = [name for name in made.named() if name not in equal]
+    if not others:
+        return
+    noise = {each.name: max(each.noise, tolerance.floor(each.elements, run.where.precision.u)) for each in compared}
+    reference = eager.named()
+    found = made.named()
+    far = {name: relative_error(found[name], reference[name]) / noise[name] for name in found if name in noise}
+    worst = max(others, key=lambda name: far.get(name, 0.0))
+    median = statistics.median(far.values())
+    scale = run.where.tolerance_scale
+    if run.where.device.kind is not DeviceKind.CPU and (
+        median <= tolerance.MEDIAN_DISTANCE * scale and far.get(worst, 0.0) <= tolerance.WORST_DISTANCE * scale
+    ):
+        return
+    raise AmpFailure(
+        f"{run.what(worst)} is not that of eager (nor {len(others) - 1} of {len(made.named())} tensors)",
+        label_before="eager",
+        before="the same kernels, called in the same dtypes and order",
+        now=run.where.now(f"off by {far.get(worst, 0.0):.2g} of the noise, {median:.2g} in the median"),
+        likely="the trace casts elsewhere, or runs backward in another region than eager",
+    )
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

@@ -1,0 +1,71 @@
+"""How a case is compiled."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from pytest_amp.cases import Case, Outputs
+from pytest_amp.numerics import Conditions
+
+
+class Where(enum.Enum):
+    """Where the autocast region is: around the call of the compiled function, or inside the function."""
+
+    AROUND = "around"
+    INSIDE = "inside"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compilation:
+    """The arguments of ``torch.compile``, and where the region is. ``options`` and ``mode`` exclude each other."""
+
+    backend: str = "inductor"
+    mode: str | None = None
+    fullgraph: bool = False
+    dynamic: bool | None = None
+    options: tuple[tuple[str, Any], ...] = ()
+    region: Where = Where.AROUND
+
+    def __str__(self) -> str:
+        """As observations and failures name it: ``inductor,dynamic``; printable, without blanks."""
+        shapes = {None: None, True: "dynamic", False: "static"}[self.dynamic]
+        inside = "inside" if self.region is Where.INSIDE else None
+        options = [name for name, _ in self.options]
+        return ",".join(filter(None, (self.backend, self.mode, shapes, *options, inside)))
+
+    @property
+    def fuses(self) -> bool:
+        """Whether kernels are merged, so that what eager rounds between them need not be rounded."""
+        return self.backend not in {"eager", "aot_eager"}
+
+    @property
+    def needs_toolchain(self) -> bool:
+        """Whether a C++ compiler or Triton is needed."""
+        return self.backend == "inductor"
+
+    def apply(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """``function``, compiled."""
+        compiled: Callable[..., Any] = torch.compile(
+            function,
+            backend=self.backend,
+            mode=self.mode,
+            fullgraph=self.fullgraph,
+            dynamic=self.dynamic,
+            options=dict(self.options) or None,
+        )
+        return compiled
+
+    def case(self, case: Case, where: Conditions) -> Case:
+        """``case`` with its loss function compiled, and the model in it; with the region inside it opens one itself."""
+        device_type, dtype, loss = where.device.type, where.precision.dtype, case.loss
+
+        def inside(model: torch.nn.Module, batch: Any) -> Outputs:
+            with torch.autocast(device_type, dtype):
+                return loss(model, batch)
+
+        return replace(case, loss=self.apply(loss if self.region is Where.AROUND else inside))

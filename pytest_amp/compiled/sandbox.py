@@ -1,0 +1,52 @@
+"""Where compilers work: in a folder of the tests' own, in this process, and nothing is left to be used again."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+
+from pytest_amp.torch_private import compile_settings
+
+#: Read by inductor whenever it asks for its cache, by Triton likewise, and by inductor when it is first imported.
+_VARIABLES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TORCHINDUCTOR_COMPILE_THREADS")
+
+
+def folder(request: pytest.FixtureRequest) -> Path:
+    """Where this process keeps what it compiles; removed when the session ends, for it may be hundreds of megabytes."""
+    factory: pytest.TempPathFactory = request.getfixturevalue("tmp_path_factory")
+    path = factory.getbasetemp() / "compiled"
+    if not path.exists():
+        path.mkdir()
+        request.config.add_cleanup(lambda: shutil.rmtree(path, ignore_errors=True))
+    return path
+
+
+@contextmanager
+def sandbox(folder: Path) -> Iterator[None]:
+    """Inside, what is compiled is kept in ``folder``, and not read from the user's caches; without worker processes.
+
+    On leaving, everything compiled is forgotten (``torch.compiler.reset``). What was compiled in an earlier
+    sandbox with the same folder is found in the caches of that folder.
+    """
+    before = {name: os.environ.get(name) for name in _VARIABLES}
+    values = (str(folder / "inductor"), str(folder / "triton"), "1")
+    os.environ.update(zip(_VARIABLES, values, strict=True))
+    try:
+        with compile_settings():
+            torch.compiler.reset()
+            try:
+                yield
+            finally:
+                torch.compiler.reset()
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value

@@ -1,0 +1,57 @@
+"""What inductor needs beside torch: a C++ compiler on a CPU, Triton and a C compiler on a GPU."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import os
+import shutil
+
+import torch
+
+from pytest_amp import torch_private
+from pytest_amp.devices import Device
+
+#: The device types for which inductor writes Triton kernels.
+_TRITON = frozenset({"cuda", "xpu"})
+
+
+def lacking(device: Device) -> str | None:
+    """What inductor lacks to compile for ``device``, in one line; None where it compiles.
+
+    Asked once in a process, by compiling a small function, in the caller's sandbox. Raises PrivateApiGone if
+    inductor cannot be asked for its compiler.
+    """
+    return _lacking(device.type, str(device.torch_device), os.environ.get("CXX"), os.environ.get("CC"))
+
+
+@functools.cache
+def _lacking(device_type: str, device: str, cxx: str | None, cc: str | None) -> str | None:
+    missing = _named(device_type, cxx, cc)
+    if missing is not None:
+        return missing
+    try:
+        torch.compile(_function, backend="inductor")(torch.ones(16, device=device))
+    except Exception as error:  # noqa: BLE001  # whatever a compiler, a linker or a loader says
+        said = " ".join(str(error).split()) or type(error).__name__
+        return f"inductor cannot compile for {device_type}: {type(error).__name__}: {said[:300]}"
+    finally:
+        torch.compiler.reset()
+    return None
+
+
+def _function(x: torch.Tensor) -> torch.Tensor:
+    return x * 2 + 1
+
+
+def _named(device_type: str, cxx: str | None, cc: str | None) -> str | None:
+    """A tool that is not there."""
+    if device_type == "cpu" and torch_private.cpp_compiler() is None:
+        return f"inductor has no C++ compiler: {cxx or 'g++'} does not run (the variable CXX names another)"
+    if device_type not in _TRITON:
+        return None
+    if importlib.util.find_spec("triton") is None:
+        return f"inductor has no Triton for {device_type}: the package triton is not installed"
+    if shutil.which(cc) is None if cc else not any(shutil.which(name) for name in ("gcc", "clang")):
+        return f"Triton has no C compiler: {cc or 'neither gcc nor clang'} is there (the variable CC names another)"
+    return None

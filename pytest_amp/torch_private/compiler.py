@@ -1,0 +1,147 @@
+"""What torch.compile does: graphs that it made, what is in them, and settings that have no public door."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from pytest_amp.torch_private.gone import PrivateApiGone
+
+
+def _module(name: str) -> Any:
+    """The module called ``name``; PrivateApiGone if there is none."""
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        raise PrivateApiGone(name) from None
+
+
+def _attribute(module: str, name: str) -> Any:
+    try:
+        return getattr(_module(module), name)
+    except AttributeError:
+        raise PrivateApiGone(f"{module}.{name}") from None
+
+
+def compiled_graphs() -> int:
+    """How many graphs Dynamo has handed to a back end so far; raises PrivateApiGone without its counters."""
+    return int(_attribute("torch._dynamo.utils", "counters")["stats"]["unique_graphs"])
+
+
+def skipped_cuda_graphs() -> int:
+    """How many graphs inductor has refused to put into a CUDA graph so far; PrivateApiGone without its counters."""
+    return int(_attribute("torch._dynamo.utils", "counters")["inductor"]["cudagraph_skips"])
+
+
+def cuda_graph_trees(index: int) -> int:
+    """How many CUDA graph trees the GPU ``index`` has; 0 before the first. PrivateApiGone without their manager."""
+    manager = _attribute("torch._inductor.cudagraph_trees", "get_manager")(index, create_if_none_exists=False)
+    return 0 if manager is None else sum(1 for _ in manager.get_roots())
+
+
+def cpp_compiler() -> str | None:
+    """The C++ compiler that inductor uses, or None where it finds none; PrivateApiGone if it cannot be asked."""
+    find = _attribute("torch._inductor.cpp_builder", "get_cpp_compiler")
+    missing = _attribute("torch._inductor.exc", "InvalidCxxCompiler")
+    try:
+        return str(find())
+    except missing:
+        return None
+
+
+@contextmanager
+def compile_settings() -> Iterator[None]:
+    """Inductor compiles in this process alone, and an error of a back end is raised.
+
+    Inductor's worker processes would outlive the tests, and ``suppress_errors`` would run in eager what does
+    not compile. Raises PrivateApiGone without these settings.
+    """
+    inductor, dynamo = _module("torch._inductor.config"), _module("torch._dynamo.config")
+    if not hasattr(inductor, "compile_threads") or not hasattr(dynamo, "suppress_errors"):
+        raise PrivateApiGone("torch._inductor.config.compile_threads or torch._dynamo.config.suppress_errors")
+    with inductor.patch(compile_threads=1), dynamo.patch(suppress_errors=False), _untraced():
+        yield
+
+
+@contextmanager
+def _untraced() -> Iterator[None]:
+    """Without structured traces, unless TORCH_TRACE asks for them: thousands of lines in the report of a failure.
+
+    torch makes them where their logger has a handler, and pytest (9.2) gives one to each that does not propagate.
+    """
+    log = logging.getLogger("torch.__trace")
+    before = log.propagate, log.disabled
+    if "TORCH_TRACE" not in os.environ:
+        log.propagate, log.disabled = True, True
+    try:
+        yield
+    finally:
+        log.propagate, log.disabled = before
+
+
+@contextmanager
+def backward_without_region() -> Iterator[None]:
+    """A compiled backward pass is traced with autocast off, and not in the region of forward.
+
+    Raises PrivateApiGone without ``torch._functorch.config.backward_pass_autocast`` (torch 2.8 and older).
+    """
+    config = _module("torch._functorch.config")
+    if not hasattr(config, "backward_pass_autocast"):
+        raise PrivateApiGone("torch._functorch.config.backward_pass_autocast")
+    with config.patch(backward_pass_autocast="off"):  # noqa: S106  # a pass of autograd
+        yield
+
+
+@dataclass(frozen=True)
+class Traced:
+    """One operator of a traced graph: its overload, and the dtypes of its floating tensor arguments in their order."""
+
+    operator: str
+    dtypes: tuple[str, ...]
+
+
+def tracing_backend(forward: list[Traced], backward: list[Traced]) -> Callable[..., Any]:
+    """A back end for torch.compile that runs what AOTAutograd traced, and writes down the operators of both passes.
+
+    Raises PrivateApiGone without ``torch._dynamo.backends.common.aot_autograd``.
+    """
+    aot_autograd = _attribute("torch._dynamo.backends.common", "aot_autograd")
+    boxed = _attribute("functorch.compile", "make_boxed_func")
+
+    def compiler(nodes: list[Traced]) -> Callable[..., Any]:
+        def compile_graph(graph_module: Any, _inputs: Any) -> Any:
+            nodes.extend(_nodes(graph_module))
+            return boxed(graph_module.forward)
+
+        return compile_graph
+
+    made: Callable[..., Any] = aot_autograd(fw_compiler=compiler(forward), bw_compiler=compiler(backward))
+    return made
+
+
+def _nodes(graph_module: Any) -> Iterator[Traced]:
+    import torch
+
+    overload: Any = torch._ops.OpOverload
+    for node in graph_module.graph.nodes:
+        if not isinstance(node.target, overload):
+            continue
+        values = [argument.meta.get("val") for argument in node.all_input_nodes]
+        floating = [v.dtype for v in values if isinstance(v, torch.Tensor) and v.is_floating_point()]
+        yield Traced(node.target.name(), tuple(str(dtype).removeprefix("torch.") for dtype in floating))
+
+
+def aot_inductor(program: Any, package: str) -> Callable[..., Any]:
+    """What AOTInductor makes of an exported ``program``: compiled into the file ``package``, and loaded from it.
+
+    Raises PrivateApiGone without ``torch._inductor.aoti_compile_and_package`` and ``aoti_load_package``.
+    """
+    compile_and_package = _attribute("torch._inductor", "aoti_compile_and_package")
+    load = _attribute("torch._inductor", "aoti_load_package")
+    loaded: Callable[..., Any] = load(compile_and_package(program, package_path=package))
+    return loaded

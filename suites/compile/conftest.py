@@ -1,0 +1,33 @@
+"""Each test compiles anew, in a folder of this session; what inductor needs is looked for once.
+
+pytest loads this file before it knows whether a test of the family runs: torch is imported in the fixtures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from pytest_amp.amp import Amp
+
+
+@pytest.fixture(autouse=True)
+def compiled_apart(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Nothing is left of what an earlier test compiled, and nothing is left behind."""
+    from pytest_amp.compiled import folder, sandbox
+
+    with sandbox(folder(request)):
+        yield
+
+
+@pytest.fixture
+def needs(amp: Amp, compiled_apart: None) -> Callable[[str], str]:  # noqa: ARG001  # the sandbox comes first
+    """A back end by name, once it has what it needs: without a compiler the test is red, or skipped where allowed."""
+
+    def look(backend: str) -> str:
+        if backend == "inductor":
+            amp.need_compiler()
+        return backend
+
+    return look

@@ -1,0 +1,211 @@
+"""Small functions with regions in them, and how one is run in an ambient region, in eager and compiled."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch.utils.checkpoint import checkpoint
+
+from pytest_amp.amp import Amp
+from pytest_amp.devices import DeviceKind
+from pytest_amp.failure import AmpFailure
+from pytest_amp.numerics import relative_error, tolerance
+
+Tensors = list[torch.Tensor]
+#: Takes a batch and matrices, of which each is used once: a second use would meet eager's cast cache.
+Program = Callable[[torch.Tensor, Tensors], Tensors]
+
+#: The other autocast dtype: what an inner region may ask for.
+OTHER = {torch.bfloat16: torch.float16, torch.float16: torch.bfloat16}
+#: What a compiled function may be called in.
+AMBIENT = ("none", "low", "other", "disabled")
+_SIZE = 16
+_MATRICES = 6
+
+
+def ambient(amp: Amp, kind: str) -> contextlib.AbstractContextManager[None]:
+    """The region in which a function is called."""
+    if kind == "none":
+        return contextlib.nullcontext()
+    return amp.autocast(dtype=OTHER[amp.dtype] if kind == "other" else amp.dtype, enabled=kind != "disabled")
+
+
+def programs(device_type: str, low: torch.dtype) -> Mapping[str, Program]:  # noqa: C901, PLR0915  # one table
+    """Each kind of region inside a function."""
+    other = OTHER[low]
+
+    def none(x: torch.Tensor, w: Tensors) -> Tensors:
+        return [x @ w[0], torch.nn.functional.linear(x, w[1])]
+
+    def same_dtype(x: torch.Tensor, w: Tensors) -> Tensors:
+        with torch.autocast(device_type, low):
+            inside = x @ w[0]
+        return [inside, x @ w[1]]
+
+    def other_dtype(x: torch.Tensor, w: Tensors) -> Tensors:
+        with torch.autocast(device_type, other):
+            inside = x @ w[0]
+        return [inside, x @ w[1]]
+
+    def disabled(x: torch.Tensor, w: Tensors) -> Tensors:
+        with torch.autocast(device_type, enabled=False):
+            inside = x @ w[0]
+        return [inside, x @ w[1]]
+
+    def island(x: torch.Tensor, w: Tensors) -> Tensors:
+        hidden = x @ w[0]
+        with torch.autocast(device_type, enabled=False):
+            wide = hidden.to(w[1].dtype) @ w[1]
+        return [wide, wide @ w[2]]
+
+    def nested(x: torch.Tensor, w: Tensors) -> Tensors:
+        with torch.autocast(device_type, low):
+            outer = x @ w[0]
+            with torch.autocast(device_type, enabled=False):
+                wide = x @ w[1]
+                with torch.autocast(device_type, low):
+                    again = x @ w[2]
+            with torch.autocast(device_type, other):
+                inner = x @ w[3]
+            last = x @ w[4]
+        return [outer, wide, again, inner, last, x @ w[5]]
+
+    @torch.autocast(device_type, low)
+    def _in_low(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return x @ w
+
+    @torch.autocast(device_type, enabled=False)
+    def _in_none(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return x @ w
+
+    def decorated(x: torch.Tensor, w: Tensors) -> Tensors:
+        return [_in_low(x, w[0]), _in_none(x, w[1]), x @ w[2]]
+
+    def _returns_inside(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        with torch.autocast(device_type, low):
+            return x @ w
+
+    def left_by_return(x: torch.Tensor, w: Tensors) -> Tensors:
+        return [_returns_inside(x, w[0]), x @ w[1]]
+
+    def in_a_loop(x: torch.Tensor, w: Tensors) -> Tensors:
+        found = []
+        for index, matrix in enumerate(w):
+            with torch.autocast(device_type, low, enabled=index % 2 == 0):
+                found.append(x @ matrix)
+        return found
+
+    def conditional(x: torch.Tensor, w: Tensors) -> Tensors:
+        found = []
+        for index, matrix in enumerate(w[:2]):
+            with torch.autocast(device_type, low) if index else contextlib.nullcontext():
+                found.append(x @ matrix)
+        return found
+
+    def without_cache(x: torch.Tensor, w: Tensors) -> Tensors:
+        with torch.autocast(device_type, low, cache_enabled=False):
+            inside = x @ w[0]
+        return [inside, x @ w[1]]
+
+    def asks(x: torch.Tensor, w: Tensors) -> Tensors:
+        if torch.is_autocast_enabled(device_type):
+            return [(x * 2).to(torch.get_autocast_dtype(device_type)), x @ w[0]]
+        return [x @ w[0] * 3]
+
+    def checkpointed(x: torch.Tensor, w: Tensors) -> Tensors:
+        def block(hidden: torch.Tensor) -> torch.Tensor:
+            return torch.tanh(hidden @ w[0]) @ w[1]
+
+        with torch.autocast(device_type, low):
+            inside: torch.Tensor = checkpoint(block, x, use_reentrant=False)
+        outside: torch.Tensor = checkpoint(lambda hidden: torch.tanh(hidden @ w[2]) @ w[3], x, use_reentrant=False)
+        return [inside, outside]
+
+    def checkpointed_island(x: torch.Tensor, w: Tensors) -> Tensors:
+        def block(hidden: torch.Tensor) -> torch.Tensor:
+            with torch.autocast(device_type, enabled=False):
+                return torch.tanh(hidden @ w[0]) @ w[1]
+
+        found: torch.Tensor = checkpoint(block, x, use_reentrant=False)
+        return [found]
+
+    local = {name: value for name, value in locals().items() if callable(value) and not name.startswith("_")}
+    return {name.replace("_", " "): function for name, function in local.items()}
+
+
+#: By name, for ids; the functions are made for each device and dtype.
+NAMES = tuple(programs("cpu", torch.bfloat16))
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What one call gave, and the gradients of its batch and matrices."""
+
+    outputs: Tensors
+    gradients: list[torch.Tensor | None]
+
+    def dtypes(self) -> list[str]:
+        """As observations have them."""
+        return [str(value.dtype).removeprefix("torch.") for value in self.outputs]
+
+
+def run(amp: Amp, program: Program, kind: str, *, dtype: torch.dtype = torch.float32, inside: bool = False) -> Ran:
+    """One call in an ambient region, and backward outside of it, or ``inside``."""
+    torch.manual_seed(amp.config.seed)
+    drawn = [torch.randn(_SIZE, _SIZE) for _ in range(1 + _MATRICES)]
+    batch, *matrices = (tensor.to(amp.device.torch_device, dtype).requires_grad_() for tensor in drawn)
+    with ambient(amp, kind):
+        # A copy is no leaf, and autocast keeps casts of leaves only.
+        outputs = program(batch.clone(), matrices)
+        loss = torch.stack([output.to(dtype).square().mean() for output in outputs]).sum()
+        if inside:
+            loss.backward()
+    if not inside:
+        loss.backward()
+    gradients = [None if each.grad is None else each.grad.clone() for each in (batch, *matrices)]
+    return Ran([output.detach().clone() for output in outputs], gradients)
+
+
+def expect_same_dtypes(amp: Amp, what: str, found: Ran, eager: Ran) -> None:
+    """Raises AmpFailure unless outputs have eager's dtypes, in its order."""
+    if found.dtypes() != eager.dtypes():
+        raise AmpFailure(
+            f"{what} on {amp.target.id} computes in other dtypes when it is compiled",
+            label_before="eager",
+            before=", ".join(eager.dtypes()),
+            now=f"{', '.join(found.dtypes())} on torch {torch.__version__}, {amp.device.describe()}",
+            likely="the compiled function does not follow the region it is called in, or one inside it",
+        )
+
+
+def expect_same_values(
+    amp: Amp, what: str, found: Sequence[torch.Tensor | None], eager: Sequence[torch.Tensor | None], exact: Ran
+) -> None:
+    """Raises AmpFailure unless values are eager's: bit for bit on a CPU, elsewhere but for the order of sums.
+
+    That is MEDIAN_DISTANCE of eager's own error, which the oracle allows between kernels that sum in another
+    order (``pytest_amp.numerics.tolerance``).
+    """
+    reference = [*exact.outputs, *exact.gradients][-len(eager) :] if eager else []
+    for index, (made, expected, known) in enumerate(zip(found, eager, reference, strict=True)):
+        if (made is None) != (expected is None):
+            raise AmpFailure(
+                f"{what} on {amp.target.id}: tensor {index} has a gradient in one of eager and compiled only"
+            )
+        if made is None or expected is None or torch.equal(made, expected):
+            continue
+        assert known is not None
+        far = relative_error(made, expected)
+        noise = max(relative_error(expected, known), tolerance.floor(expected.numel(), amp.precision.u))
+        allowed = 0.0 if amp.device.kind is DeviceKind.CPU else tolerance.MEDIAN_DISTANCE * noise
+        if made.dtype is not expected.dtype or not far <= allowed * amp.config.tolerance_scale:
+            raise AmpFailure(
+                f"{what} on {amp.target.id}: tensor {index} is not eager's, but {far:.2g} from it",
+                label_before="eager",
+                before=f"{expected.dtype}, {relative_error(expected, known):.2g} from float64",
+                now=f"{made.dtype}, {relative_error(made, known):.2g} from float64, on torch {torch.__version__}",
+                likely="the compiled graph casts where eager does not, or runs backward in another region",
+            )

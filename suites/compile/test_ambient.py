@@ -1,0 +1,144 @@
+"""Between two calls of one compiled callable anything may change: the region, the weights, the mode, the caches."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+from torch.func import functional_call
+
+from pytest_amp.amp import Amp
+from pytest_amp.failure import AmpFailure
+
+from .programs import AMBIENT, OTHER, ambient
+
+BACKENDS = pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+
+
+def _layers(amp: Amp) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 16)).to(amp.device.torch_device)
+
+
+def _batch(amp: Amp) -> torch.Tensor:
+    return torch.randn(4, 16, device=amp.device.torch_device)
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+@BACKENDS
+@pytest.mark.parametrize("called", ["function", "module", "method", "module.compile()"])
+def test_a_callable_follows_the_region_it_is_called_in(amp: Amp, called: str, backend: str) -> None:
+    """In each state in turn, forward and backward: dtypes as in eager, and a float32 gradient each time."""
+    model, batch = _layers(amp), _batch(amp)
+    compiled: Callable[[torch.Tensor], torch.Tensor]
+    if called == "function":
+        compiled = torch.compile(
+            functools.partial(functional_call, model, dict(model.named_parameters())), backend=backend
+        )
+    elif called == "method":
+        compiled = torch.compile(model.forward, backend=backend)
+    elif called == "module":
+        compiled = torch.compile(model, backend=backend)
+    else:
+        compiled = _compiled_in_place(amp, model, backend)
+    found = []
+    for kind in (*AMBIENT, *AMBIENT):
+        model.zero_grad()
+        with ambient(amp, kind):
+            result = compiled(batch)
+        result.float().square().mean().backward()
+        gradients = [parameter.grad for parameter in model.parameters()]
+        assert all(each is not None and each.dtype is torch.float32 and each.any() for each in gradients), kind
+        found.append(result.dtype)
+    expected = [torch.float32, amp.dtype, OTHER[amp.dtype], torch.float32] * 2
+    amp.observe(f"{called}, {backend}", [_name(dtype) for dtype in found], kind="dtype")
+    if found != expected:
+        raise AmpFailure(
+            f"a compiled {called} ({backend}) on {amp.target.id} does not follow the region it is called in",
+            label_before="eager",
+            before=", ".join(_name(dtype) for dtype in expected[:4]) + ", and again",
+            now=f"{', '.join(_name(dtype) for dtype in found)} on torch {torch.__version__}",
+            likely="the autocast state is no guard of the compiled code, or is lost on the way into it",
+        )
+
+
+def _compiled_in_place(amp: Amp, model: nn.Module, backend: str) -> Callable[[torch.Tensor], torch.Tensor]:
+    model.compile(backend=backend)
+    return model.to(amp.device.torch_device)
+
+
+def test_new_weights_are_used_in_the_region_that_has_seen_the_old(amp: Amp) -> None:
+    """Casts of weights are part of AOTAutograd's graph: an update inside one region is seen by the next call in it.
+
+    Eager, and the back end of that name, take the cast that the region keeps.
+    """
+    layer, batch = nn.Linear(16, 16).to(amp.device.torch_device), _batch(amp)
+    compiled = torch.compile(layer, backend="aot_eager")
+    with amp.autocast():
+        first = compiled(batch)
+        with torch.no_grad():
+            layer.weight.mul_(2)
+            layer.bias.mul_(2)
+        second = compiled(batch)
+    assert torch.equal(second.float(), 2 * first.float()), "the casts of an earlier call are used again"
+
+
+@BACKENDS
+def test_a_cast_made_in_eager_does_not_reach_compiled_code(amp: Amp, backend: str) -> None:
+    """Eager casts a weight under no_grad and keeps the copy; the compiled call behind it still has a gradient."""
+    layer, batch = nn.Linear(16, 16).to(amp.device.torch_device), _batch(amp)
+    compiled = torch.compile(layer, backend=backend)
+    with amp.autocast():
+        with torch.no_grad():
+            layer(batch)
+        result = compiled(batch)
+    result.float().square().mean().backward()
+    assert layer.weight.grad is not None
+    assert layer.weight.grad.any()
+
+
+@pytest.mark.parametrize("mode", ["no_grad", "inference_mode"])
+def test_evaluation_between_trainings(amp: Amp, mode: str) -> None:
+    """The dtypes are those of training, and training behind it is what it was before."""
+    model, batch = _layers(amp), _batch(amp)
+    compiled = torch.compile(model, backend="aot_eager")
+
+    def train() -> list[torch.Tensor]:
+        model.zero_grad()
+        with amp.autocast():
+            loss = compiled(batch).float().square().mean()
+        loss.backward()
+        return [each.grad.clone() for each in model.parameters() if each.grad is not None]
+
+    before = train()
+    with getattr(torch, mode)(), amp.autocast():
+        evaluated = compiled(batch)
+    assert evaluated.dtype is amp.dtype
+    after = train()
+    assert len(before) == 4
+    assert all(torch.equal(left, right) for left, right in zip(before, after, strict=True))
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.amp_long)])
+def test_what_was_compiled_for_one_dtype_is_not_taken_for_another(
+    amp: Amp, needs: Callable[[str], str], backend: str
+) -> None:
+    """After a reset torch looks into its caches on disk: their keys have the dtype (pytorch/pytorch#181564)."""
+    layer, batch = nn.Linear(16, 16).to(amp.device.torch_device), _batch(amp)
+    needs(backend)
+    for dtype in (amp.dtype, OTHER[amp.dtype], amp.dtype):
+        torch.compiler.reset()
+        compiled = torch.compile(layer, backend=backend)
+        layer.zero_grad()
+        with amp.autocast(dtype=dtype):
+            found = compiled(batch)
+            expected = layer(batch)
+        assert found.dtype is dtype, f"code compiled for another dtype runs in autocast({_name(dtype)})"
+        assert torch.equal(found, expected)
+        found.float().sum().backward()
+        assert layer.weight.grad is not None

@@ -1,0 +1,87 @@
+"""Eager's operators, in eager's order, on eager's dtypes: what is traced is what runs without the compiler."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pytest
+import torch
+
+from pytest_amp.amp import Amp
+from pytest_amp.cases import Case, loss_of, zoo
+from pytest_amp.failure import AmpFailure
+from pytest_amp.targets import Target
+from pytest_amp.torch_private import Call, Traced, recorded_calls, tracing_backend
+
+#: What dtypes are for; the rest follows their dtypes.
+_HEAVY = ("mm", "convolution", "attention", "softmax")
+#: Functional forms have other names when traced, and fake kernels other dtypes of saved statistics: the input's tells.
+_NORMS = ("batch_norm", "layer_norm")
+
+
+def _cases(_target: Target) -> Iterator[object]:
+    for case in zoo():
+        if case.name in {"mlp", "cnn", "decoder", "decoder_softmax"}:
+            yield pytest.param(case, id=case.name)
+
+
+def _heavy(operators: Sequence[Call] | Sequence[Traced]) -> list[str]:
+    """The heavy ones: operator, and the dtypes of its floating arguments."""
+    found = []
+    for each in operators:
+        name = each.operator.removeprefix("aten::").partition(".")[0]
+        given = each.dtypes if isinstance(each, Traced) else [tensor.partition("[")[0] for tensor in each.tensors]
+        dtypes = [dtype for dtype in given if "float" in dtype]
+        norm = next((norm for norm in _NORMS if norm in name), None)
+        if norm is not None:
+            found.append(f"{norm}{'_backward' if 'backward' in name else ''}({dtypes[0]})")
+        elif any(part in name for part in _HEAVY):
+            found.append(f"{name}({', '.join(dtypes)})")
+    return found
+
+
+@pytest.mark.amp_parametrize("case", _cases)
+def test_operators_take_the_dtypes_of_eager(amp: Amp, case: Case) -> None:
+    """Forward in the same order; backward, whose order is the engine's own, as the same multiset."""
+    realised = case.realise(seed=amp.config.seed)
+    device = amp.device.torch_device
+
+    def step(function: Case) -> tuple[list[Call], list[Call]]:
+        own = realised.on(device)
+        with recorded_calls() as forward, amp.autocast():
+            loss = loss_of(function.loss(own.model, own.batch))
+        with recorded_calls() as backward:
+            loss.backward()
+        return forward, backward
+
+    eager = step(case)
+    forward: list[Traced] = []
+    backward: list[Traced] = []
+    compiled = torch.compile(case.loss, backend=tracing_backend(forward, backward), fullgraph=True)
+    own = realised.on(device)
+    with amp.autocast():
+        loss = loss_of(compiled(own.model, own.batch))
+    loss.backward()
+    for phase, calls, traced, ordered in (
+        ("forward", eager[0], forward, True),
+        ("backward", eager[1], backward, False),
+    ):
+        expected, found = _heavy(calls), _heavy(traced)
+        assert expected, f"{case.name}: no operator was seen going {phase}"
+        amp.observe(f"{case.name}/{phase}", [*sorted(set(found))], kind="dtype")
+        _expect_operators(amp, f"{case.name}, {phase}", found, expected, ordered=ordered)
+
+
+def _expect_operators(amp: Amp, what: str, found: list[str], expected: list[str], *, ordered: bool) -> None:
+    if not ordered:
+        found, expected = sorted(found), sorted(expected)
+    if found == expected:
+        return
+    index = next((i for i, pair in enumerate(zip(found, expected, strict=False)) if pair[0] != pair[1]), -1)
+    raise AmpFailure(
+        f"{what} on {amp.target.id}: compiled, operator {index} of {len(expected)} is not eager's",
+        label_before="eager",
+        before=expected[index] if index >= 0 else f"{len(expected)} operators",
+        now=f"{found[index] if index >= 0 else len(found)}, on torch {torch.__version__}",
+        likely="a cast is traced elsewhere than eager makes it, or an operator is taken apart before autocast sees it",
+    )

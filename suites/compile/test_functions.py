@@ -1,0 +1,116 @@
+"""Custom autograd functions and checkpoints inside a compiled function see the regions that they see in eager."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch.amp import custom_bwd, custom_fwd
+from torch.utils.checkpoint import checkpoint
+
+from pytest_amp.amp import Amp
+from pytest_amp.cases.language import checkpointed
+
+from .programs import Program, Tensors, expect_same_dtypes, expect_same_values, run
+from .releases import BACKWARD
+
+
+def _products(device_type: str, cast_inputs: torch.dtype | None) -> Program:
+    """Two products, the second by a custom function whose backward is made of products, too."""
+
+    class Product(torch.autograd.Function):
+        """``x @ w``, in the region of the call or in ``cast_inputs``."""
+
+        @staticmethod
+        @custom_fwd(device_type=device_type, cast_inputs=cast_inputs)
+        def forward(ctx: Any, x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+            ctx.save_for_backward(x, w)
+            return x @ w
+
+        @staticmethod
+        @custom_bwd(device_type=device_type)
+        def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            x, w = ctx.saved_tensors
+            return gradient @ w.t().to(gradient.dtype), x.t().to(gradient.dtype) @ gradient
+
+    def function(x: torch.Tensor, w: Tensors) -> Tensors:
+        hidden = torch.tanh(x @ w[0])
+        result: torch.Tensor = Product.apply(hidden, w[1])
+        return [hidden, result, result @ w[2]]
+
+    return function
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("inputs", ["as they come", "cast to float32"])
+def test_a_custom_function_computes_in_its_region(amp: Amp, inputs: str, backend: str) -> None:
+    """``custom_fwd`` with and without ``cast_inputs``, compiled in one graph: its dtypes and results are eager's."""
+    function = _products(amp.device.type, torch.float32 if inputs == "cast to float32" else None)
+    compiled = torch.compile(function, backend=backend, fullgraph=True)
+    for ambient in ("none", "low", "other"):
+        found, eager = run(amp, compiled, ambient), run(amp, function, ambient)
+        what = f"a custom function ({backend}), inputs {inputs}, called in {ambient}"
+        expect_same_dtypes(amp, what, found, eager)
+        wide = run(amp, function, "none")
+        expect_same_values(amp, what, [*found.outputs, *found.gradients], [*eager.outputs, *eager.gradients], wide)
+        amp.observe(f"custom function, {inputs}, {backend}, {ambient}", [*found.dtypes()], kind="dtype")
+
+
+class _Square(torch.autograd.Function):
+    """Without ``custom_fwd``: it sees the region as it is, and torch.autograd.Function switches nothing off."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x, w)
+        return (x @ w).float().square()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        x, w = ctx.saved_tensors
+        inner = 2 * (x @ w) * gradient
+        return inner @ w.t(), x.t() @ inner
+
+
+def _plain(x: torch.Tensor, w: Tensors) -> Tensors:
+    return [_Square.apply(x, w[0])]
+
+
+@pytest.mark.parametrize("ambient", ["none", pytest.param("low", marks=BACKWARD)])
+def test_a_function_without_custom_fwd_does_what_it_does_in_eager(amp: Amp, ambient: str) -> None:
+    """Forward in the region, backward outside of it, in float32: with ``custom_bwd`` it would be in the region."""
+    found = run(amp, torch.compile(_plain, backend="aot_eager", fullgraph=True), ambient)
+    eager, wide = run(amp, _plain, ambient), run(amp, _plain, "none")
+    expect_same_dtypes(amp, f"a plain custom function, called in {ambient}", found, eager)
+    what = f"backward of a plain custom function, called in {ambient}"
+    expect_same_values(amp, what, [*found.outputs, *found.gradients], [*eager.outputs, *eager.gradients], wide)
+
+
+def test_a_checkpointed_network_computes_what_it_does_without_compiling(amp: Amp) -> None:
+    """Blocks of a decoder, each recomputed in backward."""
+    amp.check_compiled(checkpointed(), backend="aot_eager")
+
+
+@pytest.mark.parametrize("compiled", ["around", "within"])
+def test_a_checkpoint_and_a_compiled_block(amp: Amp, compiled: str) -> None:
+    """The checkpoint inside the compiled function, and the compiled block inside the checkpoint: eager's gradients."""
+
+    def block(hidden: torch.Tensor, weights: Tensors) -> torch.Tensor:
+        return torch.tanh(hidden @ weights[0]) @ weights[1]
+
+    def function(x: torch.Tensor, w: Tensors) -> Tensors:
+        inner: torch.Tensor = checkpoint(block, x, w[:2], use_reentrant=False)
+        return [inner, checkpoint(block, inner, w[2:4], use_reentrant=False)]
+
+    compiled_block = torch.compile(block, backend="aot_eager", fullgraph=True)
+
+    def within(x: torch.Tensor, w: Tensors) -> Tensors:
+        inner: torch.Tensor = checkpoint(compiled_block, x, w[:2], use_reentrant=False)
+        return [inner, checkpoint(compiled_block, inner, w[2:4], use_reentrant=False)]
+
+    whole = torch.compile(function, backend="aot_eager", fullgraph=True)
+    found, eager = run(amp, within if compiled == "within" else whole, "low"), run(amp, function, "low")
+    wide = run(amp, function, "none")
+    what = f"a checkpoint, compiled {compiled}"
+    expect_same_dtypes(amp, what, found, eager)
+    expect_same_values(amp, what, [*found.outputs, *found.gradients], [*eager.outputs, *eager.gradients], wide)

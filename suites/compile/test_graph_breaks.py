@@ -1,0 +1,136 @@
+"""What the compiler leaves to Python runs in the region, too, and what follows it is compiled in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from torch import nn
+
+from pytest_amp.amp import Amp
+from pytest_amp.cases import Case, lacks_lstm_kernel, lstm
+from pytest_amp.targets import Target
+from pytest_amp.torch_private import compiled_graphs
+
+from .programs import AMBIENT, Tensors, expect_same_dtypes, expect_same_values, run
+
+BACKENDS = pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+
+
+@torch.compiler.disable
+def _left_to_python(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return x @ w
+
+
+def _break() -> None:
+    """Nothing, but in Python."""
+
+
+_in_python = torch.compiler.disable(_break)
+
+
+def broken(device_type: str, low: torch.dtype) -> dict[str, Callable[[torch.Tensor, Tensors], Tensors]]:
+    """Functions with a break inside a region, between two of them, and inside what a region calls."""
+
+    def inside(x: torch.Tensor, w: Tensors) -> Tensors:
+        with torch.autocast(device_type, low):
+            before = x @ w[0]
+            _in_python()
+            after = x @ w[1]
+        return [before, after, x @ w[2]]
+
+    def called(x: torch.Tensor, w: Tensors) -> Tensors:
+        with torch.autocast(device_type, low):
+            found = _left_to_python(x, w[0])
+        return [found, _left_to_python(x, w[1])]
+
+    def between(x: torch.Tensor, w: Tensors) -> Tensors:
+        with torch.autocast(device_type, low):
+            first = x @ w[0]
+        _in_python()
+        with torch.autocast(device_type, enabled=False):
+            second = x @ w[1]
+        return [first, second, x @ w[2]]
+
+    def nested(x: torch.Tensor, w: Tensors) -> Tensors:
+        with torch.autocast(device_type, low):
+            outer = x @ w[0]
+            with torch.autocast(device_type, enabled=False):
+                _in_python()
+                wide = x @ w[1]
+            _in_python()
+            last = x @ w[2]
+        return [outer, wide, last, x @ w[3]]
+
+    return {"inside": inside, "called": called, "between": between, "nested": nested}
+
+
+@BACKENDS
+@pytest.mark.parametrize("function", ["inside", "called", "between", "nested"])
+def test_a_region_survives_a_graph_break(amp: Amp, function: str, backend: str) -> None:
+    """In each ambient region: the kind of pytorch/pytorch#95837."""
+    eager_function = broken(amp.device.type, amp.dtype)[function]
+    compiled = torch.compile(eager_function, backend=backend)
+    found, before = [], compiled_graphs()
+    for ambient in AMBIENT:
+        made, eager = run(amp, compiled, ambient), run(amp, eager_function, ambient)
+        what = f"a break {function} ({backend}), called in {ambient}"
+        expect_same_dtypes(amp, what, made, eager)
+        exact = run(amp, eager_function, ambient, dtype=torch.float64)
+        exact.gradients.clear()
+        expect_same_values(amp, what, made.outputs, eager.outputs, exact)
+        found.append("+".join(made.dtypes()))
+    assert compiled_graphs() > before, "nothing was compiled"
+    amp.observe(f"{function}, {backend}", [*found], kind="dtype")
+
+
+def test_the_region_is_on_where_python_asks(amp: Amp) -> None:
+    """A disabled function sees the state that the compiled one around it has set."""
+    seen: list[tuple[bool, torch.dtype]] = []
+
+    @torch.compiler.disable
+    def ask() -> None:
+        seen.append((torch.is_autocast_enabled(amp.device.type), torch.get_autocast_dtype(amp.device.type)))
+
+    device_type, dtype = amp.device.type, amp.dtype
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        with torch.autocast(device_type, dtype):
+            first = x @ x
+            ask()
+            with torch.autocast(device_type, enabled=False):
+                ask()
+            return first
+
+    torch.compile(function, backend="eager")(torch.randn(4, 4, device=amp.device.torch_device))
+    assert [enabled for enabled, _ in seen] == [True, False]
+    assert seen[0][1] is amp.dtype
+
+
+def test_a_hook_runs_in_the_region(amp: Amp) -> None:
+    """A forward hook that is left to Python computes in the region of the call."""
+    layer, extra = (nn.Linear(8, 8).to(amp.device.torch_device) for _ in range(2))
+    found: list[torch.dtype] = []
+
+    @torch.compiler.disable
+    def hook(_module: nn.Module, inputs: tuple[torch.Tensor], _output: torch.Tensor) -> None:
+        found.append(extra(inputs[0]).dtype)
+
+    layer.register_forward_hook(hook)
+    with amp.autocast():
+        result = torch.compile(layer, backend="eager")(torch.randn(4, 8, device=amp.device.torch_device))
+    assert result.dtype is amp.dtype
+    assert found == [amp.dtype]
+
+
+def _recurrent(target: Target) -> Iterator[object]:
+    reason = lacks_lstm_kernel(target.device.type, target.precision.name)
+    marks = [pytest.mark.xfail(reason=reason, raises=RuntimeError, strict=True)] if reason else []
+    yield pytest.param(lstm(), id="lstm", marks=marks)
+
+
+@pytest.mark.amp_parametrize("case", _recurrent)
+def test_a_recurrent_layer_is_left_to_python(amp: Amp, case: Case) -> None:
+    """Dynamo breaks at an LSTM: its cells run in eager, in the region, and the head behind it is compiled."""
+    amp.check_compiled(case, backend="aot_eager")

@@ -1,0 +1,90 @@
+"""Casts that a user writes, and casts that autocast makes, in fused kernels: what is rounded in eager, and when."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from pytest_amp.amp import Amp
+from pytest_amp.cases import zoo
+from pytest_amp.compiled import Compilation, eager_and_compiled
+from pytest_amp.failure import AmpFailure
+from pytest_amp.numerics import predict, relative_error, tolerance
+
+_REPORT = "pytorch/pytorch#179561: inductor drops a round trip to a low dtype that the user asked for"
+_EMULATED = (("emulate_precision_casts", True),)
+
+
+def _rounded_to(dtype: torch.dtype) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
+    """A product rounded to ``dtype`` and back by hand, and what follows it in float32."""
+
+    def function(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        rounded = (x @ w).to(dtype).float()
+        return rounded * torch.sigmoid(rounded)
+
+    return function
+
+
+def _options(emulated: bool) -> dict[str, Any] | None:  # noqa: FBT001  # a parameter of the tests
+    return dict(_EMULATED) if emulated else None
+
+
+@pytest.mark.parametrize(
+    "emulated",
+    [pytest.param(False, marks=pytest.mark.xfail(strict=True, raises=AmpFailure, reason=_REPORT)), True],
+    ids=["default", "emulated"],
+)
+def test_a_round_trip_by_hand_rounds(amp: Amp, needs: Callable[[str], str], *, emulated: bool) -> None:
+    """``.to(low).float()`` loses bits in eager, on purpose; with ``emulate_precision_casts`` in a fused kernel, too."""
+    function, exact = _rounded_to(amp.dtype), _rounded_to(torch.float32)
+    x, w = (torch.randn(64, 64, device=amp.device.torch_device) for _ in range(2))
+    compiled = torch.compile(function, backend=needs("inductor"), fullgraph=True, options=_options(emulated))
+    far, rounding = relative_error(compiled(x, w), function(x, w)), relative_error(function(x, w), exact(x, w))
+    # What is left between the two is float32's: sums of 64 products in another order.
+    allowed = tolerance.LEAST * rounding
+    if not far <= allowed:
+        raise AmpFailure(
+            f"a round trip to {amp.dtype} by hand is dropped by inductor on {amp.target.id}",
+            label_before="eager",
+            before=f"rounded; half of what that makes is {allowed:.2g}",
+            now=f"{far:.2g} from eager, on torch {torch.__version__}",
+            likely="a cast to a low dtype and back is taken for nothing where kernels are fused",
+        )
+
+
+@pytest.mark.amp_long
+@pytest.mark.parametrize("name", ["mlp", "cnn", "decoder"])
+def test_emulated_casts_round_as_eager_does(amp: Amp, needs: Callable[[str], str], name: str) -> None:
+    """With ``emulate_precision_casts`` a fused kernel makes eager's error: no tensor makes less than half of it."""
+    (case,) = (case for case in zoo() if case.name == name)
+    how = Compilation(backend=needs("inductor"), fullgraph=True, options=_EMULATED)
+    prediction = predict(case, case.realise(seed=amp.config.seed), amp.device, amp.precision, seed=amp.config.seed)
+    eager, found, _ = eager_and_compiled(case, how, amp.conditions, loss_scale=prediction.loss_scale)
+    exact, made = prediction.exact.named(), found.named()
+    for tensor, value in eager.named().items():
+        if value.numel() < tolerance.ENOUGH or tensor not in prediction.noise or not value.is_floating_point():
+            continue
+        size = prediction.sizes[tensor]
+        own, other = (relative_error(each[tensor], exact[tensor], scale=size) for each in (eager.named(), made))
+        assert tolerance.LEAST * own <= other <= tolerance.CERTAIN * max(own, prediction.noise[tensor]), (
+            f"{name}: {tensor} is {other:.2g} from float64 with emulated casts, in eager {own:.2g}"
+        )
+
+
+def test_casts_of_autocast_survive_fusion(amp: Amp, needs: Callable[[str], str]) -> None:
+    """What a product returns is low, and rounded: the float32 operator behind it sees rounded values."""
+
+    def function(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        low = x @ w
+        return low, low.float() * 3
+
+    device = amp.device.torch_device
+    x, w = torch.randn(16, 32, device=device), torch.randn(32, 16, device=device)
+    with amp.autocast():
+        found = torch.compile(function, backend=needs("inductor"), fullgraph=True)(x, w)
+        expected = function(x, w)
+    assert [value.dtype for value in found] == [value.dtype for value in expected] == [amp.dtype, torch.float32]
+    assert torch.equal(found[0].float() * 3, found[1]), "float32 was computed from a product that was not rounded"

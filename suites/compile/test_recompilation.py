@@ -1,0 +1,115 @@
+"""A region costs one compilation for each state it is called in, and none when it is called in that again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from pytest_amp.amp import Amp
+from pytest_amp.failure import AmpFailure
+
+from .programs import ambient
+
+
+class _Counting:
+    """A back end for torch.compile that runs the graph as it is, and counts graphs."""
+
+    def __init__(self) -> None:
+        self.graphs = 0
+
+    def __call__(self, graph_module: Any, _inputs: object) -> Callable[..., Any]:
+        """One graph more."""
+        self.graphs += 1
+        run: Callable[..., Any] = graph_module.forward
+        return run
+
+
+def _product(x: torch.Tensor) -> torch.Tensor:
+    return x @ x
+
+
+def _expect_graphs(amp: Amp, fact: str, found: int, expected: int) -> None:
+    amp.observe(fact, found, kind="count")
+    if found != expected:
+        raise AmpFailure(
+            f"{fact} on {amp.target.id}: {found} compilations, it should be {expected}",
+            label_before="rule",
+            before="one for each autocast state in which the function is called",
+            now=f"{found} on torch {torch.__version__}",
+            likely="a guard on the autocast state is missing (too few), or on what changes with each region (too many)",
+        )
+
+
+def test_one_compilation_for_each_ambient_state(amp: Amp) -> None:
+    """None, this dtype, the other; and each of them twice more."""
+    backend = _Counting()
+    compiled = torch.compile(_product, backend=backend, fullgraph=True)
+    x = torch.randn(4, 4, device=amp.device.torch_device)
+    for _ in range(3):
+        for kind in ("none", "low", "other"):
+            with ambient(amp, kind):
+                compiled(x)
+    _expect_graphs(amp, "three ambient states", backend.graphs, 3)
+
+
+def test_a_region_that_is_entered_again_compiles_nothing(amp: Amp) -> None:
+    """Ten steps of a training, each in a region of its own."""
+    backend = _Counting()
+    model = nn.Linear(8, 8).to(amp.device.torch_device)
+    compiled = torch.compile(model, backend=backend, fullgraph=True)
+    for _ in range(10):
+        with amp.autocast():
+            loss = compiled(torch.randn(4, 8, device=amp.device.torch_device)).float().square().mean()
+        loss.backward()
+        model.zero_grad()
+    _expect_graphs(amp, "ten steps", backend.graphs, 1)
+
+
+def test_a_region_inside_compiles_once(amp: Amp) -> None:
+    """Whatever object it is: the same one each time, or a new one."""
+    backend = _Counting()
+    device_type, dtype = amp.device.type, amp.dtype
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        with torch.autocast(device_type, dtype):
+            return x @ x
+
+    compiled = torch.compile(function, backend=backend, fullgraph=True)
+    for _ in range(4):
+        compiled(torch.randn(4, 4, device=amp.device.torch_device))
+    _expect_graphs(amp, "a region inside", backend.graphs, 1)
+
+
+def test_new_sizes_in_a_region_compile_no_more_than_outside(amp: Amp) -> None:
+    """Dynamic shapes: sizes that vary take one graph, in a region as in none."""
+    graphs = {}
+    for kind in ("none", "low"):
+        torch.compiler.reset()
+        backend = _Counting()
+        compiled = torch.compile(lambda x, y: torch.tanh(x @ y), backend=backend, fullgraph=True, dynamic=True)
+        with ambient(amp, kind):
+            for rows in (4, 5, 7, 9):
+                y = torch.randn(8, 8, device=amp.device.torch_device)
+                compiled(torch.randn(rows, 8, device=amp.device.torch_device), y)
+        graphs[kind] = backend.graphs
+    _expect_graphs(amp, "varying sizes", graphs["low"], 1)
+    assert graphs["none"] == 1
+
+
+@pytest.mark.parametrize("enabled", [True, False], ids=["enabled", "disabled"])
+def test_training_and_evaluation_compile_twice(amp: Amp, *, enabled: bool) -> None:
+    """Evaluation between trainings, in a region as in a disabled one: two graphs, not one for each change."""
+    backend = _Counting()
+    model = nn.Linear(8, 8).to(amp.device.torch_device)
+    compiled = torch.compile(model, backend=backend, fullgraph=True)
+    batch = torch.randn(4, 8, device=amp.device.torch_device)
+    for _ in range(3):
+        with amp.autocast(enabled=enabled):
+            compiled(batch).float().square().mean().backward()
+        with amp.autocast(enabled=enabled), torch.no_grad():
+            compiled(batch)
+    _expect_graphs(amp, "training and evaluation", backend.graphs, 2)

@@ -1,0 +1,101 @@
+"""Regions inside a compiled function, and around it, are those of eager: dtypes, values, gradients."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from pytest_amp.amp import Amp
+from pytest_amp.torch_private import backward_without_region
+
+from .programs import AMBIENT, NAMES, Ran, expect_same_dtypes, expect_same_values, programs, run
+from .releases import BACKWARD, HAS_BACKWARD_SETTING
+
+#: The regions that a program opens: "low", "other", "disabled"; outside of them it computes in the ambient one.
+OPENS = {
+    "none": set[str](),
+    "asks": set[str](),
+    "same dtype": {"low"},
+    "other dtype": {"other"},
+    "disabled": {"disabled"},
+    "island": {"disabled"},
+    "nested": {"low", "other", "disabled"},
+    "decorated": {"low", "disabled"},
+    "left by return": {"low"},
+    "in a loop": {"low", "disabled"},
+    "conditional": {"low"},
+    "without cache": {"low"},
+    "checkpointed": {"low"},
+    "checkpointed island": {"disabled"},
+}
+
+
+def _cell(program: str, ambient: str) -> object:
+    """Where a product is computed in another region than the ambient one, its backward is reported to be wrong."""
+    wrong = ambient in {"low", "other"} and OPENS[program] - {ambient}
+    return pytest.param(program, ambient, id=f"{program}, {ambient}", marks=[BACKWARD] if wrong else [])
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("program", NAMES)
+def test_outputs_are_those_of_eager(amp: Amp, program: str, backend: str) -> None:
+    """One callable, called in each ambient region in turn, and in the first again."""
+    function = programs(amp.device.type, amp.dtype)[program]
+    compiled = torch.compile(function, backend=backend, fullgraph=True)
+    found = []
+    for ambient in (*AMBIENT, AMBIENT[0]):
+        eager, exact = run(amp, function, ambient), run(amp, function, ambient, dtype=torch.float64)
+        made = run(amp, compiled, ambient)
+        what = f"{program} ({backend}), called in {ambient}"
+        expect_same_dtypes(amp, what, made, eager)
+        expect_same_values(amp, what, made.outputs, eager.outputs, Ran(exact.outputs, []))
+        found.append("+".join(made.dtypes()))
+    amp.observe(f"{program}, {backend}", [*found], kind="dtype")
+
+
+@pytest.mark.parametrize(
+    ("program", "ambient"), [_cell(program, ambient) for program in NAMES for ambient in ("none", "low", "other")]
+)
+def test_gradients_are_those_of_eager(amp: Amp, program: str, ambient: str) -> None:
+    """What was computed in float32 has float32's gradients, whatever the function is called in."""
+    function = programs(amp.device.type, amp.dtype)[program]
+    found = run(amp, torch.compile(function, backend="aot_eager", fullgraph=True), ambient)
+    eager, exact = run(amp, function, ambient), run(amp, function, ambient, dtype=torch.float64)
+    expect_same_values(amp, f"backward of {program}, called in {ambient}", found.gradients, eager.gradients, exact)
+
+
+@HAS_BACKWARD_SETTING
+@pytest.mark.parametrize("program", ["island", "nested", "checkpointed island"])
+def test_gradients_with_backward_traced_outside_are_those_of_eager(amp: Amp, program: str) -> None:
+    """The setting ``backward_pass_autocast = "off"`` mends what is reported above."""
+    function = programs(amp.device.type, amp.dtype)[program]
+    with backward_without_region():
+        found = run(amp, torch.compile(function, backend="aot_eager", fullgraph=True), "low")
+    eager, exact = run(amp, function, "low"), run(amp, function, "low", dtype=torch.float64)
+    expect_same_values(amp, f"backward of {program}, traced outside", found.gradients, eager.gradients, exact)
+
+
+@pytest.mark.parametrize("program", ["none", "same dtype"])
+def test_backward_inside_the_region_is_that_of_eager(amp: Amp, program: str) -> None:
+    """Not recommended, and often done: backward is called where forward was."""
+    function = programs(amp.device.type, amp.dtype)[program]
+    found = run(amp, torch.compile(function, backend="aot_eager", fullgraph=True), "low", inside=True)
+    eager = run(amp, function, "low", inside=True)
+    exact = run(amp, function, "low", dtype=torch.float64, inside=True)
+    expect_same_values(amp, f"backward of {program} in the region", found.gradients, eager.gradients, exact)
+
+
+def test_the_region_is_as_it_was_after_a_compiled_call(amp: Amp) -> None:
+    """What is compiled in a region leaves it on, leaves its dtype, and leaves the one outside off."""
+    functions = programs(amp.device.type, amp.dtype)
+    states = []
+    for program in ("nested", "disabled", "other dtype"):
+        compiled = torch.compile(functions[program], backend="aot_eager", fullgraph=True)
+        with amp.autocast():
+            compiled(
+                torch.ones(16, 16, device=amp.device.torch_device),
+                [torch.ones(16, 16, device=amp.device.torch_device)] * 6,
+            )
+            inside = torch.is_autocast_enabled(amp.device.type), torch.get_autocast_dtype(amp.device.type)
+        states.append((*inside, torch.is_autocast_enabled(amp.device.type)))
+    assert states == [(True, amp.dtype, False)] * 3

@@ -1,0 +1,154 @@
+"""Every kind of network computes compiled what it computes in eager: dtypes, outputs, gradients, statistics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import pytest
+import torch
+
+from pytest_amp.amp import Amp
+from pytest_amp.cases import Case, map_tensors, mlp, wider_zoo, zoo
+from pytest_amp.compiled import Compilation, Where, check
+from pytest_amp.failure import AmpFailure
+from pytest_amp.numerics import predict, relative_error, run_step, tolerance
+from pytest_amp.targets import Target
+from pytest_amp.torch_private import compiled_graphs
+
+BACKENDS = pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+
+
+def whole(_target: Target) -> Iterator[object]:
+    """The cases of the zoo that Dynamo takes in one graph, and those of projects in as many as they need."""
+    for case in zoo():
+        if case.name != "lstm":
+            yield pytest.param(case, id=case.name)
+
+
+def wider(_target: Target) -> Iterator[object]:
+    """Networks, losses and ways of training that users bring."""
+    for case in wider_zoo():
+        yield pytest.param(case, id=case.name)
+
+
+def added(target: Target) -> Iterator[object]:
+    """The cases of projects."""
+    for case in target.added_cases():
+        yield pytest.param(case, id=case.name)
+
+
+def _check(amp: Amp, case: Case, how: Compilation) -> None:
+    def observe(name: str, value: float, kind: str, unit: str | None, allowed: float | None) -> None:
+        amp.observe(name, value, kind=kind, unit=unit, allowed=allowed)
+
+    check(case, how, amp.conditions, observe)
+
+
+@BACKENDS
+@pytest.mark.amp_parametrize("case", whole)
+def test_step(amp: Amp, case: Case, backend: str) -> None:
+    """In one graph; these back ends call eager's kernels, which on a CPU give eager's bits."""
+    amp.check_compiled(case, backend=backend, fullgraph=True)
+
+
+@pytest.mark.amp_parametrize("case", added)
+def test_step_of_a_project(amp: Amp, case: Case) -> None:
+    amp.check_compiled(case, backend="aot_eager")
+
+
+@pytest.mark.parametrize("name", ["mlp", "decoder"])
+def test_step_with_the_region_inside(amp: Amp, name: str) -> None:
+    """The function opens the region itself; backward is outside of both, and gives eager's bits all the same."""
+    (case,) = (case for case in zoo() if case.name == name)
+    _check(amp, case, Compilation(backend="aot_eager", fullgraph=True, region=Where.INSIDE))
+
+
+def _half(case: Case) -> Case:
+    """``case`` with the first half of its batch."""
+
+    def batch() -> object:
+        return map_tensors(lambda x: x[: len(x) // 2].detach().requires_grad_(x.requires_grad), case.batch())
+
+    return replace(case, name=f"{case.name}_half", batch=batch)
+
+
+@pytest.mark.parametrize("name", ["mlp", "cnn", "decoder"])
+def test_step_with_dynamic_shapes(amp: Amp, name: str) -> None:
+    """Two sizes of batch through one compiled function: one graph, and for each size what eager computes."""
+    (case,) = (case for case in zoo() if case.name == name)
+    how = Compilation(backend="aot_eager", fullgraph=True, dynamic=True)
+    compiled = how.case(case, amp.conditions)
+    before = compiled_graphs()
+    for each in (case, _half(case)):
+        realised = each.realise(seed=amp.config.seed)
+        steps = [
+            run_step(step, realised.on(amp.device.torch_device), amp.conditions.region, seed=amp.config.seed).named()
+            for step in (each, replace(each, loss=compiled.loss))
+        ]
+        assert [(name, value.dtype) for name, value in steps[0].items()] == [
+            (name, value.dtype) for name, value in steps[1].items()
+        ]
+        prediction = predict(each, realised, amp.device, amp.precision, seed=amp.config.seed)
+        for tensor, value in steps[1].items():
+            _expect_close(amp, f"{each.name}: {tensor}", value, steps[0][tensor], prediction.noise.get(tensor, 0.0))
+    graphs = compiled_graphs() - before
+    amp.observe(f"{case.name}/two sizes/graphs", graphs, kind="count")
+    assert graphs == 1, f"two sizes of batch took {graphs} graphs with dynamic shapes"
+
+
+def _expect_close(amp: Amp, what: str, found: torch.Tensor, eager: torch.Tensor, noise: float) -> None:
+    """Eager's bits on a CPU, elsewhere its values but for the order of sums."""
+    if torch.equal(found, eager):
+        return
+    far = relative_error(found, eager)
+    least = max(noise, tolerance.floor(eager.numel(), amp.precision.u))
+    if amp.device.type == "cpu" or not far <= tolerance.WORST_DISTANCE * least * amp.config.tolerance_scale:
+        raise AmpFailure(
+            f"{what}, compiled with dynamic shapes, is not that of eager on {amp.target.id}",
+            label_before="eager",
+            before=f"its own noise is {noise:.2g}",
+            now=f"{far:.2g} from it, on torch {torch.__version__}",
+            likely="a size is taken for a constant, or a cast is traced elsewhere",
+        )
+
+
+def test_inductor_has_what_it_needs(amp: Amp) -> None:
+    """A C++ compiler on a CPU, Triton and a C compiler on a GPU: what is missing is named."""
+    amp.need_compiler()
+
+
+def test_step_by_inductor(amp: Amp) -> None:
+    """Fused kernels round less often than eager's: no further from float64, and still low precision."""
+    amp.check_compiled(mlp(), fullgraph=True)
+
+
+@pytest.mark.amp_long
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+@pytest.mark.amp_parametrize("case", whole)
+def test_step_by_inductor_of_each_network(amp: Amp, case: Case, *, dynamic: bool) -> None:
+    amp.check_compiled(case, fullgraph=True, dynamic=dynamic)
+
+
+@pytest.mark.amp_long
+@pytest.mark.amp_parametrize("case", whole)
+def test_step_by_inductor_with_the_region_inside(amp: Amp, needs: Callable[[str], str], case: Case) -> None:
+    _check(amp, case, Compilation(backend=needs("inductor"), fullgraph=True, region=Where.INSIDE))
+
+
+@pytest.mark.amp_long
+@BACKENDS
+@pytest.mark.amp_parametrize("case", wider)
+def test_step_of_the_wider_zoo(amp: Amp, case: Case, backend: str) -> None:
+    """In as many graphs as Dynamo needs."""
+    amp.check_compiled(case, backend=backend)
+
+
+@pytest.mark.amp_long
+@pytest.mark.parametrize("mode", ["reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"])
+@pytest.mark.parametrize("name", ["mlp", "cnn", "decoder"])
+@pytest.mark.amp(devices=["cuda"])
+def test_step_in_each_mode(amp: Amp, name: str, mode: str) -> None:
+    """CUDA graphs, and kernels chosen by timing them."""
+    (case,) = (case for case in zoo() if case.name == name)
+    amp.check_compiled(case, mode=mode, fullgraph=True)
