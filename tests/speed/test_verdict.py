@@ -7,8 +7,6 @@ import math
 from collections.abc import Callable
 from fractions import Fraction
 
-import numpy as np
-import numpy.typing as npt
 import pytest
 
 from pytest_amp.speed.verdict import (
@@ -152,77 +150,3 @@ def test_a_failure_needs_a_second_one(second: Outcome, outcome: Outcome) -> None
     both = confirmed(first, Verdict(second, Interval(0.8, 0.9, 1.0, 48), rule))
     assert (both.outcome, both.interval.quads, both.unconfirmed) == (outcome, 48, first.interval)
     assert bool(both.reasons) == (outcome is INCONCLUSIVE)
-
-
-#: Noise on the logarithm of a block's time, for blocks in the order of a measurement.
-Blocks = npt.NDArray[np.float64]
-
-
-def quiet(rng: np.random.Generator, blocks: int) -> Blocks:
-    """Half a percent, and now and then a block that is preempted."""
-    hit = rng.random(blocks) < 0.01
-    return rng.normal(0, 0.005, blocks) + hit * np.log1p(0.1 * rng.pareto(2.0, blocks))
-
-
-def heavy_tails(rng: np.random.Generator, blocks: int) -> Blocks:
-    """Two percent, and every twelfth block is preempted."""
-    hit = rng.random(blocks) < 0.08
-    return rng.normal(0, 0.02, blocks) + hit * np.log1p(0.3 * rng.pareto(1.5, blocks))
-
-
-def clock_drift(rng: np.random.Generator, blocks: int) -> Blocks:
-    """A card that slows down by 15 percent as it gets warm."""
-    return quiet(rng, blocks) + math.log(1.15) * (1 - np.exp(-np.arange(blocks) / 60))
-
-
-def two_clocks(rng: np.random.Generator, blocks: int) -> Blocks:
-    """A clock that flips by 24 percent every forty blocks or so."""
-    return quiet(rng, blocks) + math.log(1.24) * (np.cumsum(rng.random(blocks) < 1 / 40) % 2)
-
-
-def own_offset(rng: np.random.Generator, blocks: int) -> Blocks:
-    """A process in which the candidate is a percent or two off, either way, all along."""
-    return quiet(rng, blocks) + rng.normal(0, 0.015) * np.tile([0, 1, 1, 0], blocks // 4)
-
-
-def busy_neighbour(rng: np.random.Generator, blocks: int) -> Blocks:
-    """For a third of the time the machine is up to twice as slow, and restless."""
-    start = rng.integers(0, 2 * blocks // 3)
-    busy = np.zeros(blocks)
-    busy[start : start + blocks // 3] = np.log(rng.uniform(1.3, 2.0))
-    return quiet(rng, blocks) + busy * (1 + rng.normal(0, 0.2, blocks))
-
-
-Noise = Callable[[np.random.Generator, int], Blocks]
-
-
-def trial(noise: Noise, true_ratio: float, rule: Rule, seed: int) -> Outcome:
-    rng = np.random.default_rng(seed)
-
-    def once() -> Verdict:
-        log_times = noise(rng, 4 * 48).reshape(48, 4) + np.array([1, 0, 0, 1]) * math.log(true_ratio)
-        log_ratios = iter((log_times @ np.array([0.5, -0.5, -0.5, 0.5])).tolist())
-        return decide(lambda: next(log_ratios), rule)
-
-    first = once()
-    return first.outcome if first.outcome is not FAIL else confirmed(first, once()).outcome
-
-
-TRIALS = 1000
-
-
-NOISES = (quiet, heavy_tails, clock_drift, two_clocks, own_offset, busy_neighbour)
-
-
-@pytest.mark.parametrize("noise", NOISES, ids=lambda noise: noise.__name__)
-def test_simulated_rates(noise: Noise) -> None:
-    rule = Rule(1.5)
-
-    def share(true_ratio: float, outcome: Outcome) -> float:
-        return sum(trial(noise, true_ratio, rule, seed) is outcome for seed in range(TRIALS)) / TRIALS
-
-    assert share(1.5 * 1.02, FAIL) == 0, "false red, 2 % above the floor"
-    assert share(1.5 * 1.10, PASS) >= 0.97, "a clear gain passes"
-    assert share(1.5 * 0.90, FAIL) >= 0.92, "a loss of 10 % is found"
-    assert share(1.5 * 0.90, PASS) == 0, "a loss of 10 % never passes"
-    assert share(1.5 * 0.80, FAIL) >= 0.99, "a loss of 20 % is found"

@@ -1,0 +1,164 @@
+"""The rule under noise, simulated with fixed seeds: how often it is red without a reason, and how often it misses.
+
+The noise is on the logarithm of a block's time. Most kinds are those of measurements on shared machines; the last is what
+replayed graphs show (H100 and H200, torch 2.11).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from pytest_amp.speed.demand import TOLERANCES
+from pytest_amp.speed.verdict import DEVICE_MARGIN, EAGER_MARGIN, Outcome, Rule, Verdict, confirmed, decide
+
+PASS, FAIL, INCONCLUSIVE = Outcome.PASS, Outcome.FAIL, Outcome.INCONCLUSIVE
+
+#: Noise on the logarithm of a block's time, for blocks in the order of a measurement.
+Blocks = npt.NDArray[np.float64]
+#: Of four blocks, which are the candidate's.
+CANDIDATE = np.array([0.0, 1.0, 1.0, 0.0])
+RATIO = np.array([0.5, -0.5, -0.5, 0.5])
+
+
+def quiet(rng: np.random.Generator, blocks: int) -> Blocks:
+    """Half a percent, and now and then a block that is preempted."""
+    hit = rng.random(blocks) < 0.01
+    return rng.normal(0, 0.005, blocks) + hit * np.log1p(0.1 * rng.pareto(2.0, blocks))
+
+
+def heavy_tails(rng: np.random.Generator, blocks: int) -> Blocks:
+    """Two percent, and every twelfth block is preempted."""
+    hit = rng.random(blocks) < 0.08
+    return rng.normal(0, 0.02, blocks) + hit * np.log1p(0.3 * rng.pareto(1.5, blocks))
+
+
+def clock_drift(rng: np.random.Generator, blocks: int) -> Blocks:
+    """A card that slows down by 15 percent as it gets warm."""
+    return quiet(rng, blocks) + math.log(1.15) * (1 - np.exp(-np.arange(blocks) / 60))
+
+
+def _flips(rng: np.random.Generator, blocks: int) -> Blocks:
+    """0 or 1, changing every forty blocks or so."""
+    flipped: Blocks = np.cumsum(rng.random(blocks) < 1 / 40) % 2.0
+    return flipped
+
+
+def two_clocks(rng: np.random.Generator, blocks: int) -> Blocks:
+    """A clock that flips by 24 percent."""
+    return quiet(rng, blocks) + math.log(1.24) * _flips(rng, blocks)
+
+
+def power_limit(rng: np.random.Generator, blocks: int) -> Blocks:
+    """A limit that slows the candidate, which draws more power, by 19 percent and the reference by 10."""
+    candidate = np.tile(CANDIDATE, blocks // 4)
+    slow = _flips(rng, blocks) - 0.5
+    return rng.normal(0, 0.005, blocks) + slow * np.where(candidate, math.log(1.19), math.log(1.10))
+
+
+def own_offset(rng: np.random.Generator, blocks: int) -> Blocks:
+    """A process in which the candidate is a percent or two off, either way, all along."""
+    return quiet(rng, blocks) + rng.normal(0, 0.015) * np.tile(CANDIDATE, blocks // 4)
+
+
+def busy_neighbour(rng: np.random.Generator, blocks: int) -> Blocks:
+    """For a third of the time the machine is up to twice as slow, and restless."""
+    start = rng.integers(0, 2 * blocks // 3)
+    busy = np.zeros(blocks)
+    busy[start : start + blocks // 3] = np.log(rng.uniform(1.3, 2.0))
+    return quiet(rng, blocks) + busy * (1 + rng.normal(0, 0.2, blocks))
+
+
+def all_at_once(rng: np.random.Generator, blocks: int) -> Blocks:
+    """Tails, flips, a neighbour and an offset of two percent."""
+    offset = rng.normal(0, 0.02) * np.tile(CANDIDATE, blocks // 4)
+    return heavy_tails(rng, blocks) + two_clocks(rng, blocks) + busy_neighbour(rng, blocks) + offset
+
+
+def replayed(rng: np.random.Generator, blocks: int) -> Blocks:
+    """A captured step: 0.05 percent a block, and 0.15 percent from process to process."""
+    return rng.normal(0, 0.0005, blocks) + rng.normal(0, 0.0015) * np.tile(CANDIDATE, blocks // 4)
+
+
+Noise = Callable[[np.random.Generator, int], Blocks]
+
+
+def once(noise: Noise, true_ratio: float, rule: Rule, rng: np.random.Generator) -> Verdict:
+    """One measurement."""
+    log_times = noise(rng, 4 * 48).reshape(48, 4) + (1 - CANDIDATE) * math.log(true_ratio)
+    log_ratios = iter((log_times @ RATIO).tolist())
+    return decide(lambda: next(log_ratios), rule)
+
+
+def trial(noise: Noise, true_ratio: float, rule: Rule, rng: np.random.Generator) -> Outcome:
+    """A measurement, and another one where it fails."""
+    first = once(noise, true_ratio, rule, rng)
+    if first.outcome is not FAIL:
+        return first.outcome
+    return confirmed(first, once(noise, true_ratio, rule, rng)).outcome
+
+
+TRIALS = 2000
+
+
+def share(noise: Noise, true_ratio: float, outcome: Outcome) -> float:
+    """Of TRIALS checks of a floor of 1.5, how many end so."""
+    rule = Rule(1.5, margin=EAGER_MARGIN)
+    rng = np.random.default_rng([7, round(1000 * true_ratio)])
+    return sum(trial(noise, 1.5 * true_ratio, rule, rng) is outcome for _ in range(TRIALS)) / TRIALS
+
+
+STEADY = (quiet, clock_drift, two_clocks, heavy_tails, power_limit, busy_neighbour, own_offset)
+
+
+@pytest.mark.parametrize("noise", STEADY, ids=lambda noise: noise.__name__)
+def test_rates_against_a_floor(noise: Noise) -> None:
+    """In steps: the true speedup is 2 % above the floor, and 10 % and 20 % below it."""
+    assert share(noise, 1.02, FAIL) == 0, "false red, 2 % above the floor"
+    assert share(noise, 1.10, PASS) >= 0.97, "a clear gain passes"
+    assert share(noise, 0.90, FAIL) >= 0.92, "a loss of 10 % is found"
+    assert share(noise, 0.90, PASS) == 0, "a loss of 10 % never passes"
+    assert share(noise, 0.80, FAIL) >= 0.99, "a loss of 20 % is found"
+
+
+def test_rates_where_everything_goes_wrong() -> None:
+    """It is undecided more often, and wrong no more often."""
+    assert share(all_at_once, 1.02, FAIL) <= 0.001
+    assert share(all_at_once, 0.90, PASS) <= 0.001
+    assert share(all_at_once, 0.80, FAIL) >= 0.90
+
+
+def against_a_baseline(noise: Noise, change: float, kind: str, trials: int = TRIALS) -> dict[Outcome, float]:
+    """How checks end whose baseline was measured in another process, with the same noise, at another speed."""
+    margin = {"device": DEVICE_MARGIN, "step": EAGER_MARGIN}[kind]
+    rng = np.random.default_rng([11, round(1000 * change)])
+    found = dict.fromkeys(Outcome, 0)
+    for _ in range(trials):
+        before = once(noise, 1.5, Rule(0.0), rng).interval
+        rule = Rule(before.low * (1 - TOLERANCES[kind]), margin=margin)
+        found[trial(noise, 1.5 * change, rule, rng)] += 1
+    return {outcome: count / trials for outcome, count in found.items()}
+
+
+def test_a_loss_of_two_percent_of_device_time_is_red() -> None:
+    found = against_a_baseline(replayed, 0.98, "device")
+    assert found[FAIL] >= 0.95
+    assert found[PASS] == 0
+    assert against_a_baseline(replayed, 0.975, "device")[FAIL] >= 0.999
+
+
+def test_a_healthy_card_is_not_red_once_in_a_quarter() -> None:
+    """Ninety nights with some fifty checks each: not one of 5000."""
+    assert against_a_baseline(replayed, 1.0, "device", trials=5000)[FAIL] == 0
+
+
+def test_a_loss_of_a_tenth_of_step_time_is_red_where_it_is_quiet() -> None:
+    found = against_a_baseline(quiet, 0.90, "step")
+    assert found[FAIL] >= 0.8
+    assert found[PASS] <= 0.005
+    assert against_a_baseline(quiet, 0.85, "step")[FAIL] >= 0.99
+    assert against_a_baseline(quiet, 1.0, "step")[FAIL] == 0
