@@ -6,6 +6,7 @@ really there is the probe's question.
 
 from __future__ import annotations
 
+import importlib.util
 import math
 import os
 import re
@@ -24,8 +25,9 @@ if TYPE_CHECKING:
 #: Device types that torch itself has; PrivateUse1 back ends come by the hook pytest_amp_devices.
 DEVICE_TYPES = ("cpu", "cuda", "xpu", "mps", "mtia", "privateuseone")
 FAKE_DEVICES = ("fake:cuda", "fake:xpu", "fake:mps", "fake:mtia")
-LATER = "is not available yet in this version"
-REPORTS = "json:PATH, md:PATH, or github in a job of GitHub Actions"
+REPORTS = "json:PATH, md:PATH, html:PATH, or github in a job of GitHub Actions"
+#: Formats of a report; those that are written to a file are the usual endings of such files, too.
+FORMATS = ("json", "md", "html", "github")
 #: Where GitHub Actions says which file is the running job's page.
 JOB_SUMMARY = "GITHUB_STEP_SUMMARY"
 COMMAND_LINE, ADDOPTS, OVERRIDE = "command line", "addopts", "-o on the command line"
@@ -156,9 +158,12 @@ def _report(value: str, context: Context) -> tuple[Report, ...]:
     reports = []
     for part in _list(value, "report"):
         name, _, path = part.partition(":")
-        _choice(name, "a report format", ("json", "md", "html", "github"))
-        if name == "html":
-            raise _Bad(f"the format {name!r} {LATER}; valid: {REPORTS}")
+        ending = Path(name).suffix[1:]
+        if not path and ending in FORMATS[:-1]:
+            raise _Bad(f"{name!r} names a file and no format; valid: {ending}:{name}")
+        _choice(name, "a report format", FORMATS)
+        if name == "html" and importlib.util.find_spec("jinja2") is None:
+            raise _Bad("html needs jinja2, which is not installed; valid: after pip install 'pytest-amp[html]'")
         if name == "github":
             reports.append(Report(name, _job_summary(part)))
             continue
@@ -253,8 +258,8 @@ OPTIONS = (
            "alone, else off)"),
     Option("amp_report", _report, None, "FORMAT:PATH", f"write a report, repeatable: {REPORTS}", repeatable=True),
     Option("amp_allow_missing", _allow_missing, None, "NAMES", "comma list: device, dtype, baseline, sweep "
-           "(torch's own tests, which the fingerprint needs), compiler (what torch.compile needs: C++, Triton); what is "
-           "named here and missing is skipped instead of refused"),
+           "(torch's own tests, which the fingerprint needs), compiler (what torch.compile needs: C++, Triton); what "
+           "is named here and missing is skipped instead of refused"),
     Option("amp_strict", _flag, "false", "", "on a torch release newer than the rule spec, new and gone operators "
            "fail; so does an inconclusive verdict, and a key that has gone from the baseline", flag=True),
     Option("amp_accept", _flag, "false", "", "merge what the passing tests of this run observed into the file of "

@@ -170,8 +170,15 @@ def _as_job_summary(session: AmpSession, path: Path, record: Record) -> None:
         raise RecordError(f"{path}: {error.strerror or error}") from None
 
 
+def _as_html(session: AmpSession, path: Path, record: Record) -> None:
+    from pytest_amp.report.html import of_run
+
+    write_whole(of_run(session, record), path, replace=True)
+
+
 _REPORTS: dict[str, Callable[[AmpSession, Path, Record], None]] = {
     "json": _as_json,
     "md": _as_page,
+    "html": _as_html,
     "github": _as_job_summary,
 }

@@ -55,14 +55,17 @@ def test_a_report_that_cannot_be_written_is_red(project: Project) -> None:
         ("nope:x", "'nope' is not a report format; valid: json, md, html, github"),
         ("json", f"'json' names no file; valid: {REPORTS}"),
         ("md:", f"'md:' names no file; valid: {REPORTS}"),
-        ("html:x", f"the format 'html' is not available yet in this version; valid: {REPORTS}"),
+        ("html:", f"'html:' names no file; valid: {REPORTS}"),
         ("github:x", f"'github:x': github takes no file; valid: {REPORTS}"),
         (
             "github",
             f"github is the page of a job of GitHub Actions, and {JOB_SUMMARY} names no file; valid: {REPORTS}",
         ),
         ("json:x,", "'json:x,' has an empty report; valid: a list with commas"),
-        ("report.json", "'report.json' is not a report format; valid: json, md, html, github"),
+        ("report.json", "'report.json' names a file and no format; valid: json:report.json"),
+        ("r.md", "'r.md' names a file and no format; valid: md:r.md"),
+        ("reports/r.html", "'reports/r.html' names a file and no format; valid: html:reports/r.html"),
+        ("r.txt", "'r.txt' is not a report format; valid: json, md, html, github"),
     ],
 )
 def test_a_bad_value_is_refused(project: Project, monkeypatch: pytest.MonkeyPatch, asked: str, problem: str) -> None:

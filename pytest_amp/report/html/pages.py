@@ -1,0 +1,262 @@
+"""What a page of HTML says of a run, of two records, or of a history."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from importlib import resources
+from typing import TYPE_CHECKING
+
+import jinja2
+from markupsafe import Markup
+
+from pytest_amp.record import FAILING, ORDER, Better, Difference, Observation, Record, Trend, Value, Verdict, finite
+from pytest_amp.report import difference as differences
+from pytest_amp.report import trend as trends
+from pytest_amp.report.cells import TITLES, before_and_now, short, valued
+from pytest_amp.report.html.plots import Plot, plots
+
+if TYPE_CHECKING:
+    from pytest_amp.session import AmpSession
+
+
+@dataclass(frozen=True)
+class Section:
+    """A table with its heading; ``kind`` is a verdict's value, which colours it."""
+
+    title: str
+    kind: str
+    heads: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    opened: bool = True
+
+
+@dataclass(frozen=True)
+class Page:
+    """Everything that the template shows, top to bottom. ``rows`` is the table that can be filtered."""
+
+    title: str
+    red: bool | None
+    facts: Sequence[str]
+    alarms: Sequence[str]
+    tiles: Sequence[tuple[str, int, str]]
+    sections: Sequence[Section]
+    plots: Sequence[Plot]
+    rows: Sequence[Sequence[Value]]
+    provenance: Section
+    extra: Sequence[Section] = field(default=())
+
+
+def of_difference(found: Difference) -> str:
+    """Two records compared."""
+    known = differences.why(found)
+    old, new = (differences.run(record.provenance) for record in (found.old, found.new))
+    groups = {verdict: found.of(verdict) for verdict in ORDER}
+    by_key = {each.key: each for each in found.observations}
+    before = found.old.by_key()
+    now = [by_key.get(each.key, _beside(each, before.get(each.key))) for each in found.new.observations]
+    return _render(
+        Page(
+            title=f"{old} → {new}",
+            red=any(groups[verdict] for verdict in FAILING),
+            facts=[differences.counts(found)],
+            alarms=differences.notes(found),
+            tiles=_tiles(groups, found.same),
+            sections=_sections(groups, known),
+            plots=plots(now, found.observations),
+            rows=_rows(found.observations, known),
+            provenance=_provenances([found.old, found.new], ["old", "new"]),
+        )
+    )
+
+
+def of_trend(found: Trend) -> str:
+    """A history; its differences are those of the last record with the first."""
+    whole = found.whole
+    known = differences.why(whole)
+    names = [differences.run(record.provenance) for record in found.records]
+    groups = {verdict: whole.of(verdict) for verdict in ORDER}
+    steps = Section("steps", "", ("from and to", ""), trends.steps(found))
+    moved = [
+        (each.key, each.worst.value, *("" if value is None else short(value, trends.LETTERS) for value in each.values))
+        for each in found.moved
+    ]
+    history = Section(f"what moved, in each record ({len(moved)})", "", ("key", "", *names), moved, opened=False)
+    return _render(
+        Page(
+            title=f"{names[0]} → {names[-1]}, {len(names)} records",
+            red=any(groups[verdict] for verdict in FAILING),
+            facts=[differences.counts(whole)],
+            alarms=differences.notes(whole),
+            tiles=_tiles(groups, whole.same),
+            sections=[steps, history, *_sections(groups, known)],
+            plots=plots(whole.new.observations, whole.observations),
+            rows=_rows(whole.observations, known),
+            provenance=_provenances(found.records, [str(number) for number in range(1, len(names) + 1)]),
+        )
+    )
+
+
+def of_run(session: AmpSession, record: Record) -> str:
+    """A run, with everything that it observed."""
+    from pytest_amp.report.terminal import lived_with, reasons_of
+
+    failures = session.tally.failures
+    red = bool(failures or session.problems or not record.complete)
+    groups = session.differences() if session.baseline is not None else {}
+    gone = [_as_gone(each) for each in groups.get(Verdict.GONE, ())]
+    groups = {**groups, Verdict.GONE: gone} if groups else {}
+    differing = [each for group in groups.values() for each in group]
+    known = reasons_of(session, differing)
+    compared = [f"compared with torch {_torch(session.baseline)}"] if session.baseline is not None else []
+    ran = [
+        (target, family, ", ".join(f"{count} {outcome}" for outcome, count in sorted(counts.items())))
+        for (target, family), counts in sorted(session.tally.outcomes.items())
+    ]
+    rest = [("not run", why, str(count)) for why, count in sorted(session.deselected.items())]
+    failed = Section(f"tests that failed ({len(failures)})", Verdict.FAILED.value, ("test", "why"), failures)
+    return _render(
+        Page(
+            title=f"pytest-amp: {'red' if red else 'green'} on torch {record.provenance.get('torch')}",
+            red=red,
+            facts=[f"{len(record.observations)} observations", *compared],
+            alarms=[*session.problems, *session.notes, *(f"known: {line}" for line in lived_with(session))],
+            tiles=_tiles(groups, None),
+            sections=[*([failed] if failures else []), *_sections(groups, known)],
+            plots=plots(record.observations, differing),
+            rows=_rows([*record.observations, *gone], known),
+            provenance=_provenances([record], [""]),
+            extra=[Section("what ran", "", ("device and dtype", "family", "ran"), [*ran, *rest])],
+        )
+    )
+
+
+def _torch(record: Record | None) -> Value:
+    return "unknown" if record is None else record.provenance.get("torch", "unknown")
+
+
+def _as_gone(earlier: Observation) -> Observation:
+    """A run keeps what has gone as the baseline's own observation."""
+    kind, unit, test = earlier.kind, earlier.unit, earlier.test
+    return Observation(earlier.key, kind, None, unit, verdict=Verdict.GONE, baseline=earlier.value, test=test)
+
+
+def _beside(each: Observation, before: Observation | None) -> Observation:
+    """An observation that did not change, with what it was before: a plot shows both."""
+    return each if before is None else replace(each, baseline=before.value)
+
+
+def _tiles(groups: Mapping[Verdict, Sequence[Observation]], same: int | None) -> list[tuple[str, int, str]]:
+    tiles = [(TITLES[verdict], len(groups[verdict]), verdict.value) for verdict in ORDER if groups.get(verdict)]
+    return [*tiles, *([("the same", same, "pass")] if same is not None else [])]
+
+
+def _sections(groups: Mapping[Verdict, Sequence[Observation]], known: Mapping[str, str]) -> list[Section]:
+    """What differs; what fails stands open."""
+    sections = []
+    for verdict in ORDER:
+        group = groups.get(verdict)
+        if group:
+            because = any(each.key in known for each in group)
+            heads = ("key", "before", "now", *(["because"] * because))
+            rows = [
+                (each.key, *before_and_now(verdict, each), *([known.get(each.key, "")] * because))
+                for each in group[:ROWS]
+            ]
+            title = f"{TITLES[verdict]} ({len(group)})"
+            sections.append(Section(title, verdict.value, heads, rows, opened=verdict in FAILING))
+    return sections
+
+
+#: Rows of a section: the table that can be filtered has all.
+ROWS = 200
+
+
+def _rows(observations: Iterable[Observation], known: Mapping[str, str]) -> list[list[Value]]:
+    """Verdict, family, device and dtype, name, kind, now, before, share of what is allowed, because, test."""
+    return [
+        [
+            each.verdict.value,
+            each.family,
+            "-".join(each.target),
+            each.name,
+            each.kind.value,
+            _sortable(each, each.value),
+            _sortable(each, each.baseline),
+            _share(each),
+            known.get(each.key, ""),
+            each.test,
+        ]
+        for each in observations
+    ]
+
+
+def _sortable(each: Observation, value: Value) -> Value:
+    """A number stays one, so that it sorts as one; what is longer than a line is cut."""
+    if value is None:
+        return ""
+    if isinstance(value, float):
+        return finite(float(f"{value:.5g}"))
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value if abs(value) < 2**53 else str(value)[:80]
+    return valued(each) if value is each.value else short(value)
+
+
+def _share(each: Observation) -> Value:
+    value = each.value
+    if each.better is Better.HIGHER:  # what is allowed is a floor
+        return None
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not each.allowed:
+        return None
+    try:
+        return finite(round(value / each.allowed, 4))
+    except OverflowError:
+        return None
+
+
+def _provenances(records: Sequence[Record], heads: Sequence[str]) -> Section:
+    flat = [_flat(record.provenance) for record in records]
+    names = dict.fromkeys(name for each in flat for name in each)
+    rows = [(name, *(each.get(name, "") for each in flat)) for name in names]
+    return Section("where it ran" if len(records) == 1 else "where they ran", "", ("", *heads), rows, opened=False)
+
+
+def _flat(values: Mapping[str, Value], prefix: str = "") -> dict[str, str]:
+    flat: dict[str, str] = {}
+    for name, value in values.items():
+        if isinstance(value, dict):
+            flat |= _flat(value, f"{prefix}{name}.")
+        else:
+            flat[f"{prefix}{name}"] = "" if value is None else short(value, 400)
+    return flat
+
+
+def _render(page: Page) -> str:
+    folder = resources.files("pytest_amp.report.html")
+    parts = {
+        name: folder.joinpath(name).read_text(encoding="utf-8") for name in ("page.html.j2", "page.css", "page.js")
+    }
+    environment = jinja2.Environment(
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    template = environment.from_string(parts["page.html.j2"])
+    drawn = [Plot(plot.title, plot.note, Markup(plot.svg)) for plot in page.plots]  # noqa: S704  # escaped where it is made
+    return template.render(
+        page=page,
+        plots=drawn,
+        css=Markup(parts["page.css"]),  # noqa: S704  # a file of this package
+        js=Markup(parts["page.js"]),  # noqa: S704  # as css
+        data=Markup(_script_json({"rows": [*page.rows]})),  # noqa: S704  # as _script_json says
+        verdicts=[verdict.value for verdict in (*ORDER, Verdict.PASS)],
+    )
+
+
+def _script_json(data: object) -> str:
+    """JSON that nothing in it can end: within a script element, ``</script`` and ``<!--`` are more than text."""
+    text = json.dumps(data, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

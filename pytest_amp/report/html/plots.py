@@ -1,0 +1,216 @@
+"""What people would rather look at than read: margins, speedups, scales, and what changed by family."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from pytest_amp.record import ORDER, Better, Kind, Observation, Value, Verdict, families
+from pytest_amp.report.cells import TITLES, short
+from pytest_amp.report.html.svg import Scale, box, dot, drawing, group, line, shortened, text
+
+WIDTH = 860.0
+#: Where the plots begin, right of the names, and end, left of what is written behind them.
+LEFT, RIGHT = 330.0, 760.0
+ROW = 20.0
+#: Rows of one plot: more of them nobody reads.
+ROWS = 25
+SERIES = 12
+
+
+@dataclass(frozen=True)
+class Plot:
+    """A drawing with its title, and how to read it."""
+
+    title: str
+    note: str
+    svg: str
+
+
+def plots(observations: Sequence[Observation], differing: Iterable[Observation]) -> list[Plot]:
+    """Those of which there is something to see."""
+    found = (changes(differing), margins(observations), speedups(observations), scales(observations))
+    return [plot for plot in found if plot is not None]
+
+
+def changes(differing: Iterable[Observation]) -> Plot | None:
+    """How many differences there are in each family, by what became of them."""
+    counts = families(differing)
+    if not counts:
+        return None
+    most = max(sum(each.values()) for each in counts.values())
+    x = Scale(0, most, 160.0, RIGHT)
+    shapes = []
+    for row, (family, each) in enumerate(counts.items()):
+        y, start = row * 26 + 4.0, 0
+        shapes.append(text(150, y + 14, family, anchor="end"))
+        for verdict in ORDER:
+            count = each.get(verdict, 0)
+            if not count:
+                continue
+            at, width = x(start), max(x(start + count) - x(start) - 1, 2)
+            inside = [text(at + width / 2, y + 14, str(count), anchor="middle", kind="inside")] * (width > 24)
+            kind = f"v-{verdict.value}"
+            shapes.append(group(f"{family}: {count} {TITLES[verdict]}", box(at, y, width, 19, kind), *inside))
+            start += count
+        shapes.append(text(x(start) + 6, y + 14, str(start), kind="small"))
+    shapes += _legend([verdict for verdict in ORDER if any(verdict in each for each in counts.values())], len(counts))
+    height = len(counts) * 26 + 34
+    return Plot(
+        "What changed, by family",
+        "Each bar is a family of checks; its parts are what its observations became.",
+        drawing(WIDTH, height, "differences by family and verdict", *shapes),
+    )
+
+
+def _legend(verdicts: Sequence[Verdict], rows: int) -> list[str]:
+    shapes, x, y = [], 160.0, rows * 26 + 14.0
+    for verdict in verdicts:
+        shapes += [box(x, y, 11, 11, f"v-{verdict.value}"), text(x + 16, y + 10, TITLES[verdict], kind="small")]
+        x += 40 + 6.6 * len(TITLES[verdict])
+    return shapes
+
+
+def margins(observations: Iterable[Observation]) -> Plot | None:
+    """The tensors whose errors come closest to what is allowed, with the earlier error where there is one."""
+    rows = []
+    for each in observations:
+        value = _number(each.value)
+        if each.kind is Kind.ERROR and each.allowed and value is not None:
+            share = value / each.allowed
+            rows += [(share, each)] * math.isfinite(share)
+    rows.sort(key=lambda row: (-row[0], row[1].key))
+    rows = rows[:ROWS]
+    if not rows:
+        return None
+    height = len(rows) * ROW + 26
+    x = Scale(0, max(1.0, rows[0][0]) * 1.02, LEFT, RIGHT)
+    shapes = [line(x(1.0), 0, x(1.0), height - 22, "bound"), text(x(1.0), height - 6, "allowed", anchor="middle")]
+    shapes += [
+        text(x(tick), height - 6, f"{tick:.0%}", anchor="middle", kind="small") for tick in (0.0, 0.25, 0.5, 0.75)
+    ]
+    for row, (share, each) in enumerate(rows):
+        y, before = row * ROW, _number(each.baseline)
+        tip = f"{each.key}: {short(each.value)} of {short(each.allowed)} allowed, {share:.0%}"
+        bar = box(x(0), y + 4, x(share) - x(0), ROW - 8, "bar" if share <= 1 else "v-failed")
+        was = []
+        if before is not None and each.allowed:
+            at = x(before / each.allowed)
+            tip += f"; before {short(each.baseline)}"
+            was = [line(at, y + 2, at, y + ROW - 2, "before")]
+        name = text(LEFT - 8, y + 14, shortened(f"{'-'.join(each.target)} {each.name}", 50), anchor="end")
+        shapes.append(group(tip, name, bar, *was, text(RIGHT + 8, y + 14, f"{share:.0%}", kind="small")))
+    return Plot(
+        "Errors closest to what is allowed",
+        f"The {len(rows)} tensors with the smallest margin; a full bar fails. An upright mark is the error before.",
+        drawing(WIDTH, height, "errors as shares of what is allowed", *shapes),
+    )
+
+
+def speedups(observations: Iterable[Observation]) -> Plot | None:
+    """Speedups with their intervals against their floors."""
+    rows = [
+        each
+        for each in observations
+        if each.kind is Kind.RATIO and each.interval is not None and each.better in (Better.HIGHER, None)
+    ][: 2 * ROWS]
+    values = [value for each in rows if (value := _number(each.value)) is not None]
+    if not values:
+        return None
+    ends = [end for each in rows for end in (each.interval or ()) if math.isfinite(end)]
+    floors = [each.allowed for each in rows if each.allowed is not None and math.isfinite(each.allowed)]
+    x = Scale(min(0.8, *values, *floors), max(1.2, *values, *ends, *floors) * 1.02, LEFT, RIGHT)
+    height = len(rows) * ROW + 26
+    shapes = [line(x(1.0), 0, x(1.0), height - 22, "bound")]
+    shapes += [text(x(tick), height - 6, f"{tick:g}x", anchor="middle", kind="small") for tick in x.ticks(8)]
+    shapes += [_speedup(each, x, row * ROW) for row, each in enumerate(rows)]
+    return Plot(
+        "Speedups over float32",
+        "A dot is the median, the line through it the interval of the true one; an upright mark is the floor, a hollow "
+        "dot the speedup before.",
+        drawing(WIDTH, height, "speedups with their intervals and floors", *shapes),
+    )
+
+
+def _speedup(each: Observation, x: Scale, y: float) -> str:
+    low, high = each.interval or (math.nan, math.nan)
+    value, before, middle = _number(each.value), _number(each.baseline), y + ROW / 2
+    tip = f"{each.key}: {short(each.value)} [{low:.3g}, {high:.3g}]"
+    shapes = [text(LEFT - 8, y + 14, shortened(f"{'-'.join(each.target)} {each.name}", 50), anchor="end")]
+    if each.allowed is not None:
+        tip += f", floor {each.allowed:.3g}"
+        shapes.append(line(x(each.allowed), y + 3, x(each.allowed), y + ROW - 3, "before"))
+    if before is not None:
+        tip += f", before {before:.3g}"
+        shapes.append(dot(x(before), middle, 4, "hollow"))
+    shapes.append(line(x(low), middle, x(high), middle, "interval"))
+    if value is not None:
+        shapes += [dot(x(value), middle, 4, "bar"), text(RIGHT + 8, y + 14, f"{value:.3g}x", kind="small")]
+    return group(tip, *shapes)
+
+
+def scales(observations: Iterable[Observation]) -> Plot | None:
+    """The scale of GradScalers over the iterations of a training, powers of two upwards."""
+    found = [(each, values) for each in observations if (values := _series(each)) is not None][:SERIES]
+    if not found:
+        return None
+    columns, wide, high = 3, WIDTH / 3, 110.0
+    shapes = []
+    for number, (each, values) in enumerate(found):
+        left, top = (number % columns) * wide + 46, (number // columns) * (high + 34) + 18
+        shapes.append(_scale(each, values, left, top, wide - 66, high))
+    height = math.ceil(len(found) / columns) * (high + 34) + 10
+    return Plot(
+        "GradScaler's scale over iterations",
+        "Upwards is a doubling; a step down is an overflow whose step was skipped.",
+        drawing(WIDTH, height, "scales over iterations", *shapes),
+    )
+
+
+def _scale(  # noqa: PLR0913, PLR0917  # a place
+    each: Observation, values: Sequence[float], left: float, top: float, width: float, height: float
+) -> str:
+    exponents = [math.log2(value) for value in values]
+    x = Scale(0, len(values), left, left + width)
+    low, high = min(exponents), max(exponents)
+    y = Scale(low - 0.3, high + 0.3, top + height - 14, top)
+    path = " ".join(
+        f"{'M' if step == 0 else 'L'}{x(step):g} {y(value):g} L{x(step + 1):g} {y(value):g}"
+        for step, value in enumerate(exponents)
+    )
+    marks = [text(left - 5, y(end) + 4, _power(end), anchor="end", kind="small") for end in sorted({low, high})]
+    axis = line(left, top + height - 14, left + width, top + height - 14, "axis")
+    steps = text(left + width, top + height, f"{len(values)} iterations", anchor="end", kind="small")
+    title = text(left, top - 6, shortened(f"{'-'.join(each.target)} {each.name}", 34), kind="small")
+    return group(f"{each.key}: {short(each.value)}", f'<path d="{path}" class="series"/>', *marks, axis, steps, title)
+
+
+def _power(exponent: float) -> str:
+    return f"2^{exponent:g}" if exponent.is_integer() else f"{2.0**exponent:.3g}"
+
+
+def _series(each: Observation) -> list[float] | None:
+    """A list of scales above 0; None for anything else."""
+    if not each.name.endswith("scale") or not isinstance(each.value, list) or len(each.value) < 2:
+        return None
+    values = [_parsed(value) for value in each.value]
+    return [value for value in values if value is not None] if all(value is not None for value in values) else None
+
+
+def _parsed(value: Value) -> float | None:
+    try:
+        number = float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return number if 0 < number < math.inf else None
+
+
+def _number(value: Value) -> float | None:
+    """A finite number that is no truth value; None for anything else."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    try:
+        return float(value) if math.isfinite(value) else None
+    except OverflowError:
+        return None

@@ -1,0 +1,1 @@
+"""Reports: pages, plots, reasons, histories."""

@@ -1,0 +1,200 @@
+"""The page in a headless Chromium: filter, sort, light and dark, no error, no request, and soon there."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_amp.record import Record, difference
+from pytest_amp.report.html import of_difference
+from tests.report.records import HOSTILE, record
+
+BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
+BROWSER = next((path for name in BROWSERS if (path := shutil.which(name))), None)
+pytestmark = pytest.mark.skipif(
+    BROWSER is None or importlib.util.find_spec("playwright") is None,
+    reason="needs playwright and a Chromium: pip install playwright, apt install chromium",
+)
+#: Seconds in which a page of 5000 observations has to be there.
+SOON = 1.0
+
+
+@dataclass
+class Seen:
+    """An opened page, what it said to the console, and what it asked of anybody."""
+
+    page: Any
+    said: list[str] = field(default_factory=list)
+    asked: list[str] = field(default_factory=list)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as started:
+        chromium = started.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("pages") / "page.html"
+    path.write_text(of_difference(difference(record("2.13.0"), record("2.14.1", seed=1))), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def seen(browser: Any, file: Path) -> Iterator[Seen]:
+    found = _opened(browser, file)
+    yield found
+    assert found.said == []
+    assert found.asked == [file.as_uri()]
+    found.page.close()
+
+
+def _opened(browser: Any, file: Path, **given: str) -> Seen:
+    found = Seen(browser.new_page(viewport={"width": 1200, "height": 900}, **given))
+    found.page.on("console", lambda message: found.said.append(message.text))
+    found.page.on("pageerror", lambda error: found.said.append(str(error)))
+    found.page.on("request", lambda request: found.asked.append(request.url))
+    found.page.on("dialog", lambda dialog: found.said.append(dialog.message))
+    found.page.goto(file.as_uri())
+    return found
+
+
+def column(page: Any, number: int) -> list[str]:
+    """The texts of a column of the table that can be filtered."""
+    texts: list[str] = page.locator(f"#table tbody td:nth-child({number})").all_inner_texts()
+    return texts
+
+
+def test_it_is_there_without_an_error_or_a_request(seen: Seen) -> None:
+    assert seen.page.title() == "torch 2.13.0 (2026-11-28) → torch 2.14.1 (2026-11-28)"
+    rows = seen.page.locator("#table tbody tr").count()
+    assert rows > 5
+    assert seen.page.locator("#count").inner_text() == f"{rows} of {rows} shown, {rows} in all"
+    assert seen.page.locator("svg").count() == 4
+    assert HOSTILE in seen.page.locator("details", has_text="tests that fail now").inner_text()
+
+
+def test_filters(seen: Seen) -> None:
+    page = seen.page
+    page.select_option("#verdict", "changed")
+    assert set(column(page, 1)) == {"changed"}
+    page.select_option("#verdict", "")
+    page.select_option("#family", "rules")
+    assert set(column(page, 2)) == {"rules"}
+    page.select_option("#target", "cuda-fp16")
+    assert (set(column(page, 2)), set(column(page, 3))) == ({"rules"}, {"cuda-fp16"})
+    page.select_option("#family", "")
+    page.select_option("#target", "")
+    page.fill("#query", "SPEEDUP transformer")
+    assert column(page, 4) == ["transformer/over-tf32/device/speedup"]
+    page.fill("#query", "nothing has this")
+    assert column(page, 4) == []
+    assert seen.page.locator("#count").inner_text().startswith("0 of 0 shown")
+    page.press("#query", "Enter")  # a form: it must not be sent
+    page.fill("#query", "")
+    assert len(column(page, 4)) > 5
+
+
+def test_sorting(seen: Seen) -> None:
+    page = seen.page
+    page.click("#table thead button:text-is('name')")
+    names = column(page, 4)
+    assert names == sorted(names)
+    page.click("#table thead button:text-is('name')")
+    assert column(page, 4) == names[::-1]
+    assert page.locator("#table thead th[aria-sort=descending]").inner_text().startswith("name")
+    page.click("#table thead button:text-is('of allowed')")
+    shares = [float(text.removesuffix(" %")) for text in column(page, 8) if text]
+    assert len(shares) > 1
+    assert shares == sorted(shares, reverse=True)
+    assert "" in column(page, 8)[len(shares) :]
+    page.click("#table thead button:text-is('verdict')")
+    assert column(page, 1)[0] == "failed"
+    assert column(page, 1)[-1] == "improved"
+
+
+def test_light_and_dark(browser: Any, file: Path) -> None:
+    grounds = {}
+    for scheme in ("light", "dark"):
+        page = _opened(browser, file, color_scheme=scheme).page
+        ground = "getComputedStyle(document.body).backgroundColor"
+        before = page.evaluate(ground)
+        page.click("#theme")
+        grounds[scheme] = (before, page.evaluate(ground))
+        page.close()
+    assert grounds["light"] == ("rgb(255, 255, 255)", "rgb(13, 17, 23)")
+    assert grounds["dark"] == ("rgb(13, 17, 23)", "rgb(255, 255, 255)")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_text_can_be_read(browser: Any, file: Path, scheme: str) -> None:
+    """A contrast of 4.5 to 1 with the ground (WCAG 2.1, 1.4.3), for the colours of verdicts, too."""
+    page = _opened(browser, file, color_scheme=scheme).page
+    low = page.evaluate("""() => {
+      const number = (text) => text.match(/[0-9.]+/g).slice(0, 3).map(Number);
+      const light = (rgb) => rgb.map((c) => c / 255).map((c) => c <= 0.03928 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4)
+        .reduce((sum, c, i) => sum + c * [0.2126, 0.7152, 0.0722][i], 0);
+      const ground = light(number(getComputedStyle(document.body).backgroundColor));
+      const found = {};
+      for (const each of document.querySelectorAll("p, li, h1, h2, td, th, summary, .badge, svg text:not(.inside)")) {
+        const style = getComputedStyle(each);
+        const ink = light(number(each instanceof SVGElement ? style.fill : style.color));
+        const contrast = (Math.max(ink, ground) + 0.05) / (Math.min(ink, ground) + 0.05);
+        if (contrast < 4.5) found[each.className.baseVal || each.className || each.tagName] = contrast;
+      }
+      return found;
+    }""")
+    assert low == {}
+    page.close()
+
+
+def test_on_a_phone_nothing_sticks_out(browser: Any, file: Path) -> None:
+    page = browser.new_page(viewport={"width": 390, "height": 800})
+    page.goto(file.as_uri())
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    page.close()
+
+
+def test_5000_observations_are_there_soon(browser: Any, tmp_path: Path) -> None:
+    """All of them new, so that each is a row; the first load of a browser's life is not counted."""
+    wide = record("2.14.1", size=5000)
+    large = of_difference(difference(Record(wide.observations[:4], wide.provenance), wide))
+    path = tmp_path / "large.html"
+    path.write_text(large, encoding="utf-8")
+    took = []
+    for _ in range(3):
+        page = browser.new_page()
+        started = time.monotonic()
+        page.goto(path.as_uri())
+        page.wait_for_selector("#table tbody tr")
+        took.append(time.monotonic() - started)
+        assert page.locator("#count").inner_text().endswith(" in all")
+        shown = int(page.locator("#count").inner_text().split()[-3])
+        page.close()
+    assert shown > 4900
+    assert min(took) < SOON, took
+
+
+def test_more_rows_on_request(browser: Any, tmp_path: Path) -> None:
+    wide = record("2.14.1", size=1000)
+    first = Record(wide.observations[:4], wide.provenance)
+    path = tmp_path / "wide.html"
+    path.write_text(of_difference(difference(first, wide)), encoding="utf-8")
+    page = _opened(browser, path).page
+    assert len(column(page, 1)) == 200
+    page.click("#more")
+    assert 800 < len(column(page, 1)) < 1200
+    assert page.locator("#more").is_hidden()
+    page.close()
