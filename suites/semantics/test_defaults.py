@@ -40,6 +40,7 @@ def test_the_default_dtype_is_not_autocasts(amp: Amp, dtype: torch.dtype) -> Non
     assert found == (torch.float64 if dtype is torch.float64 else amp.dtype, amp.dtype)
 
 
+@pytest.mark.amp(fake=True)
 @DTYPES
 def test_the_default_dtype_may_change_inside(amp: Amp, dtype: torch.dtype) -> None:
     """And back: neither the region nor the default notices the other."""

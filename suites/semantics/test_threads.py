@@ -52,6 +52,7 @@ WAYS: dict[str, Callable[[Job], State]] = {
 }
 
 
+@pytest.mark.amp(fake=True)
 @pytest.mark.parametrize("way", WAYS)
 def test_work_for_another_thread_is_not_in_the_region(amp: Amp, way: str) -> None:
     """Submitted inside a region, it finds the defaults (docstring of ``torch.autocast``: thread-local)."""
