@@ -1,6 +1,7 @@
 """Random programs of GradScaler calls as a state machine of hypothesis, which shrinks one that disagrees.
 
-``python -m pytest_amp.scaler.machine DEVICE DTYPE PROGRAMS`` runs that many, a hundred from each seed, and counts.
+``python -m pytest_amp.scaler.machine DEVICE DTYPE PROGRAMS [SEED]`` runs that many, a hundred from each seed on from
+SEED, and counts.
 hypothesis is in the extra ``suites``; nothing else of the package imports this module.
 """
 
@@ -180,12 +181,14 @@ def run_programs(
     return counted
 
 
-def counted_programs(device: Device, precision: Precision, programs: int) -> Iterator[tuple[int, int]]:
+def counted_programs(
+    device: Device, precision: Precision, programs: int, *, seed: int = 0
+) -> Iterator[tuple[int, int]]:
     """Run ``programs`` programs, a hundred from each seed; after each hundred how many ran, and how many calls."""
     done = calls = 0
     while done < programs:
         chunk = min(100, programs - done)
-        calls += run_programs(device, precision, programs=chunk, seed=done // 100).total()
+        calls += run_programs(device, precision, programs=chunk, seed=seed + done // 100).total()
         done += chunk
         yield done, calls
 
@@ -194,7 +197,8 @@ def main(arguments: list[str]) -> None:
     """Say after each hundred how many programs agreed; raises AssertionError for one that does not."""
     device, precision, programs = find_device(arguments[0]), LOW[arguments[1]], int(arguments[2])
     started = time.monotonic()
-    for done, calls in counted_programs(device, precision, programs):
+    seed = int(arguments[3]) if len(arguments) > 3 else 0
+    for done, calls in counted_programs(device, precision, programs, seed=seed):
         seconds = time.monotonic() - started
         sys.stdout.write(
             f"{device.describe()}, {precision.name}: {done} programs agree, {calls} calls, {seconds:.0f} s\n"

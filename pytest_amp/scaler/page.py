@@ -1,7 +1,7 @@
 """Writes the tables of docs/scaler.md: the transition table, and one of the optimizers for each record that is given.
 
 ``python -m pytest_amp.scaler.page docs/scaler.md [RECORD ...]``, where a record is what
-``pytest suites/scaler -k usual_implementations --amp-record=RECORD`` writes on the device in question.
+``pytest suites/scaler/test_optimizers.py --amp-record=RECORD`` writes on the device in question.
 """
 
 from __future__ import annotations
@@ -14,6 +14,13 @@ from pytest_amp.record import Record, read_record, write_whole
 from pytest_amp.scaler.optimizers import IMPLEMENTATIONS, UPSTREAM, VARIANTS
 from pytest_amp.scaler.transitions import CALLS, TABLE, State
 
+#: What a record has to have run whole, every optimizer, before its table says that any is checked.
+HELD = (
+    "test_clean_steps_are_the_unscaled_ones",
+    "test_parameters_and_state_are_float32",
+    "test_implementations_agree",
+    "test_a_skipped_step_changes_nothing",
+)
 _STATES = (State.UNUSED, State.READY, State.UNSCALED, State.STEPPED)
 
 
@@ -31,23 +38,34 @@ def _cell(outcome: str) -> str:
 
 
 def optimizers(record: Record) -> Iterator[tuple[str, str]]:
-    """For each device of the record: its name, and its table in Markdown."""
+    """For each device and dtype of the record: the device's name, and its table in Markdown.
+
+    Raises ValueError where a test of ``HELD`` did not run, or did not pass, for each of its parameters.
+    """
     for observation in record.observations:
-        family, device, _, name = observation.key.split("/", 3)
+        family, device, dtype, name = observation.key.split("/", 3)
         if (family, name) == ("scaler", "optimizers") and isinstance(observation.value, list):
+            ran = (record.ran or {}).get(f"{device}-{dtype} scaler", ())
+            missing = [test for test in HELD if f"test_optimizers::{test}" not in ran]
+            if missing:
+                raise ValueError(f"on {device} in {dtype} the record has not all of {', '.join(missing)}")
             yield device, "\n".join(_optimizers(device, [str(each) for each in observation.value], record))
 
 
 def _optimizers(device: str, checked: list[str], record: Record) -> Iterator[str]:
     provenance = record.provenance
-    yield f"torch {provenance.get('torch')}, {str(provenance.get('date'))[:10]}:"
+    devices = provenance.get("devices")
+    about = devices.get(device) if isinstance(devices, dict) else None
+    card = [str(about["gpu"])] if isinstance(about, dict) and "gpu" in about else []
+    head = [f"torch {provenance.get('torch')}", *card, str(provenance.get("date"))[:10]]
+    yield f"{', '.join(head)}:"
     yield ""
     rows = []
     for name in VARIANTS:
         only = name in checked
         cells = [_checked(f"{name}, {kind}", checked) for kind in IMPLEMENTATIONS]
         if not only and not any(each.partition(", ")[0] == name for each in checked):
-            cells = ["not available" if device == "cpu" else "not run"] * len(cells)
+            cells = ["not available"] * len(cells)
         rows.append([name, *(["checked (one implementation)"] + [""] * (len(cells) - 1) if only else cells)])
     yield from _table(["optimizer", *IMPLEMENTATIONS], rows)
 
@@ -55,11 +73,7 @@ def _optimizers(device: str, checked: list[str], record: Record) -> Iterator[str
 def _checked(optimizer: str, checked: list[str]) -> str:
     if optimizer in UPSTREAM and optimizer in checked:
         return f"checked; skipped first step: upstream xfail, {UPSTREAM[optimizer].partition(':')[0]}"
-    if optimizer in checked:
-        return "checked"
-    # A record in which nothing is capturable is of a suite that did not ask for it.
-    asked = "capturable" not in optimizer or any("capturable" in each for each in checked)
-    return "not available" if asked else "not run"
+    return "checked" if optimizer in checked else "not available"
 
 
 def _table(head: list[str], rows: Iterable[list[str]]) -> Iterator[str]:

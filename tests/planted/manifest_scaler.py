@@ -225,7 +225,7 @@ SCALER = (
         "fused_optimizer_keeps_found_inf",
         "taking found_inf off a fused optimizer",
         ("suites/scaler/test_optimizer_inputs.py::test_nothing_is_left_on_a_fused_optimizer",),
-        "test_nothing_is_left_on_a_fused_optimizer[cpu-bf16-inf-AdamW]",
+        "test_nothing_is_left_on_a_fused_optimizer[cpu-bf16-AdamW-inf]",
     ),
     Defect(
         "optimizer_state_rounded",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from pytest_amp.amp import Amp
 from pytest_amp.record import Kind, Observation, Record, write_record
 from pytest_amp.scaler import Iteration, TraceStep
 from pytest_amp.scaler.optimizers import VARIANTS, candidates, optimizers_on
-from pytest_amp.scaler.page import main, optimizers, replaced, transitions
+from pytest_amp.scaler.page import HELD, main, optimizers, replaced, transitions
 from pytest_amp.scaler.transitions import CALLS
 from tests.project import ROOT
 
@@ -23,7 +24,9 @@ TEXT = PAGE.read_text(encoding="utf-8")
 
 def observed(*checked: str, device: str = "cpu") -> Record:
     value = Observation(f"scaler/{device}/bf16/optimizers", Kind.STATE, [*checked], test="it")
-    return Record((value,), {"torch": torch.__version__, "date": "2026-11-28T00:00:00"})
+    provenance = {"torch": torch.__version__, "date": "2026-11-28T00:00:00", "devices": {"cuda": {"gpu": "A card"}}}
+    ran = {f"{device}-bf16 scaler": tuple(f"test_optimizers::{test}" for test in HELD)}
+    return Record((value,), provenance, ran=ran)
 
 
 def test_the_transition_table_is_the_one_of_the_page() -> None:
@@ -63,10 +66,16 @@ def test_what_a_table_says_of_an_optimizer() -> None:
     assert "not available" in rows["SparseAdam"]
 
 
-def test_a_record_without_capturable_optimizers_says_nothing_of_them() -> None:
-    ((_, table),) = optimizers(observed("Adam, loop", device="cuda"))
-    assert "| Adam | checked | not available | not available | not run | not run | not run |" in table
-    assert "| Muon | not run" in table
+def test_a_table_names_its_card() -> None:
+    ((device, table),) = optimizers(observed("Adam, loop", device="cuda"))
+    assert device == "cuda"
+    assert table.startswith(f"torch {torch.__version__}, A card, 2026-11-28:\n")
+
+
+def test_a_record_that_did_not_run_every_optimizer_has_no_table() -> None:
+    record = replace(observed("Adam, loop"), ran={"cpu-bf16 scaler": ("test_optimizers::test_implementations_agree",)})
+    with pytest.raises(ValueError, match="the record has not all of test_clean_steps_are_the_unscaled_ones, "):
+        list(optimizers(record))
 
 
 def test_the_command_rewrites_the_page(tmp_path: Path) -> None:
