@@ -59,6 +59,10 @@ def pytest_configure(config: pytest.Config) -> None:
         from pytest_amp.controller import check_before_start
 
         check_before_start(session)
+        if session.asked.record is not None or session.asked.report:
+            from pytest_amp.termination import end_as_interrupted
+
+            config.add_cleanup(end_as_interrupted(session))
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -152,6 +156,9 @@ class Recorder:
         if data is not None and not workers.is_worker(self._session.config):
             for observation in self._session.tally.add(report, data):
                 self._session.config.hook.pytest_amp_observation(observation=observation)
+            self._session.progress.say(
+                self._session.tally, self._session.config.pluginmanager.get_plugin("terminalreporter")
+            )
 
     @pytest.hookimpl(trylast=True)
     def pytest_runtest_logfinish(self) -> None:
@@ -216,6 +223,14 @@ def pytest_xdist_setupnodes(config: pytest.Config, specs: Sequence[Any]) -> None
         from pytest_amp.controller import pin_workers
 
         pin_workers(specs)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_benchmark_update_machine_info(config: pytest.Config, machine_info: dict[str, Any]) -> None:
+    """What times depend on beside the host: torch, card, driver, CUDA, cuDNN."""
+    session = config.stash[KEY]
+    if session.active:
+        machine_info["amp"] = dict(session.provenance)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -16,6 +16,7 @@ from pytest_amp.config import AmpConfig
 
 if TYPE_CHECKING:
     from pytest_amp.record import Observation, Record, Value, Verdict
+    from pytest_amp.report.progress import Progress
     from pytest_amp.resolution import Speed
     from pytest_amp.tally import Tally
     from pytest_amp.targets import Target
@@ -89,6 +90,13 @@ class AmpSession:
         from pytest_amp.tally import Tally
 
         return Tally()
+
+    @cached_property
+    def progress(self) -> Progress:
+        """What says in the process that prints how far the run is."""
+        from pytest_amp.report.progress import Progress
+
+        return Progress()
 
     @cached_property
     def baseline(self) -> Record | None:

@@ -1,0 +1,40 @@
+"""A run that is asked to end (SIGTERM, SIGHUP) ends as one that is interrupted: what it has observed is written."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable
+from types import FrameType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pytest_amp.session import AmpSession
+
+#: What a job's scheduler, a container's end and a closed terminal send.
+SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
+
+
+def end_as_interrupted(session: AmpSession) -> Callable[[], None]:
+    """Turn the signals into a KeyboardInterrupt, which pytest ends in order; what puts the old handlers back.
+
+    Only where nobody else has a handler, and in the main thread, where alone there can be one. A second
+    signal finds the old handlers: who insists is not kept waiting.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return lambda: None
+    mine = [number for number in SIGNALS if signal.getsignal(number) is signal.SIG_DFL]
+
+    def restore() -> None:
+        for number in mine:
+            if signal.getsignal(number) is interrupt:
+                signal.signal(number, signal.SIG_DFL)
+
+    def interrupt(number: int, _frame: FrameType | None) -> None:
+        restore()
+        session.notes.append(f"ended by {signal.Signals(number).name}: what was observed until then is written")
+        raise KeyboardInterrupt(signal.Signals(number).name)
+
+    for number in mine:
+        signal.signal(number, interrupt)
+    return restore

@@ -1,0 +1,173 @@
+"""Runs that end badly: what was whole is kept, what cannot be written is one line, and there is no traceback."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pytest_amp.record import read_record
+from tests.project import INSTALLED, Project, red
+
+ON_CPU = ("--amp-device=cpu", "--amp-dtype=bf16")
+SLOW = """
+import pathlib
+import time
+
+import pytest
+
+
+@pytest.mark.parametrize("n", range(40))
+def test_it(amp, n):
+    amp.observe(f"{n}", n, kind="count")
+    if n == 3:
+        pathlib.Path("reached").touch()
+    if n > 3:
+        time.sleep(0.5)
+"""
+
+
+def command(*arguments: str) -> list[str]:
+    plugin = [] if INSTALLED else ["-p", "pytest_amp.plugin"]
+    others = ("no:hypothesispytest", "no:cacheprovider")
+    loaded = [*plugin, *(word for name in others for word in ("-p", name))]
+    return [sys.executable, "-m", "pytest", *loaded, *ON_CPU, *arguments]
+
+
+def ended_by(project: Project, number: int, *arguments: str) -> tuple[int, str]:
+    """Exit status and output of a run that is sent a signal in its middle."""
+    project.write(test_it=SLOW)
+    process = subprocess.Popen(
+        command(*arguments), cwd=project.path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    until = time.monotonic() + 60
+    while not (project.path / "reached").exists() and time.monotonic() < until:
+        time.sleep(0.05)
+    time.sleep(0.6)  # the report of that test is on its way
+    process.send_signal(number)
+    output, _ = process.communicate(timeout=60)
+    return process.returncode, output
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+@pytest.mark.parametrize("workers", ["0", "2"])
+def test_a_run_that_is_asked_to_end_writes_what_it_has(project: Project, number: int, workers: str) -> None:
+    if workers == "2" and number == signal.SIGHUP:
+        pytest.skip("as SIGTERM")
+    files = ("--amp-record=new.json", "--amp-report=md:page.md", "--amp-report=html:page.html")
+    status, output = ended_by(project, number, *files, "-n", workers)
+    assert status == pytest.ExitCode.INTERRUPTED, output
+    record = read_record(project.path / "new.json")
+    keys = {observation.name for observation in record.observations}
+    assert {"0", "1", "2"} <= keys < {str(n) for n in range(40)}
+    assert record.complete is False
+    assert "red on torch" in (project.path / "page.md").read_text(encoding="utf-8")
+    assert (project.path / "page.html").read_text(encoding="utf-8").endswith("</html>\n")
+    if number != signal.SIGINT:
+        assert f"note      ended by {signal.Signals(number).name}: what was observed until then is written" in output
+    assert "Traceback" not in output
+    assert list(project.path.glob(".*.tmp")) == []
+
+
+def test_a_run_that_writes_nothing_ends_as_pytest_does(project: Project) -> None:
+    status, _ = ended_by(project, signal.SIGTERM)
+    assert status == -signal.SIGTERM
+
+
+def test_a_handler_of_somebody_else_stays(project: Project) -> None:
+    project.write(
+        conftest="import signal\n\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n",
+        test_it="import signal\n\n\ndef test_it(amp):\n    assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN\n",
+    )
+    assert project.apart(*ON_CPU, "--amp-record=new.json").ret == 0
+
+
+def test_a_killed_worker_loses_its_own_test_and_no_other(project: Project) -> None:
+    """It kills itself: whatever else the machine may do to it looks the same."""
+    project.write(
+        test_it="import os\nimport signal\n\nimport pytest\n\n\n@pytest.mark.parametrize('n', range(6))\n"
+        "def test_it(amp, n):\n    amp.observe(f'{n}', n, kind='count')\n"
+        "    if n == 2:\n        os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    result = project.apart(*ON_CPU, "-n", "1", "--amp-record=new.json", "--amp-report=html:page.html")
+    assert result.ret == 1
+    (line,) = red(result)
+    assert line.startswith("gw0 ended early: ")
+    record = read_record(project.path / "new.json")
+    assert {observation.name for observation in record.observations} == {"0", "1", "3", "4", "5"}
+    assert record.complete is False
+    assert (project.path / "page.html").exists()
+
+
+def limited(size: int) -> Callable[[], None]:
+    """In the child: no file may become larger. Python ignores the signal, so that a write fails as on a full disk."""
+    return lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+
+
+MANY = """
+import pytest
+
+
+@pytest.mark.parametrize("n", range(60))
+def test_it(amp, n):
+    amp.observe(f"{n}", "x" * 200, kind="state")
+"""
+
+
+@pytest.mark.parametrize("workers", ["0", "1"])
+def test_a_full_disk(project: Project, workers: str) -> None:
+    """What was there stays, nothing half is left, each file is named once, and the run is red."""
+    project.write(test_it=MANY)
+    before = project.file("report.json", "of the last run")
+    files = ("--amp-record=new.json", "--amp-report=json:report.json", "--amp-report=html:page.html")
+    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(
+        command(*files, "-n", workers),
+        cwd=project.path,
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment,
+        preexec_fn=limited(4096),  # a limit for the child alone
+    )
+    assert done.returncode == 1, done.stdout
+    for name in ("new.json", "report.json", "page.html"):
+        assert done.stdout.count(f"RED       not written: {project.path / name}: File too large") == 1
+    assert before.read_text(encoding="utf-8") == "of the last run"
+    assert not (project.path / "new.json").exists()
+    assert list(project.path.glob(".*.tmp")) == []
+    assert "Traceback" not in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda text: text[: len(text) // 2],
+        lambda text: text[:-3],
+        lambda _: "",
+        lambda _: "{}",
+        lambda text: text.replace('"schema": 2', '"schema": 99'),
+        lambda text: text.replace('"kind"', '"sort"'),
+        lambda _: "<html></html>",
+        lambda _: "\x89PNG",
+    ],
+    ids=["half", "end", "empty", "foreign", "newer", "other field", "page", "picture"],
+)
+def test_a_baseline_that_is_none_is_refused_in_one_line(project: Project, damage: Callable[[str], str]) -> None:
+    project.write(test_it="def test_it(amp):\n    amp.observe('x', 1, kind='count')\n")
+    assert project.here(*ON_CPU, "--amp-record=old.json").ret == 0
+    path: Path = project.path / "old.json"
+    path.write_text(damage(path.read_text(encoding="utf-8")), encoding="utf-8")
+    result = project.here(*ON_CPU, "--amp-baseline=old.json", "--amp-record=new.json")
+    lines = [line for line in result.errlines if line.strip()]
+    assert (result.ret, len(lines)) == (4, 1)
+    assert lines[0].startswith(f"ERROR: --amp-baseline (command line): {path}: ")
+    assert lines[0].endswith("; valid: a file that --amp-record wrote")
+    assert not (project.path / "new.json").exists()
