@@ -1,0 +1,64 @@
+"""The releases between two: what the index has, or the wheels in a folder."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from packaging.utils import InvalidWheelFilename, parse_wheel_filename
+from packaging.version import InvalidVersion, Version
+
+
+def listed(python: str = sys.executable) -> list[str]:
+    """The releases of torch that ``pip index versions`` lists. Raises ValueError with pip's last line if it cannot."""
+    command = [python, "-m", "pip", "index", "versions", "torch"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
+    found = re.search(r"^Available versions: (.*)$", done.stdout, re.MULTILINE)
+    if found is None:
+        why = (done.stderr.strip() or done.stdout.strip() or "pip said nothing").splitlines()[-1]
+        raise ValueError(f"pip cannot list the releases of torch: {why}")
+    return [word.strip() for word in found[1].split(",")]
+
+
+def wheels_in(folder: Path) -> list[str]:
+    """The versions of the wheels of torch in ``folder``; builds of one version count once."""
+    return sorted({version for path in folder.glob("torch-*.whl") if (version := _version_of(path))}, key=Version)
+
+
+def _version_of(wheel: Path) -> str:
+    """The version in a wheel's name; empty if that is no name of a wheel."""
+    try:
+        return str(parse_wheel_filename(wheel.name)[1])
+    except InvalidWheelFilename:
+        return ""
+
+
+def between(old: str, new: str, releases: Iterable[str]) -> list[str]:
+    """``old``, what lies between, and ``new``, oldest first. Raises ValueError if one is no release, or not there.
+
+    Of local builds (``2.13.0+cpu``) the release itself stands for all, if the index has it; pre-releases are left out
+    unless they were named.
+    """
+    if _release(old) >= _release(new):
+        raise ValueError(f"{old} is not older than {new}")
+    known: dict[str, str] = {}
+    for text in sorted(releases, key=Version):
+        version = Version(text)
+        if not version.is_prerelease or text in (old, new):
+            known.setdefault(version.public, text)
+    missing = [name for name in (old, new) if Version(name).public not in known]
+    if missing:
+        near = ", ".join(known.values())
+        raise ValueError(f"there is no torch {missing[0]} here; valid: {near or 'nothing: no release was found'}")
+    first, last = Version(old).public, Version(new).public
+    return [known[public] for public in known if Version(first) <= Version(public) <= Version(last)]
+
+
+def _release(name: str) -> Version:
+    try:
+        return Version(name)
+    except InvalidVersion:
+        raise ValueError(f"{name!r} is no release, such as 2.13.0") from None

@@ -1,0 +1,67 @@
+"""The search itself: halving, with releases that could not be tried left out."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+
+class Outcome(enum.Enum):
+    """How one release stands to the old one."""
+
+    SAME = "same"
+    DIFFERENT = "different"
+    BROKEN = "could not be tried"
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What trying one release gave; ``facts`` are lines for the reader."""
+
+    release: str
+    outcome: Outcome
+    facts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Answer:
+    """``first`` is the first release that differs, after ``last_same``; None if the newest does not differ.
+
+    ``untried`` are releases between the two that could not be tried: the change may have come with one of them.
+    """
+
+    last_same: str
+    first: Trial | None
+    untried: tuple[Trial, ...] = ()
+
+
+def search(releases: Sequence[str], attempt: Callable[[str], Trial]) -> Answer:
+    """Find the first release that differs from the oldest of ``releases``, if the change came once and stayed.
+
+    Raises ValueError if the newest cannot be tried, which the caller's question is about.
+    """
+    oldest, newest = releases[0], releases[-1]
+    last = attempt(newest)
+    if last.outcome is Outcome.BROKEN:
+        raise ValueError(f"torch {newest} could not be tried: {'; '.join(last.facts)}")
+    if last.outcome is Outcome.SAME:
+        return Answer(newest, None)
+    trials: dict[int, Trial] = {}
+    low, high, first = 0, len(releases) - 1, last
+    while True:
+        inside = [number for number in range(low + 1, high) if number not in trials]
+        if not inside:
+            untried = tuple(trials[number] for number in range(low + 1, high))
+            return Answer(releases[low] if low else oldest, first, untried)
+        middle = min(inside, key=lambda number: abs(2 * number - low - high))
+        trial = trials[middle] = attempt(releases[middle])
+        if trial.outcome is Outcome.SAME:
+            low = middle
+        elif trial.outcome is Outcome.DIFFERENT:
+            high, first = middle, trial
+
+
+def most_trials(count: int) -> int:
+    """How many of ``count`` releases are tried at most, the oldest and the newest among them, if none is broken."""
+    return min(count, 2 + max(count - 2, 0).bit_length())

@@ -1,0 +1,154 @@
+"""One release tried: an environment is made, the tests run in it, and what they observe is compared with the old one's.
+
+Everything that was found lies in a folder, so that a search which was interrupted goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import pytest_amp
+from pytest_amp.bisection.environment import Installer, InstallFailed
+from pytest_amp.bisection.search import Outcome, Trial
+from pytest_amp.record import Record, RecordError, Verdict, difference, read_record
+
+#: Exit statuses of pytest after which a record says what there is: all passed, some failed, nothing was selected.
+ANSWERED = (0, 1, 5)
+PACKAGE = Path(pytest_amp.__file__).parent
+#: At most so many facts are told of a release.
+MOST = 12
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked of each release: the arguments of pytest, and which verdicts count as a difference."""
+
+    old: str
+    new: str
+    arguments: tuple[str, ...]
+    verdicts: tuple[str, ...]
+
+
+class Trials:
+    """Trials of one question, kept in ``folder``. Raises ValueError if the folder is of another question."""
+
+    def __init__(
+        self, question: Question, folder: Path, installer: Installer, tell: Callable[[str, str], None] = lambda *_: None
+    ) -> None:
+        """``tell(release, what)`` is called as each step begins."""
+        self.question = question
+        self.folder = folder
+        self._installer = installer
+        self._tell = tell
+        folder.mkdir(parents=True, exist_ok=True)
+        asked = folder / "question.json"
+        text = json.dumps(asdict(question), indent=1)
+        if asked.exists() and json.loads(asked.read_text(encoding="utf-8")) != json.loads(text):
+            raise ValueError(f"{folder} is of another question; valid: --restart, or another --folder")
+        asked.write_text(text, encoding="utf-8")
+
+    def __call__(self, release: str) -> Trial:
+        """Try ``release``, or read what an earlier call found."""
+        known = self.folder / release / "trial.json"
+        if not known.exists():
+            _write(known, self._attempt(release))
+        return _read(known)
+
+    def _attempt(self, release: str) -> Trial:
+        try:
+            record = self._record(release)
+        except (InstallFailed, RecordError) as error:
+            return Trial(release, Outcome.BROKEN, (str(error),))
+        if release == self.question.old:
+            return Trial(release, Outcome.SAME, (f"{len(record.observations)} facts",))
+        old = self._old()
+        facts = _differences(old, record, self.question.verdicts)
+        shown = facts[:MOST] + ([f"and {len(facts) - MOST} more"] if len(facts) > MOST else [])
+        return Trial(release, Outcome.DIFFERENT if facts else Outcome.SAME, tuple(shown))
+
+    def _old(self) -> Record:
+        """The record of the oldest release, which all others are held against. Raises InstallFailed, RecordError."""
+        return self._record(self.question.old)
+
+    def _record(self, release: str) -> Record:
+        """What the tests observe on ``release``; run once, whatever is asked later."""
+        place = self.folder / release
+        record, log = place / "record.json", place / "log"
+        if not record.exists():
+            place.mkdir(exist_ok=True)
+            with tempfile.TemporaryDirectory(dir=place) as name:
+                environment = Path(name)
+                self._tell(release, "installing")
+                python = self._installer.make(release, environment / "venv", log)
+                self._tell(release, "checking")
+                made = environment / "record.json"
+                status = _run(python, self.question.arguments, made, environment, log)
+                if status not in ANSWERED or not made.exists():
+                    raise InstallFailed(f"pytest ended with {status}: {_last_line(log)}")
+                made.replace(record)
+        return read_record(record)
+
+
+def _run(python: str, arguments: Sequence[str], record: Path, scratch: Path, log: Path) -> int:
+    """Run pytest with this plugin, and nothing else of the environment that this process runs in."""
+    path = scratch / "path"
+    path.mkdir()
+    (path / PACKAGE.name).symlink_to(PACKAGE)
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(("PYTEST_", "PYTHON", "VIRTUAL_ENV"))}
+    command = [python, "-m", "pytest", "-p", "pytest_amp.plugin", "-p", "no:cacheprovider", "-q", "-rfE"]
+    with log.open("a", encoding="utf-8") as output:
+        done = subprocess.run(  # noqa: S603
+            [*command, f"--amp-record={record}", *arguments],
+            env={**kept, "PYTHONPATH": str(path), "PYTHONDONTWRITEBYTECODE": "1"},
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            check=False,
+        )
+    return done.returncode
+
+
+def _last_line(log: Path) -> str:
+    return (log.read_text(encoding="utf-8", errors="replace").strip().splitlines() or ["nothing was printed"])[-1]
+
+
+def _differences(old: Record, new: Record, verdicts: Sequence[str]) -> list[str]:
+    """What differs, a line each. A fact of a test that the old release did not have is new, too."""
+    found = difference(old, new)
+    wanted = [Verdict(name) for name in verdicts]
+    lines = [
+        f"{each.verdict.value}: {each.key}: {each.baseline} -> {each.value}"
+        for verdict in wanted
+        for each in found.of(verdict)
+        if verdict is not Verdict.NEW
+    ]
+    if Verdict.NEW in wanted:
+        known = old.by_key()
+        lines += [f"new: {key}: {each.value}" for key, each in new.by_key().items() if key not in known]
+    return lines
+
+
+def _write(path: Path, trial: Trial) -> None:
+    """Whole or not at all: an interrupted search finds no half of a trial."""
+    path.parent.mkdir(exist_ok=True)
+    waiting = path.with_suffix(".part")
+    waiting.write_text(json.dumps({**asdict(trial), "outcome": trial.outcome.value}, indent=1), encoding="utf-8")
+    waiting.replace(path)
+
+
+def _read(path: Path) -> Trial:
+    data = json.loads(path.read_text(encoding="utf-8"))
+    return Trial(data["release"], Outcome(data["outcome"]), tuple(data["facts"]))
+
+
+def forget(folder: Path) -> None:
+    """Remove what an earlier question left; a folder that is none of ours is kept. Raises ValueError for that."""
+    if folder.exists() and not (folder / "question.json").is_file():
+        raise ValueError(f"{folder} is no folder of an earlier search, and is left alone")
+    shutil.rmtree(folder, ignore_errors=True)

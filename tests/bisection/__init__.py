@@ -1,0 +1,1 @@
+"""The search for the release that changed something."""

@@ -1,0 +1,239 @@
+"""``pytest-amp bisect``, with a stand-in for the installer: releases of a torch that is a text file."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from pytest_amp.bisection import Installer, InstallFailed, Outcome, Question, Trials, requirements
+from pytest_amp.bisection.trial import _run as run
+from pytest_amp.bisection.trial import forget
+from pytest_amp.cli import main
+from pytest_amp.record import Kind, Observation, Record, Verdict, read_record
+from pytest_amp.record.file import Failure, dumps
+from tests.project import ROOT
+
+RELEASES = ("2.10.0", "2.11.0", "2.12.0", "2.12.1", "2.13.0", "2.14.0")
+#: A test whose dtype depends on the release that was "installed".
+OBSERVING = """
+import os
+from pathlib import Path
+
+
+def test_softmax(amp):
+    release = Path(os.environ["RELEASE"]).read_text()
+    amp.observe("softmax", "float32" if release < "2.12" else "bfloat16", kind="dtype")
+"""
+
+
+def _pretend(_python: str, arguments: Sequence[str], record: Path, _scratch: Path, log: Path) -> int:
+    """In place of a run of pytest: softmax changes with 2.12, sum fails from 2.13 on, never does neither."""
+    release = Path(os.environ["RELEASE"]).read_text(encoding="utf-8")
+    what = arguments[arguments.index("-k") + 1]
+    values = {"softmax": "float32" if release < "2.12" else "bfloat16", "sum": "float32", "never": "float32"}
+    failed = what == "sum" and release >= "2.13"
+    test = f"test_it.py::test_{what}"
+    seen = Observation(f"project/cpu/bf16/{what}", Kind.DTYPE, values[what], test=test)
+    record.write_text(
+        dumps(
+            Record(
+                () if failed else (seen,),
+                {"torch": release},
+                ran={"cpu-bf16 project": () if failed else (test,)},
+                failures=(Failure(f"project/cpu/bf16/{test}", "AmpFailure: it broke"),) if failed else (),
+            )
+        ),
+        encoding="utf-8",
+    )
+    log.write_text("1 passed\n", encoding="utf-8")
+    return int(failed)
+
+
+class Fake(Installer):
+    """Makes an environment that is this interpreter, and says in a file which release it would have."""
+
+    def make(self, release: str, folder: Path, log: Path) -> str:
+        folder.mkdir()
+        Path(os.environ["RELEASE"]).write_text(release, encoding="utf-8")
+        made = Path(os.environ["MADE"])
+        made.write_text((made.read_text(encoding="utf-8") if made.exists() else "") + f"{release}\n", encoding="utf-8")
+        if release in os.environ["BROKEN"].split(","):
+            log.write_text("no wheel\n", encoding="utf-8")
+            raise InstallFailed(f"there is no wheel of {release}")
+        return sys.executable
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder; stand-ins for the installer and for pytest."""
+    monkeypatch.setattr("pytest_amp.bisection.trial._run", _pretend)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("RELEASE", str(tmp_path / "release"))
+    monkeypatch.setenv("MADE", str(tmp_path / "made"))
+    monkeypatch.setenv("BROKEN", "")
+    monkeypatch.setattr("pytest_amp.cli.bisect.Installer", Fake)
+    monkeypatch.setattr("pytest_amp.cli.bisect.listed", lambda: list(RELEASES))
+    return tmp_path
+
+
+def made(folder: Path) -> list[str]:
+    """The releases that were installed, in turn; forgotten then."""
+    path = folder / "made"
+    names = path.read_text(encoding="utf-8").split() if path.exists() else []
+    path.unlink(missing_ok=True)
+    return names
+
+
+def test_pytest_runs_with_this_plugin_and_nothing_else_of_this_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RELEASE", str(tmp_path / "release"))
+    monkeypatch.setenv("PYTEST_ADDOPTS", "--no-such-option")
+    (tmp_path / "test_it.py").write_text(OBSERVING, encoding="utf-8")
+    log = tmp_path / "log"
+    observed = []
+    for release in ("2.11.0", "2.13.0"):
+        (tmp_path / "release").write_text(release, encoding="utf-8")
+        scratch = tmp_path / release
+        scratch.mkdir()
+        arguments = ("test_it.py", "--amp-device=cpu", "--amp-dtype=bf16", f"--rootdir={tmp_path}")
+        monkeypatch.chdir(tmp_path)
+        assert run(sys.executable, arguments, scratch / "record.json", scratch, log) == 0, log.read_text()
+        observed.append(read_record(scratch / "record.json").by_key()["project/cpu/bf16/softmax"].value)
+    assert observed == ["float32", "bfloat16"]
+
+
+def test_a_fact_that_changed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["bisect", "2.10.0", "2.14.0", "-k", "softmax"]
+    assert main(arguments) == 0
+    out, err = capsys.readouterr()
+    assert out.splitlines()[:2] == [
+        "torch 2.12.0 is the first that differs from 2.10.0; 2.11.0 is the same",
+        "  changed: project/cpu/bf16/softmax: float32 -> bfloat16",
+    ]
+    installed = made(folder)
+    assert installed[:2] == ["2.10.0", "2.14.0"]
+    assert len(installed) == len(set(installed)) <= 5
+    assert re.search(r"^\[#+\.+\] 1 of at most 5, \d+ s: torch 2\.14\.0: installing$", err, re.MULTILINE)
+    assert not list((folder / ".pytest-amp-bisect").glob("*/*/venv"))  # thrown away
+    # Again: nothing is installed, and the answer is the same.
+    assert main(arguments) == 0
+    assert capsys.readouterr().out == out
+    assert made(folder) == []
+    # Another question is not answered from what this one found.
+    with pytest.raises(SystemExit) as ended:
+        main([*arguments[:-1], "never"])
+    assert ended.value.code == 2
+    assert "is of another question; valid: --restart" in capsys.readouterr().err
+    assert main([*arguments[:-1], "never", "--restart"]) == 1
+    assert capsys.readouterr().out == "nothing differs between torch 2.10.0 and 2.14.0\n"
+
+
+def test_a_check_that_turned_red(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bisect", "2.10.0", "2.14.0", "-k", "sum"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("torch 2.13.0 is the first that differs from 2.10.0; 2.12.1 is the same\n  failed: ")
+    assert made(folder)
+
+
+def test_a_search_that_was_interrupted_goes_on(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Interrupted(Fake):
+        def make(self, release: str, folder: Path, log: Path) -> str:
+            if release == "2.12.0":
+                raise KeyboardInterrupt
+            return super().make(release, folder, log)
+
+    arguments = ["bisect", "2.10.0", "2.14.0", "-k", "softmax"]
+    monkeypatch.setattr("pytest_amp.cli.bisect.Installer", Interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        main(arguments)
+    before = made(folder)
+    monkeypatch.setattr("pytest_amp.cli.bisect.Installer", Fake)
+    assert main(arguments) == 0
+    assert set(before).isdisjoint(made(folder))
+
+
+def test_what_cannot_be_installed_is_left_out_and_told(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert folder
+    monkeypatch.setenv("BROKEN", "2.12.0")
+    assert main(["bisect", "2.10.0", "2.14.0", "-k", "softmax"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "torch 2.12.1 is the first that differs from 2.10.0; 2.11.0 is the same"
+    assert lines[-1] == "not tried: 2.12.0: there is no wheel of 2.12.0"
+    monkeypatch.setenv("BROKEN", "2.10.0")
+    with pytest.raises(SystemExit):
+        main(["bisect", "2.10.0", "2.14.0", "-k", "sum", "--restart"])
+    assert "torch 2.10.0 could not be tried: there is no wheel" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("2.14.0", "2.10.0"), "2.14.0 is not older than 2.10.0"),
+        (("2.10.0", "2.99.0"), "there is no torch 2.99.0 here"),
+        (("2.10.0", "2.14.0", "--fail-on=worse"), "'worse' is no verdict"),
+    ],
+)
+def test_one_line_for_what_is_wrong(
+    folder: Path, arguments: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["bisect", *arguments])
+    assert ended.value.code == 2
+    assert message in capsys.readouterr().err
+    assert made(folder) == []
+
+
+def test_a_pytest_that_cannot_run_is_told_with_its_last_line(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def usage_error(*arguments: object) -> int:
+        assert isinstance(arguments[-1], Path)
+        arguments[-1].write_text("usage: pytest\nERROR: no such option\n", encoding="utf-8")
+        return 4
+
+    monkeypatch.setattr("pytest_amp.bisection.trial._run", usage_error)
+    question = Question("2.10.0", "2.14.0", (), (Verdict.CHANGED.value,))
+    trial = Trials(question, folder / "found", Fake("uv"))("2.10.0")
+    assert trial.outcome is Outcome.BROKEN
+    assert trial.facts == ("pytest ended with 4: ERROR: no such option",)
+
+
+def test_only_a_folder_of_ours_is_forgotten(tmp_path: Path) -> None:
+    (tmp_path / "precious").touch()
+    with pytest.raises(ValueError, match="is left alone"):
+        forget(tmp_path)
+    assert (tmp_path / "precious").exists()
+    forget(tmp_path / "absent")
+
+
+@pytest.mark.parametrize("tool", ["uv", "pip"])
+def test_what_is_installed(tmp_path: Path, tool: str) -> None:
+    installer = Installer(tool, tmp_path, ("--pre",), ("einops",), "python3.12")
+    make, install = installer.commands("2.13.0", tmp_path / "venv", "venv/bin/python")
+    assert make[-1] == str(tmp_path / "venv")
+    assert "python3.12" in make
+    start = install.index("--find-links")
+    assert install[start:] == ["--find-links", str(tmp_path), "--pre", "torch==2.13.0", *requirements(), "einops"]
+
+
+def test_a_tool_that_fails_or_is_not_there(tmp_path: Path) -> None:
+    for python, message in ((str(tmp_path / "no-python"), "No such file"), ("false", "ended with 1; see")):
+        with pytest.raises(InstallFailed, match=message):
+            Installer("pip", python=python).make("2.13.0", tmp_path / "venv", tmp_path / "log")
+
+
+def test_the_requirements_are_those_of_the_project() -> None:
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    dependencies = re.search(r"^dependencies = \[(.*?)^\]", text, re.MULTILINE | re.DOTALL)
+    suites = re.search(r"^suites = (\[.*?\])", text, re.MULTILINE)
+    assert dependencies is not None
+    assert suites is not None
+    wanted = [*re.findall(r'"(.+?)",?$', dependencies[1], re.MULTILINE), *json.loads(suites[1])]
+    assert sorted(requirements()) == sorted(each for each in wanted if not each.startswith("torch"))
