@@ -12,7 +12,9 @@ import pytest
 
 from tests.planted.defect import Defect
 from tests.planted.manifest import DEFECTS
+from tests.planted.manifest_fingerprint import FINGERPRINT_ON_CUDA
 from tests.planted.manifest_scaler import SCALER_ON_CUDA
+from tests.planted.manifest_semantics_kinds import SEMANTICS_KINDS_ON_CUDA
 from tests.project import INSTALLED, ROOT
 
 PLANTED = ROOT / "tests" / "planted"
@@ -70,4 +72,5 @@ def test_a_planted_defect_is_noticed(defect: Defect, tmp_path: Path) -> None:
 
 def test_every_planted_defect_is_in_the_manifest() -> None:
     modules = {path.stem for path in PLANTED.glob("*.py") if not path.stem.startswith("manifest")} - HELPERS
-    assert {defect.module for defect in (*DEFECTS, *SCALER_ON_CUDA)} == modules
+    on_cuda = (*SCALER_ON_CUDA, *FINGERPRINT_ON_CUDA, *SEMANTICS_KINDS_ON_CUDA)
+    assert {defect.module for defect in (*DEFECTS, *on_cuda)} == modules

@@ -1,4 +1,4 @@
-"""``python -m pytest_amp.fingerprint [--check] [DEVICE ...]``: see pytest_amp.fingerprint.update."""
+"""``python -m pytest_amp.fingerprint [--check | --page] [DEVICE ...]``: see pytest_amp.fingerprint.update."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from pytest_amp.fingerprint import update
+from pytest_amp.fingerprint import data, page, update
 
 
 def main() -> int:
@@ -14,8 +14,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m pytest_amp.fingerprint", description=update.__doc__)
     parser.add_argument("device", nargs="*", default=update.DEVICES, help=f"default: {' '.join(update.DEVICES)}")
     parser.add_argument("--check", action="store_true", help="change no file; end with 1 where something differs")
+    parser.add_argument("--page", action="store_true", help="print the tables of docs/fingerprint.md, and do no more")
     parser.add_argument("--file", type=Path, help="another file than the package's")
     given = parser.parse_args()
+    if given.page:
+        sys.stdout.write(page.as_markdown(data.load(given.file)) + "\n")
+        return 0
     return update.main(given.device, path=given.file, check=given.check)
 
 

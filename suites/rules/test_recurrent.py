@@ -29,6 +29,7 @@ FORMS: dict[str, dict[str, Any]] = {
     "no bias": {"bias": False},
 }
 LENGTHS = [4, 2]
+_HALF = "no report found: autocast's kernel of _cudnn_rnn casts to float16, whatever the region says (AutocastRNN.cpp)"
 
 
 def _state(kind: str, layer: nn.RNNBase, dtype: torch.dtype, device: torch.device, *, batch: int) -> Any:
@@ -93,6 +94,25 @@ def test_recurrent_layers_answer_as_they_did(amp: Amp, kind: str, form: str, *, 
     label = f"{kind}, {form}, {'packed' if packed else 'padded'}"
     amp.observe(label, [f"{case}: {value}" for case, value in found.items()], kind="dtype")
     assert found == expected
+
+
+@pytest.mark.amp(devices=["cuda"])  # the CPU has no cuDNN
+@pytest.mark.parametrize(
+    "cudnn",
+    [
+        pytest.param(True, marks=pytest.mark.amp(xfail={"cuda-bf16": _HALF}), id="cuDNN"),
+        pytest.param(False, id="torch"),
+    ],
+)
+@pytest.mark.parametrize("kind", KINDS)
+def test_recurrent_layers_answer_in_the_dtype_of_the_region_on_cuda(amp: Amp, kind: str, *, cudnn: bool) -> None:
+    """By cuDNN and without it: torch's own layers are made of cells and products, which CUDA's list has."""
+    layer = KINDS[kind](6, 4).to(amp.device.torch_device)
+    with torch.backends.cudnn.flags(enabled=cudnn), amp.autocast():
+        result, last = layer(torch.randn(4, 2, 6, device=amp.device.torch_device))
+    assert [t.dtype for t in (result, *(last if isinstance(last, tuple) else (last,)))] == [amp.dtype] * (
+        3 if kind.startswith("LSTM") else 2
+    )
 
 
 @pytest.mark.parametrize("kind", [key for key in KINDS if key != "LSTM"])

@@ -28,3 +28,6 @@ FINGERPRINT = (
     Defect("addr_left_torchs_tests", "an operator that is gone", (f"{DTYPES}::{_LIST}",), f"{_LIST}[cpu-bf16]"),
     Defect("torchs_tests_know_another", "an operator that is new", (f"{DTYPES}::{_LIST}",), f"{_LIST}[cpu-bf16]"),
 )
+
+#: Planted on a GPU, by tests/planted_on_device.py.
+FINGERPRINT_ON_CUDA = (_defect("trace_is_low_on_cuda", "what a real device gives otherwise", "s-z", device="cuda"),)

@@ -11,6 +11,12 @@ def _suite(module: str, breaks: str, file: str, test: str, case: str = "") -> De
     return Defect(module, breaks, (path,), f"{test}[cpu-bf16{case}")
 
 
+def _on_xpu(module: str, breaks: str, test: str, case: str = "") -> Defect:
+    """A defect of a fake back end."""
+    path = f"suites/semantics/test_on_fakes.py::{test}"
+    return Defect(module, breaks, (path, "--amp-device=fake:xpu"), f"{test}[fake-xpu-bf16{case}")
+
+
 SEMANTICS_KINDS = (
     _suite(
         "convolution_copies_without_history",
@@ -202,5 +208,64 @@ SEMANTICS_KINDS = (
         "rules/test_low_inputs",
         "test_activations_of_low_inputs_are_rounded_once_or_twice",
         "-hardsigmoid-grad",
+    ),
+    _suite(
+        "data_parallel_leaves_the_region",
+        "a region around DataParallel",
+        "semantics/test_data_parallel",
+        "test_data_parallel_on_one_device_is_the_module",
+    ),
+    _on_xpu(
+        "custom_fwd_asks_the_cpu",
+        "whose region custom_fwd asks for",
+        "test_custom_functions_see_the_region_of_their_device",
+        "-on-float32",
+    ),
+    _on_xpu(
+        "linear_casts_twice_on_xpu",
+        "the number of casts on a fake device",
+        "test_what_needs_no_gradient_is_cast_at_each_use",
+        "-cache",
+    ),
+    _on_xpu(
+        "rules_of_extensions_on_every_device",
+        "whose region an extension's rule is for",
+        "test_a_rule_of_an_extension_is_its_devices",
+    ),
+)
+
+
+def _on_cuda(module: str, breaks: str, file: str, test: str, case: str = "") -> Defect:
+    return Defect(module, breaks, (f"suites/{file}.py",), f"{test}[cuda-bf16{case}")
+
+
+#: What only a GPU can be wrong about: planted there by tests/planted_on_device.py.
+SEMANTICS_KINDS_ON_CUDA = (
+    _on_cuda(
+        "parallel_apply_forgets_the_region",
+        "the region of torch's own threads",
+        "semantics/test_data_parallel",
+        "test_parallel_apply_takes_the_region_along",
+        "-on",
+    ),
+    _on_cuda(
+        "graphed_callables_take_the_cache",
+        "refusing a cast cache in graphs",
+        "semantics/test_graphs",
+        "test_make_graphed_callables_refuses_the_cache",
+    ),
+    _on_cuda(
+        "captures_take_older_casts",
+        "casting weights at each replay",
+        "semantics/test_graphs",
+        "test_a_region_inside_a_capture_casts_at_each_replay",
+        "-cache",
+    ),
+    _on_cuda(
+        "cudnn_layers_are_left_alone",
+        "the dtype of cuDNN's recurrent layers",
+        "rules/test_recurrent",
+        "test_recurrent_layers_answer_as_they_did",
+        "-GRU-plain-padded",
     ),
 )
