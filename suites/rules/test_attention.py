@@ -73,7 +73,7 @@ def _cases() -> Iterable[Any]:
 @pytest.mark.parametrize("mixed", [False, True], ids=["float32", "mixed"])
 @pytest.mark.parametrize(("backend", "arguments"), list(_cases()))
 def test_attention_is_cast(amp: Amp, backend: str, arguments: str, *, mixed: bool) -> None:
-    """Low, and bit for bit what casts by hand give; also where only the keys are low already."""
+    """Low, and bit for bit what casts by hand give; also where only the keys are low already (pytorch/pytorch#141774)."""
     heads = 2 if "gqa" in arguments else 4
     torch.manual_seed(amp.config.seed)
     shapes = (2, 4, 6, 8), (2, heads, 6, 8), (2, heads, 6, 8)
@@ -197,6 +197,8 @@ def _masked(amp: Amp, kind: str) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize("encoder", ENCODERS)
 def test_the_dtype_of_an_encoder_is_the_one_it_had(amp: Amp, encoder: str, mode: str, *, training: bool) -> None:
     """Golden: that of its input, which the residual stream adds to; on the fast path (eval, no graph) low.
+
+    The kind of pytorch/pytorch#82783, #107663 and #132613: training and evaluation, with and without masks.
 
     The fast path takes no layer without biases, and fails for padded rows in a nested encoder (an expected failure,
     checked to be one). CUDA has none under autocast (torch/nn/modules/transformer.py asks ``is_autocast_enabled()``,

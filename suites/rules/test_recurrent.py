@@ -67,7 +67,10 @@ def _expected(amp: Amp, kind: str, given: torch.dtype, state: torch.dtype | None
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_recurrent_layers_answer_as_they_did(amp: Amp, kind: str, form: str, *, packed: bool) -> None:
-    """For a float32 or low input, without a state or with one of either dtype, with gradients and without."""
+    """For a float32 or low input, without a state or with one of either dtype, with gradients and without.
+
+    The kind of pytorch/pytorch#45048, #88136, #116763 and #116925: some combination raises.
+    """
     device = amp.device.torch_device
     layer = KINDS[kind](6, 4, **FORMS[form]).to(device)
     first = layer.batch_first

@@ -11,6 +11,7 @@ import torch
 from pytest_amp.amp import Amp
 from pytest_amp.devices import FAKE_TYPES, Device, DeviceKind, find_device
 from pytest_amp.targets import Target
+from pytest_amp.torch_private import recorded_calls
 
 from .state import OTHER, expect_state, name, product_dtype
 
@@ -73,6 +74,25 @@ def test_each_device_follows_its_own_region(amp: Amp, other: str, inner: str) ->
         [outside, only_outer, [on["this"], on["other"]], only_outer, outside],
         likely="a region of one device type reads or writes the state of another",
     )
+
+
+@pytest.mark.amp(devices=["cuda"])
+def test_a_region_is_for_every_device_of_its_type(amp: Amp) -> None:
+    """On a second GPU the same weight has a copy of its own, and both are in the region."""
+    if torch.cuda.device_count() < 2:
+        pytest.skip(f"needs two CUDA devices, there is {torch.cuda.device_count()}")
+    first = torch.nn.Linear(8, 24, bias=False, device="cuda:0")
+    second = torch.nn.Linear(8, 24, bias=False, device="cuda:1")
+    batch = torch.randn(4, 8)
+    with recorded_calls() as calls, amp.autocast():
+        found = [layer(batch.to(layer.weight.device)) for layer in (first, second, first, second)]
+    casts = [call for call in calls if call.operator == "aten::_to_copy" and call.tensors[:1] == ("float32[24, 8]",)]
+    assert [(each.dtype, each.device) for each in found] == [
+        (amp.dtype, layer.weight.device) for layer in (first, second, first, second)
+    ]
+    assert len(casts) == 2
+    with torch.cuda.device(1), amp.autocast():
+        assert product_dtype(torch.device("cuda:0")) is product_dtype(torch.device("cuda:1")) is amp.dtype
 
 
 @pytest.mark.amp(fake=True)
