@@ -15,7 +15,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +26,16 @@ from pytest_amp.cases import Case, decoder
 from pytest_amp.devices import Device, find_device
 from pytest_amp.float32 import float32_precision
 from pytest_amp.precision import BF16
-from pytest_amp.speed import Arms, Conditions, Demand, Interval, Measured, Outcome, Rule, Step, arms_of, measure
+from pytest_amp.speed import Arms, Conditions, Demand, Interval, Measured, Outcome, Plan, Rule, Step, arms_of, measure
 from pytest_amp.speed.clocks import checked_clock
 from pytest_amp.speed.floors import SHARES
 from pytest_amp.speed.replay import captured
 from pytest_amp.speed.verdict import judge
 from pytest_amp.speed.workloads import step_maker
 from suites.speed.work import SIZE, resnet, trained
+
+#: As the suite measures.
+PLAN = Plan(budget=2.5)
 
 Change = Callable[[nn.Module], object]
 Wrap = Callable[[Step], Step]
@@ -153,7 +156,7 @@ def repeated(bench: Bench, demand: Demand, count: int) -> Iterator[dict[str, Any
         yield {"number": number, **_row(found, took, before, bench.kind)}
         if before is None:
             interval = found.verdict.interval
-            before, demand = interval, Demand(demand.name, SHARES[bench.kind] * interval.median, "tf32", bench.kind)
+            before, demand = interval, replace(demand, floor=SHARES[bench.kind] * interval.median)
 
 
 def _row(found: Measured, took: float, before: Interval | None, kind: str) -> dict[str, Any]:
@@ -195,7 +198,7 @@ def main() -> int:
 
     for kind in ("device", "step"):
         bench = Bench(device, decoder(SIZE, batch=8, context=1024), kind)
-        demand = Demand("decoder", 0.0, "tf32", kind)
+        demand = Demand("decoder", 0.0, "tf32", kind, plan=PLAN)
         healthy = []
         for row in repeated(bench, demand, options.repetitions):
             note({"case": "decoder", "kind": kind, "injected": "healthy", **row})
@@ -211,7 +214,7 @@ def main() -> int:
             found, seconds = bench.measured(injected, demand, before)
             note({"case": "decoder", "kind": kind, "injected": injected.name, **_row(found, seconds, before, kind)})
         bench = Bench(device, trained("resnet", resnet, 32, 3, 112, 112, last=True)(None), kind)
-        demand = Demand("resnet", 0.0, "tf32", kind)
+        demand = Demand("resnet", 0.0, "tf32", kind, plan=PLAN)
         found, seconds = bench.measured(Injected("healthy"), demand, None)
         note({"case": "resnet", "kind": kind, "injected": "healthy", **_row(found, seconds, None, kind)})
         lost, seconds = bench.measured(Injected("channels_last", model=channels_first), demand, found.verdict.interval)

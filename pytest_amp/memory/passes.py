@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
 import torch
+from torch.nn.modules.rnn import RNNBase
 
 from pytest_amp.cases import Case, Realised, loss_of, named_tensors
 from pytest_amp.numerics.conditions import Conditions
@@ -47,6 +48,9 @@ class Passes:
         self.forget_gradients()
         torch.autograd.backward(loss)
 
+    def _modules(self) -> Iterator[torch.nn.Module]:
+        return self.realised.model.modules()
+
     def forget_gradients(self) -> None:
         """No gradient is left, neither of parameters nor of the batch."""
         for tensor in self.own().values():
@@ -57,8 +61,13 @@ class Passes:
         return lambda: self.where.device.autocast(self.where.precision.dtype, cache_enabled=cache)
 
     def by_hand(self, *, cache: bool = True) -> Region | None:
-        """The same region with autocast's casts made by hand; None on a device whose rules nobody knows."""
-        if not rules_are_known(self.where.device.type):
+        """The same region with autocast's casts made by hand; None where that cannot be told.
+
+        On a device whose rules nobody knows, and for recurrent layers on CUDA: autocast casts all of their weights
+        into one buffer (aten/src/ATen/cudnn/AutocastRNN.cpp), where cuDNN copies weights cast by hand once more.
+        """
+        on_cudnn = self.where.device.type == "cuda" and any(isinstance(m, RNNBase) for m in self._modules())
+        if on_cudnn or not rules_are_known(self.where.device.type):
             return None
 
         @contextlib.contextmanager

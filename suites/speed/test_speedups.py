@@ -39,4 +39,5 @@ def test_speedup(amp: Amp, what: tuple[Work, str]) -> None:
         kind=kind,
         optimizer=work.optimizer,
         ceiling=work.ceiling,
+        seconds=2.5,
     )

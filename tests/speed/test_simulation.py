@@ -1,7 +1,7 @@
 """The rule under noise, simulated with fixed seeds: how often it is red without a reason, and how often it misses.
 
-The noise is on the logarithm of a block's time. Most kinds are those of measurements on shared machines; the last is what
-replayed graphs show (H100 and H200, torch 2.11).
+The noise is on the logarithm of a block's time. Most kinds are those of measurements on shared machines; the last is
+what replayed graphs show (H100 and H200, torch 2.11).
 """
 
 from __future__ import annotations
@@ -44,8 +44,7 @@ def clock_drift(rng: np.random.Generator, blocks: int) -> Blocks:
 
 def _flips(rng: np.random.Generator, blocks: int) -> Blocks:
     """0 or 1, changing every forty blocks or so."""
-    flipped: Blocks = np.cumsum(rng.random(blocks) < 1 / 40) % 2.0
-    return flipped
+    return (np.cumsum(rng.random(blocks) < 1 / 40) % 2).astype(np.float64)
 
 
 def two_clocks(rng: np.random.Generator, blocks: int) -> Blocks:

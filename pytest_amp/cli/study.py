@@ -1,0 +1,113 @@
+"""``pytest-amp study transformer``: how much faster and smaller a transformer is in each precision, and why."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from pytest_amp.cli.common import Commands, write
+from pytest_amp.study import grid
+
+#: Exit statuses: whether every cell is measured.
+WHOLE, PARTLY = 0, 1
+BAR = 24
+
+
+def add(commands: Commands) -> None:
+    """Add the command."""
+    command = commands.add_parser(
+        "study",
+        help="long measurements: how a transformer's speed and memory depend on size, context and precision",
+        description="Measures a decoder in every chosen combination and writes each result at once, so that a run that "
+        "is stopped goes on where it was; running out of memory is a result. Then writes tables (Markdown) and, with "
+        "matplotlib, plots (PNG and SVG). Ends with 1 where cells are left.",
+    )
+    command.add_argument("study", choices=("transformer",))
+    command.add_argument("--to", type=Path, default=Path("study"), help="the folder (default: study)")
+    command.add_argument("--device", default="cuda", help="default: cuda")
+    _choice(command, "--sizes", tuple(grid.SIZES), str)
+    _choice(command, "--contexts", grid.CONTEXTS, int, any_value=True)
+    _choice(command, "--batches", grid.BATCHES, int, any_value=True)
+    _choice(command, "--precisions", grid.PRECISIONS, str)
+    _choice(command, "--attentions", grid.ATTENTIONS, str)
+    _choice(command, "--modes", grid.MODES, str)
+    _choice(command, "--warm-ups", ("own", "fp32"), str, default=grid.WARM_UPS)
+    command.add_argument("--seconds", type=float, help="begin no further cell after so many seconds")
+    command.add_argument("--only-report", action="store_true", help="measure nothing; write the tables and plots anew")
+    command.set_defaults(run=_study, parser=command)
+
+
+def _choice(  # noqa: PLR0913  # keywords of one option
+    command: argparse.ArgumentParser,
+    name: str,
+    valid: Sequence[object],
+    kind: Callable[[str], object],
+    *,
+    any_value: bool = False,
+    default: Sequence[object] | None = None,
+) -> None:
+    """An option with a comma list, all by default."""
+    shown = ",".join(map(str, default or valid))
+
+    def parse(text: str) -> tuple[object, ...]:
+        values = tuple(kind(word.strip()) for word in text.split(","))
+        unknown = [value for value in values if value not in valid and not (any_value and int(str(value)) > 0)]
+        if unknown:
+            raise argparse.ArgumentTypeError(f"{unknown[0]!r}; valid: {', '.join(map(str, valid))}")
+        return values
+
+    command.add_argument(name, type=parse, default=tuple(default or valid), help=f"comma list (default: {shown})")
+
+
+def _study(options: argparse.Namespace) -> int:
+    from pytest_amp.study import report, results
+
+    try:
+        path = options.to / "transformer.jsonl"
+        if not options.only_report:
+            options.to.mkdir(parents=True, exist_ok=True)
+            left = _measure(options, path)
+        else:
+            left = 0
+        found = results.read(path)
+    except (results.ResultsError, OSError) as error:
+        sys.stderr.write(f"pytest-amp: {error}\n")
+        return PARTLY
+    for written in report.write_report(found, options.to):
+        write(f"wrote {written}\n")
+    return PARTLY if left else WHOLE
+
+
+def _measure(options: argparse.Namespace, path: Path) -> int:
+    """Measure what is missing; how many cells are left."""
+    from pytest_amp.devices import find_device
+    from pytest_amp.study import provenance, results, transformer
+
+    device = find_device(options.device)
+    names = ("sizes", "contexts", "batches", "precisions", "attentions", "modes", "warm_ups")
+    chosen = grid.Choice(**{name: getattr(options, name) for name in names})
+    kept = results.Results(path, provenance.of(device))
+    missing = kept.missing(chosen.cells())
+    began = time.perf_counter()
+    for number, cell in enumerate(missing):
+        elapsed = time.perf_counter() - began
+        if options.seconds is not None and elapsed > options.seconds:
+            sys.stderr.write(f"\n{len(missing) - number} cells are left; the same command goes on\n")
+            return len(missing) - number
+        _progress(number, len(missing), elapsed, str(cell))
+        kept.add(cell, transformer.measure(cell, device))
+    _progress(len(missing), len(missing), time.perf_counter() - began, "")
+    sys.stderr.write("\n")
+    return 0
+
+
+def _progress(done: int, count: int, elapsed: float, what: str) -> None:
+    """One line, written over itself."""
+    filled = BAR if not count else BAR * done // count
+    left = f", {elapsed / done * (count - done):.0f} s left" if done else ""
+    line = f"[{'#' * filled}{'.' * (BAR - filled)}] {done}/{count}{left} {what}"
+    sys.stderr.write(f"\r{line:<110}")
+    sys.stderr.flush()

@@ -1,0 +1,1 @@
+"""Studies: long measurements of one question, resumable, with tables and plots. The first is of transformers."""

@@ -1,0 +1,87 @@
+"""The study's plots, with matplotlib if it is there: PNG and SVG."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from pytest_amp.study.grid import SIZES, Cell
+from pytest_amp.study.report import rows, speedup, value
+from pytest_amp.study.results import Results
+
+
+def write_plots(found: Results, folder: Path) -> list[Path]:
+    """Speedup and memory by context, one line a size; nothing without matplotlib."""
+    try:
+        mpl: Any = import_module("matplotlib")
+    except ImportError:
+        return []
+    mpl.use("Agg")
+    # Text stays text, and the same results give the same file.
+    mpl.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "pytest-amp"})
+    written = []
+    for mode in ("forward+backward", "step"):
+        cells = [cell for cell in rows(found) if cell.mode == mode and cell.attention == "sdpa"]
+        if cells:
+            name = f"transformer-speedup-{mode.replace('+', '-')}"
+            written += _saved(_speedups(found, cells, mode), folder, name)
+            written += _saved(_peaks(found, cells, mode), folder, f"transformer-memory-{mode.replace('+', '-')}")
+    return written
+
+
+def _axes(count: int, title: str) -> tuple[Any, Any]:
+    plt: Any = import_module("matplotlib.pyplot")
+    figure, axes = plt.subplots(1, count, figsize=(5 * count, 3.6), sharey=True, squeeze=False, layout="constrained")
+    figure.suptitle(title)
+    return figure, axes[0]
+
+
+def _lines(axis: Any, cells: list[Cell], number: Any) -> None:
+    """One line a size and batch, by context."""
+    for size in SIZES:
+        for batch in sorted({cell.batch for cell in cells}):
+            points = [(c.context, number(c)) for c in cells if (c.size, c.batch) == (size, batch)]
+            points = [(x, y) for x, y in points if y is not None]
+            if points:
+                label = size if len({cell.batch for cell in cells}) == 1 else f"{size}, batch {batch}"
+                axis.plot(*zip(*sorted(points), strict=True), marker="o", label=label)
+    axis.set_xscale("log", base=2)
+    axis.set_xlabel("context")
+    axis.xaxis.set_major_formatter(lambda x, _: f"{x:.0f}")
+    axis.grid(alpha=0.3)
+
+
+def _speedups(found: Results, cells: list[Cell], mode: str) -> Any:
+    figure, axes = _axes(2, f"bf16 over TF32, {mode}")
+    for axis, time in zip(axes, ("device", "step"), strict=True):
+        _lines(axis, cells, lambda cell, time=time: speedup(found, cell, "tf32", time))
+        axis.set_title(f"{time} time")
+        axis.axhline(1, color="grey", linewidth=1)
+    axes[0].set_ylabel("times as fast")
+    axes[0].legend(frameon=False)
+    return figure
+
+
+def _peaks(found: Results, cells: list[Cell], mode: str) -> Any:
+    def ratio(cell: Cell) -> float | None:
+        now, before = value(found, cell, "peak"), value(found, replace(cell, precision="fp32"), "peak")
+        return now / before if now and before else None
+
+    figure, axes = _axes(1, f"peak memory, bf16 over fp32, {mode}")
+    _lines(axes[0], cells, ratio)
+    axes[0].set_ylabel("of fp32's peak")
+    axes[0].axhline(1, color="grey", linewidth=1)
+    axes[0].legend(frameon=False)
+    return figure
+
+
+def _saved(figure: Any, folder: Path, name: str) -> list[Path]:
+    plt: Any = import_module("matplotlib.pyplot")
+    paths = [folder / f"{name}.png", folder / f"{name}.svg"]
+    for path in paths:
+        metadata = {"Date": None} if path.suffix == ".svg" else {}
+        figure.savefig(path, dpi=110, metadata=metadata)
+    plt.close(figure)
+    return paths

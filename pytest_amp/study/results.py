@@ -1,0 +1,72 @@
+"""The study's results on disk: one line a cell, so that a run that was stopped goes on where it was."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from pytest_amp.study.grid import Cell
+
+
+class ResultsError(ValueError):
+    """A file that is none of results, or of another machine; one line that names it."""
+
+
+class Results:
+    """The results in one file."""
+
+    def __init__(self, path: Path, provenance: dict[str, str]) -> None:
+        """Read what is there. Raises ResultsError for another card's, or another torch's, and for what is no such file.
+
+        A last line that was not written whole is measured again.
+        """
+        self.path, self.provenance = path, provenance
+        self.found: dict[Cell, dict[str, Any]] = {}
+        if path.exists():
+            self._read()
+        else:
+            path.write_text(json.dumps(provenance) + "\n", encoding="utf-8")
+
+    def _read(self) -> None:
+        lines = self.path.read_text(encoding="utf-8").splitlines()
+        try:
+            head = json.loads(lines[0])
+        except (ValueError, IndexError):
+            raise ResultsError(f"{self.path}: no results of a study") from None
+        if head != self.provenance:
+            differs = [name for name in self.provenance if head.get(name) != self.provenance[name]]
+            raise ResultsError(
+                f"{self.path}: results of another machine or torch ({', '.join(differs)}); valid: a new file"
+            )
+        whole = []
+        for line in lines[1:]:
+            try:
+                data = json.loads(line)
+                self.found[Cell(**data["cell"])] = data["result"]
+            except (ValueError, KeyError, TypeError):
+                continue
+            whole.append(line)
+        if len(whole) != len(lines) - 1 or not lines[-1].endswith("}"):
+            self.path.write_text("\n".join([lines[0], *whole]) + "\n", encoding="utf-8")
+
+    def add(self, cell: Cell, result: dict[str, Any]) -> None:
+        """Keep a result, on disk at once."""
+        self.found[cell] = result
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"cell": asdict(cell), "result": result}) + "\n")
+
+    def missing(self, cells: Iterable[Cell]) -> list[Cell]:
+        """Those that are not measured yet."""
+        return [cell for cell in cells if cell not in self.found]
+
+
+def read(path: Path) -> Results:
+    """Results to be shown, wherever they were measured. Raises ResultsError."""
+    try:
+        head = json.loads(path.read_text(encoding="utf-8").splitlines()[0])
+    except (OSError, ValueError, IndexError):
+        raise ResultsError(f"{path}: no results of a study") from None
+    return Results(path, head)

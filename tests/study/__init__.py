@@ -1,0 +1,1 @@
+"""The studies: resumable, honest about what does not fit, and shown in tables and plots."""
