@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pytest_amp import cli
-from pytest_amp.record import Kind, Observation, Record, Verdict, difference, write_record
+from pytest_amp.record import Failure, Kind, Observation, Record, Verdict, difference, write_record
 from pytest_amp.record.difference import ORDER
 
 TEST = "test_it::test_it"
@@ -164,6 +164,49 @@ def test_show(files: Files, capsys: pytest.CaptureFixture[str]) -> None:
     assert "8 observations  (of a run that did not end green or whole)\n  gradients  3 error\n" in out
     assert cli.main(["show", files[1], "*/grew"]) == 0
     assert capsys.readouterr().out == "gradients/cpu/bf16/grew  0.03  (pass)\n"
+    assert cli.main(["show", files[1], "nosuch*"]) == 1
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err == (
+        f"pytest-amp: none of the 8 keys of {files[1]} matches 'nosuch*'; "
+        "a key is family/device/dtype/name, families here: gradients, rules\n"
+    )
+
+
+def test_a_key_with_brackets_is_a_pattern_of_itself(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, key = tmp_path / "x.json", "rules/cpu/bf16/test_it::test_it[a]"
+    write_record(Record((Observation(key, Kind.RULE, "fp32"),)), path, replace=False)
+    assert cli.main(["show", str(path), key]) == 0
+    assert capsys.readouterr().out == f"{key}  fp32  (pass)\n"
+
+
+MM = "rules/cpu/bf16/test_it::test_rule[mm]"
+
+
+def test_tests_that_fail_and_that_pass_again() -> None:
+    """A check that fails before it observes anything leaves nothing that could be compared, but itself."""
+    ran = {"cpu-bf16 rules": ("test_it::test_rule",)}
+    healthy = Record((Observation("rules/cpu/bf16/aten::mm", Kind.RULE, "fp32", test="test_it::test_rule"),), ran=ran)
+    ill = Record((), ran={}, failures=(Failure(MM, "AmpFailure: mm does not cast"),))
+    (failed,) = difference(healthy, ill).observations
+    assert (failed.key, failed.verdict, failed.baseline) == (MM, Verdict.FAILED, "passes")
+    assert failed.value == "fails: AmpFailure: mm does not cast"
+    assert difference(healthy, ill).not_run == 1
+    back = difference(ill, healthy)
+    assert [(each.key, each.verdict, each.value) for each in back.observations] == [(MM, Verdict.IMPROVED, "passes")]
+    assert back.not_run_before == 1
+    both = difference(ill, ill)
+    assert (both.observations, both.failed_in_both) == ((), 1)
+    assert difference(ill, Record((), ran={})).observations == ()  # was not run: nothing is known
+
+
+def test_only_what_ran_whole_can_have_gone() -> None:
+    """A record of ``-k mm`` has nothing of other operators, and says nothing of them."""
+    old = Record(tuple(Observation(f"rules/cpu/bf16/{name}", Kind.RULE, "fp32", test=TEST) for name in ("mm", "bmm")))
+    part = Record(old.observations[:1], ran={})
+    whole = Record(old.observations[:1], ran={"cpu-bf16 rules": (TEST,)})
+    assert (difference(old, part).observations, difference(old, part).not_run) == ((), 1)
+    assert [each.key for each in difference(old, whole).of(Verdict.GONE)] == ["rules/cpu/bf16/bmm"]
 
 
 @pytest.mark.parametrize(

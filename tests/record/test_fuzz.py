@@ -9,18 +9,37 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pytest_amp.record import Kind, Observation, Record, RecordError, Verdict, difference, read_record
+from pytest_amp.record import (
+    Better,
+    Failure,
+    Kind,
+    Observation,
+    Record,
+    RecordError,
+    Verdict,
+    difference,
+    read_record,
+    trend,
+)
 from pytest_amp.record.file import dumps
 from pytest_amp.report import difference as reports
+from pytest_amp.report import trend as trends
+from pytest_amp.report.html import of_difference, of_trend
 from pytest_amp.report.record import as_text
 
 RECORD = Record(
     (
         Observation("rules/cpu/bf16/x", Kind.RULE, "fp32", test="t::t"),
         Observation("gradients/cpu/bf16/y", Kind.ERROR, 0.5, "relative L2", 1.0, Verdict.IMPROVED, 0.9, "t::t"),
+        Observation(
+            "speed/cpu/bf16/z", Kind.RATIO, 1.5, "times", 1.2, interval=(1.4, 1.6), better=Better.HIGHER, margin=0.06
+        ),
+        Observation("scaler/cpu/bf16/scale", Kind.STATE, ["65536", "32768"], test="t::t"),
     ),
     {"torch": "2.13.0", "seed": 0, "devices": {"cpu": {"machine": "x86_64"}}},
     {"cpu-bf16 rules": {"passed": 2}},
+    ran={"cpu-bf16 rules": ("t::t",)},
+    failures=(Failure("rules/cpu/bf16/t::u", "AmpFailure: no"),),
 )
 LEAVES = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
 TREES = st.recursive(
@@ -46,6 +65,12 @@ def _read(path: Any, data: bytes) -> None:
         assert reports.as_text(found)
         assert reports.as_markdown(found)
         assert json.loads(reports.as_json(found))
+        assert of_difference(found).endswith("</html>\n")
+    history = trend([RECORD, record, RECORD])
+    assert trends.as_text(history)
+    assert trends.as_markdown(history)
+    assert json.loads(trends.as_json(history))
+    assert of_trend(history).endswith("</html>\n")
 
 
 @FUZZ

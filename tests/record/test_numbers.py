@@ -91,7 +91,7 @@ def test_an_error_with_its_spread_over_seeds() -> None:
 
 
 def test_what_should_stay_the_same_is_exact_and_on_any_machine() -> None:
-    same, other = (Observation(KEY, Kind.MEASURE, value, better=Better.SAME) for value in ([1, "a"], [1, "b"]))
+    same, other = (Observation(KEY, Kind.MEASURE, value, better=Better.SAME) for value in ("a", "b"))
     assert compare(same, same, fair=False).verdict is Verdict.PASS
     assert compare(other, same, fair=False).verdict is Verdict.CHANGED
 

@@ -1,0 +1,193 @@
+"""What is written is what docs/record.schema.json says, and files of earlier schemas are read."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_amp.record import (
+    SCHEMA,
+    Better,
+    Failure,
+    Kind,
+    Observation,
+    Record,
+    Verdict,
+    difference,
+    read_record,
+    write_record,
+)
+from pytest_amp.record.file import dumps
+from tests.project import ROOT, Project
+from tests.report.records import record
+
+PAGE: dict[str, Any] = json.loads((ROOT / "docs" / "record.schema.json").read_text(encoding="utf-8"))
+OLD = Path(__file__).with_name("schema_1.json")
+ON_CPU = ("--amp-device=cpu", "--amp-dtype=bf16")
+
+needs_jsonschema = pytest.mark.skipif(
+    importlib.util.find_spec("jsonschema") is None, reason="needs jsonschema, of the group test"
+)
+
+
+def problems(data: Any) -> list[str]:
+    """What is not as the page says."""
+    import jsonschema
+
+    jsonschema.Draft202012Validator.check_schema(PAGE)
+    validator = jsonschema.Draft202012Validator(PAGE)
+    return [f"{'/'.join(map(str, error.absolute_path))}: {error.message}" for error in validator.iter_errors(data)]
+
+
+RUN = """
+import pytest
+
+
+@pytest.mark.parametrize("n", [0, 1])
+def test_it(amp, n):
+    amp.observe(f"a{n}", float("inf"), kind="error", unit="relative L2", allowed=0.5)
+    amp.observe(f"b{n}", [1, None, {"c": True}], kind="state")
+    amp.record(f"c{n}", 2.5, unit="ms", better="lower", interval=(2, 3), margin=0.1)
+
+
+def test_red(amp):
+    amp.observe("d", VALUE, kind="count")
+    assert VALUE == 1
+"""
+
+
+@needs_jsonschema
+@pytest.mark.parametrize("workers", ["0", "2"])
+def test_real_records(project: Project, workers: str) -> None:
+    run = project.here if workers == "0" else project.apart
+    project.write(test_it=f"VALUE = 1\n{RUN}")
+    assert run(*ON_CPU, "--amp-record=old.json", "-n", workers).ret == 0
+    assert problems(project.record("old.json")) == []
+    project.write(test_it=f"VALUE = 2\n{RUN}")
+    run(*ON_CPU, "--amp-baseline=old.json", "--amp-record=new.json", "-n", workers)
+    new = project.record("new.json")
+    assert problems(new) == []
+    assert [each["key"] for each in new["failures"]] == ["project/cpu/bf16/test_it::test_red"]
+    assert new["ran"] == {"cpu-bf16 project": ["test_it::test_it"]}
+    run(*ON_CPU, "--amp-baseline=old.json", "--amp-accept", "-k", "test_it", "-n", workers)
+    assert problems(project.record("old.json")) == []
+
+
+@needs_jsonschema
+def test_a_large_record() -> None:
+    data = json.loads(dumps(record("2.14.1", seed=1)))
+    needed = {"plugin": "0", "python": "3", "pytest": "9", "system": "x", "tolerance_scale": 1.0}
+    data["provenance"] |= needed
+    assert problems(data) == []
+
+
+@needs_jsonschema
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        (("schema",), 1),
+        (("complete",), "yes"),
+        (("surplus",), 1),
+        (("observations", 0, "kind"), "none"),
+        (("observations", 0, "verdict"), "gone"),
+        (("observations", 0, "key"), "rules/cuda:0/bf16/x"),
+        (("observations", 0, "interval"), [1]),
+        (("observations", 0, "surplus"), 1),
+        (("failures",), [{"key": "rules/cpu/bf16/x"}]),
+        (("ran",), {"cpu": ["t"]}),
+    ],
+)
+def test_the_page_can_say_no(place: tuple[str | int, ...], value: object) -> None:
+    data = json.loads(dumps(record("2.14.1")))
+    data["provenance"] |= {"plugin": "0", "python": "3", "pytest": "9", "system": "x", "tolerance_scale": 1.0}
+    at = data
+    for step in place[:-1]:
+        at = at[step]
+    at[place[-1]] = value
+    assert len(problems(data)) >= 1
+
+
+def test_the_page_knows_every_kind_verdict_and_direction() -> None:
+    properties = PAGE["$defs"]["observation"]["properties"]
+    assert properties["kind"]["enum"] == [kind.value for kind in Kind]
+    assert properties["better"]["enum"] == [better.value for better in Better]
+    assert set(properties["verdict"]["enum"]) < {verdict.value for verdict in Verdict}
+    assert PAGE["properties"]["schema"]["const"] == SCHEMA
+    made = Observation("a/cpu/bf16/x", Kind.RATIO, 1.0, "u", 1.0, Verdict.PASS, 1.0, "t", (1.0, 2.0), Better.LOWER, 0.1)
+    assert list(made.to_json()) == ["key", "kind", "value", *list(properties)[3:]]
+
+
+def test_a_file_of_schema_1() -> None:
+    """A speedup was three observations; what was not recorded then is not made up."""
+    found = read_record(OLD)
+    assert json.loads(OLD.read_text(encoding="utf-8"))["schema"] == 1
+    assert (found.ran, found.failures, found.complete) == (None, (), True)
+    by_key = found.by_key()
+    assert by_key["rules/cpu/bf16/aten::mm"].value == "lower_precision_fp"
+    speedup = by_key["speed/cuda/bf16/matmul/over-tf32/speedup"]
+    assert (speedup.value, speedup.interval, speedup.better) == (2.97, (2.95, 2.99), Better.HIGHER)
+    assert len(found.observations) == 8
+    assert not any(key.endswith(("-low", "-high")) for key in by_key)
+
+
+def test_a_file_of_schema_1_is_compared_and_written_as_today(tmp_path: Path) -> None:
+    old = read_record(OLD)
+    new = Record(old.observations[1:], {**old.provenance, "torch": "2.14.1"}, ran={}, failures=())
+    found = difference(old, new)
+    assert [each.verdict for each in found.observations] == []
+    assert (found.same, found.unjudged, found.not_run) == (5, 2, 1)
+    write_record(old, tmp_path / "new.json", replace=False)
+    assert json.loads((tmp_path / "new.json").read_text(encoding="utf-8"))["schema"] == SCHEMA
+    assert read_record(tmp_path / "new.json").observations == old.observations
+
+
+@pytest.mark.parametrize("schema", [0, 3, 99, True, "2", None, 2.5, [2]])
+def test_other_schemas_are_refused(tmp_path: Path, schema: object) -> None:
+    path = tmp_path / "x.json"
+    data = {"schema": schema, "complete": True, "observations": []}
+    path.write_text(json.dumps(data), encoding="utf-8")
+    with pytest.raises(ValueError, match=r"; this version reads 1, 2$") as error:
+        read_record(path)
+    assert ("a newer pytest-amp wrote it" in str(error.value)) == (schema in (3, 99))
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"failures": {}}, "failures is '{}', not a list"),
+        ({"failures": [{"key": "rules/cpu/bf16/x"}]}, "a failure without a key or a reason: "),
+        ({"failures": [{"key": "x", "why": "y"}]}, "'x' is not an observation key"),
+        ({"ran": []}, "ran is '[]', not lists of tests by place"),
+        ({"ran": {"cpu-bf16 rules": "t"}}, "ran is "),
+        ({"ran": {"cpu-bf16 rules": [1]}}, "ran is "),
+        ({"interval": [2, 1]}, "rules/cpu/bf16/x: interval is '[2, 1]'; valid: two numbers, the smaller one first"),
+        ({"interval": ["nan", 1]}, "rules/cpu/bf16/x: interval is "),
+        ({"interval": 3}, "rules/cpu/bf16/x: interval is "),
+        ({"better": "worse"}, "rules/cpu/bf16/x: 'worse' is not a valid Better"),
+        ({"margin": "a"}, "rules/cpu/bf16/x: margin is 'a', not a number"),
+        ({"allowed": 10**400}, "rules/cpu/bf16/x: allowed is an integer that no float can hold"),
+    ],
+)
+def test_a_bad_field_of_schema_2_is_one_line(tmp_path: Path, change: dict[str, object], says: str) -> None:
+    made = dict(Observation("rules/cpu/bf16/x", Kind.STATE, 1).to_json())
+    data: dict[str, object] = {"schema": 2, "complete": True, "observations": [made]}
+    (data if {"failures", "ran"} & change.keys() else made).update(change)  # type: ignore[arg-type]
+    path = tmp_path / "x.json"
+    path.write_text(json.dumps(data), encoding="utf-8")
+    with pytest.raises(ValueError) as error:  # noqa: PT011  # the message is compared below
+        read_record(path)
+    assert str(error.value).startswith(f"{path}: {says}")
+
+
+def test_failures_and_what_ran_come_back(tmp_path: Path) -> None:
+    made = Record(
+        (),
+        ran={"cpu-bf16 rules": ("b::b", "a::a"), "cpu-bf16 a": ()},
+        failures=(Failure("rules/cpu/bf16/t::t[λ]", "why\n"),),
+    )
+    write_record(made, tmp_path / "x.json", replace=False)
+    assert read_record(tmp_path / "x.json") == made

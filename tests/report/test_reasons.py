@@ -1,0 +1,111 @@
+"""What the data of this package knows of a change is said beside it, and nothing else is."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pytest_amp import cli
+from pytest_amp.record import Kind, Observation, Record, Verdict, difference, write_record
+from pytest_amp.report import difference as reports
+from pytest_amp.report.reasons import load_changes, reasons
+from tests.project import Project
+
+OLD, NEW = "2.11.0+cpu", "2.12.1+cu130"
+RMS_NORM = (
+    "autocast's rule of rms_norm on cuda was none and is fp32, since torch 2.12 "
+    "(AT_FORALL_FP32 in aten/src/ATen/autocast_mode.h since pytorch/pytorch#174824, v2.12.0)"
+)
+
+
+def changed(key: str, verdict: Verdict = Verdict.CHANGED) -> Observation:
+    return Observation(key, Kind.RULE, "fp32", verdict=verdict, baseline="none")
+
+
+@pytest.mark.parametrize(
+    ("key", "reason"),
+    [
+        ("rules/fake-cuda/bf16/aten::rms_norm", RMS_NORM),
+        ("rules/cuda/bf16/aten::rms_norm/result", RMS_NORM),
+        ("fingerprint/fake-cuda/fp16/nn.functional.rms_norm", RMS_NORM),
+        ("gradients/cuda/bf16/rms_norm/input.0", RMS_NORM),
+        ("rules/cpu/bf16/aten::rms_norm", None),  # has no rule there, before or after
+        ("rules/cuda/bf16/aten::mm", None),
+        ("semantics/cuda/bf16/rms_norm", None),
+        ("gradients/cuda/bf16/my_rms_norm/input.0", None),
+    ],
+)
+def test_a_rule_that_another_release_has(key: str, reason: str | None) -> None:
+    assert reasons([changed(key)], OLD, NEW) == ({key: reason} if reason else {})
+    assert reasons([changed(key)], "2.13.0", "2.14.1") == {}
+    assert reasons([changed(key)], OLD, OLD) == {}
+
+
+def test_going_back_has_its_reason_too() -> None:
+    key = "rules/fake-cuda/bf16/aten::rms_norm"
+    assert reasons([changed(key)], NEW, OLD)[key].startswith("autocast's rule of rms_norm on cuda was fp32 and is none")
+
+
+def test_what_came_and_went() -> None:
+    key = "rules/cpu/bf16/registered"
+    assert reasons([changed(key)], "2.13.0", "2.14.1") == {key: "linalg_matrix_sqrth came; cholesky, qr went"}
+    gone = changed("rules/cpu/bf16/aten::cholesky", Verdict.GONE)
+    (reason,) = reasons([gone], "2.13.0", "2.14.1").values()
+    assert "cholesky on cpu was fp32 and is none, until torch 2.13" in reason
+
+
+def test_a_change_beside_the_rules() -> None:
+    key = "gradients/cpu/bf16/clamp/input.0"
+    assert "torch 2.14: clamp shares its gradient" in reasons([changed(key)], "2.13.0", "2.14.1")[key]
+    assert "torch 2.14: clamp shares its gradient" in reasons([changed(key)], "2.14.1", "2.9.0")[key]
+    assert reasons([changed(key)], "2.12.0", "2.13.0") == {}
+    assert all(change.text and change.source and change.keys for change in load_changes())
+
+
+@pytest.mark.parametrize("version", ["not installed", "unknown", None, "", "2.1.0"])
+def test_a_torch_of_which_nothing_is_known(version: object) -> None:
+    assert reasons([changed("rules/cuda/bf16/aten::rms_norm")], version, NEW) == {}
+    assert reasons([changed("rules/cuda/bf16/registered")], version, NEW) == {}
+
+
+def test_a_failed_test_has_no_rule() -> None:
+    assert reasons([changed("rules/cuda/bf16/aten::rms_norm", Verdict.FAILED)], OLD, NEW) == {}
+
+
+def test_every_format_says_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    paths = []
+    for version, rule in ((OLD, "none"), (NEW, "fp32")):
+        keys = [f"rules/fake-cuda/{dtype}/aten::rms_norm" for dtype in ("bf16", "fp16")]
+        record = Record(tuple(Observation(key, Kind.RULE, rule, test="t::t") for key in keys), {"torch": version})
+        paths.append(tmp_path / f"{version}.json")
+        write_record(record, paths[-1], replace=False)
+    found = difference(Record(()), Record(()))
+    assert reports.why(found) == {}
+    for form in ("text", "md", "html"):
+        assert cli.main(["diff", *map(str, paths), f"--format={form}"]) == 1
+        out = capsys.readouterr().out.replace("&#39;", "'")
+        assert RMS_NORM in out
+        assert out.count(RMS_NORM) == (1 if form in ("text", "md") else out.count(RMS_NORM))
+    assert cli.main(["diff", *map(str, paths), "--format=json"]) == 1
+    assert {each["why"] for each in json.loads(capsys.readouterr().out)["observations"]} == {RMS_NORM}
+
+
+def test_a_run_says_it(project: Project) -> None:
+    """A baseline of another release: made by hand, since there is one torch here."""
+    project.file("rules/__init__.py", "from pytest_amp.families import Family\n\nFAMILY = Family('rules')\n")
+    project.file("rules/test_it.py", "def test_it(amp):\n    amp.observe('registered', 1, kind='count')\n")
+    arguments = ("--amp-device=cpu", "--amp-dtype=bf16")
+    assert project.here(*arguments, "--amp-record=old.json").ret == 0
+    path = project.path / "old.json"
+    data = json.loads(path.read_text(encoding="utf-8"))
+    data["provenance"]["torch"] = "2.6.0"
+    data["observations"][0]["value"] = 2
+    path.write_text(json.dumps(data), encoding="utf-8")
+    result = project.here(*arguments, "--amp-baseline=old.json", "--amp-report=md:page.md")
+    assert result.ret == 1
+    said = [line for line in result.outlines if line.startswith("          because ")]
+    page = (project.path / "page.md").read_text(encoding="utf-8")
+    assert len(said) == 1
+    assert said[0].strip().removeprefix("because ") in page
