@@ -73,7 +73,7 @@ def _cases() -> Iterable[Any]:
 @pytest.mark.parametrize("mixed", [False, True], ids=["float32", "mixed"])
 @pytest.mark.parametrize(("backend", "arguments"), list(_cases()))
 def test_attention_is_cast(amp: Amp, backend: str, arguments: str, *, mixed: bool) -> None:
-    """Low, and bit for bit what casts by hand give; also where only the keys are low already (pytorch/pytorch#141774)."""
+    """Low, and bit for bit what casts by hand give; also where the keys alone are low (pytorch/pytorch#141774)."""
     heads = 2 if "gqa" in arguments else 4
     torch.manual_seed(amp.config.seed)
     shapes = (2, 4, 6, 8), (2, heads, 6, 8), (2, heads, 6, 8)
