@@ -18,7 +18,7 @@ import torch
 from pytest_amp.devices import Device, find_device
 from pytest_amp.precision import LOW
 from pytest_amp.scaler import standard_step
-from pytest_amp.training.band import band_of
+from pytest_amp.training.band import Band, band_of
 from pytest_amp.training.tasks import Task, characters, images
 from pytest_amp.training.trajectory import Setup, TrainingIteration, run
 
@@ -82,13 +82,19 @@ def rows(task: Task, precision: str, device: Device, *, seeds: int = _HEALTHY) -
     margins = [band.margin(run(setup, low=True).losses) for setup, band in zip(setups, bands, strict=True)]
     yield f"| {task.case.name} | {precision} | none, {seeds} seeds | {min(margins):.2f} to {max(margins):.2f} | |"
     for fault in FAULTS:
-        found = [run(replace(setup, train=fault), low=True).losses for setup in setups[:_FAULTY]]
-        pairs = list(zip(found, bands[:_FAULTY], strict=True))
-        least = min(band.margin(losses) for losses, band in pairs)
-        left = [band.leaves(losses) for losses, band in pairs]
-        steps = "never" if None in left else f"step {max(each for each in left if each is not None)}"
-        what = (fault.__doc__ or "").rstrip(".")
-        yield f"| {task.case.name} | {precision} | {what[0].lower()}{what[1:]} | {least:.2f} | {steps} |"
+        yield row_of(fault, setups[:_FAULTY], bands[:_FAULTY])
+
+
+def row_of(fault: Callable[[TrainingIteration], None], setups: list[Setup], bands: list[Band]) -> str:
+    """The row of a fault: the least that it uses of the bands of ``setups``, and the last step at which it left one."""
+    found = [run(replace(setup, train=fault), low=True).losses for setup in setups]
+    pairs = list(zip(found, bands, strict=True))
+    least = min(band.margin(losses) for losses, band in pairs)
+    left = [band.leaves(losses) for losses, band in pairs]
+    steps = "never" if None in left else f"step {max(each for each in left if each is not None)}"
+    what = (fault.__doc__ or "").rstrip(".")
+    name, precision = setups[0].case.name, setups[0].precision.name
+    return f"| {name} | {precision} | {what[0].lower()}{what[1:]} | {least:.2f} | {steps} |"
 
 
 def main(arguments: list[str]) -> None:

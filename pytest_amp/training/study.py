@@ -88,7 +88,7 @@ def table(outcomes: list[tuple[Storage, list[Outcome]]]) -> Iterator[str]:
     """Markdown: a row for each storage, the mean of its seeds and their range."""
     head = (
         "kept between steps",
-        "bytes",
+        "bytes a weight",
         "final loss",
         "over the seeds",
         "updates that round away",

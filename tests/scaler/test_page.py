@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from pytest_amp.amp import Amp
-from pytest_amp.record import Kind, Observation, Record, write_record
+from pytest_amp.record import Kind, Observation, Record, Value, write_record
 from pytest_amp.scaler import Iteration, TraceStep
 from pytest_amp.scaler.optimizers import VARIANTS, candidates, optimizers_on
 from pytest_amp.scaler.page import HELD, main, optimizers, replaced, transitions
@@ -24,7 +24,8 @@ TEXT = PAGE.read_text(encoding="utf-8")
 
 def observed(*checked: str, device: str = "cpu") -> Record:
     value = Observation(f"scaler/{device}/bf16/optimizers", Kind.STATE, [*checked], test="it")
-    provenance = {"torch": torch.__version__, "date": "2026-11-28T00:00:00", "devices": {"cuda": {"gpu": "A card"}}}
+    devices: dict[str, Value] = {"cuda": {"gpu": "A card"}}
+    provenance: dict[str, Value] = {"torch": torch.__version__, "date": "2026-11-28T00:00:00", "devices": devices}
     ran = {f"{device}-bf16 scaler": tuple(f"test_optimizers::{test}" for test in HELD)}
     return Record((value,), provenance, ran=ran)
 
