@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_amp import workers
 from pytest_amp.config import DEVICE_TYPES
 from pytest_amp.devices import Device, DeviceKind
 from pytest_amp.failure import Misuse
@@ -44,6 +46,8 @@ class _Place:
         device, precision = target.device, target.precision
         if device.kind not in self.family.kinds:
             return f"the {self.family.name} family does not exist on {_KINDS[device.kind]}"
+        if (too_few := self._too_few(device)) is not None:
+            return too_few
         if device.kind is DeviceKind.FAKE and not self.marker.fake:
             return "needs a real device"
         if self.marker.devices is not None and device.type not in self.marker.devices:
@@ -52,10 +56,22 @@ class _Place:
             return f"not for {precision.name}"
         return self._untimed(target) if self.family.name == "speed" else None
 
+    def _too_few(self, device: Device) -> str | None:
+        """Why there are not the accelerators that the family needs: those that this process was given, or its caller."""
+        needed = self.family.devices
+        if needed == 1 or device.kind is not DeviceKind.ACCELERATOR:
+            return None
+        if ":" in device.name:
+            return f"needs {needed} {device.type} devices, and one was named"
+        count = workers.count_devices(device.type)
+        return f"needs {needed} {device.type} devices, and there is {count}" if count < needed else None
+
     def _untimed(self, target: Target) -> str | None:
         """Why no floor of speed exists on ``target``: none can hold for a dtype that is emulated."""
         if self.session.speed.mode == "off":
             return f"speed is {self.session.speed.reason}"
+        if target.device.kind is DeviceKind.CPU and self.session.speed.mode != "report":
+            return "a CPU is timed with --amp-speed=report only"
         from pytest_amp.speed import kinds_of_float32
 
         if not target.missing and not kinds_of_float32(target.device, target.precision):
@@ -140,6 +156,12 @@ def _each(mark: pytest.Mark | None) -> tuple[str, Callable[[Target], Iterable[ob
         return None
     if mark.kwargs or len(mark.args) != 2 or not isinstance(mark.args[0], str) or not callable(mark.args[1]):
         raise ValueError("amp_parametrize takes an argument's name and a function of the target")
+    try:
+        inspect.signature(mark.args[1]).bind(None)
+    except TypeError as error:
+        raise ValueError(f"the function of amp_parametrize is called with the target: {error}") from None
+    except ValueError:  # a built-in function without a signature
+        pass
     return mark.args[0], mark.args[1]
 
 

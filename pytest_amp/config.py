@@ -20,6 +20,7 @@ import pytest
 from pytest_amp.precision import ALIASES, LOW
 
 if TYPE_CHECKING:
+    from pytest_amp.floors import Row
     from pytest_amp.known import Known
 
 #: Device types that torch itself has; PrivateUse1 back ends come by the hook pytest_amp_devices.
@@ -55,6 +56,7 @@ class AmpConfig:
     strict: bool
     accept: bool
     known: tuple[Known, ...]
+    floors: tuple[Row, ...]
     tier: str
     tolerance_scale: float
     seed: int
@@ -183,15 +185,28 @@ def _job_summary(part: str) -> Path:
     return path
 
 
+#: What --amp-allow-missing takes.
+MAY_BE_MISSING = ("device", "dtype", "baseline", "sweep", "compiler", "distributed")
+
+
 def _allow_missing(value: str, _context: Context) -> frozenset[str]:
     names = _list(value, "name")
     for name in names:
-        _choice(name, "something that may be missing", ("device", "dtype", "baseline", "sweep", "compiler"))
+        _choice(name, "something that may be missing", MAY_BE_MISSING)
     return frozenset(names)
 
 
 def _speed(value: str, _context: Context) -> str:
     return _choice(value, "a speed mode", ("off", "report", "gate"))
+
+
+def _floors(value: str, context: Context) -> tuple[Row, ...]:
+    from pytest_amp import floors
+
+    try:
+        return floors.read(context.path(value))
+    except floors.FloorsError as error:
+        raise _Bad(f"{error}; valid: a file that pytest-amp calibrate wrote") from None
 
 
 def _tier(value: str, _context: Context) -> str:
@@ -258,14 +273,17 @@ OPTIONS = (
            "alone, else off)"),
     Option("amp_report", _report, None, "FORMAT:PATH", f"write a report, repeatable: {REPORTS}", repeatable=True),
     Option("amp_allow_missing", _allow_missing, None, "NAMES", "comma list: device, dtype, baseline, sweep "
-           "(torch's own tests, which the fingerprint needs), compiler (what torch.compile needs: C++, Triton); what "
-           "is named here and missing is skipped instead of refused"),
+           "(torch's own tests, which the fingerprint needs), compiler (what torch.compile needs: C++, Triton), "
+           "distributed (process groups: a torch that is built with them); what is named here and missing is skipped "
+           "instead of refused"),
     Option("amp_strict", _flag, "false", "", "on a torch release newer than the rule spec, new and gone operators "
            "fail; so does an inconclusive verdict, and a key that has gone from the baseline", flag=True),
     Option("amp_accept", _flag, "false", "", "merge what the passing tests of this run observed into the file of "
            "--amp-baseline, and show what that changes", flag=True),
     Option("amp_known", _known, None, "FILE", "a TOML file of faults that this project lives with: key patterns with a "
            "reason and a report; they are listed, and fail the run once they are gone"),
+    Option("amp_floors", _floors, None, "FILE", "a file that pytest-amp calibrate wrote: speedups that the cards in it "
+           "must reach, before those that come with the plugin"),
     Option("amp_tier", _tier, "ordinary", "TIER", "ordinary, long or all (default: ordinary)"),
     Option("amp_tolerance_scale", _tolerance_scale, "1.0", "FACTOR", "multiplies every tolerance (default: 1.0)"),
     Option("amp_seed", _seed, "0", "SEED", "seed of every random input (default: 0)"),
@@ -318,6 +336,7 @@ def read(config: pytest.Config, device_types: tuple[str, ...] = ()) -> AmpConfig
         sources[option.ini] = source
     values["report"] = values["report"] or ()
     values["known"] = values["known"] or ()
+    values["floors"] = values["floors"] or ()
     asked = AmpConfig(sources=sources, **values)  # type: ignore[arg-type]  # the table's parsers give these types
     _refuse_one_file_twice(asked)
     if asked.accept and (asked.baseline is None or not asked.baseline.is_file()):

@@ -25,10 +25,10 @@ from torch import nn
 from pytest_amp.cases import Case, decoder
 from pytest_amp.devices import Device, find_device
 from pytest_amp.float32 import float32_precision
+from pytest_amp.floors import SHARES
 from pytest_amp.precision import BF16
 from pytest_amp.speed import Arms, Conditions, Demand, Interval, Measured, Outcome, Plan, Rule, Step, arms_of, measure
 from pytest_amp.speed.clocks import checked_clock
-from pytest_amp.speed.floors import SHARES
 from pytest_amp.speed.replay import captured
 from pytest_amp.speed.verdict import judge
 from pytest_amp.speed.workloads import step_maker

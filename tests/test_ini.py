@@ -20,6 +20,7 @@ WRONG = {
     "amp_allow_missing": "'nope' is not something that may be missing",
     "amp_strict": "'nope' is not a truth value",
     "amp_accept": "'nope' is not a truth value",
+    "amp_floors": "No such file or directory",
     "amp_known": "No such file or directory",
     "amp_tier": "'nope' is not a tier",
     "amp_tolerance_scale": "'nope' is not a number above 0",
@@ -37,7 +38,7 @@ OLDER = '[tool.pytest.ini_options]\n{key} = "{value}"\n'
 
 def test_every_option_has_a_key() -> None:
     assert set(WRONG) == {option.ini for option in OPTIONS}
-    assert len(OPTIONS) == 13
+    assert len(OPTIONS) == 14
 
 
 @pytest.mark.parametrize("key", WRONG)

@@ -29,6 +29,7 @@ class CostChecks(Bound):
         *,
         over: str,
         floor: float | None = None,
+        uncalibrated: float = 0.9,
         kind: str = "device",
         optimizer: MakeOptimizer | None = None,
         name: str | None = None,
@@ -46,8 +47,9 @@ class CostChecks(Bound):
         ``"step"``, what a user waits for, launches and casts included, which is coarse. A device without graphs
         is timed by its steps.
 
-        ``floor`` is the least speedup; the marker's ``floor`` wins over it; without either it is the calibrated
-        one, or 0.9 (no harm) where nobody calibrated this work on this card; 0 is none. With a baseline
+        ``floor`` is the least speedup; the marker's ``floor`` wins over it; without either it is the calibrated one
+        (--amp-floors, or what comes with this package), or ``uncalibrated``, by default no harm, where nobody
+        calibrated this work on this card; 0 is none. With a baseline
         from the same hardware it may be no less than it was, but for 1 % (device) or 6 % (step) and the margin.
         ``seconds`` is what one measurement may take, ``ceiling`` replaces the speedup that the card's peak rates
         allow. Observed as ``<name>/over-<over>/<kind>/speedup`` with its interval, and two times; the rule is
@@ -70,7 +72,7 @@ class CostChecks(Bound):
             ceiling=ceiling,
             plan=speed.Plan(budget=seconds),
         )
-        demand = replace(demand, floor=self._floor(demand, floor, conditions))
+        demand = replace(demand, floor=self._floor(demand, floor, uncalibrated, conditions))
         make_step = speed.step_maker(work, self.device, seed=self.config.seed, dtype=self.dtype, optimizer=optimizer)
         return speed.check_speedup(make_step, demand, conditions, self._request)
 
@@ -91,17 +93,16 @@ class CostChecks(Bound):
             seed=self.config.seed,
             observe=self.observe,
             before=self._interval_before,
+            floors=self.config.floors,
         )
 
-    def _floor(self, demand: Demand, given: float | None, conditions: Timing) -> float:
+    def _floor(self, demand: Demand, given: float | None, uncalibrated: float, conditions: Timing) -> float:
         """The marker's, the argument's, the calibrated one, or the one that needs no calibration."""
-        from pytest_amp import speed
-
         for floor in (self.marker.floor, given):
             if floor is not None:
                 return floor
         row = conditions.calibrated(demand.name, demand.over, demand.kind)
-        return row.floor if row else speed.NO_HARM
+        return row.floor if row else uncalibrated
 
     def _interval_before(self, name: str) -> Interval | None:
         """The interval that the baseline has of a number, where it can be compared with."""
@@ -158,6 +159,8 @@ class CostChecks(Bound):
         self._refuse_ambient("check_memory")
 
         def observe(name: str, value: float, kind: str, unit: str | None, allowed: float | None) -> None:
-            self.observe(name, value, kind=kind, unit=unit, allowed=allowed)
+            # What is reserved comes in blocks, and depends on what was there before: it is recorded only.
+            better = "lower" if name.endswith("/peak allocated") else None
+            self.observe(name, value, kind=kind, unit=unit, allowed=allowed, better=better)
 
         return memory.check_memory(case, self.conditions, observe, ceiling=ceiling, peak_ceiling=peak_ceiling)

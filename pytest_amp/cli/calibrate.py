@@ -51,7 +51,8 @@ def add(commands: Commands) -> None:
 
 
 def _calibrate(options: argparse.Namespace) -> int:
-    from pytest_amp.speed import calibration, floors
+    from pytest_amp import floors
+    from pytest_amp.speed import calibration
 
     if options.sessions < LEAST_SESSIONS:
         options.parser.error(f"argument --sessions: {options.sessions}; valid: {LEAST_SESSIONS} or more")

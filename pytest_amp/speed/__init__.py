@@ -1,6 +1,6 @@
 """Is mixed precision faster? Ratios measured in turn in one run, with an interval, against a floor."""
 
-from pytest_amp.speed.demand import NO_FLOOR, NO_HARM, OVER, Conditions, Demand, calibrated_floor, kind_on
+from pytest_amp.speed.demand import NO_FLOOR, NO_HARM, OVER, Conditions, Demand, kind_on
 from pytest_amp.speed.gate import check_speedup
 from pytest_amp.speed.hardware import kinds_of_float32
 from pytest_amp.speed.measure import Measured, measure
@@ -34,7 +34,6 @@ __all__ = [
     "Verdict",
     "Workload",
     "arms_of",
-    "calibrated_floor",
     "check_speedup",
     "kind_on",
     "kinds_of_float32",

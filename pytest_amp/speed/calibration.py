@@ -9,10 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pytest_amp.speed.floors import SHARES, Row
-
-#: Card, kind of float32, dtype, work, and what was timed.
-Key = tuple[str, str, str, str, str]
+from pytest_amp.floors import SHARES, Key, Row
 
 
 class CalibrationError(ValueError):

@@ -10,9 +10,9 @@ from typing import Protocol
 from pytest_amp.devices import Device, DeviceKind
 from pytest_amp.failure import Misuse, is_misuse
 from pytest_amp.float32 import Float32Kind
+from pytest_amp.floors import Row, calibrated
 from pytest_amp.precision import Precision
 from pytest_amp.speed.environment import doubts_of
-from pytest_amp.speed.floors import Row, calibrated
 from pytest_amp.speed.paired import Plan
 from pytest_amp.speed.peaks import peaks_of
 from pytest_amp.speed.replay import can_replay
@@ -103,7 +103,7 @@ class Conditions:
 
     ``mode`` is ``"off"`` (with the ``reason``), ``"report"``, which measures and never fails, or
     ``"gate"``; under ``strict`` an inconclusive verdict fails; ``seed`` is that of the data; ``before`` gives
-    the interval that a baseline of the same hardware has under a name.
+    the interval that a baseline of the same hardware has under a name; ``floors`` are the user's own.
     """
 
     device: Device
@@ -115,6 +115,7 @@ class Conditions:
     observe: Observe | None = None
     before: Callable[[str], Interval | None] = lambda _: None
     doubts: Callable[[Device], tuple[str, ...]] = doubts_of
+    floors: tuple[Row, ...] = ()
 
     def ceiling(self, over: str) -> float | None:
         """The speedup that the card's peak rates allow; None for a card that is not in the data file."""
@@ -125,7 +126,7 @@ class Conditions:
         """What was calibrated for this card; None for work or a card that nobody calibrated."""
         if self.device.kind is not DeviceKind.ACCELERATOR:
             return None
-        return calibrated(self.device.describe(), over, self.precision.name, name, kind)
+        return calibrated((self.device.describe(), over, self.precision.name, name, kind), self.floors)
 
     def least(self, demand: Demand) -> tuple[float, Interval | None]:
         """The floor that is held, and the baseline's interval where that is what it comes from.
@@ -144,12 +145,6 @@ class Conditions:
         row = self.calibrated(demand.name, demand.over, demand.kind)
         spread = row.spread if row else (before.high / max(before.low, 1e-9) - 1) / 2
         return spread <= LARGEST_STEP_SPREAD
-
-
-def calibrated_floor(device: Device, precision: Precision, *, over: str, work: str, kind: str) -> float | None:
-    """The floor that was calibrated for some work on a device's card; None for what nobody calibrated."""
-    row = Conditions(device, precision, "off").calibrated(work, over, kind)
-    return row.floor if row else None
 
 
 def kind_on(device: Device, kind: str) -> str:

@@ -54,18 +54,19 @@ def _measured(cell: Cell, device: Device) -> Result:
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device.torch_device)
     with _warm_up(cell):
-        for _ in range(3):
+        for _ in range(2):
             work.call(low=cell.warm_up == "own")
     device.synchronize()
     clock = clock_of(device)
     first = clock.time(work.call, repeats=1, timings=3)
-    found: Result = {"parameters": work.parameters, "first_calls": first, "step_time": _time(clock, work.call)}
+    step_time = _time(clock, work.call, min(first))
+    found: Result = {"parameters": work.parameters, "first_calls": first, "step_time": step_time}
     if device.type == "cuda":
         found["peak"] = torch.cuda.max_memory_allocated(device.torch_device)
     found |= _shares(work, device)
     try:
         replay = captured(work.call, device, str(cell)) if can_replay(device) else None
-        found["device_time"] = _time(clock, replay) if replay else None
+        found["device_time"] = _time(clock, replay, step_time) if replay else None
     except (AmpFailure, torch.OutOfMemoryError) as error:
         # A graph has memory of its own, and may not fit where the step did.
         found |= {"device_time": None, "not_captured": " ".join(str(error).split())[:200]}
@@ -78,10 +79,11 @@ def _warm_up(cell: Cell) -> Iterator[None]:
         yield
 
 
-def _time(clock: Clock, call: Callable[[], object]) -> float:
-    """The median of a few calls, each timed alone."""
-    once = min(clock.time(call, repeats=1, timings=2))
-    return statistics.median(clock.time(call, repeats=1, timings=max(3, min(CALLS, int(BUDGET / max(once, 1e-6))))))
+def _time(clock: Clock, call: Callable[[], object], once: float) -> float:
+    """The median of a few calls, each timed alone; one takes some ``once`` seconds."""
+    count = max(2, min(CALLS, int(BUDGET / max(once, 1e-6))))
+    clock.time(call, repeats=1, timings=1)
+    return statistics.median(clock.time(call, repeats=1, timings=count))
 
 
 class _Work:

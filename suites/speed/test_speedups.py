@@ -8,7 +8,7 @@ import pytest
 
 from pytest_amp.amp import Amp
 from pytest_amp.devices import DeviceKind
-from pytest_amp.speed import NO_FLOOR, NO_HARM, calibrated_floor, kind_on, kinds_of_float32
+from pytest_amp.speed import NO_FLOOR, NO_HARM, kinds_of_float32
 from pytest_amp.targets import Target
 
 from .work import ON_A_CPU, WORKS, Work
@@ -27,16 +27,12 @@ def works(target: Target) -> Iterable[object]:
 def test_speedup(amp: Amp, what: tuple[Work, str]) -> None:
     """The calibrated floor, or no harm done where work is bound by arithmetic; the rest is recorded, for baselines."""
     work, over = what
-    kind = kind_on(amp.device, work.kind)
-    floor = calibrated_floor(amp.device, amp.precision, over=over, work=work.name, kind=kind)
-    if floor is None:
-        floor = NO_HARM if work.compute_bound else NO_FLOOR
     amp.check_speedup(
         work.make(amp.device.torch_device),
         name=work.name,
         over=over,
-        floor=floor,
-        kind=kind,
+        uncalibrated=NO_HARM if work.compute_bound else NO_FLOOR,
+        kind=work.kind,
         optimizer=work.optimizer,
         ceiling=work.ceiling,
         seconds=2.5,

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from pytest_amp import cli
-from pytest_amp.speed import floors
+from pytest_amp import cli, floors
 from pytest_amp.speed.calibration import CalibrationError, rows, session_of
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_amp.speed import floors
-from pytest_amp.speed.floors import FloorsError, Row, dumps, loads, merged
+from pytest_amp import floors
+from pytest_amp.floors import FloorsError, Row, dumps, loads, merged
 
 ROW = Row(
     gpu="NVIDIA H100 80GB HBM3",
@@ -72,12 +72,10 @@ def test_other_rows_stay() -> None:
 
 
 def test_lookup() -> None:
-    floors.add([ROW])
-    try:
-        assert floors.calibrated(*ROW.key) == ROW
-        assert floors.calibrated("NVIDIA H200", *ROW.key[1:]) != ROW
-    finally:
-        floors.add([])
+    assert floors.calibrated(ROW.key, [ROW]) == ROW
+    assert floors.calibrated(("a card that nobody has", *ROW.key[1:]), [ROW]) is None
+    for row in floors.shipped():
+        assert floors.calibrated(row.key) == row
 
 
 def test_written_whole(tmp_path: Path) -> None:

@@ -15,6 +15,8 @@ from pathlib import Path
 from pytest_amp.record import RecordError, write_whole
 
 SCHEMA = 1
+#: Card (as its driver calls it), kind of float32, dtype, work, and what was timed.
+Key = tuple[str, str, str, str, str]
 #: Of the calibrated median, what a floor is: step times of healthy machines differ more than device times.
 SHARES = {"device": 0.95, "step": 0.80}
 
@@ -48,7 +50,7 @@ class Row:
     reason: str | None = None
 
     @property
-    def key(self) -> tuple[str, str, str, str, str]:
+    def key(self) -> Key:
         """What the floor is for."""
         return self.gpu, self.over, self.dtype, self.work, self.kind
 
@@ -56,28 +58,13 @@ class Row:
 @functools.cache
 def shipped() -> tuple[Row, ...]:
     """The floors that come with this package."""
-    text = resources.files(__package__).joinpath("floors.json").read_text(encoding="utf-8")
+    text = resources.files("pytest_amp").joinpath("floors.json").read_text(encoding="utf-8")
     return loads(text, "floors.json")
 
 
-def calibrated(gpu: str, over: str, dtype: str, work: str, kind: str) -> Row | None:
-    """The row for some work on a card with the driver's name ``gpu``; None if it was not calibrated."""
-    return _by_key().get((gpu, over, dtype, work, kind))
-
-
-@functools.cache
-def _by_key() -> dict[tuple[str, str, str, str, str], Row]:
-    return {row.key: row for row in (*shipped(), *_ADDED)}
-
-
-#: Rows of the user's own file; they win over the shipped ones.
-_ADDED: list[Row] = []
-
-
-def add(rows: Iterable[Row]) -> None:
-    """Take in the rows of a user's own file."""
-    _ADDED[:] = rows
-    _by_key.cache_clear()
+def calibrated(key: Key, own: Iterable[Row] = ()) -> Row | None:
+    """The row for some work on a card, the user's ``own`` before the shipped one; None if nobody calibrated it."""
+    return next((row for row in (*own, *shipped()) if row.key == key), None)
 
 
 def loads(text: str, name: str) -> tuple[Row, ...]:
