@@ -19,7 +19,7 @@ from tests.project import INSTALLED, ROOT
 
 PLANTED = ROOT / "tests" / "planted"
 #: Modules of the folder that plant nothing.
-HELPERS = {"changed_gradients", "defect", "kernels", "overriding"}
+HELPERS = {"changed_gradients", "compiling", "defect", "kernels", "overriding"}
 TIMEOUT = 300.0
 
 #: Each defect needs a process of its own, and none needs to import torch anew: they are forked

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
 
@@ -22,6 +23,8 @@ Program = Callable[[torch.Tensor, Tensors], Tensors]
 OTHER = {torch.bfloat16: torch.float16, torch.float16: torch.bfloat16}
 #: What a compiled function may be called in.
 AMBIENT = ("none", "low", "other", "disabled")
+#: AOTAutograd sees what Dynamo hands it: what is wrong in the one is wrong in the other.
+BACKENDS = pytest.mark.parametrize("backend", [pytest.param("eager", marks=pytest.mark.amp_long), "aot_eager"])
 _SIZE = 16
 _MATRICES = 6
 

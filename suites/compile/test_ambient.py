@@ -13,9 +13,7 @@ from torch.func import functional_call
 from pytest_amp.amp import Amp
 from pytest_amp.failure import AmpFailure
 
-from .programs import AMBIENT, OTHER, ambient
-
-BACKENDS = pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+from .programs import AMBIENT, BACKENDS, OTHER, ambient
 
 
 def _layers(amp: Amp) -> nn.Sequential:

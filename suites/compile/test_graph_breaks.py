@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -13,42 +13,38 @@ from pytest_amp.cases import Case, lacks_lstm_kernel, lstm
 from pytest_amp.targets import Target
 from pytest_amp.torch_private import compiled_graphs
 
-from .programs import AMBIENT, Tensors, expect_same_dtypes, expect_same_values, run
-
-BACKENDS = pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+from .programs import AMBIENT, BACKENDS, Program, Tensors, expect_same_dtypes, expect_same_values, run
 
 
-@torch.compiler.disable
-def _left_to_python(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+def _product(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     return x @ w
 
 
-def _break() -> None:
-    """Nothing, but in Python."""
+def _nothing() -> None:
+    """Nothing, but where it is left to Python, a break."""
 
 
-_in_python = torch.compiler.disable(_break)
-
-
-def broken(device_type: str, low: torch.dtype) -> dict[str, Callable[[torch.Tensor, Tensors], Tensors]]:
-    """Functions with a break inside a region, between two of them, and inside what a region calls."""
+def functions(device_type: str, low: torch.dtype, *, broken: bool) -> dict[str, Program]:
+    """Functions with a break inside a region, between two of them, and inside what a region calls; or with none."""
+    in_python = torch.compiler.disable(_nothing) if broken else _nothing
+    product = torch.compiler.disable(_product) if broken else _product
 
     def inside(x: torch.Tensor, w: Tensors) -> Tensors:
         with torch.autocast(device_type, low):
             before = x @ w[0]
-            _in_python()
+            in_python()
             after = x @ w[1]
         return [before, after, x @ w[2]]
 
     def called(x: torch.Tensor, w: Tensors) -> Tensors:
         with torch.autocast(device_type, low):
-            found = _left_to_python(x, w[0])
-        return [found, _left_to_python(x, w[1])]
+            found = product(x, w[0])
+        return [found, product(x, w[1])]
 
     def between(x: torch.Tensor, w: Tensors) -> Tensors:
         with torch.autocast(device_type, low):
             first = x @ w[0]
-        _in_python()
+        in_python()
         with torch.autocast(device_type, enabled=False):
             second = x @ w[1]
         return [first, second, x @ w[2]]
@@ -57,9 +53,9 @@ def broken(device_type: str, low: torch.dtype) -> dict[str, Callable[[torch.Tens
         with torch.autocast(device_type, low):
             outer = x @ w[0]
             with torch.autocast(device_type, enabled=False):
-                _in_python()
+                in_python()
                 wide = x @ w[1]
-            _in_python()
+            in_python()
             last = x @ w[2]
         return [outer, wide, last, x @ w[3]]
 
@@ -70,8 +66,8 @@ def broken(device_type: str, low: torch.dtype) -> dict[str, Callable[[torch.Tens
 @pytest.mark.parametrize("function", ["inside", "called", "between", "nested"])
 def test_a_region_survives_a_graph_break(amp: Amp, function: str, backend: str) -> None:
     """In each ambient region: the kind of pytorch/pytorch#95837."""
-    eager_function = broken(amp.device.type, amp.dtype)[function]
-    compiled = torch.compile(eager_function, backend=backend)
+    eager_function = functions(amp.device.type, amp.dtype, broken=False)[function]
+    compiled = torch.compile(functions(amp.device.type, amp.dtype, broken=True)[function], backend=backend)
     found, before = [], compiled_graphs()
     for ambient in AMBIENT:
         made, eager = run(amp, compiled, ambient), run(amp, eager_function, ambient)
@@ -82,7 +78,7 @@ def test_a_region_survives_a_graph_break(amp: Amp, function: str, backend: str) 
         expect_same_values(amp, what, made.outputs, eager.outputs, exact)
         found.append("+".join(made.dtypes()))
     assert compiled_graphs() > before, "nothing was compiled"
-    amp.observe(f"{function}, {backend}", [*found], kind="dtype")
+    amp.observe(f"a break {function}, {backend}", [*found], kind="dtype")
 
 
 def test_the_region_is_on_where_python_asks(amp: Amp) -> None:
@@ -131,6 +127,6 @@ def _recurrent(target: Target) -> Iterator[object]:
 
 
 @pytest.mark.amp_parametrize("case", _recurrent)
-def test_a_recurrent_layer_is_left_to_python(amp: Amp, case: Case) -> None:
+def test_a_recurrent_layer_isproduct(amp: Amp, case: Case) -> None:
     """Dynamo breaks at an LSTM: its cells run in eager, in the region, and the head behind it is compiled."""
     amp.check_compiled(case, backend="aot_eager")

@@ -14,6 +14,8 @@ from pytest_amp.compiled import Compilation, eager_and_compiled
 from pytest_amp.failure import AmpFailure
 from pytest_amp.numerics import predict, relative_error, tolerance
 
+from .releases import EMULATED_ON_CPU
+
 _REPORT = "pytorch/pytorch#179561: inductor drops a round trip to a low dtype that the user asked for"
 _EMULATED = (("emulate_precision_casts", True),)
 
@@ -34,7 +36,10 @@ def _options(emulated: bool) -> dict[str, Any] | None:  # noqa: FBT001  # a para
 
 @pytest.mark.parametrize(
     "emulated",
-    [pytest.param(False, marks=pytest.mark.xfail(strict=True, raises=AmpFailure, reason=_REPORT)), True],
+    [
+        pytest.param(False, marks=pytest.mark.xfail(strict=True, raises=AmpFailure, reason=_REPORT)),
+        pytest.param(True, marks=EMULATED_ON_CPU),
+    ],
     ids=["default", "emulated"],
 )
 def test_a_round_trip_by_hand_rounds(amp: Amp, needs: Callable[[str], str], *, emulated: bool) -> None:

@@ -112,4 +112,4 @@ def test_training_and_evaluation_compile_twice(amp: Amp, *, enabled: bool) -> No
             compiled(batch).float().square().mean().backward()
         with amp.autocast(enabled=enabled), torch.no_grad():
             compiled(batch)
-    _expect_graphs(amp, "training and evaluation", backend.graphs, 2)
+    _expect_graphs(amp, f"training and evaluation, {'enabled' if enabled else 'disabled'}", backend.graphs, 2)

@@ -8,7 +8,7 @@ import torch
 from pytest_amp.amp import Amp
 from pytest_amp.torch_private import backward_without_region
 
-from .programs import AMBIENT, NAMES, Ran, expect_same_dtypes, expect_same_values, programs, run
+from .programs import AMBIENT, BACKENDS, NAMES, Ran, expect_same_dtypes, expect_same_values, programs, run
 from .releases import BACKWARD, HAS_BACKWARD_SETTING
 
 #: The regions that a program opens: "low", "other", "disabled"; outside of them it computes in the ambient one.
@@ -36,7 +36,7 @@ def _cell(program: str, ambient: str) -> object:
     return pytest.param(program, ambient, id=f"{program}, {ambient}", marks=[BACKWARD] if wrong else [])
 
 
-@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@BACKENDS
 @pytest.mark.parametrize("program", NAMES)
 def test_outputs_are_those_of_eager(amp: Amp, program: str, backend: str) -> None:
     """One callable, called in each ambient region in turn, and in the first again."""

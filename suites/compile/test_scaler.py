@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -12,7 +14,8 @@ from pytest_amp.numerics import relative_error
 
 
 def _compiled(amp: Amp, backend: str) -> Case:
-    return Compilation(backend=backend, fullgraph=True).case(mlp(), amp.conditions)
+    case = Compilation(backend=backend, fullgraph=True).case(mlp(), amp.conditions)
+    return replace(case, name=f"mlp,{backend}")
 
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])

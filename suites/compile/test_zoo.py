@@ -16,7 +16,7 @@ from pytest_amp.numerics import predict, relative_error, run_step, tolerance
 from pytest_amp.targets import Target
 from pytest_amp.torch_private import compiled_graphs
 
-BACKENDS = pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+from .programs import BACKENDS
 
 
 def whole(_target: Target) -> Iterator[object]:
@@ -73,7 +73,7 @@ def _half(case: Case) -> Case:
     return replace(case, name=f"{case.name}_half", batch=batch)
 
 
-@pytest.mark.parametrize("name", ["mlp", "cnn", "decoder"])
+@pytest.mark.parametrize("name", ["mlp", "cnn", pytest.param("decoder", marks=pytest.mark.amp_long)])
 def test_step_with_dynamic_shapes(amp: Amp, name: str) -> None:
     """Two sizes of batch through one compiled function: one graph, and for each size what eager computes."""
     (case,) = (case for case in zoo() if case.name == name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.planted.defect import Defect
+from tests.planted.manifest_compile import COMPILE
 from tests.planted.manifest_fingerprint import FINGERPRINT
 from tests.planted.manifest_formats import FORMATS
 from tests.planted.manifest_gradients import GRADIENTS
@@ -34,6 +35,7 @@ DEFECTS: list[Defect] = [
     *FINGERPRINT,
     *FORMATS,
     *TRAINING,
+    *COMPILE,
     *MEMORY,
     *SPEED,
 ]

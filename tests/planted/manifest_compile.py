@@ -1,0 +1,80 @@
+"""Planted defects in torch.compile: regions that are lost on the way in, traced otherwise, or guarded by nothing."""
+
+from __future__ import annotations
+
+from tests.planted.defect import Defect
+
+COMPILE = (
+    Defect(
+        "compiled_code_leaves_its_region",
+        "compiled code in the region in which it is called",
+        ("suites/compile/test_ambient.py",),
+        "test_a_callable_follows_the_region_it_is_called_in[cpu-bf16-function-aot_eager]",
+    ),
+    Defect(
+        "compiled_code_keeps_its_first_region",
+        "guards of compiled code on autocast's state",
+        ("suites/compile/test_ambient.py",),
+        "test_a_callable_follows_the_region_it_is_called_in[cpu-bf16-module-aot_eager]",
+    ),
+    Defect(
+        "compiled_gradients_are_rounded",
+        "the compiled backward pass outside of the region",
+        ("suites/compile/test_regions.py",),
+        "test_gradients_are_those_of_eager[cpu-bf16-nested, none]",
+    ),
+    Defect(
+        "compile_returns_the_function",
+        "that anything is compiled at all",
+        ("suites/compile/test_zoo.py",),
+        "test_step[cpu-bf16-mlp-aot_eager]",
+    ),
+    Defect(
+        "compile_forgets_precision_casts",
+        "emulating casts in fused kernels",
+        ("suites/compile/test_precision_casts.py",),
+        "test_a_round_trip_by_hand_rounds[cpu-bf16-emulated]",
+    ),
+    Defect(
+        "every_size_compiles_anew",
+        "dynamic shapes",
+        ("suites/compile/test_zoo.py",),
+        "test_step_with_dynamic_shapes[cpu-bf16-mlp]",
+    ),
+    Defect(
+        "every_call_compiles_anew",
+        "using compiled code again",
+        ("suites/compile/test_recompilation.py",),
+        "test_a_region_that_is_entered_again_compiles_nothing[cpu-bf16]",
+    ),
+    Defect(
+        "traced_island_is_in_the_region",
+        "an inner disabled region, traced",
+        ("suites/compile/test_regions.py",),
+        "test_outputs_are_those_of_eager[cpu-bf16-nested-aot_eager]",
+    ),
+    Defect(
+        "traced_region_takes_the_ambient_dtype",
+        "an inner region of another dtype, traced",
+        ("suites/compile/test_regions.py",),
+        "test_outputs_are_those_of_eager[cpu-bf16-nested-aot_eager]",
+    ),
+    Defect(
+        "graph_break_leaves_the_region",
+        "the region at a graph break",
+        ("suites/compile/test_graph_breaks.py",),
+        "test_a_region_survives_a_graph_break[cpu-bf16-called-aot_eager]",
+    ),
+    Defect(
+        "traced_custom_function_leaves_the_region",
+        "custom_fwd, traced",
+        ("suites/compile/test_functions.py",),
+        "test_a_custom_function_computes_in_its_region[cpu-bf16-as they come-aot_eager]",
+    ),
+    Defect(
+        "exported_program_has_no_regions",
+        "regions of an exported program",
+        ("suites/compile/test_export.py",),
+        "test_an_exported_program_is_the_model_when_it_is_loaded[cpu-bf16]",
+    ),
+)
