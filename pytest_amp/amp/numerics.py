@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from pytest_amp.amp.base import Bound
-from pytest_amp.failure import is_misuse
+from pytest_amp.failure import Misuse, is_misuse
 
 if TYPE_CHECKING:
     import torch
@@ -41,6 +42,9 @@ class NumericChecks(Bound):
 
         self._refuse_wide("check_gradients")
         self._refuse_ambient("check_gradients")
+        self._refuse_other("check_gradients", case)
+        if tolerance is not None and not (isinstance(tolerance, (int, float)) and 0 < tolerance < math.inf):
+            raise Misuse(f"tolerance={tolerance!r}; valid: a relative L2 distance above 0")
 
         def observe(name: str, value: float, kind: str, unit: str | None, allowed: float | None) -> None:
             self.observe(name, value, kind=kind, unit=unit, allowed=allowed)
@@ -58,6 +62,7 @@ class NumericChecks(Bound):
 
         self._refuse_wide("trace")
         self._refuse_ambient("trace")
+        self._refuse_other("trace", case)
         return predicted.trace(case, self.conditions)
 
     def check_fp32(self, tensor: torch.Tensor, *, name: str = "the tensor") -> None:
@@ -69,6 +74,8 @@ class NumericChecks(Bound):
         """
         from pytest_amp.numerics.predicted import check_fp32
 
+        if not hasattr(tensor, "is_floating_point"):
+            raise Misuse(f"check_fp32 was given {type(tensor).__name__}; valid: a tensor")
         check_fp32(tensor, self.conditions, name=name)
 
     def check_dtypes(self, case: Case, expected: Mapping[str, torch.dtype]) -> None:
@@ -81,8 +88,17 @@ class NumericChecks(Bound):
         from pytest_amp.numerics.dtypes import check_dtypes
 
         self._refuse_ambient("check_dtypes")
+        self._refuse_other("check_dtypes", case)
 
         def observe(name: str, value: str) -> None:
             self.observe(name, value, kind="dtype")
 
         check_dtypes(case, self.conditions, expected, observe)
+
+    @staticmethod
+    def _refuse_other(check: str, case: object) -> None:
+        """Only a case knows its batch and its loss. Raises Misuse."""
+        from pytest_amp.cases import Case
+
+        if not isinstance(case, Case):
+            raise Misuse(f"{check} was given {type(case).__name__}; valid: what amp.case(build, batch, loss) makes")

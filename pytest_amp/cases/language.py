@@ -215,24 +215,34 @@ def _attended(name: str, how: object) -> Case:
     return Case(f"attention_{name}", nn.Identity, batch, loss)
 
 
-def attention_by_math() -> Case:
-    """Guards the back end that every device has: two products and a softmax between."""
+def _by(name: str, *backends: SDPBackend) -> Case:
+    """Attention by the first of these back ends that takes the device and the dtype."""
 
     def mixed(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        with sdpa_kernel(SDPBackend.MATH):
+        with sdpa_kernel(list(backends), set_priority=True):
             return functional.scaled_dot_product_attention(q, k, v, is_causal=True)
 
-    return _attended("math", mixed)
+    return _attended(name, mixed)
+
+
+def attention_by_math() -> Case:
+    """Guards the back end that every device has: two products and a softmax between."""
+    return _by("math", SDPBackend.MATH)
 
 
 def attention_by_flash() -> Case:
-    """Guards the fused back end, which rounds the probabilities, too."""
+    """Guards the fused back end, which rounds the probabilities, too; for float32 CUDA has another one."""
+    return _by("flash", SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION)
 
-    def mixed(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
-            return functional.scaled_dot_product_attention(q, k, v, is_causal=True)
 
-    return _attended("flash", mixed)
+def attention_by_efficient() -> Case:
+    """Guards the back end that CUDA takes for masks and for float32; a CPU has it not, and takes math."""
+    return _by("efficient", SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH)
+
+
+def attention_by_cudnn() -> Case:
+    """Guards cuDNN's attention, of low numbers on new GPUs; elsewhere this is math."""
+    return _by("cudnn", SDPBackend.CUDNN_ATTENTION, SDPBackend.MATH)
 
 
 def attention_by_einsum() -> Case:

@@ -75,8 +75,9 @@ def ctc() -> Case:
 
     def loss(model: nn.Module, batch: Batch) -> Batch:
         logs = model(batch["inputs"]).log_softmax(-1)
-        lengths = torch.full((4,), logs.shape[0]), torch.full((4,), batch["targets"].shape[1])
-        return {"loss": f.ctc_loss(logs, batch["targets"], *lengths), "logs": logs}
+        steps, labels = logs.shape[0], batch["targets"].shape[1]
+        before, after = (torch.full((4,), each, device=logs.device) for each in (steps, labels))
+        return {"loss": f.ctc_loss(logs, batch["targets"], before, after), "logs": logs}
 
     def batch() -> Batch:
         return {

@@ -22,6 +22,8 @@ def wider_zoo() -> tuple[Case, ...]:
         language.weight_normed(),
         language.attention_by_math(),
         language.attention_by_flash(),
+        language.attention_by_efficient(),
+        language.attention_by_cudnn(),
         language.attention_by_einsum(),
         training.gru(),
         *training.losses(),

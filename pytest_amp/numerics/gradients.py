@@ -185,6 +185,9 @@ def _observe(run: _Run, compared: Sequence[Compared], observe: Observe) -> None:
     worst = max(compared, key=lambda each: each.plain / run.allowed_plain(each))
     summary = f"{run.case.name}/summary"
     observe(f"{summary}.fp32", worst.plain, "error", "relative L2", run.allowed_plain(worst))
+    u, losses = run.where.precision.u, [each for each in compared if each.name == "output.loss"]
+    for loss in losses:  # |L_amp - L|, in units of u |L|
+        observe(f"{summary}.loss", loss.error / u, "ratio", "u |L|", run.allowed(loss) / u)
     observe(f"{summary}.excess", max(each.excess for each in compared), "ratio", "noise", compared[0].factor)
     observe(f"{summary}.distance", median_distance(compared), "ratio", "noise", limits.MEDIAN_DISTANCE)
     observe(f"{summary}.equal", sum(each.equal for each in compared) / len(compared), "ratio", "share of tensors", None)

@@ -16,7 +16,7 @@ import torch
 from pytest_amp.cases import Case, Realised
 from pytest_amp.devices import Device, find_device
 from pytest_amp.failure import AmpFailure, is_misuse
-from pytest_amp.numerics import oracle
+from pytest_amp.numerics import oracle, tolerance
 from pytest_amp.numerics.errors import norm, relative_error
 from pytest_amp.numerics.hand_cast import asked_for_autocast, hand_cast, rules_are_known
 from pytest_amp.numerics.step import Region, Step, run_step
@@ -28,8 +28,8 @@ __tracebackhide__ = is_misuse
 FIRST_LOSS_SCALE = 2.0**16
 LOSS_SCALE_STEP = 4.0
 
-#: The device types whose kernels the rounding models were held against. CUDA has models, which have not been run yet.
-ORACLE = frozenset({"cpu"})
+#: The device types whose kernels the rounding models were held against.
+ORACLE = frozenset({"cpu", "cuda"})
 
 
 @dataclass(frozen=True)
@@ -37,9 +37,11 @@ class Prediction:
     """Per tensor (named as ``Step.named`` does): ``exact``, in float64; ``reference``, mixed precision cast by hand.
 
     ``noise[name]`` is the error that mixed precision should make: E(predicted, exact), where ``predicted``
-    is the rounding oracle's, else E(reference, exact); where the oracle met ``unmodelled`` operators the
-    larger of both. It is relative to ``sizes[name]``: the exact tensor's norm or, where that vanishes
-    beside the gradient as a whole, the norm that a tensor of as many elements has on average.
+    is the rounding oracle's, else E(reference, exact). It is the larger of both where the oracle met
+    ``unmodelled`` operators, and for fewer elements than ``tolerance.ENOUGH``, whose errors may be small by
+    chance (of two independent draws, the first is more than twice the second in 3 of 10). It is relative to
+    ``sizes[name]``: the exact tensor's norm or, where that vanishes beside the gradient as a whole, the norm
+    that a tensor of as many elements has on average.
     ``loss_scale`` is the one that the reference needed. ``same_device`` says whether the reference ran on the
     device itself, ``region`` is where.
     """
@@ -89,9 +91,12 @@ def predict(case: Case, realised: Realised, device: Device, precision: Precision
         case, realised.on(device.torch_device), region, predictor, seed=seed, loss_scale=scale
     ).step
     own = _errors(predicted, exact, sizes)
-    both = {name: max(error, noise.get(name, 0.0)) for name, error in own.items()} if predictor.unmodelled else own
+    few = {name for name, value in exact.named().items() if value.numel() < tolerance.ENOUGH}
+    for name in own.keys() & noise.keys():
+        if predictor.unmodelled or name in few:
+            own[name] = max(own[name], noise[name])
     return Prediction(
-        exact, reference, both, sizes, scale, same_device, region, predicted, frozenset(predictor.unmodelled)
+        exact, reference, own, sizes, scale, same_device, region, predicted, frozenset(predictor.unmodelled)
     )
 
 

@@ -13,8 +13,6 @@ from torch.nn import functional as f
 from pytest_amp.amp import Amp
 from pytest_amp.numerics import relative_error
 
-pytestmark = pytest.mark.amp(devices=["cpu"])  # not run on CUDA yet
-
 
 def test_a_hook_sees_a_gradient_of_its_tensors_dtype(amp: Amp) -> None:
     """Of the parameter float32, of the low result low: a hook may rely on it."""

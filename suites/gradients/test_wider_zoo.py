@@ -12,8 +12,6 @@ from pytest_amp.failure import AmpFailure
 from pytest_amp.numerics import predict
 from pytest_amp.precision import BF16, FP16
 
-pytestmark = pytest.mark.amp(devices=["cpu"])  # not run on CUDA yet
-
 CASES = {case.name: case for case in wider_zoo()}
 
 

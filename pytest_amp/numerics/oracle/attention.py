@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor
 
 from pytest_amp.numerics.oracle.operation import Operation
+from pytest_amp.releases import holds_in, release_of
 
 #: Keys, and in the backward pass queries, of a block: flash_attention_kernel_impl in
 #: aten/src/ATen/native/cpu/FlashAttentionKernel.cpp.
@@ -47,11 +49,48 @@ def _scale(given: float | None, query: Tensor) -> float:
     return query.shape[-1] ** -0.5 if given is None else given
 
 
-def forward(operation: Operation, attention: Attention) -> tuple[Tensor, Tensor]:
+def approximate_exponential(scores: Tensor) -> Tensor:
+    """``exp`` as whole vectors of AVX512 take it since torch 2.8: a polynomial that is off by 1e-4 at most.
+
+    fexp_u20 in aten/src/ATen/cpu/vec/vec512/vec512_float.h, after Malossi et al. 2015: the bits of a float32 are its
+    logarithm, but for a correction of the fraction.
+    """
+    exponent = scores * math.log2(math.e)
+    fraction = exponent - exponent.floor()
+    correction = (fraction * -0.079204240219773236 - 0.22433836478672356) * fraction + 0.30354260500649682
+    exponent = exponent - (correction * fraction + 0.00010703434948458272)
+    bits = (exponent.clamp_min(-126) * 2.0**23 + 127 * 2.0**23).to(torch.float32).to(torch.int32)
+    return torch.where(scores.isinf(), 0.0, bits.view(torch.float32).to(scores.dtype))
+
+
+#: float32 numbers of a vector.
+LANES = 16
+
+
+def cpu_exponential(scores: Tensor) -> Tensor:
+    """``exp`` of a block of scores, whose last vector is exact unless it is full."""
+    approximate = torch.backends.cpu.get_cpu_capability() == "AVX512"
+    if not approximate or not holds_in(release_of(torch.__version__), since="2.8", until=None):
+        return scores.exp()
+    whole = scores.shape[-1] // LANES * LANES
+    return torch.cat([approximate_exponential(scores[..., :whole]), scores[..., whole:].exp()], -1)
+
+
+Exponential = Callable[[Tensor], Tensor]
+
+
+def forward(
+    operation: Operation,
+    attention: Attention,
+    *,
+    keys: int = KEYS,
+    backwards: bool = False,
+    exponential: Exponential = torch.exp,
+) -> tuple[Tensor, Tensor]:
     """The result and the logarithm of the sum of exponentials.
 
-    Blocks of keys in turn: exponentials under the largest score so far are rounded before the product
-    with the values, their sum is not, and the quotient is rounded at the end.
+    Blocks of ``keys`` in turn, from the last one on where ``backwards``: exponentials under the largest score
+    so far are rounded before the product with the values, their sum is not, and the quotient is rounded at the end.
     """
     dtype = operation.given[0]
     scores = attention.scores()
@@ -59,10 +98,11 @@ def forward(operation: Operation, attention: Attention) -> tuple[Tensor, Tensor]
     total, result = torch.zeros_like(largest), torch.zeros_like(attention.query[..., : attention.value.shape[-1]])
     if result.shape[-1] != attention.value.shape[-1]:
         result = scores.new_zeros(*scores.shape[:-1], attention.value.shape[-1])
-    for block, values in zip(torch.split(scores, KEYS, -1), torch.split(attention.value, KEYS, -2), strict=True):
+    blocks = list(zip(torch.split(scores, keys, -1), torch.split(attention.value, keys, -2), strict=True))
+    for block, values in reversed(blocks) if backwards else blocks:
         before, largest = largest, torch.maximum(largest, block.amax(-1))
         finite = largest.clamp_min(torch.finfo(largest.dtype).min)  # a row that sees no key yet
-        weights = (block - finite[..., None]).exp()
+        weights = exponential(block - finite[..., None])
         shrunk = (before - finite).exp()
         total = total * shrunk + weights.sum(-1)
         result = result * shrunk[..., None] + operation.low(weights, dtype) @ values
@@ -106,7 +146,8 @@ def cpu_forward(operation: Operation) -> list[Any]:
     causal = bool(operation.argument(4, "is_causal"))
     scale = _scale(operation.kwargs.get("scale"), query)
     attention = Attention(query, key, value, operation.kwargs.get("attn_mask"), causal, scale)
-    return operation.finished([*forward(operation, attention)])
+    exponential = cpu_exponential if operation.rounds else torch.exp
+    return operation.finished([*forward(operation, attention, exponential=exponential)])
 
 
 def cpu_backward(operation: Operation) -> list[Any]:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from pytest_amp import torch_private
-from pytest_amp.numerics.oracle import attention, recurrent
+from pytest_amp.numerics.oracle import attention, attention_cuda, cuda, recurrent, recurrent_cuda
 from pytest_amp.numerics.oracle.operation import Operation, rounded
 
 Formula = Callable[[Operation], list[Any]]
@@ -44,14 +44,19 @@ def _running_sum(rows: Tensor, dtype: torch.dtype | None) -> Tensor:
 def convolution_in_two_steps(operation: Operation) -> list[Any]:
     """``aten::convolution`` through cuDNN: rounded after the convolution, and once more after the bias."""
     x, weight, bias, *rest = operation.args
-    if bias is None or not operation.rounds:
+    by_plane = rest[-1] == x.shape[1] > 1 and x.is_contiguous()  # aten's own kernel, which adds the bias in float32
+    if bias is None or not operation.rounds or by_plane:
         return operation.once()
     product = operation.low(operation.overload(x, weight, None, *rest, **operation.kwargs), operation.returned[0])
     return operation.finished([product + bias.view(1, -1, *[1] * (product.dim() - 2))])
 
 
 def product_in_two_steps(operation: Operation) -> list[Any]:
-    """``aten::addmm`` and ``aten::baddbmm``: the product is rounded before it is added."""
+    """``aten::addmm``, ``addmv`` and ``baddbmm``: the product is rounded before it is added.
+
+    Not so by the epilogue of cuBLASLt, which a bias of one dimension takes: addmm_out_cuda_impl in
+    aten/src/ATen/native/cuda/Blas.cpp.
+    """
     added, a, b = operation.args[:3]
     beta, alpha = operation.kwargs.get("beta", 1), operation.kwargs.get("alpha", 1)
     product = operation.low(a @ b, operation.returned[0])
@@ -235,6 +240,27 @@ ALWAYS: dict[str, Formula] = {
     "aten::mkldnn_rnn_layer": recurrent.cpu_forward,
     "aten::mkldnn_rnn_layer_backward": recurrent.cpu_backward,
     "aten::native_dropout": dropout,
+    "aten::_cudnn_rnn": recurrent_cuda.forward,
+    "aten::_cudnn_rnn_backward": recurrent_cuda.backward,
+    "aten::_scaled_dot_product_flash_attention": attention_cuda.flash_forward,
+    "aten::_scaled_dot_product_flash_attention_backward": attention_cuda.flash_backward,
+    "aten::_scaled_dot_product_efficient_attention": attention_cuda.efficient_forward,
+    "aten::_scaled_dot_product_efficient_attention_backward": attention_cuda.efficient_backward,
+    "aten::_scaled_dot_product_cudnn_attention": attention_cuda.cudnn_forward,
+    "aten::_scaled_dot_product_cudnn_attention_backward": attention_cuda.cudnn_backward,
+}
+
+#: By model and overload; a formula for one device type is in ``ON_CUDA``.
+ON_CUDA: dict[tuple[str, str], Formula] = {
+    ("fused", "aten::tanh_backward"): cuda.tanh_backward,
+    ("fused", "aten::sigmoid_backward"): cuda.sigmoid_backward,
+    ("fused", "aten::native_batch_norm_backward"): cuda.batch_norm_backward,
+    ("fused", "aten::_adaptive_avg_pool2d_backward"): cuda.adaptive_pool_backward,
+    ("fused", "aten::_thnn_fused_lstm_cell_backward_impl"): cuda.lstm_cell_backward,
+    ("fused", "aten::_thnn_fused_gru_cell_backward"): cuda.gru_cell_backward,
+    ("running_sum", "aten::embedding_dense_backward"): cuda.embedding_backward,
+    ("running_sum", "aten::cumsum"): cuda.cumulative_sum,
+    ("running_sum", "aten::logcumsumexp"): cuda.cumulative_logarithm,
 }
 
 #: By model and overload.
@@ -252,8 +278,9 @@ BY_MODEL: dict[tuple[str, str], Formula] = {
     ("fused", "aten::pow.Tensor_Scalar"): power,
     ("fused", "aten::sigmoid_backward"): sigmoid_backward,
     ("two_step", "aten::convolution"): convolution_in_two_steps,
-    ("two_step", "aten::addmm"): product_in_two_steps,
-    ("two_step", "aten::baddbmm"): product_in_two_steps,
+    ("either", "aten::addmm"): product_in_two_steps,
+    ("either", "aten::addmv"): product_in_two_steps,
+    ("either", "aten::baddbmm"): product_in_two_steps,
     ("fused", "aten::_scaled_dot_product_flash_attention_for_cpu"): attention.cpu_forward,
     ("fused", "aten::_scaled_dot_product_flash_attention_for_cpu_backward"): attention.cpu_backward,
 }

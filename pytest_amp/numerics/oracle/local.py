@@ -19,6 +19,7 @@ from pytest_amp.numerics.oracle.models import Model, evaluate_both, model_for
 from pytest_amp.numerics.oracle.operation import (
     SILENTLY_WRITTEN,
     Operation,
+    draws,
     is_real,
     operation_of,
     rounded,
@@ -90,7 +91,7 @@ class Observer:
             not any(is_real(leaf) for leaf in leaves)
             or any(isinstance(leaf, torch.Tensor) and leaf.layout != torch.strided for leaf in leaves)
             or torch_private.aliasing_of(call.overload).views
-            or torch_private.is_random(call.overload)
+            or draws(call)
             or name.startswith(_UNWRITTEN)
             or not torch_private.returns_tensors(call.overload)
         )
@@ -118,16 +119,23 @@ class Observer:
             return
         model = model_for(operation)
         try:
-            exact, predicted = evaluate_both(operation)
+            exact, ways = evaluate_both(operation)
+            real = _written(operation, real)
         except (RuntimeError, TypeError, NotImplementedError, ValueError, IndexError) as error:
             self._note(call, copy.given, model, (), " ".join(str(error).split())[:120])
             return
         dtypes = wanted if len(wanted) == len(real) else (None,) * len(real)
-        compared = [
-            self._agreement(a, b, c, dtype)
-            for a, b, c, dtype in zip(real, predicted, exact, dtypes, strict=True)
-            if is_real(a) and a.numel()
-        ]
+        compared = max(
+            (
+                [
+                    self._agreement(a, b, c, dtype)
+                    for a, b, c, dtype in zip(real, predicted, exact, dtypes, strict=True)
+                    if is_real(a) and a.numel()
+                ]
+                for predicted in ways
+            ),
+            key=lambda results: sum(each.equal for each in results),
+        )
         if operation.name.startswith(_SUMS) and any(
             each.dtype == torch.float32 and each.error > CANCELS for each in compared
         ):
@@ -202,6 +210,12 @@ def _relative_to_terms(operation: Operation, compared: list[Agreement], exact: l
         replace(each, error=each.error / max(size, 1.0)) if each.dtype == torch.float32 else each
         for each, size in zip(compared, sizes, strict=False)
     ]
+
+
+def _written(operation: Operation, real: list[Any]) -> list[Any]:
+    """``real`` without the total weight of a negative log-likelihood that is not reduced: nobody writes to it."""
+    unreduced = operation.name.startswith(("aten::nll_loss_forward", "aten::nll_loss2d_forward"))
+    return [real[0], None] if unreduced and operation.args[3] == 0 else real
 
 
 _NOWHERE = Place("", Direction.FORWARD, None)

@@ -26,6 +26,7 @@ class ModelName(enum.Enum):
     SAVED_OUTPUT = "saved_output"
     RUNNING_SUM = "running_sum"
     INNER_DTYPE = "inner_dtype"
+    EITHER = "either"
     FUSED = "fused"
     UNMODELLED = "unmodelled"
 
@@ -90,7 +91,9 @@ def model_for(operation: Operation) -> Model:
 def _formula(operation: Operation) -> formulas.Formula | None:
     if operation.name in formulas.ALWAYS:
         return formulas.ALWAYS[operation.name]
-    return formulas.BY_MODEL.get((model_for(operation).name.value, operation.name))
+    key = (model_for(operation).name.value, operation.name)
+    own = formulas.ON_CUDA.get(key) if operation.device_type == "cuda" else None
+    return own or formulas.BY_MODEL.get(key)
 
 
 def evaluate(operation: Operation) -> list[Any]:
@@ -101,13 +104,19 @@ def evaluate(operation: Operation) -> list[Any]:
     return formula(operation)
 
 
-def evaluate_both(operation: Operation) -> tuple[list[Any], list[Any]]:
-    """The results without any rounding, and rounded by the model; an operator without a formula runs once for both."""
+def evaluate_both(operation: Operation) -> tuple[list[Any], list[list[Any]]]:
+    """The results without any rounding, and rounded by the model: one list, or one for each way that it leaves open.
+
+    An operator without a formula runs once for both.
+    """
     formula, unrounded = _formula(operation), replace(operation, rounds=False)
     if formula is None:
         exact = unrounded.once()
-        return exact, operation.finished(exact)
+        return exact, [operation.finished(exact)]
     if operation.name in SILENTLY_WRITTEN:  # statistics are updated once
         args = [arg.clone() if isinstance(arg, torch.Tensor) else arg for arg in operation.args]
         unrounded = replace(unrounded, args=tuple(args))
-    return evaluate(unrounded), formula(operation)
+    exact = evaluate(unrounded)
+    if model_for(operation).name is ModelName.EITHER:
+        return exact, [formula(operation), operation.once()]
+    return exact, [formula(operation)]

@@ -65,7 +65,7 @@ class Operation:
 
     def finished(self, results: list[Any]) -> list[Any]:
         """``results``, flat, rounded to the dtypes that are returned."""
-        if not self.rounds:
+        if not self.rounds or not self.returned:
             return results
         return [
             rounded(value, dtype) if dtype is not None and is_real(value) else value
@@ -93,9 +93,18 @@ def operation_of(
     changed = [wide(leaf) if is_real(leaf) else without_narrow_dtypes(leaf) for leaf in leaves]
     if rounds and device_type == "cpu" and call.overload.name() in ROUNDS_SCALARS:
         changed = _with_low_scalars(leaves, changed)
+    elif rounds and device_type == "cuda" and call.overload.name() in TAKES_SCALARS:
+        changed = _with_low_scalar_tensors(leaves, changed)
     args, kwargs = torch_private.unflat(changed, spec)
     given = tuple(leaf.dtype if is_real(leaf) else None for leaf in leaves)
+    if call.overload.name() in HALF_TO_FLOAT and len(args) > HALF_TO_FLOAT[call.overload.name()]:
+        place = HALF_TO_FLOAT[call.overload.name()]
+        args = (*args[:place], False, *args[place + 1 :])
     return Operation(call.overload, args, kwargs, given, returned, device_type, rounds)
+
+
+#: Where an argument asks for float32 of a half: a wide tensor has no need of it, and its kernel refuses.
+HALF_TO_FLOAT = {"aten::_softmax": 2, "aten::_log_softmax": 2}
 
 
 #: Numbers beside a low tensor are rounded to its dtype first; a product or a quotient takes them as they are
@@ -107,6 +116,22 @@ ROUNDS_SCALARS = frozenset(
         *("sub.Scalar", "fmod.Scalar", "fmod.Tensor", "remainder.Scalar", "remainder.Tensor"),
     )
 )
+
+
+#: On CUDA a tensor without dimensions takes the dtype of the others as it is loaded; a number stays as it is:
+#: gpu_kernel in aten/src/ATen/native/cuda/CUDALoops.cuh.
+TAKES_SCALARS = frozenset(
+    f"aten::{name}{place}.Tensor" for name in ("add", "sub", "mul", "div", "rsub") for place in ("", "_")
+)
+
+
+def _with_low_scalar_tensors(leaves: list[Any], changed: list[Any]) -> list[Any]:
+    dtypes = {leaf.dtype for leaf in leaves if is_real(leaf) and leaf.dim()}
+    if len(dtypes) != 1 or not dtypes <= {torch.bfloat16, torch.float16}:
+        return changed
+    (dtype,) = dtypes
+    loaded = (is_real(leaf) and not leaf.dim() and leaf.device.type == "cuda" for leaf in leaves)
+    return [rounded(value, dtype) if low else value for value, low in zip(changed, loaded, strict=True)]
 
 
 def _with_low_scalars(leaves: list[Any], changed: list[Any]) -> list[Any]:
@@ -121,6 +146,29 @@ def _with_low_scalars(leaves: list[Any], changed: list[Any]) -> list[Any]:
         else:
             found.append(rounded(value, dtype) if is_real(leaf) and not leaf.dim() else value)
     return found
+
+
+#: By the name of the argument that says how much they drop: without dropout they draw nothing.
+DROPPING = {
+    "aten::_scaled_dot_product_flash_attention_for_cpu": "dropout_p",
+    "aten::_scaled_dot_product_flash_attention": "dropout_p",
+    "aten::_scaled_dot_product_efficient_attention": "dropout_p",
+    "aten::_scaled_dot_product_efficient_attention_backward": "dropout_p",
+    "aten::_scaled_dot_product_cudnn_attention": "dropout_p",
+    "aten::_scaled_dot_product_cudnn_attention_backward": "dropout_p",
+    "aten::_cudnn_rnn": "dropout",
+}
+
+
+def draws(call: torch_private.Dispatched) -> bool:
+    """Whether what a call returns depends on torch's generator."""
+    if not torch_private.is_random(call.overload):
+        return False
+    argument = DROPPING.get(call.overload.name())
+    if argument is None:
+        return True
+    given = {**dict(zip(torch_private.arguments_of(call.overload), call.args, strict=False)), **call.kwargs}
+    return bool(given.get(argument))
 
 
 def flattened(call: torch_private.Dispatched) -> tuple[list[Any], Any]:

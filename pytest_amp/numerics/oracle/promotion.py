@@ -34,6 +34,8 @@ def returned_dtypes(call: torch_private.Dispatched) -> Dtypes:
     """
     if not torch_private.returns_tensors(call.overload):
         return ()
+    if call.overload.name() == "aten::_cudnn_rnn_backward":
+        return _of_recurrent(call)
     leaves, spec = flattened(call)
     key: object = (call.overload, str(spec), tuple(_kind(leaf) for leaf in leaves))
     if any(kind.startswith("List") for kind in torch_private.result_kinds(call.overload)):
@@ -44,6 +46,14 @@ def returned_dtypes(call: torch_private.Dispatched) -> Dtypes:
         except Exception:  # noqa: BLE001  # whatever fake tensors do not know, the operator does
             _KNOWN[key] = _of_reals(call)
     return _KNOWN[key]
+
+
+def _of_recurrent(call: torch_private.Dispatched) -> Dtypes:
+    """Gradients of input, states and weights: the kernel needs a real reserve, and fakes do not know it."""
+    x, weights, *_ = call.args
+    mask, cell = call.args[21], call.args[5]
+    state = x.dtype if mask[1] else None
+    return (x.dtype, state, x.dtype if mask[2] and cell is not None else None, *([w.dtype for w in weights] * mask[3]))
 
 
 def refusal(call: torch_private.Dispatched) -> Exception | None:

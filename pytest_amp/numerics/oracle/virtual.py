@@ -20,6 +20,7 @@ from pytest_amp.numerics.oracle.models import ModelName, evaluate, model_for
 from pytest_amp.numerics.oracle.operation import (
     SILENTLY_WRITTEN,
     Operation,
+    draws,
     is_real,
     operation_of,
     rounded,
@@ -34,6 +35,16 @@ class CannotFollow(AmpFailure):
 
 #: They read a tensor's bits, or hand its memory on.
 _BITS = frozenset({"aten::view.dtype", "aten::set_.source_Storage", "aten::set_.source_Storage_storage_offset"})
+
+
+def _asks_for_one_buffer(call: torch_private.Dispatched) -> bool:
+    """Whether recurrent layers look whether their weights share one piece of memory: virtual ones do not.
+
+    try_get_weight_buf in aten/src/ATen/native/cudnn/RNN.cpp puts an empty tensor on the memory of a weight; one that
+    stays empty is too small.
+    """
+    target = call.args[0]
+    return bool(call.overload.name() == "aten::set_.source_Storage" and target.is_cuda and not target.numel())
 
 
 def virtual(tensor: torch.Tensor) -> torch.Tensor:
@@ -90,6 +101,8 @@ class Predictor:
         """The result of one call, its real tensors virtual."""
         leaves, _ = torch_private.flat((call.args, call.kwargs))
         if call.overload.name() in _BITS and any(is_real(leaf) for leaf in leaves):
+            if _asks_for_one_buffer(call):
+                return call.args[0]
             raise CannotFollow(f"{call.overload.name()} reads the bits of a tensor, which float64 does not have")
         try:
             returned = returned_dtypes(call)
@@ -99,7 +112,7 @@ class Predictor:
             return call()  # nothing virtual in it, and torch refuses it: let it say so
         if not any(is_real(leaf) for leaf in leaves) and not any(returned):
             return call()
-        if torch_private.is_random(call.overload) and not call.overload.name().startswith("aten::native_dropout"):
+        if draws(call) and not call.overload.name().startswith("aten::native_dropout"):
             return self._drawn(call, returned)
         try:
             return self._computed(call, returned)

@@ -108,7 +108,7 @@ def test_lstm_without_rounding_is_torchs_cells() -> None:
 def test_two_steps_round_twice() -> None:
     a, b, c = (torch.randn(16, 16, dtype=torch.float64).bfloat16().double() for _ in range(3))
     made = operation("aten::addmm", c, a, b, rounds=True)
-    (twice,) = formulas.BY_MODEL["two_step", "aten::addmm"](made)
+    (twice,) = formulas.BY_MODEL["either", "aten::addmm"](made)
     (once,) = evaluate(made)
     assert torch.equal(twice, ((a @ b).bfloat16().double() + c).bfloat16().double())
     assert not torch.equal(twice, once)
@@ -121,7 +121,8 @@ def test_two_steps_round_twice() -> None:
 
 def test_the_table_says_which_model() -> None:
     assert model_of("aten::addmm", "cpu", "bf16").name is ModelName.ONCE
-    assert model_of("aten::addmm", "cuda", "bf16").name is ModelName.TWO_STEP
+    assert model_of("aten::addmm", "cuda", "bf16").name is ModelName.EITHER
+    assert model_of("aten::convolution", "cuda", "fp16").name is ModelName.TWO_STEP
     assert model_of("aten::tanh_backward", "xpu", "fp16").name is ModelName.SAVED_OUTPUT
     assert model_of("aten::native_layer_norm_backward", "cpu", "bf16").name is ModelName.RUNNING_SUM
 

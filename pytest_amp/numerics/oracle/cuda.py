@@ -1,0 +1,219 @@
+"""Float64 formulas of CUDA kernels that round on their way; what runs on one thread block is followed lane by lane."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pytest_amp.numerics.oracle.operation import Operation
+
+LOW = (torch.bfloat16, torch.float16)
+LANES = 32
+
+
+def tanh_backward(operation: Operation) -> list[Any]:
+    """``aten::tanh_backward``: grad * (1 - y * y), each step in the dtype.
+
+    tanh_backward_kernel_cuda in aten/src/ATen/native/cuda/BinaryMiscBackwardOpsKernels.cu.
+    """
+    grad, y = operation.args[:2]
+    dtype = operation.returned[0]
+    return operation.finished([grad * operation.low(1 - operation.low(y * y, dtype), dtype)])
+
+
+def sigmoid_backward(operation: Operation) -> list[Any]:
+    """``aten::sigmoid_backward``: grad * (1 - y) * y, each step in the dtype.
+
+    sigmoid_backward_kernel_cuda in aten/src/ATen/native/cuda/BinaryMiscBackwardOpsKernels.cu.
+    """
+    grad, y = operation.args[:2]
+    dtype = operation.returned[0]
+    return operation.finished([operation.low(grad * operation.low(1 - y, dtype), dtype) * y])
+
+
+def adaptive_pool_backward(operation: Operation) -> list[Any]:
+    """``aten::_adaptive_avg_pool2d_backward``: each share is divided by width and by height, and added, in the dtype.
+
+    adaptive_average_gradinput in aten/src/ATen/native/cuda/AdaptiveAveragePooling.cu.
+    """
+    grad, x = operation.args[:2]
+    dtype = operation.returned[0]
+    result = torch.zeros_like(x)
+    for i in range(grad.shape[-2]):
+        for j in range(grad.shape[-1]):
+            rows, columns = window(i, x.shape[-2], grad.shape[-2]), window(j, x.shape[-1], grad.shape[-1])
+            height, width = rows.stop - rows.start, columns.stop - columns.start
+            share = operation.low(operation.low(grad[..., i, j] / width, dtype) / height, dtype)
+            result[..., rows, columns] = operation.low(result[..., rows, columns] + share[..., None, None], dtype)
+    return operation.finished([result])
+
+
+def window(index: int, size: int, count: int) -> slice:
+    """What an adaptive pool averages."""
+    return slice(index * size // count, -(-(index + 1) * size // count))
+
+
+def batch_norm_backward(operation: Operation) -> list[Any]:
+    """``aten::native_batch_norm_backward`` of planes: sums hand low numbers from lane to lane.
+
+    batch_norm_backward_kernel in aten/src/ATen/native/cuda/Normalization.cuh: Float2, which adds up in
+    float32, is made of numbers of the input's dtype, a product with the centred input as well as what a
+    shuffle brings from another lane.
+    """
+    grad, x, weight, running_mean, running_var, mean, invstd, train, eps, mask = operation.args[:10]
+    dtype = operation.given[1]
+    planes = x.dim() > 2 and x.is_contiguous() and mask[0]
+    if dtype not in LOW or not planes:
+        return operation.once()
+    if not train:
+        mean, invstd = running_mean, (running_var + eps).rsqrt()
+    shape = (1, -1, 1)
+    rows, given = x.reshape(x.shape[0], x.shape[1], -1), grad.reshape(x.shape[0], x.shape[1], -1)
+    centred = rows - mean.view(shape)
+    total = _block_sum(operation, given, dtype)
+    dot = _block_sum(operation, operation.low(given * centred, dtype), dtype)
+    scale = invstd if weight is None else invstd * weight
+    result = given
+    if train:
+        count = x.numel() // x.shape[1]
+        result = given - (centred * (dot / count * invstd * invstd).view(shape)) - (total / count).view(shape)
+    found = [(result * scale.view(shape)).view_as(x), dot * invstd if mask[1] else None, total if mask[2] else None]
+    return operation.finished(found)
+
+
+def _block_sum(operation: Operation, values: Tensor, dtype: torch.dtype | None) -> Tensor:
+    """The sum over the first and the last dimension, as one thread block makes it of a plane."""
+    wide = next((count for count in (32, 64, 128, 256) if values.shape[-1] <= count), 512)
+    high = max(1, 512 // wide)
+    batch, channels, size = values.shape
+    padded = values.new_zeros(-(-batch // high) * high, channels, -(-size // wide) * wide)
+    padded[:batch, :, :size] = values
+    threads = padded.view(-1, high, channels, padded.shape[-1] // wide, wide).sum((0, 3))  # (high, channels, wide)
+    warps = threads.permute(1, 0, 2).reshape(channels, -1, LANES)
+    leaders = _warp_sum(operation, warps, dtype)
+    last = torch.nn.functional.pad(leaders, (0, LANES - leaders.shape[-1]))
+    return _warp_sum(operation, last, dtype)
+
+
+def _warp_sum(operation: Operation, lanes: Tensor, dtype: torch.dtype | None) -> Tensor:
+    """What the first lane has after it has been handed the sums of the others: WarpReduce in cuda/block_reduce.cuh."""
+    half = LANES // 2
+    while half:
+        lanes = lanes[..., :half] + operation.low(lanes[..., half : 2 * half], dtype)
+        half //= 2
+    return lanes[..., 0]
+
+
+#: Indices that a block of embedding_backward_feature_kernel adds up before it rounds.
+ROWS_OF_BLOCK = 16
+#: More of them go through a sort: embedding_dense_backward_cuda in aten/src/ATen/native/cuda/Embedding.cu.
+MOST_UNSORTED = 3072
+
+
+def embedding_backward(operation: Operation) -> list[Any]:
+    """``aten::embedding_dense_backward`` of a low gradient: a few rows at a time are added up, then rounded.
+
+    embedding_backward_feature_kernel in aten/src/ATen/native/cuda/Embedding.cu.
+    """
+    grad, indices, count, padding, by_frequency = operation.args
+    dtype = operation.returned[0]
+    if dtype not in LOW or by_frequency or indices.numel() > MOST_UNSORTED:
+        return operation.once()
+    result = grad.new_zeros(count, grad.shape[-1])
+    rows, flat = grad.reshape(-1, grad.shape[-1]), indices.flatten()
+    rows = torch.where((flat == padding)[:, None], 0.0, rows)
+    for some, where in zip(torch.split(rows, ROWS_OF_BLOCK), torch.split(flat, ROWS_OF_BLOCK), strict=True):
+        part = torch.zeros_like(result).index_add_(0, where, some)
+        result = operation.low(result + operation.low(part, dtype), dtype)
+    return operation.finished([result])
+
+
+Join = Callable[[Tensor, Tensor], Tensor]
+
+
+def cumulative_sum(operation: Operation) -> list[Any]:
+    """``aten::cumsum`` of low numbers: each addition of the scan is rounded; see ``_scanned``."""
+    return _scanned(operation, torch.add, 0.0)
+
+
+def cumulative_logarithm(operation: Operation) -> list[Any]:
+    """``aten::logcumsumexp`` of low numbers: each step of the scan is rounded; see ``_scanned``."""
+    return _scanned(operation, torch.logaddexp, -math.inf)
+
+
+def _scanned(operation: Operation, join: Join, nothing: float) -> list[Any]:
+    """A scan in the dtype.
+
+    tensor_kernel_scan_innermost_dim_impl and tensor_kernel_scan_outer_dim in
+    aten/src/ATen/native/cuda/ScanUtils.cuh: along the last dimension as Sklansky's network has it, in
+    chunks that carry their total on; along another one element after the other.
+    """
+    x, dim = operation.args[:2]
+    dtype = operation.returned[0]
+    if dtype not in LOW or not x.dim():
+        return operation.once()
+    dim %= x.dim()
+    if x.numel() == x.shape[dim]:
+        return operation.once()  # cub's scan, whose order is its own
+
+    def joined(a: Tensor, b: Tensor) -> Tensor:
+        return operation.low(join(a, b), dtype)
+
+    if dim != x.dim() - 1:
+        return operation.finished([_serial(x, dim, joined, nothing)])
+    return operation.finished([_scan(x.reshape(-1, x.shape[-1]), joined, nothing).view_as(x)])
+
+
+def _serial(x: Tensor, dim: int, joined: Join, nothing: float) -> Tensor:
+    total, found = torch.full_like(x.select(dim, 0), nothing), []
+    for each in x.unbind(dim):
+        total = joined(total, each)
+        found.append(total)
+    return torch.stack(found, dim)
+
+
+def _scan(rows: Tensor, joined: Join, nothing: float) -> Tensor:
+    levels = _levels(*rows.shape)
+    size = 2 << levels
+    carried, found = rows.new_full((rows.shape[0],), nothing), []
+    lane = torch.arange(size // 2, device=rows.device)
+    for chunk in torch.split(rows, size, -1):
+        buffer = torch.nn.functional.pad(chunk, (0, size - chunk.shape[-1]), value=nothing)
+        buffer[:, 0] = joined(buffer[:, 0], carried)
+        for level in range(levels + 1):
+            step = 1 << level
+            first = (lane >> level << (level + 1)) | step
+            to = first + lane % step
+            buffer[:, to] = joined(buffer[:, to], buffer[:, first - 1])
+        carried = buffer[:, -1].clone()
+        found.append(buffer[:, : chunk.shape[-1]])
+    return torch.cat(found, -1)
+
+
+def _levels(rows: int, columns: int) -> int:
+    """log2 of the threads of a row: get_log_num_threads_x_inner_scan."""
+    difference = (columns - 1).bit_length() - (rows - 1).bit_length()
+    return min(max(4, int((9 + difference) / 2)), 9)
+
+
+def lstm_cell_backward(operation: Operation) -> list[Any]:
+    """``aten::_thnn_fused_lstm_cell_backward_impl``: gradients of the biases are sums of rounded gates.
+
+    aten/src/ATen/native/cuda/RNN.cu.
+    """
+    gates, cell, bias = operation.once()
+    return operation.finished([gates, cell, None if bias is None else gates.sum(0)])
+
+
+def gru_cell_backward(operation: Operation) -> list[Any]:
+    """``aten::_thnn_fused_gru_cell_backward``: gradients of the biases are sums of rounded gates.
+
+    aten/src/ATen/native/cuda/RNN.cu.
+    """
+    of_input, of_state, state, *biases = operation.once()
+    made = [None if bias is None else gates.sum(0) for bias, gates in zip(biases, (of_input, of_state), strict=True)]
+    return operation.finished([of_input, of_state, state, *made])

@@ -1,0 +1,165 @@
+"""Formulas of CUDA's kernels without rounding: they are what torch's own float64 operators and autograd compute."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as f
+
+from pytest_amp import torch_private
+from pytest_amp.numerics.oracle import cuda, formulas
+from pytest_amp.numerics.oracle.operation import Operation
+
+WIDE = torch.float64
+
+
+def operation(name: str, *args: Any, rounds: bool = False, dtype: torch.dtype = torch.bfloat16, **kwargs: Any) -> Any:
+    overload = torch_private.find_overload(name)
+    leaves = torch_private.flat((args, kwargs))[0]
+    given = tuple(dtype if isinstance(leaf, Tensor) and leaf.is_floating_point() else None for leaf in leaves)
+    return Operation(overload, args, kwargs, given, (dtype,) * 32, "cuda", rounds)
+
+
+def run(made: Operation) -> list[Any]:
+    return formulas.ALWAYS[made.name](made)
+
+
+def wide(*shape: int, grad: bool = False) -> Tensor:
+    return torch.randn(*shape, dtype=WIDE, requires_grad=grad)
+
+
+@pytest.mark.parametrize("biased", [True, False])
+@pytest.mark.parametrize("bidirectional", [True, False])
+@pytest.mark.parametrize("batch_first", [True, False])
+@pytest.mark.parametrize(("kind", "mode"), [(nn.RNN, 1), (nn.LSTM, 2), (nn.GRU, 3)])
+def test_recurrent_layers(kind: Any, mode: int, *, batch_first: bool, bidirectional: bool, biased: bool) -> None:
+    layer = kind(5, 7, num_layers=2, bidirectional=bidirectional, bias=biased, batch_first=batch_first, dtype=WIDE)
+    count, batch = 4 if bidirectional else 2, 4 if batch_first else 3
+    x, h, c = wide(4, 3, 5, grad=True), wide(count, batch, 7, grad=True), wide(count, batch, 7, grad=True)
+    output, last = layer(x, (h, c) if mode == 2 else h)
+    last_h, last_c = last if mode == 2 else (last, None)
+    weights = list(layer.parameters())
+    plain = [each.detach() for each in weights]
+    stride = 4 if biased else 2
+    states = h.detach(), c.detach() if mode == 2 else None
+    tail = (mode, 7, 0, 2, batch_first, 0.0, True, bidirectional, [], None)
+    got = run(operation("aten::_cudnn_rnn", x.detach(), plain, stride, None, *states, *tail))
+    assert torch.allclose(got[0], output)
+    assert torch.allclose(got[1], last_h)
+    assert last_c is None or torch.allclose(got[2], last_c)
+    given, given_h = torch.randn_like(output), torch.randn_like(last_h)
+    given_c = None if last_c is None else torch.randn_like(last_c)
+    ends = [(output, given), (last_h, given_h)] + ([(last_c, given_c)] if last_c is not None else [])
+    wanted = torch.autograd.grad(
+        [each for each, _ in ends], [x, h, *([c] if mode == 2 else []), *weights], [each for _, each in ends]
+    )
+    mask = [True] * 4
+    back = operation(
+        "aten::_cudnn_rnn_backward", x.detach(), plain, stride, None, *states, output.detach(), given, given_h,
+        given_c, *tail, None, mask,
+    )  # fmt: skip
+    made = [each for each in run(back) if each is not None]
+    assert len(made) == len(wanted)
+    for a, b in zip(made, wanted, strict=True):
+        assert torch.allclose(a, b)
+
+
+ZERO = torch.zeros((), dtype=torch.int64)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("heads", [2, 4])
+@pytest.mark.parametrize("kind", ["flash", "efficient", "cudnn"])
+def test_attention(kind: str, heads: int, *, causal: bool) -> None:
+    """Also where four heads of queries share two of keys; over more keys than a block has."""
+    q, k, v = wide(2, 4, 150, 8, grad=True), wide(2, heads, 150, 8, grad=True), wide(2, heads, 150, 8, grad=True)
+    wanted = f.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=0.3, enable_gqa=heads == 2)
+    inputs = [each.detach() for each in (q, k, v)]
+    name = f"aten::_scaled_dot_product_{kind}_attention"
+    options: dict[str, tuple[Any, ...]] = {
+        "flash": (0.0, causal, False),
+        "efficient": (None, True, 0.0, causal),
+        "cudnn": (None, True, 0.0, causal, False),
+    }
+    out, sums, *_ = run(operation(name, *inputs, *options[kind], scale=0.3))
+    assert torch.allclose(out, wanted)
+    given = torch.randn_like(wanted)
+    tails: dict[str, tuple[Any, ...]] = {
+        "flash": (out, sums, None, None, 150, 150, 0.0, causal, ZERO, ZERO),
+        "efficient": (None, out, sums, ZERO, ZERO, 0.0, [True, True, True, False], causal),
+        "cudnn": (out, sums, ZERO, ZERO, None, None, None, 150, 150, 0.0, causal),
+    }
+    if kind == "efficient" and heads == 2:
+        return  # it takes as many heads of each
+    made = run(operation(f"{name}_backward", given, *inputs, *tails[kind], scale=0.3))
+    for a, b in zip(made[:3], torch.autograd.grad(wanted, [q, k, v], given), strict=True):
+        assert torch.allclose(a, b)
+
+
+def test_a_bias_of_attention_and_its_gradient() -> None:
+    q, k, v, bias = (wide(2, 2, 6, 8, grad=True) for _ in range(4))
+    added = (bias @ bias.mT).detach().requires_grad_()
+    wanted = f.scaled_dot_product_attention(q, k, v, attn_mask=added)
+    given = torch.randn_like(wanted)
+    inputs = [each.detach() for each in (q, k, v, added)]
+    name = "aten::_scaled_dot_product_efficient_attention"
+    out, sums, *_ = run(operation(name, *inputs, True, 0.0, False))  # noqa: FBT003  # as autograd calls it
+    assert torch.allclose(out, wanted)
+    back = operation(f"{name}_backward", given, *inputs, out, sums, ZERO, ZERO, 0.0, [True] * 4)
+    for a, b in zip(run(back), torch.autograd.grad(wanted, [q, k, v, added], given), strict=True):
+        assert torch.allclose(a, b)
+
+
+def test_dropout_is_not_followed() -> None:
+    q = wide(1, 1, 4, 8)
+    with pytest.raises(NotImplementedError, match="with dropout"):
+        run(operation("aten::_scaled_dot_product_flash_attention", q, q, q, 0.1, False))  # noqa: FBT003
+
+
+@pytest.mark.parametrize("train", [True, False])
+@pytest.mark.parametrize("size", [5, 40, 700])
+def test_batch_normalization_of_planes(size: int, *, train: bool) -> None:
+    """Lanes that hand low numbers on make an error of the low dtype, and no more."""
+    x, given = (wide(3, 4, size).bfloat16().double() for _ in range(2))
+    weight, mean, invstd = wide(4), x.mean((0, 2)), (x.var((0, 2), correction=0) + 1e-5).rsqrt()
+    running = wide(4), wide(4).square() + 1
+    args = (given, x, weight, *running, mean, invstd, train, 1e-5, [True] * 3)
+    made = replace(
+        operation("aten::native_batch_norm_backward", *args, rounds=True), returned=(torch.bfloat16, None, None)
+    )
+    exact = replace(made, rounds=False).once()
+    sizes = replace(made, args=(given.abs(), x, *args[2:]), rounds=False).once()
+    for a, b, most in zip(cuda.batch_norm_backward(made), exact, sizes, strict=True):
+        assert torch.linalg.vector_norm(a - b) < 0.01 * torch.linalg.vector_norm(most).clamp_min(1)
+        assert not torch.equal(a, b)
+
+
+def test_a_scan_is_a_cumulative_sum() -> None:
+    """Of integers, which bfloat16 has up to 256: nothing is rounded."""
+    x = torch.randint(-1, 2, (4, 300)).double()
+    for dim in (0, 1):
+        made = replace(operation("aten::cumsum", x, dim, rounds=True), returned=(torch.bfloat16,))
+        assert torch.equal(cuda.cumulative_sum(made)[0], x.cumsum(dim))
+
+
+def test_each_step_of_a_scan_is_rounded() -> None:
+    x = wide(4, 300)
+    for name, formula in (("cumsum", cuda.cumulative_sum), ("logcumsumexp", cuda.cumulative_logarithm)):
+        made = replace(operation(f"aten::{name}", x, 1, rounds=True), returned=(torch.bfloat16,))
+        exact, (got,), (once,) = replace(made, rounds=False).once()[0], formula(made), made.once()
+        errors = [float(torch.linalg.vector_norm(each - exact)) for each in (got, once)]
+        assert 1.3 < errors[0] / errors[1] < 8
+
+
+def test_rows_of_an_embedding_are_added_up_some_at_a_time() -> None:
+    """The first rows of each index meet in float32, so that a few of them are rounded once."""
+    grad, indices = wide(12, 5).bfloat16().double(), torch.arange(12) % 4
+    made = replace(
+        operation("aten::embedding_dense_backward", grad, indices, 6, 3, False, rounds=True),  # noqa: FBT003
+        returned=(torch.bfloat16,),
+    )
+    assert torch.equal(cuda.embedding_backward(made)[0], made.once()[0])
