@@ -230,6 +230,14 @@ def test_a_bad_amp_parametrize_is_refused(project: Project, arguments: str) -> N
     project.write(test_it=text)
     line = refused(project.here(*ON_CPU))
     assert line.endswith("amp_parametrize takes an argument's name and a function of the target")
+
+
+def test_a_function_that_does_not_take_the_target_is_refused(project: Project) -> None:
+    text = EACH.format(values="['mm']").replace("names)", "lambda: ['mm'])")
+    project.write(test_it=text)
+    result = project.here(*ON_CPU)
+    line = refused(result)
+    assert "the function of amp_parametrize is called with the target: too many positional arguments" in line
     assert line.startswith("test_it.py::test_it (marker amp")
 
 

@@ -46,7 +46,7 @@ def test_recurrent_layers(kind: Any, mode: int, *, batch_first: bool, bidirectio
     plain = [each.detach() for each in weights]
     stride = 4 if biased else 2
     states = h.detach(), c.detach() if mode == 2 else None
-    tail = (mode, 7, 0, 2, batch_first, 0.0, True, bidirectional, [], None)
+    tail: tuple[Any, ...] = (mode, 7, 0, 2, batch_first, 0.0, True, bidirectional, [], None)
     got = run(operation("aten::_cudnn_rnn", x.detach(), plain, stride, None, *states, *tail))
     assert torch.allclose(got[0], output)
     assert torch.allclose(got[1], last_h)
