@@ -35,9 +35,9 @@ def test_the_table_and_the_file_have_the_measured_times(project: Project) -> Non
     make(project, SUMS)
     result = project.here("--benchmark-json=times.json", "--benchmark-save-data")
     result.assert_outcomes(passed=1)
-    result.stdout.fnmatch_lines(["*benchmark: 1 tests*", "test_sums *2.0000*"])
+    result.stdout.fnmatch_lines(["*benchmark 'sums over fp32, step': 1 tests*", "test_sums *2.0000*"])
     (entry,) = benchmarks(project.path / "times.json")
-    facts = entry["extra_info"]["amp"]["sums over fp32"]
+    facts = entry["extra_info"]["amp"]["sums over fp32, step"]
     assert entry["stats"]["data"] == facts["seconds"]["candidate"]
     assert set(entry["stats"]["data"]) == {2.0, 2.1}
     assert entry["stats"]["rounds"] == 24
@@ -97,7 +97,7 @@ def test_a_test_may_still_time_something_itself(project: Project) -> None:
     project.here("--benchmark-json=times.json").assert_outcomes(passed=1)
     (entry,) = benchmarks(project.path / "times.json")
     assert entry["stats"]["rounds"] == 3
-    assert entry["extra_info"]["amp"]["sums over fp32"]["verdict"] == "pass"
+    assert entry["extra_info"]["amp"]["sums over fp32, step"]["verdict"] == "pass"
 
 
 def test_two_checks_in_one_test(project: Project) -> None:
@@ -134,7 +134,7 @@ def test_what_failed_is_in_the_file(project: Project) -> None:
     make(project, SLOW)
     project.here("--benchmark-json=times.json").assert_outcomes(failed=1)
     (entry,) = benchmarks(project.path / "times.json")
-    assert entry["extra_info"]["amp"]["sums over fp32"]["verdict"] == "fail"
+    assert entry["extra_info"]["amp"]["sums over fp32, step"]["verdict"] == "fail"
 
 
 def test_benchmark_skip_skips_before_anything_is_measured(project: Project) -> None:
@@ -145,3 +145,46 @@ def test_benchmark_skip_skips_before_anything_is_measured(project: Project) -> N
 def test_cprofile_calls_once_more(project: Project) -> None:
     make(project, SUMS)
     project.here("--benchmark-cprofile=tottime").assert_outcomes(passed=1)
+
+
+def test_rows_are_grouped_by_what_was_timed(project: Project) -> None:
+    """The same work in several dtypes stands together, unless the test's own mark says otherwise."""
+    make(project, SUMS + SUMS.replace("test_sums", "test_sums_again"))
+    result = project.here("--benchmark-json=times.json")
+    result.stdout.fnmatch_lines(["*benchmark 'sums over fp32, step': 2 tests*"])
+    assert [entry["group"] for entry in benchmarks(project.path / "times.json")] == ["sums over fp32, step"] * 2
+
+
+def test_runs_are_compared_by_their_event_times(project: Project) -> None:
+    make(project, SUMS)
+    project.here("--benchmark-autosave").assert_outcomes(passed=1)
+    result = project.here("--benchmark-compare")
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["*2 tests*", "test_sums (0001_*2.0000*", "test_sums (NOW)*2.0000*"])
+
+
+def test_a_histogram_shows_them(project: Project) -> None:
+    pytest.importorskip("pygal", reason="pytest-benchmark draws with pygal and pygaljs")
+    make(project, SUMS)
+    project.here("--benchmark-histogram=times").assert_outcomes(passed=1)
+    assert list(project.path.glob("times*.svg"))
+
+
+def test_the_file_says_what_times_depend_on(project: Project) -> None:
+    project.write(
+        test_it="""
+import torch
+
+def test_it(amp):
+    amp.check_speedup(lambda: lambda: torch.ones(8).sum(), over="fp32", floor=0, name="sum", seconds=0.3)
+"""
+    )
+    options = ("--amp-device=cpu", "--amp-dtype=bf16", "--amp-speed=report", "--benchmark-json=times.json")
+    project.here(*options).assert_outcomes(passed=1)
+    data = json.loads((project.path / "times.json").read_text(encoding="utf-8"))
+    machine = data["machine_info"]["amp"]
+    assert machine["torch"]
+    assert machine["devices"]["cpu"]["cpu_capability"]
+    (facts,) = data["benchmarks"][0]["extra_info"]["amp"].values()
+    assert (facts["work"], facts["kind"], facts["over"], facts["precision"]) == ("sum", "step", "fp32", "bf16")
+    assert len(facts["seconds"]["reference"]) == len(facts["seconds"]["candidate"]) == 2 * facts["quads"]
