@@ -138,7 +138,12 @@ def test_workers_observe_the_same(project: Project) -> None:
     alone, together = read_record(project.path / "alone.json"), read_record(project.path / "together.json")
     assert set(alone.observations) == set(together.observations)
     assert len(alone.observations) == 10
-    assert alone.summary == together.summary
+    assert (alone.summary, alone.ran, alone.failures) == (together.summary, together.ran, together.failures)
+    assert [failure.key for failure in alone.failures] == ["project/cpu/bf16/test_red::test_red"]
+    assert alone.ran == {
+        "cpu-bf16 project": ("test_it::test_it",),
+        "cpu-fp16 project": ("test_it::test_it", "test_red::test_red"),
+    }
     ignored = {"command", "date"}
     assert {k: v for k, v in alone.provenance.items() if k not in ignored} == {
         k: v for k, v in together.provenance.items() if k not in ignored
