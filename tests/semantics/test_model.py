@@ -38,6 +38,18 @@ def test_a_region_that_is_not_supported_is_off(model: Model) -> None:
     assert not model.construct("cpu", dtype="float32", enabled=True, cache=None).enabled
 
 
+def test_cuda_takes_any_dtype_and_casts_nothing_to_the_weights_own() -> None:
+    model = Model(Facts({"cuda": "float16"}, frozenset({"cuda"}), history_kept=True, any_dtype=frozenset({"cuda"})))
+    low = model.construct("cuda", dtype="bfloat16", enabled=True, cache=None)
+    wide = model.construct("cuda", dtype="float32", enabled=True, cache=None)
+    model.enter(low)
+    assert model.use("cuda", Weight.TRAINED, Mode.GRAD) == Use("bfloat16", casts=1, version=0, history=True)
+    model.enter(wide)
+    assert wide.enabled
+    assert not model.clashes("cuda", Weight.TRAINED), "a region in the weight's own dtype asks for no copy"
+    assert model.use("cuda", Weight.TRAINED, Mode.GRAD) == Use("float32", casts=0, version=0, history=True)
+
+
 def test_an_object_entered_in_itself_leaves_autocast_on(model: Model) -> None:
     region = model.construct("cpu", dtype=None, enabled=True, cache=None)
     model.enter(region)
