@@ -70,6 +70,7 @@ def pin_workers(specs: Sequence[Any]) -> None:
         return
     for number, spec in enumerate(specs):
         spec.env[workers.VISIBLE] = workers.gpu_of_worker(number, visible)
+        spec.env[workers.CALLERS] = ",".join(visible)
 
 
 def take_in(node: Any, error: object) -> None:  # pytest-xdist has no public type for it

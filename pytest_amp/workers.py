@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
+#: Where a worker that was given one GPU finds all of its caller's.
+CALLERS = "PYTEST_AMP_VISIBLE_DEVICES"
 
 
 def is_worker(config: pytest.Config) -> bool:
@@ -57,6 +59,20 @@ def _is_gpu(gpu_id: Path) -> bool:
         return gpu_id.read_text(encoding="ascii").strip() not in ("", "0")
     except OSError:
         return False
+
+
+def callers_gpus(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """What a child process that needs more than this worker's own GPU has to have in its environment."""
+    return {VISIBLE: environment[CALLERS]} if CALLERS in environment else {}
+
+
+def count_devices(device_type: str) -> int:
+    """How many accelerators of a type the run has: for a worker that was given one GPU, those of its caller."""
+    if device_type == "cuda":
+        return len(visible_gpus({**os.environ, **callers_gpus()}))
+    import torch
+
+    return torch.accelerator.device_count()
 
 
 def gpu_of_worker(number: int, visible: Sequence[str]) -> str:

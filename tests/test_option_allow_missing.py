@@ -16,7 +16,7 @@ def test_a_run_in_which_only_what_is_allowed_is_missing_is_green(project: Projec
     result.assert_outcomes(skipped=1)
     assert (result.ret, red(result)) == (0, [])
     assert any("missing, as --amp-allow-missing allows: --amp-dtype" in line for line in summary(result))
-    refused(project.here(*arguments, "--amp-allow-missing=device,baseline,sweep,compiler"))
+    refused(project.here(*arguments, "--amp-allow-missing=device,baseline,sweep,compiler,distributed"))
 
 
 def test_other_skips_are_not_allowed_with_it(project: Project) -> None:
@@ -32,7 +32,10 @@ def test_other_skips_are_not_allowed_with_it(project: Project) -> None:
 @pytest.mark.parametrize(
     ("asked", "problem"),
     [
-        ("nope", "'nope' is not something that may be missing; valid: device, dtype, baseline, sweep, compiler"),
+        (
+            "nope",
+            "'nope' is not something that may be missing; valid: device, dtype, baseline, sweep, compiler, distributed",
+        ),
         ("device,", "'device,' has an empty name; valid: a list with commas"),
     ],
 )

@@ -7,6 +7,7 @@ the API, and the check that needed it fails with that name; nothing is passed ov
 from __future__ import annotations
 
 from pytest_amp.torch_private.casts import Cast, counted_casts
+from pytest_amp.torch_private.collectives import Collective, recorded_collectives
 from pytest_amp.torch_private.compiler import (
     Traced,
     aot_inductor,
@@ -55,6 +56,7 @@ __all__ = [
     "Aliasing",
     "Call",
     "Cast",
+    "Collective",
     "Dispatched",
     "Interception",
     "PrivateApiGone",
@@ -85,6 +87,7 @@ __all__ = [
     "optimizer_stage",
     "quiet_fake_tensors",
     "recorded_calls",
+    "recorded_collectives",
     "result_kinds",
     "returns_tensors",
     "scales_its_own_step",

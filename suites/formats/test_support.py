@@ -57,6 +57,14 @@ def test_autocast_takes_what_the_device_computes(amp: Amp) -> None:
         assert (x @ x).dtype is amp.dtype
 
 
+@pytest.mark.amp(devices=["cpu"])  # CUDA does not look at the dtype, beyond asking bf16's support (torch 2.11)
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2, torch.float64], ids=str)
+def test_a_region_refuses_other_dtypes(amp: Amp, dtype: torch.dtype) -> None:
+    """It warns, and is off: no operator has a rule for eight bits."""
+    with pytest.warns(UserWarning, match=r"(?i)autocast"), amp.autocast(dtype=dtype):
+        assert not torch.is_autocast_enabled(amp.device.type)
+
+
 def test_the_default_autocast_dtype_computes(amp: Amp) -> None:
     """fp16 on CUDA, bf16 on the CPU (at::autocast::get_autocast_dtype): what a region without a dtype gets."""
     default = torch.get_autocast_dtype(amp.device.type)

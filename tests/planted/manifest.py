@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.planted.defect import Defect
 from tests.planted.manifest_compile import COMPILE
+from tests.planted.manifest_distributed import DISTRIBUTED
 from tests.planted.manifest_fingerprint import FINGERPRINT
 from tests.planted.manifest_formats import FORMATS
 from tests.planted.manifest_gradients import GRADIENTS
@@ -32,6 +33,7 @@ DEFECTS: list[Defect] = [
     *SCALER,
     *GRADIENTS,
     *ORACLE,
+    *DISTRIBUTED,
     *FINGERPRINT,
     *FORMATS,
     *TRAINING,

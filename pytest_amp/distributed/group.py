@@ -1,0 +1,306 @@
+"""The ranks of a process group as one test process sees them: it asks all, and waits for each within a bound."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import queue
+import re
+import secrets
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from multiprocessing.connection import Connection, Listener, wait
+from pathlib import Path
+from typing import Any
+
+from pytest_amp import workers
+from pytest_amp.distributed.rank import LEAVE, SETTINGS
+from pytest_amp.failure import AmpFailure
+
+#: Seconds that the ranks have to start, to answer one request, and to follow one that has failed.
+START, LIMIT, GRACE = 120.0, 60.0, 5.0
+#: The back end of a device type's process group; torch's own choice (``Backend.default_device_backend_map``).
+BACKENDS = {"cpu": "gloo", "cuda": "nccl", "xpu": "xccl"}
+
+
+def unavailable(device_type: str) -> str | None:
+    """Why no process group can be made for ``device_type`` with this torch; None if one can."""
+    import torch
+    import torch.distributed as dist
+
+    if not dist.is_available():
+        return f"torch {torch.__version__} is built without torch.distributed"
+    backend = BACKENDS.get(device_type)
+    if backend is None:
+        return f"no back end of process groups is known for {device_type}"
+    if not getattr(dist, f"is_{backend}_available", lambda: True)():
+        return f"torch {torch.__version__} is built without {backend}"
+    return None
+
+
+class RanksFailed(AmpFailure):
+    """A rank raised, died or did not answer in time; the failure says which, and where the others are."""
+
+
+class RankGroup:
+    """``size`` processes with one process group, started when first asked, and anew after one was lost."""
+
+    def __init__(  # noqa: PLR0913  # settings of the processes
+        self,
+        device_type: str,
+        *,
+        size: int = 2,
+        modules: Sequence[str] = (),
+        path: Sequence[str] = (),
+        limit: float = LIMIT,
+        seed: int = 0,
+    ) -> None:
+        """The ranks have ``path`` as module search path and import ``modules`` before torch.
+
+        An answer may take ``limit`` seconds. torch is seeded with ``seed`` before each request.
+        """
+        self.device_type, self.size, self.limit, self.seed = device_type, size, limit, seed
+        self._modules, self._path = list(modules), [entry for entry in path if entry]
+        self._running: _Running | None = None
+        #: How often the processes were started.
+        self.starts = 0
+
+    def ask(
+        self,
+        program: Callable[..., Any],
+        settings: Mapping[str, Any] | None = None,
+        *,
+        limit: float | None = None,
+    ) -> list[Any]:
+        """What ``program``, a function of a module, answers on each rank, in order; ``settings`` go as JSON.
+
+        Raises RanksFailed if a rank raises, dies, or has no answer after ``limit`` seconds (the group's, if None).
+        """
+        name = f"{program.__module__}:{program.__qualname__}"
+        if self._running is None:
+            self.starts += 1
+            self._running = _Running(self)
+        running = self._running
+        try:
+            running.send({"program": name, "settings": dict(settings or {})})
+            answers = running.answers(program.__qualname__, self.limit if limit is None else limit)
+        except RanksFailed:
+            if running.lost:
+                self._running = None
+            raise
+        return [answer["value"] for answer in answers]
+
+    def close(self) -> None:
+        """End the processes."""
+        running, self._running = self._running, None
+        if running is not None:
+            running.end()
+
+    def settings(self) -> dict[str, Any]:
+        """What each rank is told."""
+        return {
+            "backend": BACKENDS[self.device_type],
+            "device": self.device_type,
+            "modules": self._modules,
+            "path": self._path or sys.path,
+            "parent": os.getpid(),
+            "seed": self.seed,
+            # The test process gives up first, and says more than the collective's own error would.
+            "timeout": 10 * max(self.limit, START),
+        }
+
+
+class _Running:
+    """The launcher's process, and a connection to each rank."""
+
+    def __init__(self, group: RankGroup) -> None:
+        self._size = group.size
+        self.lost = False
+        self._folder = tempfile.TemporaryDirectory(prefix="ranks")
+        folder, key = Path(self._folder.name), secrets.token_bytes(16)
+        self._output = (folder / "output").open("w+b")
+        self._connections: dict[int, Connection] = {}
+        self._pids: dict[int, int] = {}
+        with Listener(str(folder / "socket"), family="AF_UNIX", backlog=group.size, authkey=key) as listener:
+            settings = {
+                **group.settings(),
+                "address": listener.address,
+                "key": key.hex(),
+                "folder": str(folder),
+            }
+            self._launcher = subprocess.Popen(  # noqa: S603  # this interpreter, torch and this package
+                _command(group.size, folder),
+                env=_environment(settings, group.device_type),
+                stdin=subprocess.DEVNULL,
+                stdout=self._output,
+                stderr=subprocess.STDOUT,
+            )
+            self._accept(listener, time.monotonic() + START)
+        self.answers("starting", START)
+
+    def _accept(self, listener: Listener, deadline: float) -> None:
+        arrived: queue.Queue[Any] = queue.Queue()
+
+        def accept() -> None:  # which has no time limit of its own
+            with contextlib.suppress(OSError, EOFError):  # the listener was closed
+                for _ in range(self._size):
+                    arrived.put(listener.accept())
+
+        threading.Thread(target=accept, daemon=True).start()
+        while len(self._connections) < self._size:
+            try:
+                connection = arrived.get(timeout=0.2)
+            except queue.Empty:
+                if self._launcher.poll() is not None:
+                    self._lose(
+                        f"the launcher ended with status {self._launcher.returncode} before all ranks were there"
+                    )
+                if time.monotonic() > deadline:
+                    self._lose(f"not all ranks were there after {START:g} s")
+                continue
+            hello = json.loads(connection.recv_bytes())
+            self._connections[hello["rank"]], self._pids[hello["rank"]] = connection, hello["pid"]
+
+    def send(self, request: Mapping[str, Any]) -> None:
+        """One request to all ranks."""
+        text = json.dumps(request).encode()
+        for number, connection in self._connections.items():
+            try:
+                connection.send_bytes(text)
+            except OSError:  # noqa: PERF203  # it is one of two
+                self._lose(f"rank {number} of {self._size} has gone")
+
+    def answers(self, what: str, limit: float) -> list[Any]:
+        """One answer of each rank."""
+        waiting = dict(self._connections)
+        found: dict[int, Any] = {}
+        deadline = time.monotonic() + limit
+        errors: dict[int, str] = {}
+        while waiting and (left := deadline - time.monotonic()) > 0:
+            for ready in wait(list(waiting.values()), timeout=left):
+                number = next(rank for rank, connection in waiting.items() if connection is ready)
+                answer = self._received(waiting.pop(number))
+                if answer is None:
+                    self._lose(f"rank {number} of {self._size} died in {what}", now=self._ending())
+                if "error" in answer:
+                    errors[number] = answer["error"]
+                    # The others may be in a collective that this rank will never enter.
+                    deadline = min(deadline, time.monotonic() + GRACE)
+                found[number] = answer
+        if errors:
+            raised = "; ".join(f"rank {number}: {text}" for number, text in sorted(errors.items()))
+            if waiting:
+                self._lose(f"{what} raised on {len(errors)} of {self._size} ranks", now=raised)
+            raise RanksFailed(f"{what} raised on {len(errors)} of {self._size} ranks", now=raised)
+        if waiting:
+            late = ", ".join(str(number) for number in sorted(waiting))
+            done = ", ".join(str(number) for number in sorted(found)) or "none"
+            self._lose(
+                f"{what}: rank {late} of {self._size} has no answer after {limit:g} s (answered: {done})",
+                now=self._where(waiting),
+                likely="a rank waits in a collective that another one never enters, or enters in another order",
+            )
+        return [found[number] for number in sorted(found)]
+
+    def _received(self, connection: Connection) -> Any:
+        """An answer, or None from a rank that has gone."""
+        import torch
+
+        try:
+            return torch.load(io.BytesIO(connection.recv_bytes()), weights_only=True)
+        except (EOFError, OSError):
+            return None
+
+    def _where(self, ranks: Mapping[int, object]) -> str:
+        """In which function each of ``ranks`` is, as its own interpreter says it."""
+        for number in ranks:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._pids[number], signal.SIGUSR1)
+        time.sleep(0.5)
+        return "; ".join(f"rank {number} is in {_top(self._stack(number))}" for number in sorted(ranks))
+
+    def _stack(self, number: int) -> str:
+        path = Path(self._folder.name) / f"stack{number}"
+        return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+
+    def _ending(self) -> str:
+        """How the launcher ended, and what was said last."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._launcher.wait(GRACE)
+        self._output.seek(0)
+        text = self._output.read().decode(errors="replace")
+        # The launcher's own report of a rank's end.
+        codes = re.findall(r"exitcode\s*: (-?\d+)", text)
+        return f"exit status {codes[-1]}" if codes else " ".join(text.split())[-300:] or "nothing was written"
+
+    def _lose(self, what: str, *, now: str | None = None, likely: str | None = None) -> Any:
+        """Give the processes up. Raises RanksFailed."""
+        self.lost = True
+        now = now or self._ending_or_none()
+        self.end()
+        raise RanksFailed(what, now=now, likely=likely)
+
+    def _ending_or_none(self) -> str | None:
+        return self._ending() if self._launcher.poll() is not None else None
+
+    def end(self) -> None:
+        """Hang up, and see to it that every process has ended."""
+        # Ranks that were lost may be in a collective, and hear nothing.
+        gone = not self.lost and all(self._hung_up(connection) for connection in self._connections.values())
+        for pid in () if gone else self._pids.values():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        try:
+            # It has no more to do than to see them gone, for which it takes seconds.
+            self._launcher.wait(0.2 if self._pids else GRACE)
+        except subprocess.TimeoutExpired:
+            self._launcher.kill()
+            self._launcher.wait()
+        for connection in self._connections.values():
+            connection.close()
+        self._output.close()
+        self._folder.cleanup()
+
+    @staticmethod
+    def _hung_up(connection: Connection) -> bool:
+        """Whether a rank that is asked to leave does so."""
+        try:
+            connection.send_bytes(LEAVE)
+            return connection.poll(GRACE) and not connection.recv_bytes()
+        except (EOFError, OSError):
+            return True
+
+
+def _command(size: int, folder: Path) -> list[str]:
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={size}"]
+    launcher.append(f"--log-dir={folder}")
+    # The machine's own name need not lead anywhere.
+    return [*launcher, "--local-addr=127.0.0.1", "-m", "pytest_amp.distributed.rank"]
+
+
+def _environment(settings: Mapping[str, Any], device_type: str) -> dict[str, str]:
+    environment = {**os.environ, SETTINGS: json.dumps(settings), "PYTHONPATH": os.pathsep.join(settings["path"])}
+    environment.setdefault("OMP_NUM_THREADS", "1")
+    if sys.platform == "linux":
+        for backend in ("GLOO", "NCCL"):
+            environment.setdefault(f"{backend}_SOCKET_IFNAME", "lo")
+    if device_type == "cuda":
+        environment.update(workers.callers_gpus())
+    return environment
+
+
+def _top(stack: str) -> str:
+    """The innermost function of a stack, and the innermost one that is not torch's."""
+    frames = re.findall(r'File "([^"]+)", line (\d+) in (\S+)', stack)
+    if not frames:
+        return "an unknown place (it wrote no stack)"
+    own = next((frame for frame in frames if f"{os.sep}torch{os.sep}" not in frame[0]), frames[0])
+    named = [f"{function} ({Path(file).name}:{line})" for file, line, function in dict.fromkeys([frames[0], own])]
+    return ", called by ".join(named)

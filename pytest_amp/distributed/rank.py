@@ -1,0 +1,157 @@
+"""One process of a group: ``python -m torch.distributed.run … -m pytest_amp.distributed.rank``.
+
+It imports the modules it is told to, connects to the test process, joins the process group, and then answers one
+request after the other until the connection ends.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import importlib
+import io
+import json
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from multiprocessing.connection import Client, Connection
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+#: The environment variable in which a rank finds its settings.
+SETTINGS = "PYTEST_AMP_RANKS"
+#: The request to leave.
+LEAVE = b"{}"
+#: What a program is: a function of its rank and the request's settings, with an answer that ``torch.save`` can hold.
+Program = Callable[["Rank", Mapping[str, Any]], Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class Rank:
+    """What a program knows of its process: its number, how many there are, and its device."""
+
+    number: int
+    size: int
+    device: torch.device
+
+    def autocast(self, dtype: torch.dtype, *, enabled: bool = True) -> AbstractContextManager[Any]:
+        """A region on the rank's device."""
+        import torch
+
+        return torch.autocast(self.device.type, dtype, enabled=enabled)
+
+
+def main() -> None:
+    """Serve the test process until it hangs up."""
+    settings = json.loads(os.environ[SETTINGS])
+    number, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    _leave_with(settings["parent"])
+    _show_where(Path(settings["folder"]) / f"stack{number}")
+    sys.path[:] = settings["path"]
+    connection = Client(settings["address"], authkey=bytes.fromhex(settings["key"]))
+    assert isinstance(connection, Connection)
+    connection.send_bytes(json.dumps({"rank": number, "pid": os.getpid()}).encode())
+    try:
+        for name in settings["modules"]:
+            importlib.import_module(name)
+        rank = _joined(settings, number, size)
+    except Exception as error:  # noqa: BLE001  # whatever it is, the test process says it
+        _send(connection, {"error": _described(error)})
+        return
+    _send(connection, {"ready": True})
+    _serve(connection, rank, int(settings["seed"]))
+
+
+def _joined(settings: Mapping[str, Any], number: int, size: int) -> Rank:
+    from datetime import timedelta
+
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    device = torch.device(settings["device"])
+    if device.type != "cpu":
+        device = torch.device(device.type, number)
+        torch.get_device_module(device).set_device(number)
+    dist.init_process_group(settings["backend"], timeout=timedelta(seconds=settings["timeout"]))
+    return Rank(number, size, device)
+
+
+def _serve(connection: Connection, rank: Rank, seed: int) -> None:
+    import torch
+
+    from pytest_amp.guard import StateGuard
+
+    while True:
+        try:
+            request = json.loads(connection.recv_bytes())
+        except EOFError:
+            request = {}
+        if not request:
+            # At once: process groups are torn down for seconds, and have nothing to say.
+            os._exit(0)
+        guard = StateGuard(rank.device.type)
+        try:
+            torch.manual_seed(seed)
+            answer: Mapping[str, Any] = {"value": _program(request["program"])(rank, request["settings"])}
+        except Exception as error:  # noqa: BLE001  # whatever it is, the test process says it
+            answer = {"error": _described(error)}
+        leaked = guard.restore()
+        if leaked and "error" not in answer:
+            answer = {"error": "it left torch's state changed: " + ", ".join(leaked)}
+        _send(connection, answer)
+
+
+def _program(name: str) -> Program:
+    module, _, function = name.partition(":")
+    program: Program = getattr(importlib.import_module(module), function)
+    return program
+
+
+def _send(connection: Connection, answer: Mapping[str, Any]) -> None:
+    import torch
+
+    buffer = io.BytesIO()
+    torch.save(dict(answer), buffer)
+    connection.send_bytes(buffer.getvalue())
+
+
+def _described(error: BaseException) -> str:
+    """The error in one line, and the last line of code that is not torch's."""
+    own = [
+        frame for frame in traceback.extract_tb(error.__traceback__) if f"{os.sep}torch{os.sep}" not in frame.filename
+    ]
+    where = f" ({Path(own[-1].filename).name}:{own[-1].lineno})" if own else ""
+    return " ".join(f"{type(error).__name__}: {error}{where}".split())[:600]
+
+
+def _show_where(path: Path) -> None:
+    """On a signal from the test process, write the stack: a rank that hangs in a collective can still do that."""
+    if hasattr(faulthandler, "register"):
+        faulthandler.register(signal.SIGUSR1, file=path.open("w", encoding="utf-8"), all_threads=False)
+
+
+def _leave_with(parent: int) -> None:
+    """Leave when the test process has gone, also from within a collective."""
+
+    def watch() -> None:
+        while True:
+            time.sleep(1)
+            try:
+                os.kill(parent, 0)
+            except OSError:
+                os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+if __name__ == "__main__":
+    main()

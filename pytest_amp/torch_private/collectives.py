@@ -1,0 +1,60 @@
+"""What goes over the wire: every collective operator that is called, and the dtypes of its tensors."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from pytest_amp.torch_private.modes import dispatch_mode
+
+#: Namespaces of torch's collectives: those that process groups have, and those that DTensor calls.
+NAMESPACES = ("c10d", "_c10d_functional")
+
+
+@dataclass(frozen=True)
+class Collective:
+    """One call: the operator's name without its namespace (``allreduce_``), and the floating dtypes of its tensors."""
+
+    operator: str
+    dtypes: tuple[str, ...]
+
+    @property
+    def kind(self) -> str:
+        """``all_reduce``, ``all_gather``, ``reduce_scatter``, or the operator's own name for any other."""
+        plain = self.operator.replace("_", "")
+        kinds = {"allreduce": "all_reduce", "allgather": "all_gather", "reducescatter": "reduce_scatter"}
+        return next((kind for start, kind in kinds.items() if plain.startswith(start)), self.operator)
+
+
+@contextlib.contextmanager
+def recorded_collectives() -> Iterator[list[Collective]]:
+    """The collectives with floating tensors in this scope, in order, those of backward passes among them.
+
+    Raises PrivateApiGone without ``TorchDispatchMode``, through which process groups pass their calls.
+    """
+    calls: list[Collective] = []
+
+    class Recorder(dispatch_mode()):  # type: ignore[misc]
+        """Notes collectives, and lets everything run."""
+
+        def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if function.namespace in NAMESPACES:
+                dtypes = dict.fromkeys(_dtypes((args, tuple((kwargs or {}).values()))))
+                if dtypes:
+                    calls.append(Collective(function.name().partition("::")[2].partition(".")[0], tuple(dtypes)))
+            return function(*args, **(kwargs or {}))
+
+    with Recorder():
+        yield calls
+
+
+def _dtypes(value: Any) -> list[str]:
+    if isinstance(value, torch.Tensor):
+        return [str(value.dtype).removeprefix("torch.")] if value.is_floating_point() else []
+    if isinstance(value, (list, tuple)):
+        return [dtype for each in value for dtype in _dtypes(each)]
+    return []

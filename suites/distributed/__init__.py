@@ -1,0 +1,8 @@
+"""Several processes under mixed precision: what they send, in which dtype, and that together they are one process.
+
+Two ranks, started by torch's own launcher: gloo on a CPU, NCCL where there are two GPUs.
+"""
+
+from pytest_amp.families import Family
+
+FAMILY = Family("distributed", devices=2)

@@ -1,0 +1,93 @@
+"""How answers of ranks are held against one process: bit for bit, or within the bound of the rounding oracle."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from pytest_amp.amp import Amp
+from pytest_amp.cases import Case
+from pytest_amp.failure import AmpFailure
+from pytest_amp.numerics import predict, relative_error
+from pytest_amp.numerics.tolerance import CERTAIN, LEAST, allowed
+
+from .models import Tensors
+
+
+def settings(amp: Amp, **more: Any) -> dict[str, Any]:
+    """What every program is told."""
+    return {"seed": amp.config.seed, "dtype": amp.precision.dtype_name, **more}
+
+
+def hold_ranks_agree(amp: Amp, answers: list[Mapping[str, Tensors]], key: str, *, what: str) -> None:
+    """Every rank has the same, bit for bit. Raises AmpFailure."""
+    first = answers[0][key]
+    for number, answer in enumerate(answers[1:], start=1):
+        unlike = [name for name in first if not _same(answer[key].get(name), first[name])]
+        if unlike:
+            raise AmpFailure(
+                f"{what}: rank {number} has other {key} than rank 0 on {amp.target.id}: {', '.join(unlike[:4])}",
+                label_before="rule",
+                before="after the reduction every rank has the same bits",
+                now=f"off by {_off(answer[key].get(unlike[0]), first[unlike[0]])}",
+                likely="one rank did not take part in a reduction, or rounded, skipped or cast on its own",
+            )
+
+
+def hold_same(amp: Amp, found: Tensors, expected: Tensors, *, what: str, least: float = 0.0) -> None:
+    """``found`` is what one process computes by hand: the same bits, or off by ``least``. Raises AmpFailure."""
+    for name, value in expected.items():
+        got = found.get(name)
+        if _same(got, value) or (got is not None and _far(got, value) <= least):
+            continue
+        raise AmpFailure(
+            f"{what}: {name} is not what one process computes, on {amp.target.id}",
+            label_before="by hand",
+            before=f"norm {float(value.float().norm()):.6g}, {str(value.dtype).removeprefix('torch.')}",
+            now=f"off by {_off(got, value)}" + ("" if got is None else f", {str(got.dtype).removeprefix('torch.')}"),
+            likely="a sum, a division or a cast on the way of the gradient is another one, or a rank left it out",
+        )
+
+
+def _same(a: torch.Tensor | None, b: torch.Tensor) -> bool:
+    return a is not None and a.dtype is b.dtype and torch.equal(a.cpu(), b.cpu())
+
+
+def _far(a: torch.Tensor, b: torch.Tensor) -> float:
+    return float((a.cpu().double() - b.cpu().double()).abs().max())
+
+
+def _off(a: torch.Tensor | None, b: torch.Tensor) -> str:
+    return "all of it: it is missing" if a is None else f"{_far(a, b):.3g}"
+
+
+def hold_near_exact(  # noqa: PLR0913  # what is held, against what, and how it is called
+    amp: Amp, case: Case, found: Tensors, *, loss: float | None, what: str, factor: float = CERTAIN
+) -> None:
+    """Gradients, and the loss, within the bound that the oracle predicts of one process. Raises AmpFailure.
+
+    The noise of the whole batch in one process, times ``factor``: the ranks' parts round on their own. Nor is
+    any much more exact than rounding leaves it, which would mean that nothing was rounded.
+    """
+    prediction = predict(case, case.realise(seed=amp.config.seed), amp.device, amp.precision, seed=amp.config.seed)
+    exact, u = prediction.exact.named(), amp.precision.u
+    values = {**found, **({} if loss is None else {"output.loss": torch.tensor(loss)})}
+    worst = 0.0
+    for name, value in values.items():
+        scale, noise = prediction.sizes[name], prediction.noise[name]
+        error = relative_error(value.reshape(exact[name].shape), exact[name], scale=scale)
+        limit = allowed(noise, value.numel(), u, factor) * amp.config.tolerance_scale
+        worst = max(worst, error / limit)
+        too_exact = value.numel() >= 64 and noise > u / 8 and error < LEAST / 2 * noise / amp.config.tolerance_scale
+        if error > limit or too_exact:
+            raise AmpFailure(
+                f"{what}: {name} is off by {error:.3g} on {amp.target.id}, "
+                + (f"allowed are {limit:.3g}" if error > limit else "more exact than rounding leaves it"),
+                label_before="exact",
+                before=f"relative L2 distance from float64 in one process; {prediction.whose} make {noise:.3g}",
+                now=f"{error:.3g} on {amp.device.describe()}",
+                likely="a reduction rounds, a part is lost or counted twice" if error > limit else "autocast was off",
+            )
+    amp.observe(f"{what}/error over allowed", worst, kind="ratio", allowed=1.0)

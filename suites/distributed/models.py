@@ -1,0 +1,101 @@
+"""The model that ranks and the test process compute, each for itself, and the steps that are made by hand."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional as f
+
+from pytest_amp.cases import Case, Realised
+
+SIZE = 2
+WIDTH, HIDDEN, CLASSES, ROWS = 32, 64, 16, 24
+
+Region = Callable[[], AbstractContextManager[Any]]
+Tensors = dict[str, torch.Tensor]
+
+
+def build() -> nn.Module:
+    """Shapes: (rows, width) to (rows, classes)."""
+    return nn.Sequential(nn.LayerNorm(WIDTH), nn.Linear(WIDTH, HIDDEN), nn.GELU(), nn.Linear(HIDDEN, CLASSES))
+
+
+def batch() -> Tensors:
+    """The rows of all ranks."""
+    return {"inputs": torch.randn(ROWS, WIDTH), "targets": torch.arange(ROWS) % CLASSES}
+
+
+def loss(model: nn.Module, rows: Mapping[str, torch.Tensor]) -> Tensors:
+    """A mean over rows, of float32 logits: the mean of the ranks' losses is that of the whole batch."""
+    logits = model(rows["inputs"])
+    return {"loss": f.cross_entropy(logits.float(), rows["targets"]), "logits": logits}
+
+
+def whole(name: str) -> Case:
+    """The case of one process that has all rows."""
+    return Case(name, build, batch, loss_in_one)
+
+
+def loss_in_one(model: nn.Module, rows: Tensors) -> Tensors:
+    """Without a cast of its own, so that the case runs in float64, too."""
+    logits = model(rows["inputs"])
+    return {"loss": f.cross_entropy(logits, rows["targets"]), "logits": logits}
+
+
+def realised(seed: int, device: torch.device | str) -> Realised:
+    """The same weights and rows in every process."""
+    return Case("rows", build, batch, loss).realise(seed=seed).on(device)
+
+
+def rows_of(number: int, rows: Mapping[str, torch.Tensor]) -> Tensors:
+    """A rank's share of the batch."""
+    each = ROWS // SIZE
+    return {name: value[number * each : (number + 1) * each] for name, value in rows.items()}
+
+
+def gradients(model: nn.Module) -> Tensors:
+    """By name, as they are; wrappers' prefixes are taken off."""
+    return {plain(name): p.grad.detach().clone() for name, p in model.named_parameters() if p.grad is not None}
+
+
+def plain(name: str) -> str:
+    """A parameter's name without what wrappers put before it."""
+    for prefix in ("module.", "_fsdp_wrapped_module.", "_orig_mod."):
+        name = name.replace(prefix, "")
+    return name
+
+
+def backward(model: nn.Module, rows: Mapping[str, torch.Tensor], region: Region, *, scale: float = 1.0) -> Tensors:
+    """Forward in ``region``, backward outside of it; the outputs. Gradients are added to what is there."""
+    with region():
+        outputs = loss(model, rows)
+    torch.autograd.backward(outputs["loss"] * scale)
+    return {name: value.detach() for name, value in outputs.items()}
+
+
+def by_hand(seed: int, device: torch.device, region: Region, *, dtype: torch.dtype | None = None) -> list[Tensors]:
+    """The gradients of each rank's rows, computed one after the other in this process.
+
+    With ``dtype`` weights and inputs are cast to it beforehand, as policies of parameters do.
+    """
+    found = []
+    for number in range(SIZE):
+        whole_batch = realised(seed, device)
+        model, rows = whole_batch.model, rows_of(number, whole_batch.batch)
+        if dtype is not None:
+            model = copy.deepcopy(model).to(dtype)
+            rows["inputs"] = rows["inputs"].to(dtype)
+        backward(model, rows, region)
+        found.append(gradients(model))
+    return found
+
+
+def mean(parts: list[Tensors], dtype: torch.dtype = torch.float32) -> Tensors:
+    """Each divided by the number of ranks and then added up, in ``dtype``; float32 in the end."""
+    divided = [{name: value.to(dtype) / SIZE for name, value in part.items()} for part in parts]
+    return {name: (divided[0][name] + divided[1][name]).float() for name in divided[0]}

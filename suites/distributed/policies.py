@@ -1,0 +1,80 @@
+"""Policies of mixed precision by name, what each should send, and the gradients that it should give."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from pytest_amp.amp import Amp
+
+from .models import Tensors, by_hand, mean
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What is asked for: ``low`` stands for the autocast dtype, None for nothing; ``region`` is autocast around it."""
+
+    param: str | None = None
+    reduce: str | None = None
+    output: str | None = None
+    region: bool = False
+
+    def asked(self, amp: Amp) -> dict[str, str | None]:
+        """As programs take it."""
+        return {
+            "param_dtype": _named(self.param, amp),
+            "reduce_dtype": _named(self.reduce, amp),
+            "output_dtype": _named(self.output, amp),
+        }
+
+    def gathered(self, amp: Amp) -> str:
+        """What an all-gather carries: parameters in their dtype of computation."""
+        return _named(self.param, amp) or "float32"
+
+    def reduced(self, amp: Amp) -> str:
+        """What a reduce-scatter carries: gradients in the dtype asked for, else that of the parameters."""
+        return _named(self.reduce, amp) or self.gathered(amp)
+
+    def returned(self, amp: Amp) -> str:
+        """The dtype of what the model returns: the one that was asked for, else that in which it was computed."""
+        return _named(self.output, amp) or (amp.precision.dtype_name if self.region else self.gathered(amp))
+
+    def gradients(self, amp: Amp) -> Tensors:
+        """By hand, in one process: cast, computed, and reduced as the policy says."""
+        device = amp.device.torch_device
+        if self.region:
+            return mean(by_hand(amp.config.seed, device, amp.autocast))
+        parts = by_hand(amp.config.seed, device, contextlib.nullcontext, dtype=_dtype(self.gathered(amp)))
+        return averaged(parts, _dtype(self.reduced(amp)))
+
+
+def averaged(parts: list[Tensors], dtype: torch.dtype) -> Tensors:
+    """Cast to ``dtype``, added up in it, and divided; float32 in the end."""
+    cast = [{name: value.to(dtype) for name, value in part.items()} for part in parts]
+    return {name: ((cast[0][name] + cast[1][name]) / 2).float() for name in cast[0]}
+
+
+def _named(word: str | None, amp: Amp) -> str | None:
+    return amp.precision.dtype_name if word == "low" else word
+
+
+def _dtype(name: str) -> torch.dtype:
+    dtype: Any = getattr(torch, name)
+    assert isinstance(dtype, torch.dtype)
+    return dtype
+
+
+#: Where a fault of torch's is one, whatever the back end.
+CELLS = ("cpu-bf16", "cpu-fp16", "cuda-bf16", "cuda-fp16")
+
+POLICIES = {
+    "low": Policy(param="low"),
+    "low, reduced in float32": Policy(param="low", reduce="float32"),
+    "low, reduced in float32, output float32": Policy(param="low", reduce="float32", output="float32"),
+    "low, reduced in low, output float32": Policy(param="low", reduce="low", output="float32"),
+    "autocast": Policy(region=True),
+    "float32": Policy(),
+}

@@ -1,0 +1,123 @@
+"""Programs of ranks: DistributedDataParallel under autocast."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from pytest_amp.distributed import Rank
+from pytest_amp.torch_private import recorded_collectives
+
+from .models import HIDDEN, WIDTH, backward, gradients, realised, rows_of
+from .programs import low_dtype, on_cpu, own, sent
+
+
+def _parallel(model: nn.Module, rank: Rank, options: Mapping[str, Any]) -> Any:
+    from torch.nn.parallel import DistributedDataParallel
+
+    return DistributedDataParallel(model, device_ids=None if rank.device.type == "cpu" else [rank.device], **options)
+
+
+_sync_batch_norm: Any = nn.SyncBatchNorm  # has no types
+
+
+def _hook(name: str) -> Callable[[Any, Any], Any]:
+    """A hook of torch's own, in a function of ours: of its own ``bf16_compress_hook`` DDP asks for NCCL by name."""
+    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+
+    def compress(state: Any, bucket: Any) -> Any:
+        return getattr(default_hooks, f"{name}_compress_hook")(state, bucket)
+
+    compress.__annotations__ = getattr(default_hooks, f"{name}_compress_hook").__annotations__
+    return compress
+
+
+def step(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """One step: gradients, losses, what was sent, and whether autocast was on where the model computed."""
+    model, rows = own(rank, settings)
+    seen: list[tuple[bool, str]] = []
+    model[1].register_forward_hook(  # type: ignore[index]
+        lambda _module, _inputs, output: seen.append(
+            (torch.is_autocast_enabled(rank.device.type), str(output.dtype).removeprefix("torch."))
+        )
+    )
+    parallel = _parallel(model, rank, settings.get("options", {}))
+    if settings.get("hook"):
+        parallel.register_comm_hook(None, _hook(settings["hook"]))
+    with recorded_collectives() as calls:
+        outputs = backward(parallel, rows, lambda: rank.autocast(low_dtype(settings)))
+    return {
+        "loss": float(outputs["loss"]),
+        "logits": outputs["logits"].cpu(),
+        "gradients": on_cpu(gradients(parallel)),
+        "sent": sent(calls),
+        "autocast": [list(each) for each in seen],
+    }
+
+
+def without_sync(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """A micro-batch within ``no_sync``, then one with it: the gradients after each, and what was sent."""
+    model, rows = own(rank, settings)
+    parallel = _parallel(model, rank, {})
+    region = lambda: rank.autocast(low_dtype(settings))  # noqa: E731
+    parts = [{name: value[half::2] for name, value in rows.items()} for half in range(2)]
+    found: dict[str, Any] = {}
+    for name, part, scope in (("first", parts[0], parallel.no_sync), ("second", parts[1], contextlib.nullcontext)):
+        with recorded_collectives() as calls, scope():
+            backward(parallel, part, region)
+        found[name] = on_cpu(gradients(parallel))
+        found[f"{name} sent"] = sent(calls)
+    return found
+
+
+def large_gradients(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Gradients of a given size on every rank, through a compression hook."""
+    model = nn.Linear(4, 4, bias=False).to(rank.device)
+    parallel = _parallel(model, rank, {})
+    if settings["hook"]:
+        parallel.register_comm_hook(None, _hook(settings["hook"]))
+    torch.autograd.backward(parallel(torch.full((1, 4), float(settings["size"]), device=rank.device)).sum())
+    return {"gradients": on_cpu(gradients(parallel))}
+
+
+def low_model(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """A model that itself is low: what its buckets hold, and that they do not overflow in the sum."""
+    model = nn.Linear(4, 4, bias=False).to(rank.device, low_dtype(settings))
+    parallel = _parallel(model, rank, {})
+    inputs = torch.full((1, 4), float(settings["size"]), device=rank.device, dtype=low_dtype(settings))
+    with recorded_collectives() as calls:
+        torch.autograd.backward(parallel(inputs).float().sum())
+    return {"gradients": on_cpu(gradients(parallel)), "sent": sent(calls)}
+
+
+def statistics(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """A batch norm under autocast: each rank's buffers after two steps; rank 0's go to all before each forward."""
+    made = realised(settings["seed"], rank.device)
+    torch.manual_seed(settings["seed"])
+    model = nn.Sequential(nn.Linear(WIDTH, HIDDEN), nn.BatchNorm1d(HIDDEN)).to(rank.device)
+    if settings["synchronised"]:
+        model = _sync_batch_norm.convert_sync_batchnorm(model)
+    parallel = _parallel(model, rank, {})
+    rows = rows_of(rank.number, made.batch)["inputs"]
+    with recorded_collectives() as calls:
+        for _ in range(2):
+            with rank.autocast(low_dtype(settings)):
+                outputs = parallel(rows)
+            torch.autograd.backward(outputs.float().square().mean())
+    return {"buffers": on_cpu(dict(model.named_buffers())), "sent": sent(calls), "outputs": outputs.detach().cpu()}
+
+
+def train(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Some steps as one would train: losses, scales, weights, and the dtypes of what is kept."""
+    from .training import train_steps
+
+    model, rows = own(rank, settings)
+    if settings.get("overflow"):
+        # One rank's numbers only: the others learn of it by the reduction.
+        rows = {**rows, "overflow": torch.tensor(rank.number == 1)}
+    parallel = _parallel(model, rank, {})
+    return train_steps(parallel, rows, rank.device, low_dtype(settings), settings)

@@ -1,0 +1,169 @@
+"""Programs of ranks: FSDP2's ``fully_shard`` and FSDP1's wrapper, with their policies of mixed precision."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from pytest_amp.distributed import Rank
+from pytest_amp.torch_private import recorded_collectives
+
+from .models import Tensors, backward, gradients, plain
+from .programs import dtype_of, low_dtype, on_cpu, own, sent
+from .training import train_steps
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _mesh(rank: Rank) -> Any:
+    from torch.distributed.device_mesh import init_device_mesh
+
+    return init_device_mesh(rank.device.type, (rank.size,))
+
+
+def sharded(model: nn.Module, rank: Rank, policy: Mapping[str, Any]) -> Any:
+    """Each linear layer in a group of its own, the rest in the root's."""
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+    mesh = _mesh(rank)
+    asked: Any = {name: dtype_of(policy.get(name)) for name in ("param_dtype", "reduce_dtype", "output_dtype")}
+    rules = MixedPrecisionPolicy(**asked)
+    for layer in model.children():
+        if isinstance(layer, nn.Linear):
+            fully_shard(layer, mesh=mesh, mp_policy=rules)
+    fully_shard(model, mesh=mesh, mp_policy=rules)
+    return model
+
+
+def wrapped(model: nn.Module, rank: Rank, policy: Mapping[str, Any]) -> Any:
+    """FSDP1, one flat parameter; parameters are seen as they were."""
+    from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecision
+
+    asked: Any = {name: dtype_of(policy.get(name)) for name in ("param_dtype", "reduce_dtype", "buffer_dtype")}
+    given = MixedPrecision(**asked) if any(asked.values()) else None
+    return FullyShardedDataParallel(model, mixed_precision=given, device_id=rank.device, use_orig_params=True)
+
+
+@contextlib.contextmanager
+def _seen(model: nn.Module) -> Iterator[dict[str, str]]:
+    """The dtypes that a linear layer computes with: of its weight, its input and what it returns."""
+    found: dict[str, str] = {}
+
+    def note(layer: Any, inputs: Any, output: Any) -> None:
+        found.update(weight=_name(layer.weight.dtype), input=_name(inputs[0].dtype), output=_name(output.dtype))
+
+    layers = [layer for layer in model.modules() if isinstance(layer, nn.Linear)]
+    handle = layers[0].register_forward_hook(note, prepend=True)
+    try:
+        yield found
+    finally:
+        handle.remove()
+
+
+def step(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """One step under FSDP2's policy, or under autocast without one."""
+    model, rows = own(rank, settings)
+    parallel = sharded(model, rank, settings["policy"])
+    with recorded_collectives() as calls, _seen(parallel) as seen:
+        outputs = backward(parallel, rows, lambda: rank.autocast(low_dtype(settings), enabled=settings["region"]))
+    return {
+        "loss": float(outputs["loss"]),
+        "output": _name(outputs["logits"].dtype),
+        "layer": seen,
+        "sent": sent(calls),
+        "gradients": on_cpu(gradients(parallel)),
+        "parameters": sorted({_name(p.dtype) for p in parallel.parameters()}),
+        "shards": sorted({_name(p.grad.to_local().dtype) for p in parallel.parameters()}),
+    }
+
+
+def step_of_one_unit(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """One step under FSDP1's policy; gradients are gathered from the flat parameter."""
+    model, rows = own(rank, settings)
+    parallel = wrapped(model, rank, settings["policy"])
+    with recorded_collectives() as calls, _seen(parallel) as seen:
+        outputs = backward(parallel, rows, lambda: rank.autocast(low_dtype(settings), enabled=settings["region"]))
+    return {
+        "loss": float(outputs["loss"]),
+        "output": _name(outputs["logits"].dtype),
+        "layer": seen,
+        "sent": sent(calls),
+        "gradients": _gathered(parallel),
+        "parameters": sorted({_name(p.dtype) for p in parallel.parameters()}),
+        "shards": sorted({_name(p.grad.dtype) for p in parallel.parameters() if p.grad is not None}),
+    }
+
+
+def _gathered(parallel: Any) -> Tensors:
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
+    with FullyShardedDataParallel.summon_full_params(parallel, with_grads=True):
+        return on_cpu({plain(name): p.grad for name, p in parallel.named_parameters()})
+
+
+class _Tabled(nn.Module):
+    """Two buffers, one of integers; a batch norm would be left out of mixed precision by FSDP1 itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+        self.register_buffer("table", torch.rand(8))
+        self.register_buffer("counter", torch.zeros((), dtype=torch.int64))
+        self.seen: list[str] = []
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        table = self.get_buffer("table")
+        self.seen.append(_name(table.dtype))
+        shifted: torch.Tensor = self.layer(x) + table.to(x.dtype)
+        return shifted
+
+
+def buffers(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Buffers within FSDP1: in which dtype forward sees them."""
+    torch.manual_seed(settings["seed"])
+    model = _Tabled()
+    parallel = wrapped(model, rank, settings["policy"])
+    parallel(torch.randn(4, 8, device=rank.device))
+    return {"seen": model.seen, "counter": _name(model.get_buffer("counter").dtype)}
+
+
+def train(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Some steps with FSDP2; one rank's loss may overflow."""
+    model, rows = own(rank, settings)
+    if settings.get("overflow"):
+        rows = {**rows, "overflow": torch.tensor(rank.number == 1)}
+    parallel = sharded(model, rank, settings["policy"])
+    return train_steps(parallel, rows, rank.device, low_dtype(settings), settings)
+
+
+def accumulate(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Two micro-batches, the first without a reduction: what was sent after each, and the gradients in the end."""
+    model, rows = own(rank, settings)
+    parallel = sharded(model, rank, settings["policy"])
+    found: dict[str, Any] = {}
+    for half, name in enumerate(("first", "second")):
+        part = {key: value[half::2] for key, value in rows.items()}
+        parallel.set_requires_gradient_sync(half == 1)
+        with recorded_collectives() as calls:
+            backward(parallel, part, contextlib.nullcontext)
+        found[f"{name} sent"] = sent([call for call in calls if call.kind != "all_gather"])
+    return {**found, "gradients": on_cpu(gradients(parallel))}
+
+
+def unfrozen(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Evaluated once with everything frozen, then trained: what the reduction sends."""
+    model, rows = own(rank, settings)
+    parallel = sharded(model, rank, settings["policy"])
+    parallel.requires_grad_(requires_grad=False)
+    with torch.no_grad():
+        parallel(rows["inputs"])
+    parallel.requires_grad_(requires_grad=True)
+    with recorded_collectives() as calls:
+        backward(parallel, rows, contextlib.nullcontext)
+    return {"sent": sent([call for call in calls if call.kind == "reduce_scatter"])}

@@ -1,0 +1,80 @@
+"""Programs of ranks: scalers whose gradients overflow on one rank only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from pytest_amp.distributed import Rank
+
+from .programs import full, own
+from .ranks_fsdp import sharded, wrapped
+from .ranks_tensor import parallel_layers
+
+
+def _model(rank: Rank, settings: Mapping[str, Any]) -> nn.Module:
+    model, _ = own(rank, settings)
+    kind = settings["parallel"]
+    if kind == "fully_shard":
+        return sharded(model, rank, {})  # type: ignore[no-any-return]
+    if kind == "fsdp":
+        return wrapped(model, rank, {})  # type: ignore[no-any-return]
+    if kind == "tensor":
+        return parallel_layers(model, rank, only=True)
+    assert kind == "none"
+    return model
+
+
+def _scaler(rank: Rank, settings: Mapping[str, Any]) -> Any:
+    keywords: Any = {"init_scale": 8.0, "growth_interval": 100}
+    if settings["scaler"] == "sharded":
+        import torch.distributed as dist
+        from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
+
+        return ShardedGradScaler(device=rank.device.type, process_group=dist.group.WORLD, **keywords)
+    return torch.amp.GradScaler(rank.device.type, **keywords)
+
+
+def _local(gradient: Any) -> torch.Tensor:
+    part: torch.Tensor = gradient.to_local() if hasattr(gradient, "to_local") else gradient
+    return part
+
+
+def overflow(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Three iterations; in the second the shard of one rank gets an inf or NaN after backward.
+
+    The scale after each, whether this rank's parameters moved, and the optimizer's count of steps.
+    """
+    parallel = _model(rank, settings)
+    _, rows = own(rank, {**settings, "seed": settings["seed"]})
+    optimizer = torch.optim.Adam(parallel.parameters(), lr=1e-2, foreach=settings.get("foreach", False))
+    scaler = _scaler(rank, settings)
+    scales, moved = [], []
+    for iteration in range(3):
+        optimizer.zero_grad()
+        outputs = parallel(rows["inputs"])
+        torch.autograd.backward(scaler.scale(full(outputs).square().mean()))
+        if iteration == 1 and rank.number == settings["rank"]:
+            _spoil(parallel, float(settings["value"]))
+        before = [_local(p.detach()).clone() for p in parallel.parameters()]
+        if settings.get("unscale"):
+            scaler.unscale_(optimizer)
+        scaler.step(optimizer)
+        scaler.update()
+        scales.append(scaler.get_scale())
+        after = [_local(p.detach()) for p in parallel.parameters()]
+        moved.append(any(not torch.equal(a, b) for a, b in zip(before, after, strict=True)))
+    steps = {float(state["step"]) for state in optimizer.state.values()}
+    finite = all(bool(_local(p.detach()).isfinite().all()) for p in parallel.parameters())
+    return {"scales": scales, "moved": moved, "steps": sorted(steps), "finite": finite}
+
+
+def _spoil(parallel: nn.Module, value: float) -> None:
+    """The last element of the first gradient that this rank has a part of."""
+    parts = (_local(p.grad) for p in parallel.parameters() if p.grad is not None)
+    chosen = next(part for part in parts if part.numel())
+    with torch.no_grad():
+        chosen.view(-1)[-1:] = value

@@ -1,0 +1,77 @@
+"""Compression hooks: what is sent is low, divided before it is summed, and float32 when it arrives."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from pytest_amp.amp import Amp
+from pytest_amp.distributed import RankGroup
+from pytest_amp.failure import AmpFailure
+
+from . import ranks_ddp
+from .held import hold_near_exact, hold_ranks_agree, hold_same, settings
+from .models import by_hand, mean, whole
+
+#: Of fp16's own noise a bf16 hook leaves nothing to be held against; its bits are held.
+_COARSER = ("fp16", "bf16")
+_HOOKS = {"fp16": torch.float16, "bf16": torch.bfloat16}
+
+
+@pytest.mark.parametrize("hook", _HOOKS)
+def test_a_hook_sends_its_dtype(amp: Amp, ranks: RankGroup, hook: str) -> None:
+    """Bit for bit: each rank's gradient is rounded, halved and added in the hook's dtype, and is float32 again."""
+    answers = ranks.ask(ranks_ddp.step, settings(amp, hook=hook))
+    dtype = str(_HOOKS[hook]).removeprefix("torch.")
+    for number, answer in enumerate(answers):
+        assert answer["sent"], f"rank {number} sent nothing"
+        assert {tuple(each) for each in answer["sent"]} == {("all_reduce", dtype)}
+        assert {value.dtype for value in answer["gradients"].values()} == {torch.float32}
+    hold_ranks_agree(amp, answers, "gradients", what=f"{hook} hook")
+    expected = mean(by_hand(amp.config.seed, amp.device.torch_device, amp.autocast), _HOOKS[hook])
+    hold_same(amp, answers[0]["gradients"], expected, what=f"{hook} hook", least=_least(hook))
+
+
+def _least(hook: str) -> float:
+    """Halves of the smallest numbers of fp16 are rounded once more: how often is the hook's own choice."""
+    return 2.0**-24 if hook == "fp16" else 0.0
+
+
+@pytest.mark.amp_parametrize(
+    "hook", lambda target: [name for name in _HOOKS if (target.precision.name, name) != _COARSER]
+)
+def test_what_a_hook_loses_is_one_more_rounding(amp: Amp, ranks: RankGroup, hook: str) -> None:
+    """Against float64: twice the noise of one process, where the hook's format is no coarser than autocast's."""
+    answers = ranks.ask(ranks_ddp.step, settings(amp, hook=hook))
+    hold_near_exact(amp, whole(f"ddp-{hook}"), answers[0]["gradients"], loss=None, what=f"{hook} hook")
+
+
+@pytest.mark.parametrize("hook", [None, *_HOOKS], ids=["none", *_HOOKS])
+def test_gradients_are_divided_before_they_are_summed(amp: Amp, ranks: RankGroup, hook: str | None) -> None:
+    """40000 on each of two ranks: the mean is a number of fp16, their sum is not."""
+    size = 40000.0
+    for number, answer in enumerate(ranks.ask(ranks_ddp.large_gradients, settings(amp, hook=hook, size=size))):
+        found = answer["gradients"]["weight"]
+        expected = torch.tensor(size).to(_HOOKS.get(hook or "", torch.float32)).float()
+        if not torch.equal(found, expected.expand(4, 4)):
+            raise AmpFailure(
+                f"{size:g} on both ranks becomes {float(found[0, 0])} on rank {number} with the hook {hook}",
+                label_before="rule",
+                before=f"{float(expected):g}: the mean, of numbers that are divided before they are summed",
+                now=str(float(found[0, 0])),
+                likely="the hook sums first: beyond 65504 that is infinity in fp16"
+                if not math.isfinite(float(found[0, 0]))
+                else "the hook forgets the division, or divides twice",
+            )
+
+
+def test_a_low_models_buckets_are_divided_first_too(amp: Amp, ranks: RankGroup) -> None:
+    """Without a hook the buckets have the parameters' dtype: a model in fp16 must not overflow in the sum."""
+    size = 40000.0
+    for answer in ranks.ask(ranks_ddp.low_model, settings(amp, size=size)):
+        assert answer["sent"]
+        assert {tuple(each) for each in answer["sent"]} == {("all_reduce", amp.precision.dtype_name)}
+        expected = torch.full((4, 4), size, dtype=amp.dtype)
+        assert torch.equal(answer["gradients"]["weight"], expected)

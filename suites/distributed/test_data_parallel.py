@@ -1,0 +1,141 @@
+"""DistributedDataParallel under autocast: two ranks have the gradients of one process, which travel in float32."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from pytest_amp.amp import Amp
+from pytest_amp.distributed import RankGroup
+from pytest_amp.failure import AmpFailure
+from pytest_amp.targets import Target
+
+from . import ranks_ddp
+from .held import hold_near_exact, hold_ranks_agree, hold_same, settings
+from .models import by_hand, mean, realised, rows_of, whole
+from .training import train_in_one_process
+
+_OPTIONS = {
+    "plain": {},
+    "bucket views": {"gradient_as_bucket_view": True},
+    "static graph": {"static_graph": True},
+    "small buckets": {"bucket_cap_mb": 0.001},
+    "unused parameters": {"find_unused_parameters": True},
+}
+
+
+@pytest.mark.parametrize("options", _OPTIONS)
+def test_gradients_are_those_of_one_process(amp: Amp, ranks: RankGroup, options: str) -> None:
+    """Bit for bit the mean of what each rank's rows give by themselves; every rank has them; they are float32."""
+    answers = ranks.ask(ranks_ddp.step, settings(amp, options=_OPTIONS[options]))
+    hold_ranks_agree(amp, answers, "gradients", what=f"DDP, {options}")
+    expected = mean(by_hand(amp.config.seed, amp.device.torch_device, amp.autocast))
+    hold_same(amp, answers[0]["gradients"], expected, what=f"DDP, {options}")
+
+
+def test_gradients_and_loss_are_near_those_of_the_whole_batch(amp: Amp, ranks: RankGroup) -> None:
+    """Against float64 in one process, within the oracle's bound; the loss is the mean of the ranks' losses."""
+    answers = ranks.ask(ranks_ddp.step, settings(amp))
+    loss = sum(answer["loss"] for answer in answers) / len(answers)
+    hold_near_exact(amp, whole("ddp"), answers[0]["gradients"], loss=loss, what="DDP")
+
+
+@pytest.mark.parametrize("options", ["plain", "small buckets"])
+def test_gradients_travel_in_float32(amp: Amp, ranks: RankGroup, options: str) -> None:
+    """What was low in backward is float32 before it is sent: the sum over ranks is not rounded."""
+    for number, answer in enumerate(ranks.ask(ranks_ddp.step, settings(amp, options=_OPTIONS[options]))):
+        sent = answer["sent"]
+        if not sent or any(each != ["all_reduce", "float32"] for each in sent):
+            raise AmpFailure(
+                f"DDP on rank {number} of {amp.target.id} does not reduce gradients in float32",
+                label_before="rule",
+                before="all_reduce of float32 buckets, and nothing else, in backward",
+                now=str(sent) if sent else "nothing was sent",
+                likely="a compression hook is registered by default, or the bucket has the dtype of the region",
+            )
+    amp.observe(f"DDP/{options}/reductions", len(sent), kind="count", unit="collectives")
+
+
+def test_every_rank_computes_in_the_region(amp: Amp, ranks: RankGroup) -> None:
+    """Inside the wrapped module autocast is on in every process, and a linear layer answers in its dtype."""
+    for number, answer in enumerate(ranks.ask(ranks_ddp.step, settings(amp))):
+        if answer["autocast"] != [[True, amp.precision.dtype_name]]:
+            raise AmpFailure(
+                f"on rank {number} of {amp.target.id} the model that DDP wraps is not in the region around it",
+                label_before="rule",
+                before=f"autocast on, a linear layer returns {amp.precision.dtype_name}",
+                now=f"autocast {answer['autocast']}",
+                likely="DDP or a hook leaves the region, or that process never entered it",
+            )
+
+
+def test_no_sync_sends_nothing_and_adds_up(amp: Amp, ranks: RankGroup) -> None:
+    """Within it each rank keeps its own gradient; the next backward reduces the sum of both micro-batches."""
+    answers = ranks.ask(ranks_ddp.without_sync, settings(amp))
+    parts = _micro_batches(amp)
+    for number, answer in enumerate(answers):
+        if answer["first sent"]:
+            raise AmpFailure(
+                f"DDP's no_sync on rank {number} of {amp.target.id} sends gradients",
+                label_before="rule",
+                before="nothing is sent before the first backward outside of it",
+                now=str(answer["first sent"]),
+                likely="no_sync is ignored",
+            )
+        hold_same(amp, answer["first"], parts[number][0], what=f"no_sync, rank {number}")
+        assert [each[0] for each in answer["second sent"]] == ["all_reduce"]
+    hold_ranks_agree(amp, [{"gradients": answer["second"]} for answer in answers], "gradients", what="after no_sync")
+    added = [{name: first[name] + second[name] for name in first} for first, second in parts]
+    hold_same(amp, answers[0]["second"], mean(added), what="after no_sync")
+
+
+def _micro_batches(amp: Amp) -> list[list[dict[str, torch.Tensor]]]:
+    """The gradients of each rank's two micro-batches."""
+    from .models import backward, gradients
+
+    found = []
+    for number in range(2):
+        each = []
+        for half in range(2):
+            made = realised(amp.config.seed, amp.device.torch_device)
+            rows = {name: value[half::2] for name, value in rows_of(number, made.batch).items()}
+            backward(made.model, rows, amp.autocast)
+            each.append(gradients(made.model))
+        found.append(each)
+    return found
+
+
+def test_a_training_is_that_of_one_process(amp: Amp, ranks: RankGroup) -> None:
+    """Four steps of AdamW with a scaler: losses, scale and weights, bit for bit; what is kept is float32."""
+    asked = settings(amp)
+    answers = ranks.ask(ranks_ddp.train, asked)
+    made = realised(amp.config.seed, amp.device.torch_device)
+    expected = train_in_one_process(made.model, made.batch, amp.device.torch_device, amp.dtype, asked)
+    hold_ranks_agree(amp, answers, "weights", what="DDP, training")
+    for number, answer in enumerate(answers):
+        assert answer["kept"] == ["float32"], f"rank {number} keeps {answer['kept']}"
+        assert all(answer["moved"])
+        assert answer["losses"] == [step[number] for step in expected["losses"]], f"other losses on rank {number}"
+        assert answer["scales"][-1] == expected["scale"]
+    hold_same(amp, answers[0]["weights"], expected["weights"], what="DDP, training")
+
+
+def _batch_norms(target: Target) -> list[str]:
+    """SyncBatchNorm is for accelerators."""
+    return ["batch_norm"] if target.device.type == "cpu" else ["batch_norm", "sync_batch_norm"]
+
+
+@pytest.mark.amp_parametrize("kind", _batch_norms)
+def test_statistics_stay_float32(amp: Amp, ranks: RankGroup, kind: str) -> None:
+    """Running statistics under autocast are float32, with float32's values, in each rank."""
+    synchronised = kind == "sync_batch_norm"
+    answers = ranks.ask(ranks_ddp.statistics, settings(amp, synchronised=synchronised))
+    for answer in answers:
+        buffers = answer["buffers"]
+        for name in ("1.running_mean", "1.running_var"):
+            assert buffers[name].dtype is torch.float32
+            amp.check_fp32(buffers[name], name=name)
+        assert int(buffers["1.num_batches_tracked"]) == 2
+        assert answer["outputs"].dtype in {amp.dtype, torch.float32}
+    if synchronised:
+        hold_ranks_agree(amp, answers, "buffers", what="SyncBatchNorm")

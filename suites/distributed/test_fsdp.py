@@ -1,0 +1,79 @@
+"""FSDP1's ``MixedPrecision``: what is gathered, computed and reduced, in which dtype; float32 masters; buffers."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_amp.amp import Amp
+from pytest_amp.distributed import RankGroup
+from pytest_amp.failure import AmpFailure
+
+from . import ranks_fsdp
+from .held import hold_near_exact, hold_ranks_agree, hold_same, settings
+from .models import whole
+from .policies import POLICIES, Policy
+
+#: FSDP1 has no dtype of outputs.
+_POLICIES = {name: policy for name, policy in POLICIES.items() if policy.output is None}
+
+
+@pytest.fixture(autouse=True)
+def _there(ranks: RankGroup) -> None:
+    """Where it has gone, so have these tests."""
+    assert ranks
+    from torch.distributed import fsdp
+
+    if not hasattr(fsdp, "FullyShardedDataParallel"):
+        pytest.skip("this torch has no FSDP1")
+
+
+def _asked(amp: Amp, policy: Policy) -> dict[str, object]:
+    return settings(amp, policy=policy.asked(amp), region=policy.region)
+
+
+@pytest.mark.parametrize("name", _POLICIES)
+def test_what_is_sent_and_computed(amp: Amp, ranks: RankGroup, name: str) -> None:
+    """Observed at the process group and in a layer; parameters and gradients of shards are float32."""
+    policy = _POLICIES[name]
+    gathered, reduced = policy.gathered(amp), policy.reduced(amp)
+    for number, answer in enumerate(ranks.ask(ranks_fsdp.step_of_one_unit, _asked(amp, policy))):
+        found = {kind: sorted({d for k, *ds in answer["sent"] if k == kind for d in ds}) for kind, *_ in answer["sent"]}
+        if found != {"all_gather": [gathered], "reduce_scatter": [reduced]}:
+            raise AmpFailure(
+                f"FSDP1 ({name}) on rank {number} of {amp.target.id} sends other dtypes than its policy asks for",
+                label_before="rule",
+                before=f"all_gather of {gathered}, reduce_scatter of {reduced}",
+                now=str(found),
+                likely="param_dtype or reduce_dtype is not looked at",
+            )
+        assert answer["layer"]["weight"] == gathered
+        assert answer["output"] == policy.returned(amp)
+        assert answer["parameters"] == ["float32"]
+        assert answer["shards"] == ["float32"]
+
+
+@pytest.mark.parametrize("name", _POLICIES)
+def test_gradients_are_those_of_one_process(amp: Amp, ranks: RankGroup, name: str) -> None:
+    """Weights cast by hand, each rank's rows, and the mean in the reduction's dtype: the same bits."""
+    policy = _POLICIES[name]
+    answers = ranks.ask(ranks_fsdp.step_of_one_unit, _asked(amp, policy))
+    hold_ranks_agree(amp, answers, "gradients", what=f"FSDP1 ({name})")
+    least = 2.0**-23 if policy.reduced(amp) == "float16" else 0.0
+    hold_same(amp, answers[0]["gradients"], policy.gradients(amp), what=f"FSDP1 ({name})", least=least)
+
+
+def test_gradients_and_loss_are_near_those_of_the_whole_batch(amp: Amp, ranks: RankGroup) -> None:
+    """Under autocast: against float64 in one process, within the oracle's bound."""
+    answers = ranks.ask(ranks_fsdp.step_of_one_unit, _asked(amp, _POLICIES["autocast"]))
+    loss = sum(answer["loss"] for answer in answers) / len(answers)
+    hold_near_exact(amp, whole("fsdp1"), answers[0]["gradients"], loss=loss, what="FSDP1")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "low", None], ids=["float32", "low", "not asked"])
+def test_buffers_have_the_dtype_that_is_asked_for(amp: Amp, ranks: RankGroup, dtype: str | None) -> None:
+    """A table is float32 unless the policy says otherwise; a counter stays an integer."""
+    expected = amp.precision.dtype_name if dtype == "low" else "float32"
+    given = {"param_dtype": None, "reduce_dtype": None, "buffer_dtype": expected if dtype else None}
+    for answer in ranks.ask(ranks_fsdp.buffers, settings(amp, policy=given)):
+        assert answer["counter"] == "int64"
+        assert answer["seen"] == [expected]

@@ -1,0 +1,112 @@
+"""Scalers over ranks: what overflows on one rank is skipped by all, and every rank has the same scale."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from pytest_amp.amp import Amp
+from pytest_amp.distributed import RankGroup
+from pytest_amp.failure import AmpFailure
+
+from . import ranks_ddp, ranks_fsdp, ranks_scaler, ranks_tensor
+from .held import hold_ranks_agree, hold_same, settings
+from .models import realised
+from .policies import CELLS, POLICIES
+from .training import train_in_one_process
+
+_INF = {"inf": "inf", "nan": "nan"}
+#: How a model is split, and the scaler that is meant for it.
+_SPLIT = {"fully_shard": "plain", "fsdp": "sharded", "tensor": "plain", "none": "sharded"}
+
+
+def _needs_streams(amp: Amp, parallel: str) -> None:
+    if parallel == "fully_shard" and amp.device.type == "cpu" and not hasattr(torch.cpu.Stream(), "record_event"):
+        pytest.skip(f"torch {torch.__version__} has no FSDP2 on a CPU: its streams have no events")
+
+
+def _all_skip(amp: Amp, answers: list[dict[str, list[float]]], what: str) -> None:
+    """Every rank steps, skips and steps, backs off once, and stays finite. Raises AmpFailure."""
+    expected = {"moved": [True, False, True], "scales": [8.0, 4.0, 4.0], "finite": True}
+    for number, answer in enumerate(answers):
+        found = {key: answer[key] for key in expected}
+        if found != expected or answer["steps"] != [2.0]:
+            raise AmpFailure(
+                f"{what} on {amp.target.id}: rank {number} does not do what all ranks have to",
+                label_before="rule",
+                before=f"it moves, skips and moves: {expected}, and the optimizer has taken 2 steps",
+                now=f"{found}, steps {answer['steps']}",
+                likely="found_inf is not reduced over ranks, or one rank does not look at it",
+            )
+
+
+@pytest.mark.parametrize("value", _INF)
+@pytest.mark.parametrize("at", [0, 1], ids=["rank 0", "rank 1"])
+@pytest.mark.parametrize("parallel", _SPLIT)
+def test_an_overflow_in_one_shard_is_skipped_by_all(
+    amp: Amp, ranks: RankGroup, parallel: str, at: int, value: str
+) -> None:
+    """Of FSDP2, FSDP1, tensor parallel layers, and of processes that share nothing but the scaler's group."""
+    _needs_streams(amp, parallel)
+    asked = settings(amp, parallel=parallel, scaler=_SPLIT[parallel], rank=at, value=value)
+    _all_skip(amp, ranks.ask(ranks_scaler.overflow, asked), f"{_SPLIT[parallel]} scaler, {parallel}")
+
+
+@pytest.mark.parametrize("parallel", _SPLIT)
+def test_after_unscale_too(amp: Amp, ranks: RankGroup, parallel: str) -> None:
+    """As in a step that clips: the ranks agree in ``unscale_``."""
+    _needs_streams(amp, parallel)
+    asked = settings(amp, parallel=parallel, scaler=_SPLIT[parallel], rank=1, value="inf", unscale=True)
+    _all_skip(amp, ranks.ask(ranks_scaler.overflow, asked), f"{_SPLIT[parallel]} scaler, {parallel}, unscale_")
+
+
+def test_a_scaler_that_is_not_told_of_others_skips_alone(amp: Amp, ranks: RankGroup) -> None:
+    """The test above can fail: a plain GradScaler in processes that share nothing knows of its own rank only."""
+    asked = settings(amp, parallel="none", scaler="plain", rank=1, value="inf")
+    answers = ranks.ask(ranks_scaler.overflow, asked)
+    assert [answer["moved"] for answer in answers] == [[True, True, True], [True, False, True]]
+
+
+_MIXED = (
+    "no report found: GradScaler hands all gradients of a dtype to one operator, and DTensor refuses those of which "
+    "some are in shards and some are not (the handler came with pytorch/pytorch#132816)"
+)
+
+
+@pytest.mark.amp(xfail=dict.fromkeys(CELLS, _MIXED))
+def test_shards_and_whole_gradients_together(amp: Amp, ranks: RankGroup) -> None:
+    """Tensor parallel layers beside a layer norm that every rank has whole: one optimizer, one scaler."""
+    answers = ranks.ask(ranks_tensor.train, settings(amp, only=False))
+    assert all(answer["moved"] == [True] * 4 for answer in answers)
+
+
+def test_ddp_spreads_an_overflow_to_all_ranks(amp: Amp, ranks: RankGroup) -> None:
+    """One rank's loss is infinite: the reduced gradients are not finite anywhere, all skip, and go on together."""
+    asked = settings(amp, overflow=True)
+    answers = ranks.ask(ranks_ddp.train, asked)
+    for number, answer in enumerate(answers):
+        if answer["moved"] != [True, False, True, True] or answer["scales"] != answers[0]["scales"]:
+            raise AmpFailure(
+                f"an overflow on rank 1 of {amp.target.id}: rank {number} does not skip the step, or alone",
+                label_before="rule",
+                before="under DDP all ranks step, skip, step and step, at one scale",
+                now=f"rank {number} moved {answer['moved']}, scales {[each['scales'] for each in answers]}",
+                likely="a rank steps in spite of found_inf, or its gradients were not reduced",
+            )
+    hold_ranks_agree(amp, answers, "weights", what="DDP after an overflow")
+    made = realised(amp.config.seed, amp.device.torch_device)
+    expected = train_in_one_process(made.model, made.batch, amp.device.torch_device, amp.dtype, asked)
+    hold_same(amp, answers[0]["weights"], expected["weights"], what="DDP after an overflow")
+
+
+@pytest.mark.parametrize("policy", ["low, reduced in float32", "autocast"])
+def test_fully_shard_spreads_an_overflow_to_all_ranks(amp: Amp, ranks: RankGroup, policy: str) -> None:
+    """The same with FSDP2: the reduce-scatter brings one rank's infinity to whoever has the shard."""
+    _needs_streams(amp, "fully_shard")
+    rule = POLICIES[policy]
+    answers = ranks.ask(ranks_fsdp.train, settings(amp, policy=rule.asked(amp), region=rule.region, overflow=True))
+    for answer in answers:
+        assert answer["moved"] == [True, False, True, True]
+        assert answer["scales"] == answers[0]["scales"]
+        assert answer["kept"] == ["float32"]
+    hold_ranks_agree(amp, answers, "weights", what="FSDP2 after an overflow")

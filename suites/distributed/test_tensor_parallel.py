@@ -1,0 +1,82 @@
+"""Tensor parallel linear layers under autocast: outputs, loss and gradients of two ranks are those of one process."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.nn import functional as f
+
+from pytest_amp.amp import Amp
+from pytest_amp.cases import Case
+from pytest_amp.distributed import RankGroup
+
+from . import ranks_tensor
+from .held import hold_near_exact, hold_ranks_agree, settings
+from .models import CLASSES, HIDDEN, SIZE, WIDTH, batch, loss_in_one
+
+
+class _Split(nn.Module):
+    """The same network in one process, each product in two halves: what tensor parallelism rounds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.LayerNorm(WIDTH), nn.Linear(WIDTH, HIDDEN), nn.GELU(), nn.Linear(HIDDEN, CLASSES)
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        norm, first, _, second = self.layers
+        assert isinstance(first, nn.Linear)
+        assert isinstance(second, nn.Linear)
+        x = norm(x)
+        halves = zip(first.weight.chunk(SIZE), first.bias.chunk(SIZE), second.weight.chunk(SIZE, 1), strict=True)
+        biases = (second.bias, None)
+        parts = [
+            f.linear(f.gelu(f.linear(x, weight, bias)), back, last)
+            for (weight, bias, back), last in zip(halves, biases, strict=True)
+        ]
+        return parts[0] + parts[1]
+
+
+def _split() -> Case:
+    return Case("tensor parallel", _Split, batch, loss_in_one)
+
+
+def test_gradients_and_loss_are_those_of_one_process(amp: Amp, ranks: RankGroup) -> None:
+    """Within the bound of the same network whose products are split by hand; whole weights are gathered from shards."""
+    answers = ranks.ask(ranks_tensor.step, settings(amp))
+    hold_ranks_agree(amp, answers, "gradients", what="tensor parallel")
+    found = {f"layers.{name}": value for name, value in answers[0]["gradients"].items()}
+    hold_near_exact(amp, _split(), found, loss=answers[0]["loss"], what="tensor parallel")
+
+
+def test_outputs_are_those_of_one_process(amp: Amp, ranks: RankGroup) -> None:
+    """Low, the same on each rank, and off the products that are split by hand by a rounding or two."""
+    answers = ranks.ask(ranks_tensor.step, settings(amp))
+    assert {answer["output"] for answer in answers} == {amp.precision.dtype_name}
+    assert torch.equal(answers[0]["logits"], answers[1]["logits"])
+    made = _split().realise(seed=amp.config.seed).on(amp.device.torch_device)
+    with amp.autocast(), torch.no_grad():
+        expected = made.model(made.batch["inputs"]).cpu().double()
+    off = (answers[0]["logits"].double() - expected).abs().max()
+    assert float(off) <= 4 * amp.precision.u * float(expected.abs().max())
+
+
+def test_parts_are_added_up_in_the_dtype_of_the_region(amp: Amp, ranks: RankGroup) -> None:
+    """What is reduced going forward is the low output of the second layer; masters and gradients are float32."""
+    for answer in ranks.ask(ranks_tensor.step, settings(amp)):
+        assert answer["sent"], "nothing was reduced"
+        assert answer["sent"][0][1:] == [amp.precision.dtype_name]
+        assert answer["parameters"] == ["float32"]
+        assert {value.dtype for value in answer["gradients"].values()} == {torch.float32}
+    amp.observe("tensor parallel/sent", [" ".join(each) for each in answer["sent"]], kind="dtype")
+
+
+def test_a_training_keeps_float32(amp: Amp, ranks: RankGroup) -> None:
+    """Some steps of AdamW: every rank has the same losses, and what is kept is float32."""
+    answers = ranks.ask(ranks_tensor.train, settings(amp, only=True))
+    hold_ranks_agree(amp, answers, "weights", what="tensor parallel, training")
+    for answer in answers:
+        assert answer["kept"] == ["float32"]
+        assert answer["losses"] == answers[0]["losses"]
+        assert answer["losses"][-1] < answer["losses"][0]

@@ -1,0 +1,54 @@
+"""What a family needs that is for several devices, and what a run without them says."""
+
+from __future__ import annotations
+
+import textwrap
+
+import pytest
+
+from pytest_amp import workers
+from tests.project import SIMULATED, Project
+
+_FILES = {
+    "conftest.py": SIMULATED,
+    "pair/__init__.py": """
+        from pytest_amp.families import Family
+        FAMILY = Family("pair", devices=2)
+    """,
+    "pair/test_pair.py": """
+        def test_two(amp):
+            assert True
+    """,
+    "test_one.py": """
+        def test_one(amp):
+            assert True
+    """,
+}
+
+
+@pytest.fixture
+def pair(project: Project) -> Project:
+    for name, text in _FILES.items():
+        project.file(name, textwrap.dedent(text))
+    return project
+
+
+def test_a_family_for_two_is_not_run_on_one_and_the_run_says_so(pair: Project) -> None:
+    found = pair.apart("--amp-device=simulated", "--amp-dtype=bf16")
+    assert found.ret == 0
+    found.stdout.fnmatch_lines(["ran *project 1*", "not run *1 (needs 2 simulated devices, and there is 0)*"])
+
+
+def test_a_cpu_is_as_many_as_one_likes(pair: Project) -> None:
+    found = pair.apart("--amp-device=cpu", "--amp-dtype=bf16")
+    assert found.ret == 0
+    found.stdout.fnmatch_lines(["ran *pair 1*"])
+
+
+def test_a_worker_with_one_gpu_counts_its_callers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(workers.VISIBLE, "3")
+    assert workers.count_devices("cuda") == 1
+    assert workers.callers_gpus() == {}
+    monkeypatch.setenv(workers.CALLERS, "2,3")
+    assert workers.count_devices("cuda") == 2
+    assert workers.callers_gpus() == {workers.VISIBLE: "2,3"}

@@ -1,0 +1,114 @@
+"""Ranks answer together; one that hangs, raises, dies or leaks ends in a failure that says so, within a bound."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_amp.distributed import RankGroup, RanksFailed
+from tests.distributed import ranks
+from tests.project import ROOT
+
+
+@pytest.fixture(scope="module")
+def group() -> Iterator[RankGroup]:
+    made = RankGroup("cpu", path=sys.path, seed=5)
+    yield made
+    made.close()
+
+
+def test_every_rank_answers_in_order(group: RankGroup) -> None:
+    first, second = (group.ask(ranks.add, {"told": "this"}) for _ in range(2))
+    assert [answer["sum"].tolist() for answer in first] == [[3.0, 3.0]] * 2
+    assert {(answer["size"], answer["told"]) for answer in first} == {(2, "this")}
+    assert [answer["random"] for answer in first] == [answer["random"] for answer in second]
+    assert group.starts == 1
+
+
+def test_a_rank_that_hangs_is_named_within_a_bound(group: RankGroup) -> None:
+    rank = 1
+    group.ask(ranks.add)
+    began = time.monotonic()
+    with pytest.raises(RanksFailed) as raised:
+        group.ask(ranks.hang, {"rank": rank}, limit=1.5)
+    assert time.monotonic() - began < 15
+    text = str(raised.value)
+    assert "hang: rank 0, 1 of 2 has no answer after 1.5 s" in text
+    assert f"rank {rank} is in hang (ranks.py:" in text
+    assert f"rank {1 - rank} is in all_reduce" in text
+    assert "called by hang (ranks.py:" in text
+    assert "a collective that another one never enters" in text
+    assert group.ask(ranks.add)[0]["sum"].tolist() == [3.0, 3.0]
+
+
+def test_a_rank_that_raises_is_quoted_and_the_others_are_not_waited_for(group: RankGroup) -> None:
+    for waits in (False, True):
+        with pytest.raises(RanksFailed, match=r"fail raised on 1 of 2 ranks\n.*rank 1: ValueError: rank 1 cannot"):
+            group.ask(ranks.fail, {"waits": waits})
+    assert group.ask(ranks.add)[1]["sum"].tolist() == [3.0, 3.0]
+
+
+def test_a_rank_that_dies_is_named_with_its_status(group: RankGroup) -> None:
+    with pytest.raises(RanksFailed, match=r"rank 1 of 2 died in die\n.*exit status 3"):
+        group.ask(ranks.die)
+    assert group.ask(ranks.add)[0]["size"] == 2
+
+
+def test_a_program_that_leaves_torchs_state_changed_is_refused(group: RankGroup) -> None:
+    with pytest.raises(RanksFailed, match="it left torch's state changed: autocast enabled"):
+        group.ask(ranks.leak)
+    assert group.ask(ranks.add)[0]["size"] == 2
+
+
+def test_ranks_import_what_was_made_a_plugin() -> None:
+    path = [str(ROOT / "tests" / "planted"), *sys.path]
+    group = RankGroup("cpu", path=path, modules=["bf16_support_is_claimed"])
+    try:
+        answers = group.ask(ranks.imported, {"module": "bf16_support_is_claimed"})
+    finally:
+        group.close()
+    assert answers == [{"there": True, "query": True}] * 2
+
+
+def test_ranks_that_cannot_start_say_why() -> None:
+    group = RankGroup("cpu", path=sys.path, modules=["there_is_no_such_module"])
+    with pytest.raises(RanksFailed, match="No module named 'there_is_no_such_module'"):
+        group.ask(ranks.add)
+    group.close()
+
+
+def test_nothing_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    other = RankGroup("cpu", path=sys.path)
+    other.ask(ranks.add)
+    pids = _pids(other)
+    other.close()
+    assert list(tmp_path.iterdir()) == []
+    for pid in pids:
+        _wait_until(lambda pid=pid: not _is_alive(pid))  # type: ignore[misc]
+
+
+def _pids(group: RankGroup) -> list[int]:
+    running: Any = group._running
+    return [*running._pids.values(), running._launcher.pid]
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def _wait_until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 10
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
