@@ -155,7 +155,34 @@ def plot(outcomes: list[Outcome]) -> str:
         parts.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="1.5"/>')
         y = top + 14 + 18 * index
         parts.append(f'<text x="{right + 14}" y="{y}" fill="{colour}">{outcome.storage.name}</text>')
+    parts += _beside_masters(
+        curves, left=right + 60, right=width - 20, top=top + 36 + 18 * len(outcomes), bottom=bottom
+    )
     return "\n".join([*parts, "</svg>", ""])
+
+
+def _beside_masters(curves: list[list[float]], *, left: int, right: int, top: int, bottom: int) -> list[str]:
+    """A small plot of the second half: losses by those of the first curve, the masters', where they are close."""
+    half = len(curves[0]) // 2
+    ratios = [[x / master for x, master in zip(curve, curves[0], strict=True)][half:] for curve in curves]
+    close = {index: values for index, values in enumerate(ratios) if values and max(values) < 1.25}
+    low, high = (bound(bound(values) for values in close.values()) for bound in (min, max))
+    high = max(high, low + 1e-6)
+    parts = [
+        f'<path d="M{left} {top}V{bottom}H{right}" fill="none" stroke="#888"/>',
+        f'<text x="{(left + right) // 2}" y="{bottom + 16}" text-anchor="middle">second half, by masters</text>',
+    ]
+    for value in (low, high):
+        y = bottom - (bottom - top) * (value - low) / (high - low)
+        parts.append(f'<text x="{left - 6}" y="{y + 4:.1f}" text-anchor="end">{value:.3f}</text>')
+    for index, values in close.items():
+        points = " ".join(
+            f"{left + (right - left) * (at + 0.5) / len(values):.1f},"
+            f"{bottom - (bottom - top) * (value - low) / (high - low):.1f}"
+            for at, value in enumerate(values)
+        )
+        parts.append(f'<polyline points="{points}" fill="none" stroke="{_COLOURS[index % len(_COLOURS)]}"/>')
+    return parts
 
 
 def _smooth(losses: list[float]) -> list[float]:

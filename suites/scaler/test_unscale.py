@@ -149,3 +149,36 @@ def test_an_overflow_in_one_micro_batch_skips_the_accumulated_step(amp: Amp, amp
     run.scaler.update()
     assert bool((run.parameter == 1).all())
     assert run.state == (4.0, 0)
+
+
+def test_gradients_are_unscaled_in_place(amp: Amp, amp_scaler: ScalerFactory) -> None:
+    """Views of one buffer, as DDP and FSDP hand them out: the buffer has the unscaled values, in the same tensors."""
+    buffer = torch.full((6,), 8.0, device=amp.device.torch_device)
+    parameters = [nn.Parameter(torch.ones(3, device=buffer.device)) for _ in range(2)]
+    views = [buffer[:3], buffer[3:]]
+    for parameter, view in zip(parameters, views, strict=True):
+        parameter.grad = view
+    optimizer, scaler = torch.optim.SGD(parameters, lr=0.5), amp_scaler(init_scale=8.0)
+    scaler.scale(torch.zeros((), device=buffer.device))
+    scaler.unscale_(optimizer)
+    assert all(parameter.grad is view for parameter, view in zip(parameters, views, strict=True))
+    assert buffer.tolist() == [1.0] * 6
+
+
+@pytest.mark.parametrize("scale", [1.0, 2.0**10])
+@pytest.mark.parametrize("implementation", ["loop", "fused"])
+def test_large_gradients_are_no_overflow(
+    amp: Amp, amp_scaler: ScalerFactory, implementation: str, scale: float
+) -> None:
+    """Beyond fp16, up to float32's largest: only an inf is one. The step is taken, each element exact."""
+    largest = torch.finfo(torch.float32).max
+    values = [65536.0, -(2.0**100), torch.finfo(torch.bfloat16).max, largest, -largest]
+    parameter = nn.Parameter(torch.zeros(len(values), device=amp.device.torch_device))
+    optimizer = torch.optim.SGD([parameter], lr=1.0, fused=implementation == "fused", foreach=False)
+    scaler = amp_scaler(init_scale=scale)
+    scaler.scale(torch.zeros((), device=parameter.device))
+    parameter.grad = torch.tensor(values, device=parameter.device)
+    scaler.step(optimizer)
+    scaler.update()
+    assert scaler.get_scale() == scale, "the scale backed off: a large gradient was taken for an overflow"
+    assert parameter.tolist() == [-value / scale for value in values]

@@ -359,6 +359,18 @@ SCALER = (
         ("suites/scaler/test_optimizer_inputs.py::test_sparse_gradients_in_one_of_two_groups",),
         "test_sparse_gradients_in_one_of_two_groups[cpu-bf16-inf-SGD]",
     ),
+    Defect(
+        "large_gradients_taken_for_inf",
+        "large gradients that are finite",
+        ("suites/scaler/test_unscale.py",),
+        "test_large_gradients_are_no_overflow[cpu-bf16-",
+    ),
+    Defect(
+        "unscaled_gradients_are_new_tensors",
+        "unscaling in place",
+        ("suites/scaler/test_unscale.py",),
+        "test_gradients_are_unscaled_in_place[cpu-bf16]",
+    ),
 )
 
 #: What only a GPU can be wrong about: planted there by tests/planted_on_device.py.
