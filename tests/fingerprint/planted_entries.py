@@ -33,6 +33,13 @@ def _raise() -> None:
     raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
 
+def _lacks(says: str) -> Callable[..., torch.Tensor]:
+    def call(_x: torch.Tensor, _kind: str) -> torch.Tensor:
+        raise RuntimeError(says)
+
+    return call
+
+
 def _assert_on_the_device() -> None:
     torch.arange(2, device="cuda")[torch.tensor([2], device="cuda")]
 
@@ -43,8 +50,12 @@ def _read_at_an_illegal_address() -> None:
 
 
 def _add(name: str, bad: Callable[[], None]) -> None:
+    _add_operator(name, _operator(bad))
+
+
+def _add_operator(name: str, operator: Callable[..., torch.Tensor]) -> None:
     low = {torch.float32, torch.bfloat16, torch.float16}
-    invocations.op_db.append(_untyped.OpInfo(name, op=_operator(bad), dtypes=low, sample_inputs_func=_samples))
+    invocations.op_db.append(_untyped.OpInfo(name, op=operator, dtypes=low, sample_inputs_func=_samples))
 
 
 _add("planted_killed", lambda: os.kill(os.getpid(), signal.SIGSEGV))
@@ -53,3 +64,6 @@ _add("planted_hangs", lambda: time.sleep(60))
 _add("planted_raises", _raise)
 _add("planted_asserts", _assert_on_the_device)
 _add("planted_illegal_address", _read_at_an_illegal_address)
+_add_operator("planted_without_magma", _lacks("Calling eig on a CUDA tensor requires compiling PyTorch with MAGMA."))
+_add_operator("planted_without_compiler", _lacks("Error in dlopen: libnvrtc.so.13: cannot open shared object file"))
+_add_operator("planted_without_kernel", _lacks("\"eig_cuda\" not implemented for 'Float'"))

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from pytest_amp.devices import find_device
+from pytest_amp.fingerprint.compare import NOT_HERE
 from pytest_amp.fingerprint.sweep import FingerprintSweep, Unavailable
 from pytest_amp.isolation import ExaminationFailed
 
@@ -69,6 +70,12 @@ def test_a_sample_that_hangs_is_named_and_the_others_are_seen() -> None:
 
 def test_an_error_of_a_device_that_is_no_accelerator_ends_no_process(sweep: FingerprintSweep) -> None:
     assert sweep.fingerprint("planted_raises", CUDA, "bfloat16") == "fp32 low | =; fp32 low | low low"
+
+
+def test_what_a_build_or_a_machine_lacks_says_nothing_of_torch(sweep: FingerprintSweep) -> None:
+    for name in ("planted_without_magma", "planted_without_compiler"):
+        assert sweep.fingerprint(name, CPU, "bfloat16") == NOT_HERE
+    assert sweep.fingerprint("planted_without_kernel", CPU, "bfloat16") != NOT_HERE
 
 
 def test_an_entry_that_is_not_there_is_an_error(sweep: FingerprintSweep) -> None:
