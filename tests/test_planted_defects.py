@@ -10,11 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from pytest_amp.record import read_record
 from tests.planted.defect import Defect
 from tests.planted.manifest import DEFECTS
 from tests.planted.manifest_fingerprint import FINGERPRINT_ON_CUDA
 from tests.planted.manifest_scaler import SCALER_ON_CUDA
 from tests.planted.manifest_semantics_kinds import SEMANTICS_KINDS_ON_CUDA
+from tests.planted_in_the_diff import named, observes
 from tests.project import INSTALLED, ROOT
 
 PLANTED = ROOT / "tests" / "planted"
@@ -58,7 +60,9 @@ def test_a_planted_defect_is_noticed(defect: Defect, tmp_path: Path) -> None:
     path = os.pathsep.join([str(ROOT), str(PLANTED), *filter(None, [os.environ.get("PYTHONPATH")])])
     environment |= {"PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": ""}
     output = tmp_path / "output"
-    process = _FORKING.Process(target=_run, args=(_arguments(defect), environment, output))
+    record = tmp_path / "record.json"
+    arguments = [*_arguments(defect), f"--amp-record={record}"]
+    process = _FORKING.Process(target=_run, args=(arguments, environment, output))
     process.start()
     process.join(TIMEOUT)
     if process.is_alive():
@@ -68,6 +72,8 @@ def test_a_planted_defect_is_noticed(defect: Defect, tmp_path: Path) -> None:
     assert process.exitcode == pytest.ExitCode.TESTS_FAILED, text
     failed = [line for line in text.splitlines() if re.match("FAILED |ERROR ", line)]
     assert any(defect.failing in line for line in failed), text
+    # Whoever compares this run with a healthy one reads it there.
+    assert not observes(defect) or any(named(defect, failure.key) for failure in read_record(record).failures), text
 
 
 def test_every_planted_defect_is_in_the_manifest() -> None:
