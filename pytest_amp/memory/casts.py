@@ -39,8 +39,10 @@ class Census:
 def census(passes: Passes, region: Region) -> Census:
     """The casts of one step whose forward pass is within ``region``.
 
-    Raises PrivateApiGone without torch's dispatch modes.
+    One step runs before: what torch imports when it is first used may compute (torch 2.6's checkpoint). Raises
+    PrivateApiGone without torch's dispatch modes.
     """
+    passes.backward(passes.forward(region))
     names = {id(tensor): name for name, tensor in passes.own().items()}
     with counted_casts(names) as casts:
         loss = passes.forward(region)
