@@ -37,6 +37,7 @@ PARTS = (
     Part("hypothesis", "hypothesis", "random programs (semantics, scaler)", "pip install 'pytest-amp[suites]'"),
     Part("expecttest", "expecttest", "the suite fingerprint", "pip install 'pytest-amp[suites]'"),
     Part("jinja2", "jinja2", "HTML reports", "pip install 'pytest-amp[html]'"),
+    Part("matplotlib", "matplotlib", "plots of pytest-amp study", "pip install 'pytest-amp[study]'"),
 )
 COMPILERS = ("c++", "g++", "clang++")
 
