@@ -3,7 +3,7 @@
 from pytest_amp.numerics.conditions import Conditions
 from pytest_amp.numerics.errors import is_hollow, relative_error
 from pytest_amp.numerics.hand_cast import asked_for_autocast, hand_cast
-from pytest_amp.numerics.operators import Measured, check_operator, confirmed, measure_operator
+from pytest_amp.numerics.operators import Measured, check_operator, confirmed, measure_operator, measure_registered
 from pytest_amp.numerics.prediction import Prediction, predict
 from pytest_amp.numerics.rounding import Roundings, check_reduction, measure
 from pytest_amp.numerics.step import Step, run_step
@@ -22,6 +22,7 @@ __all__ = [
     "is_hollow",
     "measure",
     "measure_operator",
+    "measure_registered",
     "predict",
     "relative_error",
     "run_step",

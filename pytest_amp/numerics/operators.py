@@ -9,8 +9,10 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from pytest_amp import torch_private
 from pytest_amp.cases import Case
 from pytest_amp.failure import AmpFailure
+from pytest_amp.float32 import float32_precision
 from pytest_amp.numerics import oracle, tolerance
 from pytest_amp.numerics.conditions import Conditions
 from pytest_amp.numerics.errors import is_hollow, relative_error
@@ -22,6 +24,7 @@ from pytest_amp.numerics.predicted import fault_failure
 from pytest_amp.numerics.prediction import by_hand
 from pytest_amp.numerics.step import run_step
 from pytest_amp.rules import spec
+from pytest_amp.rules.samples import Sample, samples
 
 #: Records a fact: name, value, kind, unit, allowed.
 Observe = Callable[[str, float, str, str | None, float | None], object]
@@ -101,6 +104,64 @@ def measure_operator(
         {key: value.dtype for key, value in made.items()},
         tuple(each for each in seen if each.problem is not None),
     )
+
+
+def measure_registered(overload: str, where: Conditions) -> dict[str, Measured]:
+    """Each sample of a qualified overload, run under autocast and, where it has a gradient, going back.
+
+    Every operator that it is made of is held to its rounding model with its own real inputs; by number of the
+    sample. Samples are small, so that no error is lost in a sum: ``measure_operator`` takes long ones. Raises
+    whatever the operator raises.
+    """
+    found = {}
+    for number, sample in enumerate(samples(overload)):
+        seen = _observed(overload, sample, where)
+        found[str(number)] = Measured(
+            {},
+            tuple(verdict.faults(seen, where.precision.dtype, where.tolerance_scale)),
+            oracle.trace_of(overload, seen, where.device.type).signatures(),
+            (),
+            {},
+            tuple(each for each in seen if each.problem is not None),
+        )
+    return found
+
+
+def _observed(overload: str, sample: Sample, where: Conditions) -> tuple[Observed, ...]:
+    """With gradients of all real arguments, else of the first, else without: some are not differentiable."""
+    leaves, spec_of = torch_private.flat((sample.arguments, dict(sample.keywords)))
+    real = [number for number, leaf in enumerate(leaves) if isinstance(leaf, Tensor) and _is_real(leaf)]
+    for wanted in (real, real[:1], []):
+        torch.manual_seed(where.seed)
+        moved = [
+            leaf.detach().to(where.device.torch_device, copy=True).requires_grad_(number in wanted)
+            if isinstance(leaf, Tensor)
+            else leaf
+            for number, leaf in enumerate(leaves)
+        ]
+        args, kwargs = torch_private.unflat(moved, spec_of)
+        observer = Observer(where.device.type, where.precision.dtype)
+        try:
+            with observer.on({}), float32_precision("ieee"):
+                with where.region():
+                    made = torch_private.flat(torch_private.find_overload(overload)(*args, **kwargs))[0]
+                ends = [each for each in made if isinstance(each, Tensor) and each.requires_grad and each.numel()]
+                if ends:
+                    torch.autograd.backward(ends, [_incoming(each) for each in ends])
+        except RuntimeError:
+            if not wanted:
+                raise
+        else:
+            return tuple(observer.seen)
+    raise AssertionError
+
+
+def _is_real(value: Tensor) -> bool:
+    return value.is_floating_point() or value.is_complex()
+
+
+def _incoming(value: Tensor) -> Tensor:
+    return torch.randn(value.shape, dtype=torch.float32, device="cpu").to(value.device, value.dtype)
 
 
 def confirmed(draw: Callable[[], Measured], *, seed: int) -> Measured:

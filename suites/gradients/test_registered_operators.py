@@ -1,0 +1,52 @@
+"""Each operator with a rule rounds as its model says, forward and going back; the list is the rules' own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from pytest_amp.amp import Amp
+from pytest_amp.cases import lacks_lstm_kernel
+from pytest_amp.numerics import check_operator, measure_registered
+from pytest_amp.rules.samples import has_samples
+from pytest_amp.rules.spec import RuleName, expected
+from pytest_amp.targets import Target
+
+
+#: Operators with a rule that are left out, and why.
+LEFT_OUT = {
+    "_grid_sampler_2d_cpu_fallback": "has no float64; grid_sampler_2d, which calls it, is held",
+}
+
+
+def operators(target: Target) -> Iterator[object]:
+    """Those of the device type's rules; oneDNN's LSTM is expected to fail where this machine has no kernel for it."""
+    reason = lacks_lstm_kernel(target.device.type, target.precision.name)
+    for name, rule in sorted(expected(target.device.type, torch.__version__).items()):
+        short = name.removeprefix("aten::")
+        if rule.name is not RuleName.BANNED and has_samples(name) and short not in LEFT_OUT:
+            lacking = bool(reason) and short == "mkldnn_rnn_layer"
+            marks = [pytest.mark.xfail(reason=reason or "", raises=RuntimeError, strict=True)] if lacking else []
+            yield pytest.param(name, id=short, marks=marks)
+
+
+def test_no_operator_is_forgotten(amp: Amp) -> None:
+    """Whoever has a rule has a sample, so that it is held here, or a reason for being left out."""
+    rules = expected(amp.device.type, torch.__version__)
+    missing = [name for name, rule in rules.items() if rule.name is not RuleName.BANNED and not has_samples(name)]
+    assert not missing, f"without a sample in pytest_amp/rules: {', '.join(sorted(missing))}"
+    assert all(f"aten::{name}" in expected("cpu", torch.__version__) for name in LEFT_OUT), (
+        "left out, but without a rule"
+    )
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.amp_parametrize("name", operators)
+def test_operator_with_a_rule(amp: Amp, name: str) -> None:
+    def observe(key: str, value: float, kind: str, unit: str | None, allowed: float | None) -> None:
+        amp.observe(key, value, kind=kind, unit=unit, allowed=allowed)
+
+    short = name.removeprefix("aten::")
+    check_operator(f"registered/{short}", measure_registered(name, amp.conditions), amp.conditions, observe)
