@@ -1,4 +1,4 @@
-"""Functions at the edge of fp16's range: sums beyond 65504, an eps below 6e-8, logits of any size, rows without spread."""
+"""Functions at the edge of fp16's range: sums beyond 65504, an eps below 6e-8, large logits, rows without spread."""
 
 from __future__ import annotations
 
