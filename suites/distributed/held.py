@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import pytest
 import torch
 
 from pytest_amp.amp import Amp
@@ -14,6 +15,12 @@ from pytest_amp.numerics import predict, relative_error
 from pytest_amp.numerics.tolerance import CERTAIN, LEAST, allowed
 
 from .models import Tensors
+
+
+def needs_streams(amp: Amp) -> None:
+    """FSDP2 waits for streams, which a CPU has not had from the beginning: skips where it has none."""
+    if amp.device.type == "cpu" and not hasattr(torch.cpu.Stream(), "record_event"):
+        pytest.skip(f"torch {torch.__version__} has no FSDP2 on a CPU: its streams have no events")
 
 
 def settings(amp: Amp, **more: Any) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -12,7 +13,7 @@ from torch import nn
 from pytest_amp.distributed import Rank
 from pytest_amp.torch_private import recorded_collectives
 
-from .models import Tensors, backward, gradients, plain
+from .models import Tensors, backward, gradients, loss, plain, realised
 from .programs import dtype_of, low_dtype, on_cpu, own, sent
 from .training import train_steps
 
@@ -154,6 +155,93 @@ def accumulate(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
             backward(parallel, part, contextlib.nullcontext)
         found[f"{name} sent"] = sent([call for call in calls if call.kind != "all_gather"])
     return {**found, "gradients": on_cpu(gradients(parallel))}
+
+
+class _Late(nn.Module):
+    """Two layers, of which the second is used where it is asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.always, self.late = nn.Linear(8, 8), nn.Linear(8, 8)
+        self.both = False
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        made: torch.Tensor = self.always(x)
+        return self.late(made) if self.both else made
+
+
+def used_late(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Two micro-batches with one reduction; a layer that only the second one uses."""
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+    torch.manual_seed(settings["seed"])
+    model = _Late()
+    policy: Any = {name: dtype_of(value) for name, value in settings["policy"].items()}
+    parallel: Any = fully_shard(model, mesh=_mesh(rank), mp_policy=MixedPrecisionPolicy(**policy))
+    for half in range(2):
+        model.both = half == 1
+        parallel.set_requires_gradient_sync(half == 1)
+        torch.autograd.backward(parallel(torch.ones(4, 8, device=rank.device)).float().sum())
+    return {"gradients": on_cpu(gradients(parallel))}
+
+
+@dataclasses.dataclass
+class _Input:
+    """How some models take their inputs."""
+
+    x: torch.Tensor
+
+
+class _Takes(nn.Module):
+    """A model of one layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+
+    def forward(self, given: Any) -> torch.Tensor:
+        made: torch.Tensor = self.layer(given.x if isinstance(given, _Input) else given["x"])
+        return made
+
+
+def takes(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The dtype that a model returns whose float32 input is in a dictionary, or in a dataclass."""
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+    policy: Any = {name: dtype_of(value) for name, value in settings["policy"].items()}
+    parallel: Any = fully_shard(_Takes(), mesh=_mesh(rank), mp_policy=MixedPrecisionPolicy(**policy))
+    x = torch.ones(4, 8, device=rank.device)
+    return {"output": _name(parallel(_Input(x) if settings["dataclass"] else {"x": x}).dtype)}
+
+
+def beside_tensor_parallel(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """FSDP2 on a mesh of two dimensions, the second of which splits layers: what backward reduces over that one."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+    from torch.distributed.tensor import Replicate, Shard
+    from torch.distributed.tensor.parallel import (
+        ColwiseParallel,
+        RowwiseParallel,
+        SequenceParallel,
+        parallelize_module,
+    )
+
+    model, rows = own(rank, settings)
+    whole = realised(settings["seed"], rank.device).batch
+    mesh = init_device_mesh(rank.device.type, (1, rank.size), mesh_dim_names=("data", "tensor"))
+    plan = {
+        "0": SequenceParallel(sequence_dim=0),
+        "1": ColwiseParallel(input_layouts=Shard(0)),
+        "3": RowwiseParallel(output_layouts=Replicate()),
+    }
+    model = parallelize_module(model, mesh["tensor"], plan)
+    policy: Any = {name: dtype_of(value) for name, value in settings["policy"].items()}
+    parallel: Any = fully_shard(model, mesh=mesh["data"], mp_policy=MixedPrecisionPolicy(**policy))
+    # Rows in, all rows out: each rank has its share of the sequence before the first split layer.
+    outputs = loss(parallel, {"inputs": rows["inputs"], "targets": whole["targets"]})
+    with recorded_collectives() as calls:
+        torch.autograd.backward(outputs["loss"])
+    return {"sent": sent([call for call in calls if call.kind == "all_reduce"])}
 
 
 def unfrozen(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:

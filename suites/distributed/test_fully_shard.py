@@ -11,16 +11,15 @@ from pytest_amp.failure import AmpFailure
 from pytest_amp.releases import release_of
 
 from . import ranks_fsdp
-from .held import hold_near_exact, hold_ranks_agree, hold_same, settings
+from .held import hold_near_exact, hold_ranks_agree, hold_same, needs_streams, settings
 from .models import WIDTH, whole
 from .policies import CELLS, POLICIES, averaged
 
 
 @pytest.fixture(autouse=True)
 def _streams(amp: Amp) -> None:
-    """FSDP2 waits for streams, which a CPU has not had from the beginning."""
-    if amp.device.type == "cpu" and not hasattr(torch.cpu.Stream(), "record_event"):
-        pytest.skip(f"torch {torch.__version__} has no FSDP2 on a CPU: its streams have no events")
+    """Where a CPU has none of them."""
+    needs_streams(amp)
 
 
 def _asked(amp: Amp, policy: str, **more: object) -> dict[str, object]:
@@ -140,3 +139,37 @@ def test_what_was_frozen_at_first_is_reduced_as_asked(amp: Amp, ranks: RankGroup
     """Evaluated once without gradients, then unfrozen: the reduction still has the dtype that was asked for."""
     for answer in ranks.ask(ranks_fsdp.unfrozen, _asked(amp, "low, reduced in float32")):
         assert {tuple(each) for each in answer["sent"]} == {("reduce_scatter", "float32")}
+
+
+_LATE = (
+    "pytorch/pytorch#196996: sums of earlier micro-batches have the reduction's dtype, a gradient that comes first in "
+    "the last one has the parameters', and one reduction refuses both"
+)
+
+
+@pytest.mark.amp(xfail=dict.fromkeys(CELLS, _LATE))
+def test_a_layer_that_is_used_late_is_reduced_with_the_others(amp: Amp, ranks: RankGroup) -> None:
+    """Two micro-batches with one reduction; a layer that only the second one uses, as experts and adapters are."""
+    answers = ranks.ask(ranks_fsdp.used_late, _asked(amp, "low, reduced in float32"))
+    hold_ranks_agree(amp, answers, "gradients", what="FSDP2, a layer used late")
+    assert {value.dtype for value in answers[0]["gradients"].values()} == {torch.float32}
+
+
+_OTHER_MESH = (
+    "pytorch/pytorch#190626: reduce_dtype reaches the reduce-scatter, and not FSDP2's reduction over other meshes"
+)
+
+
+@pytest.mark.amp(xfail=dict.fromkeys(CELLS, _OTHER_MESH))
+def test_reductions_beside_tensor_parallel_layers_too(amp: Amp, ranks: RankGroup) -> None:
+    """A layer norm on parts of a sequence: its gradient is summed over the other mesh, in the dtype asked for."""
+    for answer in ranks.ask(ranks_fsdp.beside_tensor_parallel, _asked(amp, "low, reduced in float32")):
+        assert answer["sent"], "nothing was reduced over the other mesh"
+        assert {tuple(each) for each in answer["sent"]} == {("all_reduce", "float32")}
+
+
+@pytest.mark.parametrize("dataclass", [False, True], ids=["dictionary", "dataclass"])
+def test_inputs_are_cast_wherever_they_are(amp: Amp, ranks: RankGroup, *, dataclass: bool) -> None:
+    """pytorch/pytorch#153077: a float32 tensor in a dictionary, or in a dataclass, meets low weights."""
+    for answer in ranks.ask(ranks_fsdp.takes, _asked(amp, "low, reduced in float32", dataclass=dataclass)):
+        assert answer["output"] == amp.precision.dtype_name

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import pytest
-import torch
 
 from pytest_amp.amp import Amp
 from pytest_amp.distributed import RankGroup
 from pytest_amp.failure import AmpFailure
 
 from . import ranks_ddp, ranks_fsdp, ranks_scaler, ranks_tensor
-from .held import hold_ranks_agree, hold_same, settings
+from .held import hold_ranks_agree, hold_same, needs_streams, settings
 from .models import realised
 from .policies import CELLS, POLICIES
 from .training import train_in_one_process
@@ -21,8 +20,8 @@ _SPLIT = {"fully_shard": "plain", "fsdp": "sharded", "tensor": "plain", "none": 
 
 
 def _needs_streams(amp: Amp, parallel: str) -> None:
-    if parallel == "fully_shard" and amp.device.type == "cpu" and not hasattr(torch.cpu.Stream(), "record_event"):
-        pytest.skip(f"torch {torch.__version__} has no FSDP2 on a CPU: its streams have no events")
+    if parallel == "fully_shard":
+        needs_streams(amp)
 
 
 def _all_skip(amp: Amp, answers: list[dict[str, list[float]]], what: str) -> None:

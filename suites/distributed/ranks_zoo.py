@@ -1,0 +1,46 @@
+"""Programs of ranks: the networks of the zoo, the same batch on every rank."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import nn
+
+from pytest_amp.cases import Case, Realised, wider_zoo, zoo
+from pytest_amp.distributed import Rank
+from pytest_amp.numerics import run_step
+
+from .models import plain
+from .programs import low_dtype, on_cpu
+
+#: Every case by name.
+CASES = {case.name: case for case in (*zoo(), *wider_zoo())}
+
+
+def _wrapped(model: nn.Module, rank: Rank, kind: str) -> nn.Module:
+    if kind == "ddp":
+        from torch.nn.parallel import DistributedDataParallel
+
+        # Every rank has the same batch and so the same buffers: nothing has to be sent for them.
+        return DistributedDataParallel(model, broadcast_buffers=False, find_unused_parameters=True)
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    sharded: Any = fully_shard(model, mesh=init_device_mesh(rank.device.type, (rank.size,)))
+    return sharded  # type: ignore[no-any-return]
+
+
+def step(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """One step of a case: its outputs, and gradients by name."""
+    case: Case = CASES[settings["case"]]
+    made = case.realise(seed=settings["seed"]).on(rank.device)
+    model = _wrapped(made.model, rank, settings["parallel"])
+    found = run_step(
+        case, Realised(model, made.batch), lambda: rank.autocast(low_dtype(settings)), seed=settings["seed"]
+    )
+    gradients = {plain(name): value for name, value in found.gradients.items() if value is not None}
+    return {
+        "outputs": on_cpu(found.outputs),
+        "gradients": on_cpu(gradients),
+    }

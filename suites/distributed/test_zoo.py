@@ -1,0 +1,46 @@
+"""Every kind of network on two ranks that have the same batch: outputs and gradients are those of one process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from pytest_amp.amp import Amp
+from pytest_amp.cases import lacks_lstm_kernel, zoo
+from pytest_amp.distributed import RankGroup
+from pytest_amp.numerics import run_step
+from pytest_amp.targets import Target
+
+from . import ranks_zoo
+from .held import hold_ranks_agree, hold_same, needs_streams, settings
+
+
+def _cases(target: Target) -> Iterator[object]:
+    """Those that this machine has kernels for, and that have parameters; the wider zoo is for the long tier."""
+    ordinary = {case.name for case in zoo()}
+    for name, case in ranks_zoo.CASES.items():
+        lacking = name == "lstm" and lacks_lstm_kernel(target.device.type, target.precision.name)
+        if not lacking and any(True for _ in case.build().parameters()):
+            yield pytest.param(name, id=name, marks=[] if name in ordinary else [pytest.mark.amp_long])
+
+
+@pytest.mark.parametrize("parallel", ["ddp", "fully_shard"])
+@pytest.mark.amp_parametrize("name", _cases)
+def test_a_step_is_that_of_one_process(amp: Amp, ranks: RankGroup, name: str, parallel: str) -> None:
+    """Bit for bit: the mean of two equal gradients is the gradient."""
+    if parallel == "fully_shard":
+        needs_streams(amp)
+    what = f"{name}, {parallel}"
+    answers = ranks.ask(ranks_zoo.step, settings(amp, case=name, parallel=parallel))
+    hold_ranks_agree(amp, answers, "gradients", what=what)
+    case = ranks_zoo.CASES[name]
+    alone = run_step(
+        case,
+        case.realise(seed=amp.config.seed).on(amp.device.torch_device),
+        amp.autocast,
+        seed=amp.config.seed,
+    )
+    gradients = {name: value for name, value in alone.gradients.items() if value is not None}
+    hold_same(amp, answers[0]["outputs"], dict(alone.outputs), what=what)
+    hold_same(amp, answers[0]["gradients"], gradients, what=what)
