@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
 from pytest_amp.torch_private.modes import dispatch_mode
 
 #: Namespaces of torch's collectives: those that process groups have, and those that DTensor calls.
@@ -53,6 +51,8 @@ def recorded_collectives() -> Iterator[list[Collective]]:
 
 
 def _dtypes(value: Any) -> list[str]:
+    import torch
+
     if isinstance(value, torch.Tensor):
         return [str(value.dtype).removeprefix("torch.")] if value.is_floating_point() else []
     if isinstance(value, (list, tuple)):
