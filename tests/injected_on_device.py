@@ -2,8 +2,8 @@
 
     python -m tests.injected_on_device [--repetitions 20] [--out FILE.json]
 
-First the same healthy work several times over, held against its first measurement as a baseline and against its
-floor: none may be red. Then slower work against the same baseline and floor.
+Each slowdown is held against the first measurement of the healthy work as a baseline, and against the floor that is
+made of it. Then the healthy work is measured again and again: none may be red.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -29,13 +29,14 @@ from pytest_amp.floors import SHARES
 from pytest_amp.precision import BF16
 from pytest_amp.speed import Arms, Conditions, Demand, Interval, Measured, Outcome, Plan, Rule, Step, arms_of, measure
 from pytest_amp.speed.clocks import checked_clock
+from pytest_amp.speed.demand import KINDS
 from pytest_amp.speed.replay import captured
 from pytest_amp.speed.verdict import judge
 from pytest_amp.speed.workloads import step_maker
 from suites.speed.work import SIZE, resnet, trained
 
-#: As the suite measures.
-PLAN = Plan(budget=2.5)
+#: Short, so that the whole takes a minute and a half.
+PLAN = Plan(budget=0.8, warm_up=0.1)
 
 Change = Callable[[nn.Module], object]
 Wrap = Callable[[Step], Step]
@@ -48,6 +49,9 @@ class Injected:
     name: str
     model: Change = lambda _: None
     step: Wrap = lambda step: step
+
+
+HEALTHY = Injected("healthy")
 
 
 class Bench:
@@ -148,17 +152,6 @@ def channels_first(model: nn.Module) -> None:
     model.register_forward_pre_hook(lambda _module, args: (args[0].contiguous(),))
 
 
-def repeated(bench: Bench, demand: Demand, count: int) -> Iterator[dict[str, Any]]:
-    """The healthy work again and again; the first is the baseline of the others."""
-    before, healthy = None, Injected("healthy")
-    for number in range(count + 1):
-        found, took = bench.measured(healthy, demand, before)
-        yield {"number": number, **_row(found, took, before, bench.kind)}
-        if before is None:
-            interval = found.verdict.interval
-            before, demand = interval, replace(demand, floor=SHARES[bench.kind] * interval.median)
-
-
 def _row(found: Measured, took: float, before: Interval | None, kind: str) -> dict[str, Any]:
     interval = found.verdict.interval
     against_floor = None
@@ -178,6 +171,52 @@ def _row(found: Measured, took: float, before: Interval | None, kind: str) -> di
     }
 
 
+class Notes:
+    """Every number, printed and written at once: a run that is cut short has left what it measured."""
+
+    def __init__(self, device: Device, out: Path | None) -> None:
+        """To ``out``, if there is one."""
+        self.rows: list[dict[str, Any]] = []
+        self._device, self._out = device.describe(), out
+
+    def add(self, case: str, kind: str, injected: str, row: dict[str, Any]) -> None:
+        """One measurement."""
+        self.rows.append({"case": case, "kind": kind, "injected": injected, **row})
+        if self._out:
+            text = json.dumps({"device": self._device, "rows": self.rows}, indent=1)
+            self._out.write_text(text, encoding="utf-8")
+        shown = f"{row['ratio']:.4f} {row['verdict']} {row['seconds']:.1f} s"
+        sys.stdout.write(f"{case}, {kind}, {injected}: {shown}\n")
+        sys.stdout.flush()
+
+
+@dataclass(frozen=True)
+class Held:
+    """Work, and what it is held against: its first measurement, and a floor made of that."""
+
+    bench: Bench
+    demand: Demand
+    before: Interval
+    took: float
+
+    def note(self, injected: Injected, notes: Notes) -> None:
+        """Measure once more, with ``injected``."""
+        found, seconds = self.bench.measured(injected, self.demand, self.before)
+        kind = self.bench.kind
+        notes.add(self.demand.name, kind, injected.name, _row(found, seconds, self.before, kind))
+
+
+def held(device: Device, name: str, case: Case, kind: str, notes: Notes) -> Held:
+    """Measure healthy work for the first time."""
+    bench = Bench(device, case, kind)
+    demand = Demand(name, 0.0, "tf32", kind, plan=PLAN)
+    found, seconds = bench.measured(HEALTHY, demand, None)
+    notes.add(name, kind, "healthy", _row(found, seconds, None, kind))
+    interval = found.verdict.interval
+    floored = replace(demand, floor=SHARES[kind] * interval.median)
+    return Held(bench, floored, interval, found.candidate_median)
+
+
 def main() -> int:
     """Measure, print the tables, and write every number; 1 where healthy work was red."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -186,46 +225,29 @@ def main() -> int:
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     device = find_device(options.device)
-    rows: list[dict[str, Any]] = []
-
-    def note(row: dict[str, Any]) -> None:
-        rows.append(row)
-        if options.out:
-            options.out.write_text(json.dumps({"device": device.describe(), "rows": rows}, indent=1), encoding="utf-8")
-        shown = {key: f"{value:.4g}" if isinstance(value, float) else value for key, value in row.items()}
-        sys.stdout.write(f"{shown}\n")
-        sys.stdout.flush()
-
-    for kind in ("device", "step"):
-        bench = Bench(device, decoder(SIZE, batch=8, context=1024), kind)
-        demand = Demand("decoder", 0.0, "tf32", kind, plan=PLAN)
-        healthy = []
-        for row in repeated(bench, demand, options.repetitions):
-            note({"case": "decoder", "kind": kind, "injected": "healthy", **row})
-            healthy.append(row)
-        first = healthy[0]
-        before = Interval(first["interval"][0], first["ratio"], first["interval"][1], first["quads"])
-        took = first["amp"]
+    notes = Notes(device, options.out)
+    decoders = []
+    for kind in KINDS:
+        work = held(device, "decoder", decoder(SIZE, batch=8, context=1024), kind, notes)
         for injected in (
-            *(Injected(f"{s:.0%} longer", step=busier(s, took, device)) for s in (0.02, 0.05, 0.10, 0.20)),
+            *(Injected(f"{s:.0%} longer", step=busier(s, work.took, device)) for s in (0.02, 0.05, 0.10, 0.20)),
             Injected("autocast off in blocks.0.up", model=without_autocast("blocks.0.up")),
             Injected(".float() after blocks.0.up", model=widened("blocks.0.up")),
         ):
-            found, seconds = bench.measured(injected, demand, before)
-            note({"case": "decoder", "kind": kind, "injected": injected.name, **_row(found, seconds, before, kind)})
-        bench = Bench(device, trained("resnet", resnet, 32, 3, 112, 112, last=True)(None), kind)
-        demand = Demand("resnet", 0.0, "tf32", kind, plan=PLAN)
-        found, seconds = bench.measured(Injected("healthy"), demand, None)
-        note({"case": "resnet", "kind": kind, "injected": "healthy", **_row(found, seconds, None, kind)})
-        lost, seconds = bench.measured(Injected("channels_last", model=channels_first), demand, found.verdict.interval)
-        row = _row(lost, seconds, found.verdict.interval, kind)
-        note({"case": "resnet", "kind": kind, "injected": "lost channels_last", **row})
-        ratios = [row["ratio"] for row in healthy]
+            work.note(injected, notes)
+        images = held(device, "resnet", trained("resnet", resnet, 32, 3, 112, 112, last=True)(None), kind, notes)
+        images.note(Injected("lost channels_last", model=channels_first), notes)
+        decoders.append(work)
+    sys.stdout.write(table(notes.rows))
+    for _ in range(options.repetitions):
+        for work in decoders:
+            work.note(HEALTHY, notes)
+    healthy = [row for row in notes.rows if row["injected"] == "healthy"]
+    for kind in KINDS:
+        ratios = [row["ratio"] for row in healthy if (row["case"], row["kind"]) == ("decoder", kind)]
         spread = statistics.stdev(ratios) / statistics.mean(ratios) if len(ratios) > 1 else 0.0
         sys.stdout.write(f"spread of {len(ratios)} healthy measurements, {kind}: {spread:.3%}\n")
-    red = [row for row in rows if row["injected"] == "healthy" and Outcome.FAIL.value in (row["verdict"], row["floor"])]
-    sys.stdout.write(table(rows))
-    return 1 if red else 0
+    return 1 if any(Outcome.FAIL.value in (row["verdict"], row["floor"]) for row in healthy) else 0
 
 
 def table(rows: list[dict[str, Any]]) -> str:

@@ -40,7 +40,8 @@ def add(commands: Commands) -> None:
         type=Path,
         nargs="+",
         default=[],
-        help="measure nothing: take these files, which --benchmark-json wrote in runs of their own, 3 or more",
+        help="measure nothing: take these files, 3 or more, which --benchmark-json wrote in runs of their own, or "
+        "--amp-record under --amp-speed=gate",
     )
     command.add_argument("--sessions", type=int, default=5, help="how many processes, 3 or more (default: 5)")
     command.add_argument("--device", default="cuda", help="default: cuda")

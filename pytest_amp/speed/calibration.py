@@ -27,14 +27,21 @@ class Session:
 
 
 def session_of(text: str) -> Session:
-    """What a JSON file of pytest-benchmark has in ``extra_info["amp"]``. Raises CalibrationError."""
+    """What a run measured: of pytest-benchmark's JSON file, or of a record. Raises CalibrationError.
+
+    pytest-benchmark writes no times under pytest-xdist, a record does. It has no ceilings, and of a gate only.
+    """
     try:
         data = json.loads(text)
-        found = [facts for row in data["benchmarks"] for facts in row["extra_info"].get("amp", {}).values()]
-        machine = data["machine_info"].get("amp", {})
-        keys = [_key(facts) for facts in found]
+        return _of_record(data) if "observations" in data else _of_benchmarks(data)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CalibrationError(f"no file of pytest-benchmark with times of this plugin: {error!r}") from None
+        raise CalibrationError(f"no file of pytest-benchmark, and no record, with times: {error!r}") from None
+
+
+def _of_benchmarks(data: Mapping[str, Any]) -> Session:
+    found = [facts for row in data["benchmarks"] for facts in row["extra_info"].get("amp", {}).values()]
+    machine = data["machine_info"].get("amp", {})
+    keys = [_key(facts) for facts in found]
     sound = [(key, facts) for key, facts in zip(keys, found, strict=True) if not facts["doubts"]]
     return Session(
         ratios={key: float(facts["ratio"]) for key, facts in sound},
@@ -42,6 +49,23 @@ def session_of(text: str) -> Session:
         doubted={key: facts["doubts"][0] for key, facts in zip(keys, found, strict=True) if facts["doubts"]},
         provenance=_provenance(machine),
     )
+
+
+def _of_record(data: Mapping[str, Any]) -> Session:
+    provenance, sound, doubted = data["provenance"], {}, {}
+    for observation in data["observations"]:
+        parts = observation["key"].rsplit("/", 3)
+        if len(parts) < 4 or parts[3] != "speedup" or not parts[1].startswith("over-"):
+            continue
+        _, device, precision, work = parts[0].split("/", 3)
+        gpu = str(provenance["devices"][device].get("gpu", device))
+        key = (gpu, parts[1].removeprefix("over-"), precision, work, parts[2])
+        # A gate says which way a speedup should go; of what it could not judge it says nothing.
+        if observation.get("better"):
+            sound[key] = float(observation["value"])
+        else:
+            doubted[key] = "the record's gate did not judge it"
+    return Session(sound, dict.fromkeys(sound), doubted, _provenance(provenance))
 
 
 def _key(facts: Mapping[str, Any]) -> Key:

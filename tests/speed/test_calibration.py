@@ -49,9 +49,26 @@ def test_what_is_in_doubt_does_not_count() -> None:
     assert left_out[0].endswith("sound in 2 of 3 processes (another process is on this GPU)")
 
 
+def record(ratio: float, *, judged: bool = True) -> str:
+    speedup = {"key": "speed/cuda/bf16/decoder/over-tf32/device/speedup", "kind": "ratio", "value": ratio}
+    time = {"key": "speed/cuda/bf16/decoder/over-tf32/device/float32-time", "kind": "seconds", "value": 0.1}
+    device = {"gpu": "NVIDIA H100 80GB HBM3", "cuda": "13.0", "cudnn": "9", "driver": "580"}
+    other = {"key": "rules/cuda/bf16/aten::softmax.int", "kind": "rule", "value": "fp32"}
+    observations = [speedup | ({"better": "higher"} if judged else {}), time, other]
+    return json.dumps({"provenance": {"torch": "2.11.0", "devices": {"cuda": device}}, "observations": observations})
+
+
+def test_records_of_gates_will_do() -> None:
+    made, _ = rows([session_of(record(ratio)) for ratio in (2.0, 2.02, 1.9)], least=3)
+    (row,) = made
+    assert row.key == ("NVIDIA H100 80GB HBM3", "tf32", "bf16", "decoder", "device")
+    assert (row.median, row.sessions, row.torch, row.driver) == (2.0, 3, "2.11.0", "580")
+    assert rows([session_of(record(2.0, judged=False))] * 3, least=3)[0] == []
+
+
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"benchmarks": [{"extra_info": {"amp": {"x": {}}}}]}'])
 def test_what_is_no_file_of_times(text: str) -> None:
-    with pytest.raises(CalibrationError, match="no file of pytest-benchmark"):
+    with pytest.raises(CalibrationError, match="no file of pytest-benchmark, and no record"):
         session_of(text)
 
 
