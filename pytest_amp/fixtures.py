@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
@@ -19,11 +19,19 @@ if TYPE_CHECKING:
 NAMES = frozenset({"amp", "amp_device", "amp_dtype", "amp_precision", "amp_autocast", "amp_scaler", "_amp_target"})
 
 
+def concerned(names: Collection[str]) -> bool:
+    """Whether a test with the fixtures ``names`` runs once per device and precision.
+
+    All of ours rest on one. A project's own fixture of the name ``amp`` does not, and is left alone.
+    """
+    return "_amp_target" in names
+
+
 @pytest.fixture(autouse=True)
 def _amp_state_guard(request: pytest.FixtureRequest) -> None:
     """First of a test's own fixtures, so last to be torn down: state of torch that leaked fails the test."""
     node = request.node
-    if NAMES.isdisjoint(request.fixturenames) and node.get_closest_marker("amp") is None:
+    if not concerned(request.fixturenames) and node.get_closest_marker("amp") is None:
         return
     from pytest_amp.protection import protect
 

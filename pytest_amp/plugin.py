@@ -11,7 +11,6 @@ import pytest
 from pytest_amp import config as options
 from pytest_amp import hookspecs, markers, workers
 from pytest_amp.fixtures import (  # noqa: F401  # pytest finds fixtures in the plugin's namespace
-    NAMES,
     _amp_state_guard,
     _amp_target,
     amp,
@@ -20,6 +19,7 @@ from pytest_amp.fixtures import (  # noqa: F401  # pytest finds fixtures in the 
     amp_dtype,
     amp_precision,
     amp_scaler,
+    concerned,
 )
 from pytest_amp.session import KEY, AmpSession
 
@@ -68,13 +68,16 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Parametrize a test that asks for an amp fixture over device and dtype."""
     marked = any(metafunc.definition.get_closest_marker(name) is not None for name in ("amp", "amp_long"))
-    if NAMES.isdisjoint(metafunc.fixturenames) and not marked:
+    if not concerned(metafunc.fixturenames) and not marked:
         return
     session = metafunc.config.stash[KEY]
+    if session.torch_problem is not None:
+        session.usage_error(session.torch_problem)
+        return
     session.active = True
     from pytest_amp.collection import check_marker, parametrize
 
-    if NAMES.isdisjoint(metafunc.fixturenames):
+    if not concerned(metafunc.fixturenames):
         check_marker(metafunc, session)
     else:
         parametrize(metafunc, session)
@@ -98,11 +101,11 @@ def pytest_collection_modifyitems(session: pytest.Session, items: list[pytest.It
     Last, so that only what ``-k``, ``-m`` and other plugins have left is looked at.
     """
     amp_session = session.config.stash[KEY]
-    if not amp_session.active:
+    if not amp_session.active and not amp_session.usage_errors:
         return
-    from pytest_amp.collection import select
-
     if not amp_session.usage_errors:
+        from pytest_amp.collection import select
+
         select(items, amp_session)
     if amp_session.usage_errors:
         items.clear()

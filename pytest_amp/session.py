@@ -72,6 +72,16 @@ class AmpSession:
             return ()
 
     @cached_property
+    def torch_problem(self) -> str | None:
+        """Why torch cannot be imported, in one line; None if it can."""
+        try:
+            import torch  # noqa: F401  # whether it can be
+        except Exception as error:  # noqa: BLE001  # a missing library is an OSError, half an installation anything
+            reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+            return f"torch cannot be imported ({reason}); valid: pip install torch; `pytest-amp doctor` says more"
+        return None
+
+    @cached_property
     def speed(self) -> Speed:
         """Whether speed is timed in this process."""
         from pytest_amp.resolution import Speed, Unavailable, resolve_speed

@@ -1,0 +1,1 @@
+"""Odd projects and unkind surroundings."""

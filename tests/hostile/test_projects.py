@@ -1,0 +1,251 @@
+"""Projects that are laid out, named, configured or equipped as ours is not."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import sys
+
+import pytest
+
+from tests.project import INSTALLED, ROOT, Project, ids, red, summary
+
+LOADED = () if INSTALLED else ("-p", "pytest_amp.plugin")
+ON_CPU = ("--amp-device=cpu", "--amp-dtype=bf16")
+OBSERVING = """
+import pytest
+import torch
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_it(amp, size):
+    amp.observe(f"size {size}", torch.zeros(size).numel(), kind="count")
+
+
+def test_device(amp_device, amp_dtype, tmp_path):
+    assert amp_dtype is torch.bfloat16
+
+
+def test_plain():
+    assert True
+"""
+
+
+@pytest.mark.parametrize(
+    "switches",
+    [
+        ("-p", "no:terminal"),
+        ("-p", "no:junitxml", "-p", "no:logging", "-p", "no:warnings"),
+        ("-p", "no:benchmark", "-p", "no:xdist", "-p", "no:cacheprovider"),
+        ("--import-mode=importlib",),
+        ("-W", "error"),
+        ("--strict-markers", "--strict-config", "--assert=plain", "-s"),
+    ],
+    ids=" ".join,
+)
+def test_switches(project: Project, switches: tuple[str, ...]) -> None:
+    project.write(test_it=OBSERVING)
+    result = project.apart(*ON_CPU, "-p", "no:asyncio", "--amp-record=new.json", *switches)  # it warns of its defaults
+    assert result.ret == 0, result.stdout.str() + result.stderr.str()
+    assert project.observed("new.json") == {f"project/cpu/bf16/size {size}": size for size in (2, 3)}
+
+
+@pytest.mark.parametrize("switches", [("-W", "error"), ("--import-mode=importlib",)], ids=" ".join)
+def test_a_suite_under_the_same_switches(project: Project, switches: tuple[str, ...]) -> None:
+    result = project.apart(
+        *ON_CPU,
+        "-p",
+        "no:asyncio",
+        *switches,
+        "-x",
+        str(ROOT / "suites" / "scaler" / "test_scale.py"),
+        f"--rootdir={ROOT}",
+    )
+    assert (result.ret, red(result)) == (0, []), result.stdout.str()[-2000:]
+
+
+@pytest.mark.parametrize("name", ["mit Leerzeichen", "Größe-模型-🔥 a'b\"c per%cent"])
+def test_paths(project: Project, name: str) -> None:
+    project.file(f"{name}/test_it.py", OBSERVING)
+    result = project.apart(*ON_CPU, f"--amp-record={name}.json", f"--amp-report=md:{name}.md", f"./{name}")
+    assert (result.ret, red(result)) == (0, []), result.stdout.str()
+    assert len(project.observed(f"{name}.json")) == 2
+    again = project.apart(*ON_CPU, f"--amp-baseline={name}.json", f"./{name}")
+    assert (again.ret, red(again)) == (0, [])
+
+
+def test_an_encoding_that_lacks_what_is_printed(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONIOENCODING", "ascii")
+    monkeypatch.setenv("LC_ALL", "C")
+    project.write(test_it="def test_it(amp):\n    amp.observe('größe', 1, kind='count')\n    assert 'ü' == 'u', '模'\n")
+    result = project.apart(*ON_CPU, "--amp-record=new.json")
+    assert result.ret == 1
+    assert "INTERNALERROR" not in result.stdout.str()
+    assert [item["key"] for item in project.record("new.json")["observations"]] == ["project/cpu/bf16/größe"]
+
+
+OWN_FIXTURE = """
+import pytest
+
+
+@pytest.fixture
+def amp():
+    return "an amplifier"
+
+
+def test_loudness(amp):
+    assert amp == "an amplifier"
+"""
+
+
+def test_a_project_with_its_own_fixture_amp(project: Project) -> None:
+    """It is the project's: its tests keep their ids, torch is not imported, and nothing is counted."""
+    project.write(
+        test_own=OWN_FIXTURE, test_torch="import sys\n\n\ndef test_it():\n    assert 'torch' not in sys.modules"
+    )
+    result = project.apart("-v")
+    result.assert_outcomes(passed=2)
+    assert "test_own.py::test_loudness PASSED" in result.stdout.str()
+    assert summary(result) == []
+
+
+def test_both_fixtures_in_one_project(project: Project) -> None:
+    project.write(test_own=OWN_FIXTURE, test_it=OBSERVING)
+    result = project.here(*ON_CPU, "--collect-only", "-q")
+    assert sorted(ids(result)) == ["cpu-bf16", "cpu-bf16-2", "cpu-bf16-3", "test_loudness", "test_plain"]
+
+
+def test_a_fixture_that_wraps_ours(project: Project) -> None:
+    project.write(
+        conftest="import pytest\n\n\n@pytest.fixture\ndef amp(amp):\n    amp.observe('seen', 1, kind='count')\n"
+        "    return amp\n",
+        test_it="def test_it(amp):\n    amp.observe('x', 1, kind='count')\n",
+    )
+    result = project.here(*ON_CPU, "--amp-record=new.json")
+    result.assert_outcomes(passed=1)
+    assert set(project.observed("new.json")) == {"project/cpu/bf16/seen", "project/cpu/bf16/x"}
+
+
+def test_a_project_with_its_own_options_of_the_same_kind(project: Project) -> None:
+    """`--amp` of another tool is taken for no abbreviation of ours, and its marker amp would be ours: that is said."""
+    project.write(
+        conftest="def pytest_addoption(parser):\n    parser.addoption('--amp', action='store_true')\n",
+        test_it="def test_it(request):\n    assert request.config.getoption('--amp')\n",
+    )
+    project.here("--amp").assert_outcomes(passed=1)
+    project.write(test_it="import pytest\n\n\n@pytest.mark.amp(level='O1')\ndef test_it():\n    pass\n")
+    result = project.here()
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert "level" in result.stderr.str()
+
+
+NEIGHBOURS = {
+    "pytest_randomly": ("--randomly-seed=3",),
+    "pytest_rerunfailures": ("--reruns=2",),
+    "pytest_timeout": ("--timeout=60",),
+    "pytest_cov": ("--cov=.", "--cov-report="),
+    "pytest_asyncio": ("-o", "asyncio_mode=auto"),
+    "pytest_codspeed": (),  # its own switch deselects all but benchmarks
+    "pytest_repeat": ("--count=1",),
+}
+
+
+def _needs(module: str) -> None:
+    if importlib.util.find_spec(module) is None:
+        pytest.skip(f"{module} is not installed: it is in the dependency group neighbours")
+
+
+@pytest.mark.parametrize("module", NEIGHBOURS)
+def test_neighbours(project: Project, module: str) -> None:
+    _needs(module)
+    project.write(test_it=OBSERVING)
+    switches = (*NEIGHBOURS[module], "-n", "1", "--amp-record=new.json")
+    result = project.pytester.runpytest_subprocess(*LOADED, *ON_CPU, *switches, timeout=120)
+    assert result.ret == 0, result.stdout.str() + result.stderr.str()
+    assert project.observed("new.json") == {f"project/cpu/bf16/size {size}": size for size in (2, 3)}
+
+
+def test_seeds_are_ours_under_randomly(project: Project) -> None:
+    """pytest-randomly reseeds torch before each test; the guard seeds after it, so that inputs stay the same."""
+    _needs("pytest_randomly")
+    project.write(
+        test_it="import torch\n\n\ndef test_it(amp):\n    amp.observe('x', torch.rand(()).item(), kind='measure')\n"
+    )
+    values = set()
+    for seed in ("1", "2"):
+        switches = (f"--amp-record={seed}.json", f"--randomly-seed={seed}")
+        result = project.pytester.runpytest_subprocess(*LOADED, *ON_CPU, *switches, timeout=120)
+        assert result.ret == 0, result.stdout.str() + result.stderr.str()
+        values |= set(project.observed(f"{seed}.json").values())
+    assert len(values) == 1
+
+
+FLAKY = """
+from pathlib import Path
+
+
+def test_flaky(amp):
+    amp.observe("x", 1, kind="count")
+    seen = Path("seen")
+    if not seen.exists():
+        seen.touch()
+        assert False
+
+
+def test_red(amp):
+    assert False
+"""
+
+
+def test_a_rerun_counts_once(project: Project) -> None:
+    _needs("pytest_rerunfailures")
+    project.write(test_it=FLAKY)
+    result = project.pytester.runpytest_subprocess(*LOADED, *ON_CPU, "--reruns=1", "--amp-record=new.json", timeout=120)
+    assert result.ret == 1
+    assert "ran       cpu-bf16  project 1 + 1 failed" in summary(result)
+    assert project.observed("new.json") == {"project/cpu/bf16/x": 1}
+
+
+def test_a_time_out_is_a_failure_that_is_counted(project: Project) -> None:
+    _needs("pytest_timeout")
+    project.write(
+        test_it="import time\n\n\ndef test_it(amp):\n    time.sleep(60)\n\n\ndef test_other(amp):\n    pass\n"
+    )
+    result = project.pytester.runpytest_subprocess(*LOADED, *ON_CPU, "--timeout=2", timeout=120)
+    assert result.ret == 1
+    assert "ran       cpu-bf16  project 1 + 1 failed" in summary(result)
+
+
+def test_coroutines(project: Project) -> None:
+    _needs("pytest_asyncio")
+    project.write(
+        test_it="import torch\n\n\nasync def test_it(amp):\n    with amp.autocast():\n"
+        "        assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype is amp.dtype\n"
+    )
+    result = project.pytester.runpytest_subprocess(*LOADED, *ON_CPU, "-o", "asyncio_mode=auto", timeout=120)
+    result.assert_outcomes(passed=1)
+
+
+def test_a_folder_in_which_nothing_can_be_made(project: Project, tmp_path_factory: pytest.TempPathFactory) -> None:
+    project.write(test_it=OBSERVING)
+    scratch = tmp_path_factory.mktemp("scratch")
+    command = [sys.executable, "-m", "pytest", *LOADED, *ON_CPU, f"--basetemp={scratch / 'base'}"]
+    if os.geteuid() != 0:
+        project.path.chmod(0o555)
+    elif shutil.which("unshare"):  # nothing is read-only to root but a mount, of a namespace of its own
+        mount = f"mount --bind {project.path} {project.path} && mount -o remount,ro,bind {project.path}"
+        command = ["unshare", "--mount", "sh", "-c", f'{mount} && cd {project.path} && exec "$@"', "sh", *command]
+    else:
+        pytest.skip("nothing is read-only to root here")
+    try:
+        result = project.pytester.run(*command, timeout=120)
+        assert result.ret == 0, result.stdout.str() + result.stderr.str()
+        refused = project.pytester.run(*command, "--amp-record=new.json", timeout=120)
+    finally:
+        project.path.chmod(0o755)
+    text = refused.stdout.str() + refused.stderr.str()
+    assert refused.ret != 0, text
+    assert "new.json" in text
+    assert "Traceback" not in text
+    assert not (project.path / "new.json").exists()
