@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -50,6 +52,19 @@ def loss_in_one(model: nn.Module, rows: Tensors) -> Tensors:
 def realised(seed: int, device: torch.device | str) -> Realised:
     """The same weights and rows in every process."""
     return Case("rows", build, batch, loss).realise(seed=seed).on(device)
+
+
+@contextlib.contextmanager
+def deterministic() -> Iterator[None]:
+    """Kernels that add in one order, where torch has them: two processes are to have the same bits."""
+    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # an operator without such a kernel warns
+        torch.use_deterministic_algorithms(mode=True, warn_only=True)
+        try:
+            yield
+        finally:
+            torch.use_deterministic_algorithms(mode=before[0], warn_only=before[1])
 
 
 def rows_of(number: int, rows: Mapping[str, torch.Tensor]) -> Tensors:

@@ -11,7 +11,7 @@ from pytest_amp.cases import Case, Realised, wider_zoo, zoo
 from pytest_amp.distributed import Rank
 from pytest_amp.numerics import run_step
 
-from .models import plain
+from .models import deterministic, plain
 from .programs import low_dtype, on_cpu
 
 #: Every case by name.
@@ -36,9 +36,9 @@ def step(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
     case: Case = CASES[settings["case"]]
     made = case.realise(seed=settings["seed"]).on(rank.device)
     model = _wrapped(made.model, rank, settings["parallel"])
-    found = run_step(
-        case, Realised(model, made.batch), lambda: rank.autocast(low_dtype(settings)), seed=settings["seed"]
-    )
+    here = Realised(model, made.batch)
+    with deterministic():
+        found = run_step(case, here, lambda: rank.autocast(low_dtype(settings)), seed=settings["seed"])
     gradients = {plain(name): value for name, value in found.gradients.items() if value is not None}
     return {
         "outputs": on_cpu(found.outputs),

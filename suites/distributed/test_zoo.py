@@ -14,6 +14,7 @@ from pytest_amp.targets import Target
 
 from . import ranks_zoo
 from .held import hold_ranks_agree, hold_same, needs_streams, settings
+from .models import deterministic
 
 
 def _cases(target: Target) -> Iterator[object]:
@@ -35,12 +36,9 @@ def test_a_step_is_that_of_one_process(amp: Amp, ranks: RankGroup, name: str, pa
     answers = ranks.ask(ranks_zoo.step, settings(amp, case=name, parallel=parallel))
     hold_ranks_agree(amp, answers, "gradients", what=what)
     case = ranks_zoo.CASES[name]
-    alone = run_step(
-        case,
-        case.realise(seed=amp.config.seed).on(amp.device.torch_device),
-        amp.autocast,
-        seed=amp.config.seed,
-    )
+    made = case.realise(seed=amp.config.seed).on(amp.device.torch_device)
+    with deterministic():
+        alone = run_step(case, made, amp.autocast, seed=amp.config.seed)
     gradients = {name: value for name, value in alone.gradients.items() if value is not None}
     hold_same(amp, answers[0]["outputs"], dict(alone.outputs), what=what)
     hold_same(amp, answers[0]["gradients"], gradients, what=what)
