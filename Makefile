@@ -17,7 +17,8 @@ AMP_DEVICE ?= auto
 AMP_DTYPE ?= auto
 ARGS ?=
 
-# Speed is timed only by a process that has its GPU for itself, so a GPU gets one process.
+# Speed is timed only by a process that has its GPU for itself: on a GPU it is a run of its own, after all else. Where ARGS
+# are given, which may name a file to be written, everything is one run of one process.
 GPU := $(findstring cuda,$(subst fake:cuda,,$(AMP_DEVICE)))$(if $(findstring auto,$(AMP_DEVICE)),$(firstword $(wildcard /dev/nvidia[0-9]*)))
 WORKERS ?= $(if $(GPU),0,2)
 
@@ -42,7 +43,12 @@ FAKE := fake:cuda,fake:xpu,fake:mps,fake:mtia
 .PHONY: gate test setup lint types tests suites fake docs workflows planted coverage soak clean
 
 gate: setup
+ifneq ($(and $(GPU),$(if $(ARGS),,alone)),)
+	$(PYTEST) suites --ignore=suites/speed -n auto --maxprocesses=6 --amp-device=$(AMP_DEVICE) --amp-dtype=$(AMP_DTYPE)
+	$(PYTEST) suites/speed -n 0 --amp-device=$(AMP_DEVICE) --amp-dtype=$(AMP_DTYPE)
+else
 	$(PYTEST) suites -n $(WORKERS) --amp-device=$(AMP_DEVICE) --amp-dtype=$(AMP_DTYPE) $(ARGS)
+endif
 
 test: lint types tests suites fake
 

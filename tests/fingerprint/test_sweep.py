@@ -90,8 +90,20 @@ def test_entries_that_are_no_longer_what_they_were_cannot_be_looked_at() -> None
     sweep.close()
 
 
-def test_without_what_torchs_tests_need_nothing_can_be_looked_at() -> None:
-    sweep = FingerprintSweep(modules=["tests.fingerprint.no_expecttest"], path=sys.path)
-    with pytest.raises(Unavailable, match=r"no usable .*common_methods_invocations.op_db .*expecttest"):
+def test_without_torchs_own_tests_nothing_can_be_looked_at() -> None:
+    sweep = FingerprintSweep(modules=["tests.fingerprint.no_operators"], path=sys.path)
+    with pytest.raises(Unavailable, match=r"no usable .*common_methods_invocations.op_db "):
         sweep.entries(CPU)
     sweep.close()
+
+
+def test_without_expecttest_the_entries_are_the_same() -> None:
+    pytest.importorskip("expecttest")
+    with_it, without = (
+        FingerprintSweep(modules=modules, path=sys.path) for modules in ([], ["tests.fingerprint.no_expecttest"])
+    )
+    assert without.entries(CPU) == with_it.entries(CPU)
+    for entry in ("softmax", "linalg.pinv", "nn.Linear"):
+        assert without.fingerprint(entry, CPU, "bfloat16") == with_it.fingerprint(entry, CPU, "bfloat16")
+    with_it.close()
+    without.close()
