@@ -18,7 +18,6 @@ THROTTLED = {
     0x40: "hardware thermal slowdown",
     0x80: "hardware power brake",
 }
-POWER_CAP = 0x04
 
 
 @functools.cache
@@ -63,22 +62,29 @@ def throttled(uuid: str) -> tuple[str, ...]:
     return tuple(reason for bit, reason in THROTTLED.items() if bits & bit)
 
 
-def power_capped(uuid: str) -> bool:
-    """Whether a power limit holds the clocks down now."""
-    return bool(_reasons(uuid) & POWER_CAP)
+class _Process(ctypes.Structure):
+    """``nvmlProcessInfo_t`` of nvml.h."""
+
+    _fields_ = (
+        ("pid", ctypes.c_uint),
+        ("used", ctypes.c_ulonglong),
+        ("gpu_instance", ctypes.c_uint),
+        ("compute_instance", ctypes.c_uint),
+    )
 
 
-def processes(uuid: str) -> int | None:
-    """How many processes compute on the GPU, this one included; None where the driver does not tell.
+#: Room for the processes on one GPU, and what NVML answers where there are more.
+MOST_PROCESSES = 256
 
-    In a container it may not see those outside.
+
+def processes(uuid: str) -> tuple[int, ...] | None:
+    """The numbers of the processes that have a context on the GPU; None where the driver does not tell.
+
+    In a container it may not see those outside, or know all by other numbers than the system here does.
     """
-    handle, count = _handle(uuid), ctypes.c_uint(0)
-    if handle is None:
-        return None
+    handle, count = _handle(uuid), ctypes.c_uint(MOST_PROCESSES)
     query = getattr(_library(), "nvmlDeviceGetComputeRunningProcesses_v3", None)
-    if query is None:
+    if handle is None or query is None:
         return None
-    # Without room for an answer it says how many there are: NVML_ERROR_INSUFFICIENT_SIZE is 7.
-    status = query(handle, ctypes.byref(count), None)
-    return int(count.value) if status in (0, 7) else None
+    found = (_Process * MOST_PROCESSES)()
+    return tuple(found[i].pid for i in range(count.value)) if query(handle, ctypes.byref(count), found) == 0 else None

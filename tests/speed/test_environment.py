@@ -1,0 +1,76 @@
+"""What makes a GPU's timings worthless: heat, and processes of somebody else; on a card that is only said to be there."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from pytest_amp.devices import find_device, nvml
+from pytest_amp.devices.accelerator import CudaDevice
+from pytest_amp.speed import environment
+from pytest_amp.speed.environment import doubts_of
+
+ME = os.getpid()
+#: A process that is no child of this one.
+STRANGER = 1
+
+
+@pytest.fixture
+def card(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[str, ...]]:
+    """What is said of a card on which there are these processes, and a queue that loses this much of its time."""
+
+    def doubts(there: tuple[int, ...] | None, *, lost: float = 0.0, throttled: tuple[str, ...] = ()) -> tuple[str, ...]:
+        monkeypatch.setattr(torch.version, "hip", None)
+        monkeypatch.setattr(environment, "uuid_of", lambda _: "it")
+        monkeypatch.setattr(environment, "interrupted", lambda _: lost)
+        monkeypatch.setattr(nvml, "processes", lambda _: there)
+        monkeypatch.setattr(nvml, "throttled", lambda _: throttled)
+        return doubts_of(CudaDevice())
+
+    return doubts
+
+
+def test_alone(card: Callable[..., tuple[str, ...]]) -> None:
+    assert card((ME,)) == ()
+    # The driver knows: the queue is not asked.
+    assert card((ME,), lost=0.9) == ()
+
+
+def test_a_stranger(card: Callable[..., tuple[str, ...]]) -> None:
+    assert card((ME, STRANGER)) == ("1 other process on this GPU",)
+    assert card((ME, STRANGER, STRANGER)) == ("2 other processes on this GPU",)
+
+
+def test_children_that_stand_still_are_no_doubt(card: Callable[..., tuple[str, ...]]) -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+        assert card((ME, child.pid)) == ()
+        (found,) = card((ME, child.pid), lost=0.4)
+        assert found == "40% of the time is lost between short kernels: another process computes on this GPU"
+        child.communicate(b"\n")
+
+
+@pytest.mark.parametrize("there", [None, (), (STRANGER,)])
+def test_where_the_driver_does_not_know_us_the_queue_decides(
+    card: Callable[..., tuple[str, ...]], there: tuple[int, ...] | None
+) -> None:
+    assert card(there) == ()
+    assert "lost between short kernels" in card(there, lost=0.4)[0]
+
+
+def test_a_slowdown(card: Callable[..., tuple[str, ...]]) -> None:
+    assert card((ME,), throttled=("hardware thermal slowdown",)) == ("the driver reports hardware thermal slowdown",)
+
+
+def test_elsewhere_nothing_is_known() -> None:
+    assert doubts_of(find_device("cpu")) == ()
+
+
+def test_without_a_driver_nothing_is_known() -> None:
+    if nvml.driver_version() is None:
+        assert nvml.processes("it") is None
+        assert nvml.throttled("it") == ()
