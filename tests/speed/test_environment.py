@@ -1,4 +1,4 @@
-"""What makes a GPU's timings worthless: heat, and processes of somebody else; on a card that is only said to be there."""
+"""What makes a GPU's timings worthless: heat, and processes of somebody else; on a card that is said to be there."""
 
 from __future__ import annotations
 
