@@ -128,7 +128,7 @@ class _Running:
         self._output = (folder / "output").open("w+b")
         self._connections: dict[int, Connection] = {}
         self._pids: dict[int, int] = {}
-        with Listener(str(folder / "socket"), family="AF_UNIX", backlog=group.size, authkey=key) as listener:
+        with Listener(_address(folder), backlog=group.size, authkey=key) as listener:
             settings = {
                 **group.settings(),
                 "address": listener.address,
@@ -276,6 +276,12 @@ class _Running:
             return connection.poll(GRACE) and not connection.recv_bytes()
         except (EOFError, OSError):
             return True
+
+
+def _address(folder: Path) -> str | tuple[str, int]:
+    """A socket in ``folder`` or, where its path is longer than a socket's may be, a port of this machine."""
+    path = str(folder / "socket")
+    return path if len(os.fsencode(path)) < 100 and sys.platform != "win32" else ("127.0.0.1", 0)
 
 
 def _command(size: int, folder: Path) -> list[str]:

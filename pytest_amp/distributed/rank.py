@@ -56,7 +56,10 @@ def main() -> None:
     _leave_with(settings["parent"])
     _show_where(Path(settings["folder"]) / f"stack{number}")
     sys.path[:] = settings["path"]
-    connection = Client(settings["address"], authkey=bytes.fromhex(settings["key"]))
+    address = settings["address"]
+    connection = Client(
+        tuple(address) if isinstance(address, list) else address, authkey=bytes.fromhex(settings["key"])
+    )
     assert isinstance(connection, Connection)
     connection.send_bytes(json.dumps({"rank": number, "pid": os.getpid()}).encode())
     try:

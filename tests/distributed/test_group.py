@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pytest_amp.distributed import RankGroup, RanksFailed
+from pytest_amp.distributed import RankGroup, RanksFailed, unavailable
 from tests.distributed import ranks
 from tests.project import ROOT
 
@@ -94,6 +94,17 @@ def test_nothing_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         _wait_until(lambda pid=pid: not _is_alive(pid))  # type: ignore[misc]
 
 
+def test_a_long_path_of_temporary_files_is_no_obstacle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    deep = tmp_path / ("long" * 30)
+    deep.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(deep))
+    group = RankGroup("cpu", path=sys.path)
+    try:
+        assert group.ask(ranks.add)[0]["sum"].tolist() == [3.0, 3.0]
+    finally:
+        group.close()
+
+
 def _pids(group: RankGroup) -> list[int]:
     running: Any = group._running
     return [*running._pids.values(), running._launcher.pid]
@@ -112,3 +123,12 @@ def _wait_until(holds: Callable[[], bool]) -> None:
     while not holds():
         assert time.monotonic() < deadline
         time.sleep(0.05)
+
+
+def test_a_torch_without_process_groups_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert unavailable("cpu") is None
+    assert str(unavailable("mps")).startswith("no back end of process groups is known for mps")
+    monkeypatch.setattr("torch.distributed.is_gloo_available", lambda: False)
+    assert str(unavailable("cpu")).endswith("is built without gloo")
+    monkeypatch.setattr("torch.distributed.is_available", lambda: False)
+    assert str(unavailable("cpu")).endswith("is built without torch.distributed")
