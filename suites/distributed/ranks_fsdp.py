@@ -143,6 +143,20 @@ def train(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
     return train_steps(parallel, rows, rank.device, low_dtype(settings), settings)
 
 
+def train_one_unit(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Some steps with FSDP1 and the scaler that is meant for it; weights stay in shards."""
+    import torch.distributed as dist
+    from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
+
+    model, rows = own(rank, settings)
+    if settings.get("overflow"):
+        rows = {**rows, "overflow": torch.tensor(rank.number == 1)}
+    keywords: Any = {"init_scale": 256.0, "growth_interval": 3, "process_group": dist.group.WORLD}
+    scaler = ShardedGradScaler(device=rank.device.type, **keywords)
+    parallel = wrapped(model, rank, settings["policy"])
+    return train_steps(parallel, rows, rank.device, low_dtype(settings), settings, scaler)
+
+
 def accumulate(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Two micro-batches, the first without a reduction: what was sent after each, and the gradients in the end."""
     model, rows = own(rank, settings)

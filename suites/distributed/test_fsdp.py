@@ -10,8 +10,9 @@ from pytest_amp.failure import AmpFailure
 
 from . import ranks_fsdp
 from .held import hold_near_exact, hold_ranks_agree, hold_same, settings
-from .models import whole
+from .models import realised, whole
 from .policies import POLICIES, Policy
+from .training import train_in_one_process
 
 #: FSDP1 has no dtype of outputs.
 _POLICIES = {name: policy for name, policy in POLICIES.items() if policy.output is None}
@@ -67,6 +68,19 @@ def test_gradients_and_loss_are_near_those_of_the_whole_batch(amp: Amp, ranks: R
     answers = ranks.ask(ranks_fsdp.step_of_one_unit, _asked(amp, _POLICIES["autocast"]))
     loss = sum(answer["loss"] for answer in answers) / len(answers)
     hold_near_exact(amp, whole("fsdp1"), answers[0]["gradients"], loss=loss, what="FSDP1")
+
+
+@pytest.mark.parametrize("overflow", [False, True], ids=["clean", "overflow"])
+def test_a_training_is_that_of_one_process(amp: Amp, ranks: RankGroup, *, overflow: bool) -> None:
+    """Four steps of AdamW on shards, under autocast, with ShardedGradScaler: the losses of each rank, bit for bit."""
+    asked = {**_asked(amp, _POLICIES["autocast"]), "overflow": overflow}
+    made = realised(amp.config.seed, amp.device.torch_device)
+    expected = train_in_one_process(made.model, made.batch, amp.device.torch_device, amp.dtype, asked)
+    for number, answer in enumerate(ranks.ask(ranks_fsdp.train_one_unit, asked)):
+        assert answer["losses"] == [step[number] for step in expected["losses"]], f"other losses on rank {number}"
+        assert answer["moved"] == [True, not overflow, True, True]
+        assert answer["scales"][-1] == expected["scale"]
+        assert answer["kept"] == ["float32"]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "low", None], ids=["float32", "low", "not asked"])

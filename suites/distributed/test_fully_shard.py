@@ -12,8 +12,9 @@ from pytest_amp.releases import release_of
 
 from . import ranks_fsdp
 from .held import hold_near_exact, hold_ranks_agree, hold_same, needs_streams, settings
-from .models import WIDTH, whole
+from .models import WIDTH, realised, whole
 from .policies import CELLS, POLICIES, averaged
+from .training import train_in_one_process
 
 
 @pytest.fixture(autouse=True)
@@ -91,6 +92,19 @@ def test_a_training_keeps_float32(amp: Amp, ranks: RankGroup, policy: str) -> No
             if value.numel() > WIDTH * 4:
                 amp.check_fp32(value, name=name)
         assert answer["losses"][-1] < answer["losses"][0]
+
+
+@pytest.mark.parametrize("overflow", [False, True], ids=["clean", "overflow"])
+def test_a_training_is_that_of_one_process(amp: Amp, ranks: RankGroup, *, overflow: bool) -> None:
+    """Four steps of AdamW on shards, under autocast, with a scaler: losses and whole weights, bit for bit."""
+    asked = _asked(amp, "autocast", overflow=overflow)
+    answers = ranks.ask(ranks_fsdp.train, asked)
+    made = realised(amp.config.seed, amp.device.torch_device)
+    expected = train_in_one_process(made.model, made.batch, amp.device.torch_device, amp.dtype, asked)
+    for number, answer in enumerate(answers):
+        assert answer["losses"] == [step[number] for step in expected["losses"]], f"other losses on rank {number}"
+        assert answer["moved"] == [True, not overflow, True, True]
+    hold_same(amp, answers[0]["weights"], expected["weights"], what="FSDP2, training")
 
 
 @pytest.mark.parametrize("policy", ["low, reduced in float32", "low"])
