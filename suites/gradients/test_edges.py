@@ -13,6 +13,8 @@ from torch.nn import functional as f
 from pytest_amp.amp import Amp
 from pytest_amp.targets import Target
 
+pytestmark = pytest.mark.amp(devices=["cpu"])  # not run on CUDA yet
+
 #: Smaller than fp16's least positive number, 2**-24, so that it is zero there.
 TINY_EPS = 1e-8
 

@@ -14,6 +14,8 @@ from pytest_amp.rules.samples import has_samples
 from pytest_amp.rules.spec import RuleName, expected
 from pytest_amp.targets import Target
 
+pytestmark = pytest.mark.amp(devices=["cpu"])  # not run on CUDA yet
+
 #: Operators with a rule that are left out, and why.
 LEFT_OUT = {
     "_grid_sampler_2d_cpu_fallback": "has no float64; grid_sampler_2d, which calls it, is held",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -61,6 +61,37 @@ def product_in_two_steps(operation: Operation) -> list[Any]:
     beta, alpha = operation.kwargs.get("beta", 1), operation.kwargs.get("alpha", 1)
     product = operation.low(a @ b, operation.returned[0])
     return operation.finished([beta * added + alpha * product])
+
+
+def once(operation: Operation) -> Iterator[list[Any]]:
+    """One rounding, as a way that a model leaves open."""
+    yield operation.once()
+
+
+#: Parts in which cuBLAS splits a sum, and the terms of a part in its kernels for a few unaligned columns.
+PARTS, FEW_TERMS = (2, 4, 8, 16), 8
+MOST_PARTS = 64
+
+
+def products_in_parts(operation: Operation) -> Iterator[list[Any]]:
+    """``aten::mm`` whose sums are split: each part is rounded, and their sum once more.
+
+    Unless torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction, or its like for fp16, is off.
+    """
+    a, b = operation.args[:2]
+    dtype = operation.returned[0]
+    flags = torch.backends.cuda.matmul
+    reduced = {
+        torch.bfloat16: flags.allow_bf16_reduced_precision_reduction,
+        torch.float16: flags.allow_fp16_reduced_precision_reduction,
+    }
+    terms = a.shape[1]
+    if not reduced.get(dtype or torch.float32):
+        return
+    for size in dict.fromkeys((FEW_TERMS, *(-(-terms // parts) for parts in PARTS))):
+        if size < terms <= size * MOST_PARTS:
+            parts = zip(torch.split(a, size, 1), torch.split(b, size, 0), strict=True)
+            yield operation.finished([torch.stack([operation.low(x @ y, dtype) for x, y in parts]).sum(0)])
 
 
 def dropout(operation: Operation) -> list[Any]:
@@ -278,9 +309,13 @@ BY_MODEL: dict[tuple[str, str], Formula] = {
     ("fused", "aten::pow.Tensor_Scalar"): power,
     ("fused", "aten::sigmoid_backward"): sigmoid_backward,
     ("two_step", "aten::convolution"): convolution_in_two_steps,
+    ("either", "aten::mm"): Operation.once,
     ("either", "aten::addmm"): product_in_two_steps,
     ("either", "aten::addmv"): product_in_two_steps,
     ("either", "aten::baddbmm"): product_in_two_steps,
     ("fused", "aten::_scaled_dot_product_flash_attention_for_cpu"): attention.cpu_forward,
     ("fused", "aten::_scaled_dot_product_flash_attention_for_cpu_backward"): attention.cpu_backward,
 }
+
+#: Where a model leaves open how a kernel rounds, the other ways by overload; one rounding where none is given.
+OTHER_WAYS: dict[str, tuple[Callable[[Operation], Iterator[list[Any]]], ...]] = {"aten::mm": (products_in_parts,)}

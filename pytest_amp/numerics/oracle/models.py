@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import functools
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from importlib import resources
 from typing import Any
@@ -104,7 +105,7 @@ def evaluate(operation: Operation) -> list[Any]:
     return formula(operation)
 
 
-def evaluate_both(operation: Operation) -> tuple[list[Any], list[list[Any]]]:
+def evaluate_both(operation: Operation) -> tuple[list[Any], Iterator[list[Any]]]:
     """The results without any rounding, and rounded by the model: one list, or one for each way that it leaves open.
 
     An operator without a formula runs once for both.
@@ -112,11 +113,15 @@ def evaluate_both(operation: Operation) -> tuple[list[Any], list[list[Any]]]:
     formula, unrounded = _formula(operation), replace(operation, rounds=False)
     if formula is None:
         exact = unrounded.once()
-        return exact, [operation.finished(exact)]
+        return exact, iter([operation.finished(exact)])
     if operation.name in SILENTLY_WRITTEN:  # statistics are updated once
         args = [arg.clone() if isinstance(arg, torch.Tensor) else arg for arg in operation.args]
         unrounded = replace(unrounded, args=tuple(args))
-    exact = evaluate(unrounded)
+    return evaluate(unrounded), _ways(operation, formula)
+
+
+def _ways(operation: Operation, formula: formulas.Formula) -> Iterator[list[Any]]:
+    yield formula(operation)
     if model_for(operation).name is ModelName.EITHER:
-        return exact, [formula(operation), operation.once()]
-    return exact, [formula(operation)]
+        for other in formulas.OTHER_WAYS.get(operation.name, (formulas.once,)):
+            yield from other(operation)

@@ -51,9 +51,8 @@ def returned_dtypes(call: torch_private.Dispatched) -> Dtypes:
 def _of_recurrent(call: torch_private.Dispatched) -> Dtypes:
     """Gradients of input, states and weights: the kernel needs a real reserve, and fakes do not know it."""
     x, weights, *_ = call.args
-    mask, cell = call.args[21], call.args[5]
-    state = x.dtype if mask[1] else None
-    return (x.dtype, state, x.dtype if mask[2] and cell is not None else None, *([w.dtype for w in weights] * mask[3]))
+    cell = None if call.args[5] is None else x.dtype
+    return (x.dtype, x.dtype, cell, *([each.dtype for each in weights] if call.args[21][3] else []))
 
 
 def refusal(call: torch_private.Dispatched) -> Exception | None:

@@ -211,8 +211,8 @@ def backward(operation: Operation) -> list[Any]:
             dhs.insert(0, dh)
             dcs.insert(0, dc)
     dx = below.transpose(0, 1) if batch_first else below
-    h = torch.stack(dhs) if mask[1] else None
-    c = torch.stack([each for each in dcs if each is not None]) if mask[2] and net.c is not None else None
+    h = torch.stack(dhs)
+    c = None if net.c is None else torch.stack([each for each in dcs if each is not None])
     flat = [each for own in weights for each in own]
     flat = [each.view_as(weight) for each, weight in zip(flat, net.weights, strict=True)] if mask[3] else []
     return operation.finished([dx, h, c, *flat])
