@@ -13,7 +13,7 @@ from pytest_amp.devices import Device, DeviceKind, find_device
 from pytest_amp.fingerprint import data
 from pytest_amp.fingerprint.compare import differences
 from pytest_amp.fingerprint.data import REAL, Fingerprints, release_of
-from pytest_amp.fingerprint.dtypes import matches
+from pytest_amp.fingerprint.dtypes import UNSEEN, matches
 from pytest_amp.fingerprint.sweep import FingerprintSweep
 from pytest_amp.precision import LOW
 from pytest_amp.record import write_whole
@@ -65,11 +65,16 @@ def _changes(known: Fingerprints, device: Device, dtype: str, version: str, seen
 
 
 def _other_than(fake: Mapping[str, Collection[str | None]], seen: Mapping[str, str]) -> dict[str, str]:
+    """What a real device gives otherwise, or could tell where a fake one could not."""
     return {
         name: text
         for name, text in seen.items()
-        if not any(other is not None and matches(other, text) for other in fake.get(name, ()))
+        if not any(other is not None and _tells(other, text) and matches(other, text) for other in fake.get(name, ()))
     }
+
+
+def _tells(fake: str, real: str) -> bool:
+    return UNSEEN not in fake or UNSEEN in real
 
 
 def _has_autocast(device: Device) -> bool:

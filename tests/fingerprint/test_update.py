@@ -107,5 +107,14 @@ def test_of_a_real_device_only_what_differs_is_kept(file: Path, monkeypatch: pyt
     assert update.update(file, ["cuda"]) == []
 
 
+def test_what_only_a_real_device_can_tell_is_kept(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(update, "find_device", lambda name: CudaDevice() if name == "cuda" else find_device(name))
+    monkeypatch.setattr(Swept, "answers", {"geqrf": "fp32 ? | ="})
+    monkeypatch.setattr(Swept, "others", {"cuda": {"geqrf": "fp32 error | ="}})
+    update.update(file, ["fake:cuda"])
+    assert update.update(file, ["cuda"]) == []
+    assert file.read_text(encoding="utf-8").endswith("\ngeqrf: fp32 ? | =\ngeqrf real-cuda: fp32 error | =\n")
+
+
 def test_every_fake_device_is_read_unless_told_otherwise() -> None:
     assert ("cpu", *(f"fake:{device_type}" for device_type in FAKE_TYPES)) == update.DEVICES
