@@ -95,5 +95,5 @@ def test_the_file_stays_a_record(with_baseline: Project) -> None:
     assert with_baseline.here(*ACCEPTING).ret == 0
     data = json.loads((with_baseline.path / "old.json").read_text(encoding="utf-8"))
     assert all("baseline" not in observation for observation in data["observations"])
-    assert {observation["verdict"] for observation in data["observations"]} == {"pass"}
+    assert [observation for observation in data["observations"] if "verdict" in observation] == []
     assert data["complete"] is True

@@ -45,7 +45,6 @@ def test_what_is_recorded(project: Project) -> None:
         "unit": "relative",
         "allowed": 0.25,
         "test": "test_it::test_it",
-        "verdict": "pass",
     }
     assert (data["schema"], data["complete"]) == (2, True)
     assert data["summary"] == {"cpu-bf16 project": {"passed": 2}}

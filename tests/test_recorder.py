@@ -27,7 +27,6 @@ def test_what_is_recorded(project: Project) -> None:
         "better": "lower",
         "margin": 0.1,
         "test": "test_it::test_it",
-        "verdict": "pass",
     }
 
 

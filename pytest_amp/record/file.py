@@ -101,7 +101,7 @@ def dumps(record: Record) -> str:
         rows = [f"{_line(place)}: {_line([*tests])}" for place, tests in sorted(record.ran.items())]
         text += ',\n "ran": {\n' + ",\n".join(f"  {row}" for row in rows) + "\n }"
     lists["failures"] = [_line({"key": each.key, "why": each.why}) for each in sorted(record.failures, key=_key)]
-    lists["observations"] = [_line(finite(each.to_json())) for each in sorted(record.observations, key=_key)]
+    lists["observations"] = [_line(finite(each.to_line())) for each in sorted(record.observations, key=_key)]
     for name, lines in lists.items():
         text += f',\n "{name}": [\n' + ",\n".join(f"  {line}" for line in lines) + "\n ]"
     return text + "\n}\n"

@@ -31,6 +31,8 @@ class Progress:
         now = self._clock()
         if terminal is not None and now - self._last >= self._every:
             self._last = now
+            if terminal.currentfspath is None:  # as under pytest-xdist, whose dots are of no file
+                terminal.write("\n")
             terminal.ensure_newline()
             terminal.write_line(line(tally, now - self._begun))
 

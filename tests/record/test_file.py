@@ -14,7 +14,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_amp.record import Kind, Observation, Record, RecordError, Value, Verdict, read_record, write_record
+from pytest_amp.record import (
+    Better,
+    Kind,
+    Observation,
+    Record,
+    RecordError,
+    Value,
+    Verdict,
+    read_record,
+    write_record,
+)
 from pytest_amp.record.file import dumps
 from pytest_amp.record.observation import canonical, check_value
 from tests.project import ROOT
@@ -117,7 +127,6 @@ def observation(**changes: Any) -> dict[str, Any]:
         (observation(kind=...), f"{KEY}: None is not a valid Kind"),
         (observation(kind="nope"), f"{KEY}: 'nope' is not a valid Kind"),
         (observation(kind=[]), f"{KEY}: [] is not a valid Kind"),
-        (observation(verdict=...), f"{KEY}: None is not a valid Verdict"),
         (observation(verdict="nope"), f"{KEY}: 'nope' is not a valid Verdict"),
         (observation(unit=1), f"{KEY}: unit is '1', not text"),
         (observation(test=["x"]), f"{KEY}: test is \"['x']\", not text"),
@@ -301,3 +310,19 @@ def test_writers_at_the_same_time(tmp_path: Path, replace: bool) -> None:  # noq
     assert len(failed) == (0 if replace else 3)
     assert len(read_record(path).observations) == 300
     assert [file.name for file in tmp_path.iterdir()] == ["new.json"]
+
+
+def test_a_line_has_no_more_than_it_needs() -> None:
+    """No verdict that is none, and eight digits of what is compared by its ratio; exact kinds keep all of theirs."""
+    error = Observation("a/cpu/bf16/x", Kind.ERROR, 0.123456789012, allowed=1 / 3, interval=(0.1, 1 / 7))
+    assert error.to_line() == {
+        "key": "a/cpu/bf16/x",
+        "kind": "error",
+        "value": 0.12345679,
+        "allowed": 0.33333333,
+        "interval": [0.1, 0.14285714],
+    }
+    exact = Observation("a/cpu/bf16/y", Kind.STATE, 0.123456789012, verdict=Verdict.NEW)
+    assert exact.to_line() == {"key": "a/cpu/bf16/y", "kind": "state", "value": 0.123456789012, "verdict": "new"}
+    same = Observation("a/cpu/bf16/z", Kind.MEASURE, 1 / 3, better=Better.SAME)
+    assert same.to_line()["value"] == 1 / 3
