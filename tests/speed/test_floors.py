@@ -37,7 +37,7 @@ def test_the_shipped_file_is_sound() -> None:
     assert len({row.key for row in floors.shipped()}) == len(floors.shipped())
     assert dumps(floors.shipped()) == (Path(floors.__file__).parent / "floors.json").read_text(encoding="utf-8")
     for row in floors.shipped():
-        assert row.floor <= floors.SHARES[row.kind] * row.median + 1e-9, row
+        assert row.floor <= floors.SHARES[row.kind] * row.median + 1e-4, row
         assert row.sessions >= 3, row
 
 
