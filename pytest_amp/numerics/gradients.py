@@ -241,7 +241,8 @@ def _check_errors(run: _Run, compared: Sequence[Compared]) -> None:
             label_before="fp32",
             before=f"E(amp, fp32); E(amp, float64) is {plain[0].error:.3g}",
             now=run.where.now(f"{plain[0].plain:.3g}"),
-            likely="float32 itself is far from float64: TF32, or a broken float32 kernel",
+            likely=rounding.own_rounding(run.case, run.where)
+            or "float32 itself is far from float64: TF32, or a broken float32 kernel",
         )
 
 

@@ -23,6 +23,10 @@ _KERNEL_KNOWS = frozenset(
     }
 )
 
+#: Whose fake tensors return another dtype than the kernel on older torch (2.6: float32), which needs a workspace of its
+#: own to be asked: what it returns is taken as it is.
+KERNEL_DECIDES = frozenset({"aten::mkldnn_rnn_layer_backward"})
+
 _KNOWN: dict[object, Dtypes] = {}
 
 
