@@ -19,6 +19,7 @@ from pytest_amp.torch_private.compiler import (
     skipped_cuda_graphs,
     tracing_backend,
 )
+from pytest_amp.torch_private.cudnn import cudnn_enabled
 from pytest_amp.torch_private.dispatcher import (
     arguments_of,
     autocast_registrations,
@@ -73,6 +74,7 @@ __all__ = [
     "cpp_compiler",
     "cpu_has_onednn_kernels",
     "cuda_graph_trees",
+    "cudnn_enabled",
     "current_node",
     "dispatched_calls",
     "fake_tensor_mode",

@@ -13,6 +13,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 from pytest_amp.amp import Amp
 from pytest_amp.cases.limits import lacks_lstm_kernel
 from pytest_amp.precision import FP16
+from pytest_amp.torch_private import cudnn_enabled
 
 KINDS: dict[str, Callable[..., nn.RNNBase]] = {
     "RNN": nn.RNN,
@@ -111,7 +112,7 @@ def test_recurrent_layers_answer_as_they_did(amp: Amp, kind: str, form: str, *, 
 def test_recurrent_layers_answer_in_the_dtype_of_the_region_on_cuda(amp: Amp, kind: str, *, cudnn: bool) -> None:
     """By cuDNN and without it: torch's own layers are made of cells and products, which CUDA's list has."""
     layer = KINDS[kind](6, 4).to(amp.device.torch_device)
-    with torch.backends.cudnn.flags(enabled=cudnn), amp.autocast():
+    with cudnn_enabled(enabled=cudnn), amp.autocast():
         result, last = layer(torch.randn(4, 2, 6, device=amp.device.torch_device))
     assert [t.dtype for t in (result, *(last if isinstance(last, tuple) else (last,)))] == [amp.dtype] * (
         3 if kind.startswith("LSTM") else 2
