@@ -91,7 +91,7 @@ class WatchedScaler(torch.amp.GradScaler):
             self.stepping = None
         self.found_inf |= any(found_infs(self, optimizer).values())
         after = _parameters(optimizer)
-        self.moved |= not all(_identical(old, new) for old, new in zip(before, after, strict=True))
+        self.moved |= not _all_identical(before, after)
         return result
 
     def update(self, new_scale: float | torch.Tensor | None = None) -> None:
@@ -229,6 +229,15 @@ def _parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
 def _identical(left: torch.Tensor, right: torch.Tensor) -> bool:
     """Equality for which NaN equals NaN."""
     return bool(((left == right) | (left.isnan() & right.isnan())).all())
+
+
+def _all_identical(left: list[torch.Tensor], right: list[torch.Tensor]) -> bool:
+    """The same of all pairs, read once for each device: each read waits for it."""
+    by_device: dict[torch.device, list[torch.Tensor]] = {}
+    for old, new in zip(left, right, strict=True):
+        same = ((old == new) | (old.isnan() & new.isnan())).all()
+        by_device.setdefault(same.device, []).append(same)
+    return all(bool(torch.stack(each).all()) for each in by_device.values())
 
 
 def _seeing(iteration: Iteration) -> Callable[..., None]:

@@ -227,18 +227,18 @@ class _Watch:
         self._before = [p.detach().clone() for p in self.parameters]
 
     def _leave(self, optimizer: torch.optim.Optimizer, _args: Any, _keywords: Any) -> None:
-        stayed = zeros = wanted = size = 0
-        squares = 0.0
+        size, sums = 0, []
         for parameter, before in zip(self.parameters, self._before, strict=True):
             if parameter.grad is None or parameter.grad.is_sparse:
                 continue
-            zero = parameter.grad == 0
-            squares += float(parameter.grad.detach().double().square().sum())
+            gradient = parameter.grad.detach()
+            zero = gradient == 0
             size += zero.numel()
-            zeros += int(zero.sum())
-            wanted += int((~zero).sum())
-            stayed += int(((parameter.detach() == before) & ~zero).sum())
-        self.lost, self.zero = stayed / max(wanted, 1), zeros / max(size, 1)
+            stay = (parameter.detach() == before) & ~zero
+            sums.append(torch.stack([x.double().sum() for x in (gradient.double().square(), zero, stay)]))
+        # Read once: each read waits for the device.
+        squares, zeros, stayed = torch.stack(sums).sum(0).tolist() if sums else (0.0, 0.0, 0.0)
+        self.lost, self.zero = stayed / max(size - zeros, 1), zeros / max(size, 1)
         self.norm = squares**0.5 / float(getattr(optimizer, "grad_scale", None) or 1.0)
 
 

@@ -376,12 +376,6 @@ SCALER = (
 #: What only a GPU can be wrong about: planted there by tests/planted_on_device.py.
 SCALER_ON_CUDA = (
     Defect(
-        "gradients_on_the_host_unchecked",
-        "checking the gradients of each device",
-        ("suites/scaler/test_optimizer_inputs.py",),
-        "test_parameters_on_two_devices[cuda-bf16-cpu-inf on the second-",
-    ),
-    Defect(
         "captured_scaler_never_backs_off",
         "the scaler within a CUDA graph",
         ("suites/scaler/test_golden_traces.py",),

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from pytest_amp.amp import Amp
-from pytest_amp.record import Kind, Observation, Record, Value, write_record
+from pytest_amp.record import Kind, Observation, Record, Value, read_record, write_record
 from pytest_amp.scaler import Iteration, TraceStep
 from pytest_amp.scaler.optimizers import VARIANTS, candidates, optimizers_on
 from pytest_amp.scaler.page import HELD, main, optimizers, replaced, transitions
@@ -77,6 +77,14 @@ def test_a_record_that_did_not_run_every_optimizer_has_no_table() -> None:
     record = replace(observed("Adam, loop"), ran={"cpu-bf16 scaler": ("test_optimizers::test_implementations_agree",)})
     with pytest.raises(ValueError, match="the record has not all of test_clean_steps_are_the_unscaled_ones, "):
         list(optimizers(record))
+
+
+def test_the_table_of_cuda_is_that_of_its_record() -> None:
+    record = read_record(Path(__file__).with_name("optimizers_on_cuda.json"))
+    tables = dict(optimizers(record))
+    assert tables.keys() == {"cuda"}
+    assert tables["cuda"] in TEXT
+    assert "not run" not in tables["cuda"]
 
 
 def test_the_command_rewrites_the_page(tmp_path: Path) -> None:
