@@ -52,15 +52,32 @@ def convolution_in_two_steps(operation: Operation) -> list[Any]:
 
 
 def product_in_two_steps(operation: Operation) -> list[Any]:
-    """``aten::addmm``, ``addmv`` and ``baddbmm``: the product is rounded before it is added.
-
-    Not so by the epilogue of cuBLASLt, which a bias of one dimension takes: addmm_out_cuda_impl in
-    aten/src/ATen/native/cuda/Blas.cpp.
-    """
+    """``aten::addmm``, ``addmv`` and ``baddbmm``: the product is rounded before it is added."""
     added, a, b = operation.args[:3]
     beta, alpha = operation.kwargs.get("beta", 1), operation.kwargs.get("alpha", 1)
     product = operation.low(a @ b, operation.returned[0])
     return operation.finished([beta * added + alpha * product])
+
+
+#: Results whose last dimension is a multiple of this run on cuBLAS's kernels for aligned memory.
+ALIGNED = 8
+
+
+def product_and_sum(operation: Operation) -> list[Any]:
+    """``aten::addmm``, ``addmv`` and ``baddbmm`` as cuBLAS most often has them: see ``models.toml``.
+
+    A bias of one dimension is added in float32 by the epilogue of cuBLASLt: addmm_out_cuda_impl in
+    aten/src/ATen/native/cuda/Blas.cpp.
+    """
+    added, a, b = operation.args[:3]
+    columns = a.shape[0] if b.dim() == 1 else b.shape[-1]
+    epilogue = a.dim() == 2 and b.dim() == 2 and added.dim() < 2
+    return operation.once() if epilogue or columns % ALIGNED else product_in_two_steps(operation)
+
+
+def in_two_steps(operation: Operation) -> Iterator[list[Any]]:
+    """Two roundings, as a way that a model leaves open."""
+    yield product_in_two_steps(operation)
 
 
 def once(operation: Operation) -> Iterator[list[Any]]:
@@ -310,12 +327,15 @@ BY_MODEL: dict[tuple[str, str], Formula] = {
     ("fused", "aten::sigmoid_backward"): sigmoid_backward,
     ("two_step", "aten::convolution"): convolution_in_two_steps,
     ("either", "aten::mm"): Operation.once,
-    ("either", "aten::addmm"): product_in_two_steps,
-    ("either", "aten::addmv"): product_in_two_steps,
-    ("either", "aten::baddbmm"): product_in_two_steps,
+    ("either", "aten::addmm"): product_and_sum,
+    ("either", "aten::addmv"): product_and_sum,
+    ("either", "aten::baddbmm"): product_and_sum,
     ("fused", "aten::_scaled_dot_product_flash_attention_for_cpu"): attention.cpu_forward,
     ("fused", "aten::_scaled_dot_product_flash_attention_for_cpu_backward"): attention.cpu_backward,
 }
 
 #: Where a model leaves open how a kernel rounds, the other ways by overload; one rounding where none is given.
-OTHER_WAYS: dict[str, tuple[Callable[[Operation], Iterator[list[Any]]], ...]] = {"aten::mm": (products_in_parts,)}
+OTHER_WAYS: dict[str, tuple[Callable[[Operation], Iterator[list[Any]]], ...]] = {
+    "aten::mm": (products_in_parts,),
+    **dict.fromkeys(("aten::addmm", "aten::addmv", "aten::baddbmm"), (once, in_two_steps)),
+}

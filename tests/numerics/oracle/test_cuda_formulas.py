@@ -163,3 +163,29 @@ def test_rows_of_an_embedding_are_added_up_some_at_a_time() -> None:
         returned=(torch.bfloat16,),
     )
     assert torch.equal(cuda.embedding_backward(made)[0], made.once()[0])
+
+
+def test_a_bias_of_one_dimension_is_added_before_the_one_rounding() -> None:
+    a, b, bias = (wide(16, 16).bfloat16().double() for _ in range(3))
+    made = replace(operation("aten::addmm", bias[0], a, b, rounds=True), returned=(torch.bfloat16,))
+    assert torch.equal(formulas.product_and_sum(made)[0], made.once()[0])
+    other = replace(made, args=(bias, a, b))
+    assert not torch.equal(formulas.product_and_sum(other)[0], other.once()[0])
+
+
+@pytest.mark.parametrize("reduced", [True, False])
+def test_a_sum_in_parts(*, reduced: bool) -> None:
+    """Eight terms at a time are rounded, then the sum of those; not where torch's flag forbids it."""
+    flags = torch.backends.cuda.matmul
+    before = flags.allow_bf16_reduced_precision_reduction
+    flags.allow_bf16_reduced_precision_reduction = reduced
+    a, b = wide(12, 20).bfloat16().double(), wide(20, 10).bfloat16().double()
+    made = replace(operation("aten::mm", a, b, rounds=True), returned=(torch.bfloat16,))
+    parts = [(a[:, at : at + 8] @ b[at : at + 8]).bfloat16().double() for at in (0, 8, 16)]
+    wanted = sum(parts, torch.zeros(12, 10, dtype=WIDE)).bfloat16().double()
+    try:
+        ways = [way[0] for way in formulas.products_in_parts(made)]
+    finally:
+        flags.allow_bf16_reduced_precision_reduction = before
+    assert any(torch.equal(way, wanted) for way in ways) == reduced
+    assert not any(torch.equal(way, made.once()[0]) for way in ways)
