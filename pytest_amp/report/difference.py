@@ -86,7 +86,7 @@ def counts(found: Difference) -> str:
 
 def notes(found: Difference) -> list[str]:
     """What a reader has to know before the differences."""
-    lines = [f"{reason}: numbers that moved there are inconclusive" for reason in found.unfair.values()]
+    lines = [f"{reason}: numbers that moved there are inconclusive" for reason in dict.fromkeys(found.unfair.values())]
     red = [name for name, record in (("old", found.old), ("new", found.new)) if not record.complete]
     return lines + [f"the {name} run did not end green or whole" for name in red]
 

@@ -126,7 +126,7 @@ def _compared(session: AmpSession) -> list[str]:
         f"baseline  {session.asked.baseline} (torch {baseline.provenance.get('torch', 'unknown')}{whole}): {counts}"
     ]
     devices = dict.fromkeys(o.target[0] for o in observed)
-    unfair = [reason for device in devices if (reason := session.unfair(device)) is not None]
+    unfair = dict.fromkeys(reason for device in devices if (reason := session.unfair(device)) is not None)
     lines += [f"          {reason}: numbers that moved are inconclusive" for reason in unfair]
     why = reasons_of(session, [each for group in groups.values() for each in group])
     for verdict, group in groups.items():
