@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
 from pytest_amp.devices.accelerator import AcceleratorDevice, CudaDevice
 from pytest_amp.devices.base import Device
@@ -20,11 +21,14 @@ class DeviceType:
     """A device type that is not torch's own, for the hook ``pytest_amp_devices``.
 
     ``name`` is what ``--amp-device`` takes and torch calls the type; ``make`` turns an index (None
-    for the current device) into a Device. Left out, torch.accelerator's API serves.
+    for the current device) into a Device. Left out, torch.accelerator's API serves. ``rules`` is a file
+    of the format of pytest_amp/rules/spec.toml which says what autocast does there; without one, the
+    operators with an autocast kernel are recorded and not judged.
     """
 
     name: str
     make: Callable[[int | None], Device] | None = None
+    rules: Path | None = None
 
     def __post_init__(self) -> None:
         """Raises ValueError unless the name can be part of an option, a test id and a key."""
@@ -34,6 +38,15 @@ class DeviceType:
             )
 
 
+#: The files of rules of the device types that were found in this process.
+_RULES: dict[str, Path] = {}
+
+
+def rules_of(device_type: str) -> Path | None:
+    """The file of rules that a hook gave for ``device_type``, once a device of it was found in this process."""
+    return _RULES.get(device_type)
+
+
 def find_device(name: str, added: Iterable[DeviceType] = ()) -> Device:
     """The device called ``name`` (``cpu``, ``cuda:1``, ``fake:xpu``); whether it computes is the probe's question."""
     if name.startswith("fake:"):
@@ -41,6 +54,8 @@ def find_device(name: str, added: Iterable[DeviceType] = ()) -> Device:
     device_type, _, index = name.partition(":")
     number = int(index) if index else None
     for other in added:
+        if other.name == device_type and other.rules is not None:
+            _RULES[device_type] = other.rules
         if other.name == device_type and other.make is not None:
             return other.make(number)
     if device_type == "cpu":

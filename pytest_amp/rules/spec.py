@@ -7,11 +7,13 @@ import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
 from packaging.version import InvalidVersion, Version
 
 from pytest_amp import toml
+from pytest_amp.devices.names import rules_of
 from pytest_amp.releases import holds_in, release_of
 
 #: Where the data is, as failures name it.
@@ -112,14 +114,30 @@ def load_spec() -> Spec:
     return parse_spec(text)
 
 
+@functools.cache
+def _load(path: Path) -> Spec:
+    try:
+        return parse_spec(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ValueError(f"{path}: {error.strerror}") from None
+    except ValueError as error:
+        raise ValueError(str(error).replace(SPEC_FILE, str(path))) from None
+
+
+def _spec_of(device_type: str) -> Spec:
+    """The file that a back end gave with its device type, else the spec that the package carries."""
+    path = rules_of(device_type)
+    return load_spec() if path is None else _load(path)
+
+
 def expected(device_type: str, torch_version: str) -> dict[str, Rule]:
-    """``Spec.expected`` of the spec that the package carries."""
-    return load_spec().expected(device_type, torch_version)
+    """``Spec.expected`` of the spec that the package carries, or of the file that a back end gave."""
+    return _spec_of(device_type).expected(device_type, torch_version)
 
 
 def coverage(device_type: str, torch_version: str) -> Coverage:
-    """``Spec.coverage`` of the spec that the package carries."""
-    return load_spec().coverage(device_type, torch_version)
+    """``Spec.coverage`` of the spec that the package carries, or of the file that a back end gave."""
+    return _spec_of(device_type).coverage(device_type, torch_version)
 
 
 #: What a rule, a row and a group may say besides the rule's name.
@@ -147,7 +165,7 @@ def parse_spec(text: str) -> Spec:
                     raise ValueError(f"{SPEC_FILE}: {where}: {device_type} is given twice")
                 defaults = {"source": sources[device_type], **common, **own}
                 rules[device_type][overload] = _rules(row[device_type], defaults, where=where, field=device_type)
-    for device_type, releases in _table(data, "earlier", where="the file").items():
+    for device_type, releases in _table({"earlier": {}, **data}, "earlier", where="the file").items():
         for release, names in releases.items():
             _came_in(release, names, rules.get(device_type, {}), where=f"earlier.{device_type}")
     since = {name: _bound(table, "since", where=f"device type {name}") for name, table in device_types.items()}

@@ -16,7 +16,19 @@ PACKAGE = ROOT / "pytest_amp"
 LAYERS = {
     "foundation": {"extras", "failure", "float32", "precision", "releases", "toml", "torch_private"},
     "facts": {
-        *("config", "devices", "families", "guard", "hookspecs", "isolation", "known", "markers", "record", "targets"),
+        *(
+            "config",
+            "devices",
+            "families",
+            "floors",
+            "guard",
+            "hookspecs",
+            "isolation",
+            "known",
+            "markers",
+            "record",
+            "targets",
+        ),
         *("workers",),
     },
     "checks": {
@@ -27,7 +39,12 @@ LAYERS = {
 #: Whatever is in no layer is the plugin, on top: it may import anything, and none of those below may import it.
 TOP = len(LAYERS)
 #: Parts that know nobody, or only these.
-ALONE = {"precision": set[str](), "record": set[str](), "config": {"known", "precision"}, "failure": set[str]()}
+ALONE = {
+    "precision": set[str](),
+    "record": set[str](),
+    "config": {"floors", "known", "precision"},
+    "failure": set[str](),
+}
 #: Targets know the cases that a hook adds; a type of a check there, and no check.
 ABOVE = {("targets", "cases")}
 #: Parts that a project without mixed precision imports, or that run on the controller: no torch at module level.

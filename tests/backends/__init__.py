@@ -1,0 +1,1 @@
+"""Back ends that are not torch's own."""
