@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as f
 
 from pytest_amp.amp import Amp
+from pytest_amp.releases import holds_in, release_of
 from pytest_amp.targets import Target
 
 pytestmark = pytest.mark.amp(devices=["cpu"])  # not run on CUDA yet
@@ -45,6 +46,8 @@ def _images(x: Tensor) -> Tensor:
 
 NO_RULE = "a CPU has no rule for it, and eps is zero in fp16 (the kind of huggingface/diffusers#13316): use x.float()"
 LOW_SUMS = "a CPU has no rule for it, and adds exponentials up in fp16 (no report found): use x.float().logsumexp(dim)"
+
+OLD = holds_in(release_of(torch.__version__), since=None, until="2.6")
 
 EDGES: dict[str, Edge] = {
     "layer_norm_of_equal_numbers": Edge(lambda x: f.layer_norm(x, x.shape[-1:], eps=TINY_EPS), 3.0, wanted=0.0),
@@ -89,6 +92,8 @@ EDGES: dict[str, Edge] = {
 def edges(target: Target) -> Iterator[object]:
     for name, edge in EDGES.items():
         reason = (edge.lost or {}).get(target.id)
+        if OLD and name == "rms_norm_of_zeros" and target.id == "cpu-fp16":
+            reason = "rms_norm adds eps in fp16 on torch 2.6, where it is zero; no longer on 2.9"
         marks = [pytest.mark.xfail(reason=reason, raises=AssertionError, strict=True)] if reason else []
         yield pytest.param(name, id=name, marks=marks)
 
