@@ -125,7 +125,7 @@ def of_run(session: AmpSession, record: Record) -> str:
             tiles=_tiles(groups, None),
             sections=[*([failed] if failures else []), *_sections(groups, known)],
             plots=plots(record.observations, differing),
-            rows=_rows([*record.observations, *gone], known),
+            rows=_rows(sorted([*record.observations, *gone], key=lambda each: each.key), known),
             provenance=_provenances([record], [""]),
             extra=[Section("what ran", "", ("device and dtype", "family", "ran"), [*ran, *rest])],
         )

@@ -16,6 +16,8 @@ LEFT, RIGHT = 330.0, 760.0
 ROW = 20.0
 #: Rows of one plot: more of them nobody reads.
 ROWS = 25
+#: The share of what is allowed at which a bar ends, however far it goes.
+MOST = 1.5
 SERIES = 12
 
 
@@ -85,7 +87,8 @@ def margins(observations: Iterable[Observation]) -> Plot | None:
     if not rows:
         return None
     height = len(rows) * ROW + 26
-    x = Scale(0, max(1.0, rows[0][0]) * 1.02, LEFT, RIGHT)
+    # A known fault may be far beyond what is allowed, and would leave the others no room.
+    x = Scale(0, min(max(1.0, rows[0][0]), MOST) * 1.02, LEFT, RIGHT)
     shapes = [line(x(1.0), 0, x(1.0), height - 22, "bound"), text(x(1.0), height - 6, "allowed", anchor="middle")]
     shapes += [
         text(x(tick), height - 6, f"{tick:.0%}", anchor="middle", kind="small") for tick in (0.0, 0.25, 0.5, 0.75)
