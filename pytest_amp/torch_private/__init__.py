@@ -7,7 +7,7 @@ the API, and the check that needed it fails with that name; nothing is passed ov
 from __future__ import annotations
 
 from pytest_amp.torch_private.casts import Cast, counted_casts
-from pytest_amp.torch_private.collectives import Collective, recorded_collectives
+from pytest_amp.torch_private.collectives import Collective, recorded_collectives, small_first_bucket
 from pytest_amp.torch_private.compiler import (
     Traced,
     aot_inductor,
@@ -96,6 +96,7 @@ __all__ = [
     "sequence_number",
     "shared_fake_tensor_mode",
     "skipped_cuda_graphs",
+    "small_first_bucket",
     "tracing_backend",
     "unflat",
     "values_of",

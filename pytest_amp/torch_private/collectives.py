@@ -7,10 +7,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from pytest_amp.torch_private.gone import PrivateApiGone
 from pytest_amp.torch_private.modes import dispatch_mode
 
 #: Namespaces of torch's collectives: those that process groups have, and those that DTensor calls.
 NAMESPACES = ("c10d", "_c10d_functional")
+#: What is in these namespaces, too, and sends nothing.
+_BOOKKEEPING = ("wait_tensor", "wrap_tensor")
 
 
 @dataclass(frozen=True)
@@ -42,12 +45,33 @@ def recorded_collectives() -> Iterator[list[Collective]]:
         def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             if function.namespace in NAMESPACES:
                 dtypes = dict.fromkeys(_dtypes((args, tuple((kwargs or {}).values()))))
-                if dtypes:
-                    calls.append(Collective(function.name().partition("::")[2].partition(".")[0], tuple(dtypes)))
+                name = function.name().partition("::")[2].partition(".")[0]
+                if dtypes and not any(word in name for word in _BOOKKEEPING):
+                    calls.append(Collective(name, tuple(dtypes)))
             return function(*args, **(kwargs or {}))
 
     with Recorder():
         yield calls
+
+
+@contextlib.contextmanager
+def small_first_bucket(limit: int) -> Iterator[None]:
+    """DDP made in this scope has buckets of at most ``limit`` bytes from the first one on, if its cap is as small.
+
+    Otherwise a small model has one bucket, whatever ``bucket_cap_mb`` says. Raises PrivateApiGone without
+    ``torch.distributed._DEFAULT_FIRST_BUCKET_BYTES``.
+    """
+    from torch import distributed
+
+    dist: Any = distributed
+    if not hasattr(dist, "_DEFAULT_FIRST_BUCKET_BYTES"):
+        raise PrivateApiGone("torch.distributed._DEFAULT_FIRST_BUCKET_BYTES")
+    before = dist._DEFAULT_FIRST_BUCKET_BYTES
+    dist._DEFAULT_FIRST_BUCKET_BYTES = limit
+    try:
+        yield
+    finally:
+        dist._DEFAULT_FIRST_BUCKET_BYTES = before
 
 
 def _dtypes(value: Any) -> list[str]:

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from pytest_amp.distributed import Rank
-from pytest_amp.torch_private import recorded_collectives
+from pytest_amp.torch_private import recorded_collectives, small_first_bucket
 
 from .models import HIDDEN, WIDTH, backward, gradients, realised, rows_of
 from .programs import low_dtype, on_cpu, own, sent
@@ -19,7 +19,10 @@ from .programs import low_dtype, on_cpu, own, sent
 def _parallel(model: nn.Module, rank: Rank, options: Mapping[str, Any]) -> Any:
     from torch.nn.parallel import DistributedDataParallel
 
-    return DistributedDataParallel(model, device_ids=None if rank.device.type == "cpu" else [rank.device], **options)
+    devices = None if rank.device.type == "cpu" else [rank.device]
+    limit = int(options.get("bucket_cap_mb", 25) * 2**20)
+    with small_first_bucket(min(limit, 2**20)):
+        return DistributedDataParallel(model, device_ids=devices, **options)
 
 
 _sync_batch_norm: Any = nn.SyncBatchNorm  # has no types
