@@ -55,6 +55,7 @@ class TinyModule:
         return [torch.bfloat16, torch.float16]
 
 
+AUTOCAST: Any = torch._C.DispatchKeySet(getattr(torch._C, "_parse_dispatch_key")("AutocastPrivateUse1"))  # noqa: B009
 #: What is held, by the address of the storage; never forgotten, as a process of a test is short.
 HELD: dict[int, torch.Tensor] = {}
 
@@ -115,9 +116,7 @@ def _cast(overload: Any, dtype: torch.dtype | None) -> Any:
             fits = isinstance(value, torch.Tensor) and value.is_floating_point() and value.dtype != torch.float64
             return value.to(wanted) if fits and value.device.type == "tiny" else value
 
-        with torch._C._ExcludeDispatchKeyGuard(
-            torch._C.DispatchKeySet(torch._C._parse_dispatch_key("AutocastPrivateUse1"))
-        ):
+        with torch._C._ExcludeDispatchKeyGuard(AUTOCAST):
             return overload(*tree_map(cast, arguments), **keywords)
 
     return kernel

@@ -1,0 +1,6 @@
+"""What is said about mixed precision, and what is so: each row of docs/folklore.md that a test can decide."""
+
+from pytest_amp.devices import DeviceKind
+from pytest_amp.families import Family
+
+FAMILY = Family("folklore", kinds=frozenset({DeviceKind.CPU, DeviceKind.FAKE}))  # not run on CUDA yet
