@@ -87,9 +87,31 @@ def test_sums_do_not_lose_with_length(amp: Amp, name: str) -> None:
     hold(amp, name, {str(length): reduction(amp, name, length) for length in (SHORT, LONG)})
 
 
+#: An image of 256 pixels leaves 16 of float32's bits to the place between two of them; the statistics of 262144 rows,
+#: added up in turn, are off by the square root of as many float32 roundings (measured on a CPU: 2.7e-5).
+WITHOUT_GREAT_LENGTH = ("grid_sample", "batch_norm")
+TOO_WIDE = (
+    "the number of elements of a window, 131072, is inf in fp16, and the gradient zero (no report found): "
+    "average in float32, or with mean()"
+)
+
+
+def great(target: Target) -> Iterator[object]:
+    """The reductions of great length; a window is wider than fp16's largest number."""
+    for name in REDUCTIONS:
+        reason = ON_CUDA.get(name) if target.device.type == "cuda" else None
+        if name == "avg_pool1d" and target.id == "cpu-fp16":
+            reason = TOO_WIDE
+        marks = [pytest.mark.xfail(reason=reason, raises=AmpFailure, strict=True)] if reason else []
+        if name not in WITHOUT_GREAT_LENGTH:
+            yield pytest.param(name, id=name, marks=marks)
+
+
+# Run on a CPU (torch 2.13); not on CUDA yet.
 @pytest.mark.amp_long
+@pytest.mark.amp(devices=["cpu"])
 @pytest.mark.filterwarnings("ignore:Mismatch dtype between input and weight")
-@pytest.mark.amp_parametrize("name", known(REDUCTIONS))
+@pytest.mark.amp_parametrize("name", great)
 def test_sums_do_not_lose_with_great_length(amp: Amp, name: str) -> None:
     hold(amp, name, {str(LONGEST): reduction(amp, name, LONGEST)})
 

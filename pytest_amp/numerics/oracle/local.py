@@ -142,7 +142,8 @@ class Observer:
             value = call.args[index]
             if is_real(value):
                 changed = operation.args[index]
-                compared.append(self._agreement(value, rounded(changed, value.dtype), changed, value.dtype))
+                statistic = self._agreement(value, rounded(changed, value.dtype), changed, value.dtype)
+                compared.append(_relative_to_input(operation, statistic, changed))
         self._note(call, copy.given, model, tuple(compared), None)
 
     def _agreement(
@@ -184,7 +185,7 @@ class Observer:
 _SUMS = tuple(
     f"aten::{name}"
     for name in (
-        *("sum", "mean", "mm", "bmm", "addmm", "baddbmm", "convolution", "native_batch_norm_backward", "add", "sub"),
+        *("sum", "mean", "mm", "bmm", "addmm", "baddbmm", "convolution", "native_batch_norm", "add", "sub"),
         *("embedding", "index_add", "scatter_add", "index_put"),
     )
 )
@@ -230,6 +231,15 @@ def _written(operation: Operation, real: list[Any]) -> list[Any]:
     """``real`` without the total weight of a negative log-likelihood that is not reduced: nobody writes to it."""
     unreduced = operation.name.startswith(("aten::nll_loss_forward", "aten::nll_loss2d_forward"))
     return [real[0], None] if unreduced and operation.args[3] == 0 else real
+
+
+def _relative_to_input(operation: Operation, statistic: Agreement, value: torch.Tensor) -> Agreement:
+    """An error of running statistics relative to what a mean of absolute values would have added to them."""
+    x, momentum = operation.args[0], operation.argument(6, "momentum")
+    if statistic.error <= CANCELS or not isinstance(momentum, float):
+        return statistic
+    added = momentum * _norm(x.abs().mean([0, *range(2, x.dim())]))
+    return replace(statistic, error=statistic.error / max(added / (_norm(value) or 1.0), 1.0))
 
 
 #: The share of equal elements at which no other way of rounding is looked for.
