@@ -81,15 +81,16 @@ def _pinned_flags(kind: Float32Kind) -> Iterator[None]:
     """Through the flags of torch before 2.9.
 
     ``set_float32_matmul_precision`` stands for ``cuda.matmul.allow_tf32``, which reads two of its three
-    values alike.
+    values alike. cuDNN's flags are set by its own context manager, since nothing else may set them once
+    torch's own test helpers are imported (``torch.backends.disable_global_flags``), as torch.export does.
     """
     import torch
 
-    matmul, convolution = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+    cudnn: Any = torch.backends.cudnn
+    matmul, names = torch.get_float32_matmul_precision(), ("enabled", "benchmark", "benchmark_limit", "deterministic")
     try:
         torch.set_float32_matmul_precision("highest" if kind == "ieee" else "high")
-        torch.backends.cudnn.allow_tf32 = kind == "tf32"
-        yield
+        with cudnn.flags(**{name: getattr(cudnn, name) for name in names}, allow_tf32=kind == "tf32"):
+            yield
     finally:
         torch.set_float32_matmul_precision(matmul)
-        torch.backends.cudnn.allow_tf32 = convolution

@@ -32,7 +32,8 @@ class CompileChecks(Bound):
         buffers are those of eager, in its order and its dtypes, finite where they are finite there, and no
         further from float64 than rounding explains (as ``check_gradients`` does, by the same bounds); in the median
         they are no more exact than half of it, which would mean that autocast was off. ``eager`` and
-        ``aot_eager`` call the same kernels and give the same bits on a CPU. Compiled code is kept in a folder of this
+        ``aot_eager`` call the same kernels, or their parts: they are no further from eager than kernels that sum in
+        another order. Compiled code is kept in a folder of this
         session, not in the user's caches; what was compiled before is forgotten (``torch.compiler.reset``).
         Observed as ``<case>/<arguments>/graphs``, ``…/excess`` and ``…/equal``.
 

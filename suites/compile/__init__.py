@@ -1,6 +1,5 @@
 """What torch.compile promises under mixed precision: it computes what eager does, in the dtypes of eager's regions."""
 
-from pytest_amp.devices import DeviceKind
 from pytest_amp.families import Family
 
-FAMILY = Family("compile", kinds=frozenset({DeviceKind.CPU}))  # not run on CUDA yet
+FAMILY = Family("compile")

@@ -15,14 +15,17 @@ from pytest_amp.devices import DeviceKind
 from pytest_amp.failure import AmpFailure
 from pytest_amp.numerics import relative_error, tolerance
 
+from .releases import DTYPE_IS_GUARDED
+
 Tensors = list[torch.Tensor]
 #: Takes a batch and matrices, of which each is used once: a second use would meet eager's cast cache.
 Program = Callable[[torch.Tensor, Tensors], Tensors]
 
 #: The other autocast dtype: what an inner region may ask for.
 OTHER = {torch.bfloat16: torch.float16, torch.float16: torch.bfloat16}
-#: What a compiled function may be called in.
-AMBIENT = ("none", "low", "other", "disabled")
+#: What a compiled function is called in, one after the other. Where the dtype is no guard (releases.GUARDS_DTYPE, which
+#: test_recompilation.py shows) the other dtype would say nothing of a region inside.
+AMBIENT = ("none", "low", "other", "disabled") if DTYPE_IS_GUARDED else ("none", "low", "disabled")
 #: AOTAutograd sees what Dynamo hands it: what is wrong in the one is wrong in the other.
 BACKENDS = pytest.mark.parametrize("backend", [pytest.param("eager", marks=pytest.mark.amp_long), "aot_eager"])
 _SIZE = 16

@@ -14,6 +14,7 @@ from pytest_amp.amp import Amp
 from pytest_amp.failure import AmpFailure
 
 from .programs import AMBIENT, BACKENDS, OTHER, ambient
+from .releases import CACHE_KEY
 
 
 def _layers(amp: Amp) -> nn.Sequential:
@@ -53,13 +54,14 @@ def test_a_callable_follows_the_region_it_is_called_in(amp: Amp, called: str, ba
         gradients = [parameter.grad for parameter in model.parameters()]
         assert all(each is not None and each.dtype is torch.float32 and each.any() for each in gradients), kind
         found.append(result.dtype)
-    expected = [torch.float32, amp.dtype, OTHER[amp.dtype], torch.float32] * 2
+    states = {"none": torch.float32, "low": amp.dtype, "other": OTHER[amp.dtype], "disabled": torch.float32}
+    expected = [states[kind] for kind in AMBIENT] * 2
     amp.observe(f"{called}, {backend}", [_name(dtype) for dtype in found], kind="dtype")
     if found != expected:
         raise AmpFailure(
             f"a compiled {called} ({backend}) on {amp.target.id} does not follow the region it is called in",
             label_before="eager",
-            before=", ".join(_name(dtype) for dtype in expected[:4]) + ", and again",
+            before=", ".join(_name(dtype) for dtype in expected[: len(AMBIENT)]) + ", and again",
             now=f"{', '.join(_name(dtype) for dtype in found)} on torch {torch.__version__}",
             likely="the autocast state is no guard of the compiled code, or is lost on the way into it",
         )
@@ -122,7 +124,10 @@ def test_evaluation_between_trainings(amp: Amp, mode: str) -> None:
     assert all(torch.equal(left, right) for left, right in zip(before, after, strict=True))
 
 
-@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.amp_long)])
+@pytest.mark.parametrize(
+    "backend",
+    ["aot_eager", pytest.param("inductor", marks=[pytest.mark.amp_long, CACHE_KEY, pytest.mark.amp(devices=["cpu"])])],
+)
 def test_what_was_compiled_for_one_dtype_is_not_taken_for_another(
     amp: Amp, needs: Callable[[str], str], backend: str
 ) -> None:

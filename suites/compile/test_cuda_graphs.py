@@ -17,6 +17,7 @@ from pytest_amp.targets import Target
 from pytest_amp.torch_private import cuda_graph_trees, skipped_cuda_graphs
 
 from .programs import OTHER
+from .releases import CACHE_KEY
 
 pytestmark = pytest.mark.amp(devices=["cuda"])
 
@@ -26,7 +27,7 @@ _CALLS = 5
 
 def _cases(_target: Target) -> Iterator[object]:
     for case in zoo():
-        if case.name in {"mlp", "cnn", "decoder"}:
+        if case.name in {"mlp", "decoder"}:
             yield pytest.param(case, id=case.name)
 
 
@@ -72,6 +73,7 @@ def test_replays_compute_what_eager_computes(amp: Amp, needs: Callable[[str], st
     assert refused == 0, f"{refused} graphs were not put into CUDA graphs"
 
 
+@CACHE_KEY
 def test_a_replay_follows_the_region(amp: Amp, needs: Callable[[str], str]) -> None:
     """One callable in none, in this dtype, in the other, over and over: a graph for each, and the dtype of each."""
     layer = nn.Linear(64, 64).to(amp.device.torch_device)

@@ -18,6 +18,7 @@ from pytest_amp.numerics import relative_error, tolerance
 from pytest_amp.torch_private import aot_inductor
 
 from .programs import OTHER
+from .releases import EXPORTED
 
 QUIET = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 
@@ -65,6 +66,7 @@ def _expect_same(amp: Amp, what: str, found: Any, expected: Any, *, exact: bool)
 
 
 @QUIET
+@EXPORTED
 def test_an_exported_program_is_the_model_when_it_is_loaded(amp: Amp, tmp_path: Path) -> None:
     """Saved to a file and read back: its regions are in the graph."""
     model, batch = _made(amp)
@@ -76,6 +78,7 @@ def test_an_exported_program_is_the_model_when_it_is_loaded(amp: Amp, tmp_path: 
 
 
 @QUIET
+@EXPORTED
 def test_an_exported_program_with_dynamic_shapes_keeps_its_regions(amp: Amp) -> None:
     """Exported with one size of batch, called with another."""
     model, batch = _made(amp)
@@ -88,6 +91,7 @@ def test_an_exported_program_with_dynamic_shapes_keeps_its_regions(amp: Amp) -> 
 
 
 @QUIET
+@EXPORTED
 def test_a_compiled_program_keeps_its_regions(amp: Amp) -> None:
     """torch.compile of an exported program's module, called in none and in a region of the other dtype."""
     model, batch = _made(amp)
@@ -100,8 +104,10 @@ def test_a_compiled_program_keeps_its_regions(amp: Amp) -> None:
     _expect_same(amp, "an exported program, compiled, in the other dtype", found, expected, exact=True)
 
 
+@pytest.mark.amp(devices=["cpu"])  # not run on CUDA yet
 @pytest.mark.amp_long
 @QUIET
+@EXPORTED
 @pytest.mark.parametrize("called", ["outside", "in the other dtype"])
 def test_aot_inductor_keeps_the_regions(amp: Amp, needs: Callable[[str], str], tmp_path: Path, called: str) -> None:
     """Compiled ahead of time and loaded: the library has casts and no regions, so that none around it matters."""

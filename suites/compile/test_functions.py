@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 from pytest_amp.amp import Amp
 from pytest_amp.cases.language import checkpointed
 
-from .programs import Program, Tensors, expect_same_dtypes, expect_same_values, run
+from .programs import AMBIENT, Program, Tensors, expect_same_dtypes, expect_same_values, run
 from .releases import BACKWARD
 
 
@@ -48,7 +48,7 @@ def test_a_custom_function_computes_in_its_region(amp: Amp, inputs: str, backend
     """``custom_fwd`` with and without ``cast_inputs``, compiled in one graph: its dtypes and results are eager's."""
     function = _products(amp.device.type, torch.float32 if inputs == "cast to float32" else None)
     compiled = torch.compile(function, backend=backend, fullgraph=True)
-    for ambient in ("none", "low", "other"):
+    for ambient in AMBIENT:
         found, eager = run(amp, compiled, ambient), run(amp, function, ambient)
         what = f"a custom function ({backend}), inputs {inputs}, called in {ambient}"
         expect_same_dtypes(amp, what, found, eager)

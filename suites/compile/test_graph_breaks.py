@@ -127,6 +127,6 @@ def _recurrent(target: Target) -> Iterator[object]:
 
 
 @pytest.mark.amp_parametrize("case", _recurrent)
-def test_a_recurrent_layer_isproduct(amp: Amp, case: Case) -> None:
+def test_a_recurrent_layer_is_left_to_python(amp: Amp, case: Case) -> None:
     """Dynamo breaks at an LSTM: its cells run in eager, in the region, and the head behind it is compiled."""
     amp.check_compiled(case, backend="aot_eager")

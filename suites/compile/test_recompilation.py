@@ -12,7 +12,8 @@ from torch import nn
 from pytest_amp.amp import Amp
 from pytest_amp.failure import AmpFailure
 
-from .programs import ambient
+from .programs import OTHER, ambient
+from .releases import GUARDS_DTYPE, REGION_OBJECTS
 
 
 class _Counting:
@@ -44,6 +45,7 @@ def _expect_graphs(amp: Amp, fact: str, found: int, expected: int) -> None:
         )
 
 
+@GUARDS_DTYPE
 def test_one_compilation_for_each_ambient_state(amp: Amp) -> None:
     """None, this dtype, the other; and each of them twice more."""
     backend = _Counting()
@@ -113,3 +115,38 @@ def test_training_and_evaluation_compile_twice(amp: Amp, *, enabled: bool) -> No
         with amp.autocast(enabled=enabled), torch.no_grad():
             compiled(batch)
     _expect_graphs(amp, f"training and evaluation, {'enabled' if enabled else 'disabled'}", backend.graphs, 2)
+
+
+class _Held:
+    """A region that a function finds somewhere, as an attribute of a configuration say."""
+
+    region: torch.autocast
+
+
+def _in_held_region(x: torch.Tensor) -> torch.Tensor:
+    with _Held.region:
+        return x @ x
+
+
+@pytest.mark.amp(devices=["cpu"])  # not run on CUDA yet
+@REGION_OBJECTS
+def test_an_equal_region_object_compiles_nothing(amp: Amp) -> None:
+    """A region made anew with the same arguments, in place of the one that was compiled."""
+    backend = _Counting()
+    compiled = torch.compile(_in_held_region, backend=backend, fullgraph=True)
+    for _ in range(3):
+        _Held.region = torch.autocast(amp.device.type, amp.dtype)
+        compiled(torch.randn(4, 4, device=amp.device.torch_device))
+    _expect_graphs(amp, "equal region objects", backend.graphs, 1)
+
+
+@pytest.mark.amp(devices=["cpu"])  # not run on CUDA yet
+def test_another_region_object_is_followed(amp: Amp) -> None:
+    """A region of the other dtype in its place, and the first one again."""
+    compiled = torch.compile(_in_held_region, backend="eager", fullgraph=True)
+    found = []
+    regions = [torch.autocast(amp.device.type, dtype) for dtype in (amp.dtype, OTHER[amp.dtype])]
+    for region in (*regions, regions[0]):
+        _Held.region = region
+        found.append(compiled(torch.randn(4, 4, device=amp.device.torch_device)).dtype)
+    assert found == [amp.dtype, OTHER[amp.dtype], amp.dtype]

@@ -9,7 +9,7 @@ from pytest_amp.amp import Amp
 from pytest_amp.torch_private import backward_without_region
 
 from .programs import AMBIENT, BACKENDS, NAMES, Ran, expect_same_dtypes, expect_same_values, programs, run
-from .releases import BACKWARD, HAS_BACKWARD_SETTING
+from .releases import BACKWARD, BACKWARD_IN_THE_OTHER, HAS_BACKWARD_SETTING
 
 #: The regions that a program opens: "low", "other", "disabled"; outside of them it computes in the ambient one.
 OPENS = {
@@ -32,8 +32,11 @@ OPENS = {
 
 def _cell(program: str, ambient: str) -> object:
     """Where a product is computed in another region than the ambient one, its backward is reported to be wrong."""
-    wrong = ambient in {"low", "other"} and OPENS[program] - {ambient}
-    return pytest.param(program, ambient, id=f"{program}, {ambient}", marks=[BACKWARD] if wrong else [])
+    wrong = OPENS[program] - {ambient} if ambient in {"low", "other"} else set[str]()
+    # The opposite of what the low dtype is called in: see BACKWARD_IN_THE_OTHER.
+    precision = "fp16" if ambient == "other" else "bf16"
+    marks = [BACKWARD if "disabled" in wrong else BACKWARD_IN_THE_OTHER[precision]] if wrong else []
+    return pytest.param(program, ambient, id=f"{program}, {ambient}", marks=marks)
 
 
 @BACKENDS

@@ -121,3 +121,12 @@ def test_an_unknown_kind_is_refused() -> None:
     kind: Any = "fp32"
     with pytest.raises(ValueError, match="'fp32' is not a kind of float32; valid: ieee, tf32"), float32_precision(kind):
         pass
+
+
+def test_what_is_compiled_inside_leaves_nothing() -> None:
+    """Dynamo writes what cuda.matmul inherits as its own."""
+    before = state()
+    with float32_precision("ieee"):
+        torch.compile(torch.square, backend="eager")(torch.ones(2))
+    assert state() == before
+    torch.compiler.reset()

@@ -1,0 +1,109 @@
+"""check_compiled accepts what is compiled right, and says what is wrong with what is not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from pytest_amp.cases import Case, mlp
+from pytest_amp.cases.case import Outputs
+from pytest_amp.compiled import Compilation, Where, check, sandbox
+from pytest_amp.devices import find_device
+from pytest_amp.failure import AmpFailure
+from pytest_amp.numerics import Conditions
+from pytest_amp.precision import BF16
+
+TRACED = Compilation(backend="aot_eager", fullgraph=True)
+
+
+@pytest.fixture(autouse=True)
+def apart(tmp_path: Path) -> Iterator[None]:
+    with sandbox(tmp_path):
+        yield
+
+
+def held(case: Case, how: Compilation = TRACED, *, bits: bool = True) -> dict[str, float]:
+    observed: dict[str, float] = {}
+
+    def observe(name: str, value: float, _kind: str, _unit: str | None, _allowed: float | None) -> None:
+        observed[name] = value
+
+    check(case, how, Conditions(find_device("cpu"), BF16), observe, bits=bits)
+    return observed
+
+
+def test_what_is_observed() -> None:
+    observed = held(mlp())
+    assert set(observed) == {f"mlp/aot_eager/{name}" for name in ("graphs", "excess", "equal")}
+    assert observed["mlp/aot_eager/graphs"] == 1
+    assert observed["mlp/aot_eager/equal"] == 1
+
+
+def test_the_region_may_be_inside() -> None:
+    assert held(mlp(), replace(TRACED, region=Where.INSIDE))["mlp/aot_eager,inside/equal"] == 1
+
+
+def _changed(function: object) -> Case:
+    """The mlp, whose loss function computes something else where it is compiled."""
+    case = mlp()
+
+    def loss(model: nn.Module, batch: dict[str, torch.Tensor]) -> Outputs:
+        if not torch.compiler.is_compiling():
+            return case.loss(model, batch)
+        outputs = case.loss(model, batch)
+        assert callable(function)
+        return function(outputs, model, batch)  # type: ignore[no-any-return]
+
+    return replace(case, loss=loss)
+
+
+def test_another_dtype_is_named() -> None:
+    with pytest.raises(AmpFailure, match="output logits under autocast") as failed:
+        held(_changed(lambda outputs, _model, _batch: {**outputs, "logits": outputs["logits"].float()}))
+    assert "bfloat16" in str(failed.value)
+
+
+def test_another_order_is_named() -> None:
+    with pytest.raises(AmpFailure, match="is not what it is in eager"):
+        held(_changed(lambda outputs, _model, _batch: dict(reversed(outputs.items()))))
+
+
+def test_another_value_is_named() -> None:
+    with pytest.raises(AmpFailure, match="is off by"):
+        held(_changed(lambda outputs, _model, _batch: {**outputs, "loss": outputs["loss"] * 1.1}))
+
+
+def test_what_is_not_finite_is_named() -> None:
+    with pytest.raises(AmpFailure, match="is not finite"):
+        held(_changed(lambda outputs, _model, _batch: {**outputs, "logits": outputs["logits"] / 0}))
+
+
+def _in_float32(_outputs: object, model: nn.Module, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    with torch.autocast("cpu", enabled=False):
+        logits = model(batch["inputs"])
+        loss = nn.functional.cross_entropy(logits, batch["targets"])
+    return {"loss": loss, "logits": logits.bfloat16()}
+
+
+def test_float32_under_another_name_is_noticed() -> None:
+    """Eager's dtypes, and no rounding to speak of: autocast was off where it was compiled."""
+    with pytest.raises(AmpFailure, match="of the noise from float64"):
+        held(_changed(_in_float32), replace(TRACED, region=Where.INSIDE), bits=False)
+
+
+def test_a_kernel_that_rounds_otherwise_is_noticed() -> None:
+    """Within the bounds, and not eager's bits."""
+    with pytest.raises(AmpFailure, match="is not that of eager"):
+        held(_changed(lambda outputs, _model, _batch: {**outputs, "loss": outputs["loss"] * (1 + 2.0**-20)}))
+
+
+def test_nothing_compiled_is_no_success(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with TORCH_COMPILE_DISABLE=1."""
+    monkeypatch.setattr(torch, "compile", lambda function, **_keywords: function)
+    with pytest.raises(AmpFailure, match="compiled nothing"):
+        held(mlp())
