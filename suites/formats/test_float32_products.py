@@ -166,6 +166,19 @@ def test_the_defaults(amp: Amp) -> None:
     assert _error(amp, _matmul) < 64 * FP32.u
 
 
+@pytest.mark.amp(dtypes=["fp32"])
+@pytest.mark.parametrize("older", [name for name, switch in _SWITCHES.items() if not switch.newer])
+def test_the_older_switch_moves_the_newer_one(amp: Amp, older: str) -> None:
+    """pytorch/pytorch#67384: whichever was written last decides, and the newer one can be asked what holds."""
+    with _switched(_SWITCHES["cuda.matmul.fp32_precision"]) as write:
+        for first, last in (("ieee", "tf32"), ("tf32", "ieee")):
+            write(first)
+            assert _matmul_settings().fp32_precision == first
+            _SWITCHES[older].write(last)
+            assert _matmul_settings().fp32_precision == last
+    amp.observe(f"{older}/moves fp32_precision", value=True, kind="state")
+
+
 @ON_CUDA
 @pytest.mark.parametrize("product", _PRODUCTS)
 @pytest.mark.parametrize("switch", _SWITCHES)
