@@ -1,4 +1,4 @@
-"""What planted defects break kernels with: their own in place of the CPU's, below autocast, whoever casts."""
+"""What planted defects break kernels with: their own in place of the device's, below autocast, whoever casts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,11 @@ LOW = (torch.bfloat16, torch.float16)
 
 
 def replace_kernel(operator: str, kernel: Callable[..., Any]) -> None:
-    """Run ``kernel`` as the CPU's kernel of ``operator`` (``mean.dim``); it must not call that operator itself."""
+    """Run ``kernel`` as the kernel of ``operator`` (``mean.dim``); it must not call that operator itself.
+
+    On a CPU, and on CUDA where there is one.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch warns that there is a kernel already
-        _LIBRARY.impl(operator, kernel, "CPU")
+        for device in ("CPU", "CUDA") if torch.backends.cuda.is_built() else ("CPU",):
+            _LIBRARY.impl(operator, kernel, device)

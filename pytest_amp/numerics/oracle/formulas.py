@@ -91,7 +91,7 @@ MOST_PARTS = 64
 
 
 def products_in_parts(operation: Operation) -> Iterator[list[Any]]:
-    """``aten::mm`` whose sums are split: each part is rounded, and their sum once more.
+    """``aten::mm`` of unaligned matrices whose sums are split: each part is rounded, and their sum once more.
 
     Unless torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction, or its like for fp16, is off.
     """
@@ -103,7 +103,8 @@ def products_in_parts(operation: Operation) -> Iterator[list[Any]]:
         torch.float16: flags.allow_fp16_reduced_precision_reduction,
     }
     terms = a.shape[1]
-    if not reduced.get(dtype or torch.float32):
+    aligned = not any(size % ALIGNED for size in (*a.shape, b.shape[1]))
+    if aligned or not reduced.get(dtype or torch.float32):
         return
     for size in dict.fromkeys((FEW_TERMS, *(-(-terms // parts) for parts in PARTS))):
         if size < terms <= size * MOST_PARTS:
