@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import subprocess
 import sys
 import tempfile
@@ -108,7 +109,11 @@ def _session(options: argparse.Namespace) -> Session:
             f"--benchmark-json={file}",
             *(options.tests or _suite()),
         ]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603  # pytest
+        # A process of its own, also where this one is a worker.
+        environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST_XDIST")}
+        done = subprocess.run(  # noqa: S603  # pytest
+            command, capture_output=True, text=True, check=False, env=environment
+        )
         if not file.exists() or not file.stat().st_size:
             last = (done.stdout + done.stderr).strip().splitlines()[-3:]
             raise calibration.CalibrationError(f"pytest ended with {done.returncode} and no times: {' / '.join(last)}")
