@@ -18,18 +18,20 @@ def test_a_step_keeps_what_casts_by_hand_keep(amp: Amp, case: Case) -> None:
     amp.check_memory(case)
 
 
-#: Networks whose activations outweigh their weights, and the most that they keep beside float32.
-#: Measured: 0.58 and 0.67 and 0.62 on a CPU (torch 2.13, 2026-11-28).
-LIGHTER: dict[str, tuple[Callable[[], Case], float]] = {
-    "cnn": (lambda: cnn(batch=16, pixels=24), 0.6),
-    "cnn_relu": (lambda: cnn(batch=16, pixels=24, kinks=Kinks.RELU), 0.7),
-    "decoder": (lambda: decoder(DecoderSize(), batch=8, context=128), 0.7),
+#: Networks whose activations outweigh their weights, and the most that they keep, and take at their peak, beside
+#: float32. Measured: kept 0.52, 0.59 and 0.62 on a CPU (torch 2.13), 0.52, 0.59 and 0.64 on an H200 (torch 2.11), where
+#: the peaks are 0.43, 0.48 and 0.69; 2026-11-28.
+LIGHTER: dict[str, tuple[Callable[[], Case], float, float]] = {
+    "cnn": (lambda: cnn(batch=16, pixels=24), 0.6, 0.6),
+    "cnn_relu": (lambda: cnn(batch=16, pixels=24, kinks=Kinks.RELU), 0.7, 0.6),
+    "decoder": (lambda: decoder(DecoderSize(), batch=8, context=128), 0.7, 0.8),
 }
 
 
 @pytest.mark.parametrize("network", LIGHTER)
 def test_activations_take_less_than_in_float32(amp: Amp, network: str) -> None:
     """Half, but for what is float32 by rule: normalisation, softmax and the loss."""
-    make, ceiling = LIGHTER[network]
+    make, ceiling, peak = LIGHTER[network]
     case = make()
-    amp.check_memory(amp.case(case.build, case.batch, case.loss, name=f"{network}, activations"), ceiling=ceiling)
+    case = amp.case(case.build, case.batch, case.loss, name=f"{network}, activations")
+    amp.check_memory(case, ceiling=ceiling, peak_ceiling=peak)
