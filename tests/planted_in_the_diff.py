@@ -31,7 +31,7 @@ _FORKING = multiprocessing.get_context("forkserver")
 def named(defect: Defect, key: str) -> bool:
     """Whether a failure with this key is that of the test that is meant for the defect."""
     test, _, parameters = defect.failing.partition("[")
-    own = re.sub(r"^(fake-)?[a-z]+-(bf16|fp16)-?", "", parameters.removesuffix("]"))
+    own = re.sub(r"^(fake-)?[a-z]+-(bf16|fp16|fp32|tf32)-?", "", parameters.removesuffix("]"))
     name = key.split("/", 3)[3]
     return f"::{test}" in name and name.partition("[")[2].startswith(own)
 
