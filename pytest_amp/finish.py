@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 import shlex
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 from functools import partial
@@ -82,13 +82,22 @@ def _accept(session: AmpSession) -> None:
         }
         provenance = {**baseline.provenance, "accepted": [*(earlier if isinstance(earlier, list) else []), entry]}
     summary = run.summary if not merged.keys() - taken.keys() else baseline.summary
+    ran = None if baseline.ran is None or run.ran is None else _together(baseline.ran, run.ran)
+    failures = tuple(each for each in baseline.failures if not run.ran_whole(each))
+    accepted = Record(tuple(merged.values()), provenance, summary, baseline.complete, ran, failures)
     try:
-        write_record(Record(tuple(merged.values()), provenance, summary, baseline.complete), path, replace=True)
+        write_record(accepted, path, replace=True)
     except RecordError as error:
         session.problems.append(f"not written: {error}")
         return
     session.accepted = len(moved) + len(gone)
     session.written.append(str(path))
+
+
+def _together(*places: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, ...]]:
+    """The tests of all of ``places``, each once and in order."""
+    names = sorted({name for each in places for name in each})
+    return {name: tuple(sorted({test for each in places for test in each.get(name, ())})) for name in names}
 
 
 def record_of(session: AmpSession, *, complete: bool) -> Record:

@@ -97,3 +97,23 @@ def test_the_file_stays_a_record(with_baseline: Project) -> None:
     assert all("baseline" not in observation for observation in data["observations"])
     assert [observation for observation in data["observations"] if "verdict" in observation] == []
     assert data["complete"] is True
+
+
+def test_what_ran_and_what_failed_stays_true(project: Project) -> None:
+    """A later comparison asks the file which tests had run whole, and which had failed."""
+    each = "import pytest\n\n\n@pytest.mark.parametrize('n', [0, 1])\ndef test_it(amp, n):\n"
+    other = "\n\ndef test_other(amp):\n    amp.observe('other', 1, kind='count')\n    assert {}\n"
+    observed = "    amp.observe(f'x{n}', VALUE, kind='count')\n"
+    arguments = ("--amp-device=cpu", "--amp-dtype=bf16")
+    project.write(test_it=f"VALUE = 1\n{each}{observed}{other.format('False')}")
+    assert project.here(*arguments, "--amp-record=old.json").ret == 1
+    before = project.record("old.json")
+    assert before["ran"] == {"cpu-bf16 project": ["test_it::test_it"]}
+    assert [failure["key"] for failure in before["failures"]] == ["project/cpu/bf16/test_it::test_other"]
+    project.write(test_it=f"VALUE = 2\n{each}{observed}{other.format('True')}")
+    assert project.here(*arguments, "--amp-baseline=old.json", "--amp-accept", "-k", "test_it and 0").ret == 0
+    part = project.record("old.json")
+    assert (part["ran"], part["failures"]) == (before["ran"], before["failures"])
+    assert project.here(*arguments, "--amp-baseline=old.json", "--amp-accept", "-k", "test_other").ret == 0
+    whole = project.record("old.json")
+    assert (whole["ran"], whole["failures"]) == ({"cpu-bf16 project": ["test_it::test_it", "test_it::test_other"]}, [])
