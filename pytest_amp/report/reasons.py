@@ -87,8 +87,13 @@ def _of_rule(observation: Observation, old: str, new: str) -> str | None:
     if observation.name == "registered" and observation.family == "rules":
         return _counted(before, after)
     for overload in sorted(before.keys() | after.keys()):
-        if _is_of(observation, overload) and before.get(overload) != after.get(overload):
-            return _told(spec, device_type, overload, before.get(overload), after.get(overload))
+        rule = after.get(overload)
+        if not _is_of(observation, overload):
+            continue
+        if before.get(overload) != rule:
+            return _told(spec, device_type, overload, before.get(overload), rule)
+        if rule is not None and rule.may_be_absent and observation.verdict in (Verdict.NEW, Verdict.GONE):
+            return f"autocast's rule of {overload.removeprefix('aten::')} on {device_type} is {rule.may_be_absent}"
     return None
 
 

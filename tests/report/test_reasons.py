@@ -56,6 +56,13 @@ def test_what_came_and_went() -> None:
     assert "cholesky on cpu was fp32 and is none, until torch 2.13" in reason
 
 
+def test_what_only_some_builds_have() -> None:
+    key = "rules/fake-cuda/bf16/aten::_cudnn_rnn/result"
+    for verdict, known in ((Verdict.NEW, True), (Verdict.GONE, True), (Verdict.CHANGED, False)):
+        reason = "autocast's rule of _cudnn_rnn on cuda is registered by CUDA builds only"
+        assert reasons([changed(key, verdict)], "2.13.0+cpu", "2.14.1+cu130") == ({key: reason} if known else {})
+
+
 def test_a_change_beside_the_rules() -> None:
     key = "gradients/cpu/bf16/clamp/input.0"
     assert "torch 2.14: clamp shares its gradient" in reasons([changed(key)], "2.13.0", "2.14.1")[key]
