@@ -10,9 +10,9 @@ import torch
 from torch import nn
 from torch.nn import functional as f
 
-from pytest_amp.cases import Case, cnn, mlp
+from pytest_amp.cases import Case, cnn, mlp, wider_zoo
 from pytest_amp.devices import Device, find_device
-from pytest_amp.numerics.oracle import Row, Trace, observed_step, trace_of
+from pytest_amp.numerics.oracle import Row, Trace, observed_step, trace_of, verdict
 from tests.numerics.planted import broken
 
 CPU = find_device("cpu")
@@ -111,3 +111,27 @@ def test_an_operator_in_another_dtype_is_seen() -> None:
     )
     seen = [row.given for row in traced(case, broken("mse_loss", low)) if row.operator == "aten::mse_loss"]
     assert seen == [("float32", "float32")]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_fused_attention_is_seen_in_both_passes(dtype: torch.dtype) -> None:
+    """It may draw random numbers, but does not without dropout; sixteen keys are one vector of AVX512."""
+    case = next(each for each in wider_zoo() if each.name == "attention_flash")
+    trace = traced(case, dtype=dtype)
+    name = "_scaled_dot_product_flash_attention_for_cpu"
+    found = rows(trace, name, "forward") + rows(trace, f"{name}_backward", "backward")
+    assert [row.calls for row in found] == [1, 1]
+    assert all(row.model == "fused" and row.share > 0.99 for row in found)
+
+
+def test_sums_that_cancel_are_as_exact_as_float32() -> None:
+    """Of a million and its negative almost nothing is left, which float32 has not got: no fault of the kernel."""
+    big = torch.full((8, 1), 1e3)
+    case = Case(
+        "cancelling",
+        nn.Identity,
+        lambda: (torch.cat([big, -big, torch.full((8, 1), 1e-3)], 1).requires_grad_(), torch.full((3, 4), 1.1)),
+        lambda _, b: {"loss": (b[0] @ b[1]).float().sum()},
+    )
+    seen = observed_step(case, CPU, torch.float16, seed=0)
+    assert [fault for fault in verdict.faults(seen, torch.float16) if fault.seen.operator == "aten::mm"] == []
