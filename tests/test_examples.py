@@ -36,3 +36,29 @@ def test_an_example_runs(path: object) -> None:
 
 def test_there_are_a_decoder_and_a_cnn() -> None:
     assert [path.name for path in EXAMPLES] == ["test_decoder.py", "test_resnet.py"]
+
+
+def test_a_project_with_a_conftest_of_twenty_lines() -> None:
+    """In its own folder, as its own root; the gradient suite then runs its case beside the built-in ones."""
+    folder = ROOT / "examples" / "project"
+    lines = (folder / "conftest.py").read_text(encoding="utf-8").splitlines()
+    assert len([line for line in lines if line.strip()]) <= 20
+    loaded = () if INSTALLED else ("-p", "pytest_amp.plugin")
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(("PYTEST_", "CUDA_"))}
+    environment |= {"PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""}
+    command = [sys.executable, "-m", "pytest", *loaded, "-q", "-p", "no:cacheprovider", "--amp-device=cpu"]
+    for arguments in (
+        ("--amp-dtype=all", "--rootdir=."),
+        ("--amp-dtype=bf16", "-k", "classifier", str(ROOT / "suites/gradients/test_zoo.py"), "-p", "conftest"),
+    ):
+        path = {"PYTHONPATH": os.pathsep.join([str(folder), str(ROOT)])} if "-p" in arguments else {}
+        result = subprocess.run(
+            [*command, *arguments],
+            cwd=folder,
+            env={**environment, **path},
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+        assert result.returncode == 0, result.stdout + result.stderr

@@ -1,0 +1,12 @@
+"""The generated pages of the reference say what the package says."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.docs.reference import FOLDER, PAGES
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_is_as_it_would_be_made_now(page: str) -> None:
+    assert (FOLDER / page).read_text(encoding="utf-8") == PAGES[page](), "python -m tests.docs.reference"

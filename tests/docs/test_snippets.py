@@ -1,0 +1,108 @@
+"""Every snippet and command of the tutorial and the how-to pages, run in turn in a folder of the page's own.
+
+A block of Python that begins with ``# name.py`` is that file; a block of a console is run line by line. A command says
+``# fails: STATUS`` where it should not end with 0. What would install, or needs a network or an accelerator, is checked
+word by word instead: its options exist, its target is there.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.project import INSTALLED, ROOT
+
+PAGES = sorted([*(ROOT / "docs" / "tutorial").glob("*.md"), *(ROOT / "docs" / "how-to").glob("*.md")])
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+#: Commands that are not run: they install, or build environments from a registry.
+READ = ("pip install", "pytest-amp bisect")
+
+
+def _blocks(page: Path) -> list[tuple[str, str]]:
+    return BLOCK.findall(page.read_text(encoding="utf-8"))
+
+
+def _command(line: str) -> tuple[list[str], int]:
+    text, _, comment = line.removeprefix("$ ").partition("   # ")
+    status = re.search(r"fails: (\d)", comment)
+    return shlex.split(text), int(status[1]) if status else 0
+
+
+def _typed(words: list[str]) -> list[str]:
+    """The words as they run from this checkout: the suites lie beside the package, the plugin is loaded by name."""
+    program, *arguments = words
+    if program == "pytest-amp":
+        return [sys.executable, "-m", "pytest_amp", *arguments]
+    assert program == "pytest", words
+    loaded = [] if INSTALLED else ["-p", "pytest_amp.plugin"]
+    for number, word in enumerate(arguments):
+        if word.startswith("pytest_amp.suites"):
+            arguments[number] = str(ROOT / "suites" / "/".join(word.split(".")[2:]))
+    rooted = [f"--rootdir={ROOT}"] if "--pyargs" in arguments else ["--rootdir=."]
+    kept = [word for word in arguments if word != "--pyargs"]
+    return [sys.executable, "-m", "pytest", *loaded, "-p", "no:cacheprovider", *rooted, *kept]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_a_page(page: Path, tmp_path: Path) -> None:
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(("PYTEST_", "CUDA_"))}
+    environment |= {"PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": "", "PYTHONDONTWRITEBYTECODE": "1"}
+    ran = 0
+    for language, text in _blocks(page):
+        if language == "python":
+            name = re.match(r"# ([\w/]+\.py)\n", text)
+            assert name is not None, f"{page.name}: which file is this?\n{text}"
+            (tmp_path / name[1]).write_text(text, encoding="utf-8")
+        if language != "console":
+            continue
+        for line in text.splitlines():
+            assert line.startswith("$ "), line
+            if line.removeprefix("$ ").startswith(READ):
+                continue
+            words, status = _command(line)
+            done = subprocess.run(
+                _typed(words), cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300, check=False
+            )
+            assert done.returncode == status, f"{line}\n{done.stdout[-3000:]}{done.stderr[-2000:]}"
+            ran += 1
+    assert ran or page.stem in ("gate-pull-requests", "nightly-gate", "find-the-release")
+
+
+def test_workflows_in_the_pages_are_yaml_and_name_inputs_that_exist() -> None:
+    yaml = pytest.importorskip("yaml", reason="pyyaml is in the dependency group test")
+    action = yaml.safe_load((ROOT / ".github/actions/amp-gate/action.yml").read_text(encoding="utf-8"))
+    workflow = yaml.safe_load((ROOT / ".github/workflows/gpu.yml").read_text(encoding="utf-8"))
+    inputs = {"amp-gate": set(action["inputs"]), "gpu.yml": set(workflow[True]["workflow_call"]["inputs"])}
+    found = 0
+
+    def walk(node: Any) -> None:
+        nonlocal found
+        for value in node.values() if isinstance(node, dict) else node if isinstance(node, list) else ():
+            walk(value)
+        if isinstance(node, dict) and "/pytest-amp/" in str(node.get("uses", "")):
+            name = node["uses"].partition("@")[0].rpartition("/")[2]
+            assert set(node["with"]) <= inputs[name], node
+            found += 1
+
+    for page in PAGES:
+        for language, text in _blocks(page):
+            if language == "yaml":
+                walk(yaml.safe_load(text))
+    assert found >= 3
+
+
+def test_bisects_arguments_exist() -> None:
+    from pytest_amp.cli import _parser
+
+    text = (ROOT / "docs" / "how-to" / "find-the-release.md").read_text(encoding="utf-8")
+    lines = re.findall(r"(?:^\$ |`)pytest-amp (bisect [^`\n]+)", text, re.MULTILINE)
+    assert len(lines) >= 2
+    for line in lines:
+        assert _parser().parse_args(shlex.split(line)).old == "2.11.0"
