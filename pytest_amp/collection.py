@@ -57,7 +57,7 @@ class _Place:
         return self._untimed(target) if self.family.name == "speed" else None
 
     def _too_few(self, device: Device) -> str | None:
-        """Why there are not the accelerators that the family needs: those that this process was given, or its caller."""
+        """Why there are not the accelerators that the family needs: those of this process, or of its caller."""
         needed = self.family.devices
         if needed == 1 or device.kind is not DeviceKind.ACCELERATOR:
             return None
