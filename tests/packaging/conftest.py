@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.project import INSTALLED, ROOT
+from tests.project import ROOT
 
 
 @pytest.fixture(scope="session")
@@ -44,9 +44,10 @@ def _built(command: tuple[str, ...], factory: pytest.TempPathFactory, pattern: s
 
 @pytest.fixture(scope="session")
 def unpacked(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder for PYTHONPATH with what ``pip install`` of the wheel leaves, entry points included."""
-    if INSTALLED:
-        pytest.skip("the plugin is installed already, and would be loaded twice")
+    """A folder for PYTHONPATH with what ``pip install`` of the wheel leaves, entry points included.
+
+    It comes before a checkout that is installed, whose entry point has the same name and so is not loaded again.
+    """
     folder = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--target", str(folder)]
     done = subprocess.run([*command, str(wheel)], capture_output=True, text=True, timeout=300, check=False)
