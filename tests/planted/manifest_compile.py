@@ -27,7 +27,7 @@ COMPILE = (
         "compile_returns_the_function",
         "that anything is compiled at all",
         ("suites/compile/test_zoo.py",),
-        "test_step[cpu-bf16-mlp-aot_eager]",
+        "test_step[cpu-bf16-mlp]",
     ),
     Defect(
         "compile_forgets_precision_casts",
