@@ -253,8 +253,10 @@ class StateGuard:
         after = self._read()
         leaked = {name: (before, after[name]) for name, before in self._before.items() if before != after[name]}
         if leaked:
+            from pytest_amp.torch_private import backend_flags_settable
+
             # All of it, in order: writing one setting may move another.
-            with warnings.catch_warnings():
+            with warnings.catch_warnings(), backend_flags_settable():
                 warnings.simplefilter("ignore")
                 for setting in self._settings:
                     setting.set(self._before[setting.name])

@@ -95,6 +95,17 @@ def test_each_piece_of_state(project: Project) -> None:
         assert message in found[number], leak
 
 
+def test_flags_that_torch_has_frozen(project: Project) -> None:
+    """Whoever imports torch's own test helpers, as torch.export does in some releases, freezes cuDNN's flags."""
+    leak = "(setattr(torch.backends.cudnn, 'deterministic', True), torch.backends.disable_global_flags())"
+    project.write(test_it=TEST.format(leaks=[leak, "torch.set_float32_matmul_precision('high')"]))
+    result = project.apart(*ON_CPU, "-p", "no:randomly")
+    result.assert_outcomes(passed=3, errors=2)
+    found = _messages(result)
+    assert "cudnn deterministic: False became True" in found[0]
+    assert "float32 matmul precision: highest became high" in found[1]
+
+
 def _messages(result: pytest.RunResult) -> dict[int, str]:
     """The line below the title of each error at teardown, by the test's number."""
     lines, found = result.outlines, {}

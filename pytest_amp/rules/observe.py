@@ -110,10 +110,8 @@ def scope(device: Device, variation: Variation) -> Iterator[None]:
     cuDNN is kept to deterministic algorithms: its transposed convolutions in float64 otherwise add in
     any order, and two equal calls differ.
     """
-    deterministic = torch.backends.cudnn.deterministic
     with ExitStack() as stack:
-        torch.backends.cudnn.deterministic = True
-        stack.callback(setattr, torch.backends.cudnn, "deterministic", deterministic)
+        stack.enter_context(torch_private.cudnn_deterministic())
         stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore")
         stack.enter_context(torch_private.quiet_fake_tensors())

@@ -19,7 +19,7 @@ from pytest_amp.torch_private.compiler import (
     skipped_cuda_graphs,
     tracing_backend,
 )
-from pytest_amp.torch_private.cudnn import cudnn_enabled
+from pytest_amp.torch_private.cudnn import backend_flags_settable, cudnn_deterministic, cudnn_enabled
 from pytest_amp.torch_private.dispatcher import (
     arguments_of,
     autocast_registrations,
@@ -66,6 +66,7 @@ __all__ = [
     "aot_inductor",
     "arguments_of",
     "autocast_registrations",
+    "backend_flags_settable",
     "backward_without_region",
     "compile_settings",
     "compiled_graphs",
@@ -74,6 +75,7 @@ __all__ = [
     "cpp_compiler",
     "cpu_has_onednn_kernels",
     "cuda_graph_trees",
+    "cudnn_deterministic",
     "cudnn_enabled",
     "current_node",
     "dispatched_calls",
