@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pytest_amp.record.earlier import upgraded
-from pytest_amp.record.observation import Observation, Value, check_key, finite
+from pytest_amp.record.observation import Keyed, Observation, Value, check_key, finite
 
 SCHEMA = 2
 #: What is read: a baseline outlives the version of the plugin that wrote it.
@@ -27,22 +27,11 @@ class RecordError(ValueError):
 
 
 @dataclass(frozen=True)
-class Failure:
+class Failure(Keyed):
     """A test that failed: ``key`` is ``family/device/dtype/file::test[its own parameters]``, ``why`` one line."""
 
     key: str
     why: str
-
-    @property
-    def family(self) -> str:
-        """First part of the key."""
-        return self.key.split("/", 1)[0]
-
-    @property
-    def target(self) -> tuple[str, str]:
-        """Device and precision parts of the key."""
-        _, device, dtype, _ = self.key.split("/", 3)
-        return device, dtype
 
     @property
     def test(self) -> str:

@@ -55,8 +55,25 @@ class Verdict(enum.Enum):
     SKIPPED = "skipped"
 
 
+class Keyed:
+    """Something that happened to one family on one device in one precision: ``family/device/dtype/rest``."""
+
+    key: str
+
+    @property
+    def family(self) -> str:
+        """First part of the key."""
+        return self.key.split("/", 1)[0]
+
+    @property
+    def target(self) -> tuple[str, str]:
+        """Device and precision parts of the key."""
+        _, device, dtype, _ = self.key.split("/", 3)
+        return device, dtype
+
+
 @dataclass(frozen=True)
-class Observation:
+class Observation(Keyed):
     """A fact under ``key``: its value, unit, what was allowed (same unit), the verdict, and the test that saw it.
 
     ``baseline`` is the earlier value where a baseline has the key. ``test`` is the file's stem and
@@ -77,17 +94,6 @@ class Observation:
     interval: tuple[float, float] | None = None
     better: Better | None = None
     margin: float | None = None
-
-    @property
-    def family(self) -> str:
-        """First part of the key."""
-        return self.key.split("/", 1)[0]
-
-    @property
-    def target(self) -> tuple[str, str]:
-        """Device and precision parts of the key."""
-        _, device, dtype, _ = self.key.split("/", 3)
-        return device, dtype
 
     @property
     def name(self) -> str:

@@ -35,28 +35,6 @@ def sigmoid_backward(operation: Operation) -> list[Any]:
     return operation.finished([operation.low(grad * operation.low(1 - y, dtype), dtype) * y])
 
 
-def adaptive_pool_backward(operation: Operation) -> list[Any]:
-    """``aten::_adaptive_avg_pool2d_backward``: each share is divided by width and by height, and added, in the dtype.
-
-    adaptive_average_gradinput in aten/src/ATen/native/cuda/AdaptiveAveragePooling.cu.
-    """
-    grad, x = operation.args[:2]
-    dtype = operation.returned[0]
-    result = torch.zeros_like(x)
-    for i in range(grad.shape[-2]):
-        for j in range(grad.shape[-1]):
-            rows, columns = window(i, x.shape[-2], grad.shape[-2]), window(j, x.shape[-1], grad.shape[-1])
-            height, width = rows.stop - rows.start, columns.stop - columns.start
-            share = operation.low(operation.low(grad[..., i, j] / width, dtype) / height, dtype)
-            result[..., rows, columns] = operation.low(result[..., rows, columns] + share[..., None, None], dtype)
-    return operation.finished([result])
-
-
-def window(index: int, size: int, count: int) -> slice:
-    """What an adaptive pool averages."""
-    return slice(index * size // count, -(-(index + 1) * size // count))
-
-
 def batch_norm_backward(operation: Operation) -> list[Any]:
     """``aten::native_batch_norm_backward`` of planes: sums hand low numbers from lane to lane.
 

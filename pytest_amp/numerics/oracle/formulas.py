@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from pytest_amp import torch_private
-from pytest_amp.numerics.oracle import attention, attention_cuda, cuda, recurrent, recurrent_cuda
+from pytest_amp.numerics.oracle import attention, attention_cuda, cuda, pooling, recurrent, recurrent_cuda
 from pytest_amp.numerics.oracle.operation import Operation, rounded
 
 Formula = Callable[[Operation], list[Any]]
@@ -224,27 +224,6 @@ def _lanes() -> int:
     return 32 if torch.backends.cpu.get_cpu_capability() == "AVX512" else 16
 
 
-def adaptive_pool_backward(operation: Operation) -> list[Any]:
-    """``aten::_adaptive_avg_pool2d_backward`` on a CPU: each window's share is rounded twice, and each sum of windows.
-
-    cpu_adaptive_avg_pool2d_backward in aten/src/ATen/native/cpu/AdaptiveAvgPoolKernel.cpp.
-    """
-    grad, x = operation.args[:2]
-    dtype = operation.returned[0]
-    result = torch.zeros_like(x)
-    for i in range(grad.shape[-2]):
-        for j in range(grad.shape[-1]):
-            rows, columns = _window(i, x.shape[-2], grad.shape[-2]), _window(j, x.shape[-1], grad.shape[-1])
-            height, width = rows.stop - rows.start, columns.stop - columns.start
-            share = operation.low(operation.low(grad[..., i, j] / height, dtype) / width, dtype)
-            result[..., rows, columns] = operation.low(result[..., rows, columns] + share[..., None, None], dtype)
-    return operation.finished([result])
-
-
-def _window(index: int, size: int, count: int) -> slice:
-    return slice(index * size // count, -(-(index + 1) * size // count))
-
-
 def embedding_backward(operation: Operation) -> list[Any]:
     """``aten::embedding_dense_backward`` of a low gradient on a CPU: rows that occur again are added up in it.
 
@@ -304,7 +283,7 @@ ON_CUDA: dict[tuple[str, str], Formula] = {
     ("fused", "aten::tanh_backward"): cuda.tanh_backward,
     ("fused", "aten::sigmoid_backward"): cuda.sigmoid_backward,
     ("fused", "aten::native_batch_norm_backward"): cuda.batch_norm_backward,
-    ("fused", "aten::_adaptive_avg_pool2d_backward"): cuda.adaptive_pool_backward,
+    ("fused", "aten::_adaptive_avg_pool2d_backward"): pooling.adaptive_backward_cuda,
     ("fused", "aten::_thnn_fused_lstm_cell_backward_impl"): cuda.lstm_cell_backward,
     ("fused", "aten::_thnn_fused_gru_cell_backward"): cuda.gru_cell_backward,
     ("running_sum", "aten::embedding_dense_backward"): cuda.embedding_backward,
@@ -319,7 +298,7 @@ BY_MODEL: dict[tuple[str, str], Formula] = {
     ("fused", "aten::_log_softmax"): log_softmax,
     ("fused", "aten::_log_softmax_backward_data"): log_softmax_backward,
     ("fused", "aten::_softmax_backward_data"): softmax_backward,
-    ("fused", "aten::_adaptive_avg_pool2d_backward"): adaptive_pool_backward,
+    ("fused", "aten::_adaptive_avg_pool2d_backward"): pooling.adaptive_backward_cpu,
     ("fused", "aten::_softmax"): softmax,
     ("fused", "aten::glu_backward"): glu_backward,
     ("fused", "aten::logsumexp"): logsumexp,

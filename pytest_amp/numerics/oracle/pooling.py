@@ -1,0 +1,45 @@
+"""What goes back through an adaptive average pool: shares of windows that overlap, added up in the dtype."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from pytest_amp.numerics.oracle.operation import Operation
+
+
+def adaptive_backward_cpu(operation: Operation) -> list[Any]:
+    """``aten::_adaptive_avg_pool2d_backward`` on a CPU, which divides by height and then by width.
+
+    cpu_adaptive_avg_pool2d_backward in aten/src/ATen/native/cpu/AdaptiveAvgPoolKernel.cpp.
+    """
+    return _adaptive_backward(operation, height_first=True)
+
+
+def adaptive_backward_cuda(operation: Operation) -> list[Any]:
+    """``aten::_adaptive_avg_pool2d_backward`` on CUDA, which divides by width and then by height.
+
+    adaptive_average_gradinput in aten/src/ATen/native/cuda/AdaptiveAveragePooling.cu.
+    """
+    return _adaptive_backward(operation, height_first=False)
+
+
+def _adaptive_backward(operation: Operation, *, height_first: bool) -> list[Any]:
+    """Each window's share is rounded after either division, and each sum of windows."""
+    grad, x = operation.args[:2]
+    dtype = operation.returned[0]
+    result = torch.zeros_like(x)
+    for i in range(grad.shape[-2]):
+        for j in range(grad.shape[-1]):
+            rows, columns = _window(i, x.shape[-2], grad.shape[-2]), _window(j, x.shape[-1], grad.shape[-1])
+            sides = (rows.stop - rows.start, columns.stop - columns.start)
+            first, second = sides if height_first else sides[::-1]
+            share = operation.low(operation.low(grad[..., i, j] / first, dtype) / second, dtype)
+            result[..., rows, columns] = operation.low(result[..., rows, columns] + share[..., None, None], dtype)
+    return operation.finished([result])
+
+
+def _window(index: int, size: int, count: int) -> slice:
+    """What an adaptive pool of ``count`` results averages for one of them."""
+    return slice(index * size // count, -(-(index + 1) * size // count))
