@@ -20,6 +20,7 @@ from pytest_amp.devices import DeviceKind
 from pytest_amp.failure import AmpFailure, is_misuse
 from pytest_amp.numerics import Conditions, Prediction, Step, predict, relative_error, run_step, tolerance
 from pytest_amp.numerics.compare import Compared, compare, same
+from pytest_amp.numerics.step import in_words
 from pytest_amp.torch_private import compiled_graphs
 
 __tracebackhide__ = is_misuse
@@ -42,13 +43,7 @@ class _Run:
 
     def what(self, name: str) -> str:
         """A tensor as a failure names it."""
-        role, _, rest = name.partition(".")
-        subject = {
-            "output": f"output {rest}",
-            "buffer": f"buffer {rest}",
-            "input": f"the gradient of input {rest}",
-        }.get(role, f"the gradient of {name}")
-        return f"{self.case.name}, compiled ({self.how}): {subject} under {self.where}"
+        return f"{self.case.name}, compiled ({self.how}): {in_words(name)} under {self.where}"
 
     def eager_and_compiled(self, seed: int, loss_scale: float) -> tuple[Step, Step]:
         """One step of each, with the same numbers."""

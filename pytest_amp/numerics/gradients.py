@@ -19,7 +19,7 @@ from pytest_amp.numerics.conditions import Conditions
 from pytest_amp.numerics.errors import is_hollow, norm
 from pytest_amp.numerics.locate import first_difference
 from pytest_amp.numerics.prediction import Prediction, predict
-from pytest_amp.numerics.step import Step, run_step
+from pytest_amp.numerics.step import Step, in_words, run_step
 from pytest_amp.precision import FP32
 
 __tracebackhide__ = is_misuse
@@ -91,13 +91,7 @@ class _Run:
 
     def what(self, name: str) -> str:
         """A tensor as a failure names it."""
-        role, _, rest = name.partition(".")
-        subject = {
-            "output": f"output {rest}",
-            "buffer": f"buffer {rest}",
-            "input": f"the gradient of input {rest}",
-        }.get(role, f"the gradient of {name}")
-        return f"{self.case.name}: {subject} under {self.where}"
+        return f"{self.case.name}: {in_words(name)} under {self.where}"
 
 
 def _others(names: Sequence[str]) -> str:

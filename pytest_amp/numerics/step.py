@@ -45,6 +45,13 @@ class Step:
         }
 
 
+def in_words(name: str) -> str:
+    """A tensor of ``Step.named``, as a failure calls it."""
+    role, _, rest = name.partition(".")
+    words = {"output": "output", "buffer": "buffer", "input": "the gradient of input"}
+    return f"{words[role]} {rest}" if role in words else f"the gradient of {name}"
+
+
 def run_step(case: Case, realised: Realised, region: Region, *, seed: int, loss_scale: float = 1.0) -> Step:
     """Forward within ``region``, backward outside of it, on a model without gradients.
 
