@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 
 from tests.planted.defect import Defect
-from tests.project import ROOT
+from tests.project import INSTALLED, ROOT
 
 #: What notices a defect on CUDA, where it is not the same test; None where CUDA has no such defect.
 ON_CUDA: dict[str, str | None] = {
@@ -45,7 +45,15 @@ def _run(device: str, module: str, arguments: tuple[str, ...], output: str) -> N
     os.dup2(descriptor, 2)
     os.chdir(ROOT)
     sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "planted")]
-    plugins = ["-p", "pytest_amp.plugin", "-p", module, "-p", "no:cacheprovider", "-p", "no:xdist"]
+    plugins = [
+        *([] if INSTALLED else ["-p", "pytest_amp.plugin"]),
+        "-p",
+        module,
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "no:xdist",
+    ]
     given = ["--tb=line", f"--amp-device={device}", "--amp-dtype=bf16", "--amp-speed=off", *arguments]
     sys.exit(pytest.main([*plugins, "-q", "-rfE", *given]))
 

@@ -44,7 +44,7 @@ def test_it(amp):
         ("amp.check_gradients(case(amp), tolerance=-1)", "tolerance=-1; valid: a relative L2 distance above 0"),
         ("amp.check_fp32(3.0)", "check_fp32 was given float; valid: a tensor"),
         ("amp.check_speedup(case(amp), floor=1.0, over='tf33')", "over='tf33' is no kind of float32; valid: fp32, *"),
-        ("amp.check_speedup(case(amp), floor=-1.0, over='tf32')", "floor=-1.0 is not a number above 0"),
+        ("amp.check_speedup(case(amp), floor=-1.0, over='tf32')", "floor=-1.0 is not a number from 0"),
     ],
 )
 def test_a_wrong_argument_is_shown_at_the_tests_own_line(project: Project, line: str, says: str) -> None:

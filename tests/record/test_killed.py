@@ -41,11 +41,22 @@ def command(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "pytest", *loaded, *ON_CPU, *arguments]
 
 
+def _listen() -> None:
+    """A shell's background job, or one under nohup, ignores these, and so do its children."""
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+
+
 def ended_by(project: Project, number: int, *arguments: str) -> tuple[int, str]:
     """Exit status and output of a run that is sent a signal in its middle."""
     project.write(test_it=SLOW)
     process = subprocess.Popen(
-        command(*arguments), cwd=project.path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        command(*arguments),
+        cwd=project.path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        preexec_fn=_listen,  # noqa: PLW1509  # there are no threads that it could meet
     )
     until = time.monotonic() + 60
     while not (project.path / "reached").exists() and time.monotonic() < until:
