@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pytest_amp.amp.base import Bound
@@ -13,9 +12,10 @@ from pytest_amp.record import make_key
 
 if TYPE_CHECKING:
     from pytest_amp.cases import Case
+    from pytest_amp.floors import Row
     from pytest_amp.memory import Census, MemoryUse
     from pytest_amp.speed import Conditions as Timing
-    from pytest_amp.speed import Demand, Interval, MakeOptimizer, Measured, Workload
+    from pytest_amp.speed import Interval, MakeOptimizer, Measured, Workload
 
 __tracebackhide__ = is_misuse
 
@@ -64,15 +64,15 @@ class CostChecks(Bound):
         self._refuse_wide("check_speedup")
         self._refuse_ambient("check_speedup")
         conditions = self._timed()
+        name, kind = name or speed.name_of(work), speed.kind_on(self.device, kind)
         demand = speed.Demand(
-            name or speed.name_of(work),
-            floor=speed.NO_FLOOR,
+            name,
+            floor=self._floor(conditions.calibrated(name, over, kind), floor, uncalibrated),
             over=over,
-            kind=speed.kind_on(self.device, kind),
+            kind=kind,
             ceiling=ceiling,
             plan=speed.Plan(budget=seconds),
         )
-        demand = replace(demand, floor=self._floor(demand, floor, uncalibrated, conditions))
         make_step = speed.step_maker(work, self.device, seed=self.config.seed, dtype=self.dtype, optimizer=optimizer)
         return speed.check_speedup(make_step, demand, conditions, self._request)
 
@@ -96,13 +96,12 @@ class CostChecks(Bound):
             floors=self.config.floors,
         )
 
-    def _floor(self, demand: Demand, given: float | None, uncalibrated: float, conditions: Timing) -> float:
+    def _floor(self, calibrated: Row | None, given: float | None, uncalibrated: float) -> float:
         """The marker's, the argument's, the calibrated one, or the one that needs no calibration."""
         for floor in (self.marker.floor, given):
             if floor is not None:
                 return floor
-        row = conditions.calibrated(demand.name, demand.over, demand.kind)
-        return row.floor if row else uncalibrated
+        return calibrated.floor if calibrated else uncalibrated
 
     def _interval_before(self, name: str) -> Interval | None:
         """The interval that the baseline has of a number, where it can be compared with."""

@@ -47,7 +47,7 @@ def test_a_torch_that_cannot_be_imported(
     project.apart("-n", workers).assert_outcomes(passed=1)
     project.write(test_it=AMP)
     result = project.apart("-n", workers, "--amp-device=cpu")
-    text = "\n".join((result.stdout.str(), result.stderr.str()))
+    text = f"{result.stdout.str()}\n{result.stderr.str()}"
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     (line,) = [line for line in text.splitlines() if line.startswith("ERROR: ")]
     assert "torch cannot be imported" in line
