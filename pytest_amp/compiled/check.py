@@ -11,6 +11,7 @@ import contextlib
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 
@@ -19,7 +20,7 @@ from pytest_amp.compiled.compilation import Compilation, Where
 from pytest_amp.devices import DeviceKind
 from pytest_amp.failure import AmpFailure, is_misuse
 from pytest_amp.numerics import Conditions, Prediction, Step, predict, relative_error, run_step, tolerance
-from pytest_amp.numerics.compare import Compared, compare, same
+from pytest_amp.numerics.compare import Compared, compare, confirmed, same
 from pytest_amp.numerics.step import in_words
 from pytest_amp.torch_private import compiled_graphs
 
@@ -27,9 +28,6 @@ __tracebackhide__ = is_misuse
 
 #: Records a fact: name, value, kind, unit, allowed.
 Observe = Callable[[str, float, str, str | None, float | None], object]
-
-#: Other numbers, by which an excess is confirmed that may be an accident of these; see ``tolerance``.
-_DRAWS = 2
 
 
 @dataclass(frozen=True)
@@ -150,7 +148,7 @@ def _check_finite(run: _Run, eager: Step, made: Step) -> None:
 def _check_errors(run: _Run, compared: Sequence[Compared]) -> None:
     scale = run.where.tolerance_scale
     bad = sorted((each for each in compared if each.error > each.allowed * scale), key=lambda each: -each.excess)
-    if not bad or (bad[0].excess <= tolerance.CERTAIN * scale and not _confirmed(run, bad)):
+    if not bad or not confirmed(bad, partial(_again, run), run.where, limit=bad[0].factor):
         return
     worst = bad[0]
     raise AmpFailure(
@@ -163,18 +161,13 @@ def _check_errors(run: _Run, compared: Sequence[Compared]) -> None:
     )
 
 
-def _confirmed(run: _Run, bad: Sequence[Compared]) -> bool:
-    """Whether the median of three draws exceeds the bound for any of ``bad``."""
-    draws = [{each.name: each.excess for each in bad}]
-    for seed in range(run.where.seed + 1, run.where.seed + 1 + _DRAWS):
-        realised = run.case.realise(seed=seed)
-        fp32 = run_step(run.case, realised.on(run.where.device.torch_device), contextlib.nullcontext, seed=seed)
-        prediction = predict(run.case, realised, run.where.device, run.where.precision, seed=seed)
-        _, made = run.eager_and_compiled(seed, prediction.loss_scale)
-        compared = compare(prediction, made, fp32, u=run.where.precision.u)
-        draws.append({each.name: each.excess for each in compared})
-    limit = bad[0].factor * run.where.tolerance_scale
-    return any(statistics.median(draw.get(each.name, 0.0) for draw in draws) > limit for each in bad)
+def _again(run: _Run, seed: int) -> list[Compared]:
+    """The comparison with other numbers."""
+    realised = run.case.realise(seed=seed)
+    fp32 = run_step(run.case, realised.on(run.where.device.torch_device), contextlib.nullcontext, seed=seed)
+    prediction = predict(run.case, realised, run.where.device, run.where.precision, seed=seed)
+    _, made = run.eager_and_compiled(seed, prediction.loss_scale)
+    return compare(prediction, made, fp32, u=run.where.precision.u)
 
 
 def _check_least(run: _Run, compared: Sequence[Compared], u: float) -> None:

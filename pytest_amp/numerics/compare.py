@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 
 from pytest_amp.numerics import tolerance
+from pytest_amp.numerics.conditions import Conditions
 from pytest_amp.numerics.errors import relative_error
 from pytest_amp.numerics.prediction import Prediction
 from pytest_amp.numerics.step import Step
@@ -86,3 +87,24 @@ def same(a: torch.Tensor, b: torch.Tensor) -> bool:
 def median_distance(compared: Sequence[Compared]) -> float:
     """The distance of a whole step from its reference."""
     return statistics.median(each.distance for each in compared) if compared else 0.0
+
+
+#: Draws beside the first by which an excess is confirmed; see ``tolerance``.
+_MORE_DRAWS = 2
+
+
+def confirmed(
+    bad: Sequence[Compared], again: Callable[[int], Sequence[Compared]], where: Conditions, *, limit: float
+) -> list[Compared]:
+    """Those of ``bad``, the worst first, whose excess is no accident of these numbers.
+
+    All of them where the worst is beyond doubt, else those that exceed ``limit`` in the median of three draws;
+    ``again(seed)`` makes the comparison with other numbers.
+    """
+    scale = where.tolerance_scale
+    if bad[0].excess > tolerance.CERTAIN * scale:
+        return list(bad)
+    others = (again(seed) for seed in range(where.seed + 1, where.seed + 1 + _MORE_DRAWS))
+    draws = [{each.name: each.excess for each in draw} for draw in (bad, *others)]
+    medians = {each.name: statistics.median(draw.get(each.name, 0.0) for draw in draws) for each in bad}
+    return [each for each in bad if medians[each.name] > limit * scale]

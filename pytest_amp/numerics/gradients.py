@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 
@@ -14,7 +14,7 @@ from pytest_amp.devices import DeviceKind
 from pytest_amp.failure import AmpFailure, is_misuse
 from pytest_amp.numerics import predicted as rounding
 from pytest_amp.numerics import tolerance as limits
-from pytest_amp.numerics.compare import Compared, compare, median_distance, same
+from pytest_amp.numerics.compare import Compared, compare, confirmed, median_distance, same
 from pytest_amp.numerics.conditions import Conditions
 from pytest_amp.numerics.errors import is_hollow, norm
 from pytest_amp.numerics.locate import first_difference
@@ -211,7 +211,7 @@ def _check_errors(run: _Run, compared: Sequence[Compared]) -> None:
     """No tensor is further from exact than its noise explains, nor from float32."""
     bad = sorted((each for each in compared if each.error > run.allowed(each)), key=_by_excess)
     if bad and run.tolerance is None and run.prediction.predicted is not None:
-        bad = _confirmed(run, bad)
+        bad = confirmed(bad, partial(_again, run), run.where, limit=limits.EXCESS)
     if bad:
         worst = bad[0]
         why = (
@@ -240,22 +240,13 @@ def _check_errors(run: _Run, compared: Sequence[Compared]) -> None:
         )
 
 
-def _confirmed(run: _Run, bad: list[Compared]) -> list[Compared]:
-    """Those of ``bad`` whose excess is no accident of these numbers; see ``tolerance``."""
-    scale = run.where.tolerance_scale
-    if bad[0].excess > limits.CERTAIN * scale:
-        return bad
-    draws = [{each.name: each.excess for each in bad}]
-    for seed in (run.where.seed + 1, run.where.seed + 2):
-        where = replace(run.where, seed=seed)
-        realised = run.case.realise(seed=seed)
-        prediction = predict(run.case, realised, where.device, where.precision, seed=seed)
-        other = _Run(run.case, realised, where, prediction, run.fp32, None)
-        draws.append(
-            {each.name: each.excess for each in compare(prediction, other.step(), run.fp32, u=where.precision.u)}
-        )
-    medians = {each.name: statistics.median(draw.get(each.name, 0.0) for draw in draws) for each in bad}
-    return [each for each in bad if medians[each.name] > limits.EXCESS * scale]
+def _again(run: _Run, seed: int) -> list[Compared]:
+    """The comparison with other numbers."""
+    where = replace(run.where, seed=seed)
+    realised = run.case.realise(seed=seed)
+    prediction = predict(run.case, realised, where.device, where.precision, seed=seed)
+    other = _Run(run.case, realised, where, prediction, run.fp32, None)
+    return compare(prediction, other.step(), run.fp32, u=where.precision.u)
 
 
 def _by_excess(each: Compared) -> float:

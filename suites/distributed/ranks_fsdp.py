@@ -71,15 +71,9 @@ def step(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
     """One step under FSDP2's policy, or under autocast without one."""
     model, rows = own(rank, settings)
     parallel = sharded(model, rank, settings["policy"])
-    with recorded_collectives() as calls, _seen(parallel) as seen:
-        outputs = backward(parallel, rows, lambda: rank.autocast(low_dtype(settings), enabled=settings["region"]))
     return {
-        "loss": float(outputs["loss"]),
-        "output": _name(outputs["logits"].dtype),
-        "layer": seen,
-        "sent": sent(calls),
+        **_stepped(parallel, rows, rank, settings),
         "gradients": on_cpu(gradients(parallel)),
-        "parameters": sorted({_name(p.dtype) for p in parallel.parameters()}),
         "shards": sorted({_name(p.grad.to_local().dtype) for p in parallel.parameters()}),
     }
 
@@ -88,6 +82,15 @@ def step_of_one_unit(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
     """One step under FSDP1's policy; gradients are gathered from the flat parameter."""
     model, rows = own(rank, settings)
     parallel = wrapped(model, rank, settings["policy"])
+    return {
+        **_stepped(parallel, rows, rank, settings),
+        "gradients": _gathered(parallel),
+        "shards": sorted({_name(p.grad.dtype) for p in parallel.parameters() if p.grad is not None}),
+    }
+
+
+def _stepped(parallel: nn.Module, rows: Any, rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """What a step tells that is the same for both."""
     with recorded_collectives() as calls, _seen(parallel) as seen:
         outputs = backward(parallel, rows, lambda: rank.autocast(low_dtype(settings), enabled=settings["region"]))
     return {
@@ -95,9 +98,7 @@ def step_of_one_unit(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
         "output": _name(outputs["logits"].dtype),
         "layer": seen,
         "sent": sent(calls),
-        "gradients": _gathered(parallel),
         "parameters": sorted({_name(p.dtype) for p in parallel.parameters()}),
-        "shards": sorted({_name(p.grad.dtype) for p in parallel.parameters() if p.grad is not None}),
     }
 
 
