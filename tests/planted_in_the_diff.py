@@ -8,24 +8,19 @@ among what ``pytest-amp diff`` says fails now, what else the diff has, and why.
 from __future__ import annotations
 
 import json
-import multiprocessing
-import os
 import re
 import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import pytest
-
 from pytest_amp.record import Record, RecordError, Verdict, difference, read_record
 from tests.planted.defect import Defect
 from tests.planted.manifest import DEFECTS
-from tests.project import INSTALLED, ROOT
+from tests.planting import loaded, run, target, where
 
 _AT_ONCE = 2
 _TIMEOUT = 180.0
-_FORKING = multiprocessing.get_context("forkserver")
 
 
 def named(defect: Defect, key: str) -> bool:
@@ -41,34 +36,14 @@ def observes(defect: Defect) -> bool:
     return defect.arguments[0].startswith("suites")
 
 
-def _run(defect: Defect, folder: str) -> None:
-    """In the new process: the test of the defect, with a record."""
-    descriptor = os.open(f"{folder}/output", os.O_WRONLY | os.O_CREAT)
-    os.dup2(descriptor, 1)
-    os.dup2(descriptor, 2)
-    os.chdir(ROOT)
-    sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "planted")]
-    given = " ".join(defect.arguments)
-    device = [] if "--amp-device" in given else ["--amp-device=cpu"]
-    dtype = [] if "--amp-dtype" in given else ["--amp-dtype=bf16"]
-    test = defect.failing if defect.failing.endswith("]") else defect.failing.partition("[")[0]
-    where = [f"{each}::{test}" if each.endswith(".py") else each for each in defect.arguments]
-    loaded = [] if INSTALLED else ["-p", "pytest_amp.plugin"]
-    plugins = [*loaded, "-p", defect.module, "-p", "no:cacheprovider", "-p", "no:xdist"]
-    sys.exit(pytest.main([*plugins, "-q", "--tb=no", *device, *dtype, f"--amp-record={folder}/new.json", *where]))
-
-
 def planted(defect: Defect, healthy: Record) -> dict[str, object]:
     """What the diff with the healthy record says of the defect."""
     with tempfile.TemporaryDirectory() as folder:
-        process = _FORKING.Process(target=_run, args=(defect, folder))
-        process.start()
-        process.join(_TIMEOUT)
-        if process.is_alive():
-            process.kill()
-            process.join()
+        record = Path(folder) / "new.json"
+        given = [*loaded(defect), "-p", "no:xdist", "-q", "--tb=no", *target(defect), f"--amp-record={record}"]
+        run([*given, *where(defect, defect.failing)], Path(folder) / "output", timeout=_TIMEOUT)
         try:
-            found = difference(healthy, read_record(Path(folder) / "new.json"))
+            found = difference(healthy, read_record(record))
         except RecordError as error:
             return {"defect": defect.module, "named": False, "problem": str(error)}
     failed = [each for each in found.of(Verdict.FAILED) if named(defect, each.key)]
@@ -88,7 +63,6 @@ def planted(defect: Defect, healthy: Record) -> dict[str, object]:
 def main(arguments: list[str]) -> int:
     """Write the report; 1 where a defect is not in the diff as what it is."""
     healthy = read_record(Path(arguments[0]))
-    _FORKING.set_forkserver_preload(["torch._dynamo", "numpy", "pytest", "hypothesis"])
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         found = list(pool.map(lambda defect: planted(defect, healthy), filter(observes, DEFECTS)))
     Path(arguments[1]).write_text(json.dumps(found, indent=1), encoding="utf-8")

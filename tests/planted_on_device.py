@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import multiprocessing
-import os
 import re
 import sys
 import tempfile
@@ -21,7 +19,8 @@ from pathlib import Path
 import pytest
 
 from tests.planted.defect import Defect
-from tests.project import INSTALLED, ROOT
+from tests.planting import loaded, run, where
+from tests.project import ROOT
 
 #: What notices a defect on CUDA, where it is not the same test; None where CUDA has no such defect.
 ON_CUDA: dict[str, str | None] = {
@@ -30,7 +29,6 @@ ON_CUDA: dict[str, str | None] = {
 }
 _AT_ONCE = 2
 _TIMEOUT = 120.0
-_FORKING = multiprocessing.get_context("forkserver")
 
 
 def _failing(defect: Defect, device: str) -> str | None:
@@ -38,45 +36,18 @@ def _failing(defect: Defect, device: str) -> str | None:
     return ON_CUDA.get(defect.module, there) if device == "cuda" else there
 
 
-def _run(device: str, module: str, arguments: tuple[str, ...], output: str) -> None:
-    """In the new process: only the test of the defect, in bf16."""
-    descriptor = os.open(output, os.O_WRONLY | os.O_CREAT)
-    os.dup2(descriptor, 1)
-    os.dup2(descriptor, 2)
-    os.chdir(ROOT)
-    sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "planted")]
-    plugins = [
-        *([] if INSTALLED else ["-p", "pytest_amp.plugin"]),
-        "-p",
-        module,
-        "-p",
-        "no:cacheprovider",
-        "-p",
-        "no:xdist",
-    ]
-    given = ["--tb=line", f"--amp-device={device}", "--amp-dtype=bf16", "--amp-speed=off", *arguments]
-    sys.exit(pytest.main([*plugins, "-q", "-rfE", *given]))
-
-
 def planted(defect: Defect, device: str) -> dict[str, object]:
     """Whether the test that is meant for the defect turned red there."""
     failing = _failing(defect, device)
     if failing is None:
         return {"defect": defect.module, "noticed": None}
-    test = failing if failing.endswith("]") else failing.partition("[")[0]
-    arguments = tuple(f"{each}::{test}" if each.endswith(".py") else each for each in defect.arguments)
+    given = [*loaded(defect), "-p", "no:xdist", "-q", "-rfE", "--tb=line"]
+    given += [f"--amp-device={device}", "--amp-dtype=bf16", "--amp-speed=off", *where(defect, failing)]
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
-        output = Path(folder) / "output"
-        process = _FORKING.Process(target=_run, args=(device, defect.module, arguments, str(output)))
-        process.start()
-        process.join(_TIMEOUT)
-        if process.is_alive():
-            process.kill()
-            process.join()
-        text = output.read_text(encoding="utf-8", errors="replace")
+        status, text = run(given, Path(folder) / "output", timeout=_TIMEOUT)
     red = [line for line in text.splitlines() if re.match("FAILED |ERROR ", line)]
-    noticed = process.exitcode == pytest.ExitCode.TESTS_FAILED and any(failing in line for line in red)
+    noticed = status == pytest.ExitCode.TESTS_FAILED and any(failing in line for line in red)
     found: dict[str, object] = {
         "defect": defect.module,
         "test": failing,
@@ -98,7 +69,6 @@ def main(arguments: list[str]) -> int:
         defects += getattr(manifest, area.upper())
     names = set(wanted) - set(areas)
     defects = [defect for defect in defects if not names or defect.module in names]
-    _FORKING.set_forkserver_preload(["torch._dynamo", "numpy", "pytest", "hypothesis"])
     found: list[dict[str, object]] = []
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         for each in pool.map(lambda defect: planted(defect, device), defects):
