@@ -14,8 +14,40 @@ if TYPE_CHECKING:
     import torch
 
 
+class BinaryFormat:
+    """A sign, ``exponent_bits`` and ``mantissa_bits``, stored in tensors whose dtype torch calls ``dtype_name``."""
+
+    dtype_name: str
+    exponent_bits: int
+    mantissa_bits: int
+
+    @property
+    def bits(self) -> int:
+        """Width of the format that takes part in a product: sign, exponent and mantissa."""
+        return 1 + self.exponent_bits + self.mantissa_bits
+
+    @property
+    def eps(self) -> float:
+        """Distance from 1.0 to the next larger number."""
+        return float(2.0**-self.mantissa_bits)
+
+    @property
+    def u(self) -> float:
+        """Unit roundoff: the largest relative error of rounding a normal number to nearest (half of ``eps``)."""
+        return self.eps / 2
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The torch dtype of tensors in this format (imports torch)."""
+        import torch
+
+        dtype = getattr(torch, self.dtype_name)
+        assert isinstance(dtype, torch.dtype)
+        return dtype
+
+
 @dataclass(frozen=True)
-class Precision:
+class Precision(BinaryFormat):
     """How arithmetic is done: ``fp32`` (IEEE), ``tf32``, ``bf16`` or ``fp16``.
 
     ``exponent_bits`` and ``mantissa_bits`` are the stored bits of IEEE 754-2019 section 3.4 (fp32,
@@ -39,21 +71,6 @@ class Precision:
         return self.enter()
 
     @property
-    def bits(self) -> int:
-        """Width of the format that takes part in a product: sign, exponent and mantissa."""
-        return 1 + self.exponent_bits + self.mantissa_bits
-
-    @property
-    def eps(self) -> float:
-        """Distance from 1.0 to the next larger number."""
-        return float(2.0**-self.mantissa_bits)
-
-    @property
-    def u(self) -> float:
-        """Unit roundoff: the largest relative error of one rounding to nearest (half of ``eps``)."""
-        return self.eps / 2
-
-    @property
     def max(self) -> float:
         """Largest finite number."""
         return (2.0 - self.eps) * float(2.0 ** (2 ** (self.exponent_bits - 1) - 1))
@@ -67,15 +84,6 @@ class Precision:
     def is_low(self) -> bool:
         """Whether this is an autocast dtype: a 16-bit format that tensors are stored in."""
         return self.dtype_name != "float32"
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The torch dtype of tensors in this precision (imports torch)."""
-        import torch
-
-        dtype = getattr(torch, self.dtype_name)
-        assert isinstance(dtype, torch.dtype)
-        return dtype
 
 
 FP32 = Precision("fp32", "float32", 8, 23)

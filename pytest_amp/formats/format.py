@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
-if TYPE_CHECKING:
-    import torch
+from pytest_amp.precision import BinaryFormat
 
 Doubles: TypeAlias = "np.ndarray[tuple[int, ...], np.dtype[np.float64]]"
 Patterns: TypeAlias = "np.ndarray[tuple[int, ...], np.dtype[np.int64]]"
@@ -25,7 +24,7 @@ class Overflow(enum.Enum):
 
 
 @dataclass(frozen=True)
-class Format:
+class Format(BinaryFormat):
     """Sign, exponent and mantissa: IEEE 754-2019 section 3.4, but for what ``infinities`` says.
 
     ``infinities`` is False for a format in whose largest exponent only the mantissa of all ones is
@@ -40,33 +39,9 @@ class Format:
     infinities: bool = True
 
     @property
-    def dtype(self) -> torch.dtype:
-        """The torch dtype of tensors in this format (imports torch)."""
-        import torch
-
-        dtype = getattr(torch, self.dtype_name)
-        assert isinstance(dtype, torch.dtype)
-        return dtype
-
-    @property
-    def bits(self) -> int:
-        """Sign, exponent and mantissa."""
-        return 1 + self.exponent_bits + self.mantissa_bits
-
-    @property
     def bias(self) -> int:
         """What is taken from the stored exponent."""
         return int(2 ** (self.exponent_bits - 1) - 1)
-
-    @property
-    def eps(self) -> float:
-        """Distance from 1.0 to the next larger number."""
-        return float(2.0**-self.mantissa_bits)
-
-    @property
-    def u(self) -> float:
-        """Unit roundoff: the largest relative error of rounding a normal number to nearest."""
-        return self.eps / 2
 
     @property
     def max(self) -> float:
