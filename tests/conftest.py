@@ -14,7 +14,7 @@ from tests.project import INSTALLED, ROOT, Project
 pytest_plugins = ["pytester"]
 
 #: Parts of the package that runs in this process share, so that each does not import them (and torch) anew.
-SHARED = ("devices", "record", "report")
+SHARED = ("devices", "record", "report", "cases", "speed")
 
 
 @pytest.fixture(scope="session")

@@ -38,18 +38,56 @@ def test_it(amp):
         ("amp.check_gradients(case(amp, build=lambda: 3))", "case it: build made int, not a torch.nn.Module"),
         ("amp.check_gradients(case(amp, loss=lambda m, x: m(x)))", "the loss has shape [[]2, 4], it must have *"),
         ("amp.check_gradients(case(amp, loss=lambda m, x: 3.0))", "the loss is float; valid: a tensor, *"),
-        ("amp.check_gradients(torch.nn.Linear(4, 4))", "check_gradients was given Linear; valid: what amp.case*"),
-        ("amp.trace(torch.nn.Linear(4, 4))", "trace was given Linear; valid: what amp.case*"),
-        ("amp.check_dtypes(torch.nn.Linear(4, 4), {})", "check_dtypes was given Linear; valid: what amp.case*"),
-        ("amp.check_gradients(case(amp), tolerance=-1)", "tolerance=-1; valid: a relative L2 distance above 0"),
+        (
+            "amp.check_gradients(torch.nn.Linear(4, 4))",
+            "check_gradients takes a case, not of type Linear; amp.case*",
+        ),
+        ("amp.trace(torch.nn.Linear(4, 4))", "trace takes a case, not of type Linear; amp.case*"),
+        (
+            "amp.check_dtypes(torch.nn.Linear(4, 4), {})",
+            "check_dtypes takes a case, not of type Linear; amp.case*",
+        ),
+        ("amp.check_gradients(case(amp), tolerance=-1)", "tolerance=-1; valid: a finite number, above 0"),
         ("amp.check_fp32(3.0)", "check_fp32 was given float; valid: a tensor"),
         ("amp.check_speedup(case(amp), floor=1.0, over='tf33')", "over='tf33' is no kind of float32; valid: fp32, *"),
-        ("amp.check_speedup(case(amp), floor=-1.0, over='tf32')", "floor=-1.0 is not a number from 0"),
+        ("amp.check_speedup(case(amp), floor=-1.0, over='tf32')", "floor=-1.0; valid: a finite number, 0 or more"),
+        ("amp.check_speedup(case(amp), floor='1', over='tf32')", "floor='1'; valid: a finite number, 0 or more"),
+        ("amp.check_speedup(case(amp), floor=True, over='tf32')", "floor=True; valid: a finite number, 0 or more"),
+        ("amp.check_speedup(case(amp), over=['tf32'])", "over=[[]'tf32'] is no kind of float32; valid: fp32, *"),
+        (
+            "amp.check_speedup(case(amp), over='fp32', kind=None)",
+            "kind=None is nothing that is timed; valid: *",
+        ),
+        ("amp.check_speedup(case(amp), over='fp32', seconds=0)", "seconds=0; valid: a finite number, above 0"),
+        ("amp.check_speedup(case(amp), over='fp32', ceiling=0)", "ceiling=0; valid: a finite number, above 0"),
+        ("amp.check_speedup(case(amp), over='fp32', uncalibrated='1')", "uncalibrated='1'; valid: a finite number, *"),
+        (
+            "amp.check_speedup(torch.nn.Linear(4, 4), over='fp32')",
+            "check_speedup was given Linear; valid: what amp.case*",
+        ),
+        ("amp.check_speedup(None, over='fp32')", "check_speedup was given NoneType; valid: what amp.case*"),
+        ("amp.check_speedup(lambda: None, over='fp32')", "<lambda> returned NoneType; valid: the call to be timed, *"),
+        ("amp.check_speedup(lambda: print, over='fp32', optimizer=print)", "optimizer= beside a function, which *"),
+        (
+            "amp.check_speedup(case(amp), over='fp32', optimizer=3)",
+            "optimizer is of type int; valid: a function *",
+        ),
+        (
+            "amp.check_speedup(case(amp), over='fp32', optimizer=list)",
+            "optimizer made of type list; valid: a torch.o*",
+        ),
+        ("amp.check_casts(torch.nn.Linear(4, 4))", "check_casts takes a case, not of type Linear; amp.case*"),
+        ("amp.check_casts(case(amp), most=2.5)", "most=2.5; valid: a whole number, 0 or more"),
+        ("amp.check_memory(lambda: None)", "check_memory takes a case, not of type function; amp.case*"),
+        ("amp.check_memory(case(amp), ceiling='1')", "ceiling='1'; valid: a finite number, 0 or more"),
+        ("amp.check_memory(case(amp), peak_ceiling=-1)", "peak_ceiling=-1; valid: a finite number, 0 or more"),
+        ("amp.observe('x', 1, kind='count', allowed='3')", "x: allowed='3'; valid: a number"),
+        ("amp.observe('x', 1.0, kind='ratio', interval=(2, 3))", "x: interval=(2, 3); valid: two numbers with 1.0 *"),
     ],
 )
 def test_a_wrong_argument_is_shown_at_the_tests_own_line(project: Project, line: str, says: str) -> None:
     project.write(test_it=HEAD.format(line=line))
-    result = project.here(*ON_CPU)
+    result = project.here(*ON_CPU, "--amp-speed=report")
     result.assert_outcomes(failed=1)
     shown = [text for text in result.outlines if text.startswith("E  ")]
     assert len(shown) == 1

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeGuard
 
 import pytest
 
@@ -35,9 +35,13 @@ OBSERVATIONS = pytest.StashKey[list[Observation]]()
 _KINDS = {kind.value: kind for kind in Kind}
 
 
+def _is_number(value: object) -> TypeGuard[int | float]:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
 def _encloses(interval: object, value: Value) -> bool:
     ends = interval if isinstance(interval, (tuple, list)) else ()
-    numbers = [end for end in (*ends, value) if isinstance(end, (int, float)) and not isinstance(end, bool)]
+    numbers = [end for end in (*ends, value) if _is_number(end)]
     return len(ends) == 2 and len(numbers) == 3 and numbers[0] <= numbers[2] <= numbers[1]
 
 
@@ -93,7 +97,7 @@ class Bound:
         valid = [each.value for each in Better]
         if better not in valid:
             raise Misuse(f"better={better!r}; valid: {', '.join(valid)}")
-        number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+        number = _is_number(value) and math.isfinite(value)
         if better != "same" and not number:
             raise Misuse(f"{name}: {value!r} is no finite number, which better={better!r} compares")
         if interval is not None and (better == "same" or not _encloses(interval, value)):
@@ -135,6 +139,11 @@ class Bound:
             wanted = None if better is None else Better(better)
         except ValueError as error:
             raise Misuse(str(error)) from None
+        for named, number in (("allowed", allowed), ("margin", margin)):
+            if number is not None and not _is_number(number):
+                raise Misuse(f"{name}: {named}={number!r}; valid: a number")
+        if interval is not None and not _encloses(interval, value):
+            raise Misuse(f"{name}: interval={interval!r}; valid: two numbers with {value!r} between them")
         if any(earlier.key == key for earlier in self._item.stash[OBSERVATIONS]):
             raise Misuse(
                 f"{key} is observed twice; one name, one fact: give each its own, as amp.case(..., name=) does"

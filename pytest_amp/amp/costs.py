@@ -59,8 +59,10 @@ class CostChecks(Bound):
         be said. Raises AmpFailure below the floor or the baseline, and for a step that cannot be captured; Misuse
         for keywords that cannot be. Returns the measurement.
         """
-        from pytest_amp import speed
+        from pytest_amp import cases, speed
 
+        cases.expect_number("seconds", seconds, least=0, above=True)
+        cases.expect_number("uncalibrated", uncalibrated, least=0)
         self._refuse_wide("check_speedup")
         self._refuse_ambient("check_speedup")
         conditions = self._timed()
@@ -128,8 +130,11 @@ class CostChecks(Bound):
         ``<case>/bytes cast``, and the same ``without the cache``. Raises AmpFailure. Returns the census with the
         cache.
         """
-        from pytest_amp import memory
+        from pytest_amp import cases, memory
 
+        cases.expect_case(case, check="check_casts")
+        if most is not None:
+            cases.expect_number("most", most, least=0, whole=True)
         self._refuse_wide("check_casts")
         self._refuse_ambient("check_casts")
 
@@ -152,8 +157,12 @@ class CostChecks(Bound):
         exactly), ``<case>/bytes saved over fp32``; on an accelerator also ``<case>/peak allocated``, ``... in fp32``,
         ``<case>/peak reserved`` and ``<case>/peak allocated over fp32``. Raises AmpFailure. Returns what was seen.
         """
-        from pytest_amp import memory
+        from pytest_amp import cases, memory
 
+        cases.expect_case(case, check="check_memory")
+        for name, limit in (("ceiling", ceiling), ("peak_ceiling", peak_ceiling)):
+            if limit is not None:
+                cases.expect_number(name, limit, least=0)
         self._refuse_wide("check_memory")
         self._refuse_ambient("check_memory")
 

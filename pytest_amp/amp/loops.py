@@ -49,11 +49,11 @@ class LoopChecks(Bound):
         reaches no gradient. Observed as ``<case>/skipped``, ``spoilt buffers``, ``swallowed overflows`` and
         ``scale``. Raises AmpFailure; Misuse, a ValueError, for arguments that cannot be.
         """
-        from pytest_amp import scaler
+        from pytest_amp import cases, scaler
 
-        scaler.expect_case(case, check="check_scaler")
-        scaler.expect_iterations("forward_at", forward_at)
-        scaler.expect_names("spoilt", spoilt)
+        cases.expect_case(case, check="check_scaler")
+        cases.expect_iterations("forward_at", forward_at)
+        cases.expect_names("spoilt", spoilt)
         self._refuse_ambient("check_scaler")
         training = replace(self._training(case, train, optimizer, overflow_at), forward_at=forward_at)
 
@@ -88,12 +88,12 @@ class LoopChecks(Bound):
         """
         import torch
 
-        from pytest_amp import scaler, training
+        from pytest_amp import cases, scaler, training
 
-        scaler.expect_case(case, check="check_training")
-        scaler.expect_number("steps", steps, least=2, whole=True)
-        scaler.expect_step(train)
-        scaler.expect_maker(optimizer)
+        cases.expect_case(case, check="check_training")
+        cases.expect_number("steps", steps, least=2, whole=True)
+        cases.expect_step(train)
+        cases.expect_maker(optimizer)
         self._refuse_wide("check_training")
         self._refuse_ambient("check_training")
         setup = training.Setup(
@@ -129,11 +129,11 @@ class LoopChecks(Bound):
         that makes one whole iteration with the scaler that it is given. Nothing is checked or observed.
         Raises ValueError for keywords that need a case.
         """
-        from pytest_amp import scaler
+        from pytest_amp import cases, scaler
 
-        scaler.expect_number("steps", steps, least=1, whole=True)
-        scaler.expect_number("init_scale", init_scale, least=0.0)
-        scaler.expect_number("growth_interval", growth_interval, least=1, whole=True)
+        cases.expect_number("steps", steps, least=1, whole=True)
+        cases.expect_number("init_scale", init_scale, least=0.0)
+        cases.expect_number("growth_interval", growth_interval, least=1, whole=True)
         rule = scaler.UpdateRule(growth_interval=growth_interval)
         if not isinstance(work, scaler.Case) and not callable(work):
             raise Misuse(f"scaler_trace of {work!r}; valid: a case, or a function that makes one iteration")
@@ -148,11 +148,11 @@ class LoopChecks(Bound):
         self, case: Case, train: Train | None, optimizer: MakeOptimizer | None, overflow_at: Collection[int]
     ) -> Training:
         """A training with a scaler; without a step or an optimizer, with torch's usual ones."""
-        from pytest_amp import scaler
+        from pytest_amp import cases, scaler
 
-        scaler.expect_step(train)
-        scaler.expect_maker(optimizer)
-        scaler.expect_iterations("overflow_at", overflow_at)
+        cases.expect_step(train)
+        cases.expect_maker(optimizer)
+        cases.expect_iterations("overflow_at", overflow_at)
         seed, step, make = self.config.seed, train or scaler.standard_step, optimizer or scaler.plain_sgd
         return scaler.Training(
             case, self.device, self.precision, seed=seed, train=step, make_optimizer=make, overflow_at=overflow_at

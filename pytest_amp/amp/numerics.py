@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -38,13 +37,14 @@ class NumericChecks(Bound):
         either. In fp16 the loss is scaled by a power of two, 65536 or the largest 65536 / 4**n that leaves
         gradients finite. Raises AmpFailure.
         """
+        from pytest_amp import cases
         from pytest_amp.numerics.gradients import check
 
         self._refuse_wide("check_gradients")
         self._refuse_ambient("check_gradients")
-        self._refuse_other("check_gradients", case)
-        if tolerance is not None and not (isinstance(tolerance, (int, float)) and 0 < tolerance < math.inf):
-            raise Misuse(f"tolerance={tolerance!r}; valid: a relative L2 distance above 0")
+        cases.expect_case(case, check="check_gradients")
+        if tolerance is not None:
+            cases.expect_number("tolerance", tolerance, least=0, above=True)
 
         def observe(name: str, value: float, kind: str, unit: str | None, allowed: float | None) -> None:
             self.observe(name, value, kind=kind, unit=unit, allowed=allowed)
@@ -58,11 +58,12 @@ class NumericChecks(Bound):
         autocast's rule of the operator around it that has one, its rounding model, and the share of elements that
         equal that model for the operator's own real inputs: 1 where it rounds as it should.
         """
+        from pytest_amp import cases
         from pytest_amp.numerics import predicted
 
         self._refuse_wide("trace")
         self._refuse_ambient("trace")
-        self._refuse_other("trace", case)
+        cases.expect_case(case, check="trace")
         return predicted.trace(case, self.conditions)
 
     def check_fp32(self, tensor: torch.Tensor, *, name: str = "the tensor") -> None:
@@ -85,20 +86,13 @@ class NumericChecks(Bound):
         floating tensors that it returns. Raises Misuse for a path that the model does not have,
         AmpFailure for another dtype.
         """
+        from pytest_amp import cases
         from pytest_amp.numerics.dtypes import check_dtypes
 
         self._refuse_ambient("check_dtypes")
-        self._refuse_other("check_dtypes", case)
+        cases.expect_case(case, check="check_dtypes")
 
         def observe(name: str, value: str) -> None:
             self.observe(name, value, kind="dtype")
 
         check_dtypes(case, self.conditions, expected, observe)
-
-    @staticmethod
-    def _refuse_other(check: str, case: object) -> None:
-        """Only a case knows its batch and its loss. Raises Misuse."""
-        from pytest_amp.cases import Case
-
-        if not isinstance(case, Case):
-            raise Misuse(f"{check} was given {type(case).__name__}; valid: what amp.case(build, batch, loss) makes")

@@ -2,6 +2,16 @@
 
 from pytest_amp.cases.case import Case, Outputs, Realised, loss_of, map_tensors, named_tensors
 from pytest_amp.cases.decoder import Attention, Decoder, DecoderSize
+from pytest_amp.cases.given import (
+    MakeOptimizer,
+    expect_case,
+    expect_iterations,
+    expect_maker,
+    expect_names,
+    expect_number,
+    expect_step,
+    made_of,
+)
 from pytest_amp.cases.limits import adds_up_convolutions_in_fp16, lacks_lstm_kernel
 from pytest_amp.cases.wider import wider_zoo
 from pytest_amp.cases.zoo import Kinks, SequenceClassifier, classification, cnn, decoder, lstm, mlp, zoo
@@ -12,6 +22,7 @@ __all__ = [
     "Decoder",
     "DecoderSize",
     "Kinks",
+    "MakeOptimizer",
     "Outputs",
     "Realised",
     "SequenceClassifier",
@@ -19,9 +30,16 @@ __all__ = [
     "classification",
     "cnn",
     "decoder",
+    "expect_case",
+    "expect_iterations",
+    "expect_maker",
+    "expect_names",
+    "expect_number",
+    "expect_step",
     "lacks_lstm_kernel",
     "loss_of",
     "lstm",
+    "made_of",
     "map_tensors",
     "mlp",
     "named_tensors",

@@ -1,20 +1,10 @@
 """GradScaler: a model of it in plain Python, programs that hold the real one against it, and checks for users."""
 
-from pytest_amp.cases import Case
+from pytest_amp.cases import Case, MakeOptimizer
 from pytest_amp.scaler.check import SwallowedOverflow, check
-from pytest_amp.scaler.given import (
-    expect_case,
-    expect_iterations,
-    expect_maker,
-    expect_names,
-    expect_number,
-    expect_step,
-    made_of,
-)
 from pytest_amp.scaler.reference import Gradients, ReferenceScaler, Refused, Stage, UpdateRule, float16, float32
 from pytest_amp.scaler.trace import (
     Iteration,
-    MakeOptimizer,
     TraceStep,
     Train,
     Training,
@@ -37,15 +27,8 @@ __all__ = [
     "Training",
     "UpdateRule",
     "check",
-    "expect_case",
-    "expect_iterations",
-    "expect_maker",
-    "expect_names",
-    "expect_number",
-    "expect_step",
     "float16",
     "float32",
-    "made_of",
     "plain_sgd",
     "standard_step",
     "trace_callable",

@@ -10,11 +10,10 @@ from typing import Any, TypeAlias
 
 import torch
 
-from pytest_amp.cases import Case, Realised, loss_of
+from pytest_amp.cases import Case, MakeOptimizer, Realised, loss_of, made_of
 from pytest_amp.devices import Device
 from pytest_amp.failure import Misuse, is_misuse
 from pytest_amp.precision import Precision
-from pytest_amp.scaler.given import made_of
 from pytest_amp.scaler.reference import UpdateRule
 from pytest_amp.scaler.regions import note
 from pytest_amp.torch_private import found_infs
@@ -22,8 +21,6 @@ from pytest_amp.torch_private import found_infs
 __tracebackhide__ = is_misuse
 
 INFINITE = float("inf")
-
-MakeOptimizer: TypeAlias = Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer]
 
 
 @dataclass(frozen=True)

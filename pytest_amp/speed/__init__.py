@@ -1,5 +1,6 @@
 """Is mixed precision faster? Ratios measured in turn in one run, with an interval, against a floor."""
 
+from pytest_amp.cases import MakeOptimizer
 from pytest_amp.speed.demand import NO_FLOOR, NO_HARM, OVER, Conditions, Demand, kind_on
 from pytest_amp.speed.gate import check_speedup
 from pytest_amp.speed.hardware import kinds_of_float32
@@ -7,7 +8,6 @@ from pytest_amp.speed.measure import Measured, measure
 from pytest_amp.speed.paired import Arms, Plan
 from pytest_amp.speed.verdict import Interval, Outcome, Rule, Verdict
 from pytest_amp.speed.workloads import (
-    MakeOptimizer,
     Step,
     Workload,
     arms_of,

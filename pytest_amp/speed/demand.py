@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from pytest_amp.cases import expect_number
 from pytest_amp.devices import Device, DeviceKind
 from pytest_amp.failure import Misuse, is_misuse
 from pytest_amp.float32 import Float32Kind
@@ -62,7 +62,7 @@ class Demand:
 
     ``over`` is ``"fp32"`` (IEEE) or ``"tf32"``, ``kind`` ``"device"`` or ``"step"``; ``name`` is that of the work,
     in messages and observations; ``ceiling`` replaces the speedup that the card's peak rates allow. A floor of
-    0 is none. Raises Misuse for a floor that is no such number, and an ``over`` or a ``kind`` that is none.
+    0 is none. Raises Misuse for a floor or a ceiling that is no such number, an ``over`` and a ``kind`` that is none.
     """
 
     name: str
@@ -74,12 +74,13 @@ class Demand:
 
     def __post_init__(self) -> None:
         """Refuse what cannot be demanded."""
-        if self.over not in OVER:
+        if self.over not in tuple(OVER):
             raise Misuse(f"over={self.over!r} is no kind of float32; valid: {', '.join(OVER)}")
-        if self.kind not in KINDS:
+        if self.kind not in tuple(KINDS):
             raise Misuse(f"kind={self.kind!r} is nothing that is timed; valid: {', '.join(KINDS)}")
-        if not 0 <= self.floor < math.inf:
-            raise Misuse(f"floor={self.floor!r} is not a number from 0")
+        expect_number("floor", self.floor, least=0)
+        if self.ceiling is not None:
+            expect_number("ceiling", self.ceiling, least=0, above=True)
 
     @property
     def label(self) -> str:

@@ -6,9 +6,12 @@ import statistics
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 
+from pytest_amp.failure import is_misuse
 from pytest_amp.speed.clocks import Clock
 from pytest_amp.speed.paired import Arms, Measurement, Plan
 from pytest_amp.speed.verdict import Outcome, Rule, Verdict, confirmed, decide, doubted, doubts
+
+__tracebackhide__ = is_misuse
 
 
 @dataclass(frozen=True)

@@ -7,16 +7,18 @@ from contextlib import AbstractContextManager, nullcontext
 
 import torch
 
-from pytest_amp.cases import Case, loss_of, named_tensors
+from pytest_amp.cases import Case, MakeOptimizer, expect_maker, loss_of, made_of, named_tensors
 from pytest_amp.devices import Device
+from pytest_amp.failure import Misuse, is_misuse
 from pytest_amp.speed.paired import Arms
+
+__tracebackhide__ = is_misuse
 
 Autocast = Callable[[], AbstractContextManager[object]]
 #: One unit of work, which enters the region that it is given around what a user has within autocast.
 Step = Callable[[Autocast], object]
 #: Makes data on the device, and returns the call to be timed, all of it within autocast.
 Workload = Callable[[], Callable[[], object]]
-MakeOptimizer = Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer]
 
 #: Large enough for gradients of a mean over a million tokens, small enough to overflow nowhere.
 SCALE = 2.0**10
@@ -33,14 +35,23 @@ def step_maker(
     """Makes a step of ``work`` on ``device``, on new tensors at each call: of a case its training step.
 
     ``optimizer`` makes one of a list of parameters, whose step is then part of the training step. In float16
-    the loss is scaled, as users do.
+    the loss is scaled, as users do. Raises Misuse for what is neither a case nor a function, and for an optimizer
+    beside a function, which has no parameters to give it.
     """
+    expect_maker(optimizer)
     if not isinstance(work, Case):
+        if not callable(work) or isinstance(work, torch.nn.Module):
+            raise Misuse(
+                f"check_speedup was given {type(work).__name__}; valid: what amp.case(build, batch, loss) makes, or a "
+                "function that makes data and returns the call to be timed"
+            )
+        if optimizer is not None:
+            raise Misuse("optimizer= beside a function, which has no parameters to give it; valid: with a case")
         return lambda: step_of(work)
 
     def make() -> Step:
         case = work.realise(seed=seed).on(device.torch_device)
-        made = optimizer([p for p in case.model.parameters() if p.requires_grad]) if optimizer else None
+        made = made_of([p for p in case.model.parameters() if p.requires_grad], optimizer) if optimizer else None
         scaler = torch.amp.GradScaler(device.type, init_scale=SCALE) if dtype == torch.float16 else None
         return training_step(
             case.model,
@@ -59,8 +70,10 @@ def name_of(work: Case | Workload) -> str:
 
 
 def step_of(work: Workload) -> Step:
-    """A step that makes the call of ``work``, whole within the region."""
+    """A step that makes the call of ``work``, whole within the region. Raises Misuse where ``work`` makes none."""
     call = work()
+    if not callable(call):
+        raise Misuse(f"{name_of(work)} returned {type(call).__name__}; valid: the call to be timed, as lambda: a @ b")
 
     def step(autocast: Autocast) -> object:
         with autocast():

@@ -13,8 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pytest_amp.cases import Case, Decoder, DecoderSize, classification
-from pytest_amp.scaler import MakeOptimizer
+from pytest_amp.cases import Case, Decoder, DecoderSize, MakeOptimizer, classification
 
 Batch = dict[str, Tensor]
 

@@ -9,11 +9,11 @@ from typing import Any, TypeAlias
 
 import torch
 
-from pytest_amp.cases import Case, map_tensors
+from pytest_amp.cases import Case, MakeOptimizer, made_of, map_tensors
 from pytest_amp.devices import Device
 from pytest_amp.failure import AmpFailure, Misuse, is_misuse
 from pytest_amp.precision import Precision
-from pytest_amp.scaler import Iteration, MakeOptimizer, UpdateRule, made_of, standard_step
+from pytest_amp.scaler import Iteration, UpdateRule, standard_step
 from pytest_amp.scaler.trace import WatchedScaler
 
 __tracebackhide__ = is_misuse

@@ -1,16 +1,19 @@
-"""What a test gives to a check of a training step: refused in one line where it cannot be."""
+"""What a test gives to a check: refused in one line where it cannot be."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
-from pytest_amp.cases import Case
+from pytest_amp.cases.case import Case
 from pytest_amp.failure import Misuse, is_misuse
 
 __tracebackhide__ = is_misuse
+
+#: Makes an optimizer of a list of parameters.
+MakeOptimizer: TypeAlias = Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer]
 
 
 def expect_case(given: object, *, check: str) -> None:
@@ -48,12 +51,13 @@ def expect_names(name: str, given: object) -> None:
         raise Misuse(f"{name}={given!r}; valid: a collection of names, such as ['norm.running_mean']")
 
 
-def expect_number(name: str, given: object, *, least: float, whole: bool = False) -> None:
-    """Raises Misuse for what is no number, or less than ``least``."""
+def expect_number(name: str, given: object, *, least: float, whole: bool = False, above: bool = False) -> None:
+    """Raises Misuse for what is no number, or less than ``least``; and ``above``, for what is ``least`` itself."""
     kinds = (int,) if whole else (int, float)
-    if isinstance(given, bool) or not isinstance(given, kinds) or not least <= given < float("inf"):
+    number = isinstance(given, kinds) and not isinstance(given, bool) and least <= given < float("inf")
+    if not number or (above and given == least):
         what = "a whole number" if whole else "a finite number"
-        raise Misuse(f"{name}={given!r}; valid: {what}, {least} or more")
+        raise Misuse(f"{name}={given!r}; valid: {what}, {f'above {least}' if above else f'{least} or more'}")
 
 
 def made_of(parameters: list[torch.nn.Parameter], make: Callable[..., Any]) -> torch.optim.Optimizer:
