@@ -166,3 +166,21 @@ def test_a_child_that_dies_or_hangs_is_an_answer(monkeypatch: pytest.MonkeyPatch
         ("cuda", (), reason),
         ("xpu", (), reason),
     ]
+
+
+def test_fake_tensors_do_not_wake_a_device_that_is_not_there() -> None:
+    """Up to torch 2.12 a machine with an NVIDIA GPU woke XPU for a fake XPU tensor, and failed."""
+    there = {"cuda": torch.cuda.is_available(), "xpu": torch.xpu.is_available()}
+    script = (
+        "import torch\n"
+        "from torch._subclasses import fake_tensor\n"
+        "woken = []\n"
+        "fake_tensor.init_gpu_context = lambda *given: woken.extend(device.type for device in given)\n"
+        "from pytest_amp.devices import FAKE_TYPES, find_device\n"
+        "for name in FAKE_TYPES:\n"
+        "    with find_device(f'fake:{name}').tensors():\n"
+        "        assert torch.ones(2, device=name).device.type == name\n"
+        "print(sorted(set(woken)))\n"
+    )
+    child = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=120)
+    assert child.stdout.strip() == str(sorted(name for name, is_there in there.items() if is_there)), child.stderr

@@ -99,7 +99,7 @@ def _lines(machine: Machine, parts: dict[str, str | None], compiler: str | None)
         lines.append("  none could be asked")
     gpus = _gpus()
     if gpus:
-        lines.append(f"  GPUs that the driver shows: {', '.join(gpus)}")
+        lines.append(f"  the driver shows GPU {', '.join(gpus)}")
     lines += ["", "would run"]
     lines += [f"  {line}" for line in _would_run(machine)]
     lines += ["", "has"]

@@ -31,6 +31,29 @@ def _import_fake_tensor_mode() -> None:
         from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: F401
     except ImportError:
         raise PrivateApiGone("torch._subclasses.fake_tensor.FakeTensorMode") from None
+    _wake_only_devices_that_are_there()
+
+
+@functools.cache
+def _wake_only_devices_that_are_there() -> None:
+    """Where any GPU computes, torch wakes the device of each fake CUDA or XPU tensor by a real one of that device.
+
+    On a machine with an NVIDIA GPU that is an error for XPU. Without ``init_gpu_context`` there is nothing to mend.
+    """
+    import torch
+    from torch._subclasses import fake_tensor
+
+    module: Any = fake_tensor
+    wake = getattr(module, "init_gpu_context", None)
+    if wake is None:
+        return
+
+    @functools.wraps(wake)
+    def wake_if_there(*arguments: Any) -> None:
+        if not arguments or getattr(torch, arguments[0].type).is_available():
+            wake(*arguments)
+
+    module.init_gpu_context = wake_if_there
 
 
 @functools.cache
