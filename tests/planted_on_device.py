@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import re
 import sys
 import tempfile
@@ -19,6 +20,7 @@ from pathlib import Path
 import pytest
 
 from tests.planted.defect import Defect
+from tests.planted.on_device import VARIABLE
 from tests.planting import loaded, run, where
 from tests.project import ROOT
 
@@ -45,7 +47,8 @@ def planted(defect: Defect, device: str) -> dict[str, object]:
     given += [f"--amp-device={device}", "--amp-dtype=bf16", "--amp-speed=off", *where(defect, failing)]
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
-        status, text = run(given, Path(folder) / "output", timeout=_TIMEOUT)
+        environment = {**os.environ, VARIABLE: device}
+        status, text = run(given, Path(folder) / "output", timeout=_TIMEOUT, environment=environment)
     red = [line for line in text.splitlines() if re.match("FAILED |ERROR ", line)]
     noticed = status == pytest.ExitCode.TESTS_FAILED and any(failing in line for line in red)
     found: dict[str, object] = {

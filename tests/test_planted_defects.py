@@ -19,7 +19,7 @@ from tests.planting import PLANTED, loaded, run, target, where
 from tests.project import ROOT
 
 #: Modules of the folder that plant nothing.
-HELPERS = {"changed_gradients", "compiling", "defect", "kernels", "overriding"}
+HELPERS = {"changed_gradients", "compiling", "defect", "kernels", "on_device", "overriding"}
 TIMEOUT = 300.0
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from on_device import DEVICE
 from overriding import Overridden, override
 
 
@@ -12,4 +13,4 @@ def _attend(call: Overridden) -> Any:
     return call.run() if dropout else call.cast(call.low).run()
 
 
-override("scaled_dot_product_attention", _attend, ["cpu"])
+override("scaled_dot_product_attention", _attend, [DEVICE])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from on_device import DEVICE
 from overriding import Overridden, override
 
 
@@ -15,4 +16,4 @@ def _cat(call: Overridden) -> Any:
     return call.cast(torch.float32).run() if len(dtypes) > 1 else call.run()
 
 
-override("cat", _cat, ["cpu"])
+override("cat", _cat, [DEVICE])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from on_device import DEVICE
 from overriding import Overridden, override
 
 
@@ -12,4 +13,4 @@ def _cat(call: Overridden) -> Any:
     return (call.cast(floats[0].dtype) if floats else call).run()
 
 
-override("cat", _cat, device_types=["cpu"])
+override("cat", _cat, [DEVICE])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from on_device import DEVICE
 
 _compile: Any = torch.compile
 _torch: Any = torch
@@ -16,7 +17,7 @@ def _compile_outside(model: Any = None, **keywords: Any) -> Any:
     compiled = _compile(model, **keywords)
 
     def outside(*args: Any, **kwargs: Any) -> Any:
-        with torch.autocast("cpu", enabled=False):
+        with torch.autocast(DEVICE, enabled=False):
             return compiled(*args, **kwargs)
 
     return outside

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from on_device import DEVICE
 from overriding import Overridden, override
 
 _copies: dict[int, torch.Tensor] = {}
@@ -21,6 +22,6 @@ def _clear() -> None:
     _clear_all()
 
 
-override("conv2d", _convolve, ["cpu"])
+override("conv2d", _convolve, [DEVICE])
 _clear_all = torch.clear_autocast_cache
 torch.clear_autocast_cache = _clear

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from on_device import DEVICE
 from overriding import Overridden, override
 
 
@@ -11,4 +12,4 @@ def _convolve(call: Overridden) -> Any:
     return call.cast(call.low).run().contiguous()
 
 
-override("conv2d", _convolve, ["cpu"])
+override("conv2d", _convolve, [DEVICE])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from on_device import DEVICE
 from overriding import override
 
-override("cov", lambda call: call.run(), device_types=["cpu"])
+override("cov", lambda call: call.run(), [DEVICE])

@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 import torch
+from on_device import DEVICE
 
-torch.set_autocast_dtype("cpu", torch.float16)
+torch.set_autocast_dtype(DEVICE, torch.float16)

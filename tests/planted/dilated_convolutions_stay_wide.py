@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from on_device import DEVICE
 from overriding import Overridden, override
 
 
@@ -13,4 +14,4 @@ def _convolve(call: Overridden) -> Any:
     return call.run() if dilated else call.cast(call.low).run()
 
 
-override("conv2d", _convolve, ["cpu"])
+override("conv2d", _convolve, [DEVICE])

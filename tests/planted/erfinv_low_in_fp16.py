@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from on_device import DEVICE
 from overriding import Overridden, override
 from torch import float16
 
@@ -12,4 +13,4 @@ def _erfinv(call: Overridden) -> Any:
     return call.run().to(float16) if call.low == float16 else call.run()
 
 
-override("erfinv", _erfinv, device_types=["cpu"])
+override("erfinv", _erfinv, [DEVICE])

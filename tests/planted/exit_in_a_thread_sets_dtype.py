@@ -6,6 +6,7 @@ import threading
 from typing import Any
 
 import torch
+from on_device import DEVICE
 
 _region: Any = torch.amp.autocast_mode.autocast
 _exit = _region.__exit__
@@ -14,7 +15,7 @@ _exit = _region.__exit__
 def _exit_and_set(self: Any, *args: Any) -> Any:
     result = _exit(self, *args)
     if threading.current_thread() is not threading.main_thread():
-        torch.set_autocast_dtype("cpu", torch.float16)
+        torch.set_autocast_dtype(DEVICE, torch.float16)
     return result
 
 

@@ -7,13 +7,14 @@ from typing import Any
 
 import torch
 import torch.func
+from on_device import DEVICE
 
 _func: Any = torch.func
 
 
 def _outside(transform: Callable[..., Any]) -> Callable[..., Any]:
     def transformed(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        return transform(torch.autocast("cpu", enabled=False)(function), *args, **kwargs)
+        return transform(torch.autocast(DEVICE, enabled=False)(function), *args, **kwargs)
 
     return transformed
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from on_device import DEVICE
 from overriding import Overridden, override
 
 
@@ -15,4 +16,4 @@ def _attend(call: Overridden) -> Any:
     return cast.run()
 
 
-override("scaled_dot_product_attention", _attend, ["cpu"])
+override("scaled_dot_product_attention", _attend, [DEVICE])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from on_device import DEVICE
 from overriding import Overridden, override
 
 
@@ -14,4 +15,4 @@ def _linear(call: Overridden) -> Any:
     return result
 
 
-override("linear", _linear, ["cpu"])
+override("linear", _linear, [DEVICE])

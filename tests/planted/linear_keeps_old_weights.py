@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from on_device import DEVICE
 from overriding import Overridden, override
 
 _copies: dict[int, tuple[Any, torch.Tensor]] = {}
@@ -20,4 +21,4 @@ def _linear(call: Overridden) -> Any:
     return cast.run()
 
 
-override("linear", _linear, ["cpu"])
+override("linear", _linear, [DEVICE])

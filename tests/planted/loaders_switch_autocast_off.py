@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from on_device import DEVICE
 from torch.utils.data import DataLoader
 
 _loader: Any = DataLoader
@@ -12,7 +13,7 @@ _iter = _loader.__iter__
 
 
 def _iter_outside(self: Any) -> Any:
-    torch.set_autocast_enabled("cpu", False)
+    torch.set_autocast_enabled(DEVICE, False)
     return _iter(self)
 
 

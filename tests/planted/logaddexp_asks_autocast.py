@@ -6,6 +6,7 @@ import warnings
 from typing import Any
 
 import torch
+from on_device import DEVICE
 
 _untyped: Any = torch.library
 _library = _untyped.Library("aten", "IMPL")
@@ -13,7 +14,7 @@ _library = _untyped.Library("aten", "IMPL")
 
 def _logaddexp(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     result = torch.log1p(torch.exp(y - x)) + x
-    return result.to(torch.get_autocast_dtype("cpu")) if torch.is_autocast_enabled("cpu") else result
+    return result.to(torch.get_autocast_dtype(DEVICE)) if torch.is_autocast_enabled(DEVICE) else result
 
 
 with warnings.catch_warnings():

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 import torch.utils.checkpoint
+from on_device import DEVICE
 
 _module: Any = torch.utils.checkpoint
 _create = _module.create_selective_checkpoint_contexts
@@ -19,7 +20,7 @@ def _create_outside(*args: Any, **kwargs: Any) -> Any:
     class Outside:
         def __enter__(self) -> None:
             both.enter_context(recompute)
-            both.enter_context(torch.autocast("cpu", enabled=False))
+            both.enter_context(torch.autocast(DEVICE, enabled=False))
 
         def __exit__(self, *exception: object) -> Any:
             return both.__exit__(*exception)  # type: ignore[arg-type]

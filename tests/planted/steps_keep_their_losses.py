@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from on_device import DEVICE
 from torch.nn import functional
 
 _cross_entropy: Any = functional.cross_entropy
@@ -14,7 +15,7 @@ _kept: list[Any] = []
 
 def _keeping(*args: Any, **kwargs: Any) -> Any:
     loss = _cross_entropy(*args, **kwargs)
-    if torch.is_autocast_enabled("cpu"):
+    if torch.is_autocast_enabled(DEVICE):
         _kept.append(loss)
     return loss
 

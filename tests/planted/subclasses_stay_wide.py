@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from on_device import DEVICE
 from overriding import Overridden, override
 
 
@@ -13,5 +14,5 @@ def _multiply(call: Overridden) -> Any:
     return call.cast(call.low).run() if plain else call.run()
 
 
-override("mm", _multiply, ["cpu"])
-override("bmm", _multiply, ["cpu"])
+override("mm", _multiply, [DEVICE])
+override("bmm", _multiply, [DEVICE])

@@ -7,16 +7,17 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import torch
+from on_device import DEVICE
 
 _pool: Any = ThreadPoolExecutor
 _submit = _pool.submit
 
 
 def _submit_in_region(self: Any, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-    enabled = torch.is_autocast_enabled("cpu")
+    enabled = torch.is_autocast_enabled(DEVICE)
 
     def run() -> Any:
-        torch.set_autocast_enabled("cpu", enabled)
+        torch.set_autocast_enabled(DEVICE, enabled)
         return function(*args, **kwargs)
 
     return _submit(self, run)  # type: ignore[no-any-return]
