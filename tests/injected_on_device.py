@@ -35,8 +35,12 @@ from pytest_amp.speed.verdict import judge
 from pytest_amp.speed.workloads import step_maker
 from suites.speed.work import SIZE, resnet, trained
 
-#: Short, so that the whole takes a minute and a half.
-PLAN = Plan(budget=0.8, warm_up=0.1)
+#: Short, so that the whole takes a minute and a half, with time for a second look.
+PLAN = Plan(timings=3, budget=2.5, warm_up=0.1)
+#: How much longer a step is made. What a floor forgives (SHARES) lies between the last two of each kind.
+LONGER = {"device": (0.02, 0.05, 0.10, 0.20), "step": (0.05, 0.10, 0.20, 0.30)}
+#: Batches of the decoder. A step is timed where it keeps the device busy: a small one is bound by launches, and noisy.
+BATCH = {"device": 8, "step": 16}
 
 Change = Callable[[nn.Module], object]
 Wrap = Callable[[Step], Step]
@@ -120,19 +124,27 @@ def _bytes_a_second(device: Device) -> float:
     return 8 * buffer.numel() / min(clock.time(lambda: buffer.mul_(1.0), repeats=10, timings=5))
 
 
+class WithoutAutocast(nn.Module):
+    """A layer that computes outside of the region."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        """Around ``inner``."""
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """As ``inner``, in float32."""
+        with torch.autocast(x.device.type, enabled=False):
+            out: torch.Tensor = self.inner(x.float())
+        return out
+
+
 def without_autocast(layer: str) -> Change:
     """One layer computes outside of the region."""
 
     def change(model: nn.Module) -> None:
-        module = model.get_submodule(layer)
-        inner = module.forward
-
-        def forward(x: torch.Tensor) -> torch.Tensor:
-            with torch.autocast(x.device.type, enabled=False):
-                out: torch.Tensor = inner(x.float())
-            return out
-
-        module.forward = forward
+        parent, _, name = layer.rpartition(".")
+        setattr(model.get_submodule(parent), name, WithoutAutocast(model.get_submodule(layer)))
 
     return change
 
@@ -146,10 +158,21 @@ def widened(layer: str) -> Change:
     return change
 
 
-def channels_first(model: nn.Module) -> None:
-    """The model's weights and its input are no longer channels last."""
-    model.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
-    model.register_forward_pre_hook(lambda _module, args: (args[0].contiguous(),))
+def channels_first(*, under_autocast: bool) -> Change:
+    """The model's weights and its input are no longer channels last: under autocast only, or in float32, too.
+
+    A convolution is computed so where neither its weight nor its input is channels last.
+    """
+
+    def lost(_: nn.Module, args: tuple[torch.Tensor]) -> tuple[torch.Tensor]:
+        low = torch.is_autocast_enabled(args[0].device.type)
+        return (args[0].contiguous(),) if low or not under_autocast else args
+
+    def change(model: nn.Module) -> None:
+        model.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
+        model.register_forward_pre_hook(lost)
+
+    return change
 
 
 def _row(found: Measured, took: float, before: Interval | None, kind: str) -> dict[str, Any]:
@@ -228,16 +251,17 @@ def main() -> int:
     notes = Notes(device, options.out)
     decoders = []
     for kind in KINDS:
-        work = held(device, "decoder", decoder(SIZE, batch=8, context=1024), kind, notes)
+        work = held(device, "decoder", decoder(SIZE, batch=BATCH[kind], context=1024), kind, notes)
         for injected in (
-            *(Injected(f"{s:.0%} longer", step=busier(s, work.took, device)) for s in (0.02, 0.05, 0.10, 0.20)),
+            *(Injected(f"{s:.0%} longer", step=busier(s, work.took, device)) for s in LONGER[kind]),
             Injected("autocast off in blocks.0.up", model=without_autocast("blocks.0.up")),
             Injected(".float() after blocks.0.up", model=widened("blocks.0.up")),
         ):
             work.note(injected, notes)
-        images = held(device, "resnet", trained("resnet", resnet, 32, 3, 112, 112, last=True)(None), kind, notes)
-        images.note(Injected("lost channels_last", model=channels_first), notes)
         decoders.append(work)
+    images = held(device, "resnet", trained("resnet", resnet, 32, 3, 112, 112, last=True)(None), "device", notes)
+    for where, under_autocast in (("under autocast", True), ("in both arms", False)):
+        images.note(Injected(f"channels_last lost {where}", model=channels_first(under_autocast=under_autocast)), notes)
     sys.stdout.write(table(notes.rows))
     for _ in range(options.repetitions):
         for work in decoders:

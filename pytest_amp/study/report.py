@@ -76,7 +76,7 @@ def _tables(found: Results) -> Iterator[str]:
             *("size", "context"),
             *(f"{precision}, ms" for precision in PRECISIONS),
             *("bf16 over fp32", "bf16 over TF32", "fp16 over TF32", "TF32 over fp32"),
-            *("bf16 over TF32, step", "products in fp32", "peak bf16, GB", "peak over fp32"),
+            *("bf16 over TF32, step", "products in fp32", "in TF32", "peak bf16, GB", "peak over fp32"),
         ]
         yield "| " + " | ".join(head) + " |\n|" + "---|" * len(head)
         yield "\n".join("| " + " | ".join(_line(found, cell)) + " |" for cell in cells) + "\n"
@@ -95,6 +95,7 @@ def _line(found: Results, cell: Cell) -> list[str]:
         _number(speedup(found, tf32, "fp32", "device")),
         _number(speedup(found, cell, "tf32", "step")),
         _share(value(found, fp32, "products")),
+        _share(value(found, tf32, "products")),
         _number(peak / 1e9 if peak else None),
         _number(peak / whole if peak and whole else None),
     ]
@@ -103,7 +104,9 @@ def _line(found: Results, cell: Cell) -> list[str]:
 def _time(found: Results, cell: Cell) -> str:
     if found.found.get(cell, {}).get("out_of_memory"):
         return "OOM"
-    time = value(found, cell, "device_time") or value(found, cell, "step_time")
+    time = value(found, cell, "device_time")
+    if time is None and (step := value(found, cell, "step_time")) is not None:
+        return f"{1000 * step:.2f} (step)"
     return "–" if time is None else f"{1000 * time:.2f}"  # noqa: RUF001  # nothing was measured
 
 
@@ -118,7 +121,8 @@ def _share(number: float | None) -> str:
 def _answers(found: Results) -> Iterator[str]:
     """What the numbers say, as far as they were measured."""
     yield "## What it says\n"
-    lines = [*_by_size(found), *_tf32(found), *_fp16(found), *_attention(found), *_memory(found), *_warm_up(found)]
+    about = (_by_size, _tf32, _fp16, _attention, _memory, _warm_up, _doubts)
+    lines = [line for each in about for line in each(found)]
     yield "\n".join(f"- {line}" for line in lines) + "\n" if lines else "Too little was measured.\n"
 
 
@@ -140,11 +144,15 @@ def _by_size(found: Results) -> Iterator[str]:
             cells = [cell for cell in _each(found, mode) if cell.size == size]
             device = _range(speedup(found, cell, "tf32", "device") for cell in cells)
             step = _range(speedup(found, cell, "tf32", "step") for cell in cells)
-            share = _range(value(found, replace(cell, precision="fp32"), "products") for cell in cells)
+            shares = [
+                f"{share} of {name}'s"
+                for precision, name in (("fp32", "fp32"), ("tf32", "TF32"))
+                if (share := _range(value(found, replace(cell, precision=precision), "products") for cell in cells))
+            ]
             if device or step:
                 captured = f"{device} in device time and " if device else ""
-                products = f"products are {share} of fp32's time" if share else "fp32 was not measured"
-                yield f"**{size}, {mode}**: bf16 over TF32 {captured}{step} in step time; {products}."
+                products = f"; products are {' and '.join(shares)} time" if shares else ""
+                yield f"**{size}, {mode}**: bf16 over TF32 {captured}{step} in step time{products}."
 
 
 def _tf32(found: Results) -> Iterator[str]:
@@ -191,15 +199,16 @@ def _memory(found: Results) -> Iterator[str]:
         shown = _range(ratios)
         if shown:
             yield f"**Peak memory**, {mode}: bf16 takes {shown} times what fp32 does."
-    for precision in PRECISIONS:
-        for size in SIZES:
-            tried = [
-                (c, r) for c, r in found.found.items() if (c.size, c.precision, c.mode) == (size, precision, "step")
-            ]
-            fits = [cell.context for cell, result in tried if not result.get("out_of_memory")]
-            if len(fits) < len(tried):
-                largest = f"the largest context that fits is {max(fits)}" if fits else "no context fits"
-                yield f"**{size} in {precision}**, whole step: {largest}."
+    tried: dict[Cell, list[int]] = {}
+    for cell, result in found.found.items():
+        contexts = tried.setdefault(replace(cell, context=0, warm_up="own"), [])
+        contexts += [] if result.get("out_of_memory") else [cell.context]
+    full = {replace(cell, context=0) for cell, result in found.found.items() if result.get("out_of_memory")}
+    for cell in sorted(full, key=str):
+        fits = tried[cell]
+        largest = f"the largest context that fits is {max(fits)}" if fits else "no context that was tried fits"
+        where = f"{cell.mode}, {cell.attention} attention, batch {cell.batch}"
+        yield f"**{cell.size} in {cell.precision}**, {where}: {largest}."
 
 
 def _warm_up(found: Results) -> Iterator[str]:
@@ -217,3 +226,9 @@ def _warm_up(found: Results) -> Iterator[str]:
             f"**The precision of the warm-up**: after one in float32 the first call takes {first:.2f} times what later "
             f"calls take, after one in the own precision {own:.2f} times; later calls take {later:.2f} times as long."
         )
+
+
+def _doubts(found: Results) -> Iterator[str]:
+    doubted = [result["doubts"][0] for result in found.found.values() if result.get("doubts")]
+    if doubted:
+        yield f"**In doubt** are {len(doubted)} measurements, such as by {doubted[0]}; the command measures them again."

@@ -59,8 +59,8 @@ class Results:
             file.write(json.dumps({"cell": asdict(cell), "result": result}) + "\n")
 
     def missing(self, cells: Iterable[Cell]) -> list[Cell]:
-        """Those that are not measured yet."""
-        return [cell for cell in cells if cell not in self.found]
+        """Those that are not measured yet, or only while something was in doubt."""
+        return [cell for cell in cells if cell not in self.found or self.found[cell].get("doubts")]
 
 
 def read(path: Path) -> Results:

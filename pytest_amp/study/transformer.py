@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -17,6 +17,7 @@ from pytest_amp.devices import Device
 from pytest_amp.failure import AmpFailure
 from pytest_amp.float32 import float32_precision
 from pytest_amp.speed.clocks import Clock, clock_of
+from pytest_amp.speed.environment import doubts_of
 from pytest_amp.speed.replay import can_replay, captured
 from pytest_amp.study.grid import SIZES, VOCABULARY, Cell
 
@@ -35,8 +36,9 @@ def measure(cell: Cell, device: Device) -> Result:
 
     ``step_time`` and ``device_time`` are seconds of one call, eagerly and replayed from a graph (None without one),
     ``first_calls`` those of the first three after the warm-up;
-    ``peak`` is the most that was allocated, in bytes; ``products`` and ``attention`` are their shares of the device's
-    time (torch.profiler).
+    ``peak`` is the most that was allocated, in bytes; in float32, ``products`` and ``attention`` are their shares of
+    the device's time (torch.profiler): what a low precision can make faster. ``doubts`` say why the times cannot be
+    trusted.
     """
     try:
         with float32_precision("ieee" if cell.precision == "fp32" else "tf32"):
@@ -59,18 +61,19 @@ def _measured(cell: Cell, device: Device) -> Result:
     device.synchronize()
     clock = clock_of(device)
     first = clock.time(work.call, repeats=1, timings=3)
-    step_time = _time(clock, work.call, min(first))
+    step_time = _time(clock, work.call, first)
     found: Result = {"parameters": work.parameters, "first_calls": first, "step_time": step_time}
     if device.type == "cuda":
         found["peak"] = torch.cuda.max_memory_allocated(device.torch_device)
-    found |= _shares(work, device)
+    if work.dtype is None:
+        found |= _shares(work, device)
     try:
         replay = captured(work.call, device, str(cell)) if can_replay(device) else None
-        found["device_time"] = _time(clock, replay, step_time) if replay else None
+        found["device_time"] = _time(clock, replay, clock.time(replay, repeats=1, timings=2)) if replay else None
     except (AmpFailure, torch.OutOfMemoryError) as error:
         # A graph has memory of its own, and may not fit where the step did.
         found |= {"device_time": None, "not_captured": " ".join(str(error).split())[:200]}
-    return found
+    return found | {"doubts": list(doubts_of(device))}
 
 
 @contextlib.contextmanager
@@ -79,11 +82,10 @@ def _warm_up(cell: Cell) -> Iterator[None]:
         yield
 
 
-def _time(clock: Clock, call: Callable[[], object], once: float) -> float:
-    """The median of a few calls, each timed alone; one takes some ``once`` seconds."""
-    count = max(2, min(CALLS, int(BUDGET / max(once, 1e-6))))
-    clock.time(call, repeats=1, timings=1)
-    return statistics.median(clock.time(call, repeats=1, timings=count))
+def _time(clock: Clock, call: Callable[[], object], first: Sequence[float]) -> float:
+    """The median of a few calls, each timed alone; of those that were timed before, the last, where calls are long."""
+    count = min(CALLS, int(BUDGET / max(min(first), 1e-6)))
+    return statistics.median(clock.time(call, repeats=1, timings=count) if count > 1 else first[1:])
 
 
 class _Work:

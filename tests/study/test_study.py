@@ -97,6 +97,7 @@ def test_the_command_and_its_resumption(
     page = (tmp_path / "transformer.md").read_text(encoding="utf-8")
     assert "## forward+backward, sdpa attention, batch 4" in page
     assert page.count("| small | 16 |") == 3
+    assert "In doubt" not in page
     assert "**small, step**: bf16 over TF32 " in page
     has_plots = importlib.util.find_spec("matplotlib") is not None
     assert (tmp_path / "transformer-speedup-step.svg").exists() == has_plots
@@ -142,8 +143,24 @@ def test_what_the_page_says(tmp_path: Path) -> None:
     assert "**fp16 over bf16**, batch 4, forward and backward in device time: 1.11." in page
     assert "**What fused attention adds** in bf16, forward and backward in device time: 1.50." in page
     assert "**Peak memory**, forward+backward: bf16 takes 0.70 times what fp32 does." in page
-    assert "**xl in fp32**, whole step: the largest context that fits is 512." in page
-    assert (
-        "| small | 1024 | 80.00 | 20.00 | 10.00 | 9.00 | 8.00 | 2.00 | 2.22 | 4.00 | 2.00 | 80% | 7.00 | 0.70 |" in page
-    )
+    assert "**xl in fp32**, step, sdpa attention, batch 4: the largest context that fits is 512." in page
+    times = "| small | 1024 | 80.00 | 20.00 | 10.00 | 9.00 |"
+    assert f"{times} 8.00 | 2.00 | 2.22 | 4.00 | 2.00 | 80% | 80% | 7.00 | 0.70 |" in page
     assert "| xl | 1024 | OOM |" in page
+
+
+def test_what_was_measured_in_doubt_is_measured_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A neighbour on the GPU: the numbers are kept, said to be in doubt, and replaced by the same command."""
+    monkeypatch.setattr(transformer, "doubts_of", lambda _: ("1 other process on this GPU",))
+    chosen = ("--contexts=8", "--modes=forward", "--precisions=bf16")
+    assert study(tmp_path, *chosen) == 0
+    page = tmp_path / "transformer.md"
+    assert "**In doubt** are 1 measurements, such as by 1 other process on this GPU" in page.read_text("utf-8")
+    monkeypatch.setattr(transformer, "doubts_of", lambda _: ())
+    assert study(tmp_path, *chosen) == 0
+    assert "In doubt" not in page.read_text("utf-8")
+    capsys.readouterr()
+    assert study(tmp_path, *chosen) == 0
+    assert "0/0" in capsys.readouterr().err
