@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from pytest_amp.record import table
+
 ROOT = Path(__file__).resolve().parent.parent
 
 #: Whether the plugin's distribution is installed: then pytest loads it by its entry point, and -p would load it twice.
@@ -88,9 +90,13 @@ class Project:
         data: dict[str, Any] = json.loads((self.path / name).read_text(encoding="utf-8"))
         return data
 
+    def observations(self, name: str) -> list[dict[str, Any]]:
+        """What stands in such a file of each observation."""
+        return list(table.items(self.record(name)["observations"]))
+
     def observed(self, name: str) -> dict[str, Any]:
         """Value by key in such a file."""
-        return {item["key"]: item["value"] for item in self.record(name)["observations"]}
+        return {item["key"]: item["value"] for item in self.observations(name)}
 
 
 def refused(result: pytest.RunResult) -> str:

@@ -8,7 +8,6 @@ tests are imported anew by each run, which itself costs memory: ALLOWED is what 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import resource
 import sys
@@ -19,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_amp.record import EXACT, read_record
 from tests.project import INSTALLED
 
 #: The first runs import, compile and cache.
@@ -26,7 +26,6 @@ WARM_UP = 2
 #: Megabytes that a run may add in the mean of those after the warm-up.
 ALLOWED = 12.0
 #: Kinds of observations that are the same in each run; errors of threads that share sums are not.
-EXACT = ("rule", "dtype", "count", "state")
 
 
 @dataclass(frozen=True)
@@ -58,8 +57,8 @@ def run(tests: list[str], record: Path) -> tuple[int, dict[str, object]]:
     loaded = [] if INSTALLED else ["-p", "pytest_amp.plugin"]
     arguments = [*loaded, "-q", "-p", "no:cacheprovider", "--no-header", "--amp-device=cpu", f"--amp-record={record}"]
     status = int(pytest.main([*arguments, *tests]))
-    data = json.loads(record.read_text(encoding="utf-8")) if record.exists() else {"observations": []}
-    return status, {item["key"]: item["value"] for item in data["observations"] if item["kind"] in EXACT}
+    observations = read_record(record).observations if record.exists() else ()
+    return status, {each.key: each.value for each in observations if each.kind in EXACT}
 
 
 def problems(statuses: list[int], observed: list[dict[str, object]], used: list[Usage]) -> list[str]:

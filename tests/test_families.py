@@ -38,7 +38,7 @@ def test_the_family_is_part_of_the_key_and_of_the_counts(families: Project) -> N
 def test_keys_and_tests_are_called_the_same_wherever_a_suite_lies(families: Project) -> None:
     """Above the family's own folder nothing counts: a suite may be installed elsewhere."""
     families.here("--amp-device=cpu", "--amp-dtype=bf16", "--amp-record=new.json")
-    tests = {o["key"]: o["test"] for o in families.record("new.json")["observations"]}
+    tests = {o["key"]: o["test"] for o in families.observations("new.json")}
     assert tests == {
         "gradients/cpu/bf16/x": "test_gradients::test_it",
         "project/cpu/bf16/x": "test_own::test_it",

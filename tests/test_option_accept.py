@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from tests.project import Project, refused, summary
@@ -93,10 +91,10 @@ def test_without_a_baseline_it_is_refused(project: Project) -> None:
 
 def test_the_file_stays_a_record(with_baseline: Project) -> None:
     assert with_baseline.here(*ACCEPTING).ret == 0
-    data = json.loads((with_baseline.path / "old.json").read_text(encoding="utf-8"))
-    assert all("baseline" not in observation for observation in data["observations"])
-    assert [observation for observation in data["observations"] if "verdict" in observation] == []
-    assert data["complete"] is True
+    observations = with_baseline.observations("old.json")
+    assert observations
+    assert not any({"baseline", "verdict"} & observation.keys() for observation in observations)
+    assert with_baseline.record("old.json")["complete"] is True
 
 
 def test_what_ran_and_what_failed_stays_true(project: Project) -> None:

@@ -41,7 +41,7 @@ def test_a_difference_fails_the_test_that_saw_it(project: Project) -> None:
     lines = summary(result)
     assert any(": 0 same, 1 changed; 0 only" in line for line in lines)
     assert "changed   project/cpu/bf16/x: fp32 -> promote" in lines
-    (observation,) = project.record("new.json")["observations"]
+    (observation,) = project.observations("new.json")
     assert (observation["value"], observation["baseline"], observation["verdict"]) == ("promote", "fp32", "changed")
     assert result.ret == 1
 
@@ -242,7 +242,7 @@ def test_gone_under_workers(with_baseline: Project) -> None:
         ("{", "not JSON: "),
         ("[]", "not a record of this plugin"),
         ('{"schema": 1}', "not a record of this plugin"),
-        ('{"schema": 3, "observations": []}', "schema 3 (a newer pytest-amp wrote it); this version reads 1, 2"),
+        ('{"schema": 4, "observations": []}', "schema 4 (a newer pytest-amp wrote it); this version reads 1, 2, 3"),
         ('{"schema": 1, "observations": [{}]}', "an observation without a key: {}"),
         ('{"schema": 1, "observations": [], "complete": 1}', "provenance and summary must be objects, "),
     ],

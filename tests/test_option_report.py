@@ -20,7 +20,7 @@ def test_the_report_is_the_record_and_replaces_its_file(project: Project) -> Non
     project.file("report.json", "of the last run")
     result = project.here(*ON_CPU, "--amp-report=json:report.json", "--amp-record=record.json")
     assert result.ret == 0
-    assert project.record("report.json")["observations"] == project.record("record.json")["observations"]
+    assert project.observations("report.json") == project.observations("record.json")
     assert f"wrote     {project.path / 'report.json'}" in summary(result)
 
 

@@ -17,7 +17,7 @@ def recorded(project: Project, value: str, given: str = "") -> None:
 
 def test_what_is_recorded(project: Project) -> None:
     recorded(project, "1.5", "unit='ms', better='lower', interval=(1.4, 1.7), margin=0.1")
-    (data,) = project.record("old.json")["observations"]
+    (data,) = project.observations("old.json")
     assert data == {
         "key": "project/cpu/bf16/x",
         "kind": "measure",

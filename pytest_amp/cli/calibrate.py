@@ -84,13 +84,14 @@ def _calibrate(options: argparse.Namespace) -> int:
 
 def _from(file: Path) -> Callable[[], Session]:
     """Reads what a run measured earlier. Raises CalibrationError."""
+    from pytest_amp.record import RecordError, content
     from pytest_amp.speed import calibration
 
     def read() -> Session:
         try:
-            return calibration.session_of(file.read_text(encoding="utf-8"))
-        except OSError as error:
-            raise calibration.CalibrationError(f"{file}: {error.strerror or error}") from None
+            return calibration.session_of(content(file))
+        except RecordError as error:
+            raise calibration.CalibrationError(str(error)) from None
 
     return read
 

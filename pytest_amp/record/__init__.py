@@ -5,7 +5,17 @@ Pure Python: neither torch nor pytest is needed to read or compare.
 
 from pytest_amp.record.compare import compare, judged, unfair
 from pytest_amp.record.difference import FAILING, ORDER, Difference, difference, families
-from pytest_amp.record.file import SCHEMA, Failure, Record, RecordError, read_record, write_record, write_whole
+from pytest_amp.record.file import (
+    SCHEMA,
+    Failure,
+    Record,
+    RecordError,
+    content,
+    parsed,
+    read_record,
+    write_record,
+    write_whole,
+)
 from pytest_amp.record.observation import (
     EXACT,
     Better,
@@ -38,11 +48,13 @@ __all__ = [
     "canonical",
     "check_value",
     "compare",
+    "content",
     "difference",
     "families",
     "finite",
     "judged",
     "make_key",
+    "parsed",
     "read_record",
     "trend",
     "unfair",

@@ -2,19 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
+from pytest_amp.record import table
 from pytest_amp.record.observation import Better, Kind, Observation
 
 #: In schema 1 a speedup and the ends of its interval were three observations.
 _SPEEDUP, _LOW, _HIGH = "/speedup", "/speedup-low", "/speedup-high"
+#: Until schema 2 an operator's share of elements that are the model's was one observation for each call in it.
+_SIGNATURE, _CALLS = "/signature", ("/forward.signature", "/backward.signature")
+
+
+def items(observations: Iterable[object], schema: int) -> Iterator[object]:
+    """What a file with this ``schema`` has of observations, each as plain JSON. Raises ValueError in one line."""
+    return iter(observations) if schema < 3 else table.items(observations)
 
 
 def upgraded(observations: Iterable[Observation], schema: int) -> tuple[Observation, ...]:
     """The observations of a file with this ``schema`` in today's form."""
     found = tuple(observations)
-    return found if schema >= 2 else _with_intervals(found)
+    if schema < 2:
+        found = _with_intervals(found)
+    return found if schema >= 3 else _with_one_signature(found)
+
+
+def _with_one_signature(observations: tuple[Observation, ...]) -> tuple[Observation, ...]:
+    """The least share of the calls in an operator, for it."""
+    least: dict[str, Observation] = {}
+    for observation in (each for each in observations if _is_share_of_a_call(each)):
+        key = observation.key.rsplit("/", 2)[0] + _SIGNATURE
+        if key not in least or _share(observation) < _share(least[key]):
+            least[key] = replace(observation, key=key)
+    return (*(each for each in observations if not _is_share_of_a_call(each)), *least.values())
+
+
+def _is_share_of_a_call(observation: Observation) -> bool:
+    """A name as ``add/4096/mul.Tensor/forward.signature``, and a number."""
+    named = observation.key.endswith(_CALLS) and observation.name.count("/") >= 2
+    return named and observation.kind is Kind.RATIO and isinstance(observation.value, (int, float))
+
+
+def _share(observation: Observation) -> int | float:
+    assert isinstance(observation.value, (int, float))
+    return observation.value
 
 
 def _with_intervals(observations: tuple[Observation, ...]) -> tuple[Observation, ...]:

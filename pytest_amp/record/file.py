@@ -4,20 +4,28 @@ from __future__ import annotations
 
 import errno
 import functools
+import gzip
+import io
 import json
 import os
 import tempfile
+import zlib
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pytest_amp.record.earlier import upgraded
+from pytest_amp.record import table
+from pytest_amp.record.earlier import items, upgraded
 from pytest_amp.record.observation import Keyed, Observation, Value, check_key, finite
 
-SCHEMA = 2
+SCHEMA = 3
 #: What is read: a baseline outlives the version of the plugin that wrote it.
-READ = (1, SCHEMA)
+READ = (1, 2, SCHEMA)
+#: A file whose name ends so is compressed; one that begins so is, whatever its name.
+GZIP, GZIP_MAGIC = ".gz", b"\x1f\x8b"
+#: A record is a hundred times smaller; a compressed file can become a thousand times larger than it is.
+LARGEST = 2**28
 #: What file systems answer that have no hard links (FAT, some network mounts and containers).
 NO_LINKS = frozenset({errno.EPERM, errno.EACCES, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
 
@@ -77,27 +85,24 @@ class Record:
 
 
 def dumps(record: Record) -> str:
-    """One observation a line, sorted by key, so that two files can be read side by side in a diff."""
+    """One observation a line in sorted tables, so that two files can be read side by side in a diff."""
     head: dict[str, Value] = {
         "schema": SCHEMA,
         "complete": record.complete,
         "provenance": finite(dict(sorted(record.provenance.items()))),
         "summary": finite(dict(record.summary)),
     }
-    lists: dict[str, list[str]] = {}
     text = json.dumps(head, indent=1, ensure_ascii=False, allow_nan=False)[:-2]
     if record.ran is not None:
         rows = [f"{_line(place)}: {_line([*tests])}" for place, tests in sorted(record.ran.items())]
         text += ',\n "ran": {\n' + ",\n".join(f"  {row}" for row in rows) + "\n }"
-    lists["failures"] = [_line({"key": each.key, "why": each.why}) for each in sorted(record.failures, key=_key)]
-    lists["observations"] = [_line(finite(each.to_line())) for each in sorted(record.observations, key=_key)]
-    for name, lines in lists.items():
-        text += f',\n "{name}": [\n' + ",\n".join(f"  {line}" for line in lines) + "\n ]"
+    failures = [
+        _line({"key": each.key, "why": each.why}) for each in sorted(record.failures, key=lambda each: each.key)
+    ]
+    text += ',\n "failures": [\n' + ",\n".join(f"  {line}" for line in failures) + "\n ]"
+    text += f',\n "columns": {_line([*table.COLUMNS])}'
+    text += ',\n "observations": [\n' + "\n".join(table.lines(record.observations)) + "\n ]"
     return text + "\n}\n"
-
-
-def _key(each: Observation | Failure) -> str:
-    return each.key
 
 
 def _line(value: Value) -> str:
@@ -105,7 +110,10 @@ def _line(value: Value) -> str:
 
 
 def write_record(record: Record, path: Path, *, replace: bool) -> None:
-    """``write_whole`` of the record's JSON. Raises RecordError where a value is none, too."""
+    """``write_whole`` of the record's JSON, compressed if the name of ``path`` ends in .gz.
+
+    Raises RecordError where a value is none, too.
+    """
     try:
         text = dumps(record)
     except (TypeError, ValueError) as error:
@@ -118,9 +126,13 @@ def write_whole(text: str, path: Path, *, replace: bool) -> None:
 
     With ``replace`` false an existing file is kept and RecordError raised, even if another process
     made it a moment ago; with it true, a link stays and the file that it leads to is replaced. What
-    is no regular file (a device, a pipe, a folder) is never replaced. Raises RecordError for that
-    too, and where the disk says no.
+    is no regular file (a device, a pipe, a folder) is never replaced. What is called ``*.gz`` is compressed; the
+    same text makes the same file. Raises RecordError where that cannot be, and where the disk says no.
     """
+    # A lone surrogate, which a path on the command line may have, becomes JSON's own escape.
+    data = text.encode("utf-8", errors="backslashreplace")
+    if path.suffix == GZIP:
+        data = gzip.compress(data, mtime=0)
     if replace:
         path = path.resolve()
     if path.exists() and not path.is_file():
@@ -129,9 +141,8 @@ def write_whole(text: str, path: Path, *, replace: bool) -> None:
         descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
         temporary = Path(name)
         try:
-            # A lone surrogate, which a path on the command line may have, becomes JSON's own escape.
-            with os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
-                file.write(text)
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
             temporary.chmod(0o644)
@@ -165,31 +176,55 @@ def _place(temporary: Path, path: Path) -> None:
 
 def read_record(path: Path) -> Record:
     """The record in ``path``. Raises RecordError naming the file and what is wrong with it."""
+    text = content(path)
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        return parsed(text)
+    except ValueError as error:
+        raise RecordError(f"{path}: {error}") from None
+
+
+def content(path: Path) -> str:
+    """The text in a file, or in what it compresses. Raises RecordError in one line that names it."""
+    try:
+        data = path.read_bytes()
     except OSError as error:
         raise RecordError(f"{path}: {error.strerror or error}") from None
+    if data.startswith(GZIP_MAGIC):
+        try:
+            with gzip.open(io.BytesIO(data)) as file:
+                data = file.read(LARGEST + 1)
+        except (EOFError, OSError, zlib.error) as error:
+            raise RecordError(f"{path}: compressed, and not whole: {error}") from None
+        if len(data) > LARGEST:
+            raise RecordError(f"{path}: more than {LARGEST >> 20} MiB, which no record has")
+    try:
+        return data.decode("utf-8")
+    except ValueError as error:
+        raise RecordError(f"{path}: not text: {error}") from None
+
+
+def parsed(text: str) -> Record:
+    """The record that ``text`` is. Raises ValueError in one line."""
+    try:
+        data = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise RecordError(f"{path}: not JSON: {error}") from None
+        raise ValueError(f"not JSON: {error}") from None
     if not isinstance(data, dict) or "schema" not in data or not isinstance(data.get("observations"), list):
-        raise RecordError(f"{path}: not a record of this plugin")
+        raise ValueError("not a record of this plugin")
     schema = data["schema"]
     if isinstance(schema, bool) or schema not in READ:
         newer = " (a newer pytest-amp wrote it)" if isinstance(schema, int) and schema > SCHEMA else ""
-        raise RecordError(f"{path}: schema {str(schema)[:80]}{newer}; this version reads {', '.join(map(str, READ))}")
-    try:
-        observations = tuple(Observation.from_json(item) for item in data["observations"])
-        failures = tuple(_failure(item) for item in _list(data, "failures"))
-        ran = _ran(data.get("ran"))
-    except ValueError as error:
-        raise RecordError(f"{path}: {error}") from None
+        raise ValueError(f"schema {str(schema)[:80]}{newer}; this version reads {', '.join(map(str, READ))}")
+    observations = tuple(Observation.from_json(item) for item in items(data["observations"], schema))
+    failures = tuple(_failure(item) for item in _list(data, "failures"))
+    ran = _ran(data.get("ran"))
     keys = [observation.key for observation in observations]
     if len(set(keys)) != len(keys):
         twice = next(key for key, count in Counter(keys).items() if count > 1)
-        raise RecordError(f"{path}: two observations with the key {twice}")
+        raise ValueError(f"two observations with the key {twice}")
     provenance, summary, complete = data.get("provenance", {}), data.get("summary", {}), data.get("complete")
     if not isinstance(provenance, dict) or not isinstance(summary, dict) or not isinstance(complete, bool):
-        raise RecordError(f"{path}: provenance and summary must be objects, and complete true or false")
+        raise ValueError("provenance and summary must be objects, and complete true or false")
     return Record(upgraded(observations, schema), provenance, summary, complete, ran, failures)
 
 

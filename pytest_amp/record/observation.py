@@ -100,17 +100,6 @@ class Observation(Keyed):
         """Last part of the key, which may have slashes of its own."""
         return self.key.split("/", 3)[3]
 
-    def to_line(self) -> dict[str, Value]:
-        """As a file has it: ``to_json`` without a verdict that is none, and inexact numbers with eight digits."""
-        data = self.to_json()
-        if self.verdict is Verdict.PASS:
-            del data["verdict"]
-        if self.kind not in EXACT and self.better is not Better.SAME:
-            data.update(
-                {name: _rounded(data[name]) for name in ("value", "allowed", "interval", "baseline") if name in data}
-            )
-        return data
-
     def to_json(self) -> dict[str, Value]:
         """As plain JSON, without what is empty."""
         data: dict[str, Value] = {"key": self.key, "kind": self.kind.value, "value": self.value}
@@ -155,12 +144,6 @@ class Observation(Keyed):
             )
         except ValueError as error:
             raise ValueError(f"{key}: {error}") from None
-
-
-def _rounded(value: Value) -> Value:
-    if isinstance(value, list):
-        return [_rounded(each) for each in value]
-    return float(f"{value:.8g}") if isinstance(value, float) else value
 
 
 def _number(name: str, value: object) -> float | None:

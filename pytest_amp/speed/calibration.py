@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pytest_amp.floors import SHARES, Key, Row
+from pytest_amp.record import Record, parsed
 
 
 class CalibrationError(ValueError):
@@ -33,7 +34,7 @@ def session_of(text: str) -> Session:
     """
     try:
         data = json.loads(text)
-        return _of_record(data) if "observations" in data else _of_benchmarks(data)
+        return _of_record(parsed(text)) if "observations" in data else _of_benchmarks(data)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CalibrationError(f"no file of pytest-benchmark, and no record, with times: {error!r}") from None
 
@@ -51,21 +52,21 @@ def _of_benchmarks(data: Mapping[str, Any]) -> Session:
     )
 
 
-def _of_record(data: Mapping[str, Any]) -> Session:
-    provenance, sound, doubted = data["provenance"], {}, {}
-    for observation in data["observations"]:
-        parts = observation["key"].rsplit("/", 3)
+def _of_record(record: Record) -> Session:
+    devices: Any = record.provenance["devices"]
+    sound, doubted = {}, {}
+    for observation in record.observations:
+        parts = observation.key.rsplit("/", 3)
         if len(parts) < 4 or parts[3] != "speedup" or not parts[1].startswith("over-"):
             continue
         _, device, precision, work = parts[0].split("/", 3)
-        gpu = str(provenance["devices"][device].get("gpu", device))
-        key = (gpu, parts[1].removeprefix("over-"), precision, work, parts[2])
+        key = (str(devices[device].get("gpu", device)), parts[1].removeprefix("over-"), precision, work, parts[2])
         # A gate says which way a speedup should go; of what it could not judge it says nothing.
-        if observation.get("better"):
-            sound[key] = float(observation["value"])
+        if observation.better is not None and isinstance(observation.value, (int, float)):
+            sound[key] = float(observation.value)
         else:
             doubted[key] = "the record's gate did not judge it"
-    return Session(sound, dict.fromkeys(sound), doubted, _provenance(provenance))
+    return Session(sound, dict.fromkeys(sound), doubted, _provenance(record.provenance))
 
 
 def _key(facts: Mapping[str, Any]) -> Key:

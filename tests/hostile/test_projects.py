@@ -82,7 +82,7 @@ def test_an_encoding_that_lacks_what_is_printed(project: Project, monkeypatch: p
     result = project.apart(*ON_CPU, "--amp-record=new.json")
     assert result.ret == 1
     assert "INTERNALERROR" not in result.stdout.str()
-    assert [item["key"] for item in project.record("new.json")["observations"]] == ["project/cpu/bf16/größe"]
+    assert [item["key"] for item in project.observations("new.json")] == ["project/cpu/bf16/größe"]
 
 
 OWN_FIXTURE = """

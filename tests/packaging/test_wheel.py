@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import email
-import json
 import os
 import re
 import subprocess
@@ -14,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_amp.record import read_record
 from tests.project import INSTALLED, ROOT
 
 #: What git has of the packages, apart from what only a checkout needs.
@@ -120,7 +120,7 @@ def test_the_suites_observe_under_the_keys_of_the_checkout(where: str, unpacked:
     )
     _run([*LOADED, str(ROOT / "suites" / f"{where}.py"), *common, f"--amp-record={second}"], ROOT, ROOT)
     observed = [
-        {item["key"]: item["value"] for item in json.loads(record.read_text(encoding="utf-8"))["observations"]}
+        {observation.key: observation.value for observation in read_record(record).observations}
         for record in (first, second)
     ]
     assert observed[0] == observed[1]

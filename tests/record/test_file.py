@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import errno
+import gzip
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +25,11 @@ from pytest_amp.record import (
     RecordError,
     Value,
     Verdict,
+    parsed,
     read_record,
     write_record,
 )
-from pytest_amp.record.file import dumps
+from pytest_amp.record.file import LARGEST, dumps
 from pytest_amp.record.observation import canonical, check_value
 from tests.project import ROOT
 
@@ -53,14 +57,75 @@ def test_round_trip(tmp_path: Path) -> None:
     assert found.by_key()[KEY].value == "fp32"
 
 
-def test_one_observation_a_line_sorted_by_key(tmp_path: Path) -> None:
+def test_a_line_for_each_observation_in_a_table_for_what_they_share(tmp_path: Path) -> None:
     path = tmp_path / "new.json"
+    more = [Observation(f"rules/cpu/bf16/{name}", Kind.RULE, "fp32", test="test_rules::test_rule") for name in "zy"]
+    gradient = Observation("gradients/cpu/bf16/a", Kind.RULE, "fp32", test="test_rules::test_rule")
+    write_record(replace(RECORD, observations=(*RECORD.observations, *more, gradient)), path, replace=False)
+    text = path.read_text(encoding="utf-8")
+    _, _, tables = text.partition(' "observations": [\n')
+    assert tables.splitlines() == [
+        '  {"test": "test_rules::test_rule", "kind": "rule", "rows": [',
+        '   ["gradients/cpu/bf16/a", "fp32"]',
+        "  ]},",
+        '  {"kind": "state", "rows": [',
+        '   ["rules/cuda/fp16/λ", [1, null, true, {"a": "b\\n"}], null, null, 3, "changed"]',
+        "  ]},",
+        '  {"test": "t::t", "kind": "error", "unit": "relative", "rows": [',
+        '   ["rules/cpu/bf16/a", 0.5, 1.0, null, null, "new"]',
+        "  ]},",
+        '  {"test": "test_rules::test_rule", "kind": "rule", "rows": [',
+        '   ["rules/cpu/bf16/x", "fp32"],',
+        '   ["rules/cpu/bf16/y", "fp32"],',
+        '   ["rules/cpu/bf16/z", "fp32"]',
+        "  ]}",
+        " ]",
+        "}",
+    ]
+    assert json.loads(text)["columns"] == ["key", "value", "allowed", "interval", "baseline", "verdict"]
+
+
+def test_the_order_of_observations_does_not_matter() -> None:
+    assert dumps(RECORD) == dumps(replace(RECORD, observations=RECORD.observations[::-1]))
+
+
+def test_a_compressed_file(tmp_path: Path) -> None:
+    """By its name when written, by its beginning when read; the same record is the same file."""
+    plain, packed, renamed = (tmp_path / name for name in ("new.json", "new.json.gz", "renamed.json"))
+    many = Record(tuple(Observation(f"rules/cpu/bf16/{n}", Kind.RULE, "fp32") for n in range(1000)))
+    for path in (plain, packed):
+        write_record(many, path, replace=False)
+    assert packed.stat().st_size < plain.stat().st_size / 5
+    first = packed.read_bytes()
+    assert read_record(packed) == read_record(plain)
+    write_record(many, packed, replace=True)
+    assert packed.read_bytes() == first
+    packed.rename(renamed)
+    assert read_record(renamed) == read_record(plain)
+
+
+@pytest.mark.parametrize(
+    ("damage", "problem"),
+    [
+        (lambda data: data[: len(data) // 2], "compressed, and not whole: "),
+        (lambda data: data[:2], "compressed, and not whole: "),
+        (lambda data: data[:20] + b"x" + data[21:], "compressed, and not whole: "),
+        (lambda data: data[:-6] + b"xxxxxx", "compressed, and not whole: "),
+        (lambda data: data + b"x" * 9, "compressed, and not whole: "),
+        (lambda _: gzip.compress(b"\xff"), "not text: "),
+        (lambda _: gzip.compress(b"{"), "not JSON: "),
+        (lambda _: gzip.compress(b" " * (LARGEST + 1)), "more than 256 MiB, which no record has"),
+    ],
+    ids=["half", "beginning", "a byte", "checksum", "appended", "no text", "no JSON", "bomb"],
+)
+def test_a_damaged_compressed_file_is_one_line(tmp_path: Path, damage: Callable[[bytes], bytes], problem: str) -> None:
+    path = tmp_path / "old.json.gz"
     write_record(RECORD, path, replace=False)
-    lines = path.read_text(encoding="utf-8").splitlines()
-    start = lines.index(' "observations": [') + 1
-    keys = [json.loads(line.rstrip(","))["key"] for line in lines[start : start + 3]]
-    assert keys == ["rules/cpu/bf16/a", KEY, "rules/cuda/fp16/λ"]
-    assert "λ" in path.read_text(encoding="utf-8")
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(RecordError) as error:
+        read_record(path)
+    assert str(error.value).startswith(f"{path}: {problem}")
+    assert len(str(error.value).splitlines()) == 1
 
 
 def test_an_empty_record(tmp_path: Path) -> None:
@@ -82,8 +147,8 @@ def test_a_value_that_was_in_a_file_is_the_same_value(value: Value) -> None:
     """Not equal in Python's sense only: 1, 1.0 and True stay apart, NaN stays itself."""
     check_value(KEY, value)
     text = dumps(Record((Observation(KEY, Kind.STATE, value),)))
-    (data,) = json.loads(text)["observations"]
-    assert canonical(Observation.from_json(data).value) == canonical(value)
+    (found,) = parsed(text).observations
+    assert canonical(found.value) == canonical(value)
 
 
 @pytest.mark.parametrize("value", [float("inf"), float("-inf"), float("nan")])
@@ -312,17 +377,19 @@ def test_writers_at_the_same_time(tmp_path: Path, replace: bool) -> None:  # noq
     assert [file.name for file in tmp_path.iterdir()] == ["new.json"]
 
 
+def row(observation: Observation) -> list[Any]:
+    (table,) = json.loads(dumps(Record((observation,))))["observations"]
+    (found,) = table["rows"]
+    return list(found)
+
+
 def test_a_line_has_no_more_than_it_needs() -> None:
     """No verdict that is none, and eight digits of what is compared by its ratio; exact kinds keep all of theirs."""
     error = Observation("a/cpu/bf16/x", Kind.ERROR, 0.123456789012, allowed=1 / 3, interval=(0.1, 1 / 7))
-    assert error.to_line() == {
-        "key": "a/cpu/bf16/x",
-        "kind": "error",
-        "value": 0.12345679,
-        "allowed": 0.33333333,
-        "interval": [0.1, 0.14285714],
-    }
+    assert row(error) == ["a/cpu/bf16/x", 0.12345679, 0.33333333, [0.1, 0.14285714]]
     exact = Observation("a/cpu/bf16/y", Kind.STATE, 0.123456789012, verdict=Verdict.NEW)
-    assert exact.to_line() == {"key": "a/cpu/bf16/y", "kind": "state", "value": 0.123456789012, "verdict": "new"}
+    assert row(exact) == ["a/cpu/bf16/y", 0.123456789012, None, None, None, "new"]
     same = Observation("a/cpu/bf16/z", Kind.MEASURE, 1 / 3, better=Better.SAME)
-    assert same.to_line()["value"] == 1 / 3
+    assert row(same) == ["a/cpu/bf16/z", 1 / 3]
+    nothing = Observation("a/cpu/bf16/z", Kind.STATE, None, baseline=1 / 3)
+    assert row(nothing) == ["a/cpu/bf16/z", None, None, None, 1 / 3]

@@ -164,12 +164,13 @@ def test_a_full_disk(project: Project, workers: str) -> None:
         lambda text: text[:-3],
         lambda _: "",
         lambda _: "{}",
-        lambda text: text.replace('"schema": 2', '"schema": 99'),
+        lambda text: text.replace('"schema": 3', '"schema": 99'),
         lambda text: text.replace('"kind"', '"sort"'),
+        lambda text: text.replace('"rows"', '"lines"'),
         lambda _: "<html></html>",
         lambda _: "\x89PNG",
     ],
-    ids=["half", "end", "empty", "foreign", "newer", "other field", "page", "picture"],
+    ids=["half", "end", "empty", "foreign", "newer", "other field", "other table", "page", "picture"],
 )
 def test_a_baseline_that_is_none_is_refused_in_one_line(project: Project, damage: Callable[[str], str]) -> None:
     project.write(test_it="def test_it(amp):\n    amp.observe('x', 1, kind='count')\n")

@@ -18,7 +18,9 @@ from pytest_amp.record import (
     Record,
     Verdict,
     difference,
+    parsed,
     read_record,
+    table,
     write_record,
 )
 from pytest_amp.record.file import dumps
@@ -26,7 +28,7 @@ from tests.project import ROOT, Project
 from tests.report.records import record
 
 PAGE: dict[str, Any] = json.loads((ROOT / "docs" / "record.schema.json").read_text(encoding="utf-8"))
-OLD = Path(__file__).with_name("schema_1.json")
+OLD, OLD_2 = (Path(__file__).with_name(f"schema_{number}.json") for number in (1, 2))
 ON_CPU = ("--amp-device=cpu", "--amp-dtype=bf16")
 
 needs_jsonschema = pytest.mark.skipif(
@@ -92,11 +94,15 @@ def test_a_large_record() -> None:
         (("schema",), 1),
         (("complete",), "yes"),
         (("surplus",), 1),
+        (("columns",), ["key", "value"]),
         (("observations", 0, "kind"), "none"),
-        (("observations", 0, "verdict"), "gone"),
-        (("observations", 0, "key"), "rules/cuda:0/bf16/x"),
-        (("observations", 0, "interval"), [1]),
         (("observations", 0, "surplus"), 1),
+        (("observations", 0, "rows"), []),
+        (("observations", 0, "rows", 0), ["rules/cpu/bf16/x"]),
+        (("observations", 0, "rows", 0), ["rules/cpu/bf16/x", 1, None, None, None, "gone"]),
+        (("observations", 0, "rows", 0), ["rules/cpu/bf16/x", 1, None, None, None, "new", 1]),
+        (("observations", 0, "rows", 0, 0), "rules/cuda:0/bf16/x"),
+        (("observations", 0, "rows", 0), ["rules/cpu/bf16/x", 1, None, [1]]),
         (("failures",), [{"key": "rules/cpu/bf16/x"}]),
         (("ran",), {"cpu": ["t"]}),
     ],
@@ -112,13 +118,16 @@ def test_the_page_can_say_no(place: tuple[str | int, ...], value: object) -> Non
 
 
 def test_the_page_knows_every_kind_verdict_and_direction() -> None:
-    properties = PAGE["$defs"]["observation"]["properties"]
+    properties, columns = PAGE["$defs"]["table"]["properties"], PAGE["$defs"]["row"]["prefixItems"]
     assert properties["kind"]["enum"] == [kind.value for kind in Kind]
     assert properties["better"]["enum"] == [better.value for better in Better]
-    assert set(properties["verdict"]["enum"]) < {verdict.value for verdict in Verdict}
+    assert set(columns[-1]["enum"]) < {verdict.value for verdict in Verdict}
     assert PAGE["properties"]["schema"]["const"] == SCHEMA
-    made = Observation("a/cpu/bf16/x", Kind.RATIO, 1.0, "u", 1.0, Verdict.PASS, 1.0, "t", (1.0, 2.0), Better.LOWER, 0.1)
-    assert list(made.to_json()) == ["key", "kind", "value", *list(properties)[3:]]
+    assert PAGE["properties"]["columns"]["const"] == [*table.COLUMNS]
+    assert [*properties] == [*table.HEAD, "rows"]
+    assert len(columns) == PAGE["$defs"]["row"]["maxItems"] == len(table.COLUMNS)
+    made = Observation("a/cpu/bf16/x", Kind.RATIO, 1.0, "u", 1.0, Verdict.NEW, 1.0, "t", (1.0, 2.0), Better.LOWER, 0.1)
+    assert made.to_json().keys() == {*table.HEAD, *table.COLUMNS}
 
 
 def test_a_file_of_schema_1() -> None:
@@ -134,6 +143,25 @@ def test_a_file_of_schema_1() -> None:
     assert not any(key.endswith(("-low", "-high")) for key in by_key)
 
 
+def test_a_file_of_schema_2() -> None:
+    """Each call in an operator had a signature of its own; the operator's is the least of them."""
+    found = read_record(OLD_2)
+    assert json.loads(OLD_2.read_text(encoding="utf-8"))["schema"] == 2
+    signatures = {key: each.value for key, each in found.by_key().items() if "signature" in key}
+    assert signatures == {
+        "gradients/cpu/bf16/add_number/4096/signature": 0.999,
+        "gradients/cpu/fp16/registered/cov/0/signature": 1.0,
+        "project/cpu/bf16/mine/forward.signature": 1.0,
+    }
+    assert found.ran == {"cpu-bf16 gradients": ("test_long_operators::test_it",)}
+    assert [each.why for each in found.failures] == ["AmpFailure: no"]
+    speedup = found.by_key()["speed/cuda/bf16/matmul/over-tf32/speedup"]
+    assert (speedup.interval, speedup.better, speedup.allowed) == ((2.95, 2.99), Better.HIGHER, 2.5)
+    assert len(found.observations) == 5
+    again = parsed(dumps(found))
+    assert again.by_key() == found.by_key()
+
+
 def test_a_file_of_schema_1_is_compared_and_written_as_today(tmp_path: Path) -> None:
     old = read_record(OLD)
     new = Record(old.observations[1:], {**old.provenance, "torch": "2.14.1"}, ran={}, failures=())
@@ -146,14 +174,14 @@ def test_a_file_of_schema_1_is_compared_and_written_as_today(tmp_path: Path) -> 
     assert (again.observations, again.same, again.unjudged) == ((), 6, 2)
 
 
-@pytest.mark.parametrize("schema", [0, 3, 99, True, "2", None, 2.5, [2]])
+@pytest.mark.parametrize("schema", [0, 4, 99, True, "2", None, 2.5, [2]])
 def test_other_schemas_are_refused(tmp_path: Path, schema: object) -> None:
     path = tmp_path / "x.json"
     data = {"schema": schema, "complete": True, "observations": []}
     path.write_text(json.dumps(data), encoding="utf-8")
-    with pytest.raises(ValueError, match=r"; this version reads 1, 2$") as error:
+    with pytest.raises(ValueError, match=r"; this version reads 1, 2, 3$") as error:
         read_record(path)
-    assert ("a newer pytest-amp wrote it" in str(error.value)) == (schema in (3, 99))
+    assert ("a newer pytest-amp wrote it" in str(error.value)) == (schema in (4, 99))
 
 
 @pytest.mark.parametrize(

@@ -108,7 +108,7 @@ def test_a_run_says_it(project: Project) -> None:
     path = project.path / "old.json"
     data = json.loads(path.read_text(encoding="utf-8"))
     data["provenance"]["torch"] = "2.6.0"
-    data["observations"][0]["value"] = 2
+    data["observations"][0]["rows"][0][1] = 2
     path.write_text(json.dumps(data), encoding="utf-8")
     result = project.here(*arguments, "--amp-baseline=old.json", "--amp-report=md:page.md")
     assert result.ret == 1

@@ -55,7 +55,8 @@ def record(ratio: float, *, judged: bool = True) -> str:
     device = {"gpu": "NVIDIA H100 80GB HBM3", "cuda": "13.0", "cudnn": "9", "driver": "580"}
     other = {"key": "rules/cuda/bf16/aten::softmax.int", "kind": "rule", "value": "fp32"}
     observations = [speedup | ({"better": "higher"} if judged else {}), time, other]
-    return json.dumps({"provenance": {"torch": "2.11.0", "devices": {"cuda": device}}, "observations": observations})
+    data = {"schema": 2, "complete": True, "provenance": {"torch": "2.11.0", "devices": {"cuda": device}}}
+    return json.dumps({**data, "observations": observations})
 
 
 def test_records_of_gates_will_do() -> None:

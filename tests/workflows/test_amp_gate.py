@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -10,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_amp.record import read_record
 from tests.project import INSTALLED, ROOT
 from tests.workflows.scripts import ACTION, script
 
@@ -60,8 +60,7 @@ def test_a_run(tmp_path: Path, assertion: str, status: int) -> None:
         done = subprocess.run([sys.executable, str(GATE), "run"], cwd=tmp_path, env=environment, check=False)
         assert done.returncode == status
     reports = tmp_path / "amp-gate-gate" / "reports"
-    record = json.loads((reports / "record.json").read_text(encoding="utf-8"))
-    assert [item["key"] for item in record["observations"]] == ["project/cpu/bf16/x"]
+    assert list(read_record(reports / "record.json").by_key()) == ["project/cpu/bf16/x"]
     assert (reports / "junit.xml").is_file()
     assert (reports / "report.md").is_file()
     assert "cpu-bf16" in (tmp_path / "page").read_text(encoding="utf-8")

@@ -1,0 +1,73 @@
+"""How a file keeps observations: what a test's facts have in common once, and a row for each fact.
+
+A row has its whole key, so that it can be found by a search and read alone in a diff.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+
+from pytest_amp.record.observation import EXACT, Better, Observation, Value, Verdict, finite
+
+#: What stands once for a table, in this order; left out where there is none.
+HEAD = ("test", "kind", "unit", "better", "margin")
+#: What a row has, in this order; null for what it lacks, and the last ones that it lacks are left out.
+COLUMNS = ("key", "value", "allowed", "interval", "baseline", "verdict")
+#: A row has a key and a value, whatever they are.
+_LEAST = 2
+
+
+def lines(observations: Iterable[Observation]) -> Iterator[str]:
+    """The tables as lines of a JSON list, sorted by family and head, and their rows by key."""
+    tables: dict[tuple[str, str], list[Observation]] = {}
+    for observation in sorted(observations, key=lambda each: each.key):
+        tables.setdefault((observation.family, _text(_head(observation))), []).append(observation)
+    for number, ((_, head), members) in enumerate(sorted(tables.items()), 1):
+        yield f'  {head[:-1]}, "rows": ['
+        rows = [_text(_row(observation)) for observation in members]
+        yield from (f"   {row}," for row in rows[:-1])
+        yield f"   {rows[-1]}"
+        yield "  ]}" if number == len(tables) else "  ]},"
+
+
+def _head(observation: Observation) -> dict[str, Value]:
+    data = observation.to_json()
+    return {name: data[name] for name in HEAD if name in data}
+
+
+def _row(observation: Observation) -> list[Value]:
+    """Without a verdict that is none, and inexact numbers with eight digits."""
+    data = observation.to_json()
+    if observation.verdict is Verdict.PASS:
+        del data["verdict"]
+    row = [data.get(name) for name in COLUMNS]
+    while len(row) > _LEAST and row[-1] is None:
+        row.pop()
+    inexact = observation.kind not in EXACT and observation.better is not Better.SAME
+    return [row[0], *(_rounded(value) if inexact else value for value in row[1:])]
+
+
+def _rounded(value: Value) -> Value:
+    if isinstance(value, list):
+        return [_rounded(each) for each in value]
+    return float(f"{value:.8g}") if isinstance(value, float) else value
+
+
+def _text(value: Value) -> str:
+    return json.dumps(finite(value), ensure_ascii=False, allow_nan=False)
+
+
+def items(tables: Iterable[object]) -> Iterator[dict[str, object]]:
+    """The observations of such tables as ``Observation.from_json`` takes them. Raises ValueError in one line."""
+    for table in tables:
+        rows = table.get("rows") if isinstance(table, dict) else None
+        if not isinstance(table, dict) or not isinstance(rows, list):
+            raise ValueError(f"a table without rows: {str(table)[:80]}")
+        head = {name: table[name] for name in HEAD if name in table}
+        for row in rows:
+            if not isinstance(row, list) or not _LEAST <= len(row) <= len(COLUMNS):
+                raise ValueError(f"a row is {str(row)[:80]!r}; valid: a list of {', '.join(COLUMNS)}")
+            key, value, *others = row
+            named = zip(COLUMNS[_LEAST:], others, strict=False)
+            yield {"key": key, "value": value, **head, **{name: each for name, each in named if each is not None}}
