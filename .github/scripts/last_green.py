@@ -1,8 +1,9 @@
 """Fetch the records of the last green run of a workflow, to compare tonight's with: one artifact for each channel.
 
-Reads ``WORKFLOW`` (its file), ``ARTIFACTS`` (a comma list of names) and ``FOLDER`` from the environment, and asks with
-``gh``. An artifact that no green run has is no error (the first night has nothing to compare with): it is named,
-and an empty folder is left for it.
+Reads ``WORKFLOW`` (its file), ``BRANCH``, ``ARTIFACTS`` (a comma list of names) and ``FOLDER`` from the environment;
+asks with ``gh``. An artifact that no green run has is no error (the first night has nothing to compare with): it is
+named. One that is there and cannot be fetched is one. Says which were fetched as ``records=[…]`` in the file that
+``GITHUB_OUTPUT`` names.
 """
 
 from __future__ import annotations
@@ -15,39 +16,54 @@ from pathlib import Path
 
 #: How many green runs are looked through: artifacts expire, and a run may have had fewer channels.
 RUNS = 20
+LIVE = "[.artifacts[] | select(.expired | not) | .name]"
 
 
-def gh(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Call gh, which finds its token in the environment."""
-    return subprocess.run(["gh", *arguments], capture_output=True, text=True, check=False)  # noqa: S607
-
-
-def green_runs(workflow: str) -> list[str]:
-    """The ids of the last green runs on the default branch, newest first. Raises RuntimeError if gh fails."""
-    query = ("--workflow", workflow, "--status", "success", "--limit", str(RUNS), "--json", "databaseId")
-    done = gh("run", "list", *query)
+def gh(*arguments: str) -> str:
+    """What gh prints; it finds its token in the environment. Raises RuntimeError with what it says if it fails."""
+    done = subprocess.run(["gh", *arguments], capture_output=True, text=True, check=False)  # noqa: S607
     if done.returncode:
-        raise RuntimeError(done.stderr.strip() or "gh run list failed")
-    return [str(run["databaseId"]) for run in json.loads(done.stdout)]
+        raise RuntimeError(done.stderr.strip() or f"gh {' '.join(arguments[:2])} failed")
+    return done.stdout
+
+
+def green_runs(workflow: str, branch: str) -> dict[str, list[str]]:
+    """The artifacts that the last green runs on ``branch`` still have, by the run's id, newest first."""
+    query = ("--workflow", workflow, "--branch", branch, "--status", "success", "--limit", str(RUNS))
+    runs = json.loads(gh("run", "list", *query, "--json", "databaseId"))
+    return {
+        str(run["databaseId"]): json.loads(
+            gh("api", f"repos/{{owner}}/{{repo}}/actions/runs/{run['databaseId']}/artifacts?per_page=100", "--jq", LIVE)
+        )
+        for run in runs
+    }
+
+
+def fetched(wanted: list[str], runs: dict[str, list[str]], folder: Path) -> list[str]:
+    """Download each artifact from the newest run that has it; those that there were."""
+    found = []
+    for artifact in wanted:
+        run = next((run for run, names in runs.items() if artifact in names), None)
+        if run is None:
+            sys.stdout.write(f"{artifact}: no green run has it yet\n")
+            continue
+        gh("run", "download", run, "--name", artifact, "--dir", str(folder / artifact))
+        sys.stdout.write(f"{artifact}: from run {run}\n")
+        found.append(artifact)
+    return found
 
 
 def main() -> int:
-    """Download each artifact from the newest run that has it."""
-    folder = Path(os.environ["FOLDER"])
+    """Fetch what there is; 1 if something that is there could not be fetched."""
     try:
-        runs = green_runs(os.environ["WORKFLOW"])
+        runs = green_runs(os.environ["WORKFLOW"], os.environ["BRANCH"])
+        found = fetched(os.environ["ARTIFACTS"].split(","), runs, Path(os.environ["FOLDER"]))
     except RuntimeError as error:
         sys.stderr.write(f"last_green: {error}\n")
         return 1
-    for artifact in os.environ["ARTIFACTS"].split(","):
-        target = folder / artifact
-        target.mkdir(parents=True, exist_ok=True)
-        for run in runs:
-            if not gh("run", "download", run, "--name", artifact, "--dir", str(target)).returncode:
-                sys.stdout.write(f"{artifact}: from run {run}\n")
-                break
-        else:
-            sys.stdout.write(f"{artifact}: no green run has it yet\n")
+    if output := os.environ.get("GITHUB_OUTPUT"):
+        with Path(output).open("a", encoding="utf-8") as file:
+            file.write(f"records={json.dumps(found)}\n")
     return 0
 
 

@@ -2,8 +2,8 @@
 
 ``python nightly_issues.py FOLDER`` reads the JUnit files below FOLDER (one for each channel). The signature of a
 failure is its test without the parameters, and the first line of its message without numbers: 127 operators that fail
-for one reason are one issue. ``gh`` finds an open issue by a mark in its text; ``RUN_URL`` is linked. Ends with 0: that
-the gate is red is told by the gate's own job.
+for one reason are one issue. It is called after a red night: that no file has a failure is one, too. ``gh`` finds an
+open issue by a mark in its text; ``RUN_URL`` is linked. Ends with 0: that the gate is red is told by the gate itself.
 """
 
 from __future__ import annotations
@@ -51,6 +51,9 @@ def failures(folder: Path) -> list[Failure]:
                 kept = found.setdefault(failure.mark, failure)
                 kept.seen.append(f"{channel}: [{parameters}" if parameters else channel)
     ordered = sorted(found.values(), key=lambda each: (each.test, each.message))
+    if not ordered:
+        reports = len(list(folder.rglob("junit*.xml")))
+        return [Failure("the nightly gate", "is red, and no test of it failed", [f"JUnit files: {reports}"])]
     if len(ordered) <= MOST:
         return ordered
     whole = Failure("the nightly gate", f"fails in {len(ordered)} ways")
@@ -86,8 +89,6 @@ def main(arguments: list[str]) -> int:
         else:
             gh("issue", "comment", str(number), "--body-file", "-", text=body(failure, url))
             sys.stdout.write(f"updated #{number}: {failure.test}\n")
-    if not found:
-        sys.stdout.write("nothing failed\n")
     return 0
 
 

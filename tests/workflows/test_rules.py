@@ -155,8 +155,28 @@ def test_inputs_that_are_passed_on_exist() -> None:
                 continue
             target = ROOT / step["uses"].removeprefix("$/")
             data = _read(target if target.is_file() else target / "action.yml")
-            inputs = data[True]["workflow_call"]["inputs"] if target.is_file() else data["inputs"]
-            assert set(step.get("with", {})) <= set(inputs), step
+            called = data[True]["workflow_call"] if target.is_file() else data
+            assert set(step.get("with", {})) <= set((called or {}).get("inputs", {})), step
+
+
+def test_what_is_published_was_checked() -> None:
+    jobs = _read(GITHUB / "workflows" / "release.yml")["jobs"]
+    assert jobs["check"]["uses"] == "$/.github/workflows/ci.yml"
+    needs = {
+        name: [job.get("needs", [])] if isinstance(job.get("needs"), str) else job.get("needs", [])
+        for name, job in jobs.items()
+    }
+
+    def before(name: str) -> set[str]:
+        return set(needs[name]).union(*map(before, needs[name]))
+
+    assert {name for name in jobs if "check" in before(name)} == jobs.keys() - {"check"}
+
+
+def test_a_night_is_compared_with_what_there_is_and_a_record_that_is_lost_is_red() -> None:
+    (job,) = _read(GITHUB / "workflows" / "gpu.yml")["jobs"].values()
+    assert [step["name"] for step in job["steps"] if "continue-on-error" in step] == []
+    assert "allow-missing" not in job["steps"][-1]["with"]
 
 
 @pytest.mark.parametrize("tool", [("actionlint",), ("zizmor", "--offline", "--no-progress", "--pedantic", ".")])

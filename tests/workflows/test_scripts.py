@@ -25,6 +25,7 @@ JUNIT = "<testsuites><testsuite>{}</testsuite></testsuites>".format(
         )
     )
 )
+STABLE = '["gate-stable", "last-green"]'
 RED = {f"test_{number}": f"AmpFailure: {word}" for number, word in enumerate("abcdefghijkl")}
 
 
@@ -116,22 +117,26 @@ def test_torch_channels_refuses(text: str, wanted: dict[str, str], message: str)
 
 
 def test_last_green(calls: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    answers = {"run list": ('[{"databaseId": 7}, {"databaseId": 5}]', 0), "run download 5 --name gate-stable": ("", 0)}
-    stand_in(tmp_path / "programs", "gh", {**answers, "run download": ("", 1)})
-    for name, value in {"WORKFLOW": "nightly.yml", "ARTIFACTS": "gate-stable,gate-nightly"}.items():
+    runs = ('[{"databaseId": 7}, {"databaseId": 5}]', 0)
+    kept = {f"api repos/{{owner}}/{{repo}}/actions/runs/{run}/": (text, 0) for run, text in ((7, "[]"), (5, STABLE))}
+    stand_in(tmp_path / "programs", "gh", {"run list": runs, **kept, "run download": ("", 0)})
+    for name, value in {"WORKFLOW": "nightly.yml", "BRANCH": "main", "ARTIFACTS": "gate-stable,gate-nightly"}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("FOLDER", str(tmp_path / "green"))
-    assert script("last_green").main() == 0
-    assert [call[1:4] for call in _said(calls)] == [
-        ["run", "list", "--workflow"],
-        ["run", "download", "7"],
-        ["run", "download", "5"],
-        ["run", "download", "7"],
-        ["run", "download", "5"],
-    ]
-    assert (tmp_path / "green" / "gate-nightly").is_dir()
+    monkeypatch.setenv("GITHUB_OUTPUT", str(tmp_path / "output"))
+    module = script("last_green")
+    assert module.main() == 0
+    said = _said(calls)
+    assert [call[1:3] for call in said][0::3] == [["run", "list"], ["run", "download"]]
+    assert said[0][said[0].index("--branch") + 1] == "main"
+    assert said[3][3:6] == ["5", "--name", "gate-stable"]
+    assert len(said) == 4
+    assert (tmp_path / "output").read_text(encoding="utf-8") == 'records=["gate-stable"]\n'
+    # What is there and cannot be fetched is no first night.
+    stand_in(tmp_path / "programs", "gh", {"run list": runs, **kept, "run download": ("", 1)})
+    assert module.main() == 1
     stand_in(tmp_path / "programs", "gh", {"run list": ("", 1)})
-    assert script("last_green").main() == 1
+    assert module.main() == 1
 
 
 def test_nightly_issues(calls: Path, tmp_path: Path) -> None:
@@ -162,6 +167,11 @@ def test_a_night_on_which_everything_fails_is_one_issue(tmp_path: Path) -> None:
     (failure,) = script("nightly_issues").failures(tmp_path)
     assert failure.message == "fails in 12 ways"
     assert len(failure.seen) == 12
+
+
+def test_a_red_night_without_a_failed_test_is_an_issue_too(tmp_path: Path) -> None:
+    (failure,) = script("nightly_issues").failures(tmp_path)
+    assert (failure.message, failure.seen) == ("is red, and no test of it failed", ["JUnit files: 0"])
 
 
 RECORD = {
