@@ -33,9 +33,11 @@ KINDS = {"device": "device time", "step": "step time"}
 MARGINS = {"device": DEVICE_MARGIN, "step": EAGER_MARGIN}
 #: What a speedup may lose against a baseline's, with the margin on top.
 TOLERANCES = {"device": 0.01, "step": 0.06}
-#: A step time is held against a baseline's only where it is this quiet: the standard deviation between processes of
-#: its calibration, or half the baseline's interval.
-LARGEST_STEP_SPREAD = 0.015
+#: A time is held against a baseline's only where it is this quiet between processes: the standard deviation over the
+#: mean of its calibration. With more, a healthy card would be red once in a while (tests/speed/test_simulation.py).
+LARGEST_SPREAD = {"device": 0.0035, "step": 0.015}
+#: What a speedup may lose against a baseline's that it is not held against: all of it.
+ANYTHING = 1.0
 
 
 class Observe(Protocol):
@@ -140,12 +142,20 @@ class Conditions:
         kept = before.low * (1 - TOLERANCES[demand.kind])
         return (kept, before) if kept > demand.floor else (demand.floor, None)
 
+    def loss(self, demand: Demand) -> float:
+        """The part of a baseline's speedup whose loss is none, both intervals given."""
+        before = self.before(f"{demand.key}/speedup")
+        if before is not None and not self._quiet(demand, before):
+            return ANYTHING
+        return 1 - (1 - TOLERANCES[demand.kind]) / demand.margin
+
     def _quiet(self, demand: Demand, before: Interval) -> bool:
-        if demand.kind == "device":
-            return True
+        """Of what nobody calibrated, a step time is as quiet as half the baseline's interval is wide."""
         row = self.calibrated(demand.name, demand.over, demand.kind)
-        spread = row.spread if row else (before.high / max(before.low, 1e-9) - 1) / 2
-        return spread <= LARGEST_STEP_SPREAD
+        if row is not None:
+            return row.spread <= LARGEST_SPREAD[demand.kind]
+        half = (before.high / max(before.low, 1e-9) - 1) / 2
+        return demand.kind == "device" or half <= LARGEST_SPREAD["step"]
 
 
 def kind_on(device: Device, kind: str) -> str:

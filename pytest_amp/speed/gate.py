@@ -102,7 +102,7 @@ def _observe(demand: Demand, measured: Measured, conditions: Conditions) -> None
         allowed=verdict.rule.floor or None,
         interval=(verdict.interval.low, verdict.interval.high),
         better="higher" if judged and verdict.outcome is not Outcome.FAIL else None,
-        margin=1 - (1 - TOLERANCES[demand.kind]) / demand.margin if judged else None,
+        margin=conditions.loss(demand) if judged else None,
     )
     observe(f"{demand.key}/float32-time", measured.reference_median, kind="seconds", unit="s")
     observe(f"{demand.key}/autocast-time", measured.candidate_median, kind="seconds", unit="s")

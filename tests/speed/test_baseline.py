@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from pytest_amp.devices import find_device
+from pytest_amp.devices.accelerator import CudaDevice
 from pytest_amp.failure import AmpFailure
+from pytest_amp.floors import shipped
 from pytest_amp.precision import BF16
 from pytest_amp.speed import Conditions, Demand, Interval, Outcome
+from pytest_amp.speed.demand import TOLERANCES
 from tests.project import SIMULATED, Project, summary
 from tests.speed.simulated import check_simulated
 from tests.speed.test_check_speedup import TEST, speedy
@@ -38,6 +43,25 @@ def test_a_shaky_step_time_is_no_baseline() -> None:
     shaky = Interval(1.7, 1.8, 1.9, 48)
     assert least("step", shaky) == (0.9, False)
     assert least("device", shaky) == (round(1.7 * 0.99, 9), True)
+
+
+def on_a_card(spread: float, kind: str) -> Conditions:
+    """An accelerator on which the sums were calibrated, with so much between processes."""
+    row = replace(shipped()[0], gpu="a card", over="fp32", dtype="bf16", work="sums", kind=kind, spread=spread)
+    return Conditions(CudaDevice(), BF16, "gate", before=lambda _: QUIET, floors=(row,))
+
+
+@pytest.mark.parametrize(("kind", "limit"), [("device", 0.0035), ("step", 0.015)])
+def test_what_differs_between_processes_is_held_against_its_floor_alone(
+    monkeypatch: pytest.MonkeyPatch, kind: str, limit: float
+) -> None:
+    """However narrow the interval of one process is: the next one may be off by more than what is a loss."""
+    monkeypatch.setattr(CudaDevice, "describe", lambda _: "a card")
+    demand = Demand("sums", 0.9, "fp32", kind=kind)
+    assert on_a_card(limit, kind).least(demand) == (QUIET.low * (1 - TOLERANCES[kind]), QUIET)
+    assert on_a_card(limit, kind).loss(demand) == pytest.approx(1 - (1 - TOLERANCES[kind]) / demand.margin)
+    assert on_a_card(1.01 * limit, kind).least(demand) == (0.9, None)
+    assert on_a_card(1.01 * limit, kind).loss(demand) == 1.0, "nor does the record's comparison make it red"
 
 
 @pytest.mark.parametrize(("now", "outcome"), [(2.0, Outcome.PASS), (2.1, Outcome.PASS)])
@@ -86,3 +110,16 @@ def test_from_the_record_of_an_earlier_run(speedy: Project) -> None:
     assert any("speed" in line or "ran" in line for line in summary(slower))
     reported = speedy.here(*options, "--amp-baseline=record.json", "--amp-speed=report")
     reported.assert_outcomes(passed=1)
+
+
+def test_a_shaky_step_time_is_not_made_red_by_the_records_comparison(speedy: Project) -> None:
+    """It is held against its floor alone, and the record says so, too."""
+    shaky = "import itertools\nshaky = itertools.cycle([2.0] * 31 + [2.3] * 31)\n" + TEST
+    source = shaky.replace("floor=1.2", "floor=0").replace("2.0 if torch", "next(shaky) if torch")
+    speedy.write(conftest=SIMULATED, test_it=source)
+    options = ("--amp-device=simulated", "--amp-dtype=bf16")
+    speedy.here(*options, "--amp-record=record.json").assert_outcomes(passed=1)
+    record = (speedy.path / "record.json").read_text(encoding="utf-8")
+    assert "speedup" in record
+    speedy.file("test_it.py", source.replace("[2.0] * 31 + [2.3] * 31", "[4.0] * 31 + [4.6] * 31"))
+    speedy.here(*options, "--amp-baseline=record.json").assert_outcomes(passed=1)
