@@ -24,8 +24,14 @@ from tests.planted.on_device import VARIABLE
 from tests.planting import loaded, run, where
 from tests.project import ROOT
 
-#: What notices a defect on CUDA, where it is not the same test; None where CUDA has no such defect.
+_FORMULAS = "suites/gradients/test_formulas.py::test_operator_is_its_formula"
+#: What notices a defect on CUDA, where it is not the same test, in its file or with a file of its own; None where CUDA
+#: has no such defect.
 ON_CUDA: dict[str, str | None] = {
+    "cross_entropy_low_precision": None,  # CUDA has no rule for it, and rounds: expected to fail
+    "encoder_fast_path_ignores_its_mask": None,  # the encoder leaves its fast path where autocast is on for CUDA
+    # Added up by atomics of the dtype, which is expected to fail: that rows are lost, the formula tells.
+    "index_add_loses_duplicates": f"{_FORMULAS}[cuda-bf16-index_add]",
     "sharded_scaler_never_grows": None,  # it has an update of its own on a CPU, and torch's operator elsewhere
     "unscale_waits_for_the_host": "test_waits_on_cuda[cuda-bf16-",
 }
@@ -38,13 +44,17 @@ def _failing(defect: Defect, device: str) -> str | None:
     return ON_CUDA.get(defect.module, there) if device == "cuda" else there
 
 
+def _where(defect: Defect, failing: str) -> list[str]:
+    return [failing] if "::" in failing else where(defect, failing)
+
+
 def planted(defect: Defect, device: str) -> dict[str, object]:
     """Whether the test that is meant for the defect turned red there."""
     failing = _failing(defect, device)
     if failing is None:
         return {"defect": defect.module, "noticed": None}
     given = [*loaded(defect), "-p", "no:xdist", "-q", "-rfE", "--tb=line"]
-    given += [f"--amp-device={device}", "--amp-dtype=bf16", "--amp-speed=off", *where(defect, failing)]
+    given += [f"--amp-device={device}", "--amp-dtype=bf16", "--amp-speed=off", *_where(defect, failing)]
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         environment = {**os.environ, VARIABLE: device}

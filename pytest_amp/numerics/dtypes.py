@@ -27,7 +27,8 @@ def check_dtypes(case: Case, where: Conditions, expected: Mapping[str, torch.dty
     names = [name for name, _ in realised.model.named_modules()]
     unknown = [name for name in expected if name not in names]
     if unknown:
-        raise Misuse(f"{case.name} has no module {unknown[0]!r}; it has {', '.join(name for name in names if name)}")
+        there = ", ".join(name for name in names if name) or "'', the model itself"
+        raise Misuse(f"{case.name} has no module {unknown[0]!r}; it has {there}")
     untyped = [dtype for dtype in expected.values() if not isinstance(dtype, torch.dtype)]
     if untyped:
         raise Misuse(f"{untyped[0]!r} is no dtype; valid: torch.float32, amp.dtype and the like")

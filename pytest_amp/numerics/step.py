@@ -37,10 +37,17 @@ class Step:
 
         A parameter's own name stands for its gradient; ``output.``, ``input.`` and ``buffer.`` tell the rest.
         """
+        return self._named(self.loss_scale)
+
+    def as_left(self) -> dict[str, torch.Tensor]:
+        """As ``named``, gradients as backward left them: in their own bits, which a loss scale keeps from underflow."""
+        return self._named(1.0)
+
+    def _named(self, scale: float) -> dict[str, torch.Tensor]:
         gradients = {**self.gradients, **{_input(name): value for name, value in self.inputs.items()}}
         return {
             **{f"output.{name}": value for name, value in self.outputs.items()},
-            **{name: value / self.loss_scale for name, value in gradients.items() if value is not None},
+            **{name: value / scale for name, value in gradients.items() if value is not None},
             **{f"buffer.{name}": value for name, value in self.buffers.items()},
         }
 

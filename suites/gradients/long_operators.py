@@ -47,6 +47,15 @@ def _few(x: Tensor, count: int) -> Tensor:
     return torch.arange(x.shape[0], device=x.device) % count
 
 
+def _sampled(images: Tensor, grid: Tensor) -> Tensor:
+    """``images`` between their pixels, not within a quarter of one: at a pixel rounding decides which are the next."""
+    size = images.shape[-1]
+    places = ((grid + 1) * size - 1) / 2
+    pixels = places.detach().floor()
+    places = pixels + 0.25 + (places - pixels) / 2
+    return f.grid_sample(images, (2 * places + 1) / size - 1, align_corners=False)
+
+
 def _classes(x: Tensor) -> Tensor:
     return torch.arange(x.shape[0], device=x.device) * 7 % x.shape[1]
 
@@ -119,7 +128,7 @@ REDUCTIONS: dict[str, Long] = {
         lambda w: f.embedding(torch.arange(2048, device=w.device) % 8, w), lambda _: (), lambda k: ((8, k // 256),)
     ),
     "grid_sample": Long(
-        lambda x, grid: f.grid_sample(_cells(x), (grid * 0.5).view(2, -1, 8, 2), align_corners=False),
+        lambda x, grid: _sampled(_cells(x), (grid * 0.5).view(2, -1, 8, 2)),
         lambda k: ((8, k // 8),),
         lambda k: ((k // 4, 2),),
     ),

@@ -14,8 +14,6 @@ from pytest_amp.amp import Amp
 from pytest_amp.releases import holds_in, release_of
 from pytest_amp.targets import Target
 
-pytestmark = pytest.mark.amp(devices=["cpu"])  # not run on CUDA yet
-
 #: Smaller than fp16's least positive number, 2**-24, so that it is zero there.
 TINY_EPS = 1e-8
 

@@ -83,6 +83,39 @@ def targets(x: Tensor) -> Tensor:
     return torch.arange(x.shape[0], device=x.device) * 3 % x.shape[1]
 
 
+#: Places to which rows are added, several to each.
+PLACES = 7
+
+
+def places(y: Tensor) -> Tensor:
+    return torch.arange(y.shape[0], device=y.device) * 5 % PLACES
+
+
+def index_add(x: Tensor, w: Tensor) -> Tensor:
+    y = x @ w
+    return y.new_zeros(PLACES, y.shape[1]).index_add(0, places(y), y)
+
+
+def scatter_add(x: Tensor, w: Tensor) -> Tensor:
+    y = x @ w
+    return y.new_zeros(PLACES, y.shape[1]).scatter_add(0, places(y)[:, None].expand_as(y), y)
+
+
+def added(x: Tensor, w: Tensor) -> Tensor:
+    """Rows of a product, added up where they belong."""
+    return torch.nn.functional.one_hot(places(x), PLACES).to(x.dtype).mT @ (x @ w)
+
+
+def index_select(x: Tensor, w: Tensor) -> Tensor:
+    y = x[:PLACES] @ w
+    return y.index_select(0, places(x))
+
+
+def selected(x: Tensor, w: Tensor) -> Tensor:
+    """Rows of a product, each several times: going back they are added up."""
+    return torch.nn.functional.one_hot(places(x), PLACES).to(x.dtype) @ (x[:PLACES] @ w)
+
+
 def cross_entropy(x: Tensor, smoothing: float = 0.0) -> Tensor:
     logs = x - x.exp().sum(-1, keepdim=True).log()
     hit = logs.gather(1, targets(x)[:, None]).squeeze(1)
@@ -91,6 +124,7 @@ def cross_entropy(x: Tensor, smoothing: float = 0.0) -> Tensor:
 
 ATTENTION = ((2, 2, 9, 16),) * 3
 NORM = ((24, 32), (32,), (32,))
+PRODUCT = ((24, 32), (32, 16))
 
 PAIRS = {
     "attention": Pair(f.scaled_dot_product_attention, attention(), ATTENTION),
@@ -114,6 +148,9 @@ PAIRS = {
     "layer_norm": Pair(lambda x, w, b: f.layer_norm(x, (32,), w, b), layer_norm, NORM),
     "batch_norm": Pair(lambda x, w, b: f.batch_norm(x, None, None, w, b, training=True), batch_norm, NORM),
     "embedding": Pair(lambda w: f.embedding(rows(w), w), embedding, ((7, 32),)),
+    "index_add": Pair(index_add, added, PRODUCT),
+    "scatter_add": Pair(scatter_add, added, PRODUCT),
+    "index_select": Pair(index_select, selected, PRODUCT),
     "cross_entropy": Pair(lambda x: f.cross_entropy(x, targets(x)), cross_entropy, ((24, 32),)),
     "cross_entropy_smoothed": Pair(
         lambda x: f.cross_entropy(x, targets(x), label_smoothing=0.1), lambda x: cross_entropy(x, 0.1), ((24, 32),)

@@ -80,7 +80,7 @@ HINGED = ("loss_cosine",)
 CONVOLUTIONAL = ("residual", "unet", "patches", "sampling")
 
 
-@pytest.mark.amp(devices=["cpu"], dtypes=["bf16"])  # not run on CUDA yet
+@pytest.mark.amp(dtypes=["bf16"])
 @pytest.mark.filterwarnings("ignore:Mismatch dtype between input and weight")
 @pytest.mark.parametrize("name", [name for name in CASES if name not in HINGED])
 def test_real_errors_differ_by_their_bits(amp: Amp, name: str) -> None:

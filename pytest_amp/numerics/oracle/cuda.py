@@ -86,8 +86,8 @@ def _warp_sum(operation: Operation, lanes: Tensor, dtype: torch.dtype | None) ->
     return lanes[..., 0]
 
 
-#: Indices that a block of embedding_backward_feature_kernel adds up before it rounds.
-ROWS_OF_BLOCK = 16
+#: Indices that a block of embedding_backward_feature_kernel adds up before it rounds: its BLOCKDIMY.
+ROWS_OF_BLOCK = 32
 #: More of them go through a sort: embedding_dense_backward_cuda in aten/src/ATen/native/cuda/Embedding.cu.
 MOST_UNSORTED = 3072
 

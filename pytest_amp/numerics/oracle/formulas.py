@@ -10,7 +10,16 @@ import torch
 from torch import Tensor
 
 from pytest_amp import torch_private
-from pytest_amp.numerics.oracle import attention, attention_cuda, cuda, pooling, recurrent, recurrent_cuda
+from pytest_amp.numerics.oracle import (
+    attention,
+    attention_cuda,
+    convolution,
+    cuda,
+    pooling,
+    products,
+    recurrent,
+    recurrent_cuda,
+)
 from pytest_amp.numerics.oracle.operation import Operation, rounded
 
 Formula = Callable[[Operation], list[Any]]
@@ -39,77 +48,6 @@ def _running_sum(rows: Tensor, dtype: torch.dtype | None) -> Tensor:
     for row in rows:
         total = rounded(total + row, dtype) if dtype is not None else total + row
     return total
-
-
-def convolution_in_two_steps(operation: Operation) -> list[Any]:
-    """``aten::convolution`` through cuDNN: rounded after the convolution, and once more after the bias."""
-    x, weight, bias, *rest = operation.args
-    by_plane = rest[-1] == x.shape[1] > 1 and x.is_contiguous()  # aten's own kernel, which adds the bias in float32
-    if bias is None or not operation.rounds or by_plane:
-        return operation.once()
-    product = operation.low(operation.overload(x, weight, None, *rest, **operation.kwargs), operation.returned[0])
-    return operation.finished([product + bias.view(1, -1, *[1] * (product.dim() - 2))])
-
-
-def product_in_two_steps(operation: Operation) -> list[Any]:
-    """``aten::addmm``, ``addmv`` and ``baddbmm``: the product is rounded before it is added."""
-    added, a, b = operation.args[:3]
-    beta, alpha = operation.kwargs.get("beta", 1), operation.kwargs.get("alpha", 1)
-    product = operation.low(a @ b, operation.returned[0])
-    return operation.finished([beta * added + alpha * product])
-
-
-#: Results whose last dimension is a multiple of this run on cuBLAS's kernels for aligned memory.
-ALIGNED = 8
-
-
-def product_and_sum(operation: Operation) -> list[Any]:
-    """``aten::addmm``, ``addmv`` and ``baddbmm`` as cuBLAS most often has them: see ``models.toml``.
-
-    A bias of one dimension is added in float32 by the epilogue of cuBLASLt: addmm_out_cuda_impl in
-    aten/src/ATen/native/cuda/Blas.cpp.
-    """
-    added, a, b = operation.args[:3]
-    columns = a.shape[0] if b.dim() == 1 else b.shape[-1]
-    epilogue = a.dim() == 2 and b.dim() == 2 and added.dim() < 2
-    return operation.once() if epilogue or columns % ALIGNED else product_in_two_steps(operation)
-
-
-def in_two_steps(operation: Operation) -> Iterator[list[Any]]:
-    """Two roundings, as a way that a model leaves open."""
-    yield product_in_two_steps(operation)
-
-
-def once(operation: Operation) -> Iterator[list[Any]]:
-    """One rounding, as a way that a model leaves open."""
-    yield operation.once()
-
-
-#: Parts in which cuBLAS splits a sum, and the terms of a part in its kernels for a few unaligned columns.
-PARTS, FEW_TERMS = (2, 4, 8, 16), 8
-MOST_PARTS = 64
-
-
-def products_in_parts(operation: Operation) -> Iterator[list[Any]]:
-    """``aten::mm`` of unaligned matrices whose sums are split: each part is rounded, and their sum once more.
-
-    Unless torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction, or its like for fp16, is off.
-    """
-    a, b = operation.args[:2]
-    dtype = operation.returned[0]
-    flags = torch.backends.cuda.matmul
-    reduced = {
-        torch.bfloat16: flags.allow_bf16_reduced_precision_reduction,
-        torch.float16: flags.allow_fp16_reduced_precision_reduction,
-    }
-    terms = a.shape[1]
-    aligned = not any(size % ALIGNED for size in (*a.shape, b.shape[1]))
-    if aligned or not reduced.get(dtype or torch.float32):
-        return
-    for size in dict.fromkeys((FEW_TERMS, *(-(-terms // parts) for parts in PARTS))):
-        if size < terms <= size * MOST_PARTS:
-            parts = zip(torch.split(a, size, 1), torch.split(b, size, 0), strict=True)
-            yield operation.finished([torch.stack([operation.low(x @ y, dtype) for x, y in parts]).sum(0)])
 
 
 def dropout(operation: Operation) -> list[Any]:
@@ -305,17 +243,22 @@ BY_MODEL: dict[tuple[str, str], Formula] = {
     ("fused", "aten::native_batch_norm"): batch_norm,
     ("fused", "aten::pow.Tensor_Scalar"): power,
     ("fused", "aten::sigmoid_backward"): sigmoid_backward,
-    ("two_step", "aten::convolution"): convolution_in_two_steps,
+    **{("two_step", f"aten::{name}"): convolution.in_two_steps for name in convolution.NAMES},
+    ("fused", "aten::addr"): products.outer,
+    **{(model, "aten::conv_tbc"): convolution.over_time for model in ("fused", "either")},
+    **{(model, "aten::conv_tbc_backward"): convolution.over_time_backward for model in ("fused", "either")},
     ("either", "aten::mm"): Operation.once,
-    ("either", "aten::addmm"): product_and_sum,
-    ("either", "aten::addmv"): product_and_sum,
-    ("either", "aten::baddbmm"): product_and_sum,
+    ("either", "aten::addmm"): products.product_and_sum,
+    ("either", "aten::addmv"): products.product_and_sum,
+    ("either", "aten::baddbmm"): products.product_and_sum,
     ("fused", "aten::_scaled_dot_product_flash_attention_for_cpu"): attention.cpu_forward,
     ("fused", "aten::_scaled_dot_product_flash_attention_for_cpu_backward"): attention.cpu_backward,
 }
 
 #: Where a model leaves open how a kernel rounds, the other ways by overload; one rounding where none is given.
 OTHER_WAYS: dict[str, tuple[Callable[[Operation], Iterator[list[Any]]], ...]] = {
-    "aten::mm": (products_in_parts,),
-    **dict.fromkeys(("aten::addmm", "aten::addmv", "aten::baddbmm"), (once, in_two_steps)),
+    "aten::mm": (products.in_parts,),
+    **dict.fromkeys(("aten::addmm", "aten::addmv", "aten::baddbmm"), (products.once, products.in_two_steps)),
+    "aten::conv_tbc": (convolution.over_time_in_two_steps,),
+    "aten::conv_tbc_backward": (convolution.over_time_backward_in_two_steps,),
 }

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from pytest_amp import toml
-from pytest_amp.numerics.oracle import formulas
+from pytest_amp.numerics.oracle import formulas, products
 from pytest_amp.numerics.oracle.operation import SILENTLY_WRITTEN, Operation
 from pytest_amp.releases import holds_in, release_of
 
@@ -123,5 +123,5 @@ def evaluate_both(operation: Operation) -> tuple[list[Any], Iterator[list[Any]]]
 def _ways(operation: Operation, formula: formulas.Formula) -> Iterator[list[Any]]:
     yield formula(operation)
     if model_for(operation).name is ModelName.EITHER:
-        for other in formulas.OTHER_WAYS.get(operation.name, (formulas.once,)):
+        for other in formulas.OTHER_WAYS.get(operation.name, (products.once,)):
             yield from other(operation)

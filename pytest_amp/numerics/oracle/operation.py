@@ -91,7 +91,7 @@ def operation_of(
     """``call`` with ``wide`` applied to its real tensors, and with wide dtype arguments."""
     leaves, spec = flattened(call)
     changed = [wide(leaf) if is_real(leaf) else without_narrow_dtypes(leaf) for leaf in leaves]
-    if rounds and device_type == "cpu" and call.overload.name() in ROUNDS_SCALARS:
+    if rounds and call.overload.name() in ROUNDS_SCALARS.get(device_type, ()):
         changed = _with_low_scalars(leaves, changed)
     elif rounds and device_type == "cuda" and call.overload.name() in TAKES_SCALARS:
         changed = _with_low_scalar_tensors(leaves, changed)
@@ -107,15 +107,29 @@ def operation_of(
 HALF_TO_FLOAT = {"aten::_softmax": 2, "aten::_log_softmax": 2}
 
 
-#: Numbers beside a low tensor are rounded to its dtype first; a product or a quotient takes them as they are
-#: (measured, torch 2.13): aten/src/ATen/native/cpu/BinaryOpsKernel.cpp.
-ROUNDS_SCALARS = frozenset(
+#: Compared with a low tensor, or beside it the end of an interval: on both device types.
+_COMPARED = frozenset(
     f"aten::{name}"
     for name in (
-        *("add.Tensor", "add_.Tensor", "sub.Tensor", "sub_.Tensor", "rsub.Scalar", "rsub.Tensor", "add.Scalar"),
-        *("sub.Scalar", "fmod.Scalar", "fmod.Tensor", "remainder.Scalar", "remainder.Tensor"),
+        *("gt.Scalar", "ge.Scalar", "lt.Scalar", "le.Scalar", "eq.Scalar", "ne.Scalar"),
+        *("hardshrink", "hardshrink_backward", "softshrink_backward"),
     )
 )
+
+#: By device type, where numbers beside a low tensor are rounded to its dtype first. On a CPU a product or a quotient
+#: takes them as they are (measured, torch 2.13): aten/src/ATen/native/cpu/BinaryOpsKernel.cpp. On CUDA a sum does,
+#: too: ActivationThresholdKernel.cu and ActivationSoftshrinkKernel.cu in aten/src/ATen/native/cuda.
+ROUNDS_SCALARS = {
+    "cpu": _COMPARED
+    | frozenset(
+        f"aten::{name}"
+        for name in (
+            *("add.Tensor", "add_.Tensor", "sub.Tensor", "sub_.Tensor", "rsub.Scalar", "rsub.Tensor", "add.Scalar"),
+            *("sub.Scalar", "fmod.Scalar", "fmod.Tensor", "remainder.Scalar", "remainder.Tensor"),
+        )
+    ),
+    "cuda": _COMPARED | {"aten::threshold", "aten::threshold_backward", "aten::softshrink"},
+}
 
 
 #: On CUDA a tensor without dimensions takes the dtype of the others as it is loaded; a number stays as it is:

@@ -1,0 +1,91 @@
+"""Float64 formulas of convolutions that round more than once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pytest_amp.numerics.oracle.operation import Operation
+
+#: Which of them runs is up to the caller; what they compute is the same.
+NAMES = ("convolution", "_convolution", "_convolution.deprecated")
+
+
+def in_two_steps(operation: Operation) -> list[Any]:
+    """``aten::convolution`` and ``_convolution`` by cuDNN: rounded after the convolution, once more after the bias."""
+    x, weight, bias, *rest = operation.args
+    by_plane = rest[5] == x.shape[1] > 1 and x.is_contiguous()  # aten's own kernel, which adds the bias in float32
+    if bias is None or not operation.rounds or by_plane:
+        return operation.once()
+    product = operation.low(operation.overload(x, weight, None, *rest, **operation.kwargs), operation.returned[0])
+    return operation.finished([product + bias.view(1, -1, *[1] * (product.dim() - 2))])
+
+
+#: Adds a product of two matrices to what there is.
+Add = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+def over_time(operation: Operation) -> list[Any]:
+    """``aten::conv_tbc``: to the bias one product is added for each place of the window, and rounded.
+
+    conv_tbc in aten/src/ATen/native/ConvolutionTBC.cpp.
+    """
+    return _over_time(operation, _added(operation))
+
+
+def over_time_in_two_steps(operation: Operation) -> Iterator[list[Any]]:
+    """``over_time``, each product rounded before it is added, as a way that a model leaves open."""
+    yield _over_time(operation, _added_low(operation))
+
+
+def over_time_backward(operation: Operation) -> list[Any]:
+    """``aten::conv_tbc_backward``: products as in ``over_time``; the bias is summed over time, then over the batch."""
+    return _over_time_backward(operation, _added(operation))
+
+
+def over_time_backward_in_two_steps(operation: Operation) -> Iterator[list[Any]]:
+    """``over_time_backward``, each product rounded before it is added, as a way that a model leaves open."""
+    yield _over_time_backward(operation, _added_low(operation))
+
+
+def _added(operation: Operation) -> Add:
+    return lambda total, a, b: operation.low(total + a @ b, operation.returned[0])
+
+
+def _added_low(operation: Operation) -> Add:
+    dtype = operation.returned[0]
+    return lambda total, a, b: operation.low(total + operation.low(a @ b, dtype), dtype)
+
+
+def _places(given: int, made: int, width: int) -> Iterator[tuple[int, slice, slice]]:
+    """Each place of the window, with the times of the input that it sees and those of the output that it makes."""
+    pad = (made - given + width - 1) // 2
+    for place in range(width):
+        first, to = max(0, place - pad), max(0, pad - place)
+        count = min(given + pad - place, made) - to
+        if count > 0:
+            yield place, slice(first, first + count), slice(to, to + count)
+
+
+def _over_time(operation: Operation, add: Add) -> list[Any]:
+    x, weight, bias = operation.args[:3]
+    pad = operation.argument(3, "pad") or 0
+    made = x.shape[0] - weight.shape[0] + 1 + 2 * pad
+    result = bias.expand(made, x.shape[1], weight.shape[2]).clone()
+    for place, seen, written in _places(x.shape[0], made, weight.shape[0]):
+        result[written] = add(result[written], x[seen], weight[place])
+    return operation.finished([result])
+
+
+def _over_time_backward(operation: Operation, add: Add) -> list[Any]:
+    grad, x, weight, bias = operation.args[:4]
+    of_input, of_weight = torch.zeros_like(x), torch.zeros_like(weight)
+    for place, seen, made in _places(x.shape[0], grad.shape[0], weight.shape[0]):
+        of_input[seen] = add(of_input[seen], grad[made], weight[place].mT)
+        rows = (each.reshape(-1, each.shape[-1]) for each in (x[seen], grad[made]))
+        of_weight[place] = add(of_weight[place], next(rows).mT, next(rows))
+    of_bias = operation.low(grad.sum(0), operation.returned[2]).sum(0).view_as(bias)
+    return operation.finished([of_input, of_weight, of_bias])

@@ -1,0 +1,88 @@
+"""Float64 formulas of products that are rounded before they are added, or in parts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from pytest_amp.numerics.oracle.operation import Operation
+
+
+def outer(operation: Operation) -> list[Any]:
+    """``aten::addr``: numbers of the dtype are multiplied and added, each result rounded.
+
+    addr_kernel in aten/src/ATen/native/cpu/LinearAlgebraKernel.cpp and cuda/LinearAlgebra.cu.
+    """
+    added, a, b = operation.args[:3]
+    dtype = operation.returned[0]
+    beta, alpha = (_low_number(operation, operation.kwargs.get(name, 1)) for name in ("beta", "alpha"))
+    product = operation.low(operation.low(alpha * a, dtype)[:, None] * b, dtype)
+    return operation.finished([operation.low(beta * added, dtype) + product])
+
+
+def _low_number(operation: Operation, number: float) -> float:
+    dtype = operation.returned[0]
+    return float(operation.low(torch.tensor(float(number), dtype=torch.float64), dtype))
+
+
+def product_in_two_steps(operation: Operation) -> list[Any]:
+    """``aten::addmm``, ``addmv`` and ``baddbmm``: the product is rounded before it is added."""
+    added, a, b = operation.args[:3]
+    beta, alpha = operation.kwargs.get("beta", 1), operation.kwargs.get("alpha", 1)
+    product = operation.low(a @ b, operation.returned[0])
+    return operation.finished([beta * added + alpha * product])
+
+
+#: Results whose last dimension is a multiple of this run on cuBLAS's kernels for aligned memory.
+ALIGNED = 8
+
+
+def product_and_sum(operation: Operation) -> list[Any]:
+    """``aten::addmm``, ``addmv`` and ``baddbmm`` as cuBLAS most often has them: see ``models.toml``.
+
+    A bias of one dimension is added in float32 by the epilogue of cuBLASLt: addmm_out_cuda_impl in
+    aten/src/ATen/native/cuda/Blas.cpp.
+    """
+    added, a, b = operation.args[:3]
+    columns = a.shape[0] if b.dim() == 1 else b.shape[-1]
+    epilogue = a.dim() == 2 and b.dim() == 2 and added.dim() < 2
+    return operation.once() if epilogue or columns % ALIGNED else product_in_two_steps(operation)
+
+
+def in_two_steps(operation: Operation) -> Iterator[list[Any]]:
+    """Two roundings, as a way that a model leaves open."""
+    yield product_in_two_steps(operation)
+
+
+def once(operation: Operation) -> Iterator[list[Any]]:
+    """One rounding, as a way that a model leaves open."""
+    yield operation.once()
+
+
+#: Parts in which cuBLAS splits a sum, and the terms of a part in its kernels for a few unaligned columns.
+PARTS, FEW_TERMS = (2, 4, 8, 16), 8
+MOST_PARTS = 64
+
+
+def in_parts(operation: Operation) -> Iterator[list[Any]]:
+    """``aten::mm`` of unaligned matrices whose sums are split: each part is rounded, and their sum once more.
+
+    Unless torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction, or its like for fp16, is off.
+    """
+    a, b = operation.args[:2]
+    dtype = operation.returned[0]
+    flags = torch.backends.cuda.matmul
+    reduced = {
+        torch.bfloat16: flags.allow_bf16_reduced_precision_reduction,
+        torch.float16: flags.allow_fp16_reduced_precision_reduction,
+    }
+    terms = a.shape[1]
+    aligned = not any(size % ALIGNED for size in (*a.shape, b.shape[1]))
+    if aligned or not reduced.get(dtype or torch.float32):
+        return
+    for size in dict.fromkeys((FEW_TERMS, *(-(-terms // parts) for parts in PARTS))):
+        if size < terms <= size * MOST_PARTS:
+            parts = zip(torch.split(a, size, 1), torch.split(b, size, 0), strict=True)
+            yield operation.finished([torch.stack([operation.low(x @ y, dtype) for x, y in parts]).sum(0)])
