@@ -19,7 +19,7 @@ MakeOptimizer: TypeAlias = Callable[[list[torch.nn.Parameter]], torch.optim.Opti
 def expect_case(given: object, *, check: str) -> None:
     """Raises Misuse for what is no case: a model, mostly."""
     if not isinstance(given, Case):
-        raise Misuse(f"{check} takes a case, not {_called(given)}; amp.case(build, batch, loss) makes one")
+        raise Misuse(f"{check} takes a case; this is {_called(given)}; amp.case(build, batch, loss) makes one")
 
 
 def expect_step(given: object) -> None:

@@ -6,11 +6,13 @@ import argparse
 import sys
 from pathlib import Path
 
+from pytest_amp.devices.probe import probe_in_child
 from pytest_amp.fingerprint import data, page, update
+from pytest_amp.fingerprint.sweep import Unavailable
 
 
 def main() -> int:
-    """Read the command line."""
+    """Read the command line; ends with 2 and one line where a device does not compute or torch has no tests."""
     parser = argparse.ArgumentParser(prog="python -m pytest_amp.fingerprint", description=update.__doc__)
     parser.add_argument("device", nargs="*", default=update.DEVICES, help=f"default: {' '.join(update.DEVICES)}")
     parser.add_argument("--check", action="store_true", help="change no file; end with 1 where something differs")
@@ -20,7 +22,14 @@ def main() -> int:
     if given.page:
         sys.stdout.write(page.as_markdown(data.load(given.file)) + "\n")
         return 0
-    return update.main(given.device, path=given.file, check=given.check)
+    real = [name for name in given.device if name not in update.DEVICES]
+    for name, found in probe_in_child(real).items() if real else ():
+        if not found.works:
+            parser.exit(2, f"{parser.prog}: {name} does not compute here: {found.reason}\n")
+    try:
+        return update.main(given.device, path=given.file, check=given.check)
+    except Unavailable as error:
+        parser.exit(2, f"{parser.prog}: {error}\n")
 
 
 if __name__ == "__main__":

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import ClassVar
 
@@ -12,6 +14,7 @@ from pytest_amp.devices import FAKE_TYPES, Device, find_device
 from pytest_amp.devices.accelerator import CudaDevice
 from pytest_amp.fingerprint import update
 from pytest_amp.fingerprint.data import load, release_of
+from tests.project import ROOT
 
 LOW, FULL, SAME = "fp32 low | low low", "fp32 low | fp32 fp32", "fp32 low | ="
 NOW = release_of(torch.__version__)
@@ -114,6 +117,16 @@ def test_what_only_a_real_device_can_tell_is_kept(file: Path, monkeypatch: pytes
     update.update(file, ["fake:cuda"])
     assert update.update(file, ["cuda"]) == []
     assert file.read_text(encoding="utf-8").endswith("\ngeqrf: fp32 ? | =\ngeqrf real-cuda: fp32 error | =\n")
+
+
+@pytest.mark.parametrize("name", ["xpu", "nonsense", "fake:nonsense"])
+def test_a_device_that_does_not_compute_is_refused_in_one_line(name: str) -> None:
+    """As a user calls it: with 2, so that it is no difference and no success."""
+    command = [sys.executable, "-m", "pytest_amp.fingerprint", "--check", name]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"python -m pytest_amp.fingerprint: {name} does not compute here: ")
+    assert done.stderr.count("\n") == 1
 
 
 def test_every_fake_device_is_read_unless_told_otherwise() -> None:

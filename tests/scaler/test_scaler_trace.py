@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pytest_amp.record import Kind, read_record
 from tests.project import Project
 
 MODEL = """
@@ -66,8 +67,8 @@ _WRONG = {
     "check_scaler(CASE, forward_at='6')": "forward_at='6'; valid: a collection of iterations",
     "check_scaler(CASE, spoilt='norm.mean')": "spoilt='norm.mean'; valid: a collection of names",
     "check_scaler(CASE, train='step')": "train is of type str; valid: a function",
-    "check_scaler(build())": "check_scaler takes a case, not of type Sequential; amp.case",
-    "check_training(build(), steps=5)": "check_training takes a case, not of type Sequential; amp.case",
+    "check_scaler(build())": "check_scaler takes a case; this is of type Sequential; amp.case",
+    "check_training(build(), steps=5)": "check_training takes a case; this is of type Sequential; amp.case",
     "check_training(CASE, steps=1)": "steps=1; valid: a whole number, 2 or more",
     "check_training(CASE, steps=5.0)": "steps=5.0; valid: a whole number",
     "check_training(CASE, steps=5, optimizer=made())": "optimizer is of type SGD",
@@ -124,7 +125,8 @@ def test_wrong(amp):
             "*rerun*test_wrong*",
         ]
     )
-    assert '/right/skipped", "kind": "state", "value": ["2", "6"]' in (project.path / "run.json").read_text()
+    skipped = read_record(project.path / "run.json").by_key()["project/cpu/fp16/right/skipped"]
+    assert (skipped.kind, skipped.value) == (Kind.STATE, ["2", "6"])
 
 
 def test_within_a_region_it_is_refused(project: Project) -> None:
