@@ -79,11 +79,13 @@ def test_the_source_distribution_has_all_that_its_tests_need(sdist: Path) -> Non
 def test_a_wheel_from_the_source_distribution_is_the_wheel_from_the_checkout(
     sdist: Path, wheel: Path, tmp_path: Path
 ) -> None:
+    """Byte for byte: a build depends on what it is made of, and on neither the time nor the place."""
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-index", "--no-deps", "--no-build-isolation"]
     done = subprocess.run([*command, "--wheel-dir", str(tmp_path), str(sdist)], capture_output=True, check=False)
     assert done.returncode == 0, done.stderr
     (found,) = tmp_path.glob("*.whl")
     assert sorted(_names(found)) == sorted(_names(wheel))
+    assert found.read_bytes() == wheel.read_bytes()
 
 
 def _run(arguments: list[str], path: Path, cwd: Path) -> str:
