@@ -90,10 +90,11 @@ def check_exits(session: AmpSession) -> None:
     execnet has no public way to a worker's exit status; where its private one has gone, nothing is
     known about how workers ended, and nothing is said. A worker that takes longer than pytest-xdist
     waits is killed by it: on a busy machine that says nothing of the worker, so it is told and not red.
+    A signal that ended the run may have been sent to the whole group: that it ended workers, too, is no news.
     """
     for node in session.finished_nodes:
         status = getattr(getattr(getattr(node.gateway, "_io", None), "popen", None), "returncode", None)
         if status == KILLED:
             session.notes.append(f"{node.gateway.id} was slow to exit after its tests, and was killed")
-        elif status:
+        elif status and (session.ended_by is None or status != -session.ended_by):
             session.problems.append(f"{node.gateway.id} died at exit, after its tests: exit status {status}")

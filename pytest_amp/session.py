@@ -36,6 +36,8 @@ class AmpSession:
         self.problems: list[str] = []
         #: What is worth telling and makes no run red.
         self.notes: list[str] = []
+        #: The signal that ended the run.
+        self.ended_by: int | None = None
         #: Why how many tests were deselected by this plugin.
         self.deselected: Counter[str] = Counter()
         #: How many tests there are by (target, family, test without parameters), selected or not.

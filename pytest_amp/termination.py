@@ -32,6 +32,7 @@ def end_as_interrupted(session: AmpSession) -> Callable[[], None]:
 
     def interrupt(number: int, _frame: FrameType | None) -> None:
         restore()
+        session.ended_by = number
         session.notes.append(f"ended by {signal.Signals(number).name}: what was observed until then is written")
         raise KeyboardInterrupt(signal.Signals(number).name)
 

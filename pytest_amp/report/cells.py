@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from pytest_amp.record import FAILING, ORDER, Kind, Observation, Value, Verdict
 
@@ -19,6 +20,18 @@ TITLES = {
 }
 
 
+#: How a value of the family fingerprint is read (docs/fingerprint.md), which nobody can guess.
+FINGERPRINT = (
+    "a fingerprint is what float32 inputs and low ones give, without autocast | with it: "
+    "= is the same as without, low is autocast's dtype"
+)
+
+
+def legend(observations: Iterable[Observation]) -> list[str]:
+    """What a reader of these values has to know."""
+    return [FINGERPRINT] * any(each.family == "fingerprint" and each.kind is Kind.DTYPE for each in observations)
+
+
 def tables(groups: Mapping[Verdict, Sequence[Observation]], why: Mapping[str, str]) -> list[str]:
     """A table of Markdown for each verdict that has observations, worst first; what fails stands open.
 
@@ -30,7 +43,10 @@ def tables(groups: Mapping[Verdict, Sequence[Observation]], why: Mapping[str, st
         if not group:
             continue
         title = f"{TITLES[verdict]} ({len(group)})"
-        rows = ["| key | before | now |", "|---|---|---|", *(changed_row(verdict, each) for each in group)]
+        rows = ["| key | before | now |", "|---|---|---|"]
+        rows += [
+            f"| `{cell(row.key)}` | {cell(row.before)} | {cell(row.now)} |" for row in together(verdict, group, {})
+        ]
         told = [f"- {cell(reason)}: {names}" for reason, names in _grouped(group, why).items()]
         body = [*rows, *([""] * bool(told)), *told]
         if verdict in FAILING:
@@ -51,13 +67,44 @@ def _grouped(group: Sequence[Observation], why: Mapping[str, str]) -> dict[str, 
     return {reason: ", ".join(f"`{cell(name)}`" for name in names) for reason, names in found.items()}
 
 
-def changed_row(verdict: Verdict, observation: Observation) -> str:
-    """A row of Markdown: key, before, now."""
-    before, now = before_and_now(verdict, observation)
-    return f"| `{cell(observation.key)}` | {cell(before)} | {cell(now)} |"
+@dataclass(frozen=True)
+class Row:
+    """What one observation became, or several that differ in nothing but device and dtype.
+
+    ``key`` is theirs, with braces as in a shell: ``rules/{cpu, cuda}/bf16/aten::mm``.
+    """
+
+    key: str
+    before: str
+    now: str
+    because: str
 
 
-def before_and_now(verdict: Verdict, observation: Observation) -> tuple[str, str]:
+def together(verdict: Verdict, group: Iterable[Observation], why: Mapping[str, str]) -> list[Row]:
+    """The rows of these observations, in the order of the first of each; ``why`` has reasons by key."""
+    rows: dict[tuple[str, ...], list[Observation]] = {}
+    for each in group:
+        same = (each.family, each.name, *_before_and_now(verdict, each), why.get(each.key, ""))
+        rows.setdefault(same, []).append(each)
+    return [
+        Row(f"{family}/{_places([each.target for each in those])}/{name}", before, now, because)
+        for (family, name, before, now, because), those in rows.items()
+    ]
+
+
+def _places(targets: Sequence[tuple[str, str]]) -> str:
+    """Devices and dtypes as a shell would write them, where each of one has each of the other."""
+    devices, dtypes = ([*dict.fromkeys(names)] for names in zip(*targets, strict=True))
+    if len(targets) == len(devices) * len(dtypes):
+        return f"{_braced(devices)}/{_braced(dtypes)}"
+    return _braced([f"{device}/{dtype}" for device, dtype in targets])
+
+
+def _braced(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{{{', '.join(names)}}}"
+
+
+def _before_and_now(verdict: Verdict, observation: Observation) -> tuple[str, str]:
     """The two values as text. What has gone is the earlier observation, or has its value as baseline."""
     was = observation.baseline if observation.verdict is verdict else observation.value
     before = "" if verdict is Verdict.NEW or (verdict is Verdict.FAILED and was is None) else short(was)

@@ -6,7 +6,7 @@ import json
 from itertools import groupby
 
 from pytest_amp.record import ORDER, Difference, Observation, Verdict, finite
-from pytest_amp.report.cells import TITLES, short, tables, times, valued
+from pytest_amp.report.cells import TITLES, legend, short, tables, times, valued
 from pytest_amp.report.reasons import reasons
 
 #: Differences of one kind in one family that are listed one by one, in text.
@@ -22,7 +22,7 @@ def as_text(found: Difference) -> str:
     """For a terminal: the two runs, a line of counts, and each difference, worst first."""
     lines = [f"old  {run(found.old.provenance)}", f"new  {run(found.new.provenance)}"]
     lines += [f"     {name}: {short(before)} -> {short(now)}" for name, before, now in found.provenance()]
-    lines += [f"     {note}" for note in notes(found)]
+    lines += [f"     {note}" for note in (*notes(found), *legend(found.observations))]
     lines += ["", counts(found)]
     known = why(found)
     for verdict in ORDER:
@@ -41,7 +41,7 @@ def as_markdown(found: Difference) -> str:
         counts(found),
         "",
         *(f"- {name}: `{short(before)}` → `{short(now)}`" for name, before, now in found.provenance()),
-        *(f"- {note}" for note in notes(found)),
+        *(f"- {note}" for note in (*notes(found), *legend(found.observations))),
     ]
     lines += tables({verdict: found.of(verdict) for verdict in ORDER}, why(found))
     return "\n".join([*lines, ""])

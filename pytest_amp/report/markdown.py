@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_amp.record import Record
-from pytest_amp.report.cells import TITLES, cell, tables
+from pytest_amp.report.cells import TITLES, cell, legend, tables
 from pytest_amp.report.terminal import lived_with, reasons_of
 
 if TYPE_CHECKING:
@@ -50,8 +50,8 @@ def _compared(session: AmpSession) -> list[str]:
     groups = session.differences()
     counts = [f"{len(group)} {TITLES[verdict]}" for verdict, group in groups.items() if group]
     whole = f"Compared with torch {baseline.provenance.get('torch', 'unknown')}: {', '.join(counts) or 'no change'}"
-    why = reasons_of(session, [each for group in groups.values() for each in group])
-    return ["", whole, *tables(groups, why)]
+    differing = [each for group in groups.values() for each in group]
+    return ["", whole, *(f"\n({line})" for line in legend(differing)), *tables(groups, reasons_of(session, differing))]
 
 
 def append_to_job_summary(text: str, path: Path) -> None:

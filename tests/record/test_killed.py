@@ -47,8 +47,8 @@ def _listen() -> None:
         signal.signal(number, signal.SIG_DFL)
 
 
-def ended_by(project: Project, number: int, *arguments: str) -> tuple[int, str]:
-    """Exit status and output of a run that is sent a signal in its middle."""
+def ended_by(project: Project, number: int, *arguments: str, group: bool = False) -> tuple[int, str]:
+    """Exit status and output of a run that is sent a signal in its middle, or whose whole group of processes is."""
     project.write(test_it=SLOW)
     process = subprocess.Popen(
         command(*arguments),
@@ -56,13 +56,17 @@ def ended_by(project: Project, number: int, *arguments: str) -> tuple[int, str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
+        start_new_session=True,
         preexec_fn=_listen,  # noqa: PLW1509  # there are no threads that it could meet
     )
     until = time.monotonic() + 60
     while not (project.path / "reached").exists() and time.monotonic() < until:
         time.sleep(0.05)
     time.sleep(0.6)  # the report of that test is on its way
-    process.send_signal(number)
+    if group:
+        os.killpg(process.pid, number)
+    else:
+        process.send_signal(number)
     output, _ = process.communicate(timeout=60)
     return process.returncode, output
 
@@ -85,6 +89,15 @@ def test_a_run_that_is_asked_to_end_writes_what_it_has(project: Project, number:
         assert f"note      ended by {signal.Signals(number).name}: what was observed until then is written" in output
     assert "Traceback" not in output
     assert list(project.path.glob(".*.tmp")) == []
+
+
+def test_workers_that_get_the_signal_too_are_no_news(project: Project) -> None:
+    """A job's scheduler and ``timeout`` send it to each process of a group."""
+    status, output = ended_by(project, signal.SIGTERM, "--amp-record=new.json", "-n", "2", group=True)
+    assert status == pytest.ExitCode.INTERRUPTED, output
+    assert {"0", "1", "2"} <= {observation.name for observation in read_record(project.path / "new.json").observations}
+    assert "died at exit" not in output
+    assert "note      ended by SIGTERM" in output
 
 
 def test_a_run_that_writes_nothing_ends_as_pytest_does(project: Project) -> None:

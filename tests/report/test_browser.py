@@ -125,6 +125,27 @@ def test_sorting(seen: Seen) -> None:
     assert column(page, 1)[-1] == "improved"
 
 
+def test_a_column_in_which_nothing_stands_is_left_out(browser: Any, tmp_path: Path, seen: Seen) -> None:
+    """``before`` in a run without a baseline, and why where no reason is known."""
+    head = "#table thead th"
+    assert seen.page.locator(head).all_inner_texts()[5:] == ["now", "before", "of allowed"]
+    path, new = tmp_path / "new.html", record("2.14.1", size=20)
+    path.write_text(of_difference(difference(Record(new.observations[:4], new.provenance), new)), encoding="utf-8")
+    page = _opened(browser, path).page
+    assert page.locator(head).all_inner_texts()[5:] == ["now", "of allowed"]
+    page.click("#table thead button:text-is('of allowed')")
+    shares = [text for text in column(page, 7) if text]
+    assert len(shares) > 1
+    assert page.locator(f"{head}[aria-sort=descending]").inner_text().startswith("of allowed")
+    page.close()
+
+
+def test_nothing_of_the_table_is_out_of_sight(seen: Seen) -> None:
+    """On a desktop each column is whole, without scrolling sideways."""
+    box = seen.page.locator("#all .scroll")
+    assert box.evaluate("box => box.scrollWidth <= box.clientWidth")
+
+
 def test_light_and_dark(browser: Any, file: Path) -> None:
     grounds = {}
     for scheme in ("light", "dark"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
 import subprocess
@@ -12,7 +13,9 @@ from pathlib import Path
 import pytest
 
 from pytest_amp import cli
-from pytest_amp.record import Kind, Observation, Record, Value, difference, trend, write_record
+from pytest_amp.record import Failure, Kind, Observation, Record, Value, difference, trend, write_record
+from pytest_amp.report import difference as reports
+from pytest_amp.report.cells import FINGERPRINT
 from pytest_amp.report.html import of_difference, of_trend
 from pytest_amp.report.html.plots import plots
 from pytest_amp.report.html.svg import Scale
@@ -130,13 +133,31 @@ def test_numbers_that_no_plot_can_hold() -> None:
         Observation(f"a/cpu/bf16/r{n}", Kind.RATIO, value, interval=(0.0, float("inf")))
         for n, value in enumerate(values)
     ]
-    drawn = " ".join(plot.svg for plot in plots(each, []))
+    drawn = " ".join(plot.svg for plot in plots(each, [], []))
     places = re.findall(r' (?:x|y|x1|x2|y1|y2|cx|cy|width|height)="([^"]*)"', drawn)
     assert len(places) > 50
     assert all(-1e4 < float(place) < 1e4 for place in places)
     assert "nan" not in "".join(re.findall(r' d="([^"]*)"', drawn))
     text = of_difference(difference(Record(()), Record(tuple(each))))
     assert Elements(text).unbalanced == []
+
+
+def test_a_known_fault_is_told_from_a_failure() -> None:
+    """Both are beyond what is allowed; the record says which test failed, and on which target."""
+    faults = [Observation(f"a/cpu/{dtype}/x", Kind.ERROR, 3.0, allowed=1.0, test="t::t") for dtype in ("bf16", "fp16")]
+    (plot,) = plots(faults, [], [Failure("a/cpu/fp16/t::t[x]", "AmpFailure: no")])
+    bars = re.findall(r'class="(v-[a-z]+)"', plot.svg)
+    assert bars == ["v-inconclusive", "v-failed"]
+    assert re.findall(r">(expected|300%)<", plot.svg) == ["expected", "300%"]
+
+
+def test_a_page_says_how_a_fingerprint_is_read(page: str) -> None:
+    values = ("fp32 low | =", "fp32 low | low low")
+    made = [Record((Observation("fingerprint/cpu/bf16/mm", Kind.DTYPE, value),)) for value in values]
+    found = difference(*made)
+    for text in (of_difference(found), reports.as_text(found), reports.as_markdown(found)):
+        assert html.unescape(text).count(FINGERPRINT) == 1
+    assert FINGERPRINT not in html.unescape(page)
 
 
 def test_ticks_are_round_numbers() -> None:

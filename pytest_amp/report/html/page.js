@@ -11,9 +11,10 @@
   if (!table) return;
   const all = JSON.parse(document.getElementById("data").textContent).rows;
   const order = JSON.parse(document.getElementById("verdicts").textContent);
-  const VERDICT = 0, FAMILY = 1, TARGET = 2, NAME = 3, KIND = 4, SHARE = 7, BECAUSE = 8, TEST = 9;
+  const VERDICT = 0, FAMILY = 1, TARGET = 2, NAME = 3, KIND = 4, BEFORE = 6, SHARE = 7, BECAUSE = 8, TEST = 9;
   const heads = ["verdict", "family", "device and dtype", "name", "kind", "now", "before", "of allowed", "because"];
-  if (all.every((row) => row[BECAUSE] === "")) heads.length = BECAUSE;
+  const empty = (column) => all.every((row) => row[column] === "" || row[column] === null);
+  const columns = [...heads.keys()].filter((column) => ![BEFORE, SHARE, BECAUSE].includes(column) || !empty(column));
   const PAGE = 200;
   const state = { sort: -1, down: false, shown: PAGE };
   const text = all.map((row) => row.join("\u0000").toLowerCase());
@@ -33,12 +34,12 @@
   more.addEventListener("click", () => { state.shown += 5 * PAGE; draw(); });
 
   const headRow = table.tHead.rows[0];
-  heads.forEach((head, column) => {
+  columns.forEach((column) => {
     const cell = document.createElement("th");
     const button = document.createElement("button");
     cell.scope = "col";
     button.type = "button";
-    button.textContent = head;
+    button.textContent = heads[column];
     button.addEventListener("click", () => {
       state.down = state.sort === column ? !state.down : column === SHARE;
       state.sort = column;
@@ -85,6 +86,7 @@
       if (typeof value === "number") cell.className = "number";
       if (column === FAMILY || column === TARGET || column === KIND) cell.className = "word";
       if (column === NAME) { cell.className = "name"; cell.title = row[TEST]; }
+      if (column === BECAUSE) cell.className = "because";
     }
     return cell;
   }
@@ -94,11 +96,11 @@
     const body = document.createElement("tbody");
     for (const row of rows.slice(0, state.shown)) {
       const line = body.insertRow();
-      for (let column = 0; column < heads.length; column++) line.append(cellOf(row, column));
+      for (const column of columns) line.append(cellOf(row, column));
     }
     table.tBodies[0].replaceWith(body);
-    [...headRow.cells].forEach((cell, column) => {
-      if (column === state.sort) cell.setAttribute("aria-sort", state.down ? "descending" : "ascending");
+    [...headRow.cells].forEach((cell, place) => {
+      if (columns[place] === state.sort) cell.setAttribute("aria-sort", state.down ? "descending" : "ascending");
       else cell.removeAttribute("aria-sort");
     });
     document.getElementById("count").textContent =

@@ -14,7 +14,7 @@ from markupsafe import Markup
 from pytest_amp.record import FAILING, ORDER, Better, Difference, Observation, Record, Trend, Value, Verdict, finite
 from pytest_amp.report import difference as differences
 from pytest_amp.report import trend as trends
-from pytest_amp.report.cells import TITLES, before_and_now, short, valued
+from pytest_amp.report.cells import TITLES, legend, short, together, valued
 from pytest_amp.report.html.plots import Plot, plots
 
 if TYPE_CHECKING:
@@ -60,11 +60,11 @@ def of_difference(found: Difference) -> str:
         Page(
             title=f"{old} → {new}",
             red=any(groups[verdict] for verdict in FAILING),
-            facts=[differences.counts(found)],
+            facts=[differences.counts(found), *legend(found.observations)],
             alarms=differences.notes(found),
             tiles=_tiles(groups, found.same),
             sections=_sections(groups, known),
-            plots=plots(now, found.observations),
+            plots=plots(now, found.observations, found.new.failures),
             rows=_rows(found.observations, known),
             provenance=_provenances([found.old, found.new], ["old", "new"]),
         )
@@ -87,11 +87,11 @@ def of_trend(found: Trend) -> str:
         Page(
             title=f"{names[0]} → {names[-1]}, {len(names)} records",
             red=any(groups[verdict] for verdict in FAILING),
-            facts=[differences.counts(whole)],
+            facts=[differences.counts(whole), *legend(whole.observations)],
             alarms=differences.notes(whole),
             tiles=_tiles(groups, whole.same),
             sections=[steps, history, *_sections(groups, known)],
-            plots=plots(whole.new.observations, whole.observations),
+            plots=plots(whole.new.observations, whole.observations, whole.new.failures),
             rows=_rows(whole.observations, known),
             provenance=_provenances(found.records, [str(number) for number in range(1, len(names) + 1)]),
         )
@@ -120,11 +120,11 @@ def of_run(session: AmpSession, record: Record) -> str:
         Page(
             title=f"pytest-amp: {'red' if red else 'green'} on torch {record.provenance.get('torch')}",
             red=red,
-            facts=[f"{len(record.observations)} observations", *compared],
+            facts=[f"{len(record.observations)} observations", *compared, *legend(record.observations)],
             alarms=[*session.problems, *session.notes, *(f"known: {line}" for line in lived_with(session))],
             tiles=_tiles(groups, None),
             sections=[*([failed] if failures else []), *_sections(groups, known)],
-            plots=plots(record.observations, differing),
+            plots=plots(record.observations, differing, record.failures),
             rows=_rows(sorted([*record.observations, *gone], key=lambda each: each.key), known),
             provenance=_provenances([record], [""]),
             extra=[Section("what ran", "", ("device and dtype", "family", "ran"), [*ran, *rest])],
@@ -161,8 +161,8 @@ def _sections(groups: Mapping[Verdict, Sequence[Observation]], known: Mapping[st
             because = any(each.key in known for each in group)
             heads = ("key", "before", "now", *(["because"] * because))
             rows = [
-                (each.key, *before_and_now(verdict, each), *([known.get(each.key, "")] * because))
-                for each in group[:ROWS]
+                (row.key, row.before, row.now, *([row.because] * because))
+                for row in together(verdict, group, known)[:ROWS]
             ]
             title = f"{TITLES[verdict]} ({len(group)})"
             sections.append(Section(title, verdict.value, heads, rows, opened=verdict in FAILING))

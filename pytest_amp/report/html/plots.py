@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 
-from pytest_amp.record import ORDER, Better, Kind, Observation, Value, Verdict, families
+from pytest_amp.record import ORDER, Better, Failure, Kind, Observation, Value, Verdict, families
 from pytest_amp.report.cells import TITLES, short
 from pytest_amp.report.html.svg import Scale, box, dot, drawing, group, line, shortened, text
 
@@ -30,9 +30,12 @@ class Plot:
     svg: str
 
 
-def plots(observations: Sequence[Observation], differing: Iterable[Observation]) -> list[Plot]:
+def plots(
+    observations: Sequence[Observation], differing: Iterable[Observation], failures: Iterable[Failure]
+) -> list[Plot]:
     """Those of which there is something to see."""
-    found = (changes(differing), margins(observations), speedups(observations), scales(observations))
+    failing = {(failure.test, failure.target) for failure in failures}
+    found = (changes(differing), margins(observations, failing), speedups(observations), scales(observations))
     return [plot for plot in found if plot is not None]
 
 
@@ -74,8 +77,11 @@ def _legend(verdicts: Sequence[Verdict], rows: int) -> list[str]:
     return shapes
 
 
-def margins(observations: Iterable[Observation]) -> Plot | None:
-    """The tensors whose errors come closest to what is allowed, with the earlier error where there is one."""
+def margins(observations: Iterable[Observation], failing: Container[tuple[str, tuple[str, str]]]) -> Plot | None:
+    """The tensors whose errors come closest to what is allowed, with the earlier error where there is one.
+
+    What is beyond it although its test, by name and target, is not ``failing`` was expected to be.
+    """
     rows = []
     for each in observations:
         value = _number(each.value)
@@ -96,17 +102,22 @@ def margins(observations: Iterable[Observation]) -> Plot | None:
     for row, (share, each) in enumerate(rows):
         y, before = row * ROW, _number(each.baseline)
         tip = f"{each.key}: {short(each.value)} of {short(each.allowed)} allowed, {share:.0%}"
-        bar = box(x(0), y + 4, x(share) - x(0), ROW - 8, "bar" if share <= 1 else "v-failed")
+        kind, said = "bar", f"{share:.0%}"
+        if share > 1:
+            fails = (each.test, each.target) in failing
+            kind, said = ("v-failed", said) if fails else ("v-inconclusive", "expected")
+        bar = box(x(0), y + 4, x(share) - x(0), ROW - 8, kind)
         was = []
         if before is not None and each.allowed:
             at = x(before / each.allowed)
             tip += f"; before {short(each.baseline)}"
             was = [line(at, y + 2, at, y + ROW - 2, "before")]
         name = text(LEFT - 8, y + 14, shortened(f"{'-'.join(each.target)} {each.name}", 50), anchor="end")
-        shapes.append(group(tip, name, bar, *was, text(RIGHT + 8, y + 14, f"{share:.0%}", kind="small")))
+        shapes.append(group(tip, name, bar, *was, text(RIGHT + 8, y + 14, said, kind="small")))
     return Plot(
         "Errors closest to what is allowed",
-        f"The {len(rows)} tensors with the smallest margin; a full bar fails. An upright mark is the error before.",
+        f"The {len(rows)} tensors with the smallest margin; what is beyond the line fails, unless it is a known fault "
+        "that was expected. An upright mark is the error before.",
         drawing(WIDTH, height, "errors as shares of what is allowed", *shapes),
     )
 

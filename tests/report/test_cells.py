@@ -1,0 +1,37 @@
+"""The rows of a report: what differs in nothing but its place is one of them."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_amp.record import Kind, Observation, Verdict
+from pytest_amp.report.cells import Row, together
+
+
+def changed(place: str, now: str = "fp32") -> Observation:
+    return Observation(f"rules/{place}/mm/out", Kind.RULE, now, verdict=Verdict.CHANGED, baseline="low")
+
+
+@pytest.mark.parametrize(
+    ("places", "key"),
+    [
+        (["cpu/bf16"], "rules/cpu/bf16/mm/out"),
+        (["cpu/bf16", "cpu/fp16"], "rules/cpu/{bf16, fp16}/mm/out"),
+        (["cpu/fp16", "fake-cuda/fp16"], "rules/{cpu, fake-cuda}/fp16/mm/out"),
+        (["cpu/bf16", "cpu/fp16", "cuda/bf16", "cuda/fp16"], "rules/{cpu, cuda}/{bf16, fp16}/mm/out"),
+        (["cpu/bf16", "cuda/fp16"], "rules/{cpu/bf16, cuda/fp16}/mm/out"),
+        (["cpu/bf16", "cpu/fp16", "cuda/fp16"], "rules/{cpu/bf16, cpu/fp16, cuda/fp16}/mm/out"),
+    ],
+)
+def test_several_places_are_one_row(places: list[str], key: str) -> None:
+    assert together(Verdict.CHANGED, map(changed, places), {}) == [Row(key, "low", "fp32", "")]
+
+
+def test_other_values_and_other_reasons_are_other_rows() -> None:
+    group = [changed("cpu/bf16"), changed("cpu/fp16", "none"), changed("cuda/bf16"), changed("cuda/fp16")]
+    found = together(Verdict.CHANGED, group, {group[2].key: "because"})
+    assert found == [
+        Row("rules/{cpu/bf16, cuda/fp16}/mm/out", "low", "fp32", ""),
+        Row("rules/cpu/fp16/mm/out", "low", "none", ""),
+        Row("rules/cuda/bf16/mm/out", "low", "fp32", "because"),
+    ]
