@@ -72,7 +72,7 @@ types: setup
 	$(RUN) -m mypy
 
 tests: setup
-	$(PYTEST) tests -n 2 $(ARGS)
+	$(PYTEST) tests -n 2 -rs $(ARGS)
 
 suites: setup
 	$(PYTEST) suites -n 2 --amp-device=cpu --amp-dtype=bf16,fp16 $(ARGS)
