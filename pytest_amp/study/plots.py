@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,8 @@ from typing import Any
 from pytest_amp.study.grid import SIZES, Cell
 from pytest_amp.study.report import rows, speedup, value
 from pytest_amp.study.results import Results
+
+Number = Callable[[Cell], "float | None"]
 
 
 def write_plots(found: Results, folder: Path) -> list[Path]:
@@ -38,30 +42,55 @@ def _axes(count: int, title: str) -> tuple[Any, Any]:
     return figure, axes[0]
 
 
-def _lines(axis: Any, cells: list[Cell], number: Any) -> None:
+def _lines(axis: Any, cells: list[Cell], number: Number) -> None:
     """One line a size and batch, by context."""
     for size in SIZES:
         for batch in sorted({cell.batch for cell in cells}):
-            points = [(c.context, number(c)) for c in cells if (c.size, c.batch) == (size, batch)]
-            points = [(x, y) for x, y in points if y is not None]
-            if points:
-                label = size if len({cell.batch for cell in cells}) == 1 else f"{size}, batch {batch}"
-                axis.plot(*zip(*sorted(points), strict=True), marker="o", label=label)
+            points = [(float(c.context), number(c)) for c in cells if (c.size, c.batch) == (size, batch)]
+            _line(axis, points, size if len({cell.batch for cell in cells}) == 1 else f"{size}, batch {batch}")
     axis.set_xscale("log", base=2)
     axis.set_xlabel("context")
     axis.xaxis.set_major_formatter(lambda x, _: f"{x:.0f}")
     axis.grid(alpha=0.3)
 
 
+def _by_size(axis: Any, cells: list[Cell], number: Number) -> None:
+    """One line a context, at the first batch, by size."""
+    names = [size for size in SIZES if any(cell.size == size for cell in cells)]
+    batch = min(cell.batch for cell in cells)
+    for context in sorted({cell.context for cell in cells}):
+        some = [cell for cell in cells if (cell.context, cell.batch) == (context, batch)]
+        _line(axis, [(float(names.index(cell.size)), number(cell)) for cell in some], f"context {context}")
+    axis.set_xticks(range(len(names)), names)
+    axis.set_xlabel("size")
+    axis.grid(alpha=0.3)
+
+
+def _line(axis: Any, points: list[tuple[float, float | None]], label: str) -> None:
+    known = sorted((x, y) for x, y in points if y is not None)
+    if known:
+        axis.plot(*zip(*known, strict=True), marker="o", label=label)
+
+
+def _legend(axis: Any) -> None:
+    if axis.get_legend_handles_labels()[0]:
+        axis.legend(frameon=False)
+
+
 def _speedups(found: Results, cells: list[Cell], mode: str) -> Any:
-    figure, axes = _axes(2, f"bf16 over TF32, {mode}")
-    for axis, time in zip(axes, ("device", "step"), strict=True):
-        _lines(axis, cells, lambda cell, time=time: speedup(found, cell, "tf32", time))
+    figure, axes = _axes(3, f"bf16 over TF32, {mode}")
+    shown = (("device", _lines), ("step", _lines), ("device", _by_size))
+    for axis, (time, lines) in zip(axes, shown, strict=True):
+        lines(axis, cells, partial(_speedup, found, time=time))
         axis.set_title(f"{time} time")
         axis.axhline(1, color="grey", linewidth=1)
+        _legend(axis)
     axes[0].set_ylabel("times as fast")
-    axes[0].legend(frameon=False)
     return figure
+
+
+def _speedup(found: Results, cell: Cell, *, time: str) -> float | None:
+    return speedup(found, cell, "tf32", time)
 
 
 def _peaks(found: Results, cells: list[Cell], mode: str) -> Any:
@@ -73,7 +102,7 @@ def _peaks(found: Results, cells: list[Cell], mode: str) -> Any:
     _lines(axes[0], cells, ratio)
     axes[0].set_ylabel("of fp32's peak")
     axes[0].axhline(1, color="grey", linewidth=1)
-    axes[0].legend(frameon=False)
+    _legend(axes[0])
     return figure
 
 

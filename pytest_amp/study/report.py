@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from pytest_amp.speed.peaks import peaks_of
 from pytest_amp.study.grid import PRECISIONS, SIZES, Cell
 from pytest_amp.study.results import Results
 
@@ -29,10 +30,10 @@ def write_report(found: Results, folder: Path) -> list[Path]:
 def as_markdown(found: Results, pictures: Iterable[str] = ()) -> str:
     """The whole page."""
     where = ", ".join(f"{name} {value}" for name, value in found.provenance.items() if value != "None")
-    count = len(found.found)
+    when = " to ".join(sorted({min(found.dates), max(found.dates)})) if found.dates else "on an unknown day"
     about = (
-        f"{count} measurements on {where}. Decoders with a vocabulary of 10 000 and an MLP four times as wide; AdamW "
-        "fused, fp16 with its scaler. Times are medians; *device* is the step captured in a CUDA graph and replayed, "
+        f"{len(found.found)} measurements, {when}, on {where}. Decoders with a vocabulary of 10 000 and an "
+        "MLP four times as wide; AdamW fused, fp16 with its scaler. Times are medians; *device* is the step captured in a CUDA graph and replayed, "
         "*step* what a loop in Python waits for. *OOM*: it does not fit.\n"
     )
     parts = [
@@ -130,29 +131,45 @@ def _each(found: Results, mode: str, attention: str = "sdpa") -> list[Cell]:
     return [cell for cell in rows(found) if cell.mode == mode and cell.attention == attention]
 
 
-def _range(numbers: Iterable[float | None]) -> str | None:
+def _range(numbers: Iterable[float | None], form: str = ".2f") -> str | None:
     known = [number for number in numbers if number is not None]
     if not known:
         return None
-    low, high = min(known), max(known)
-    return f"{low:.2f}" if low == high else f"{low:.2f} to {high:.2f}"
+    low, high = f"{min(known):{form}}", f"{max(known):{form}}"
+    return low if low == high else f"{low} to {high}"
 
 
 def _by_size(found: Results) -> Iterator[str]:
     for mode in ("forward+backward", "step"):
         for size in SIZES:
             cells = [cell for cell in _each(found, mode) if cell.size == size]
-            device = _range(speedup(found, cell, "tf32", "device") for cell in cells)
-            step = _range(speedup(found, cell, "tf32", "step") for cell in cells)
-            shares = [
-                f"{share} of {name}'s"
-                for precision, name in (("fp32", "fp32"), ("tf32", "TF32"))
-                if (share := _range(value(found, replace(cell, precision=precision), "products") for cell in cells))
+            gained = [
+                f"{ratio} over {name} in {time} time"
+                for over, name, time in (
+                    ("tf32", "TF32", "device"),
+                    ("tf32", "TF32", "step"),
+                    ("fp32", "fp32", "device"),
+                )
+                if (ratio := _range(speedup(found, cell, over, time) for cell in cells))
             ]
-            if device or step:
-                captured = f"{device} in device time and " if device else ""
-                products = f"; products are {' and '.join(shares)} time" if shares else ""
-                yield f"**{size}, {mode}**: bf16 over TF32 {captured}{step} in step time{products}."
+            if gained:
+                yield f"**{size}, {mode}**: bf16 {', '.join(gained)}{_because(found, cells)}."
+
+
+def _because(found: Results, cells: Iterable[Cell]) -> str:
+    """The share of products in float32's time, and what it would be to make them faster, and nothing else."""
+    whole = [value(found, replace(cell, precision="fp32"), "products") for cell in cells]
+    shares = _range(whole, ".0%")
+    if shares is None:
+        return ""
+    peaks = peaks_of(found.provenance.get("gpu", ""))
+    rate = peaks.ceiling("fp32", "bf16") if peaks else None
+    alone = _range((1 / ((1 - share) + share / rate) for share in whole if share is not None), ".1f") if rate else None
+    if alone is None:
+        return f"; products are {shares} of fp32's time"
+    return (
+        f"; products are {shares} of fp32's time: they alone, at the {rate:.1f} of the card's peak rates, give {alone}"
+    )
 
 
 def _tf32(found: Results) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 from collections.abc import Iterable
 from dataclasses import asdict
@@ -25,6 +26,7 @@ class Results:
         """
         self.path, self.provenance = path, provenance
         self.found: dict[Cell, dict[str, Any]] = {}
+        self.dates: set[str] = set()
         if path.exists():
             self._read()
         else:
@@ -46,6 +48,7 @@ class Results:
             try:
                 data = json.loads(line)
                 self.found[Cell(**data["cell"])] = data["result"]
+                self.dates |= {data["date"]} if "date" in data else set()
             except (ValueError, KeyError, TypeError):
                 continue
             whole.append(line)
@@ -54,9 +57,11 @@ class Results:
 
     def add(self, cell: Cell, result: dict[str, Any]) -> None:
         """Keep a result, on disk at once."""
+        today = dt.datetime.now(tz=dt.timezone.utc).date().isoformat()
         self.found[cell] = result
+        self.dates.add(today)
         with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"cell": asdict(cell), "result": result}) + "\n")
+            file.write(json.dumps({"cell": asdict(cell), "result": result, "date": today}) + "\n")
 
     def missing(self, cells: Iterable[Cell]) -> list[Cell]:
         """Those that are not measured yet, or only while something was in doubt."""
