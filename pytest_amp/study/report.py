@@ -33,8 +33,8 @@ def as_markdown(found: Results, pictures: Iterable[str] = ()) -> str:
     when = " to ".join(sorted({min(found.dates), max(found.dates)})) if found.dates else "on an unknown day"
     about = (
         f"{len(found.found)} measurements, {when}, on {where}. Decoders with a vocabulary of 10 000 and an "
-        "MLP four times as wide; AdamW fused, fp16 with its scaler. Times are medians; *device* is the step captured in "
-        "a CUDA graph and replayed, *step* what a loop in Python waits for. *OOM*: it does not fit.\n"
+        "MLP four times as wide; AdamW fused, fp16 with its scaler. Times are medians; *device* is the step captured "
+        "in a CUDA graph and replayed, *step* what a loop in Python waits for. *OOM*: it does not fit.\n"
     )
     parts = [
         "# Transformers in four precisions\n",
