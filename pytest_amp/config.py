@@ -153,6 +153,8 @@ def _writable(value: str, context: Context) -> Path:
     # A record takes its name in one step, which would put a regular file where a device or a pipe was.
     if not path.parent.is_dir() or (path.exists() and not path.is_file()):
         raise _Bad(f"{str(path)!r} cannot be written; valid: a regular file in a folder that exists")
+    if not os.access(path.parent, os.W_OK):  # better now than after a run of an hour
+        raise _Bad(f"{str(path)!r} cannot be written; valid: a file in a folder in which files may be made")
     return path
 
 

@@ -28,6 +28,7 @@ LONGEST = 300
 
 def finish(session: AmpSession, exitstatus: int) -> int:
     """The exit status of the run: 4 for a usage error, 1 where a green run would have been a lie."""
+    session.finishing = True
     if session.usage_errors:
         return int(pytest.ExitCode.USAGE_ERROR)
     option = session.config.option

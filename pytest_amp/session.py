@@ -38,6 +38,8 @@ class AmpSession:
         self.notes: list[str] = []
         #: The signal that ended the run.
         self.ended_by: int | None = None
+        #: Whether all tests are over, and the rest is to judge and to write.
+        self.finishing = False
         #: Why how many tests were deselected by this plugin.
         self.deselected: Counter[str] = Counter()
         #: How many tests there are by (target, family, test without parameters), selected or not.

@@ -18,8 +18,9 @@ SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasat
 def end_as_interrupted(session: AmpSession) -> Callable[[], None]:
     """Turn the signals into a KeyboardInterrupt, which pytest ends in order; what puts the old handlers back.
 
-    Only where nobody else has a handler, and in the main thread, where alone there can be one. A second
-    signal finds the old handlers: who insists is not kept waiting.
+    Only where nobody else has a handler, and in the main thread, where alone there can be one. While the files are
+    written, which takes a moment, a signal changes nothing. A second one finds the old handlers: who insists is not
+    kept waiting.
     """
     if threading.current_thread() is not threading.main_thread():
         return lambda: None
@@ -32,9 +33,13 @@ def end_as_interrupted(session: AmpSession) -> Callable[[], None]:
 
     def interrupt(number: int, _frame: FrameType | None) -> None:
         restore()
+        name = signal.Signals(number).name
         session.ended_by = number
-        session.notes.append(f"ended by {signal.Signals(number).name}: what was observed until then is written")
-        raise KeyboardInterrupt(signal.Signals(number).name)
+        if session.finishing:
+            session.notes.append(f"{name} came after the last test: all that was observed is written")
+            return
+        session.notes.append(f"ended by {name}: what was observed until then is written")
+        raise KeyboardInterrupt(name)
 
     for number in mine:
         signal.signal(number, interrupt)

@@ -81,6 +81,15 @@ def test_a_folder_must_exist(project: Project) -> None:
     assert line.endswith("cannot be written; valid: a regular file in a folder that exists")
 
 
+def test_a_folder_in_which_nothing_can_be_made_is_refused_before_the_run(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stand-in for permissions and read-only disks, which root does not meet or cannot make everywhere."""
+    monkeypatch.setattr(os, "access", lambda path, _mode: str(path) != str(project.path))
+    line = refused(project.here("--amp-record=new.json"))
+    assert line.endswith("new.json' cannot be written; valid: a file in a folder in which files may be made")
+
+
 def test_a_pipe_is_refused_and_stays(project: Project) -> None:
     os.mkfifo(project.path / "pipe")
     line = refused(project.here("--amp-record=pipe"))

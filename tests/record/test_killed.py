@@ -100,6 +100,22 @@ def test_workers_that_get_the_signal_too_are_no_news(project: Project) -> None:
     assert "note      ended by SIGTERM" in output
 
 
+@pytest.mark.parametrize("workers", ["0", "1"])
+def test_a_signal_after_the_last_test_loses_nothing(project: Project, workers: str) -> None:
+    """It comes while the record is put together: a moment more, and all of it is written."""
+    project.write(
+        conftest="import os\nimport signal\n\n\ndef pytest_amp_provenance(provenance):\n"
+        "    os.kill(os.getpid(), signal.SIGTERM)\n",
+        test_it="def test_it(amp):\n    amp.observe('x', 1, kind='count')\n",
+    )
+    result = project.apart(*ON_CPU, "--amp-record=new.json", "--amp-report=md:page.md", "-n", workers)
+    assert result.ret == 0
+    record = read_record(project.path / "new.json")
+    assert (record.complete, [each.name for each in record.observations]) == (True, ["x"])
+    assert (project.path / "page.md").exists()
+    result.stdout.fnmatch_lines(["note      SIGTERM came after the last test: all that was observed is written"])
+
+
 def test_a_run_that_writes_nothing_ends_as_pytest_does(project: Project) -> None:
     status, _ = ended_by(project, signal.SIGTERM)
     assert status == -signal.SIGTERM
