@@ -55,7 +55,7 @@ def check(setup: Setup, observe: Observe, *, tolerance_scale: float = 1.0) -> tu
     margin = band.margin(found.losses)
     if _finite(margin):
         observe(f"{name}/loss beside fp32", margin, "ratio", 1.0)
-    observe(f"{name}/skipped", sum(step.skipped for step in found.steps), "count", None)
+    observe(f"{name}/steps skipped", sum(step.skipped for step in found.steps), "count", None)
     if left is not None:
         raise AmpFailure(
             f"{name}: the loss leaves the band of float32 at step {left} of {setup.steps}",

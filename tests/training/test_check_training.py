@@ -65,7 +65,7 @@ def test_the_usual_step_passes(precision: Precision, optimizer: MakeOptimizer) -
     observed: dict[str, float] = {}
     found = run(precision=precision, optimizer=optimizer, observed=observed)
     assert len(found.losses) == 12
-    assert set(observed) == {"mlp/loss beside fp32", "mlp/skipped"}
+    assert set(observed) == {"mlp/loss beside fp32", "mlp/steps skipped"}
     assert 0 < observed["mlp/loss beside fp32"] < 1
 
 
@@ -102,7 +102,7 @@ def test_skipped_steps_are_taken_again() -> None:
 
     observed: dict[str, float] = {}
     run(train, precision=FP16, optimizer=lambda p: torch.optim.SGD(p, lr=0.1 * 2.0**-8), observed=observed)
-    assert observed["mlp/skipped"] > 0
+    assert observed["mlp/steps skipped"] > 0
 
 
 # What users do wrong, and what the failure has to say of it.
