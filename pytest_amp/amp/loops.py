@@ -83,8 +83,8 @@ class LoopChecks(Bound):
         gradients are zero and no more updates round away than in float32, but for a tenth; and the loss is in
         the band of float32 runs that are disturbed as rounding does (pytest_amp/training/band.py; docs/training.md).
         --amp-tolerance-scale multiplies the band. Observed as ``<case>/loss beside fp32``, the used part of
-        the band, and ``<case>/steps skipped``. Raises AmpFailure, which names the step; Misuse for steps that cannot be.
-        Returns the run in mixed precision.
+        the band, and ``<case>/steps skipped``. Raises AmpFailure, which names the step; Misuse for steps that
+        cannot be. Returns the run in mixed precision.
         """
         import torch
 
