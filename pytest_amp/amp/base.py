@@ -199,9 +199,10 @@ class Bound:
         """A case to check: ``build`` makes the model, ``batch`` the data, ``loss`` takes both.
 
         Model and batch are made on the CPU in float32 after torch has been seeded, and copied to the
-        device. ``loss`` returns a tensor with one element, or a dictionary of outputs of which ``loss``
-        is differentiated. Floating tensors of the batch that require a gradient have theirs compared,
-        too. ``name`` is part of observation keys; without one it is the test's, with the test's own parameters.
+        device. ``loss`` returns a tensor with one element, or outputs by name in a dict, a dataclass or a named
+        tuple, of which ``loss`` is differentiated, or the sum of all where none is called so. Floating tensors of
+        the batch that require a gradient have theirs compared, too. ``name`` is part of observation keys; without
+        one it is the test's, with the test's own parameters.
         Raises Misuse for a module, or anything else that is no function, in place of one that makes it.
         """
         import torch

@@ -82,9 +82,11 @@ class NumericChecks(Bound):
     def check_dtypes(self, case: Case, expected: Mapping[str, torch.dtype]) -> None:
         """Hold the dtypes that modules of ``case`` return in mixed precision against ``expected``.
 
-        ``expected`` maps a module's path (``layers.0.norm``; ``""`` is the model) to the dtype of the
-        floating tensors that it returns. Raises Misuse for a path that the model does not have,
-        AmpFailure for another dtype.
+        ``expected`` maps a module's path (``layers.0.norm``; ``""`` is the model), or a pattern of paths
+        (``layers.*.norm``, as of file names, where ``*`` takes dots, too), to the dtype of the floating tensors
+        that it returns. A path goes before patterns, a later pattern before an earlier one; of the modules that a
+        pattern names those count that returned one. Raises Misuse for what names no module, AmpFailure for
+        another dtype.
         """
         from pytest_amp import cases
         from pytest_amp.numerics.dtypes import check_dtypes

@@ -1,6 +1,6 @@
 """Cases: a model, a batch and a loss that checks run, and the built-in ones."""
 
-from pytest_amp.cases.case import Case, Outputs, Realised, loss_of, map_tensors, named_tensors
+from pytest_amp.cases.case import Case, Outputs, Realised, loss_of, map_tensors, named_tensors, outputs_by_name
 from pytest_amp.cases.decoder import Attention, Decoder, DecoderSize
 from pytest_amp.cases.given import (
     MakeOptimizer,
@@ -43,6 +43,7 @@ __all__ = [
     "map_tensors",
     "mlp",
     "named_tensors",
+    "outputs_by_name",
     "wider_zoo",
     "zoo",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -13,17 +14,17 @@ from pytest_amp.failure import Misuse, is_misuse
 
 __tracebackhide__ = is_misuse
 
-#: What a loss function returns: the loss itself, or outputs by name.
-Outputs: TypeAlias = torch.Tensor | Mapping[str, torch.Tensor]
+#: What a loss function returns: the loss itself, or what ``outputs_by_name`` takes.
+Outputs: TypeAlias = Any
 
 
 @dataclass(frozen=True)
 class Case:
     """A model, a batch and a loss, made anew for each device and dtype.
 
-    ``build`` makes the module and ``batch`` a tensor or a nested dict, list or tuple of tensors, both on
-    the CPU in float32 after torch has been seeded. ``loss`` takes the module and the batch and returns
-    the loss as a tensor with one element, or outputs by name (see ``loss_of``), all of which are
+    ``build`` makes the module and ``batch`` a tensor or a nested dict, dataclass, list or tuple of tensors, both
+    on the CPU in float32 after torch has been seeded. ``loss`` takes the module and the batch and returns
+    the loss as a tensor with one element, or outputs by name (see ``outputs_by_name``), all of which are
     compared. Floating tensors of the batch that require a gradient have theirs compared, too. ``name``
     is part of observation keys: printable, without blanks.
     """
@@ -67,12 +68,17 @@ def _moved(tensor: torch.Tensor, device: torch.device | str, dtype: torch.dtype 
 
 
 def map_tensors(function: Callable[[torch.Tensor], torch.Tensor], tree: Any) -> Any:
-    """``tree`` with ``function`` applied to each tensor in its dicts, lists and tuples; the rest as it is."""
+    """``tree`` with ``function`` applied to the tensors in its dicts, dataclasses, lists and tuples; the rest as is."""
     if isinstance(tree, torch.Tensor):
         return function(tree)
     if isinstance(tree, Mapping):
         return {key: map_tensors(function, value) for key, value in tree.items()}
-    if isinstance(tree, tuple) and hasattr(tree, "_fields"):  # a named tuple takes its fields one by one
+    if _is_record(tree):
+        made = copy.copy(tree)
+        for field in dataclasses.fields(tree):
+            object.__setattr__(made, field.name, map_tensors(function, getattr(tree, field.name)))  # frozen ones, too
+        return made
+    if _is_named_tuple(tree):  # it takes its fields one by one
         return type(tree)(*(map_tensors(function, value) for value in tree))
     if isinstance(tree, (list, tuple)):
         return type(tree)(map_tensors(function, value) for value in tree)
@@ -83,12 +89,39 @@ def named_tensors(tree: Any, prefix: str = "") -> Iterator[tuple[str, torch.Tens
     """Each tensor of ``tree`` with its place in it: ``images``, ``0.mask``; a bare tensor's is ``prefix``."""
     if isinstance(tree, torch.Tensor):
         yield prefix, tree
-    elif isinstance(tree, Mapping):
-        for key, value in tree.items():
-            yield from named_tensors(value, f"{prefix}.{key}" if prefix else str(key))
+        return
+    places: Iterator[tuple[object, Any]] = iter(())
+    if isinstance(tree, Mapping):
+        places = iter(tree.items())
+    elif _is_record(tree):
+        places = ((field.name, getattr(tree, field.name)) for field in dataclasses.fields(tree))
+    elif _is_named_tuple(tree):
+        places = iter(tree._asdict().items())
     elif isinstance(tree, (list, tuple)):
-        for index, value in enumerate(tree):
-            yield from named_tensors(value, f"{prefix}.{index}" if prefix else str(index))
+        places = iter(enumerate(tree))
+    for key, value in places:
+        yield from named_tensors(value, f"{prefix}.{key}" if prefix else str(key))
+
+
+def _is_record(tree: object) -> bool:
+    return dataclasses.is_dataclass(tree) and not isinstance(tree, type)
+
+
+def _is_named_tuple(tree: object) -> bool:
+    return isinstance(tree, tuple) and hasattr(tree, "_fields")
+
+
+def outputs_by_name(outputs: Outputs) -> dict[str, torch.Tensor]:
+    """The tensors of what a loss function returned, by their places in it; a bare tensor is ``loss``.
+
+    In a mapping, a dataclass or a named tuple, nested as it may be; what is no tensor, such as None or a cache of
+    keys, is left out. Raises Misuse for anything else, which has no names.
+    """
+    if isinstance(outputs, torch.Tensor):
+        return {"loss": outputs}
+    if not (isinstance(outputs, Mapping) or _is_record(outputs) or _is_named_tuple(outputs)):
+        raise Misuse(f"the loss is {type(outputs).__name__}; valid: a tensor, or tensors by name (dict, dataclass)")
+    return dict(named_tensors(outputs))
 
 
 def loss_of(outputs: Outputs) -> torch.Tensor:
@@ -96,16 +129,14 @@ def loss_of(outputs: Outputs) -> torch.Tensor:
 
     Raises Misuse if that is not one element.
     """
-    if not isinstance(outputs, (torch.Tensor, Mapping)):
-        raise Misuse(f"the loss is {type(outputs).__name__}; valid: a tensor, or tensors by name")
-    if isinstance(outputs, torch.Tensor):
-        loss = outputs
-    elif "loss" in outputs:
-        loss = outputs["loss"]
-    elif all(value.numel() == 1 for value in outputs.values()):
-        loss = torch.stack([value.reshape(()) for value in outputs.values()]).sum()
+    named = outputs_by_name(outputs)
+    if "loss" in named:
+        loss = named["loss"]
+    elif named and all(value.numel() == 1 for value in named.values()):
+        loss = torch.stack([value.reshape(()) for value in named.values()]).sum()
     else:
-        raise Misuse(f"outputs {', '.join(outputs)}: none is called loss, and not all have one element")
+        have = f"outputs {', '.join(named)}" if named else f"outputs of {type(outputs).__name__} without a tensor"
+        raise Misuse(f"{have}: none is called loss, and not all have one element")
     if loss.numel() != 1:
         raise Misuse(f"the loss has shape {list(loss.shape)}, it must have one element")
     return loss

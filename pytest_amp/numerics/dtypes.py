@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from fnmatch import fnmatchcase
 
 import torch
 
@@ -20,35 +21,51 @@ ObserveDtype = Callable[[str, str], object]
 def check_dtypes(case: Case, where: Conditions, expected: Mapping[str, torch.dtype], observe: ObserveDtype) -> None:
     """Run ``case`` forward in mixed precision and hold the dtypes of the named modules' outputs against ``expected``.
 
-    See ``Amp.check_dtypes``. Raises Misuse for a module that the model does not have, AmpFailure
-    for one that does not run, returns no floating tensor, or returns another dtype.
+    See ``Amp.check_dtypes``. Raises Misuse for what names no module, AmpFailure for a module that does not run,
+    returns no floating tensor, or returns another dtype.
     """
     realised = case.realise(seed=where.seed).on(where.device.torch_device)
-    names = [name for name, _ in realised.model.named_modules()]
-    unknown = [name for name in expected if name not in names]
-    if unknown:
-        there = ", ".join(name for name in names if name) or "'', the model itself"
-        raise Misuse(f"{case.name} has no module {unknown[0]!r}; it has {there}")
     untyped = [dtype for dtype in expected.values() if not isinstance(dtype, torch.dtype)]
     if untyped:
         raise Misuse(f"{untyped[0]!r} is no dtype; valid: torch.float32, amp.dtype and the like")
+    named = _named(case, expected, [name for name, _ in realised.model.named_modules()])
     outputs = module_outputs(case, realised, where.region, seed=where.seed)
-    found = {name: _dtypes(outputs.get(name, [])) for name in expected}
+    found: dict[str, list[str]] = {}
+    wanted: dict[str, torch.dtype] = {}
+    for given, modules in named.items():
+        returned = {name: _dtypes(outputs.get(name, [])) for name in modules}
+        if modules != [given]:  # a list of modules never runs
+            returned = {name: dtypes for name, dtypes in returned.items() if dtypes}
+            if not returned:
+                raise Misuse(f"{case.name}: of {len(modules)} modules named {given!r} none returned a floating tensor")
+        found |= returned
+        wanted |= dict.fromkeys(returned, expected[given])
     for name, dtypes in found.items():
         observe(f"{case.name}/{name or 'model'}.dtype", ", ".join(dtypes))
-    wrong = {name: dtypes for name, dtypes in found.items() if dtypes != [_name(expected[name])]}
+    wrong = {name: dtypes for name, dtypes in found.items() if dtypes != [_name(wanted[name])]}
     if wrong:
         first, dtypes = next(iter(wrong.items()))
         module = type(realised.model.get_submodule(first)).__name__
         others = "".join(f", {name} {' and '.join(wrong[name]) or 'nothing'}" for name in list(wrong)[1:4])
         raise AmpFailure(
             f"{case.name}: {first or 'the model'} ({module}) returned {' and '.join(dtypes) or 'no floating tensor'} "
-            f"under {where}, it should return {_name(expected[first])}{others}",
+            f"under {where}, it should return {_name(wanted[first])}{others}",
             label_before="expected",
-            before=_name(expected[first]),
+            before=_name(wanted[first]),
             now=where.now(" and ".join(dtypes) or "no floating tensor: it did not run in the forward pass"),
             likely="an operator in it, or before it, changed its autocast rule",
         )
+
+
+def _named(case: Case, expected: Mapping[str, torch.dtype], names: list[str]) -> dict[str, list[str]]:
+    """The modules that each key names, patterns first: a later one goes before an earlier one, a path before all."""
+    found = {}
+    for given in sorted(expected, key=lambda given: given in names):
+        found[given] = [given] if given in names else [name for name in names if fnmatchcase(name, given)]
+        if not found[given]:
+            has = ", ".join(name for name in names if name)
+            raise Misuse(f"{case.name} has no module {given!r}; it has {has}")
+    return found
 
 
 def _dtypes(tensors: list[torch.Tensor]) -> list[str]:

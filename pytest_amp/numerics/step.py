@@ -8,13 +8,17 @@ from dataclasses import dataclass
 
 import torch
 
-from pytest_amp.cases import Case, Outputs, Realised, loss_of, named_tensors
-from pytest_amp.failure import is_misuse
+from pytest_amp.cases import Case, Realised, loss_of, named_tensors, outputs_by_name
+from pytest_amp.failure import Misuse, is_misuse
 from pytest_amp.float32 import float32_precision
 
 Region = Callable[[], AbstractContextManager[object]]
 
 __tracebackhide__ = is_misuse
+
+
+class Detached(Misuse, RuntimeError):
+    """A loss that depends on nothing that requires a gradient; torch's own error for it is a RuntimeError."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +66,8 @@ def in_words(name: str) -> str:
 def run_step(case: Case, realised: Realised, region: Region, *, seed: int, loss_scale: float = 1.0) -> Step:
     """Forward within ``region``, backward outside of it, on a model without gradients.
 
-    torch is seeded before the forward pass. float32 arithmetic is IEEE throughout, not TF32.
+    torch is seeded before the forward pass. float32 arithmetic is IEEE throughout, not TF32. Raises Misuse, which is
+    a RuntimeError, too, for a loss without a graph.
     """
     model, batch = realised.model, realised.batch
     torch.manual_seed(seed)
@@ -70,10 +75,12 @@ def run_step(case: Case, realised: Realised, region: Region, *, seed: int, loss_
         with region():
             outputs = case.loss(model, batch)
         loss = loss_of(outputs)
+        if not loss.requires_grad:
+            raise Detached(f"the loss of {case.name} depends on nothing that requires a gradient; valid: one that does")
         # As GradScaler does: the scaled loss of a low-precision loss is float32.
         torch.autograd.backward(loss.to(torch.promote_types(loss.dtype, torch.float32)) * loss_scale)
     return Step(
-        outputs={name: value.detach() for name, value in _by_name(outputs).items()},
+        outputs={name: value.detach() for name, value in outputs_by_name(outputs).items()},
         gradients={name: _dense(value.grad) for name, value in model.named_parameters() if value.requires_grad},
         inputs={name: _dense(value.grad) for name, value in named_tensors(batch) if value.requires_grad},
         buffers=dict(model.named_buffers()),
@@ -87,7 +94,3 @@ def _dense(gradient: torch.Tensor | None) -> torch.Tensor | None:
 
 def _input(name: str) -> str:
     return f"input.{name}" if name else "input"
-
-
-def _by_name(outputs: Outputs) -> Mapping[str, torch.Tensor]:
-    return {"loss": outputs} if isinstance(outputs, torch.Tensor) else outputs

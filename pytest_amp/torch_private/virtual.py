@@ -35,15 +35,17 @@ def virtual_tensor(values: Any, dtype: Any, *, requires_grad: bool = False) -> A
     """A tensor that torch takes for one of ``dtype`` with the shape and strides of ``values``, which it carries.
 
     Autograd, autocast and type promotion see ``dtype``; what operators make of it is up to the handler
-    of ``dispatched_calls``, outside of which nothing can be done with it. Raises PrivateApiGone without
-    ``torch.Tensor._make_wrapper_subclass``.
+    of ``dispatched_calls``, outside of which nothing can be done with it. To numpy and to Python it gives its values
+    rounded to ``dtype``; whoever asks for its memory gets a RuntimeError. Raises PrivateApiGone without
+    ``torch.Tensor._make_wrapper_subclass``, ``torch._C._DisableTorchDispatch`` or
+    ``torch._C._set_throw_on_mutable_data_ptr``.
     """
-    return _classes()[0](values, dtype, requires_grad)
+    return _virtual()(values, dtype, requires_grad)
 
 
 def values_of(tensor: Any) -> Any:
     """What a virtual tensor carries; None for any other tensor."""
-    return tensor.amp_values if isinstance(tensor, _classes()[0]) else None
+    return tensor.amp_values if isinstance(tensor, _virtual()) else None
 
 
 @contextmanager
@@ -56,27 +58,53 @@ def dispatched_calls(handler: Handler, *, virtual_only: bool = False) -> Iterato
     """
     _HANDLERS.append(handler)
     try:
-        with nullcontext() if virtual_only else _classes()[1](handler):
+        with nullcontext() if virtual_only else _mode()(handler):
             yield
     finally:
         _HANDLERS.pop()
 
 
+def _real(self: Any) -> Any:
+    """The values of a virtual tensor as a real one of its dtype: what leaves torch."""
+    import torch
+
+    with torch._C._DisableTorchDispatch():
+        return self.amp_values.detach().to(self.dtype)
+
+
+def _numpy(self: Any, *, force: bool = False) -> Any:
+    if self.requires_grad and not force:
+        raise RuntimeError("Can't call numpy() on Tensor that requires grad. Use tensor.detach().numpy() instead.")
+    return _real(self).numpy(force=force)
+
+
+def _tolist(self: Any) -> Any:
+    return _real(self).tolist()
+
+
+def _deep_copy(self: Any, memo: dict[int, Any]) -> Any:
+    if id(self) not in memo:
+        memo[id(self)] = self.detach().clone().requires_grad_(self.requires_grad)
+    return memo[id(self)]
+
+
 @functools.cache
-def _classes() -> tuple[Any, Any]:
+def _virtual() -> Any:
     import torch
 
     if not hasattr(torch.Tensor, "_make_wrapper_subclass"):
         raise PrivateApiGone("torch.Tensor._make_wrapper_subclass")
+    for name in ("_DisableTorchDispatch", "_set_throw_on_mutable_data_ptr"):
+        if not hasattr(torch._C, name):
+            raise PrivateApiGone(f"torch._C.{name}")
     tensor: Any = torch.Tensor
-    mode: Any = dispatch_mode()
 
     class Virtual(tensor):  # type: ignore[misc]  # the base has no types
         """``amp_values`` are the values."""
 
         @staticmethod
         def __new__(cls: Any, values: Any, dtype: Any, requires_grad: bool = False) -> Any:  # noqa: FBT001, FBT002
-            return torch.Tensor._make_wrapper_subclass(
+            made = torch.Tensor._make_wrapper_subclass(
                 cls,
                 values.size(),
                 strides=values.stride(),
@@ -86,11 +114,14 @@ def _classes() -> tuple[Any, Any]:
                 device=values.device,
                 requires_grad=requires_grad,
             )
+            torch._C._set_throw_on_mutable_data_ptr(made)  # it has no memory: a kernel that asks for it would crash
+            return made
 
         def __init__(self, values: Any, dtype: Any, requires_grad: bool = False) -> None:  # noqa: ARG002, FBT001, FBT002
             self.amp_values = values
 
         __torch_function__ = torch._C._disabled_torch_function_impl
+        __deepcopy__, numpy, tolist = _deep_copy, _numpy, _tolist
 
         @classmethod
         def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -100,6 +131,13 @@ def _classes() -> tuple[Any, Any]:
 
         def __repr__(self) -> str:
             return f"virtual_tensor({self.amp_values!r}, {self.dtype})"
+
+    return Virtual
+
+
+@functools.cache
+def _mode() -> Any:
+    mode: Any = dispatch_mode()
 
     class Mode(mode):  # type: ignore[misc]  # the base has no types
         """Hands every call on."""
@@ -111,7 +149,7 @@ def _classes() -> tuple[Any, Any]:
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             return self.handler(Dispatched(func, tuple(args), kwargs or {}))
 
-    return Virtual, Mode
+    return Mode
 
 
 @dataclass(frozen=True)

@@ -87,7 +87,7 @@ def test_nested_batches() -> None:
     made = map_tensors(lambda tensor: tensor + 1, tree)
     assert isinstance(made["b"], Pair)
     assert made["a"][1][1] == "kept"
-    assert [name for name, _ in named_tensors(made)] == ["a.0", "a.1.0", "b.0"]
+    assert [name for name, _ in named_tensors(made)] == ["a.0", "a.1.0", "b.left"]
     assert all(torch.equal(value, torch.full((2,), 2.0)) for _, value in named_tensors(made))
     assert list(named_tensors(x)) == [("", x)]
 
@@ -111,6 +111,8 @@ def test_what_is_differentiated(outputs: Any, wanted: float) -> None:
         (torch.ones(2), r"the loss has shape \[2\], it must have one element"),
         ({"loss": torch.ones(2)}, r"the loss has shape \[2\]"),
         ({"one": torch.ones(2), "two": torch.ones(1)}, "outputs one, two: none is called loss"),
+        ((torch.ones(1), torch.ones(1)), "the loss is tuple; valid: a tensor, or tensors by name"),
+        ({"loss": None}, "outputs of dict without a tensor"),
     ],
 )
 def test_what_cannot_be_differentiated(outputs: Any, message: str) -> None:

@@ -40,6 +40,23 @@ def test_another_dtype() -> None:
     )
 
 
+def test_patterns_of_paths() -> None:
+    """A later one goes before an earlier one, a path before both; a list of modules, which never runs, is left out."""
+    low, wide = torch.bfloat16, torch.float32
+    patterns = {"blocks*": wide, "blocks.?.attention.*": low, "blocks.*.up": low, "blocks.*n": low}
+    seen = run(decoder(), {"": low, **patterns})
+    assert seen["decoder/blocks.1.norm2.dtype"] == "float32"
+    assert seen["decoder/blocks.0.attention.qkv.dtype"] == seen["decoder/blocks.0.down.dtype"] == "bfloat16"
+    assert seen["decoder/model.dtype"] == "bfloat16"
+    assert "decoder/blocks.dtype" not in seen
+    with pytest.raises(AmpFailure, match=r"blocks\.0\.norm1 \(LayerNorm\) returned float32"):
+        run(decoder(), {"blocks*.down": low, "*norm?": low})
+    with pytest.raises(ValueError, match=r"of 1 modules named 'block\?' none returned a floating tensor"):
+        run(decoder(), {"block?": wide})
+    with pytest.raises(ValueError, match=r"decoder has no module 'layers\.\*'; it has embedding"):
+        run(decoder(), {"layers.*": wide})
+
+
 def test_an_unknown_path() -> None:
     with pytest.raises(ValueError, match="mlp has no module '7'; it has 0, 1, 2, 3, 4, 5"):
         run(mlp(), {"7": torch.float32})

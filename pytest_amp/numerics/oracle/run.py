@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from pytest_amp.cases import Case, Realised
-from pytest_amp.numerics.oracle.virtual import Predictor, values
+from pytest_amp.numerics.oracle.virtual import CannotFollow, Predictor, values
 from pytest_amp.numerics.step import Region, Step, run_step
 
 
@@ -24,13 +24,22 @@ class Wide:
 def run_virtual(  # noqa: PLR0913  # keywords of one run
     case: Case, realised: Realised, region: Region, predictor: Predictor, *, seed: int, loss_scale: float = 1.0
 ) -> Wide:
-    """The step of ``case`` with float64 kernels; ``realised`` is changed, so give a copy.
+    """The step of ``case``, which runs on real tensors, with float64 kernels; ``realised`` is changed: give a copy.
 
-    Raises CannotFollow, which names the operator that has no float64.
+    Raises CannotFollow, which names the operator that has no float64, or after which Python has asked a tensor for
+    what a virtual one does not have.
     """
     made = predictor.virtualised(realised)
-    with predictor.on():
-        step = run_step(case, made, region, seed=seed, loss_scale=loss_scale)
+    try:
+        with predictor.on():
+            step = run_step(case, made, region, seed=seed, loss_scale=loss_scale)
+    except (RuntimeError, TypeError, NotImplementedError) as error:
+        after = f", after {predictor.last[0]}" if predictor.last else ""
+        raise CannotFollow(
+            f"the rounding oracle cannot follow {case.name}{after}",
+            now=" ".join(str(error).split())[:200],
+            likely="it asks a tensor for its memory, or hands it to code that is not torch's",
+        ) from error
     dtypes = {
         **{f"output.{name}": value.dtype for name, value in step.outputs.items()},
         **{name: value.dtype for name, value in step.gradients.items() if value is not None},

@@ -7,8 +7,10 @@ checkpoints work as ever, since torch itself runs the model; only the kernels ar
 from __future__ import annotations
 
 import contextlib
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -47,6 +49,10 @@ def _asks_for_one_buffer(call: torch_private.Dispatched) -> bool:
     return bool(call.overload.name() == "aten::set_.source_Storage" and target.is_cuda and not target.numel())
 
 
+def _nothing() -> None:
+    """What is left of an optimization that virtual tensors have no use for."""
+
+
 def virtual(tensor: torch.Tensor) -> torch.Tensor:
     """A real tensor as a virtual leaf of its dtype; any other as it is."""
     if not is_real(tensor) or torch_private.values_of(tensor) is not None:
@@ -65,12 +71,14 @@ def values(tensor: torch.Tensor) -> torch.Tensor:
 class Predictor:
     """Runs each operator in float64 and, if it ``rounds``, rounds its results to their virtual dtypes.
 
-    ``unmodelled`` are the operators it has met whose kernels round in a way that no model follows.
+    ``unmodelled`` are the operators it has met whose kernels round in a way that no model follows, ``last`` is the
+    latest.
     """
 
     device_type: str
     rounds: bool
     unmodelled: set[str] = field(default_factory=set)
+    last: deque[str] = field(default_factory=partial(deque, maxlen=1))
 
     @contextlib.contextmanager
     def on(self) -> Iterator[None]:
@@ -95,10 +103,13 @@ class Predictor:
                     setattr(module, name, virtual(buffer))
                 if isinstance(module, (torch.nn.Embedding, torch.nn.EmbeddingBag)):
                     module.sparse = False
+                if isinstance(module, torch.nn.RNNBase):
+                    module.flatten_parameters = _nothing  # type: ignore[method-assign]  # they share no memory
             return Realised(realised.model, map_tensors(virtual, realised.batch))
 
     def run(self, call: torch_private.Dispatched) -> Any:
         """The result of one call, its real tensors virtual."""
+        self.last.append(call.overload.name())
         leaves, _ = torch_private.flat((call.args, call.kwargs))
         if call.overload.name() in _BITS and any(is_real(leaf) for leaf in leaves):
             if _asks_for_one_buffer(call):

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as f
 
 from pytest_amp import torch_private
-from pytest_amp.numerics.oracle import cuda, formulas
+from pytest_amp.numerics.oracle import cuda, formulas, products
 from pytest_amp.numerics.oracle.operation import Operation
 
 WIDE = torch.float64
@@ -168,9 +168,9 @@ def test_rows_of_an_embedding_are_added_up_some_at_a_time() -> None:
 def test_a_bias_of_one_dimension_is_added_before_the_one_rounding() -> None:
     a, b, bias = (wide(16, 16).bfloat16().double() for _ in range(3))
     made = replace(operation("aten::addmm", bias[0], a, b, rounds=True), returned=(torch.bfloat16,))
-    assert torch.equal(formulas.product_and_sum(made)[0], made.once()[0])
+    assert torch.equal(products.product_and_sum(made)[0], made.once()[0])
     other = replace(made, args=(bias, a, b))
-    assert not torch.equal(formulas.product_and_sum(other)[0], other.once()[0])
+    assert not torch.equal(products.product_and_sum(other)[0], other.once()[0])
 
 
 @pytest.mark.parametrize("reduced", [True, False])
@@ -184,7 +184,7 @@ def test_a_sum_in_parts(*, reduced: bool) -> None:
     parts = [(a[:, at : at + 8] @ b[at : at + 8]).bfloat16().double() for at in (0, 8, 16)]
     wanted = sum(parts, torch.zeros(12, 10, dtype=WIDE)).bfloat16().double()
     try:
-        ways = [way[0] for way in formulas.products_in_parts(made)]
+        ways = [way[0] for way in products.in_parts(made)]
     finally:
         flags.allow_bf16_reduced_precision_reduction = before
     assert any(torch.equal(way, wanted) for way in ways) == reduced

@@ -66,6 +66,53 @@ def test_attention_without_rounding_is_the_float64_kernel(*, causal: bool, token
         assert torch.allclose(a, b, rtol=1e-9, atol=1e-12)
 
 
+LOW = pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bf16", "fp16"])
+
+
+def _agreement(name: str, dtype: torch.dtype, *args: Any, **kwargs: Any) -> float:
+    """The share of elements of the CPU's kernel that equal the model, the worst of the results."""
+    wide = [arg.to(dtype).double() if isinstance(arg, Tensor) else arg for arg in args]
+    made = operation(name, *wide, rounds=True, dtype=dtype, **kwargs)
+    real = made.overload(*(arg.to(dtype) if isinstance(arg, Tensor) else arg for arg in wide), **kwargs)
+    pairs = zip(evaluate(made), real if isinstance(real, tuple) else [real], strict=True)
+    return min(float((a == b.double()).float().mean()) for a, b in pairs)
+
+
+@LOW
+def test_an_outer_product_rounds_at_each_step(dtype: torch.dtype) -> None:
+    args = torch.randn(40, 24), torch.randn(40), torch.randn(24)
+    assert _agreement("aten::addr", dtype, *args) == 1.0
+    assert _agreement("aten::addr", dtype, *args, beta=0.3, alpha=0.7) == 1.0
+
+
+@LOW
+@pytest.mark.parametrize("pad", [0, 1, 2])
+def test_a_convolution_over_time_rounds_at_each_place(pad: int, dtype: torch.dtype) -> None:
+    x, weight, bias = torch.randn(9, 4, 24), torch.randn(3, 24, 16) / 4, torch.randn(16)
+    assert _agreement("aten::conv_tbc", dtype, x, weight, bias, pad) > 0.99
+    given = torch.randn(9 - 2 + 2 * pad, 4, 16)
+    assert _agreement("aten::conv_tbc_backward", dtype, given, x, weight, bias, pad) > 0.99
+    made = operation("aten::conv_tbc", *(each.double() for each in (x, weight, bias)), pad, rounds=False)
+    assert torch.allclose(evaluate(made)[0], torch.conv_tbc(x.double(), weight.double(), bias.double(), pad))
+
+
+@LOW
+@pytest.mark.parametrize("limit", [0.1, 0.3, 0.7])
+def test_limits_and_what_is_compared_are_rounded(limit: float, dtype: torch.dtype) -> None:
+    """A number at the limit, as the dtype has it, is on the kernel's side of it."""
+
+    def loss(model: nn.Module, x: Tensor) -> Tensor:
+        y = model(x).to(dtype)
+        parts = (f.hardshrink(y, limit), f.softshrink(y, limit), f.threshold(y, limit, 0.0), y * (y > limit))
+        return torch.stack([part.float().square().sum() for part in parts]).sum()
+
+    x = torch.full((16, 8), limit).to(dtype).float()
+    x[::2].neg_()
+    case = Case("limits", nn.Identity, lambda: x.clone().requires_grad_(), loss)
+    trace = trace_of("limits", observed_step(case, CPU, dtype, seed=0), "cpu")
+    assert min(trace.signatures().values()) == 1.0
+
+
 def test_running_sums_without_rounding_are_the_kernels() -> None:
     x, weight = torch.randn(6, 8, dtype=torch.float64), torch.randn(8, dtype=torch.float64)
     _, mean, rstd = torch.native_layer_norm(x, [8], weight, weight, 1e-5)

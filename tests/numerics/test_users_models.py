@@ -1,0 +1,167 @@
+"""Models as users write them: what they take and return, share, freeze, change in place, and hand to other code."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as f
+from torch.utils.checkpoint import checkpoint
+
+from pytest_amp.cases import Case
+from pytest_amp.failure import AmpFailure, Misuse
+from tests.numerics.test_check_gradients import run
+
+
+class Answer(NamedTuple):
+    """What ``Named`` returns."""
+
+    loss: Tensor
+    logits: Tensor
+
+
+@dataclass
+class Output:
+    """As libraries of models return it: a loss, and things that are no tensors."""
+
+    loss: Tensor
+    logits: Tensor
+    hidden: tuple[Tensor, ...] = ()
+    cache: object = field(default_factory=object)
+    attentions: None = None
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """A batch with keywords of a model."""
+
+    x: Tensor
+    mask: Tensor
+    scale: float = 0.5
+
+
+class Model(nn.Module):
+    """Keywords in, an ``Output`` out."""
+
+    def __init__(self) -> None:
+        """A layer, one that is frozen, and one with the weight of the first."""
+        super().__init__()
+        self.first = nn.Linear(16, 16)
+        self.frozen = nn.Linear(16, 16).requires_grad_(requires_grad=False)
+        self.last = nn.Linear(16, 16, bias=False)
+        self.last.weight = self.first.weight
+        self.seen: Tensor
+        self.register_buffer("seen", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, *, x: Tensor, mask: Tensor, scale: float = 1.0) -> Output:
+        """In-place operators, a checkpoint, and a mask that is no number."""
+        self.seen += 1
+        hidden = f.silu(self.first(x)).mul_(scale).add_(1)
+        hidden = checkpoint(self.frozen, hidden, use_reentrant=False)
+        logits = self.last(hidden.masked_fill(mask, 0.0))
+        return Output(logits.float().square().mean(), logits, (hidden,))
+
+
+def inputs() -> Inputs:
+    return Inputs(torch.randn(12, 16, requires_grad=True), torch.rand(12, 16) < 0.3)
+
+
+def call(model: nn.Module, batch: Inputs) -> Output:
+    return model(x=batch.x, mask=batch.mask, scale=batch.scale)  # type: ignore[no-any-return]
+
+
+def test_keywords_in_and_a_dataclass_out() -> None:
+    seen = run(Case("model", Model, inputs, call))
+    tensors = {"output.loss", "output.logits", "output.hidden.0", "first.weight", "first.bias", "input.x"}
+    assert {f"model/{name}" for name in tensors} <= seen.keys()
+    assert not any("frozen" in name or "cache" in name for name in seen)
+    assert seen["model/summary.equal"] == 1.0
+
+
+@pytest.mark.parametrize(
+    "wrapped",
+    [
+        lambda made: Answer(made.loss, made.logits),
+        lambda made: {"loss": made.loss, "more": {"logits": made.logits}, "none": None, "count": 3},
+        lambda made: {"task": made.loss, "penalty": made.logits.float().abs().mean()},
+    ],
+    ids=["named tuple", "nested dict", "two losses"],
+)
+def test_what_a_loss_function_returns(wrapped: Callable[[Output], Any]) -> None:
+    seen = run(Case("model", Model, inputs, lambda model, batch: wrapped(call(model, batch))))
+    assert len([name for name in seen if name.startswith("model/output.")]) == 2
+
+
+def test_a_batch_is_moved_whatever_holds_it() -> None:
+    batch = Case("model", Model, inputs, call).realise().on("cpu", torch.float64).batch
+    assert isinstance(batch, Inputs)
+    assert batch.x.dtype == torch.float64
+    assert batch.x.requires_grad
+    assert batch.mask.dtype == torch.bool
+    assert batch.scale == 0.5
+
+
+class Beside(nn.Module):
+    """A layer, and what is made of its result outside of torch."""
+
+    def __init__(self, what: Callable[[Tensor], Any]) -> None:
+        """Of a copy without a graph."""
+        super().__init__()
+        self.layer = nn.Linear(16, 16)
+        self.what = what
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Times what is made of it."""
+        y = self.layer(x)
+        return y * self.what(y.detach())  # type: ignore[no-any-return]
+
+
+def beside(what: Callable[[Tensor], Any]) -> Case:
+    return Case(
+        "beside", partial(Beside, what), lambda: torch.randn(12, 16), lambda model, x: model(x).float().square().mean()
+    )
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        lambda y: torch.from_numpy(y.float().numpy() > 0),
+        lambda y: float(np.mean(np.abs(y.float().numpy()))),
+        lambda y: sum(y.float().flatten().tolist()),
+        lambda y: y.abs().max().item(),
+        lambda y: 2.0 if (y > 0).any() else 1.0,
+        copy.deepcopy,
+    ],
+    ids=["numpy", "a number of numpy", "list", "item", "branch", "deep copy"],
+)
+def test_values_may_leave_torch(what: Callable[[Tensor], Any]) -> None:
+    assert run(beside(what))["beside/summary.equal"] == 1.0
+
+
+def test_numpy_refuses_what_torch_refuses() -> None:
+    def loss(model: nn.Module, x: Tensor) -> Tensor:
+        with pytest.raises(RuntimeError, match="requires grad"):
+            model.layer(x).float().numpy()  # type: ignore[operator]
+        return model(x).float().mean()  # type: ignore[no-any-return]
+
+    case = beside(torch.ones_like)
+    run(Case("beside", case.build, case.batch, loss))
+
+
+def test_what_cannot_be_followed_is_named() -> None:
+    with pytest.raises(AmpFailure, match=r"cannot follow beside, after aten::\w+") as raised:
+        run(beside(lambda y: torch.utils.dlpack.from_dlpack(torch.utils.dlpack.to_dlpack(y))))  # type: ignore[attr-defined]
+    assert "asks a tensor for its memory" in str(raised.value)
+
+
+def test_a_loss_without_a_graph() -> None:
+    case = beside(torch.ones_like)
+    with pytest.raises(Misuse, match="the loss of beside depends on nothing that requires a gradient"):
+        run(Case("beside", case.build, case.batch, lambda model, x: model(x).detach().float().mean()))
