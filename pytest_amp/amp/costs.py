@@ -8,7 +8,7 @@ from pytest_amp.amp.base import Bound
 from pytest_amp.collection import INFO
 from pytest_amp.devices import DeviceKind
 from pytest_amp.failure import is_misuse
-from pytest_amp.record import make_key
+from pytest_amp.record import judged, make_key
 
 if TYPE_CHECKING:
     from pytest_amp.cases import Case
@@ -106,14 +106,20 @@ class CostChecks(Bound):
         return calibrated.floor if calibrated else uncalibrated
 
     def _interval_before(self, name: str) -> Interval | None:
-        """The interval that the baseline has of a number, where it can be compared with."""
+        """The interval that the baseline has of a number, where it can be compared with.
+
+        None of one that was in doubt, or only reported, and under --amp-accept, which takes what is there now.
+        """
         from pytest_amp.speed import Interval
 
         family = self._item.stash[INFO].family
         before = None
-        if self._session.baseline is not None and self._session.unfair(self.device.key) is None:
+        fair = self._session.baseline is not None and self._session.unfair(self.device.key) is None
+        if fair and not self.config.accept:
             before = self._session.before(make_key(family, self.device.key, self.precision.name, name))
-        if before is None or before.interval is None or not isinstance(before.value, (int, float)):
+        if before is None or not judged(before):
+            return None
+        if before.interval is None or not isinstance(before.value, (int, float)):
             return None
         return Interval(before.interval[0], before.value, before.interval[1], 0)
 

@@ -110,6 +110,21 @@ def test_from_the_record_of_an_earlier_run(speedy: Project) -> None:
     assert any("speed" in line or "ran" in line for line in summary(slower))
     reported = speedy.here(*options, "--amp-baseline=record.json", "--amp-speed=report")
     reported.assert_outcomes(passed=1)
+    accepting = speedy.here(*options, "--amp-baseline=record.json", "--amp-accept")
+    accepting.assert_outcomes(passed=1)
+    speedy.here(*options, "--amp-baseline=record.json").assert_outcomes(passed=1)
+
+
+def test_what_was_in_doubt_or_reported_is_no_baseline(speedy: Project) -> None:
+    """Beside a process of somebody else, or in a report, a speedup may be anything."""
+    source = TEST.replace("floor=1.2", "floor=0")
+    speedy.write(conftest=SIMULATED, test_it=source.replace("return lambda: 2.0 if", "return lambda: 1.0 if"))
+    options = ("--amp-device=simulated", "--amp-dtype=bf16")
+    speedy.here(*options, "--amp-record=record.json", "--amp-speed=report").assert_outcomes(passed=1)
+    speedy.write(test_it=source)
+    again = speedy.here(*options, "--amp-baseline=record.json")
+    again.assert_outcomes(passed=1)
+    assert any("inconclusive" in line for line in summary(again))
 
 
 def test_a_shaky_step_time_is_not_made_red_by_the_records_comparison(speedy: Project) -> None:
