@@ -172,6 +172,8 @@ class AmpSession:
         self.provenance["devices"] = {
             target.device.key: dict(target.device.provenance()) for target in self.targets if target.missing is None
         }
+        # A GPU's steps wait for its host, whichever devices were selected.
+        self.provenance["cpu_capability"] = torch.backends.cpu.get_cpu_capability()
 
     @staticmethod
     def torch_version() -> str:

@@ -52,7 +52,8 @@ def test_what_is_recorded(project: Project) -> None:
     import torch
 
     assert (provenance["torch"], provenance["seed"]) == (torch.__version__, 7)
-    assert provenance["devices"]["cpu"]["cpu_capability"] == torch.backends.cpu.get_cpu_capability()
+    capability = torch.backends.cpu.get_cpu_capability()
+    assert provenance["devices"]["cpu"]["cpu_capability"] == provenance["cpu_capability"] == capability
     assert "--amp-seed=7" in provenance["command"]
 
 
