@@ -1,8 +1,8 @@
 """Build the wheel, and try it as a stranger would: installed by one tool into an empty environment, in an empty folder.
 
 ``python try_wheel.py pip`` (or ``uv``, ``pipx``): collects every suite and runs a few of their checks on the CPU.
-``TORCH`` and ``TORCH_INDEX`` as for install.py. ``LOWEST=1`` with uv resolves each direct dependency to its lowest
-supported release.
+``TORCH`` and ``TORCH_INDEX`` as for install.py. ``LOWEST=1`` with uv installs the lowest supported release of each
+dependency of the project first: they are read from pyproject.toml, since those of a wheel are indirect ones to uv.
 """
 
 from __future__ import annotations
@@ -45,14 +45,17 @@ def install(tool: str, wheel: Path, folder: Path) -> list[str]:
     if tool == "uv":
         run(["uv", "venv", "--python", sys.executable, str(folder / "venv")], folder)
         pip = ["uv", "pip", "install", "--python", python]
-        lowest = ["--resolution", "lowest-direct"] if os.environ.get("LOWEST") else []
     else:
         run([sys.executable, "-m", "venv", str(folder / "venv")], folder)
-        pip, lowest = [python, "-m", "pip", "install"], []
-    if index:
+        pip = [python, "-m", "pip", "install"]
+    if os.environ.get("LOWEST"):
+        project = ["-r", str(ROOT / "pyproject.toml"), "--extra", "suites"]
+        run([*pip, "--resolution", "lowest-direct", *project], folder)
+        torch = []
+    elif index:
         run([*pip, "--index-url", index, *torch], folder)
         torch = []
-    run([*pip, *lowest, wanted, *torch], folder)
+    run([*pip, wanted, *torch], folder)
     return [python, "-m", "pytest"]
 
 

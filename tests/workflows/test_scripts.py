@@ -243,7 +243,10 @@ def test_try_wheel_installs_as_a_stranger_would(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setenv("LOWEST", "1")
     wheel = tmp_path / "x.whl"
     assert module.install("uv", wheel, tmp_path)[1:] == ["-m", "pytest"]
-    assert said[-1][-4:] == ["--resolution", "lowest-direct", f"{wheel}[suites]", "torch"]
+    lowest = ["--resolution", "lowest-direct", "-r", str(ROOT / "pyproject.toml"), "--extra", "suites"]
+    assert said[-2][-6:] == lowest
+    assert said[-1][-1:] == [f"{wheel}[suites]"]
+    monkeypatch.delenv("LOWEST")
     monkeypatch.setenv("TORCH_INDEX", "https://example.org/cpu")
     module.install("pip", wheel, tmp_path)
     assert said[-2][-3:] == ["--index-url", "https://example.org/cpu", "torch"]
