@@ -53,6 +53,11 @@ class Quad:
     reference_last: tuple[float, ...]
 
     @property
+    def blocks(self) -> tuple[tuple[float, ...], ...]:
+        """All four."""
+        return self.reference_first, self.candidate_first, self.candidate_last, self.reference_last
+
+    @property
     def reference(self) -> tuple[float, float]:
         """The two blocks of the reference."""
         return min(self.reference_first), min(self.reference_last)
@@ -73,6 +78,8 @@ class Measurement:
 
     #: Of the wall time of a block, the least that a clock must see.
     SMALLEST_COVERAGE = 0.5
+    #: What a timing takes beside the fastest of its block when something came between.
+    DISTURBED = 1.25
     #: Repeats of a call within a timing, at most.
     MOST_REPEATS = 1 << 14
 
@@ -145,6 +152,13 @@ class Measurement:
     def spread(self) -> float:
         """The 90th percentile of an arm's blocks over its 10th, of the arm in which that is larger."""
         return max(_spread(self.reference), _spread(self.candidate))
+
+    @property
+    def disturbed(self) -> float:
+        """The share of timings that took longer than DISTURBED times the fastest of their block."""
+        blocks = [block for quad in self.quads for block in quad.blocks]
+        slow = sum(seconds > self.DISTURBED * min(block) for block in blocks for seconds in block)
+        return slow / max(sum(map(len, blocks)), 1)
 
     @property
     def doubts(self) -> tuple[str, ...]:

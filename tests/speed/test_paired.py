@@ -85,6 +85,13 @@ def test_spread_is_that_of_the_worse_arm() -> None:
     assert measured.spread == pytest.approx(2.0)
 
 
+def test_a_timing_that_was_interrupted_is_counted_though_its_block_is_not_longer() -> None:
+    measured = measurement(taking([3.0, 3.0, 3.0, 3.0, 4.0], [2.0, 2.0, 2.0, 2.0, 2.4]), Plan(warm_up=0, budget=1e6))
+    measured.quad()
+    assert measured.spread == 1.0
+    assert measured.disturbed == pytest.approx(0.1), "one in five of the reference"
+
+
 def test_a_clock_that_sees_little_of_the_time_is_doubted() -> None:
     clock = SimulatedClock()
     half_seen = Measurement(taking(3e-3, 2e-3), clock, PLAN, now=lambda: clock.now() * 1.8)
