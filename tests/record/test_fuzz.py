@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from typing import Any
 
@@ -22,6 +23,7 @@ from pytest_amp.record import (
     trend,
 )
 from pytest_amp.record.file import dumps
+from pytest_amp.record.table import HEAD
 from pytest_amp.report import difference as reports
 from pytest_amp.report import trend as trends
 from pytest_amp.report.html import of_difference, of_trend
@@ -100,6 +102,26 @@ def test_any_json(tmp_path: Any, tree: Any) -> None:
 def test_a_record_with_some_bytes_replaced(tmp_path: Any, position: int, byte: bytes) -> None:
     text = dumps(RECORD).encode()
     _read(tmp_path / "record.json", text[:position] + byte + text[position + len(byte) :])
+
+
+PACKED = gzip.compress(dumps(RECORD).encode(), mtime=0)
+
+
+@FUZZ
+@given(position=st.integers(0, len(PACKED) - 1), byte=st.binary(max_size=4), length=st.integers(0, len(PACKED)))
+def test_a_compressed_record_with_some_bytes_replaced_and_cut(
+    tmp_path: Any, position: int, byte: bytes, length: int
+) -> None:
+    _read(tmp_path / "record.json.gz", (PACKED[:position] + byte + PACKED[position + len(byte) :])[: length or None])
+
+
+@FUZZ
+@given(rows=st.lists(st.lists(LEAVES, max_size=8), max_size=3), head=st.dictionaries(st.sampled_from(HEAD), LEAVES))
+def test_any_table(tmp_path: Any, rows: list[Any], head: dict[str, Any]) -> None:
+    keys = iter(f"rules/cpu/bf16/{number}" for number in range(9))
+    tables = [{"kind": "state", **head, "rows": [[next(keys), *row] for row in rows]}]
+    data = {**json.loads(dumps(RECORD)), "observations": tables}
+    _read(tmp_path / "record.json", json.dumps(data).encode("utf-8", errors="surrogatepass"))
 
 
 @pytest.mark.parametrize("depth", [10, 100_000])
