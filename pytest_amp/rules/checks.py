@@ -26,7 +26,7 @@ from pytest_amp.rules.observe import (
     under_autocast,
 )
 from pytest_amp.rules.own_kernel import received
-from pytest_amp.rules.samples import Sample, samples
+from pytest_amp.rules.samples import Sample, further_samples, samples
 from pytest_amp.rules.spec import Rule, expected
 from pytest_amp.rules.variations import Variation, Vary
 
@@ -97,7 +97,8 @@ def follow(check: str, overload: str, device: Device, low: torch.dtype, *, rule:
     failures: list[str] = []
     messages: list[str] = []
     result: tuple[str, ...] = ()
-    for sample, variation in each_variation(overload, samples(overload), low, *CHECKS[check]):
+    made = samples(overload) + (further_samples(overload) if check == "hand_cast" else [])
+    for sample, variation in each_variation(overload, made, low, *CHECKS[check]):
         outcome, difference = follower.compare(sample, variation)
         if outcome.message is None:
             ran.append(variation.name)

@@ -83,6 +83,17 @@ def samples(overload: str) -> list[Sample]:
     return made if isinstance(made, list) else [made]
 
 
+def further_samples(overload: str) -> list[Sample]:
+    """Samples of a qualified overload with other arguments beside its tensors; empty where it has no such arguments."""
+    from pytest_amp.rules.samples_arguments import ARGUMENTS
+
+    build = ARGUMENTS.get(overload.removeprefix("aten::"))
+    if build is None:
+        return []
+    made = build(Values(f"{overload}, further"))
+    return made if isinstance(made, list) else [made]
+
+
 def has_samples(overload: str) -> bool:
     """Whether somebody has written samples for a qualified overload."""
     return overload.removeprefix("aten::") in _table()

@@ -18,6 +18,12 @@ def _on_xpu(module: str, breaks: str, test: str, case: str = "") -> Defect:
 
 
 SEMANTICS_KINDS = (
+    Defect(
+        "mtia_keeps_its_dtype",
+        "what torch.autocast restores, on every device type",
+        ("suites/semantics/test_region_class.py", "--amp-device=fake:mtia"),
+        "test_it_sets_the_state_and_restores_it[fake-mtia-bf16-leaves-plain]",
+    ),
     _suite(
         "convolution_copies_without_history",
         "the history of a cached copy, for one operator",

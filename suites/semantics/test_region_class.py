@@ -1,0 +1,155 @@
+"""``torch.autocast`` itself, for every device type: what it sets, what it restores, and what it does not touch.
+
+Fake devices have regions that the plugin makes of the setters beneath; here the class is asked that users enter.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from pytest_amp.amp import Amp
+from pytest_amp.devices import FAKE_TYPES, DeviceKind
+
+from .releases import RELEASE
+from .state import OTHER, State, expect_state, product_dtype
+
+pytestmark = pytest.mark.amp(fake=True)
+
+KEYWORDS: dict[str, dict[str, bool]] = {
+    "plain": {},
+    "disabled": {"enabled": False},
+    "no cache": {"cache_enabled": False},
+    "disabled, no cache": {"enabled": False, "cache_enabled": False},
+}
+EACH = pytest.mark.parametrize("kind", KEYWORDS)
+
+
+class Interrupted(Exception):
+    """Raised by the tests inside regions."""
+
+
+def _switches_itself_off(amp: Amp) -> bool:
+    """``torch.autocast("cuda")`` asks whether there is CUDA, and is a disabled region where there is none."""
+    return amp.device.type == "cuda" and not torch.cuda.is_available()
+
+
+def _region(amp: Amp, kind: str, dtype: torch.dtype) -> torch.autocast:
+    if amp.device.kind is DeviceKind.FAKE and amp.device.type == "mps" and RELEASE < (2, 11):
+        pytest.skip("up to torch 2.9 the class asks macOS for its version, which there is none of here")
+    region: Any = torch.autocast
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*CUDA is not available")
+        made: torch.autocast = region(amp.device.type, dtype, **KEYWORDS[kind])
+    return made
+
+
+def _inside(amp: Amp, kind: str, dtype: torch.dtype, before: State) -> State:
+    keywords = KEYWORDS[kind]
+    enabled = keywords.get("enabled", True) and not _switches_itself_off(amp)
+    return State(enabled, dtype, keywords.get("cache_enabled", before.cache), before.depth + 1)
+
+
+@EACH
+@pytest.mark.parametrize("ends", ["leaves", "raises"])
+def test_it_sets_the_state_and_restores_it(amp: Amp, kind: str, ends: str) -> None:
+    before, seen = State.now(amp.device.type), []
+    other = OTHER[before.dtype]  # what is left behind of the current dtype nobody sees
+    with contextlib.suppress(Interrupted), _region(amp, kind, other):
+        seen.append(State.now(amp.device.type))
+        if ends == "raises":
+            raise Interrupted
+    expected = [_inside(amp, kind, other, before)]
+    expect_state(amp, f"in torch.autocast ({kind})", seen, expected, likely="__enter__ asks which device it is for")
+    found = State.now(amp.device.type)
+    expect_state(amp, f"after torch.autocast ({kind})", found, before, likely="__exit__ asks which device it was for")
+
+
+@EACH
+@pytest.mark.parametrize("outer", ["on", "off", "other dtype", "no cache"])
+def test_it_nests_in_any_region(amp: Amp, outer: str, kind: str) -> None:
+    """Whatever was set around it: products follow it inside, and the outer region after it."""
+    keywords: dict[str, Any] = {
+        "on": {},
+        "off": {"enabled": False},
+        "other dtype": {"dtype": OTHER[amp.dtype]},
+        "no cache": {"cache_enabled": False},
+    }
+    with amp.device.tensors(), amp.autocast(**keywords[outer]):
+        before, product = State.now(amp.device.type), product_dtype(amp.device.torch_device)
+        with _region(amp, kind, amp.dtype):
+            state, low = State.now(amp.device.type), product_dtype(amp.device.torch_device)
+        after, again = State.now(amp.device.type), product_dtype(amp.device.torch_device)
+    expected = _inside(amp, kind, amp.dtype, before)
+    expect_state(amp, f"in torch.autocast ({kind})", state, expected, likely="__enter__ keeps what it found")
+    assert low is (amp.dtype if expected.enabled else torch.float32)
+    expect_state(amp, "after it", (after, again), (before, product), likely="__exit__ restores defaults")
+
+
+def test_its_decorator_is_a_region(amp: Amp) -> None:
+    """Around each call; the function keeps its name and its documentation."""
+    seen: list[State] = []
+
+    @_region(amp, "plain", OTHER[amp.dtype])
+    def look() -> str:
+        """What the state is."""
+        seen.append(State.now(amp.device.type))
+        return "a result"
+
+    before = State.now(amp.device.type)
+    assert [look(), look()] == ["a result"] * 2
+    expected = [_inside(amp, "plain", OTHER[amp.dtype], before)] * 2
+    expect_state(amp, "in a decorated function", seen, expected, likely="the decorator asks which device it is for")
+    assert State.now(amp.device.type) == before
+    assert (look.__name__, look.__doc__) == ("look", "What the state is.")
+
+
+@pytest.mark.skipif(RELEASE < (2, 9), reason="__enter__ returns nothing in torch 2.6")
+def test_as_gives_the_region(amp: Amp) -> None:
+    region = _region(amp, "plain", amp.dtype)
+    with region as entered:
+        assert entered is region
+
+
+def test_an_exception_is_never_swallowed(amp: Amp) -> None:
+    """Of any kind: ``__exit__`` returns nothing true."""
+    for kind in (AssertionError, LookupError, StopIteration, ArithmeticError, KeyboardInterrupt, RuntimeError):
+        with pytest.raises(kind), _region(amp, "plain", amp.dtype):
+            raise kind
+
+
+@contextlib.contextmanager
+def _restored(kinds: list[str]) -> Iterator[None]:
+    before = [(kind, torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in kinds]
+    try:
+        yield
+    finally:
+        for kind, enabled, dtype in before:
+            torch.set_autocast_enabled(kind, enabled)
+            torch.set_autocast_dtype(kind, dtype)
+
+
+@pytest.mark.parametrize("setter", ["enabled", "dtype"])
+def test_a_setter_sets_one_device_type(amp: Amp, setter: str) -> None:
+    """``torch.set_autocast_enabled`` and ``set_autocast_dtype``, which every region is made of."""
+    kinds = [kind for kind in ("cpu", *FAKE_TYPES) if torch.amp.is_autocast_available(kind)]
+
+    def states() -> dict[str, tuple[bool, torch.dtype]]:
+        return {kind: (torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in kinds}
+
+    with _restored(kinds):
+        expected = states()
+        enabled, dtype = expected[amp.device.type]
+        if setter == "enabled":
+            torch.set_autocast_enabled(amp.device.type, not enabled)
+            expected[amp.device.type] = (not enabled, dtype)
+        else:
+            torch.set_autocast_dtype(amp.device.type, OTHER[dtype])
+            expected[amp.device.type] = (enabled, OTHER[dtype])
+        found = states()
+    expect_state(amp, f"after set_autocast_{setter}", found, expected, likely="a setter writes another device's state")
