@@ -25,6 +25,8 @@ def check_dtypes(case: Case, where: Conditions, expected: Mapping[str, torch.dty
     returns no floating tensor, or returns another dtype.
     """
     realised = case.realise(seed=where.seed).on(where.device.torch_device)
+    if not expected:
+        raise Misuse("check_dtypes was given no module; valid: a dictionary such as {'head': torch.float32}")
     untyped = [dtype for dtype in expected.values() if not isinstance(dtype, torch.dtype)]
     if untyped:
         raise Misuse(f"{untyped[0]!r} is no dtype; valid: torch.float32, amp.dtype and the like")
@@ -53,7 +55,9 @@ def check_dtypes(case: Case, where: Conditions, expected: Mapping[str, torch.dty
             label_before="expected",
             before=_name(wanted[first]),
             now=where.now(" and ".join(dtypes) or "no floating tensor: it did not run in the forward pass"),
-            likely="an operator in it, or before it, changed its autocast rule",
+            likely="an operator in it or before it has another rule here (pytest-amp rules), or the model casts"
+            if dtypes
+            else "it was not called, or what it returns is no tensor",
         )
 
 
@@ -63,7 +67,7 @@ def _named(case: Case, expected: Mapping[str, torch.dtype], names: list[str]) ->
     for given in sorted(expected, key=lambda given: given in names):
         found[given] = [given] if given in names else [name for name in names if fnmatchcase(name, given)]
         if not found[given]:
-            has = ", ".join(name for name in names if name)
+            has = ", ".join(name for name in names if name) or "'', the model itself"
             raise Misuse(f"{case.name} has no module {given!r}; it has {has}")
     return found
 

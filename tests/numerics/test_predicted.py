@@ -112,6 +112,18 @@ def hollow(original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return result.to(torch.bfloat16).to(result.dtype) if result.dtype == torch.float32 else result
 
 
+@pytest.mark.parametrize("precision", [BF16, FP16], ids=lambda precision: precision.name)
+def test_a_long_sum_of_equal_terms_was_not_low(precision: Precision) -> None:
+    """A smoothed loss over a vocabulary: the kernel adds 32000 equal gradients up, each with a float32 rounding."""
+
+    def loss(model: nn.Module, x: Tensor) -> Tensor:
+        targets = torch.arange(x.shape[0], device=x.device)
+        return f.cross_entropy(model(x) * 10, targets, label_smoothing=0.1)
+
+    case = Case("vocabulary", lambda: nn.Linear(16, 32000), lambda: torch.randn(2, 16), loss)
+    assert run(case, precision=precision)["vocabulary/summary.agreement"] > 0.99
+
+
 def test_a_hollow_float32_result_is_named() -> None:
     def loss(model: nn.Module, x: Tensor) -> Tensor:
         return f.mse_loss(model(x), x, reduction="none").mean()

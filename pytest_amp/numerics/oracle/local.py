@@ -53,7 +53,10 @@ class Agreement:
 
 @dataclass(frozen=True)
 class Observed:
-    """One operator call of a real step: where, which, on which dtypes, by which model, and how well it agrees."""
+    """One operator call of a real step: where, which, on which dtypes, by which model, and how well it agrees.
+
+    ``longest`` is the largest dimension of an argument: it adds up no more numbers in a row than a few of those.
+    """
 
     place: Place
     operator: str
@@ -61,6 +64,7 @@ class Observed:
     model: Model
     results: tuple[Agreement, ...]
     problem: str | None = None
+    longest: int = 1
 
 
 #: They make no values: memory that nobody has written to yet, or the bits of another tensor.
@@ -178,7 +182,9 @@ class Observer:
     ) -> None:
         place = self.places.here() if self.places is not None else _NOWHERE
         dtypes = tuple(dtype for dtype in given if dtype is not None)
-        self.seen.append(Observed(place, call.overload.name(), dtypes, model, results, problem))
+        leaves = torch_private.flat((call.args, call.kwargs))[0]
+        longest = max((size for leaf in leaves if is_real(leaf) for size in leaf.shape), default=1)
+        self.seen.append(Observed(place, call.overload.name(), dtypes, model, results, problem, longest))
 
 
 #: Sums of products: their terms may cancel, and then the sum is less exact than its terms.

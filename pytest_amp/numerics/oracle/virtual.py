@@ -21,6 +21,7 @@ from pytest_amp.failure import AmpFailure
 from pytest_amp.numerics.oracle.models import ModelName, evaluate, model_for
 from pytest_amp.numerics.oracle.operation import (
     SILENTLY_WRITTEN,
+    WIDE,
     Operation,
     draws,
     is_real,
@@ -167,7 +168,7 @@ class Predictor:
         if not returned:
             return torch_private.unflat(results, spec) if spec is not None else results[0] if results else None
         made = [
-            torch_private.virtual_tensor(value, dtype) if dtype is not None else value
+            torch_private.virtual_tensor(_as_wide(value), dtype) if dtype is not None else value
             for value, dtype in zip(results, returned, strict=True)
         ]
         return torch_private.with_aliases(call, _shaped(call, made, spec))
@@ -186,6 +187,12 @@ class Predictor:
             for value, dtype in zip(results, returned, strict=True)
         ]
         return torch_private.unflat(made, shape)
+
+
+def _as_wide(value: torch.Tensor) -> torch.Tensor:
+    """``value``, which a factory without a dtype has made in the default one, as wide as all others."""
+    wide = WIDE[value.is_complex()]
+    return value if value.dtype == wide else value.to(wide)
 
 
 def _round_written(call: torch_private.Dispatched, operation: Operation) -> None:

@@ -191,6 +191,17 @@ def test_a_sparse_gradient_is_dense() -> None:
     assert predicted(case).step.gradients["0.weight"] is not None
 
 
+def test_what_a_factory_makes_is_as_wide_as_all_else() -> None:
+    """index_add takes two dtypes that are the same, as they are meant to be."""
+
+    def loss(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        made = model(batch["x"]).float()
+        total = torch.zeros(2, made.shape[-1]).index_add(0, torch.arange(made.shape[0]) % 2, made)
+        return (total * torch.full((2, 1), 0.1)).square().mean()
+
+    assert max(distances(_case(loss)).values()) < 0.01
+
+
 def test_an_operator_that_reads_bits_is_named() -> None:
     case = _case(lambda model, batch: model(batch["x"]).float().square().mean() + batch["x"].view(torch.int32).sum())
     with pytest.raises(CannotFollow, match=r"aten::view\.dtype"):
