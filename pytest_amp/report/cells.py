@@ -128,7 +128,8 @@ def times(observation: Observation) -> str:
     if not numbers or not before or observation.verdict is Verdict.CHANGED:
         return ""
     try:
-        return f" ({now / before:.2g} times)"  # type: ignore[operator]  # numbers
+        ratio = float(f"{now / before:.2g}")  # type: ignore[operator]  # numbers
+        return f" ({ratio:g} times)"
     except OverflowError:
         return ""
 

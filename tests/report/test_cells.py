@@ -27,6 +27,13 @@ def test_several_places_are_one_row(places: list[str], key: str) -> None:
     assert together(Verdict.CHANGED, map(changed, places), {}) == [Row(key, "low", "fp32", "")]
 
 
+def test_times_are_two_digits() -> None:
+    for now, told in ((37_412.0, "37000"), (3.14, "3.1"), (0.0123, "0.012"), (2e9, "2e+09")):
+        made = Observation("a/cpu/bf16/x", Kind.ERROR, now, verdict=Verdict.REGRESSED, baseline=1.0)
+        (row,) = together(Verdict.REGRESSED, [made], {})
+        assert row.now == f"{now:.4g} ({told} times)"
+
+
 def test_other_values_and_other_reasons_are_other_rows() -> None:
     group = [changed("cpu/bf16"), changed("cpu/fp16", "none"), changed("cuda/bf16"), changed("cuda/fp16")]
     found = together(Verdict.CHANGED, group, {group[2].key: "because"})
