@@ -128,10 +128,10 @@ def times(observation: Observation) -> str:
     if not numbers or not before or observation.verdict is Verdict.CHANGED:
         return ""
     try:
-        ratio = float(f"{now / before:.2g}")  # type: ignore[operator]  # numbers
-        return f" ({ratio:g} times)"
+        ratio = now / before  # type: ignore[operator]  # numbers
     except OverflowError:
         return ""
+    return f" ({float(f'{ratio:.2g}'):g} times)"
 
 
 def cell(text: object) -> str:
