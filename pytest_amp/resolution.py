@@ -104,7 +104,8 @@ def resolve_speed(asked: AmpConfig, config: pytest.Config, targets: Sequence[Tar
         source = asked.sources["amp_speed"]
         return Speed(asked.speed or "gate", source if asked.speed else "this process owns its GPU")
     if asked.speed == "gate":
-        raise Unavailable(f"{asked.where('amp_speed')}: 'gate' cannot time here: {problem}; valid here: off")
+        valid = "off, report" if any(target.device.kind is DeviceKind.CPU for target in targets) else "off"
+        raise Unavailable(f"{asked.where('amp_speed')}: 'gate' cannot time here: {problem}; valid here: {valid}")
     return Speed("off", problem)
 
 

@@ -43,6 +43,7 @@ def test_it(amp):
             "check_gradients takes a case; this is of type Linear; amp.case*",
         ),
         ("amp.trace(torch.nn.Linear(4, 4))", "trace takes a case; this is of type Linear; amp.case*"),
+        ("amp.check_dtypes(case(amp), {})", "check_dtypes was given no module; valid: a dictionary such as *"),
         (
             "amp.check_dtypes(torch.nn.Linear(4, 4), {})",
             "check_dtypes takes a case; this is of type Linear; amp.case*",

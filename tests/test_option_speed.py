@@ -48,7 +48,9 @@ def test_the_cpu_has_no_speed(speed: Project) -> None:
 
 def test_gate_by_name_where_nothing_can_be_timed_is_refused(speed: Project) -> None:
     """A gate that was asked for and cannot look must not be green."""
-    expected = "--amp-speed (command line): 'gate' cannot time here: no accelerator in this run; valid here: off"
+    expected = (
+        "--amp-speed (command line): 'gate' cannot time here: no accelerator in this run; valid here: off, report"
+    )
     assert refused(speed.here("--amp-device=cpu", "--amp-speed=gate")) == expected
     assert refused(speed.here("--amp-device=cpu", "--amp-speed=gate", "test_it.py")) == expected
 

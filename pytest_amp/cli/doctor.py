@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import platform
 import shutil
@@ -15,7 +16,7 @@ from pytest_amp import __version__
 from pytest_amp.cli.common import Commands, write
 from pytest_amp.cli.machine import Machine, ask
 
-#: Exit statuses: whether ``pytest suites`` has a device to run on.
+#: Exit statuses: whether the suites have a device to run on.
 WELL, ILL = 0, 1
 
 
@@ -132,14 +133,16 @@ def _would_run(machine: Machine) -> list[str]:
     works = _computing(machine)
     real = [name for name in works if not name.startswith("fake:")]
     fakes = [name for name in works if name.startswith("fake:")]
+    # The suites are within the package where it was installed from a wheel, beside it in a checkout.
+    suites = "--pyargs pytest_amp.suites" if importlib.util.find_spec("pytest_amp.suites") else "suites"
     lines = []
     if real:
         best = next((name for name in real if name != "cpu"), "cpu")
         dtypes = ",".join(dtype for dtype, reason in machine.devices[best]["dtypes"].items() if not reason)
         timed = "" if best != "cpu" else "; nothing is timed on a CPU"
-        lines.append(f"pytest suites: {best} in {dtypes} (--amp-device=auto){timed}")
+        lines.append(f"pytest {suites}: {best} in {dtypes} (--amp-device=auto){timed}")
     if fakes:
-        lines.append(f"pytest suites --amp-device={','.join(fakes)}: their dtype rules, without their hardware")
+        lines.append(f"pytest {suites} --amp-device={','.join(fakes)}: their dtype rules, without their hardware")
     return lines or ["nothing: torch computes nowhere here"]
 
 

@@ -128,16 +128,21 @@ def test_the_suites_observe_under_the_keys_of_the_checkout(where: str, unpacked:
     assert observed[0] == observed[1]
 
 
-def test_the_command_of_the_wheel(unpacked: Path, tmp_path: Path) -> None:
-    environment = {**os.environ, "PYTHONPATH": str(unpacked)}
-    for command in ([str(unpacked / "bin" / "pytest-amp")], [sys.executable, "-m", "pytest_amp"]):
+@pytest.mark.parametrize("program", ["pytest-amp", "module"])
+def test_the_command_of_the_wheel(program: str, unpacked: Path, tmp_path: Path) -> None:
+    """By either name; and the doctor says how the suites of a wheel are run."""
+    command = [str(unpacked / "bin" / program)] if program == "pytest-amp" else [sys.executable, "-m", "pytest_amp"]
+    for arguments, said in (
+        (["rules", "softmax.int", "--device=cuda"], "fp32_set_opt_dtype"),
+        (["doctor"], "  pytest --pyargs pytest_amp.suites: "),
+    ):
         done = subprocess.run(
-            [*command, "rules", "softmax.int", "--device=cuda"],
+            [*command, *arguments],
             cwd=tmp_path,
-            env=environment,
+            env={**os.environ, "PYTHONPATH": str(unpacked)},
             capture_output=True,
             text=True,
             check=False,
         )
         assert (done.returncode, done.stderr) == (0, "")
-        assert "fp32_set_opt_dtype" in done.stdout
+        assert said in done.stdout
