@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import warnings
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,12 +15,13 @@ from torch import Tensor, nn
 from torch.nn import functional as f
 
 from pytest_amp.cases import Case, decoder, mlp
-from pytest_amp.devices import find_device
+from pytest_amp.devices import Device, find_device
 from pytest_amp.failure import AmpFailure
-from pytest_amp.numerics import Conditions, predicted, tolerance
+from pytest_amp.numerics import Conditions, gradients, predicted, tolerance
 from pytest_amp.numerics.compare import Compared
 from pytest_amp.numerics.gradients import check
 from pytest_amp.precision import BF16, FP16, Precision
+from tests.numerics.planted import broken
 
 CPU = find_device("cpu")
 
@@ -31,13 +34,15 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
-def run(case: Case, precision: Precision = BF16, *, scale: float = 1.0, seed: int = 0) -> dict[str, float]:
+def run(
+    case: Case, precision: Precision = BF16, *, scale: float = 1.0, seed: int = 0, device: Device = CPU
+) -> dict[str, float]:
     seen: dict[str, float] = {}
 
     def observe(name: str, value: float, _kind: str, _unit: str | None, _allowed: float | None) -> None:
         seen[name] = value
 
-    check(case, Conditions(CPU, precision, seed, scale), observe)
+    check(case, Conditions(device, precision, seed, scale), observe)
     return seen
 
 
@@ -122,6 +127,43 @@ def test_a_long_sum_of_equal_terms_was_not_low(precision: Precision) -> None:
 
     case = Case("vocabulary", lambda: nn.Linear(16, 32000), lambda: torch.randn(2, 16), loss)
     assert run(case, precision=precision)["vocabulary/summary.agreement"] > 0.99
+
+
+def test_a_hollow_gradient_is_named() -> None:
+    """float32 for a float32 weight, by a kernel that rounds it: casts made by hand give the same bits."""
+
+    def rounded(original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        result = original(*args, **kwargs)
+        return result.bfloat16().float() if result.dtype == torch.float32 else result
+
+    words = r"the gradient of embedding\.weight .* is float32 but holds only values that bfloat16 has"
+    with kernel("embedding_dense_backward", rounded), pytest.raises(AmpFailure, match=words):
+        run(decoder())
+
+
+def _accelerator(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets the check take this CPU for a device whose atomics may add up in any order."""
+    monkeypatch.setattr(gradients, "DeviceKind", SimpleNamespace(CPU=None))
+
+
+def test_bits_count_on_an_accelerator_that_repeats_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    def approximate(original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return original(*args, **{**kwargs, "approximate": "tanh"})
+
+    _accelerator(monkeypatch)
+    assert run(mlp())["mlp/summary.equal"] == 1.0
+    with pytest.raises(AmpFailure, match="not what casts made by hand give"):
+        run(mlp(), device=broken("gelu", approximate))
+
+
+def test_bits_that_change_from_run_to_run_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    count = itertools.count()
+
+    def loss(model: nn.Module, x: Tensor) -> Tensor:
+        return model(x).float().square().mean() * (1 + next(count) * 2.0**-20)  # type: ignore[no-any-return]
+
+    _accelerator(monkeypatch)
+    assert run(Case("drifts", lambda: nn.Linear(16, 16), lambda: torch.randn(12, 16), loss))["drifts/summary.equal"] < 1
 
 
 def test_a_hollow_float32_result_is_named() -> None:
