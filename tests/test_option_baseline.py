@@ -298,3 +298,14 @@ def test_a_baseline_that_has_nothing_of_a_target_is_red(project: Project) -> Non
         1,
         ["nothing on cpu-fp16 could be compared: the baseline has none of it (it has cpu-bf16)"],
     )
+
+
+def test_a_check_in_float32_that_an_older_baseline_has_not_is_new(project: Project) -> None:
+    """Nobody selected float32: a suite's own marker did."""
+    project.write(test_it="def test_it(amp):\n    amp.observe('x', 1, kind='count')\n")
+    recorded(project)
+    wide = "import pytest\n\n\n@pytest.mark.amp(dtypes=['fp32'])\ndef test_it(amp):\n    amp.observe('y', 1, kind='count')\n"
+    project.write(test_wide=wide)
+    result = project.here(*ON_CPU, "--amp-baseline=old.json")
+    assert (result.ret, red(result)) == (0, [])
+    assert any(line.startswith("new       project/cpu/fp32/y") for line in summary(result))
