@@ -72,6 +72,20 @@ def _compiled_in_place(amp: Amp, model: nn.Module, backend: str) -> Callable[[to
     return model.to(amp.device.torch_device)
 
 
+@pytest.mark.amp(devices=["cpu"])  # not run on CUDA yet
+def test_sizes_and_regions_change_together(amp: Amp) -> None:
+    """Dynamic shapes: each call has another number of rows and another region (the kind of pytorch/pytorch#194329)."""
+    model = _layers(amp)
+    compiled = torch.compile(model, backend="aot_eager", fullgraph=True, dynamic=True)
+    for rows, kind in enumerate((*AMBIENT, *AMBIENT), start=3):
+        batch = torch.randn(rows, 16, device=amp.device.torch_device)
+        with ambient(amp, kind):
+            found, expected = compiled(batch), model(batch)
+        assert found.dtype is expected.dtype, f"{rows} rows in {kind}: {found.dtype}, in eager {expected.dtype}"
+        # On an accelerator the number of rows chooses the kernel, in eager as here: the same one.
+        assert torch.equal(found, expected), f"{rows} rows in {kind} give other numbers than in eager"
+
+
 def test_new_weights_are_used_in_the_region_that_has_seen_the_old(amp: Amp) -> None:
     """Casts of weights are part of AOTAutograd's graph: an update inside one region is seen by the next call in it.
 

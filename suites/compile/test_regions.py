@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 
@@ -65,6 +67,21 @@ def test_gradients_are_those_of_eager(amp: Amp, program: str, ambient: str) -> N
     found = run(amp, torch.compile(function, backend="aot_eager", fullgraph=True), ambient)
     eager, exact = run(amp, function, ambient), run(amp, function, ambient, dtype=torch.float64)
     expect_same_values(amp, f"backward of {program}, called in {ambient}", found.gradients, eager.gradients, exact)
+
+
+@pytest.mark.amp(devices=["cpu"])  # not run on CUDA yet
+@pytest.mark.parametrize(
+    "program", [name if name == "nested" else pytest.param(name, marks=pytest.mark.amp_long) for name in NAMES]
+)
+def test_fused_kernels_compute_in_the_regions(amp: Amp, needs: Callable[[str], str], program: str) -> None:
+    """By inductor: outputs and gradients, called in no region, where both are right."""
+    function = programs(amp.device.type, amp.dtype)[program]
+    compiled = torch.compile(function, backend=needs("inductor"), fullgraph=True)
+    eager, exact = run(amp, function, "none"), run(amp, function, "none", dtype=torch.float64)
+    made = run(amp, compiled, "none")
+    expect_same_dtypes(amp, f"{program} (inductor)", made, eager)
+    found, expected = [*made.outputs, *made.gradients], [*eager.outputs, *eager.gradients]
+    expect_same_values(amp, f"{program} (inductor)", found, expected, exact, fused=True)
 
 
 @HAS_BACKWARD_SETTING

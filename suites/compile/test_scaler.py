@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from pytest_amp.amp import Amp
 from pytest_amp.cases import Case, loss_of, mlp
 from pytest_amp.compiled import Compilation
 from pytest_amp.numerics import relative_error
+from pytest_amp.torch_private import compiled_graphs
 
 
 def _compiled(amp: Amp, backend: str) -> Case:
@@ -32,32 +34,39 @@ def test_the_trace_is_that_of_eager(amp: Amp) -> None:
     assert any(step.skipped for step in compiled)
 
 
-def _trained(amp: Amp, backend: str | None) -> tuple[list[torch.Tensor], list[float]]:
-    """The weights after six steps of a usual loop with AdamW and a scaler, the third of which overflows."""
+def _trained(
+    amp: Amp, *, loss: str | None = None, optimizer: str | None = None
+) -> tuple[list[torch.Tensor], list[float], torch.optim.Optimizer]:
+    """Six steps of a usual loop with AdamW and a scaler, the third of which overflows: weights, scales, optimizer.
+
+    ``loss`` and ``optimizer`` are the back ends by which the loss function and the optimizer's step are compiled.
+    """
     case = mlp()
     realised = case.realise(seed=amp.config.seed).on(amp.device.torch_device)
-    loss_function = case.loss if backend is None else torch.compile(case.loss, backend=backend, fullgraph=True)
-    optimizer = torch.optim.AdamW(realised.model.parameters(), lr=1e-2)
+    loss_function = case.loss if loss is None else torch.compile(case.loss, backend=loss, fullgraph=True)
+    adamw: Any = torch.optim.AdamW(realised.model.parameters(), lr=1e-2)
+    if optimizer is not None:
+        adamw.step = torch.compile(adamw.step, backend=optimizer)
     scaler = torch.amp.GradScaler(amp.device.type, init_scale=2.0**10, growth_interval=2)
     scales = []
     for step in range(6):
-        optimizer.zero_grad()
+        adamw.zero_grad()
         with amp.autocast():
-            loss = loss_of(loss_function(realised.model, realised.batch))
-        scaler.scale(loss * (float("inf") if step == 2 else 1.0)).backward()
-        scaler.unscale_(optimizer)
+            found = loss_of(loss_function(realised.model, realised.batch))
+        scaler.scale(found * (float("inf") if step == 2 else 1.0)).backward()
+        scaler.unscale_(adamw)
         torch.nn.utils.clip_grad_norm_(realised.model.parameters(), 1.0)
-        scaler.step(optimizer)
+        scaler.step(adamw)
         scaler.update()
         scales.append(scaler.get_scale())
-    return [parameter.detach().clone() for parameter in realised.model.parameters()], scales
+    return [parameter.detach().clone() for parameter in realised.model.parameters()], scales, adamw
 
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 def test_a_loop_around_a_compiled_step_trains_as_in_eager(amp: Amp, backend: str) -> None:
     """Unscaled, clipped, skipped and updated: the same scales, and on a CPU the same weights, bit for bit."""
-    weights, scales = _trained(amp, None)
-    found, found_scales = _trained(amp, backend)
+    weights, scales, _ = _trained(amp)
+    found, found_scales, _ = _trained(amp, loss=backend)
     assert scales == found_scales
     assert min(scales) < max(scales[:2]), "no step overflowed"
     for left, right in zip(weights, found, strict=True):
@@ -66,3 +75,22 @@ def test_a_loop_around_a_compiled_step_trains_as_in_eager(amp: Amp, backend: str
         else:
             # Updates of AdamW have the size of the learning rate, whatever the gradient's rounding.
             assert relative_error(right, left) <= amp.precision.u * amp.config.tolerance_scale
+
+
+@pytest.mark.amp(devices=["cpu"])  # not run on CUDA yet
+@pytest.mark.parametrize("backend", [pytest.param("eager", marks=pytest.mark.amp_long), "aot_eager"])
+def test_a_compiled_optimizer_is_skipped_and_keeps_float32(amp: Amp, backend: str) -> None:
+    """``optimizer.step`` compiled, the scaler around it: the same scales, the same training, float32 moments."""
+    before, graphs = mlp().realise(seed=amp.config.seed).model.parameters(), compiled_graphs()
+    weights, scales, _ = _trained(amp)
+    found, found_scales, optimizer = _trained(amp, optimizer=backend)
+    assert compiled_graphs() > graphs, "the optimizer's step was not compiled"
+    assert scales == found_scales
+    for start, left, right in zip(before, weights, found, strict=True):
+        # Compiled, AdamW is its capturable self, which computes the size of a step in float32: no rounding of the
+        # low dtype, but one that may make gradients round the other way.
+        moved = left - start.detach().to(left.device)
+        off = (right - left).norm() / moved.norm()
+        assert off <= amp.precision.u * amp.config.tolerance_scale, f"off by {float(off):.2g} of what training moved"
+    states = [value for state in optimizer.state.values() for value in state.values()]
+    assert {value.dtype for value in states if isinstance(value, torch.Tensor)} == {torch.float32}

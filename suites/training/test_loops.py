@@ -135,6 +135,34 @@ def test_averaged_weights_follow_float32(amp: Amp) -> None:
         assert distance <= allowed, f"the average of {name} is off by {distance:.3g}, {allowed:.3g} are allowed"
 
 
+@pytest.mark.amp(devices=["cpu"])  # not run on CUDA yet
+def test_schedule_and_average_stand_still_where_a_step_is_skipped(amp: Amp, amp_scaler: Any) -> None:
+    """A lower scale is how a loop knows: rate, average and weights are those of the steps that were taken."""
+    case = images().case
+    realised = case.realise(seed=amp.config.seed).on(amp.device.torch_device)
+    optimizer = torch.optim.SGD(realised.model.parameters(), lr=0.1)
+    scheduler = lr_scheduler.ExponentialLR(optimizer, 0.5)
+    average = AveragedModel(realised.model, multi_avg_fn=get_ema_multi_avg_fn(_DECAY))
+    scaler = amp_scaler(init_scale=8.0, growth_interval=2)
+    found = []
+    for overflow in (False, True, False, False, True, True, False):
+        before = [p.detach().clone() for p in realised.model.parameters()]
+        optimizer.zero_grad()
+        with amp.autocast():
+            loss = loss_of(case.loss(realised.model, realised.batch))
+        scaler.scale(loss * (float("inf") if overflow else 1.0)).backward()
+        scale = scaler.get_scale()
+        scaler.step(optimizer)
+        scaler.update()
+        if scaler.get_scale() >= scale:
+            scheduler.step()
+            average.update_parameters(realised.model)
+        moved = any(not torch.equal(a, b) for a, b in zip(before, realised.model.parameters(), strict=True))
+        found.append((moved, scheduler.get_last_lr()[0] / 0.1, int(average.n_averaged)))
+    taken = [(True, 1), (False, 1), (True, 2), (True, 3), (False, 3), (False, 3), (True, 4)]
+    assert found == [(moved, 0.5**steps, steps) for moved, steps in taken]
+
+
 @pytest.mark.parametrize("parts", [2, 3, 7])
 def test_the_loss_of_a_micro_batch_is_divided_in_float32(amp: Amp, parts: int) -> None:
     """Outside the region it is a float32 division: gradients are those of a backward pass that starts from 1/n.

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from on_device import DEVICE
 
 _real: Any = torch.compile
 
@@ -45,3 +46,16 @@ def mapped(change: Callable[[torch.Tensor], torch.Tensor], value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return type(value)(mapped(change, each) for each in value)
     return value
+
+
+def in_the_first(function: Callable[..., Any], _keywords: dict[str, Any]) -> Callable[..., Any]:
+    """``function`` in the region in which it was called first; a ``Wrap``."""
+    states: list[tuple[bool, torch.dtype]] = []
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        states.append((torch.is_autocast_enabled(DEVICE), torch.get_autocast_dtype(DEVICE)))
+        enabled, dtype = states[0]
+        with torch.autocast(DEVICE, dtype, enabled=enabled):
+            return function(*args, **kwargs)
+
+    return call

@@ -77,4 +77,34 @@ COMPILE = (
         ("suites/compile/test_export.py",),
         "test_an_exported_program_is_the_model_when_it_is_loaded[cpu-bf16]",
     ),
+    Defect(
+        "fused_sums_forget_their_dtype",
+        "the dtype that is asked for, in fused kernels",
+        ("suites/compile/test_dtype_arguments.py",),
+        "test_operators_give_the_dtype_that_is_asked_for[cpu-bf16]",
+    ),
+    Defect(
+        "fused_graphs_narrow_float32_products",
+        "an island in fused graphs",
+        ("suites/compile/test_regions.py",),
+        "test_fused_kernels_compute_in_the_regions[cpu-bf16-nested]",
+    ),
+    Defect(
+        "traced_casts_come_after_the_product",
+        "the order of casts in a trace",
+        ("suites/compile/test_dtypes.py",),
+        "test_operators_take_the_dtypes_of_eager[cpu-bf16-mlp]",
+    ),
+    Defect(
+        "dynamic_code_keeps_its_first_region",
+        "guards of dynamic code on autocast's state",
+        ("suites/compile/test_ambient.py",),
+        "test_sizes_and_regions_change_together[cpu-bf16]",
+    ),
+    Defect(
+        "compiled_optimizers_step_despite_inf",
+        "skipping a compiled optimizer's step",
+        ("suites/compile/test_scaler.py",),
+        "test_a_compiled_optimizer_is_skipped_and_keeps_float32[cpu-bf16-aot_eager]",
+    ),
 )

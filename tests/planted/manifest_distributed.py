@@ -59,4 +59,22 @@ DISTRIBUTED = (
         ("suites/distributed/test_data_parallel.py",),
         "test_every_rank_computes_in_the_region[cpu-bf16]",
     ),
+    Defect(
+        "one_unit_reduces_in_low",
+        "the dtype of FSDP1's reduction",
+        ("suites/distributed/test_fsdp.py",),
+        "test_what_is_sent_and_computed[cpu-bf16-low, reduced in float32]",
+    ),
+    Defect(
+        "shards_add_up_in_low",
+        "adding up micro-batches in the reduction's dtype",
+        ("suites/distributed/test_fully_shard.py",),
+        "test_micro_batches_add_up_before_they_are_sent[cpu-bf16-low, reduced in float32]",
+    ),
+    Defect(
+        "found_inf_of_the_first_rank_counts",
+        "reducing found_inf over all ranks",
+        ("suites/distributed/test_scaler.py",),
+        "test_an_overflow_in_one_shard_is_skipped_by_all[cpu-bf16-none-rank 1-inf]",
+    ),
 )

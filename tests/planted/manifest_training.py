@@ -65,4 +65,31 @@ TRAINING = (
         ("suites/training/test_loss_curves.py",),
         "test_the_loss_stays_in_the_band_of_float32[cpu-bf16-images]",
     ),
+    Defect(
+        "unscale_is_put_off",
+        "unscaling before clipping",
+        (
+            "suites/training/test_loops.py",
+            "--amp-dtype=fp16",
+        ),
+        "test_a_loop_goes_where_float32_goes[cpu-fp16-clipped]",
+    ),
+    Defect(
+        "loaded_moments_are_rounded",
+        "resuming with float32 moments",
+        ("suites/training/test_resume.py",),
+        "test_a_resumed_run_is_the_one_without_a_break[cpu-bf16]",
+    ),
+    Defect(
+        "rare_optimizers_round_their_state",
+        "any optimizer's state in float32",
+        ("suites/training/test_float32_state.py",),
+        "test_the_state_of_optimizers_stays_float32[cpu-bf16-NAdam]",
+    ),
+    Defect(
+        "scale_is_told_a_step_late",
+        "telling a skipped step by the scale",
+        ("suites/training/test_loops.py",),
+        "test_schedule_and_average_stand_still_where_a_step_is_skipped[cpu-bf16]",
+    ),
 )

@@ -1,0 +1,73 @@
+"""A dtype that is asked for by name is given, in a region or in none, also where inductor rewrites the operator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import pytest
+import torch
+
+from pytest_amp.amp import Amp
+from pytest_amp.failure import AmpFailure
+
+from .programs import OTHER, Ran, Tensors, expect_same_dtypes
+from .releases import CONSTANT_SUMS
+
+pytestmark = pytest.mark.amp(devices=["cpu"])  # not run on CUDA yet
+
+_ROWS, _COLUMNS = 4, 8
+#: Of small whole numbers each of these is exact in either low dtype, in whatever order it is computed.
+_OPERATORS: Mapping[str, Callable[[torch.Tensor, torch.dtype], torch.Tensor]] = {
+    "cumsum": lambda x, dtype: x.cumsum(1, dtype=dtype),
+    "cumprod": lambda x, dtype: x.cumprod(1, dtype=dtype),
+    "sum": lambda x, dtype: x.sum(1, dtype=dtype),
+    "prod": lambda x, dtype: x.prod(1, dtype=dtype),
+    "to": lambda x, dtype: x.to(dtype),
+}
+
+
+def _dtypes(low: torch.dtype) -> tuple[torch.dtype, ...]:
+    """What is given: integers are promoted, floating numbers are not."""
+    return torch.bool, torch.int64, torch.float32, OTHER[low]
+
+
+def _expect_same(amp: Amp, what: str, names: list[str], found: Tensors, expected: Tensors) -> None:
+    expect_same_dtypes(amp, what, Ran(found, []), Ran(expected, []))
+    wrong = [n for n, a, b in zip(names, found, expected, strict=True) if not torch.equal(a, b)]
+    if wrong:
+        raise AmpFailure(
+            f"{what} on {amp.target.id}: other numbers than in eager, though all of them are exact",
+            now=f"{', '.join(wrong[:4])}, on torch {torch.__version__}",
+            likely="what inductor puts in the operator's place computes in another dtype, and rounds there",
+        )
+
+
+def test_operators_give_the_dtype_that_is_asked_for(amp: Amp, needs: Callable[[str], str]) -> None:
+    """Sums, products and conversions of integers and floating numbers, outside of a region and in one."""
+    device_type, low = amp.device.type, amp.dtype
+    given = [torch.randint(0, 3, (_ROWS, _COLUMNS), device=amp.device.torch_device).to(each) for each in _dtypes(low)]
+
+    def function(inputs: Tensors) -> Tensors:
+        outside = [operator(x, low) for operator in _OPERATORS.values() for x in inputs]
+        with torch.autocast(device_type, OTHER[low]):
+            return outside + [operator(x, low) for operator in _OPERATORS.values() for x in inputs]
+
+    names = [f"{name} of {x.dtype}" for _ in ("outside", "inside") for name in _OPERATORS for x in given]
+    expected = function(given)
+    assert {value.dtype for value in expected} == {low}
+    found = torch.compile(function, backend=needs("inductor"), fullgraph=True)(given)
+    _expect_same(amp, "operators with a dtype argument", names, found, expected)
+
+
+@CONSTANT_SUMS
+def test_a_running_sum_of_a_constant_has_the_dtype_that_is_asked_for(amp: Amp, needs: Callable[[str], str]) -> None:
+    """Positions are counted so: inductor makes a range of it, of the constant's dtype (pytorch/pytorch#189518)."""
+    device, low = amp.device.torch_device, amp.dtype
+
+    def function() -> Tensors:
+        constants = [torch.full((_ROWS, _COLUMNS), 1, dtype=dtype, device=device) for dtype in _dtypes(low)]
+        return [constant.cumsum(1, dtype=low) for constant in constants]
+
+    names = [f"cumsum of {dtype}" for dtype in _dtypes(low)]
+    found = torch.compile(function, backend=needs("inductor"), fullgraph=True)()
+    _expect_same(amp, "a running sum of a constant", names, found, function())
