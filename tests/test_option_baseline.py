@@ -304,8 +304,8 @@ def test_a_check_in_float32_that_an_older_baseline_has_not_is_new(project: Proje
     """Nobody selected float32: a suite's own marker did."""
     project.write(test_it="def test_it(amp):\n    amp.observe('x', 1, kind='count')\n")
     recorded(project)
-    wide = "import pytest\n\n\n@pytest.mark.amp(dtypes=['fp32'])\ndef test_it(amp):\n    amp.observe('y', 1, kind='count')\n"
-    project.write(test_wide=wide)
+    marked = "import pytest\n\n\n@pytest.mark.amp(dtypes=['fp32'])\n"
+    project.write(test_wide=f"{marked}def test_it(amp):\n    amp.observe('y', 1, kind='count')\n")
     result = project.here(*ON_CPU, "--amp-baseline=old.json")
     assert (result.ret, red(result)) == (0, [])
     assert any(line.startswith("new       project/cpu/fp32/y") for line in summary(result))
