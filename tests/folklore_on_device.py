@@ -1,6 +1,6 @@
 """What docs/folklore.md says of speed and memory, measured on a device: tables, as Markdown.
 
-    python -m tests.folklore_on_device [--device cuda] [--out FILE.json]
+    python -m tests.folklore_on_device [--device cuda] [--parts steps,memory,warm-ups] [--out FILE.json]
 
 Whole training steps with AdamW, from small models to large ones, in IEEE float32, TF32 and bf16: how long a loop waits
 for them, how long the device takes for them, and the most memory that they hold. Then the first bf16 steps of fresh
@@ -16,7 +16,7 @@ import multiprocessing
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -67,6 +67,7 @@ WORK = {
     ),
     "cpu": (_mlp(256, batch=32), _decoder(2, 128, batch=4, context=64)),
 }
+PARTS = ("steps", "memory", "warm-ups")
 WARM_UPS = ("none", "float32", "bf16")
 
 
@@ -96,7 +97,7 @@ def timed(work: Sized, device: Device, kind: Float32Kind, *, replayed: bool = Fa
 
 
 def steps(work: Sized, device: Device) -> Row:
-    """Milliseconds and ratios of steps, and what they hold at most."""
+    """Milliseconds and ratios of steps."""
     row: Row = {"work": work.name}
     kinds = KINDS if device.type == "cuda" else KINDS[:1]
     found = {f"{kind}": timed(work, device, kind) for kind in kinds}
@@ -111,25 +112,24 @@ def steps(work: Sized, device: Device) -> Row:
             "interval": [interval.low, interval.high],
             "doubts": list(each.doubts),
         }
-    return row | _peaks(work, device)
+    return row
 
 
-def _peaks(work: Sized, device: Device) -> Row:
-    """The most that was allocated during one step: weights, gradients, the optimizer's state and activations."""
+def memory(work: Sized, device: Device) -> Row:
+    """The most bytes that were allocated during one step: weights, gradients, the optimizer's state and activations."""
     allocator = Allocator(device)
-    if not allocator.counts:
-        return {}
     peaks = {}
     for name in ("reference", "candidate"):
         gc.collect()
+        before = allocator.allocated
         call = getattr(arms(work, device)(), name)
         call()  # makes the optimizer's state
         allocator.empty()
         call()
-        peaks[name] = allocator.peaks[0]
+        peaks[name] = allocator.peaks[0] - before
         del call
     fp32, bf16 = peaks["reference"], peaks["candidate"]
-    return {"peak, float32": fp32, "peak, bf16": bf16, "memory": bf16 / fp32}
+    return {"work": work.name, "float32": fp32, "bf16": bf16, "ratio": bf16 / fp32}
 
 
 def first_steps(warm_up: str, device_name: str) -> Row:
@@ -151,33 +151,34 @@ def first_steps(warm_up: str, device_name: str) -> Row:
     return {"warm-up": warm_up, "first": times[0], "second": times[1], "third": times[2], "median": median}
 
 
-def fresh_processes(device_name: str, times: int) -> list[Row]:
+def fresh_processes(device_name: str, times: int) -> Iterator[Row]:
     """Each a fork of a process that has imported torch and no more, in turn."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["torch"])
-    rows = []
     for _ in range(times):
         for warm_up in WARM_UPS:
             with context.Pool(1) as pool:
-                rows.append(pool.apply(first_steps, (warm_up, device_name)))
-    return rows
+                yield pool.apply(first_steps, (warm_up, device_name))
 
 
-def tables(rows: list[Row], first: list[Row]) -> str:
-    """Both, as Markdown."""
-    heads = ("step", "", "IEEE, ms", "TF32", "bf16", "bf16 over IEEE", "over TF32", "TF32 over IEEE", "memory of bf16")
+def tables(found: dict[str, list[Row]]) -> str:
+    """All, as Markdown."""
+    heads = ("step", "", "IEEE, ms", "TF32", "bf16", "bf16 over IEEE", "over TF32", "TF32 over IEEE")
     lines = [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads)]
-    for row in rows:
+    for row in found["steps"]:
         for how, suffix in (("a loop", ""), ("the device", ", replayed")):
             ieee, tf32 = row.get(f"ieee{suffix}"), row.get(f"tf32{suffix}")
             if ieee is None:
                 continue
             last = tf32 or ieee
             numbers = [ieee["float32, ms"], tf32 and tf32["float32, ms"], last["bf16, ms"], ieee["speedup"]]
-            numbers += [tf32 and tf32["speedup"], tf32 and ieee["float32, ms"] / tf32["float32, ms"], row.get("memory")]
+            numbers += [tf32 and tf32["speedup"], tf32 and ieee["float32, ms"] / tf32["float32, ms"]]
             lines.append(f"| {row['work']} | {how} | {_cells(numbers)} |")
+    lines += ["", "| step | GB in float32 | in bf16 | bf16 over float32 |", "|" + "---|" * 4]
+    for row in found["memory"]:
+        lines.append(f"| {row['work']} | {_cells([row['float32'] / 1e9, row['bf16'] / 1e9, row['ratio']])} |")
     lines += ["", "| warm-up | first step over the median | second | third | median, ms |", "|" + "---|" * 5]
-    for row in first:
+    for row in found["warm-ups"]:
         ratios = [row[name] / row["median"] for name in ("first", "second", "third")]
         lines.append(f"| {row['warm-up']} | {_cells([*ratios, row['median']])} |")
     return "\n".join([*lines, ""])
@@ -187,28 +188,35 @@ def _cells(numbers: list[float | None]) -> str:
     return " | ".join("" if number is None else f"{number:.2f}" for number in numbers)
 
 
+def measured(part: str, device: Device, processes: int) -> Iterator[Row]:
+    """The rows of one part, each as it is known."""
+    if part == "warm-ups":
+        yield from fresh_processes(device.name, processes)
+        return
+    for work in WORK["accelerator" if device.kind is DeviceKind.ACCELERATOR else "cpu"]:
+        if part == "steps":
+            yield steps(work, device)
+        elif Allocator(device).counts:
+            yield memory(work, device)
+
+
 def main() -> int:
     """Measure, write every number at once, and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda")
+    parser.add_argument("--parts", default=",".join(PARTS), help="default: %(default)s")
     parser.add_argument("--processes", type=int, default=3, help="for each warm-up (default: 3)")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     device = find_device(options.device)
-    rows: list[Row] = []
-    first: list[Row] = []
-
-    def keep() -> None:
-        if options.out:
-            found = {"device": device.describe(), "torch": torch.__version__, "steps": rows, "first": first}
-            options.out.write_text(json.dumps(found, indent=1), encoding="utf-8")
-
-    for work in WORK["accelerator" if device.kind is DeviceKind.ACCELERATOR else "cpu"]:
-        rows.append(steps(work, device))
-        keep()
-    first += fresh_processes(options.device, options.processes)
-    keep()
-    sys.stdout.write(tables(rows, first))
+    found: dict[str, list[Row]] = {part: [] for part in PARTS}
+    for part in options.parts.split(","):
+        for row in measured(part, device, options.processes):
+            found[part].append(row)
+            if options.out:
+                known = {"device": device.describe(), "torch": torch.__version__, **found}
+                options.out.write_text(json.dumps(known, indent=1), encoding="utf-8")
+    sys.stdout.write(tables(found))
     return 0
 
 
