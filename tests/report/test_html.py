@@ -214,6 +214,9 @@ def test_a_run(project: Project, workers: str) -> None:
     text = (project.path / "page.html").read_text(encoding="utf-8")
     assert "<title>pytest-amp: red on torch " in text
     assert "tests that failed (1)" in text
+    assert re.findall(r"<b>(\d+)</b> ([a-z ]+)</li>", text) == [("1", "changed"), ("1", "better"), ("1", "the same")]
+    rows = json.loads(next(script for script in Elements(text).scripts if script.startswith('{"rows"')))["rows"]
+    assert [row[0] for row in rows] == ["changed", "improved", "pass"]
     assert "project/cpu/bf16/rule &lt;x&gt;" in text
     assert Elements(text).unbalanced == []
 

@@ -11,7 +11,19 @@ from typing import TYPE_CHECKING
 import jinja2
 from markupsafe import Markup
 
-from pytest_amp.record import FAILING, ORDER, Better, Difference, Observation, Record, Trend, Value, Verdict, finite
+from pytest_amp.record import (
+    FAILING,
+    ORDER,
+    Better,
+    Difference,
+    Observation,
+    Record,
+    Trend,
+    Value,
+    Verdict,
+    finite,
+    judged,
+)
 from pytest_amp.report import difference as differences
 from pytest_amp.report import trend as trends
 from pytest_amp.report.cells import TITLES, legend, short, together, valued
@@ -122,14 +134,23 @@ def of_run(session: AmpSession, record: Record) -> str:
             red=red,
             facts=[f"{len(record.observations)} observations", *compared, *legend(record.observations)],
             alarms=[*session.problems, *session.notes, *(f"known: {line}" for line in lived_with(session))],
-            tiles=_tiles(groups, None),
+            tiles=_tiles(groups, _same(record) if session.baseline is not None else None),
             sections=[*([failed] if failures else []), *_sections(groups, known)],
             plots=plots(record.observations, differing, record.failures),
-            rows=_rows(sorted([*record.observations, *gone], key=lambda each: each.key), known),
+            rows=_rows(sorted([*record.observations, *gone], key=_worst_first), known),
             provenance=_provenances([record], [""]),
             extra=[Section("what ran", "", ("device and dtype", "family", "ran"), [*ran, *rest])],
         )
     )
+
+
+def _same(record: Record) -> int:
+    """How many of a compared run's observations are what the baseline has."""
+    return sum(judged(each) for each in record.observations if each.verdict not in ORDER)
+
+
+def _worst_first(each: Observation) -> tuple[int, str]:
+    return ORDER.index(each.verdict) if each.verdict in ORDER else len(ORDER), each.key
 
 
 def _torch(record: Record | None) -> Value:
