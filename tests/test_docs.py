@@ -13,7 +13,7 @@ from pytest_amp.markers import AmpMarker
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-PAGES = sorted([ROOT / "README.md", ROOT / "suites" / "README.md", *(ROOT / "docs").glob("**/*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), ROOT / "suites" / "README.md", *(ROOT / "docs").glob("**/*.md")])
 
 
 def test_every_option_is_in_the_readme() -> None:

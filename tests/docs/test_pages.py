@@ -28,7 +28,7 @@ from tests.project import INSTALLED, ROOT
 
 PAGES = [
     page
-    for page in sorted([ROOT / "README.md", ROOT / "suites" / "README.md", *(ROOT / "docs").rglob("*.md")])
+    for page in sorted([*ROOT.glob("*.md"), ROOT / "suites" / "README.md", *(ROOT / "docs").rglob("*.md")])
     if page not in RUN_IN_TURN
 ]
 PRELUDE = """\
