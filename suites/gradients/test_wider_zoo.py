@@ -74,10 +74,11 @@ def _hold_ratio(amp: Amp, name: str, ratio: float, *, unit: str, likely: str) ->
         )
 
 
-#: A hinge: rounding decides on which side of the margin a pair is, and with it a whole gradient (seed 7).
-HINGED = ("loss_cosine",)
+#: Kinks: rounding decides on which side of the margin a pair is, or between which pixels a place, and with it a whole
+#: gradient (the loss with seed 7 on a CPU; places in bf16 on an H200: 40 to 74 times the error of fp16).
+HINGED = ("loss_cosine", "sampling")
 #: Convolutions, which some CPUs add up in fp16.
-CONVOLUTIONAL = ("residual", "unet", "patches", "sampling")
+CONVOLUTIONAL = ("residual", "unet", "patches")
 
 
 @pytest.mark.amp(dtypes=["bf16"])
