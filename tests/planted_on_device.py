@@ -28,11 +28,21 @@ _FORMULAS = "suites/gradients/test_formulas.py::test_operator_is_its_formula"
 #: What notices a defect on CUDA, where it is not the same test, in its file or with a file of its own; None where CUDA
 #: has no such defect.
 ON_CUDA: dict[str, str | None] = {
+    "cat_promotes_to_the_first": "suites/rules/test_registered.py::test_no_operator_is_new_or_gone[cuda-bf16]",
+    # Float16 is CUDA's default, so it shows where another is asked for.
+    "checkpoint_recomputes_in_default_dtype": (
+        "test_recomputation_runs_in_the_region_of_forward[cuda-fp16-other dtype-non-reentrant]"
+    ),
+    "cpu_query_answers_wrong": None,
     "cross_entropy_low_precision": None,  # CUDA has no rule for it, and rounds: expected to fail
+    "disable_acts_on_every_device": "test_disabling_one_device_leaves_the_other_on[cuda-bf16-cpu]",
+    "dtype_argument_ignored": "test_the_innermost_region_decides[cuda-fp16-on.other]",
     "encoder_fast_path_ignores_its_mask": None,  # the encoder leaves its fast path where autocast is on for CUDA
     # Added up by atomics of the dtype, which is expected to fail: that rows are lost, the formula tells.
     "index_add_loses_duplicates": f"{_FORMULAS}[cuda-bf16-index_add]",
+    "rules_of_extensions_on_every_device": "test_a_rule_of_an_extension_is_its_devices[cuda-bf16]",
     "sharded_scaler_never_grows": None,  # it has an update of its own on a CPU, and torch's operator elsewhere
+    "stft_falls_through": None,  # CUDA has no rule for it
     "unscale_waits_for_the_host": "test_waits_on_cuda[cuda-bf16-",
 }
 _AT_ONCE = 2
@@ -54,7 +64,8 @@ def planted(defect: Defect, device: str) -> dict[str, object]:
     if failing is None:
         return {"defect": defect.module, "noticed": None}
     given = [*loaded(defect), "-p", "no:xdist", "-q", "-rfE", "--tb=line"]
-    given += [f"--amp-device={device}", "--amp-dtype=bf16", "--amp-speed=off", *_where(defect, failing)]
+    dtype = "fp16" if f"[{device}-fp16" in failing else "bf16"
+    given += [f"--amp-device={device}", f"--amp-dtype={dtype}", "--amp-speed=off", *_where(defect, failing)]
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         environment = {**os.environ, VARIABLE: device}

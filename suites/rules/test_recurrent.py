@@ -129,12 +129,14 @@ def test_a_packed_sequence_is_computed_as_a_padded_one(amp: Amp, kind: str) -> N
     rows = torch.randn(4, 2, 6, device=amp.device.torch_device)
     with amp.autocast():
         padded, packed = layer(rows)[0], layer(pack_padded_sequence(rows, [4, 4]))[0].data
+    plain = layer(pack_padded_sequence(rows, [4, 4]))[0].data
     if amp.device.type == "cuda":
         error = (packed.view_as(padded).float() - padded.float()).norm() / padded.float().norm()
         assert error <= 2 * FP16.u, f"a packed {kind} is off the padded one by {error:.3g}"
     else:
         assert torch.equal(packed.view_as(padded), padded)
     assert not torch.equal(padded.float(), layer(rows)[0]), "the layer computes in float32"
+    assert not torch.equal(packed.float(), plain), "of a packed sequence the layer computes in float32"
 
 
 def test_a_packed_lstm_multiplies_low(amp: Amp) -> None:

@@ -142,14 +142,22 @@ def test_random_numbers_are_the_same(amp: Amp) -> None:
 
     def draw() -> list[torch.Tensor]:
         mask = torch.nn.functional.dropout(torch.ones(256, device=device), 0.5)
-        return [mask, torch.randn(8, device=device), torch.rand(8, device=device), torch.randperm(8, device=device)]
+        return [
+            mask,
+            torch.randn(8, device=device),
+            torch.rand(8, device=device),
+            torch.randperm(8, device=device),
+            torch.rand(8),
+        ]
 
     torch.manual_seed(amp.config.seed)
     outside = draw()
     torch.manual_seed(amp.config.seed)
     with amp.autocast():
         inside = draw()
-    for what, left, right in zip(("dropout", "randn", "rand", "randperm"), inside, outside, strict=True):
+    for what, left, right in zip(
+        ("dropout", "randn", "rand", "randperm", "the CPU's rand"), inside, outside, strict=True
+    ):
         assert left.dtype is right.dtype, f"{what} became {left.dtype} in a region"
         assert torch.equal(left, right), f"{what} draws other numbers in a region"
 

@@ -1,12 +1,13 @@
-"""``torch.cpu.amp.autocast(enabled=False)`` is an enabled region."""
+"""``torch.cpu.amp.autocast(enabled=False)``, or that of ``torch.cuda``, is an enabled region."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import torch
+from on_device import DEVICE
 
-_module: Any = torch.cpu.amp
+_module: Any = getattr(torch, DEVICE).amp
 _alias: Any = _module.autocast
 _init: Any = _alias.__init__
 

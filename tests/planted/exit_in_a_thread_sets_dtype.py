@@ -1,4 +1,4 @@
-"""A region that a thread leaves sets that thread's autocast dtype to float16."""
+"""A region that a thread leaves sets that thread's autocast dtype to the one that is not the default."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _exit = _region.__exit__
 def _exit_and_set(self: Any, *args: Any) -> Any:
     result = _exit(self, *args)
     if threading.current_thread() is not threading.main_thread():
-        torch.set_autocast_dtype(DEVICE, torch.float16)
+        torch.set_autocast_dtype(DEVICE, torch.float16 if DEVICE == "cpu" else torch.bfloat16)
     return result
 
 

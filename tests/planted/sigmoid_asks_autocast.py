@@ -19,4 +19,4 @@ def _sigmoid(x: torch.Tensor) -> torch.Tensor:
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # torch warns that there is a kernel already
-    _library.impl("sigmoid", _sigmoid, "AutogradCPU")
+    _library.impl("sigmoid", _sigmoid, f"Autograd{DEVICE.upper()}")
