@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import argparse
+import enum
+import importlib
 import inspect
 import re
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from pytest_amp import fixtures, markers
 from pytest_amp.amp import Amp
+from pytest_amp.cases import Case
 from pytest_amp.cli import _parser
 from pytest_amp.config import OPTIONS
+from pytest_amp.devices import Device, DeviceType
+from pytest_amp.devices.accelerator import AcceleratorDevice
+from pytest_amp.failure import AmpFailure, Misuse
+from pytest_amp.families import Family
+from pytest_amp.precision import Precision
+from pytest_amp.record import Kind, Observation, Record, read_record
+from pytest_amp.scaler.trace import Iteration
+from pytest_amp.targets import Target
 from tests.project import ROOT
 
 FOLDER = ROOT / "docs" / "reference"
@@ -41,6 +53,58 @@ def fixtures_and_markers() -> str:
     for line in markers.LINES:
         marker, _, what = line.partition(": ")
         lines.append(f"| `{_cell(marker)}` | {_cell(what)} |")
+    return "\n".join([*lines, ""])
+
+
+def checks() -> str:
+    """Each member of ``amp``, with the whole of what it says of itself."""
+    lines = ["# The checks of `amp`", MADE, "", "What `amp` offers a test, in the order of the alphabet."]
+    for name, value in sorted(inspect.getmembers(Amp)):
+        if not name.startswith("_") and inspect.getdoc(value):
+            call = f"amp.{name}{_signature(value)}" if callable(value) else f"amp.{name}"
+            lines += ["", f"## {name}", "", "```text", call, "```", "", _prose(value)]
+    return "\n".join([*lines, ""])
+
+
+#: What a project imports, beside what the fixtures give it.
+IMPORTED = (
+    Case,
+    DeviceType,
+    Device,
+    AcceleratorDevice,
+    Target,
+    Precision,
+    Iteration,
+    Family,
+    Observation,
+    Kind,
+    Record,
+)
+
+
+def python() -> str:
+    """The classes and functions that a project may import, with their public members."""
+    lines = [
+        "# Python",
+        MADE,
+        "",
+        "What a project imports: for its hooks, its own devices and cases, its own readers of records.",
+    ]
+    for each in (*IMPORTED, read_record, AmpFailure, Misuse):
+        shown = each.__name__ if isinstance(each, enum.EnumMeta) else f"{each.__name__}{_arguments_of(each)}"
+        lines += ["", f"## {each.__name__}", "", "```text", f"{_home(each)}.{shown}", "```", "", _prose(each)]
+        if isinstance(each, enum.EnumMeta):
+            lines += ["", "Its values: " + ", ".join(f"`{member.value}`" for member in each.__members__.values()) + "."]
+        members = [
+            (name, value)
+            for name, value in sorted(vars(each).items())
+            if not name.startswith("_") and (isinstance(value, property) or inspect.isfunction(value))
+        ]
+        if members and inspect.isclass(each):
+            lines += ["", "| member | what it is |", "|---|---|"]
+            for name, value in members:
+                call = f"{name}{_signature(value)}" if inspect.isfunction(value) else name
+                lines.append(f"| `{_cell(call)}` | {_sentence(value)} |")
     return "\n".join([*lines, ""])
 
 
@@ -76,8 +140,25 @@ def _signature(value: Callable[..., object]) -> str:
     words: list[str] = []
     for each in parameters:
         star = "*, " if each.kind is each.KEYWORD_ONLY and "*, " not in "".join(words) else ""
-        words.append(f"{star}{each.name}" + ("" if each.default is each.empty else f"={each.default!r}"))
+        plain = each.default is None or isinstance(each.default, (bool, int, float, str, tuple))
+        default = "" if each.default is each.empty else f"={each.default!r}" if plain else "=…"
+        words.append(f"{star}{each.name}{default}")
     return f"({', '.join(words)})"
+
+
+def _arguments_of(value: Callable[..., object]) -> str:
+    made_by_nobody = getattr(value, "_is_protocol", False)
+    return _signature(value) if inspect.isfunction(value) or ("__init__" in vars(value) and not made_by_nobody) else ""
+
+
+def _home(value: Any) -> str:
+    """The package from which a name is imported: where it was made, unless the package above has it, too."""
+    above = value.__module__.rpartition(".")[0]
+    return above if getattr(importlib.import_module(above), value.__name__, None) is value else str(value.__module__)
+
+
+def _prose(value: object) -> str:
+    return re.sub(r"``([^`]+)``", r"`\1`", inspect.getdoc(value) or "")
 
 
 def _sentence(value: object) -> str:
@@ -89,7 +170,13 @@ def _cell(text: str) -> str:
     return re.sub(r"\s+", " ", text).replace("|", "\\|").strip()
 
 
-PAGES = {"options.md": options, "fixtures.md": fixtures_and_markers, "commands.md": commands}
+PAGES = {
+    "options.md": options,
+    "fixtures.md": fixtures_and_markers,
+    "checks.md": checks,
+    "python.md": python,
+    "commands.md": commands,
+}
 
 if __name__ == "__main__":
     for page, make in PAGES.items():
