@@ -43,7 +43,8 @@ def compare(now: Observation, before: Observation | None, *, fair: bool = True) 
     if now.kind is not before.kind or (exact and not same):
         return replace(now, verdict=Verdict.CHANGED, baseline=before.value)
     verdict = now.verdict
-    if verdict is Verdict.PASS and not exact and judged(now):
+    measured_once = same and now.interval == before.interval  # a record and itself, however wide its intervals are
+    if verdict is Verdict.PASS and not exact and judged(now) and not measured_once:
         verdict = _of_errors(now, before) if now.kind is Kind.ERROR else _of_numbers(now, before)
         if not judged(before):
             verdict = Verdict.INCONCLUSIVE

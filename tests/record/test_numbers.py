@@ -57,7 +57,8 @@ def test_one_value_each_decides_by_the_margin(before: Value, now: Value, becomes
         ((1.56, 1.58), (1.40, 1.46), Verdict.REGRESSED),  # 1.46 is below 0.94 times 1.56
         ((1.56, 1.58), (1.40, 1.47), Verdict.INCONCLUSIVE),  # 1.47 is not, and 1.40 is below 0.94 times 1.58
         ((1.56, 1.58), (1.68, 1.70), Verdict.IMPROVED),
-        ((1.30, 1.80), (1.30, 1.80), Verdict.INCONCLUSIVE),  # says nothing
+        ((1.30, 1.80), (1.31, 1.80), Verdict.INCONCLUSIVE),  # says nothing
+        ((1.30, 1.80), (1.30, 1.80), Verdict.PASS),  # a record and itself
         ((1.56, 1.58), (0.0, math.inf), Verdict.INCONCLUSIVE),
         ((0.0, math.inf), (1.56, 1.58), Verdict.INCONCLUSIVE),
     ],
