@@ -94,7 +94,8 @@ def python() -> str:
         shown = each.__name__ if isinstance(each, enum.EnumMeta) else f"{each.__name__}{_arguments_of(each)}"
         lines += ["", f"## {each.__name__}", "", "```text", f"{_home(each)}.{shown}", "```", "", _prose(each)]
         if isinstance(each, enum.EnumMeta):
-            lines += ["", "Its values: " + ", ".join(f"`{member.value}`" for member in each.__members__.values()) + "."]
+            values: list[Any] = list(each)
+            lines += ["", f"Its values: {', '.join(f'`{value.value}`' for value in values)}."]
         members = [
             (name, value)
             for name, value in sorted(vars(each).items())
