@@ -56,6 +56,11 @@ def _sampled(images: Tensor, grid: Tensor) -> Tensor:
     return f.grid_sample(images, (2 * places + 1) / size - 1, align_corners=False)
 
 
+def _cosine_embedding(x: Tensor, y: Tensor, reduction: str) -> Tensor:
+    """With a margin that no pair is near: rounding would decide on which side it is."""
+    return f.cosine_embedding_loss(x, y, y.detach()[:, 0].sign(), margin=-0.9, reduction=reduction)
+
+
 def _classes(x: Tensor) -> Tensor:
     return torch.arange(x.shape[0], device=x.device) * 7 % x.shape[1]
 
@@ -229,7 +234,7 @@ LOSSES: dict[str, _Loss] = {
     "soft_margin": lambda x, y, r: f.soft_margin_loss(x, y.detach().sign(), reduction=r),
     "hinge_embedding": lambda x, y, r: f.hinge_embedding_loss(x, y.detach().sign(), reduction=r),
     "margin_ranking": lambda x, y, r: f.margin_ranking_loss(x, y, y.detach().sign(), margin=0.1, reduction=r),
-    "cosine_embedding": lambda x, y, r: f.cosine_embedding_loss(x, y, y.detach()[:, 0].sign(), reduction=r),
+    "cosine_embedding": _cosine_embedding,
     "triplet_margin": lambda x, y, r: f.triplet_margin_loss(x, y, y.flip(0), margin=4.0, reduction=r),
     "multi_margin": lambda x, _, r: f.multi_margin_loss(x, _classes(x), reduction=r),
 }  # fmt: skip

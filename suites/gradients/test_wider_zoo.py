@@ -74,9 +74,9 @@ def _hold_ratio(amp: Amp, name: str, ratio: float, *, unit: str, likely: str) ->
         )
 
 
-#: Kinks: rounding decides on which side of the margin a pair is, or between which pixels a place, and with it a whole
-#: gradient (the loss with seed 7 on a CPU; places in bf16 on an H200: 40 to 74 times the error of fp16).
-HINGED = ("loss_cosine", "sampling")
+#: Kinks: rounding decides between which pixels a place lies, and with it a whole gradient (bf16 on an H200: 40 to 74
+#: times the error of fp16).
+HINGED = ("sampling",)
 #: Convolutions, which some CPUs add up in fp16.
 CONVOLUTIONAL = ("residual", "unet", "patches")
 
