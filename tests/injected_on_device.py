@@ -31,12 +31,12 @@ from pytest_amp.speed import Arms, Conditions, Demand, Interval, Measured, Outco
 from pytest_amp.speed.clocks import checked_clock
 from pytest_amp.speed.demand import KINDS
 from pytest_amp.speed.replay import captured
-from pytest_amp.speed.verdict import judge
+from pytest_amp.speed.verdict import PRECISE, judge
 from pytest_amp.speed.workloads import step_maker
 from suites.speed.work import SIZE, resnet, trained
 
-#: Short, so that the whole takes a minute and a half, with time for a second look.
-PLAN = Plan(timings=3, budget=2.5, warm_up=0.1)
+#: As the suite takes it, but for a shorter warm-up.
+PLAN = Plan(budget=2.5, warm_up=0.1)
 #: How much longer a step is made. What a floor forgives (SHARES) lies between the last two of each kind.
 LONGER = {"device": (0.02, 0.05, 0.10, 0.20), "step": (0.05, 0.10, 0.20, 0.30)}
 #: Batches of the decoder. A step is timed where it keeps the device busy: a small one is bound by launches, and noisy.
@@ -84,7 +84,7 @@ class Bench:
             found = measure(
                 arms,
                 clock=self.clock,
-                rule=Rule(floor, margin=demand.margin),
+                rule=Rule(floor, margin=demand.margin, precision=PRECISE),
                 plan=demand.plan,
                 environment=lambda: conditions.doubts(self.device),
             )

@@ -154,8 +154,7 @@ class Conditions:
         row = self.calibrated(demand.name, demand.over, demand.kind)
         if row is not None:
             return row.spread <= LARGEST_SPREAD[demand.kind]
-        half = (before.high / max(before.low, 1e-9) - 1) / 2
-        return demand.kind == "device" or half <= LARGEST_SPREAD["step"]
+        return demand.kind == "device" or before.half_width <= LARGEST_SPREAD["step"]
 
 
 def kind_on(device: Device, kind: str) -> str:

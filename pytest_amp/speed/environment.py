@@ -15,7 +15,8 @@ from pytest_amp.float32 import float32_precision
 
 #: Kernels that take some 20 microseconds each run back to back for a tenth of a second. Between two processes the
 #: driver switches: then the queue stands still for longer than SLICE seconds, now and again, and of the whole time more
-#: than the share INTERRUPTED is lost.
+#: than the share INTERRUPTED is lost. On an H200 (torch 2.11) that was 0 in 30 looks of 30 alone, and 0.54 in 8 of 8
+#: beside a process that multiplies; in a third of the time four looks of five see nothing.
 KERNELS, ELEMENTS = 5000, 1 << 23
 SLICE = 0.2e-3
 INTERRUPTED = 0.05
@@ -27,7 +28,8 @@ def doubts_of(device: Device) -> tuple[str, ...]:
     """Why nothing timed on ``device`` now can be trusted; empty where nothing is known against it.
 
     A process of somebody else is a doubt. This one's own children are none as long as they stand still: suites keep
-    some for what may crash. Where the driver does not tell whose a process is, a queue of kernels does.
+    some for what may crash. That they do, and that nobody computes whom the driver does not show, as one in another
+    container, a queue of kernels tells.
     """
     if device.kind is not DeviceKind.ACCELERATOR or device.type != "cuda" or torch.version.hip:
         return ()
@@ -38,7 +40,7 @@ def doubts_of(device: Device) -> tuple[str, ...]:
     strangers = [pid for pid in there or () if pid != os.getpid() and not _is_descendant(pid)] if known else []
     if strangers:
         found.append(f"{len(strangers)} other process{'es' if len(strangers) > 1 else ''} on this GPU")
-    elif (not known or len(there or ()) > 1) and (share := interrupted(device)) > INTERRUPTED:
+    elif (share := interrupted(device)) > INTERRUPTED:
         found.append(f"{share:.0%} of the time is lost between short kernels: another process computes on this GPU")
     return tuple(found)
 

@@ -15,7 +15,7 @@ from pytest_amp.speed.demand import KINDS, OVER, TOLERANCES, Conditions, Demand,
 from pytest_amp.speed.measure import Measured, measure
 from pytest_amp.speed.paired import Arms
 from pytest_amp.speed.replay import captured
-from pytest_amp.speed.verdict import Interval, Outcome, Rule
+from pytest_amp.speed.verdict import PRECISE, Interval, Outcome, Rule
 from pytest_amp.speed.workloads import Step, arms_of
 
 __tracebackhide__ = is_misuse
@@ -48,7 +48,7 @@ def check_speedup(
             measured = measure(
                 lambda: _arms(make_step, demand, conditions),
                 clock=clock,
-                rule=Rule(floor, margin=demand.margin),
+                rule=Rule(floor, margin=demand.margin, precision=PRECISE),
                 plan=demand.plan,
                 ceiling=demand.ceiling or conditions.ceiling(demand.over),
                 environment=lambda: conditions.doubts(conditions.device),

@@ -28,7 +28,6 @@ class Measured:
     clock: str
     spread: float
     coverage: float
-    disturbed: float
     timings: int
     repeats: tuple[int, ...]
     ceiling: float | None
@@ -62,7 +61,6 @@ class Measured:
             "clock": self.clock,
             "spread": self.spread,
             "coverage": self.coverage,
-            "disturbed": self.disturbed,
             "timings": self.timings,
             "repeats": list(self.repeats),
             "seconds": {"reference": list(self.reference), "candidate": list(self.candidate)},
@@ -106,7 +104,6 @@ def _measured(arms: Arms, clock: Clock, rule: Rule, plan: Plan, ceiling: float |
         clock=clock.name,
         spread=measurement.spread,
         coverage=measurement.coverage,
-        disturbed=measurement.disturbed,
         timings=measurement.timings,
         repeats=measurement.repeats,
         ceiling=ceiling,

@@ -33,8 +33,8 @@ class Plan:
 
     ``timings`` is the number of timings in a block, ``shortest`` what one timing lasts at least (a
     shorter call is repeated within it), ``warm_up`` how long both arms run before, and ``budget`` what
-    the measurement may take: a look that would end later is not begun, and where even the first look
-    would, blocks have fewer timings.
+    the measurement may take: where the last look would end later, blocks have fewer timings, and a look
+    that still would is not begun.
     """
 
     timings: int = 5
@@ -51,11 +51,6 @@ class Quad:
     candidate_first: tuple[float, ...]
     candidate_last: tuple[float, ...]
     reference_last: tuple[float, ...]
-
-    @property
-    def blocks(self) -> tuple[tuple[float, ...], ...]:
-        """All four."""
-        return self.reference_first, self.candidate_first, self.candidate_last, self.reference_last
 
     @property
     def reference(self) -> tuple[float, float]:
@@ -78,8 +73,6 @@ class Measurement:
 
     #: Of the wall time of a block, the least that a clock must see.
     SMALLEST_COVERAGE = 0.5
-    #: What a timing takes beside the fastest of its block when something came between.
-    DISTURBED = 1.25
     #: Repeats of a call within a timing, at most.
     MOST_REPEATS = 1 << 14
 
@@ -94,7 +87,7 @@ class Measurement:
         self.repeats = tuple(self._repeats_of(call) for call in self._arms)
         self.coverage = 0.0
         seconds = self._warm_up()
-        affordable = 0.8 * self.plan.budget / (2 * LOOKS[0] * seconds)
+        affordable = 0.8 * self.plan.budget / (2 * LOOKS[-1] * seconds)
         self.timings = max(1, min(self.plan.timings, int(affordable)))
 
     def _repeats_of(self, call: Callable[[], object]) -> int:
@@ -152,13 +145,6 @@ class Measurement:
     def spread(self) -> float:
         """The 90th percentile of an arm's blocks over its 10th, of the arm in which that is larger."""
         return max(_spread(self.reference), _spread(self.candidate))
-
-    @property
-    def disturbed(self) -> float:
-        """The share of timings that took longer than DISTURBED times the fastest of their block."""
-        blocks = [block for quad in self.quads for block in quad.blocks]
-        slow = sum(seconds > self.DISTURBED * min(block) for block in blocks for seconds in block)
-        return slow / max(sum(map(len, blocks)), 1)
 
     @property
     def doubts(self) -> tuple[str, ...]:

@@ -20,6 +20,9 @@ EAGER_MARGIN = 1.03
 DEVICE_MARGIN = 1.005
 CONFIDENCE = Fraction(99, 100)
 LOOKS = (12, 24, 48)
+#: Half the width of an interval, as a part of it, that needs no further look once it has decided: another process's
+#: speedup may be held against it.
+PRECISE = 0.002
 #: A block's 90th percentile over its 10th above which nothing is decided: the machine was busy elsewhere.
 LARGEST_SPREAD = 1.5
 #: How far above the ceiling of the card a measured speedup may lie before the measurement is in doubt.
@@ -38,13 +41,15 @@ class Outcome(enum.Enum):
 class Rule:
     """What is demanded: a speedup of at least ``floor``, up to ``margin``, both factors above 0.
 
-    ``confidence`` is that of the interval at each look, two-sided; ``looks`` are numbers of quads.
+    ``confidence`` is that of the interval at each look, two-sided; ``looks`` are numbers of quads. ``precision`` is
+    half the width of an interval, as a part of it, that a decided measurement ends with where there is time.
     """
 
     floor: float
     margin: float = EAGER_MARGIN
     confidence: Fraction = CONFIDENCE
     looks: tuple[int, ...] = LOOKS
+    precision: float = math.inf
 
 
 @dataclass(frozen=True)
@@ -55,6 +60,11 @@ class Interval:
     median: float
     high: float
     quads: int
+
+    @property
+    def half_width(self) -> float:
+        """Half the interval, as a part of it."""
+        return (self.high / self.low - 1) / 2 if self.low > 0 else math.inf
 
     def __str__(self) -> str:
         """As reports show it: ``1.57 [1.56, 1.58]``."""
@@ -118,7 +128,7 @@ def judge(interval: Interval, rule: Rule) -> Outcome:
 
 
 def decide(sample: Callable[[], float], rule: Rule, *, affordable: Callable[[int], bool] = lambda _: True) -> Verdict:
-    """Draw log-ratios from ``sample`` until a look is decisive.
+    """Draw log-ratios from ``sample`` until a look is decisive, and as precise as the rule wants it.
 
     ``affordable(n)`` is asked before ``n`` further quads are drawn for the second look and later ones.
     """
@@ -126,10 +136,11 @@ def decide(sample: Callable[[], float], rule: Rule, *, affordable: Callable[[int
     verdict = _look(log_ratios, rule)
     for look in rule.looks[1:]:
         further = look - len(log_ratios)
-        if verdict.outcome is not Outcome.INCONCLUSIVE:
+        decided = verdict.outcome is not Outcome.INCONCLUSIVE
+        if decided and verdict.interval.half_width <= rule.precision:
             break
         if not affordable(further):
-            return replace(verdict, reasons=(f"{verdict.reasons[0]}, when the time was up",))
+            return verdict if decided else replace(verdict, reasons=(f"{verdict.reasons[0]}, when the time was up",))
         log_ratios += [sample() for _ in range(further)]
         verdict = _look(log_ratios, rule)
     return verdict

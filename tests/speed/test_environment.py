@@ -37,8 +37,11 @@ def card(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[str, ...]]:
 
 def test_alone(card: Callable[..., tuple[str, ...]]) -> None:
     assert card((ME,)) == ()
-    # The driver knows: the queue is not asked.
-    assert card((ME,), lost=0.9) == ()
+
+
+def test_a_process_that_the_driver_does_not_show(card: Callable[..., tuple[str, ...]]) -> None:
+    """One in another container."""
+    assert "lost between short kernels" in card((ME,), lost=0.5)[0]
 
 
 def test_a_stranger(card: Callable[..., tuple[str, ...]]) -> None:

@@ -65,16 +65,17 @@ def test_both_arms_are_warmed_in_turn() -> None:
 
 
 def test_long_calls_get_smaller_blocks() -> None:
-    assert measurement(taking(0.01, 0.01)).timings == 5
-    assert measurement(taking(0.05, 0.02)).timings == 2
+    """So that all 48 quads take four of the five seconds, and the first 12 one."""
+    assert measurement(taking(4e-3, 4e-3)).timings == 5
+    assert measurement(taking(0.01, 0.01)).timings == 2
     assert measurement(taking(2.0, 1.0)).timings == 1
 
 
 def test_a_look_beyond_the_budget_is_too_dear() -> None:
-    measured = measurement(taking(0.01, 0.01))
+    measured = measurement(taking(0.04, 0.04))
     for _ in range(12):
         measured.quad()
-    assert measured.affordable(1)
+    assert measured.affordable(12)
     assert not measured.affordable(24)
 
 
@@ -83,13 +84,6 @@ def test_spread_is_that_of_the_worse_arm() -> None:
     for _ in range(12):
         measured.quad()
     assert measured.spread == pytest.approx(2.0)
-
-
-def test_a_timing_that_was_interrupted_is_counted_though_its_block_is_not_longer() -> None:
-    measured = measurement(taking([3.0, 3.0, 3.0, 3.0, 4.0], [2.0, 2.0, 2.0, 2.0, 2.4]), Plan(warm_up=0, budget=1e6))
-    measured.quad()
-    assert measured.spread == 1.0
-    assert measured.disturbed == pytest.approx(0.1), "one in five of the reference"
 
 
 def test_a_clock_that_sees_little_of_the_time_is_doubted() -> None:

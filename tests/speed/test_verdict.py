@@ -100,6 +100,20 @@ def test_first_look_ends_a_clear_case(ratio: float, outcome: Outcome) -> None:
     assert (verdict.outcome, verdict.interval.quads, len(left), verdict.reasons) == (outcome, 12, 36, ())
 
 
+def test_a_wide_interval_that_decides_is_made_narrower_where_there_is_time() -> None:
+    """Another process's speedup may be held against it."""
+    ratios = [1.19, 1.21] * 6 + [1.2] * 36
+    sample, left = drawn(ratios)
+    verdict = decide(sample, Rule(1.0, precision=0.002))
+    assert (verdict.outcome, verdict.interval.quads, len(left)) == (PASS, 48, 0)
+    assert verdict.interval.half_width == 0
+    sample, left = drawn(ratios)
+    verdict = decide(sample, Rule(1.0, precision=0.002), affordable=lambda further: further < 24)
+    assert (verdict.outcome, verdict.interval.quads, verdict.reasons) == (PASS, 24, ())
+    sample, left = drawn(ratios)
+    assert decide(sample, Rule(1.0, precision=0.02)).interval.quads == 12
+
+
 def test_looks_go_on_until_one_is_decisive() -> None:
     noisy = [0.5, 1.5] * 6 + [1.1] * 12
     sample, left = drawn(noisy + [1.1] * 24)
