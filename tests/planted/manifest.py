@@ -15,6 +15,7 @@ from tests.planted.manifest_scaler import SCALER
 from tests.planted.manifest_semantics import SEMANTICS
 from tests.planted.manifest_semantics_kinds import SEMANTICS_KINDS
 from tests.planted.manifest_training import TRAINING
+from tests.planted.manifest_unusual import UNUSUAL
 
 #: A CPU has no speed floors: the check itself is held against a clock that counts kernels.
 SPEED = (
@@ -39,5 +40,6 @@ DEFECTS: list[Defect] = [
     *TRAINING,
     *COMPILE,
     *MEMORY,
+    *UNUSUAL,
     *SPEED,
 ]

@@ -1,0 +1,228 @@
+"""Over a training's life: scalars among the parameters, groups that come late, what is frozen or loaded meanwhile."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from pytest_amp.amp import Amp
+
+from .training import INF, NAN, ScalerFactory, training
+
+_SCALE = 8.0
+BAD = pytest.mark.parametrize("bad", [None, INF, NAN], ids=["clean", "inf", "nan"])
+FOREACH = pytest.mark.parametrize("foreach", [False, True], ids=["loop", "foreach"])
+EXPLICIT = pytest.mark.parametrize("explicit", [False, True], ids=["step", "unscale_ then step"])
+#: A learned temperature is a scalar, a mask of nothing is empty.
+SHAPES: tuple[tuple[int, ...], ...] = ((), (1,), (3, 2), (0,), (2, 1, 2, 1, 2))
+
+
+def _parameters(amp: Amp, dtype: torch.dtype = torch.float32) -> list[nn.Parameter]:
+    return [nn.Parameter(torch.ones(shape, device=amp.device.torch_device, dtype=dtype)) for shape in SHAPES]
+
+
+def _scaled_gradients(parameters: list[nn.Parameter], scale: float, bad: tuple[int, float] | None = None) -> None:
+    """Ones times ``scale``; ``bad`` is put into the whole gradient of one parameter."""
+    for index, parameter in enumerate(parameters):
+        parameter.grad = torch.full_like(parameter, scale)
+        if bad is not None and bad[0] == index:
+            parameter.grad.fill_(bad[1])
+
+
+def _started(amp: Amp, amp_scaler: ScalerFactory) -> torch.amp.GradScaler:
+    scaler = amp_scaler(init_scale=_SCALE)
+    scaler.scale(torch.zeros((), device=amp.device.torch_device))
+    return scaler
+
+
+def _step(scaler: torch.amp.GradScaler, optimizer: torch.optim.Optimizer, *, explicit: bool = False) -> None:
+    if explicit:
+        scaler.unscale_(optimizer)
+    scaler.step(optimizer)
+    scaler.update()
+
+
+#: A clean step, and each bad number in the gradient of each shape that has elements.
+PLANTED = {"clean": None} | {
+    f"{shape}-{bad}": (index, bad) for index, shape in enumerate(SHAPES) if 0 not in shape for bad in (INF, NAN)
+}
+
+
+@FOREACH
+@EXPLICIT
+@pytest.mark.parametrize("planted", PLANTED)
+def test_parameters_of_every_shape_count(
+    amp: Amp, amp_scaler: ScalerFactory, planted: str, *, foreach: bool, explicit: bool
+) -> None:
+    """A bad scalar skips the step, and a good one is unscaled, as any tensor."""
+    parameters, scaler, bad = _parameters(amp), _started(amp, amp_scaler), PLANTED[planted]
+    optimizer = torch.optim.SGD(parameters, lr=0.5, foreach=foreach)
+    _scaled_gradients(parameters, _SCALE, bad)
+    _step(scaler, optimizer, explicit=explicit)
+    wanted = 0.5 if bad is None else 1.0
+    moved = [shape for shape, p in zip(SHAPES, parameters, strict=True) if not bool((p == wanted).all())]
+    assert not moved, f"parameters of shapes {moved} are not {wanted}"
+    assert scaler.get_scale() == (_SCALE if bad is None else _SCALE / 2)
+
+
+@FOREACH
+@pytest.mark.parametrize("dtypes", [1, 2], ids=["float32", "float32 and float64"])
+def test_clipping_counts_every_shape_and_dtype(amp: Amp, *, foreach: bool, dtypes: int) -> None:
+    """The norm is that of all gradients together, and all of them are clipped by it; also by value."""
+    parameters = _parameters(amp)
+    if dtypes > 1:
+        parameters += _parameters(amp, torch.float64)
+    _scaled_gradients(parameters, 3.0)
+    count = sum(p.numel() for p in parameters)
+    found = nn.utils.clip_grad_norm_(parameters, 1.5, foreach=foreach)
+    assert float(found) == pytest.approx(3.0 * count**0.5, rel=2.0**-20)
+    for parameter in parameters:
+        assert parameter.grad is not None
+        wanted = torch.full_like(parameter.grad, 1.5 / count**0.5)
+        torch.testing.assert_close(parameter.grad, wanted, rtol=2.0**-18, atol=0.0)
+    nn.utils.clip_grad_value_(parameters, 2.0**-4, foreach=foreach)
+    assert all(bool((p.grad == 2.0**-4).all()) for p in parameters if p.grad is not None)
+
+
+@FOREACH
+@EXPLICIT
+@BAD
+def test_a_group_that_is_added_later_counts(
+    amp: Amp, amp_scaler: ScalerFactory, bad: float | None, *, foreach: bool, explicit: bool
+) -> None:
+    """As when layers are thawed: after a step ``add_param_group``, and the next step is all groups'."""
+    (first, late), scaler = _parameters(amp)[1:3], _started(amp, amp_scaler)
+    optimizer = torch.optim.SGD([first], lr=0.5, foreach=foreach)
+    _scaled_gradients([first], _SCALE)
+    _step(scaler, optimizer, explicit=explicit)
+    optimizer.add_param_group({"params": [late], "lr": 0.25})
+    _scaled_gradients([first, late], _SCALE, None if bad is None else (1, bad))
+    _step(scaler, optimizer, explicit=explicit)
+    assert bool((first == (0.0 if bad is None else 0.5)).all())
+    assert bool((late == (0.75 if bad is None else 1.0)).all())
+    assert scaler.get_scale() == (_SCALE if bad is None else _SCALE / 2)
+
+
+@EXPLICIT
+@BAD
+def test_what_is_frozen_after_backward_still_counts(
+    amp: Amp, amp_scaler: ScalerFactory, bad: float | None, *, explicit: bool
+) -> None:
+    """The optimizer steps whatever has a gradient; so the scaler has to unscale and check it."""
+    parameters, scaler = _parameters(amp), _started(amp, amp_scaler)
+    optimizer = torch.optim.SGD(parameters, lr=0.5)
+    _scaled_gradients(parameters, _SCALE, None if bad is None else (2, bad))
+    parameters[2].requires_grad = False
+    _step(scaler, optimizer, explicit=explicit)
+    wanted = 0.5 if bad is None else 1.0
+    assert all(bool((p == wanted).all()) for p in parameters)
+
+
+@FOREACH
+def test_hooks_of_steps_are_called_with_steps(amp: Amp, amp_scaler: ScalerFactory, *, foreach: bool) -> None:
+    """Before and after each step that is taken; a skipped one calls neither."""
+    parameters, scaler = _parameters(amp), _started(amp, amp_scaler)
+    optimizer, called = torch.optim.SGD(parameters, lr=0.5, foreach=foreach), []
+    optimizer.register_step_pre_hook(lambda *_: called.append("before"))
+    optimizer.register_step_post_hook(lambda *_: called.append("after"))
+    for bad in (None, (0, INF), None):
+        _scaled_gradients(parameters, scaler.get_scale(), bad)
+        _step(scaler, optimizer)
+        called.append("update")
+    assert called == ["before", "after", "update", "update", "before", "after", "update"]
+
+
+def test_a_copy_of_a_scaler_is_its_own(amp: Amp, amp_scaler: ScalerFactory) -> None:
+    """``copy.deepcopy``: an overflow of the one leaves the other's scale and count alone."""
+    run = training(amp, amp_scaler(init_scale=_SCALE))
+    run.iterate()
+    other = training(amp, copy.deepcopy(run.scaler))
+    assert other.state == run.state
+    other.iterate(INF)
+    assert other.state == (_SCALE / 2, 0)
+    assert run.state == (_SCALE, 1)
+
+
+def _tensors_alive() -> int:
+    gc.collect()
+    return sum(issubclass(type(each), torch.Tensor) for each in gc.get_objects())
+
+
+def test_nothing_of_an_iteration_outlives_its_update(amp: Amp, amp_scaler: ScalerFactory) -> None:
+    """Neither what was found of an optimizer, nor the optimizer: trainings that make many would fill the memory."""
+    run, ended, alive = training(amp, amp_scaler(init_scale=_SCALE)), [], []
+    for bad in (None, INF, None, INF, None, INF):
+        optimizer = torch.optim.SGD([run.parameter], lr=0.5)
+        run.backward(bad)
+        run.scaler.unscale_(optimizer)
+        run.scaler.step(optimizer)
+        run.scaler.update()
+        ended.append(weakref.ref(optimizer))
+        del optimizer
+        alive.append(_tensors_alive())
+    assert [reference() for reference in ended] == [None] * 6, "optimizers that are gone are still there"
+    assert alive[-1] <= alive[1], f"after each of six iterations there are {alive} tensors"
+
+
+LARGE = (200, 300)
+OPTIMIZERS: dict[str, Callable[[list[nn.Parameter]], torch.optim.Optimizer]] = {
+    "SGD, momentum": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9),
+    "Adam, loop": lambda p: torch.optim.Adam(p, lr=0.1, foreach=False, amsgrad=True),
+    "Adam, foreach": lambda p: torch.optim.Adam(p, lr=0.1, foreach=True),
+    "AdamW, fused": lambda p: torch.optim.AdamW(p, lr=0.1, fused=True),
+}
+
+
+@pytest.mark.parametrize("inside", [False, True], ids=["outside", "in a region"])
+@pytest.mark.parametrize("kind", OPTIMIZERS)
+def test_a_loaded_state_has_the_bits_of_the_saved_one(
+    amp: Amp, amp_scaler: ScalerFactory, kind: str, *, inside: bool
+) -> None:
+    """Of large tensors, too, and wherever it is loaded: the step after it is the one without."""
+    ends = []
+    for load in (False, True):
+        generator = torch.Generator().manual_seed(amp.config.seed)
+        parameter = nn.Parameter(torch.randn(LARGE, generator=generator).to(amp.device.torch_device))
+        optimizer, scaler = OPTIMIZERS[kind]([parameter]), _started(amp, amp_scaler)
+        for step in range(3):
+            gradient = torch.randn(LARGE, generator=generator) * scaler.get_scale()
+            parameter.grad = gradient.to(parameter.device)
+            _step(scaler, optimizer)
+            if load and step == 1:
+                saved = copy.deepcopy(optimizer.state_dict())
+                optimizer = OPTIMIZERS[kind]([parameter])
+                with amp.autocast(enabled=inside):
+                    optimizer.load_state_dict(saved)
+                _expect_same_state(saved, optimizer.state_dict())
+        ends.append(parameter.detach())
+    assert torch.equal(*ends), f"{kind} goes on otherwise from a state that was loaded"
+
+
+def _expect_same_state(saved: dict[str, Any], loaded: dict[str, Any]) -> None:
+    for index, state in saved["state"].items():
+        for key, value in state.items():
+            if isinstance(value, torch.Tensor):
+                assert loaded["state"][index][key].dtype is value.dtype, f"{key} was loaded in another dtype"
+                assert torch.equal(loaded["state"][index][key], value), f"{key} was loaded with other values"
+
+
+@pytest.mark.parametrize("kind", ["SGD", "Adam"])
+def test_a_learning_rate_may_be_a_tensor(amp: Amp, amp_scaler: ScalerFactory, kind: str) -> None:
+    """Of float32, and not rounded on its way: the steps are those of the number, but for float32's rounding."""
+    ends = []
+    for rate in (0.1234567, torch.tensor(0.1234567)):
+        parameters, scaler = _parameters(amp), _started(amp, amp_scaler)
+        made: Any = torch.optim.SGD if kind == "SGD" else torch.optim.Adam
+        optimizer = made(parameters, lr=rate, foreach=False)
+        for _ in range(2):
+            _scaled_gradients(parameters, scaler.get_scale())
+            _step(scaler, optimizer)
+        ends.append(torch.cat([p.detach().flatten() for p in parameters]))
+    torch.testing.assert_close(ends[1], ends[0], rtol=2.0**-20, atol=0.0)
