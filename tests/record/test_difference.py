@@ -53,6 +53,16 @@ def files(tmp_path: Path) -> Files:
     return str(paths[0]), str(paths[1])
 
 
+def test_what_it_became_in_its_own_run_does_not_count() -> None:
+    """A record that was made beside a baseline has verdicts of its own."""
+    made = [
+        Observation(f"rules/cpu/bf16/{verdict.value}", Kind.STATE, 1, verdict=verdict, baseline=2, test="t::t")
+        for verdict in Verdict
+    ]
+    found = difference(Record(tuple(made)), Record(tuple(made)))
+    assert (found.observations, found.same) == ((), len(Verdict))
+
+
 def test_each_is_what_it_is() -> None:
     found = difference(OLD, NEW)
     keys = {verdict.value: [observation.key for observation in found.of(verdict)] for verdict in ORDER}
