@@ -1,6 +1,6 @@
 """Slowdowns put into healthy work on a GPU, and what the gate says of each: a table, as Markdown.
 
-    python -m tests.injected_on_device [--repetitions 20] [--out FILE.json]
+    python -m tests.injected_on_device [--repetitions 20] [--only NAME] [--out FILE.json]
 
 Each slowdown is held against the first measurement of the healthy work as a baseline, and against the floor that is
 made of it. Then the healthy work is measured again and again: none may be red.
@@ -240,10 +240,27 @@ def held(device: Device, name: str, case: Case, kind: str, notes: Notes) -> Held
     return Held(bench, floored, interval, found.candidate_median)
 
 
+def slowdowns(work: Held, device: Device) -> tuple[Injected, ...]:
+    """Those of the decoder."""
+    return (
+        *(Injected(f"{s:.0%} longer", step=busier(s, work.took, device)) for s in LONGER[work.bench.kind]),
+        Injected("autocast off in blocks.0.up", model=without_autocast("blocks.0.up")),
+        Injected(".float() after blocks.0.up", model=widened("blocks.0.up")),
+    )
+
+
+#: Those of convolutions.
+LAYOUTS = (
+    Injected("channels_last lost under autocast", model=channels_first(under_autocast=True)),
+    Injected("channels_last lost in both arms", model=channels_first(under_autocast=False)),
+)
+
+
 def main() -> int:
     """Measure, print the tables, and write every number; 1 where healthy work was red."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repetitions", type=int, default=20)
+    parser.add_argument("--only", default="", help="slowdowns with this in their name")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
@@ -252,16 +269,15 @@ def main() -> int:
     decoders = []
     for kind in KINDS:
         work = held(device, "decoder", decoder(SIZE, batch=BATCH[kind], context=1024), kind, notes)
-        for injected in (
-            *(Injected(f"{s:.0%} longer", step=busier(s, work.took, device)) for s in LONGER[kind]),
-            Injected("autocast off in blocks.0.up", model=without_autocast("blocks.0.up")),
-            Injected(".float() after blocks.0.up", model=widened("blocks.0.up")),
-        ):
-            work.note(injected, notes)
         decoders.append(work)
-    images = held(device, "resnet", trained("resnet", resnet, 32, 3, 112, 112, last=True)(None), "device", notes)
-    for where, under_autocast in (("under autocast", True), ("in both arms", False)):
-        images.note(Injected(f"channels_last lost {where}", model=channels_first(under_autocast=under_autocast)), notes)
+        for injected in slowdowns(work, device):
+            if options.only in injected.name:
+                work.note(injected, notes)
+    layouts = [injected for injected in LAYOUTS if options.only in injected.name]
+    if layouts:
+        images = held(device, "resnet", trained("resnet", resnet, 32, 3, 112, 112, last=True)(None), "device", notes)
+        for injected in layouts:
+            images.note(injected, notes)
     sys.stdout.write(table(notes.rows))
     for _ in range(options.repetitions):
         for work in decoders:
