@@ -14,6 +14,8 @@ from pytest_amp.study.report import rows, speedup, value
 from pytest_amp.study.results import Results
 
 Number = Callable[[Cell], "float | None"]
+#: Draws numbers of cells on an axis.
+Lines = Callable[[Any, "list[Cell]", Number], None]
 
 
 def write_plots(found: Results, folder: Path) -> list[Path]:
@@ -50,7 +52,8 @@ def _lines(axis: Any, cells: list[Cell], number: Number) -> None:
             _line(axis, points, size if len({cell.batch for cell in cells}) == 1 else f"{size}, batch {batch}")
     axis.set_xscale("log", base=2)
     axis.set_xlabel("context")
-    axis.xaxis.set_major_formatter(lambda x, _: f"{x:.0f}")
+    contexts = sorted({cell.context for cell in cells})
+    axis.set_xticks(contexts, [str(context) for context in contexts])
     axis.grid(alpha=0.3)
 
 
@@ -78,8 +81,8 @@ def _legend(axis: Any) -> None:
 
 
 def _speedups(found: Results, cells: list[Cell], mode: str) -> Any:
-    figure, axes = _axes(3, f"bf16 over TF32, {mode}")
-    shown = (("device", _lines), ("step", _lines), ("device", _by_size))
+    shown = [(time, lines) for lines in _ways(cells) for time in ("device", "step")]
+    figure, axes = _axes(len(shown), f"bf16 over TF32, {mode}")
     for axis, (time, lines) in zip(axes, shown, strict=True):
         lines(axis, cells, partial(_speedup, found, time=time))
         axis.set_title(f"{time} time")
@@ -98,12 +101,20 @@ def _peaks(found: Results, cells: list[Cell], mode: str) -> Any:
         now, before = value(found, cell, "peak"), value(found, replace(cell, precision="fp32"), "peak")
         return now / before if now and before else None
 
-    figure, axes = _axes(1, f"peak memory, bf16 over fp32, {mode}")
-    _lines(axes[0], cells, ratio)
+    ways = _ways(cells)
+    figure, axes = _axes(len(ways), f"peak memory, bf16 over fp32, {mode}")
     axes[0].set_ylabel("of fp32's peak")
-    axes[0].axhline(1, color="grey", linewidth=1)
-    _legend(axes[0])
+    for axis, lines in zip(axes, ways, strict=True):
+        lines(axis, cells, ratio)
+        axis.axhline(1, color="grey", linewidth=1)
+        _legend(axis)
     return figure
+
+
+def _ways(cells: list[Cell]) -> list[Lines]:
+    """By context, and by size, as far as there are several."""
+    ways: list[Lines] = [_lines] if len({cell.context for cell in cells}) > 1 else []
+    return [*ways, _by_size] if len({cell.size for cell in cells}) > 1 or not ways else ways
 
 
 def _saved(figure: Any, folder: Path, name: str) -> list[Path]:

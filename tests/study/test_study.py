@@ -172,3 +172,16 @@ def test_what_was_measured_in_doubt_is_measured_again(
     capsys.readouterr()
     assert study(tmp_path, *chosen) == 0
     assert "0/0" in capsys.readouterr().err
+
+
+def test_the_page_of_the_docs_is_what_its_results_say() -> None:
+    """``pytest-amp study transformer --to docs/transformers --only-report`` writes it."""
+    folder = Path(__file__).parents[2] / "docs" / "transformers"
+    found = results.read(folder / "transformer.jsonl")
+    assert not any(result.get("doubts") for result in found.found.values())
+    modes = ("forward-backward", "step")
+    pictures = [f"transformer-{what}-{mode}.svg" for mode in modes for what in ("speedup", "memory")]
+    shown = [picture for picture in pictures if (folder / picture).is_file()]
+    assert shown
+    assert all((folder / picture).with_suffix(".png").is_file() for picture in shown)
+    assert (folder / "transformer.md").read_text(encoding="utf-8") == report.as_markdown(found, shown)
