@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib import metadata
+
 import pytest
 
 from tests.project import SIMULATED, WITHOUT_FP16, Project, summary
@@ -80,9 +82,10 @@ def test_the_header_names_the_installed_torch(project: Project, monkeypatch: pyt
     import torch
 
     project.write(test_it="def test_it(amp):\n    pass")
-    project.here(*ON_CPU).stdout.fnmatch_lines([f"amp: torch {torch.__version__}, device cpu *"])
-
-    from importlib import metadata
+    # What is installed says its version without importing it: a wheel may leave out which CUDA it was built for.
+    installed = metadata.version("torch")
+    assert torch.__version__.startswith(installed)
+    project.here(*ON_CPU).stdout.fnmatch_lines([f"amp: torch {installed}, device cpu *"])
 
     version = metadata.version
 
