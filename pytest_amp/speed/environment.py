@@ -20,8 +20,9 @@ from pytest_amp.float32 import float32_precision
 KERNELS, ELEMENTS = 5000, 1 << 23
 SLICE = 0.2e-3
 INTERRUPTED = 0.05
-#: A float32 product of this side keeps the device busy (21 ms on a H100) while the host begins to fill its queue.
-HEAD_START = 8192
+#: So many float32 products of this side keep the device busy (21 ms on an H100) while the host begins to fill its queue,
+#: and take little memory: the device may be full of somebody's model.
+HEAD_START, SIDE = 8, 4096
 
 
 def doubts_of(device: Device) -> tuple[str, ...]:
@@ -67,14 +68,16 @@ def uuid_of(device: Device) -> str:
 def interrupted(device: Device) -> float:
     """The share of the time in which a full queue of short kernels stands still: it goes to somebody else."""
     stream = torch.cuda.current_stream(device.torch_device)
-    matrix = torch.ones(HEAD_START, HEAD_START, device=device.torch_device)
+    matrix = torch.ones(SIDE, SIDE, device=device.torch_device)
+    product = torch.empty_like(matrix)
     small = torch.ones(ELEMENTS, device=device.torch_device)
     made: Any = torch.cuda.Event  # without types in some releases
     events = [made(enable_timing=True) for _ in range(KERNELS + 1)]
     small.mul_(1.0)
     device.synchronize()
     with torch.no_grad(), float32_precision("ieee"):
-        torch.mm(matrix, matrix)
+        for _ in range(HEAD_START):
+            torch.mm(matrix, matrix, out=product)
     for event in events:
         small.mul_(1.0)
         event.record(stream)
