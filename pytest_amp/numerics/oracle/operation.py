@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from pytest_amp import torch_private
+from pytest_amp.releases import holds_in, release_of
 
 #: What stands for the values of a real or complex dtype of any size.
 WIDE = {True: torch.complex128, False: torch.float64}
@@ -117,10 +118,12 @@ _COMPARED = frozenset(
 )
 
 #: By device type, where numbers beside a low tensor are rounded to its dtype first. On a CPU a product or a quotient
-#: takes them as they are (measured, torch 2.13): aten/src/ATen/native/cpu/BinaryOpsKernel.cpp. On CUDA a sum does,
-#: too: ActivationThresholdKernel.cu and ActivationSoftshrinkKernel.cu in aten/src/ATen/native/cuda.
+#: takes them as they are (measured, torch 2.13): aten/src/ATen/native/cpu/BinaryOpsKernel.cpp; so does softshrink up to
+#: torch 2.13, and no longer in 2.14. On CUDA a sum takes them as they are, too: ActivationThresholdKernel.cu and
+#: ActivationSoftshrinkKernel.cu in aten/src/ATen/native/cuda.
 ROUNDS_SCALARS = {
     "cpu": _COMPARED
+    | ({"aten::softshrink"} if holds_in(release_of(torch.__version__), since="2.14", until=None) else set())
     | frozenset(
         f"aten::{name}"
         for name in (
