@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
@@ -22,12 +23,19 @@ STRANGER = 1
 
 @pytest.fixture
 def card(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[str, ...]]:
-    """What is said of a card on which there are these processes, and a queue that loses this much of its time."""
+    """What is said of a card on which there are these processes, and a queue that loses this much, and again."""
 
-    def doubts(there: tuple[int, ...] | None, *, lost: float = 0.0, throttled: tuple[str, ...] = ()) -> tuple[str, ...]:
+    def doubts(
+        there: tuple[int, ...] | None,
+        *,
+        lost: float = 0.0,
+        again: float | None = None,
+        throttled: tuple[str, ...] = (),
+    ) -> tuple[str, ...]:
         monkeypatch.setattr(torch.version, "hip", None)
         monkeypatch.setattr(environment, "uuid_of", lambda _: "it")
-        monkeypatch.setattr(environment, "interrupted", lambda _: lost)
+        looks = itertools.chain([lost], itertools.repeat(lost if again is None else again))
+        monkeypatch.setattr(environment, "interrupted", lambda _: next(looks))
         monkeypatch.setattr(nvml, "processes", lambda _: there)
         monkeypatch.setattr(nvml, "throttled", lambda _: throttled)
         return doubts_of(CudaDevice())
@@ -47,6 +55,10 @@ def test_a_process_that_the_driver_does_not_show(card: Callable[..., tuple[str, 
 def test_a_stranger(card: Callable[..., tuple[str, ...]]) -> None:
     assert card((ME, STRANGER)) == ("1 other process on this GPU",)
     assert card((ME, STRANGER, STRANGER)) == ("2 other processes on this GPU",)
+
+
+def test_a_host_that_is_held_up_once_is_no_process(card: Callable[..., tuple[str, ...]]) -> None:
+    assert card((ME,), lost=0.5, again=0.0) == ()
 
 
 def test_children_that_stand_still_are_no_doubt(card: Callable[..., tuple[str, ...]]) -> None:
