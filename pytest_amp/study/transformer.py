@@ -42,13 +42,14 @@ def measure(cell: Cell, device: Device) -> Result:
     """
     try:
         with float32_precision("ieee" if cell.precision == "fp32" else "tf32"):
-            return _measured(cell, device)
+            found = _measured(cell, device)
     except torch.OutOfMemoryError:
         return {"out_of_memory": True}
     finally:
         gc.collect()
         if device.type == "cuda":
             torch.cuda.empty_cache()
+    return found | {"doubts": list(doubts_of(device))}
 
 
 def _measured(cell: Cell, device: Device) -> Result:
@@ -73,7 +74,7 @@ def _measured(cell: Cell, device: Device) -> Result:
     except (AmpFailure, torch.OutOfMemoryError) as error:
         # A graph has memory of its own, and may not fit where the step did.
         found |= {"device_time": None, "not_captured": " ".join(str(error).split())[:200]}
-    return found | {"doubts": list(doubts_of(device))}
+    return found
 
 
 @contextlib.contextmanager
