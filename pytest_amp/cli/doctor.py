@@ -36,7 +36,6 @@ PARTS = (
     Part("pytest-benchmark", "pytest_benchmark", "the suite speed", "pip install 'pytest-benchmark>=5.1'"),
     Part("numpy", "numpy", "torch's own conversions", "pip install numpy"),
     Part("hypothesis", "hypothesis", "random programs (semantics, scaler)", "pip install 'pytest-amp[suites]'"),
-    Part("expecttest", "expecttest", "the suite fingerprint", "pip install 'pytest-amp[suites]'"),
     Part("jinja2", "jinja2", "HTML reports", "pip install 'pytest-amp[html]'"),
     Part("matplotlib", "matplotlib", "plots of pytest-amp study", "pip install 'pytest-amp[study]'"),
 )
