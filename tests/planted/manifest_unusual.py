@@ -5,6 +5,8 @@ from __future__ import annotations
 from tests.planted.defect import Defect
 
 _LIFE = "suites/scaler/test_life_of_parameters.py"
+_HOOKS = "suites/gradients/test_hooks.py"
+_BYSTANDERS = "suites/semantics/test_bystanders.py"
 
 UNUSUAL = (
     Defect(
@@ -30,5 +32,41 @@ UNUSUAL = (
         "the bits of a loaded state, whatever its size",
         (_LIFE,),
         "test_a_loaded_state_has_the_bits_of_the_saved_one[cpu-bf16-Adam, foreach-outside]",
+    ),
+    Defect(
+        "late_hooks_see_rounded_gradients",
+        "what hooks see of a sum",
+        (_HOOKS,),
+        "test_hooks_after_accumulation_see_the_whole_gradient[cpu-bf16]",
+    ),
+    Defect(
+        "second_backward_is_halved",
+        "a second backward pass",
+        (_HOOKS,),
+        "test_a_graph_that_is_used_twice_gives_its_gradients_twice[cpu-bf16-linear]",
+    ),
+    Defect(
+        "strided_gradients_are_rounded",
+        "gradients that are not contiguous",
+        (_HOOKS,),
+        "test_strided_gradients_are_as_exact_as_others[cpu-bf16-conv2d]",
+    ),
+    Defect(
+        "profiling_leaves_the_region",
+        "a region around a context",
+        (_BYSTANDERS,),
+        "test_a_context_leaves_the_region_alone[cpu-bf16-profile]",
+    ),
+    Defect(
+        "layers_made_in_a_region_are_low",
+        "models that are built in a region",
+        (_BYSTANDERS,),
+        "test_work_within_a_region_is_what_it_is_outside[cpu-bf16-Linear]",
+    ),
+    Defect(
+        "batches_are_collated_low",
+        "the bits of a batch",
+        (_BYSTANDERS,),
+        "test_what_is_moved_keeps_its_bits[cpu-bf16-DataLoader-outside]",
     ),
 )

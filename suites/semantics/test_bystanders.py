@@ -1,0 +1,283 @@
+"""What has nothing to do with autocast: contexts that leave a region alone, and work that a region leaves alone."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional, init
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.utils import fusion, parametrize
+from torch.optim.swa_utils import AveragedModel, update_bn
+from torch.utils.data import DataLoader, TensorDataset, default_collate
+from torch.utils.flop_counter import FlopCounterMode
+
+from pytest_amp.amp import Amp
+
+from .models import loss_of, small
+from .state import State, expect_state, product_dtype
+
+
+def _same(x: Tensor) -> Tensor:
+    return x
+
+
+#: Contexts of torch's that change something else than the dtypes in which a region computes.
+CONTEXTS: dict[str, Callable[[], Any]] = {
+    "enable_grad": torch.enable_grad,
+    "set_grad_enabled": lambda: torch.set_grad_enabled(True),
+    "detect_anomaly": lambda: torch.autograd.detect_anomaly(check_nan=False),
+    "set_multithreading_enabled": lambda: torch.autograd.set_multithreading_enabled(False),
+    "profile": lambda: torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]),
+    "record_function": lambda: torch.profiler.record_function("a part"),
+    "FlopCounterMode": lambda: FlopCounterMode(display=False),
+    "saved_tensors_hooks": lambda: torch.autograd.graph.saved_tensors_hooks(_same, _same),
+    "save_on_cpu": torch.autograd.graph.save_on_cpu,
+    "fork_rng": lambda: torch.random.fork_rng(devices=[]),
+    "sdpa_kernel": lambda: sdpa_kernel([SDPBackend.MATH]),
+    "parametrize.cached": parametrize.cached,
+    "nullcontext": contextlib.nullcontext,
+}
+
+
+@pytest.mark.filterwarnings("ignore:Anomaly Detection has been enabled")
+@pytest.mark.filterwarnings("ignore:.*[Pp]rofil")
+@pytest.mark.parametrize("context", CONTEXTS)
+def test_a_context_leaves_the_region_alone(amp: Amp, context: str) -> None:
+    """Inside it and after it; and the loss and the gradients are those without it, bit for bit."""
+    results = []
+    for within in (contextlib.nullcontext, CONTEXTS[context]):
+        torch.manual_seed(amp.config.seed)
+        model, batch = small(amp)
+        with amp.autocast():
+            before = State.now(amp.device.type), product_dtype(amp.device.torch_device)
+            with within():
+                inside = State.now(amp.device.type), product_dtype(amp.device.torch_device)
+                loss = loss_of(model, batch)
+            after = State.now(amp.device.type), product_dtype(amp.device.torch_device)
+        loss.backward()
+        expect_state(amp, f"in {context}", inside, before, likely="the context switches autocast")
+        expect_state(amp, f"after {context}", after, before, likely="the context restores a state of its own")
+        results.append([loss.detach(), *(p.grad for p in model.parameters() if p.grad is not None)])
+    different = [index for index, pair in enumerate(zip(*results, strict=True)) if not torch.equal(*pair)]
+    assert not different, f"{context} changes the loss (0) or gradients: {different}"
+
+
+def _filled(function: Callable[[Tensor], object], *shape: int) -> Callable[[Amp], list[Tensor]]:
+    def fill(amp: Amp) -> list[Tensor]:
+        made = torch.empty(shape, device=amp.device.torch_device)
+        function(made)
+        return [made]
+
+    return fill
+
+
+def _state(model: nn.Module) -> list[Tensor]:
+    return [tensor.detach().clone() for tensor in model.state_dict().values()]
+
+
+def _built(build: Callable[[], nn.Module]) -> Callable[[Amp], list[Tensor]]:
+    return lambda _: _state(build())
+
+
+def _batch(amp: Amp, *shape: int) -> Tensor:
+    return torch.randn(shape).to(amp.device.torch_device)
+
+
+def _of_float32(function: Callable[[Tensor], Any], *shape: int) -> Callable[[Amp], list[Tensor]]:
+    def call(amp: Amp) -> list[Tensor]:
+        result = function(_batch(amp, *shape))
+        return [result] if isinstance(result, Tensor) else list(result)
+
+    return call
+
+
+def _assigned(amp: Amp) -> list[Tensor]:
+    model, other = nn.Linear(20, 20), nn.Linear(20, 20)
+    model.to(amp.device.torch_device).load_state_dict(other.state_dict(), assign=True)
+    return _state(model)
+
+
+def _averaged(amp: Amp) -> list[Tensor]:
+    average = AveragedModel(nn.Linear(8, 8).to(amp.device.torch_device))
+    for _ in range(2):
+        average.update_parameters(nn.Linear(8, 8).to(amp.device.torch_device))
+    return _state(average)
+
+
+def _normalised(amp: Amp) -> list[Tensor]:
+    model = nn.BatchNorm1d(80).to(amp.device.torch_device)
+    update_bn([_batch(amp, 8, 80), _batch(amp, 8, 80)], model)
+    return _state(model)
+
+
+def _fused(amp: Amp) -> list[Tensor]:
+    convolution, norm = nn.Conv2d(4, 8, 3), nn.BatchNorm2d(8)
+    init.uniform_(norm.weight)
+    init.uniform_(_statistic(norm.running_var))
+    fused = fusion.fuse_conv_bn_eval(convolution.eval(), norm.eval())
+    return _state(fused.to(amp.device.torch_device))
+
+
+def _statistic(statistic: Tensor | None) -> Tensor:
+    assert statistic is not None
+    return statistic
+
+
+def _vectors(amp: Amp) -> list[Tensor]:
+    model = nn.Linear(8, 8).to(amp.device.torch_device)
+    return [nn.utils.parameters_to_vector(model.parameters()).detach()]
+
+
+#: Work that is done within regions by accident or on purpose: no product, so that each result is what it is outside.
+WORK: dict[str, Callable[[Amp], list[Tensor]]] = {
+    **{
+        f"init.{name}": _filled(getattr(init, name), 12, 12)
+        for name in (
+            *("uniform_", "normal_", "trunc_normal_", "xavier_uniform_", "xavier_normal_", "kaiming_uniform_"),
+            *("kaiming_normal_", "orthogonal_", "eye_"),
+        )
+    },
+    "init.dirac_": _filled(init.dirac_, 4, 4, 3),
+    "init.sparse_": _filled(lambda x: init.sparse_(x, 0.3), 12, 12),
+    "Linear": _built(lambda: nn.Linear(12, 12)),
+    "Conv2d": _built(lambda: nn.Conv2d(4, 8, 3)),
+    "LSTM": _built(lambda: nn.LSTM(8, 8, bidirectional=True)),
+    "Embedding": _built(lambda: nn.Embedding(20, 8)),
+    "TransformerEncoderLayer": _built(lambda: nn.TransformerEncoderLayer(8, 2, 16)),
+    "weight_norm": _built(lambda: nn.utils.parametrizations.weight_norm(nn.Linear(12, 12))),
+    "load_state_dict, assign": _assigned,
+    "AveragedModel": _averaged,
+    "update_bn": _normalised,
+    "fuse_conv_bn_eval": _fused,
+    "parameters_to_vector": _vectors,
+    "double": lambda amp: _state(nn.Linear(8, 8).to(amp.device.torch_device).double()),
+    "embedding": _of_float32(lambda x: functional.embedding(torch.arange(8, device=x.device), x), 8, 8),
+    "embedding, max_norm": _of_float32(
+        lambda x: functional.embedding(torch.arange(8, device=x.device), x.clone(), max_norm=1.0), 8, 8
+    ),
+    "pad_sequence": _of_float32(lambda x: nn.utils.rnn.pad_sequence([x, x[:2]]), 4, 8),
+    "pack_padded_sequence": _of_float32(
+        lambda x: nn.utils.rnn.pack_padded_sequence(x, torch.tensor([4, 2])).data, 4, 2, 8
+    ),
+    "copy_": _of_float32(lambda x: torch.empty_like(x).copy_(x), 8, 8),
+    "contiguous": _of_float32(lambda x: x.t().contiguous(), 8, 8),
+    "topk": _of_float32(lambda x: x.topk(3)[0], 8, 8),
+    "sort": _of_float32(lambda x: x.sort(0)[0], 8, 8),
+    "unfold": _of_float32(lambda x: functional.unfold(x, 2), 1, 2, 4, 4),
+    # Random functions of float32 numbers
+    "dropout1d": _of_float32(lambda x: functional.dropout1d(x, 0.4), 8, 4, 6),
+    "dropout2d": _of_float32(lambda x: functional.dropout2d(x, 0.4), 8, 4, 3, 3),
+    "dropout3d": _of_float32(lambda x: functional.dropout3d(x, 0.4), 8, 4, 2, 2, 2),
+    "alpha_dropout": _of_float32(lambda x: functional.alpha_dropout(x, 0.4, training=True), 8, 8),
+    "feature_alpha_dropout": _of_float32(lambda x: functional.feature_alpha_dropout(x, 0.4, training=True), 8, 4, 6),
+    "rrelu": _of_float32(lambda x: functional.rrelu(x, training=True), 8, 8),
+    "gumbel_softmax": _of_float32(lambda x: functional.gumbel_softmax(x, tau=0.5), 8, 8),
+    "gumbel_softmax, hard": _of_float32(lambda x: functional.gumbel_softmax(x, tau=0.5, hard=True), 8, 8),
+    "multinomial": _of_float32(lambda x: x.abs().multinomial(4), 8, 8),
+}  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore:.*dropout2d.*3-D:UserWarning", "ignore::FutureWarning")
+@pytest.mark.parametrize("work", WORK)
+def test_work_within_a_region_is_what_it_is_outside(amp: Amp, work: str) -> None:
+    """Models that are built, initialised, saved or loaded there, batches that are collated: every bit is float32's."""
+    results = []
+    for enabled in (False, True):
+        torch.manual_seed(amp.config.seed)
+        with torch.no_grad(), amp.autocast(enabled=enabled):
+            results.append(WORK[work](amp))
+    outside, inside = results
+    assert outside, "there is nothing to compare"
+    assert [x.dtype for x in inside] == [x.dtype for x in outside], f"{work} gives other dtypes within a region"
+    different = [index for index, (a, b) in enumerate(zip(outside, inside, strict=True)) if not torch.equal(a, b)]
+    assert not different, f"{work} gives other numbers within a region: results {different}"
+
+
+def _moved_by_stacking(amp: Amp) -> tuple[list[Tensor], list[Tensor]]:
+    models = [nn.Linear(8, 8).to(amp.device.torch_device) for _ in range(2)]
+    made: Any = torch.func.stack_module_state(models)
+    return [made[0]["weight"].detach()], [torch.stack([model.weight.detach() for model in models])]
+
+
+def _moved_by_a_loader(amp: Amp) -> tuple[list[Tensor], list[Tensor]]:
+    rows = _batch(amp, 8, 8)
+    return [row for (row,) in DataLoader(TensorDataset(rows), batch_size=8)], [rows]
+
+
+def _moved_by_collating(amp: Amp) -> tuple[list[Tensor], list[Tensor]]:
+    rows = _batch(amp, 8, 8)
+    found = default_collate([{"x": row, "number": row[0].item()} for row in rows])
+    return [found["x"], found["number"]], [rows, rows[:, 0].cpu().double()]
+
+
+def _moved_by_a_dtype(amp: Amp) -> tuple[list[Tensor], list[Tensor]]:
+    """Buffers with the parameters, but for the counter."""
+    model = nn.BatchNorm1d(8).to(amp.device.torch_device)
+    init.uniform_(_statistic(model.running_mean))
+    wide = _state(model)
+    return _state(model.to(amp.dtype)), [x.to(amp.dtype) if x.is_floating_point() else x for x in wide]
+
+
+def _moved_by_half(amp: Amp) -> tuple[list[Tensor], list[Tensor]]:
+    model = nn.BatchNorm1d(8).to(amp.device.torch_device)
+    wide, low = _state(model), model.half() if amp.dtype is torch.float16 else model.bfloat16()
+    return _state(low), [x.to(amp.dtype) if x.is_floating_point() else x for x in wide]
+
+
+def _moved_by_a_file(amp: Amp) -> tuple[list[Tensor], list[Tensor]]:
+    """More than a page, and of both dtypes."""
+    wide = _batch(amp, 100, 200)
+    file = io.BytesIO()
+    torch.save({"wide": wide, "low": wide.to(amp.dtype)}, file)
+    file.seek(0)
+    found = torch.load(file, weights_only=True)
+    return [found["wide"], found["low"]], [wide, wide.to(amp.dtype)]
+
+
+def _moved_by_loading(amp: Amp) -> tuple[list[Tensor], list[Tensor]]:
+    model, other = (nn.Linear(100, 200).to(amp.device.torch_device) for _ in range(2))
+    model.load_state_dict(other.state_dict())
+    return _state(model), _state(other)
+
+
+def _moved_by_statistics(amp: Amp) -> tuple[list[Tensor], list[Tensor]]:
+    """``update_bn`` averages over all batches: the mean of two equal ones is that of one."""
+    batch = _batch(amp, 16, 80)
+    found = []
+    for count in (2, 1):
+        model = nn.BatchNorm1d(80, momentum=1.0).to(amp.device.torch_device)
+        if count == 2:
+            update_bn([batch] * count, model)
+        else:
+            model(batch)
+        found.append([_statistic(model.running_mean), _statistic(model.running_var)])
+    return found[0], found[1]
+
+
+#: What moves or averages numbers: what it makes of them, and what it has to make.
+MOVED: dict[str, Callable[[Amp], tuple[list[Tensor], list[Tensor]]]] = {
+    "stack_module_state": _moved_by_stacking,
+    "DataLoader": _moved_by_a_loader,
+    "default_collate": _moved_by_collating,
+    "Module.to": _moved_by_a_dtype,
+    "half or bfloat16": _moved_by_half,
+    "save and load": _moved_by_a_file,
+    "load_state_dict": _moved_by_loading,
+    "update_bn": _moved_by_statistics,
+}
+
+
+@pytest.mark.parametrize("inside", [False, True], ids=["outside", "in a region"])
+@pytest.mark.parametrize("by", MOVED)
+def test_what_is_moved_keeps_its_bits(amp: Amp, by: str, *, inside: bool) -> None:
+    with torch.no_grad(), amp.autocast(enabled=inside):
+        found, wanted = MOVED[by](amp)
+    assert [x.dtype for x in found] == [x.dtype for x in wanted]
+    different = [index for index, (a, b) in enumerate(zip(found, wanted, strict=True)) if not torch.equal(a, b)]
+    assert not different, f"{by} changes tensors: {different}"
