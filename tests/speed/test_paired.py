@@ -65,9 +65,9 @@ def test_both_arms_are_warmed_in_turn() -> None:
 
 
 def test_long_calls_get_smaller_blocks() -> None:
-    """So that all 48 quads take four of the five seconds, and the first 12 one."""
-    assert measurement(taking(4e-3, 4e-3)).timings == 5
-    assert measurement(taking(0.01, 0.01)).timings == 2
+    """So that 24 quads take four of the five seconds, and the first 12 two."""
+    assert measurement(taking(8e-3, 8e-3)).timings == 5
+    assert measurement(taking(0.02, 0.02)).timings == 2
     assert measurement(taking(2.0, 1.0)).timings == 1
 
 
