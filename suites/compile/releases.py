@@ -66,8 +66,15 @@ TAKES_NOTHING_APART = RELEASE >= (2, 11)
 NATIVE_BATCH_NORM = pytest.mark.xfail(
     strict=True,
     raises=AmpFailure,
-    reason="no report found: traced, batch norm in fp16 is another kernel than in eager, and the gradient of a bias in "
-    "front of it, zero but for rounding, is off by 2.5 to 3.1 times its rounding (H200, torch 2.11)",
+    reason="no report found: traced, batch norm in fp16 is another kernel than in eager; the gradient of a bias in "
+    "front of it, zero but for rounding, is off by 2.5 to 3.1 times its rounding, its own by 1.8 (H200, torch 2.11)",
+)
+READ_BACK = pytest.mark.xfail(
+    RELEASE < (2, 14),
+    strict=True,
+    raises=(AmpFailure, AssertionError),
+    reason="pytorch/pytorch#190517: a fused kernel reads back what its other warps have stored without a barrier, so "
+    "that gradients are wrong by 37 to 47 % (H200, torch 2.11; mended by #190519)",
 )
 EXPORTED = pytest.mark.xfail(
     RELEASE < (2, 7),

@@ -128,7 +128,6 @@ def _in_held_region(x: torch.Tensor) -> torch.Tensor:
         return x @ x
 
 
-@pytest.mark.amp(devices=["cpu"])  # not run on CUDA yet
 @REGION_OBJECTS
 def test_an_equal_region_object_compiles_nothing(amp: Amp) -> None:
     """A region made anew with the same arguments, in place of the one that was compiled."""
@@ -140,7 +139,6 @@ def test_an_equal_region_object_compiles_nothing(amp: Amp) -> None:
     _expect_graphs(amp, "equal region objects", backend.graphs, 1)
 
 
-@pytest.mark.amp(devices=["cpu"])  # not run on CUDA yet
 def test_another_region_object_is_followed(amp: Amp) -> None:
     """A region of the other dtype in its place, and the first one again."""
     compiled = torch.compile(_in_held_region, backend="eager", fullgraph=True)

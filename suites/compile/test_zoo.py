@@ -16,7 +16,7 @@ from pytest_amp.numerics import predict, relative_error, run_step, tolerance
 from pytest_amp.targets import Target
 from pytest_amp.torch_private import compiled_graphs
 
-from .releases import BACKWARD, NATIVE_BATCH_NORM, TAKES_NOTHING_APART
+from .releases import BACKWARD, NATIVE_BATCH_NORM, READ_BACK, TAKES_NOTHING_APART
 
 
 def whole(_target: Target) -> Iterator[object]:
@@ -34,21 +34,34 @@ def traced(target: Target) -> Iterator[object]:
             yield pytest.param(case, id=case.name, marks=marks)
 
 
+def fused(target: Target) -> Iterator[object]:
+    """The same, by inductor: of the cnn it makes a kernel that reads back what it has stored."""
+    for case in zoo():
+        marks = [READ_BACK] if case.name == "cnn" and target.device.type == "cuda" else []
+        if case.name != "lstm":
+            yield pytest.param(case, id=case.name, marks=marks)
+
+
 def wider(_target: Target) -> Iterator[object]:
     """Networks, losses and ways of training that users bring."""
     for case in wider_zoo():
         yield pytest.param(case, id=case.name)
 
 
-def wider_traced(_target: Target) -> Iterator[object]:
+def wider_traced(target: Target) -> Iterator[object]:
     """The same, as AOTAutograd traces them.
 
     Attention by its formula computes in float32 inside of the operator, whose backward is traced in the region. Eager
     adds up the gradients of a weight that is used several times in the low dtype, for it casts the weight once, and a
     trace casts it for each use: without the cache eager gives the trace's bits.
     """
+    by_formula = {"attention_math"}
+    if target.device.type == "cpu":
+        by_formula |= {"attention_efficient", "attention_cudnn"}
     for case in wider_zoo():
-        marks = [BACKWARD] if case.name in {"attention_math", "attention_efficient", "attention_cudnn"} else []
+        marks = [BACKWARD] if case.name in by_formula else []
+        if case.name == "residual" and target.id == "cuda-fp16":
+            marks = [NATIVE_BATCH_NORM]
         if case.name != "accumulated":
             yield pytest.param(case, id=case.name, marks=marks)
 
@@ -72,7 +85,6 @@ def test_step(amp: Amp, case: Case) -> None:
     _check(amp, case, Compilation(backend="aot_eager", fullgraph=True), bits=TAKES_NOTHING_APART)
 
 
-@pytest.mark.amp(devices=["cpu"])  # not run on CUDA yet
 @pytest.mark.amp_long
 @pytest.mark.amp_parametrize("case", whole)
 def test_step_as_dynamo_captures_it(amp: Amp, case: Case) -> None:
@@ -160,22 +172,24 @@ def test_step_by_inductor(amp: Amp) -> None:
     amp.check_compiled(mlp(), fullgraph=True)
 
 
-@pytest.mark.amp(devices=["cpu"])  # not run on CUDA yet
 @pytest.mark.amp_long
-@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
-@pytest.mark.amp_parametrize("case", whole)
-def test_step_by_inductor_of_each_network(amp: Amp, case: Case, *, dynamic: bool) -> None:
-    amp.check_compiled(case, fullgraph=True, dynamic=dynamic)
+@pytest.mark.amp_parametrize("case", fused)
+def test_step_by_inductor_of_each_network(amp: Amp, case: Case) -> None:
+    amp.check_compiled(case, fullgraph=True, dynamic=False)
 
 
-@pytest.mark.amp(devices=["cpu"])  # not run on CUDA yet
 @pytest.mark.amp_long
 @pytest.mark.amp_parametrize("case", whole)
+def test_step_by_inductor_of_each_network_with_dynamic_shapes(amp: Amp, case: Case) -> None:
+    amp.check_compiled(case, fullgraph=True, dynamic=True)
+
+
+@pytest.mark.amp_long
+@pytest.mark.amp_parametrize("case", fused)
 def test_step_by_inductor_with_the_region_inside(amp: Amp, needs: Callable[[str], str], case: Case) -> None:
     _check(amp, case, Compilation(backend=needs("inductor"), fullgraph=True, region=Where.INSIDE))
 
 
-@pytest.mark.amp(devices=["cpu"])  # not run on CUDA yet
 @pytest.mark.amp_long
 @pytest.mark.amp_parametrize("case", wider)
 def test_step_of_the_wider_zoo_as_dynamo_captures_it(amp: Amp, case: Case) -> None:
@@ -183,7 +197,6 @@ def test_step_of_the_wider_zoo_as_dynamo_captures_it(amp: Amp, case: Case) -> No
     amp.check_compiled(case, backend="eager")
 
 
-@pytest.mark.amp(devices=["cpu"])  # not run on CUDA yet
 @pytest.mark.amp_long
 @pytest.mark.amp_parametrize("case", wider_traced)
 def test_step_of_the_wider_zoo(amp: Amp, case: Case) -> None:
@@ -194,7 +207,7 @@ def test_step_of_the_wider_zoo(amp: Amp, case: Case) -> None:
 @pytest.mark.amp_long
 @pytest.mark.parametrize("mode", ["reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"])
 @pytest.mark.parametrize("name", ["mlp", "decoder"])
-@pytest.mark.amp(devices=["cuda"])  # not run yet
+@pytest.mark.amp(devices=["cuda"])
 def test_step_in_each_mode(amp: Amp, name: str, mode: str) -> None:
     """CUDA graphs, and kernels chosen by timing them."""
     (case,) = (case for case in zoo() if case.name == name)
