@@ -43,6 +43,7 @@ def test_it(amp):
             "check_gradients takes a case; this is of type Linear; amp.case*",
         ),
         ("amp.trace(torch.nn.Linear(4, 4))", "trace takes a case; this is of type Linear; amp.case*"),
+        ("amp.missing('gpu', 'it is not here')", "'gpu' is nothing that may be missing; valid: device, dtype, *"),
         ("amp.check_dtypes(case(amp), {})", "check_dtypes was given no module; valid: a dictionary such as *"),
         (
             "amp.check_dtypes(torch.nn.Linear(4, 4), {})",
@@ -78,6 +79,10 @@ def test_it(amp):
             "optimizer made of type list; valid: a torch.o*",
         ),
         ("amp.check_compiled(torch.nn.Linear(4, 4))", "check_compiled takes a case; this is of type Linear; amp.case*"),
+        (
+            "amp.check_scaler(case(amp, build=lambda: torch.nn.Linear(4, 4).half()))",
+            "case it: weight is float16, and no scaler *",
+        ),
         ("amp.check_casts(torch.nn.Linear(4, 4))", "check_casts takes a case; this is of type Linear; amp.case*"),
         ("amp.check_casts(case(amp), most=2.5)", "most=2.5; valid: a whole number, 0 or more"),
         ("amp.check_memory(lambda: None)", "check_memory takes a case; this is of type function; amp.case*"),
@@ -182,3 +187,25 @@ def test_where_a_test_cannot_be_run_once_for_each_device(project: Project, sourc
     assert result.ret == 1
     result.stdout.fnmatch_lines(["an amp fixture runs a test once for each device and dtype, so a test names it as *"])
     result.stdout.no_fnmatch_line("*AttributeError*")
+
+
+@pytest.mark.parametrize("check", ["check_gradients(it)", "check_scaler(it)", "check_training(it, steps=2)"])
+def test_a_loss_that_depends_on_nothing_is_told_in_one_line(project: Project, check: str) -> None:
+    project.write(test_it=HEAD.format(line=f"it = case(amp, loss=lambda m, x: m(x).sum().detach()); amp.{check}"))
+    result = project.here(*ON_CPU)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(
+        ["E *: the loss of it depends on nothing that requires a gradient; valid: one that does"]
+    )
+    assert "trace.py" not in result.stdout.str()
+
+
+def test_a_case_on_a_fake_device_is_refused(project: Project) -> None:
+    """Where a test that asks for fake devices wants more than rules."""
+    text = HEAD.format(line="case(amp)").replace("def test_it", "@pytest.mark.amp(fake=True)\ndef test_it")
+    project.write(test_it=text)
+    result = project.here("--amp-device=fake:cuda", "--amp-dtype=bf16")
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(
+        ["E *Misuse: fake:cuda has rules and no arithmetic, so that no case runs there; valid: *"]
+    )

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeGuard
 import pytest
 
 from pytest_amp.collection import INFO, MARKER, bound, own_parameters
+from pytest_amp.config import MAY_BE_MISSING
+from pytest_amp.devices import DeviceKind
 from pytest_amp.failure import AmpFailure, Misuse, is_misuse
 from pytest_amp.guard import autocast_on
 from pytest_amp.markers import AmpMarker
@@ -183,6 +185,8 @@ class Bound:
         Raises AmpFailure with ``reason``; where --amp-allow-missing names ``what``, skips, and lets the family
         end without one executed check on this target.
         """
+        if what not in MAY_BE_MISSING:
+            raise Misuse(f"{what!r} is nothing that may be missing; valid: {', '.join(MAY_BE_MISSING)}")
         if what not in self.config.allow_missing:
             raise AmpFailure(reason, accept=f"--amp-allow-missing={what} skips what cannot be looked at")
         self._item.stash[INFO] = replace(self._item.stash[INFO], allowed_missing=True)
@@ -209,6 +213,11 @@ class Bound:
 
         from pytest_amp.cases import Case
 
+        if self.device.kind is DeviceKind.FAKE:
+            raise Misuse(
+                f"{self.device.name} has rules and no arithmetic, so that no case runs there; valid: a real device, or "
+                "operators under amp.autocast() on tensors that are made within amp.device.tensors()"
+            )
         for argument, given in (("build", build), ("batch", batch), ("loss", loss)):
             if not callable(given) or isinstance(given, torch.nn.Module):
                 valid = "a function of the model and the batch" if argument == "loss" else "a function that makes it"

@@ -24,7 +24,9 @@ def listed(python: str = sys.executable) -> list[str]:
 
 
 def wheels_in(folder: Path) -> list[str]:
-    """The versions of the wheels of torch in ``folder``; builds of one version count once."""
+    """The versions of the wheels of torch in ``folder``; builds of one version count once. Raises ValueError."""
+    if not folder.is_dir():
+        raise ValueError(f"{folder} is no folder; valid: one with wheels of torch")
     return sorted({version for path in folder.glob("torch-*.whl") if (version := _version_of(path))}, key=Version)
 
 

@@ -60,6 +60,16 @@ def expect_number(name: str, given: object, *, least: float, whole: bool = False
         raise Misuse(f"{name}={given!r}; valid: {what}, {f'above {least}' if above else f'{least} or more'}")
 
 
+class Detached(Misuse, RuntimeError):
+    """A loss that depends on nothing that requires a gradient; torch's own error for it is a RuntimeError."""
+
+
+def expect_graph(loss: torch.Tensor, *, case: str) -> None:
+    """Raises Detached for a loss from which nothing goes back, unless gradients are off."""
+    if torch.is_grad_enabled() and not loss.requires_grad:
+        raise Detached(f"the loss of {case} depends on nothing that requires a gradient; valid: one that does")
+
+
 def made_of(parameters: list[torch.nn.Parameter], make: Callable[..., Any]) -> torch.optim.Optimizer:
     """What ``make`` makes of ``parameters``. Raises Misuse where that is no optimizer."""
     made = make(parameters)

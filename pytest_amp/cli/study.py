@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from pytest_amp.cli.common import Commands, write
+from pytest_amp.devices.probe import probe_in_child
 from pytest_amp.study import grid
 
 #: Exit statuses: whether every cell is measured.
@@ -68,15 +69,18 @@ def _study(options: argparse.Namespace) -> int:
     try:
         path = options.to / "transformer.jsonl"
         if not options.only_report:
+            found = None if options.device == "cpu" else probe_in_child([options.device])[options.device]
+            if found is not None and not found.works:
+                options.parser.error(f"argument --device: {options.device} does not compute here: {found.reason}")
             options.to.mkdir(parents=True, exist_ok=True)
             left = _measure(options, path)
         else:
             left = 0
-        found = results.read(path)
+        read = results.read(path)
     except (results.ResultsError, OSError) as error:
         sys.stderr.write(f"pytest-amp: {error}\n")
         return PARTLY
-    for written in report.write_report(found, options.to):
+    for written in report.write_report(read, options.to):
         write(f"wrote {written}\n")
     return PARTLY if left else WHOLE
 

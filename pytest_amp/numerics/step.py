@@ -8,17 +8,13 @@ from dataclasses import dataclass
 
 import torch
 
-from pytest_amp.cases import Case, Realised, loss_of, named_tensors, outputs_by_name
-from pytest_amp.failure import Misuse, is_misuse
+from pytest_amp.cases import Case, Realised, expect_graph, loss_of, named_tensors, outputs_by_name
+from pytest_amp.failure import is_misuse
 from pytest_amp.float32 import float32_precision
 
 Region = Callable[[], AbstractContextManager[object]]
 
 __tracebackhide__ = is_misuse
-
-
-class Detached(Misuse, RuntimeError):
-    """A loss that depends on nothing that requires a gradient; torch's own error for it is a RuntimeError."""
 
 
 @dataclass(frozen=True)
@@ -75,8 +71,7 @@ def run_step(case: Case, realised: Realised, region: Region, *, seed: int, loss_
         with region():
             outputs = case.loss(model, batch)
         loss = loss_of(outputs)
-        if not loss.requires_grad:
-            raise Detached(f"the loss of {case.name} depends on nothing that requires a gradient; valid: one that does")
+        expect_graph(loss, case=case.name)
         # As GradScaler does: the scaled loss of a low-precision loss is float32.
         torch.autograd.backward(loss.to(torch.promote_types(loss.dtype, torch.float32)) * loss_scale)
     return Step(

@@ -10,12 +10,12 @@ from typing import Any, TypeAlias
 
 import torch
 
-from pytest_amp.cases import Case, MakeOptimizer, Realised, loss_of, made_of
+from pytest_amp.cases import Case, MakeOptimizer, Realised, expect_graph, loss_of, made_of
 from pytest_amp.devices import Device
 from pytest_amp.failure import Misuse, is_misuse
 from pytest_amp.precision import Precision
 from pytest_amp.scaler.reference import UpdateRule
-from pytest_amp.scaler.regions import note
+from pytest_amp.scaler.regions import note, noted_in_backward
 from pytest_amp.torch_private import found_infs
 
 __tracebackhide__ = is_misuse
@@ -127,12 +127,16 @@ class Iteration:
     stale: list[str] = field(default_factory=list)
     #: In which dtypes autocast was on where the model or the loss was called.
     regions: set[torch.dtype] = field(default_factory=set)
+    #: And where backward was called: in none, it should be.
+    in_backward: set[torch.dtype] = field(default_factory=set)
     tracker_before: int = 0
 
     def loss(self) -> torch.Tensor:
         """The loss to scale."""
         note(self.device.type, self.regions)
-        return loss_of(self.case.loss(self.model, self.batch))
+        loss = loss_of(self.case.loss(self.model, self.batch))
+        expect_graph(loss, case=self.case.name)
+        return loss
 
     def autocast(self) -> Any:
         """An autocast region on the device, in the dtype under test."""
@@ -182,6 +186,12 @@ class Training:
         parameters = [p for p in realised.model.parameters() if p.requires_grad]
         if not parameters:
             raise Misuse(f"case {self.case.name}: the model has no parameter that requires a gradient")
+        narrow = [name for name, p in realised.model.named_parameters() if p.requires_grad and p.dtype == torch.float16]
+        if narrow:
+            raise Misuse(
+                f"case {self.case.name}: {narrow[0]} is float16, and no scaler unscales such gradients; "
+                "valid: float32, which autocast casts"
+            )
         optimizer = made_of(parameters, self.make_optimizer)
         scaler = WatchedScaler(self.device.type, scale, rule)
         for index in range(steps):
@@ -195,8 +205,10 @@ class Training:
             with ExitStack() as hooks:
                 hooks.callback(optimizer.register_step_pre_hook(_seeing(iteration)).remove)
                 hooks.callback(realised.model.register_forward_pre_hook(_noting(iteration)).remove)
+                if index == 0:
+                    hooks.enter_context(noted_in_backward(self.device.type, parameters, iteration.in_backward))
                 if index == 1:
-                    _watch_accumulation(iteration, hooks)
+                    watch_accumulation(iteration, hooks)
                 if index in self.overflow_at:
                     _plant_in_a_gradient(iteration, parameters, hooks)
                 if index in self.forward_at:
@@ -263,7 +275,7 @@ def _noting(iteration: Iteration) -> Callable[..., None]:
     return hook
 
 
-def _watch_accumulation(iteration: Iteration, hooks: ExitStack) -> None:
+def watch_accumulation(iteration: Iteration, hooks: ExitStack) -> None:
     """Whether the first gradient of a parameter in this iteration is added to one that is there already."""
     names: dict[torch.Tensor, str] = {parameter: name for name, parameter in iteration.model.named_parameters()}
     coming: dict[torch.Tensor, torch.Tensor] = {}

@@ -124,6 +124,16 @@ def test_unknown_parts_are_refused(tmp_path: Path, option: str, capsys: pytest.C
     assert option.partition("=")[0] in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("device", ["xpu", "nonsense"])
+def test_a_device_that_does_not_compute_is_refused_in_one_line(
+    device: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        study(tmp_path, f"--device={device}")
+    assert ended.value.code == 2
+    assert f"error: argument --device: {device} does not compute here: " in capsys.readouterr().err
+
+
 def made(path: Path, rows: dict[Cell, dict[str, object]]) -> results.Results:
     found = results.Results(path, {"gpu": "NVIDIA H100 80GB HBM3", "torch": "2.11.0"})
     for cell, row in rows.items():
