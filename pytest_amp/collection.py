@@ -69,7 +69,8 @@ class _Place:
     def _untimed(self, target: Target) -> str | None:
         """Why no floor of speed exists on ``target``: none can hold for a dtype that is emulated."""
         if self.session.speed.mode == "off":
-            return f"speed is {self.session.speed.reason}"
+            reason = self.session.speed.reason
+            return f"speed is {reason}" if reason.startswith("off") else f"speed is off: {reason}"
         if target.device.kind is DeviceKind.CPU and self.session.speed.mode != "report":
             return "a CPU is timed with --amp-speed=report only"
         from pytest_amp.speed import kinds_of_float32
