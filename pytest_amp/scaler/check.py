@@ -10,7 +10,7 @@ import torch
 
 from pytest_amp.failure import AmpFailure, Misuse, is_misuse
 from pytest_amp.scaler.reference import UpdateRule
-from pytest_amp.scaler.regions import noted_at_calls, without_region
+from pytest_amp.scaler.regions import backward_within, noted_at_calls, without_region
 from pytest_amp.scaler.trace import Iteration, TraceStep, Training
 
 __tracebackhide__ = is_misuse
@@ -72,12 +72,13 @@ def _swallowed(training: Training, where: list[str]) -> SwallowedOverflow:
 
 
 def _check_region(training: Training, iteration: Iteration, scale: float) -> None:
-    """Autocast is on, in the dtype of the test, where the model or the loss is called, or somewhere within."""
+    """Autocast is on, in the dtype of the test, where the model or the loss is called, or within; then off."""
     seen = set(iteration.regions)
     if training.precision.dtype not in seen:
         with noted_at_calls(training.device.type, seen):
             list(_guarded(_clean(training), 1, scale))
-    failure = without_region(training.case.name, seen, training.precision.dtype)
+    name = training.case.name
+    failure = without_region(name, seen, training.precision.dtype) or backward_within(name, iteration.in_backward)
     if failure is not None:
         raise failure
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -29,6 +29,38 @@ def noted_at_calls(device_type: str, seen: set[torch.dtype]) -> Iterator[None]:
 
     with Noting():
         yield
+
+
+@contextmanager
+def noted_in_backward(
+    device_type: str, parameters: Iterable[torch.nn.Parameter], seen: set[torch.dtype]
+) -> Iterator[None]:
+    """For the duration, ``note`` where a gradient is accumulated: autocast is there as where backward was called.
+
+    The engine hands the caller's state to the threads that it computes in (torch/csrc/autograd/engine.cpp, GraphTask).
+    """
+
+    def hook(_parameter: torch.Tensor) -> None:
+        note(device_type, seen)
+
+    with ExitStack() as hooks:
+        for parameter in parameters:
+            untyped: Any = parameter
+            hooks.callback(untyped.register_post_accumulate_grad_hook(hook).remove)
+        yield
+
+
+def backward_within(name: str, seen: set[torch.dtype]) -> AmpFailure | None:
+    """What is wrong with a training step in which backward was called while autocast was on in the dtypes ``seen``."""
+    if not seen:
+        return None
+    return AmpFailure(
+        f"{name}: backward runs inside the region; it belongs outside",
+        label_before="rule",
+        before="the region ends after the loss: going back, operators run in the dtypes that they ran in before",
+        now=f"autocast({', '.join(sorted(map(_name, seen)))}) is on where gradients are accumulated",
+        likely="backward() is within the with block, or autocast was switched on and never off",
+    )
 
 
 def without_region(name: str, seen: set[torch.dtype], wanted: torch.dtype) -> AmpFailure | None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 
 from pytest_amp.failure import AmpFailure, is_misuse
-from pytest_amp.scaler.regions import noted_at_calls, without_region
+from pytest_amp.scaler.regions import backward_within, noted_at_calls, without_region
 from pytest_amp.training.band import WIDTH, Band, band_of
 from pytest_amp.training.state import rounded_parameters, rounded_state
 from pytest_amp.training.trajectory import Setup, Step, TrainingIteration, Trajectory, run
@@ -58,7 +58,7 @@ def check(setup: Setup, observe: Observe, *, tolerance_scale: float = 1.0) -> tu
     observe(f"{name}/steps skipped", sum(step.skipped for step in found.steps), "count", None)
     if left is not None:
         raise AmpFailure(
-            f"{name}: the loss leaves the band of float32 at step {left} of {setup.steps}",
+            f"{name}: the loss leaves the band of float32 at step {left} of 0 to {setup.steps - 1}",
             label_before="fp32",
             before=f"{band.losses[left]:.6g} within {band.half[left]:.3g} "
             f"({WIDTH:.0f} spreads of float32 runs whose weights are rounded)",
@@ -112,7 +112,7 @@ def _check_region(setup: Setup, iteration: TrainingIteration) -> None:
     if setup.precision.dtype not in seen:
         with noted_at_calls(setup.device.type, seen):
             run(replace(setup, steps=2), low=True)
-    failure = without_region(name, seen, setup.precision.dtype)
+    failure = without_region(name, seen, setup.precision.dtype) or backward_within(name, iteration.in_backward)
     if failure is not None:
         raise failure
 
@@ -159,13 +159,20 @@ def _gradients(wide: Step, low: Step) -> str | None:
     )
 
 
+def _stale(found: Trajectory) -> str | None:
+    """Whether gradients are added to those of the step before."""
+    if not found.stale:
+        return None
+    return f"the gradients of {found.stale[0]} are added to those of the step before: optimizer.zero_grad() is missing"
+
+
 def _likely(setup: Setup, plain: Trajectory, found: Trajectory, left: int) -> str:
     """The cause that the steps up to ``left`` speak for."""
     if not _finite(found.losses[left]):
         return "an overflow in the forward pass: a sum or a product beyond the low dtype's range"
     if left == 0:
         return "the first loss, before any update: forward itself computes too much in the low dtype, or something else"
-    sizes = _gradients(plain.steps[0], found.steps[0])
+    sizes = _stale(found) or _gradients(plain.steps[0], found.steps[0])
     if sizes is not None:
         return sizes
     low = [step.loss_dtype for step in found.steps if step.loss_dtype in (torch.float16, torch.bfloat16)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, TypeAlias
 
@@ -14,7 +14,8 @@ from pytest_amp.devices import Device
 from pytest_amp.failure import AmpFailure, Misuse, is_misuse
 from pytest_amp.precision import Precision
 from pytest_amp.scaler import Iteration, UpdateRule, standard_step
-from pytest_amp.scaler.trace import WatchedScaler
+from pytest_amp.scaler.regions import noted_in_backward
+from pytest_amp.scaler.trace import WatchedScaler, watch_accumulation
 
 __tracebackhide__ = is_misuse
 
@@ -116,6 +117,8 @@ class Trajectory:
     optimizer: torch.optim.Optimizer
     scaler: torch.amp.GradScaler
     kept: dict[str, Any]
+    #: Parameters whose gradients the second step added to those of the first.
+    stale: list[str] = field(default_factory=list)
 
     @property
     def losses(self) -> list[float]:
@@ -155,6 +158,7 @@ def run(setup: Setup, *, low: bool, companion: int | None = None, inspect: Inspe
         )  # fmt: skip
         with _disturbed(optimizer, parameters, setup, index, companion):
             taken.steps.append(_take(setup, iteration, parameters, companion))
+        taken.stale += iteration.stale
         if inspect is not None:
             inspect(index, iteration)
     return taken
@@ -212,14 +216,15 @@ class _Watch:
     @contextmanager
     def watching(self) -> Iterator[None]:
         """For the duration of a training step."""
-        optimizer = self.iteration.optimizer
-        before = optimizer.register_step_pre_hook(self._enter)
-        after = optimizer.register_step_post_hook(self._leave)
-        try:
+        iteration = self.iteration
+        with ExitStack() as hooks:
+            hooks.callback(iteration.optimizer.register_step_pre_hook(self._enter).remove)
+            hooks.callback(iteration.optimizer.register_step_post_hook(self._leave).remove)
+            if iteration.index == 0:
+                hooks.enter_context(noted_in_backward(iteration.device.type, self.parameters, iteration.in_backward))
+            if iteration.index == 1:
+                watch_accumulation(iteration, hooks)
             yield
-        finally:
-            before.remove()
-            after.remove()
 
     def _enter(self, optimizer: torch.optim.Optimizer, _args: Any, _keywords: Any) -> None:
         scaler = self.iteration.scaler

@@ -188,6 +188,24 @@ def zeroes_at_the_end(iteration: Iteration) -> None:
     iteration.optimizer.zero_grad(set_to_none=False)
 
 
+def goes_back_inside_the_region(iteration: Iteration) -> None:
+    iteration.optimizer.zero_grad()
+    with iteration.autocast():
+        scaled: Any = iteration.scaler.scale(iteration.loss())
+        scaled.backward()
+    finish(iteration)
+
+
+def goes_back_inside_without_the_loss(iteration: Iteration) -> None:
+    """A loss of its own, and the model called by hand."""
+    iteration.optimizer.zero_grad()
+    with iteration.autocast():
+        loss = iteration.model(iteration.batch).float().square().mean()
+        scaled: Any = iteration.scaler.scale(loss)
+        scaled.backward()
+    finish(iteration)
+
+
 def accumulates(iteration: Iteration) -> None:
     iteration.optimizer.zero_grad()
     for _ in range(2):
@@ -268,6 +286,8 @@ def test_any_optimizer(precision: Precision, name: str, *, fused: bool) -> None:
         (closes_the_region_too_early, "the training step computes nothing under autocast("),
         (has_another_region, "float16 only"),
         (forgets_zero_grad, "iteration 1: gradients are added to those of the iteration before"),
+        (goes_back_inside_the_region, "backward runs inside the region; it belongs outside"),
+        (goes_back_inside_without_the_loss, "backward runs inside the region; it belongs outside"),
         (zeroes_some_gradients, "now       0.bias, 2.bias, 2.weight"),
     ],
     ids=lambda given: getattr(given, "__name__", ""),

@@ -297,6 +297,34 @@ def test_a_forgotten_region_is_named(precision: Precision) -> None:
     assert "autocast is never on" in str(raised.value)
 
 
+def _backward_inside(iteration: TrainingIteration) -> None:
+    iteration.optimizer.zero_grad()
+    with iteration.autocast():
+        scaled: Any = iteration.scaler.scale(iteration.loss())
+        scaled.backward()
+    iteration.scaler.step(iteration.optimizer)
+    iteration.scaler.update()
+
+
+@BOTH
+def test_backward_inside_the_region_is_named(precision: Precision) -> None:
+    with pytest.raises(AmpFailure, match="backward runs inside the region; it belongs outside") as raised:
+        run(_backward_inside, precision=precision)
+    assert f"autocast({precision.dtype_name}) is on where gradients are accumulated" in str(raised.value)
+
+
+def _forgets_zero_grad(iteration: TrainingIteration) -> None:
+    with iteration.autocast():
+        loss = iteration.loss()
+    finish(iteration, loss)
+
+
+def test_a_forgotten_zero_grad_is_named() -> None:
+    with pytest.raises(AmpFailure, match=r"at step \d+ of 0 to 11") as raised:
+        run(_forgets_zero_grad, precision=FP16)
+    assert raised.match(r"likely .*optimizer\.zero_grad\(\) is missing")
+
+
 @BOTH
 def test_a_region_that_is_on_in_the_float32_run_is_named(precision: Precision) -> None:
     with pytest.raises(AmpFailure, match="the run in float32 is under autocast"):
