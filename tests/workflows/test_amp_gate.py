@@ -42,7 +42,7 @@ def test_what_it_installs(tmp_path: Path) -> None:
     commands = module.install_commands(inputs)
     python = str(tmp_path / "amp-gate-a" / "venv" / "bin" / "python")
     assert commands[0] == ["python3.12", "-m", "venv", "--clear", str(tmp_path / "amp-gate-a" / "venv")]
-    assert [command[4:] for command in commands[2:]] == [["torch==2.13.0"], ["pytest-amp[suites]"], ["-r", "needs.txt"]]
+    assert [command[4:] for command in commands[2:]] == [["torch==2.13.0"], [f"{ROOT}[suites]"], ["-r", "needs.txt"]]
     assert {command[0] for command in commands[1:]} == {python} == {inputs.python}
     assert module.install_commands(module.Inputs(_environment(tmp_path, environment="none"))) == []
 

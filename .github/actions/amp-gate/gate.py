@@ -14,6 +14,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+#: The repository of this action, at the commit that the workflow names.
+ROOT = Path(__file__).resolve().parents[3]
 #: Inputs that become options of pytest where they are given.
 OPTIONS = ("device", "dtype", "baseline", "known", "speed", "tier", "allow-missing")
 
@@ -58,7 +60,7 @@ def install_commands(inputs: Inputs) -> list[list[str]]:
     found.append([*pip, "--upgrade", "pip>=25.1"])
     if inputs["torch"]:
         found.append([*pip, *pre, *index, *shlex.split(inputs["torch"])])
-    found.append([*pip, *shlex.split(inputs["package"] or "pytest-amp[suites]")])
+    found.append([*pip, *(shlex.split(inputs["package"]) or [f"{ROOT}[suites]"])])
     if inputs["requirements"]:
         found.append([*pip, *shlex.split(inputs["requirements"])])
     return found
