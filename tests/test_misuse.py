@@ -44,6 +44,7 @@ def test_it(amp):
         ),
         ("amp.trace(torch.nn.Linear(4, 4))", "trace takes a case; this is of type Linear; amp.case*"),
         ("amp.missing('gpu', 'it is not here')", "'gpu' is nothing that may be missing; valid: device, dtype, *"),
+        ("amp.check_dtypes(case(amp), ['head'])", "check_dtypes was given list; valid: a dictionary such as *"),
         ("amp.check_dtypes(case(amp), {})", "check_dtypes was given no module; valid: a dictionary such as *"),
         (
             "amp.check_dtypes(torch.nn.Linear(4, 4), {})",

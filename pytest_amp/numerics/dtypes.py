@@ -25,8 +25,9 @@ def check_dtypes(case: Case, where: Conditions, expected: Mapping[str, torch.dty
     returns no floating tensor, or returns another dtype.
     """
     realised = case.realise(seed=where.seed).on(where.device.torch_device)
-    if not expected:
-        raise Misuse("check_dtypes was given no module; valid: a dictionary such as {'head': torch.float32}")
+    if not isinstance(expected, Mapping) or not expected:
+        given = "no module" if not expected else type(expected).__name__
+        raise Misuse(f"check_dtypes was given {given}; valid: a dictionary such as {{'head': torch.float32}}")
     untyped = [dtype for dtype in expected.values() if not isinstance(dtype, torch.dtype)]
     if untyped:
         raise Misuse(f"{untyped[0]!r} is no dtype; valid: torch.float32, amp.dtype and the like")
