@@ -5,6 +5,8 @@ from __future__ import annotations
 from tests.planted.defect import Defect
 
 _LIFE = "suites/scaler/test_life_of_parameters.py"
+_ARGUMENTS = "suites/gradients/test_arguments.py"
+_LAYERS = "suites/gradients/test_layer_arguments.py"
 _HOOKS = "suites/gradients/test_hooks.py"
 _BYSTANDERS = "suites/semantics/test_bystanders.py"
 
@@ -68,5 +70,29 @@ UNUSUAL = (
         "the bits of a batch",
         (_BYSTANDERS,),
         "test_what_is_moved_keeps_its_bits[cpu-bf16-DataLoader-outside]",
+    ),
+    Defect(
+        "channels_softmax_rounded",
+        "softmax over any dimension",
+        (_ARGUMENTS,),
+        "test_operator_with_arguments[cpu-bf16-softmax of channels]",
+    ),
+    Defect(
+        "masks_get_no_gradient",
+        "the gradient of an attention mask",
+        (_ARGUMENTS,),
+        "test_operator_with_arguments[cpu-bf16-attention, a mask for each head]",
+    ),
+    Defect(
+        "other_direction_reads_forward",
+        "both directions of a recurrent layer",
+        (_LAYERS,),
+        "test_layer_with_arguments[cpu-bf16-GRU, both ways]",
+    ),
+    Defect(
+        "weights_keep_the_padding",
+        "a padding mask where weights are asked for",
+        (_LAYERS,),
+        "test_layer_with_arguments[cpu-bf16-attention, padded, weights]",
     ),
 )

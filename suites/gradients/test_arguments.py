@@ -1,0 +1,81 @@
+"""Operators with every argument: dimensions, modes, masks, sizes; result and gradients are near float64's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from pytest_amp.amp import Amp
+from pytest_amp.failure import AmpFailure
+from pytest_amp.numerics import relative_error
+from pytest_amp.precision import FP32
+
+from .arguments import PRODUCTS, ROWS, Row
+
+
+def _values(amp: Amp, row: Row) -> list[Tensor]:
+    """Float32 numbers; low ones where they are given in the low dtype or cast to it, so that float64 has the same."""
+    shapes = (*row.low, *row.wide)
+    if not row.distinct:
+        low = len(shapes) if row in PRODUCTS.values() else len(row.low)
+        made = [torch.randn(shape) for shape in shapes]
+        return [*(value.to(amp.dtype) for value in made[:low]), *made[low:]]
+    # Patterns of bits that follow one another, from 1 on: no two of them are the same number.
+    counts = [torch.Size(shape).numel() for shape in shapes]
+    one: Any = torch.ones(1, dtype=amp.dtype).view(torch.int16)
+    drawn: Any = (one + torch.randperm(sum(counts)).to(torch.int16)).view(amp.dtype)
+    return [part.view(shape) for part, shape in zip(drawn.split(counts), shapes, strict=True)]
+
+
+#: Sums of some thousand terms in float32.
+FEW = 64
+
+
+@pytest.mark.filterwarnings("ignore:Mismatch dtype between input and weight")
+@pytest.mark.filterwarnings("ignore:index_reduce")
+@pytest.mark.parametrize("name", ROWS)
+def test_operator_with_arguments(amp: Amp, name: str) -> None:
+    """A kernel that forgets an argument, or is another one for it, shows here."""
+    row, device = ROWS[name], amp.device.torch_device
+    values = _values(amp, row)
+    exact = [value.double().requires_grad_() for value in values]
+    made = [
+        value.to(device, amp.dtype if index < len(row.low) else torch.float32).requires_grad_()
+        for index, value in enumerate(values)
+    ]
+    wanted = row.function(*exact)
+    with amp.autocast():
+        result = row.function(*made)
+    assert result.shape == wanted.shape
+    gradient = torch.randn(wanted.shape).to(amp.dtype)
+    if wanted.requires_grad:
+        torch.autograd.backward(wanted, gradient.double())
+        torch.autograd.backward(result, gradient.to(device, result.dtype))
+    errors = {"result": relative_error(result, wanted)}
+    for index, (a, b) in enumerate(zip(made, exact, strict=True)):
+        assert (a.grad is None) == (b.grad is None), f"argument {index} has {'no' if a.grad is None else 'a'} gradient"
+        if a.grad is not None and b.grad is not None:
+            assert a.grad.dtype is a.dtype
+            errors[f"gradient.{index}"] = relative_error(a.grad.to_dense(), b.grad.to_dense())
+    scale = amp.config.tolerance_scale
+    limits = dict.fromkeys(errors, row.most * amp.precision.u * scale)
+    if result.dtype is torch.float32 and not row.rounded:
+        wide = errors if not row.low else ["result"]
+        limits |= dict.fromkeys(wide, FEW * FP32.u * scale)
+    for key, error in errors.items():
+        amp.observe(f"arguments.{name}/{key}", error, kind="error", unit="relative L2", allowed=limits[key])
+    amp.observe(f"arguments.{name}/dtype", str(result.dtype).removeprefix("torch."), kind="dtype")
+    assert result.dtype is amp.dtype or name not in PRODUCTS, f"{name} returns {result.dtype}"
+    worst = max(errors, key=lambda key: errors[key] / limits[key])
+    if errors[worst] > limits[worst]:
+        raise AmpFailure(
+            f"{name}: {worst} is off float64 by {errors[worst]:.3g} under autocast({amp.device.key}, "
+            f"{amp.precision.dtype_name}), allowed are {limits[worst]:.3g}",
+            label_before="exact",
+            before="float64 of the same numbers and arguments",
+            now=f"{result.dtype}, torch {torch.__version__}, {amp.device.describe()}",
+            likely="an argument is forgotten, or its kernel adds up in the low dtype",
+        )

@@ -1,0 +1,199 @@
+"""Recurrent, attention and decoder layers with every argument and mask: outputs and gradients are near float64's."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+from pytest_amp.amp import Amp
+from pytest_amp.cases import lacks_lstm_kernel
+from pytest_amp.failure import AmpFailure
+from pytest_amp.numerics import relative_error
+from pytest_amp.targets import Target
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Layer:
+    """What builds a layer, the shapes of its inputs, and how it is called; ``evaluated`` where it has dropout."""
+
+    build: Callable[[], nn.Module]
+    shapes: tuple[Shape, ...]
+    call: Callable[..., Any] = lambda layer, *inputs: layer(*inputs)
+    evaluated: bool = False
+
+
+def _packed(layer: nn.Module, x: Tensor) -> Tensor:
+    """Of lengths 7, 4 and 2."""
+    packed = pack_padded_sequence(x, torch.tensor([7, 4, 2]))
+    padded: Tensor = pad_packed_sequence(layer(packed)[0])[0]
+    return padded
+
+
+def _with_state(layer: nn.Module, x: Tensor, state: Tensor) -> Any:
+    return layer(x, (state, state * 0.5) if isinstance(layer, nn.LSTM) else state)
+
+
+def _padded(x: Tensor, batch: int) -> Tensor:
+    """The last two of each row but the first."""
+    mask = torch.zeros(batch, x.shape[0], dtype=torch.bool, device=x.device)
+    mask[1:, -2:] = True
+    return mask
+
+
+def _additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
+    return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(mask, -torch.inf)
+
+
+def _later(rows: int, columns: int, x: Tensor) -> Tensor:
+    return torch.ones(rows, columns, dtype=torch.bool, device=x.device).triu(1)
+
+
+def _attended(*, weights: bool, each: bool = False, floating: bool = False) -> Callable[..., Any]:
+    def call(layer: nn.Module, x: Tensor, memory: Tensor) -> Any:
+        padding = _padded(memory, memory.shape[1])
+        return layer(
+            x, memory, memory, key_padding_mask=_additive(padding, x.dtype) if floating else padding,
+            need_weights=weights, average_attn_weights=not each,
+        )  # fmt: skip
+
+    return call
+
+
+def _decoded(layer: nn.Module, x: Tensor, memory: Tensor) -> Any:
+    return layer(
+        x, memory, tgt_mask=_later(len(x), len(x), x), memory_mask=_later(len(x), len(memory), x),
+        memory_key_padding_mask=_padded(memory, memory.shape[1]),
+    )  # fmt: skip
+
+
+_ROWS, _STATE = (7, 3, 12), (4, 3, 16)
+_TEXT = ((5, 3, 16), (7, 3, 16))
+
+LAYERS = {
+    **{
+        f"{kind.__name__}, {name}": Layer(lambda kind=kind, k=keywords: kind(12, 16, **k), (_ROWS,))  # type: ignore[misc]
+        for kind in (nn.LSTM, nn.GRU, nn.RNN)
+        for name, keywords in {
+            "both ways": {"bidirectional": True},
+            "two layers": {"num_layers": 2},
+            "batch first": {"batch_first": True},
+            "no bias": {"bias": False},
+        }.items()
+    },
+    **{
+        f"{kind.__name__}, from a state": Layer(
+            lambda kind=kind: kind(12, 16, num_layers=2, bidirectional=True), (_ROWS, _STATE), _with_state  # type: ignore[misc]
+        )
+        for kind in (nn.LSTM, nn.GRU, nn.RNN)
+    },
+    **{
+        f"{kind.__name__}, packed": Layer(lambda kind=kind: kind(12, 16, bidirectional=True), (_ROWS,), _packed)  # type: ignore[misc]
+        for kind in (nn.LSTM, nn.GRU, nn.RNN)
+    },
+    "LSTM, projected": Layer(lambda: nn.LSTM(12, 16, proj_size=6), (_ROWS,)),
+    "LSTM, projected both ways": Layer(lambda: nn.LSTM(12, 16, proj_size=6, bidirectional=True), (_ROWS,)),
+    "RNN, relu": Layer(lambda: nn.RNN(12, 16, nonlinearity="relu"), (_ROWS,)),
+    "LSTM, dropout in evaluation": Layer(lambda: nn.LSTM(12, 16, 2, dropout=0.5), (_ROWS,), evaluated=True),
+    "attention, padded": Layer(lambda: nn.MultiheadAttention(16, 2), _TEXT, _attended(weights=False)),
+    "attention, padded, weights": Layer(lambda: nn.MultiheadAttention(16, 2), _TEXT, _attended(weights=True)),
+    "attention, padded, weights of heads": Layer(
+        lambda: nn.MultiheadAttention(16, 2), _TEXT, _attended(weights=True, each=True)
+    ),
+    "attention, padded with numbers": Layer(
+        lambda: nn.MultiheadAttention(16, 2), _TEXT, _attended(weights=False, floating=True)
+    ),
+    "attention, padded with numbers, weights": Layer(
+        lambda: nn.MultiheadAttention(16, 2), _TEXT, _attended(weights=True, floating=True)
+    ),
+    "attention, bias_kv and zero_attn": Layer(
+        lambda: nn.MultiheadAttention(16, 2, add_bias_kv=True, add_zero_attn=True), _TEXT, _attended(weights=True)
+    ),
+    "decoder, masks": Layer(lambda: nn.TransformerDecoderLayer(16, 2, 24, dropout=0.0), _TEXT, _decoded),
+    "decoder, norm first, gelu": Layer(
+        lambda: nn.TransformerDecoderLayer(16, 2, 24, dropout=0.0, norm_first=True, activation="gelu"), _TEXT, _decoded
+    ),
+    "transformer": Layer(lambda: nn.Transformer(16, 2, 1, 1, 24, dropout=0.0), (_TEXT[1], _TEXT[0])),
+}  # fmt: skip
+
+
+def _tensors(result: Any) -> list[Tensor]:
+    if isinstance(result, Tensor):
+        return [result]
+    return [tensor for each in result if each is not None for tensor in _tensors(each)]
+
+
+def _step(layer: nn.Module, inputs: list[Tensor], region: Any, call: Callable[..., Any]) -> dict[str, Tensor]:
+    """Results, and gradients of inputs and parameters, where results are weighed alike."""
+    with region:
+        results = _tensors(call(layer, *inputs))
+    weighed = [
+        (
+            x.to(torch.promote_types(x.dtype, torch.float32))
+            * torch.linspace(-1, 1, x.numel(), device=x.device).view_as(x)
+        ).sum()
+        for x in results
+    ]
+    torch.autograd.backward(torch.stack(weighed).sum())
+    named = {f"result.{index}": x.detach() for index, x in enumerate(results)}
+    for name, tensor in [*((f"input.{i}", x) for i, x in enumerate(inputs)), *layer.named_parameters()]:
+        assert tensor.grad is not None, f"{name} has no gradient"
+        assert tensor.grad.dtype is tensor.dtype
+        named[f"gradient of {name}"] = tensor.grad
+    return named
+
+
+#: In units of u. Seven steps, each of a product, a gate and a state; measured at most 7 (CPU, torch 2.13, both dtypes).
+MOST = 12.0
+
+
+def layers(target: Target) -> Iterator[object]:
+    """All; an LSTM that is neither packed nor projected is oneDNN's on a CPU, which may have no kernel for it."""
+    lacking = lacks_lstm_kernel(target.device.type, target.precision.name)
+    for name in LAYERS:
+        known = lacking if name.startswith("LSTM") and not {"packed", "projected"} & set(name.split(" ")) else None
+        marks = [pytest.mark.xfail(reason=known, raises=RuntimeError, strict=True)] if known else []
+        yield pytest.param(name, id=name, marks=marks)
+
+
+@pytest.mark.filterwarnings("ignore:enable_nested_tensor", "ignore:Support for mismatched key_padding_mask")
+@pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
+@pytest.mark.amp_parametrize("name", layers)
+def test_layer_with_arguments(amp: Amp, name: str) -> None:
+    layer, device = LAYERS[name], amp.device.torch_device
+    module = layer.build().train(not layer.evaluated)
+    exact = copy.deepcopy(module).double()
+    values = [torch.randn(shape) / 2 for shape in layer.shapes]
+    wanted = _step(
+        exact, [x.double().requires_grad_() for x in values], torch.autocast("cpu", enabled=False), layer.call
+    )
+    made = [x.to(device).requires_grad_() for x in values]
+    found = _step(module.to(device), made, amp.autocast(), layer.call)
+    # A tensor that is small beside its like, as the gradient of keys' bias, is held against those.
+    sizes = {key: float(x.norm()) for key, x in wanted.items()}
+    floor = max(size for key, size in sizes.items() if key.startswith("gradient")) / 16
+    errors = {
+        key: relative_error(x, wanted[key], scale=max(sizes[key], floor if key.startswith("gradient") else 0.0))
+        for key, x in found.items()
+    }
+    allowed = MOST * amp.precision.u * amp.config.tolerance_scale
+    for key, error in errors.items():
+        amp.observe(f"layer.{name}/{key}", error, kind="error", unit="relative L2", allowed=allowed)
+    worst = max(errors, key=lambda key: errors[key])
+    if errors[worst] > allowed:
+        raise AmpFailure(
+            f"{name}: {worst} is off float64 by {errors[worst]:.3g} under autocast({amp.device.key}, "
+            f"{amp.precision.dtype_name}), allowed are {allowed:.3g}",
+            label_before="exact",
+            before="float64 of the same weights, inputs and masks",
+            now=f"{found[worst].dtype}, torch {torch.__version__}, {amp.device.describe()}",
+            likely="a mask, a state, a direction or a projection is forgotten under autocast",
+        )
