@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -113,3 +114,22 @@ def test_as_a_module() -> None:
     command = [sys.executable, "-m", "pytest_amp", "--version"]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     assert result.stdout == f"pytest-amp {__version__}\n"
+
+
+def test_what_reads_files_needs_packaging_alone(tmp_path: Path) -> None:
+    """A job that compares two records installs neither torch nor pytest."""
+    text = '{"schema": 1, "complete": true, "provenance": {}, "summary": {}, "observations": []}'
+    (tmp_path / "a.json").write_text(text, encoding="utf-8")
+    absent = "import sys; sys.modules.update(dict.fromkeys(['pytest', 'torch', 'numpy', 'jinja2']))\n"
+    for arguments in (["diff", "a.json", "a.json"], ["show", "a.json"], ["rules", "softmax.int"]):
+        code = f"{absent}from pytest_amp.cli import main\nsys.exit(main({arguments!r}))"
+        command = [sys.executable, "-c", code]
+        done = subprocess.run(
+            command,
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert (done.returncode, done.stderr) == (0, ""), arguments

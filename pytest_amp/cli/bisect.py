@@ -13,7 +13,6 @@ from pytest_amp.bisection import Answer, Installer, Outcome, Question, Trial, Tr
 from pytest_amp.bisection.search import most_trials
 from pytest_amp.bisection.trial import PACKAGE, forget
 from pytest_amp.cli.common import Commands, write
-from pytest_amp.config import OPTIONS, Context
 from pytest_amp.record.difference import FAILING, ORDER
 from pytest_amp.record.observation import Verdict
 
@@ -59,6 +58,8 @@ def _bisect(options: argparse.Namespace) -> int:
     unknown = next((name for name in verdicts if name not in valid), None)
     if unknown is not None:
         options.parser.error(f"argument --fail-on: {unknown!r} is no verdict; valid: {', '.join(valid)}")
+    from pytest_amp.config import OPTIONS, Context
+
     try:
         # A project's own tests may bring devices of their own.
         for ini, text in () if options.tests else (("amp_device", options.device), ("amp_dtype", options.dtype)):

@@ -30,7 +30,8 @@ PLAIN = (
     "python -m build",
     "python -m pip install build",
     "python -m pip install --group wheel",
-    "python3 -m pip install --user packaging",
+    "python -m pip install --upgrade pip",
+    "python -m pip install packaging",
     'gh release create "$GITHUB_REF_NAME" --verify-tag --generate-notes dist/*',
 )
 
