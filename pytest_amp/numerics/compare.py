@@ -59,7 +59,9 @@ def compare(prediction: Prediction, amp: Step, fp32: Step, *, u: float) -> list[
             continue
         size, noise = prediction.sizes[name], prediction.noise[name]
         far = relative_error(value, reference[name], scale=size)
-        least = max(noise, tolerance.floor(value.numel(), u))
+        float32 = relative_error(plain[name], exact[name], scale=size) if name in plain else 0.0
+        least = max(noise, tolerance.floor(value.numel(), u), float32)
+        followed = tolerance.CANCELLED * float32 < least  # else its error is float32's, which no model follows
         found.append(
             Compared(
                 name=name,
@@ -68,10 +70,12 @@ def compare(prediction: Prediction, amp: Step, fp32: Step, *, u: float) -> list[
                 noise=noise,
                 plain=relative_error(value, plain[name], scale=size),
                 distance=far / least if far else 0.0,
-                allowed=tolerance.allowed(noise, value.numel(), u, factor),
+                allowed=tolerance.allowed(noise, value.numel(), u, factor, float32=float32),
                 factor=factor,
                 equal=same(value, reference[name]),
-                from_model=relative_error(value, model[name], scale=size) / least if name in model else 0.0,
+                from_model=relative_error(value, model[name], scale=size) / least
+                if name in model and followed
+                else 0.0,
             )
         )
     return found

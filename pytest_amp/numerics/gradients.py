@@ -204,7 +204,8 @@ def _check_noise(run: _Run) -> None:
                 label_before="exact",
                 before=f"relative L2 distance from float64; up to {limits.MOST_NOISE:.0%} is taken for rounding",
                 now=run.where.now("no tolerance can be made of that"),
-                likely="the model overflows, underflows, or computes something else of its own in low precision",
+                likely="the model overflows, underflows, or computes something else of its own in low precision; or "
+                "its loss does not depend on it, as the squares of what a norm returns do not",
             )
 
 
@@ -245,9 +246,10 @@ def _again(run: _Run, seed: int) -> list[Compared]:
     """The comparison with other numbers."""
     where = replace(run.where, seed=seed)
     realised = run.case.realise(seed=seed)
+    fp32 = run_step(run.case, realised.on(where.device.torch_device), contextlib.nullcontext, seed=seed)
     prediction = predict(run.case, realised, where.device, where.precision, seed=seed)
-    other = _Run(run.case, realised, where, prediction, run.fp32, None)
-    return compare(prediction, other.step(), run.fp32, u=where.precision.u)
+    other = _Run(run.case, realised, where, prediction, fp32, None)
+    return compare(prediction, other.step(), fp32, u=where.precision.u)
 
 
 def _by_excess(each: Compared) -> float:

@@ -129,6 +129,36 @@ def test_a_long_sum_of_equal_terms_was_not_low(precision: Precision) -> None:
     assert run(case, precision=precision)["vocabulary/summary.agreement"] > 0.99
 
 
+def test_a_mean_that_vanishes_has_no_error_of_its_own() -> None:
+    """A norm of what is normalized already, as nn.Transformer has it: its mean is the float32 rounding of zero."""
+
+    def loss(model: nn.Module, x: Tensor) -> Tensor:
+        made = model(x)
+        return (made.float() * torch.linspace(-1, 1, made.numel()).view_as(made)).square().mean()  # type: ignore[no-any-return]
+
+    def build() -> nn.Module:
+        return nn.Sequential(
+            nn.Linear(16, 32), nn.LayerNorm(32), nn.LayerNorm(32), nn.GroupNorm(4, 32), nn.GroupNorm(4, 32)
+        )
+
+    assert run(Case("norms", build, lambda: torch.randn(24, 16), loss))["norms/summary.equal"] == 1.0
+
+
+@pytest.mark.parametrize("precision", [BF16, FP16], ids=lambda precision: precision.name)
+def test_what_is_left_of_terms_that_cancel_is_float32s_own(precision: Precision) -> None:
+    """The squares of what a norm returns are the same for all parameters: gradients are roundings, of any size."""
+
+    def build() -> nn.Module:
+        layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True)
+        return nn.TransformerEncoder(layer, 1, nn.LayerNorm(16))
+
+    def loss(model: nn.Module, x: Tensor) -> Tensor:
+        return model(x).float().square().mean()  # type: ignore[no-any-return]
+
+    for seed in range(3):
+        run(Case("vanishing", build, lambda: torch.randn(2, 6, 16), loss), precision, seed=seed)
+
+
 def test_a_hollow_gradient_is_named() -> None:
     """float32 for a float32 weight, by a kernel that rounds it: casts made by hand give the same bits."""
 

@@ -191,7 +191,8 @@ class Observer:
 _SUMS = tuple(
     f"aten::{name}"
     for name in (
-        *("sum", "mean", "mm", "bmm", "addmm", "baddbmm", "convolution", "native_batch_norm", "add", "sub"),
+        *("sum", "mean", "mm", "bmm", "addmm", "baddbmm", "convolution", "add", "sub"),
+        *("native_batch_norm", "native_layer_norm", "native_group_norm"),  # a mean of normalized rows is zero
         *("embedding", "index_add", "scatter_add", "index_put"),
     )
 )

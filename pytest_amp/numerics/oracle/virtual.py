@@ -40,6 +40,10 @@ class CannotFollow(AmpFailure):
 _BITS = frozenset({"aten::view.dtype", "aten::set_.source_Storage", "aten::set_.source_Storage_storage_offset"})
 
 
+#: They note what is still to be done, which kernels below the Python key do not see: it is done at once.
+_LAZY = {"aten::_conj": torch.conj_physical, "aten::_neg_view": torch.neg}
+
+
 def _asks_for_one_buffer(call: torch_private.Dispatched) -> bool:
     """Whether recurrent layers look whether their weights share one piece of memory: virtual ones do not.
 
@@ -150,21 +154,16 @@ class Predictor:
 
         operation = operation_of(call, returned, wide, device_type=self.device_type, rounds=self.rounds)
         aliasing = torch_private.aliasing_of(call.overload)
-        if aliasing.views or aliasing.writes:
+        if operation.name in _LAZY:
+            results, spec = [_LAZY[operation.name](operation.args[0])], None
+        elif aliasing.views or aliasing.writes:
             results, spec = torch_private.flat(call.overload(*operation.args, **operation.kwargs))
             if aliasing.writes and self.rounds:
                 _round_written(call, operation)
             for tensor, value in plain if aliasing.writes else ():
                 tensor.copy_(value)
         else:
-            results = evaluate(operation)
-            spec = None
-            if model_for(operation).name is ModelName.UNMODELLED:
-                self.unmodelled.add(operation.name)
-            for index in SILENTLY_WRITTEN.get(operation.name, ()):
-                statistic, dtype = operation.args[index], getattr(call.args[index], "dtype", None)
-                if statistic is not None and dtype is not None and self.rounds:
-                    statistic.copy_(rounded(statistic, dtype))
+            results, spec = self._evaluated(call, operation), None
         if not returned:
             return torch_private.unflat(results, spec) if spec is not None else results[0] if results else None
         made = [
@@ -172,6 +171,17 @@ class Predictor:
             for value, dtype in zip(results, returned, strict=True)
         ]
         return torch_private.with_aliases(call, _shaped(call, made, spec))
+
+    def _evaluated(self, call: torch_private.Dispatched, operation: Operation) -> list[Any]:
+        """The results by the operator's model, flat; statistics that it updates are rounded, too."""
+        results = evaluate(operation)
+        if model_for(operation).name is ModelName.UNMODELLED:
+            self.unmodelled.add(operation.name)
+        for index in SILENTLY_WRITTEN.get(operation.name, ()):
+            statistic, dtype = operation.args[index], getattr(call.args[index], "dtype", None)
+            if statistic is not None and dtype is not None and self.rounds:
+                statistic.copy_(rounded(statistic, dtype))
+        return results
 
     def _drawn(self, call: torch_private.Dispatched, returned: tuple[torch.dtype | None, ...]) -> Any:
         """What the generator gives for the real dtypes."""

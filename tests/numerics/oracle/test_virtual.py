@@ -191,6 +191,21 @@ def test_a_sparse_gradient_is_dense() -> None:
     assert predicted(case).step.gradients["0.weight"] is not None
 
 
+def test_complex_gradients_are_conjugated() -> None:
+    """Torch notes a conjugate and lets the next kernel take it; a negative one as well."""
+
+    def loss(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        made = torch.view_as_complex(model(batch["x"]).float().unflatten(-1, (-1, 2)))
+        turned = made * torch.polar(torch.ones(made.shape[-1]), torch.arange(float(made.shape[-1])))
+        weights = torch.arange(float(made.shape[-1]))
+        return (turned.real * weights).square().mean() + (turned.conj().imag * weights).sum()
+
+    case = _case(loss)
+    exact = run_exact(case, case.realise().on("cpu"), "cpu", seed=0).step.named()
+    plain = run_step(case, case.realise().on("cpu"), contextlib.nullcontext, seed=0).named()
+    assert all(torch.allclose(exact[name], plain[name].double(), rtol=1e-4, atol=1e-5) for name in exact)
+
+
 def test_what_a_factory_makes_is_as_wide_as_all_else() -> None:
     """index_add takes two dtypes that are the same, as they are meant to be."""
 
