@@ -3,7 +3,7 @@
 Pure Python: neither torch nor pytest is needed to read or compare.
 """
 
-from pytest_amp.record.compare import compare, judged, unfair
+from pytest_amp.record.compare import compare, judged, moved, unfair
 from pytest_amp.record.difference import FAILING, ORDER, Difference, difference, families
 from pytest_amp.record.file import (
     SCHEMA,
@@ -25,6 +25,7 @@ from pytest_amp.record.observation import (
     Verdict,
     canonical,
     check_value,
+    check_written,
     finite,
     make_key,
 )
@@ -47,6 +48,7 @@ __all__ = [
     "Verdict",
     "canonical",
     "check_value",
+    "check_written",
     "compare",
     "content",
     "difference",
@@ -54,6 +56,7 @@ __all__ = [
     "finite",
     "judged",
     "make_key",
+    "moved",
     "parsed",
     "read_record",
     "trend",

@@ -53,6 +53,19 @@ def compare(now: Observation, before: Observation | None, *, fair: bool = True) 
     return replace(now, verdict=verdict, baseline=before.value)
 
 
+def moved(now: Observation) -> str:
+    """How far a number went from its baseline, and how far it may: ``10 % less; allowed 5 %``; empty for anything else."""
+    before, value = (_number(each) if _is_finite(each) else math.nan for each in (now.baseline, now.value))
+    exact = now.kind in EXACT or now.better is Better.SAME or not judged(now)
+    if exact or not math.isfinite(value - before) or not before:
+        return ""
+    if now.kind is Kind.ERROR:
+        return f"{value / before:.3g} times that; allowed {ERROR_RATIO} times"
+    margin = MARGINS.get(now.kind, 0.0) if now.margin is None else now.margin
+    change = (value - before) / abs(before)
+    return f"{100 * abs(change):.3g} % {'less' if change < 0 else 'more'}; allowed {100 * margin:.3g} %"
+
+
 def _of_errors(now: Observation, before: Observation) -> Verdict:
     (low, high), (old_low, old_high) = (_range(each) for each in (now, before))
     if not all(math.isfinite(value) for value in (low, high, old_low, old_high)):

@@ -73,15 +73,15 @@ class Record:
         """Whether the test of ``what`` ran whole on its device and dtype in this run, as far as is known."""
         if self.ran is not None:
             return what.test in self.ran.get(f"{'-'.join(what.target)} {what.family}", ())
-        return (what.test, what.target) in self._seen
+        return (what.family, what.test, what.target) in self._seen
 
     def saw(self, observation: Observation) -> bool:
         """Whether this run observed anything in the test of ``observation`` on its device and dtype."""
-        return (observation.test, observation.target) in self._seen
+        return (observation.family, observation.test, observation.target) in self._seen
 
     @functools.cached_property
-    def _seen(self) -> frozenset[tuple[str, tuple[str, str]]]:
-        return frozenset((observation.test, observation.target) for observation in self.observations)
+    def _seen(self) -> frozenset[tuple[str, str, tuple[str, str]]]:
+        return frozenset((each.family, each.test, each.target) for each in self.observations)
 
 
 def dumps(record: Record) -> str:

@@ -146,6 +146,13 @@ class Observation(Keyed):
             raise ValueError(f"{key}: {error}") from None
 
 
+def check_written(observation: Observation) -> None:
+    """Raises ValueError for what no file gives back as it was: a unit that is no text, a number that no float holds."""
+    text = json.dumps(observation.to_json(), ensure_ascii=False)
+    text.encode()  # half a surrogate pair is no text
+    Observation.from_json(json.loads(text))
+
+
 def _number(name: str, value: object) -> float | None:
     """A number or nothing; raises ValueError. What is not finite is text in a file."""
     if value is None:

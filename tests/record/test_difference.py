@@ -53,6 +53,15 @@ def files(tmp_path: Path) -> Files:
     return str(paths[0]), str(paths[1])
 
 
+def test_a_test_of_another_family_with_the_same_name_is_another() -> None:
+    """Of a family that the old record did not run nothing is new, though a file of another one is called so, too."""
+    old, other = (Observation(f"{family}/cpu/bf16/x", Kind.COUNT, 1, test="t::t") for family in ("gradients", "compile"))
+    found = difference(Record((old,)), Record((old, other)))
+    assert (found.observations, found.same, found.not_run_before) == ((), 1, 1)
+    found = difference(Record((old, other)), Record((old,)))
+    assert (found.observations, found.same, found.not_run) == ((), 1, 1)
+
+
 def test_what_it_became_in_its_own_run_does_not_count() -> None:
     """A record that was made beside a baseline has verdicts of its own."""
     made = [
