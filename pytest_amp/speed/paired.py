@@ -33,8 +33,8 @@ class Plan:
 
     ``timings`` is the number of timings in a block, ``shortest`` what one timing lasts at least (a
     shorter call is repeated within it), ``warm_up`` how long both arms run before, and ``budget`` what
-    the measurement may take: where the second look would end later, blocks have fewer timings, and a look
-    that still would is not begun.
+    the measurement may take: a look that would end later is not begun, and where even the first look
+    would, blocks have fewer timings.
     """
 
     timings: int = 5
@@ -87,7 +87,7 @@ class Measurement:
         self.repeats = tuple(self._repeats_of(call) for call in self._arms)
         self.coverage = 0.0
         seconds = self._warm_up()
-        affordable = 0.8 * self.plan.budget / (2 * LOOKS[1] * seconds)
+        affordable = 0.8 * self.plan.budget / (2 * LOOKS[0] * seconds)
         self.timings = max(1, min(self.plan.timings, int(affordable)))
 
     def _repeats_of(self, call: Callable[[], object]) -> int:

@@ -13,6 +13,9 @@ from pytest_amp.targets import Target
 
 from .work import ON_A_CPU, WORKS, Work
 
+#: A step is disturbed more often, and needs the fastest of more timings.
+SECONDS = {"device": 2.5, "step": 4.0}
+
 
 def works(target: Target) -> Iterable[object]:
     """Each piece of work over TF32 where the card has it, else IEEE; what float32 arithmetic bounds over both."""
@@ -35,5 +38,5 @@ def test_speedup(amp: Amp, what: tuple[Work, str]) -> None:
         kind=work.kind,
         optimizer=work.optimizer,
         ceiling=work.ceiling,
-        seconds=2.5,
+        seconds=SECONDS[work.kind],
     )
