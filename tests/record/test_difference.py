@@ -55,7 +55,7 @@ def files(tmp_path: Path) -> Files:
 
 def test_a_test_of_another_family_with_the_same_name_is_another() -> None:
     """Of a family that the old record did not run nothing is new, though a file of another one is called so, too."""
-    old, other = (Observation(f"{family}/cpu/bf16/x", Kind.COUNT, 1, test="t::t") for family in ("gradients", "compile"))
+    old, other = (Observation(f"{family}/cpu/bf16/x", Kind.COUNT, 1, test="t::t") for family in ("rules", "compile"))
     found = difference(Record((old,)), Record((old, other)))
     assert (found.observations, found.same, found.not_run_before) == ((), 1, 1)
     found = difference(Record((old, other)), Record((old,)))

@@ -34,7 +34,7 @@ def plots(
     observations: Sequence[Observation], differing: Iterable[Observation], failures: Iterable[Failure]
 ) -> list[Plot]:
     """Those of which there is something to see."""
-    failing = {(failure.test, failure.target) for failure in failures}
+    failing = {(failure.family, failure.test, failure.target) for failure in failures}
     found = (changes(differing), margins(observations, failing), speedups(observations), scales(observations))
     return [plot for plot in found if plot is not None]
 
@@ -77,10 +77,10 @@ def _legend(verdicts: Sequence[Verdict], rows: int) -> list[str]:
     return shapes
 
 
-def margins(observations: Iterable[Observation], failing: Container[tuple[str, tuple[str, str]]]) -> Plot | None:
+def margins(observations: Iterable[Observation], failing: Container[tuple[str, str, tuple[str, str]]]) -> Plot | None:
     """The tensors whose errors come closest to what is allowed, with the earlier error where there is one.
 
-    What is beyond it although its test, by name and target, is not ``failing`` was expected to be.
+    What is beyond it although its test, by family, name and target, is not ``failing`` was expected to be.
     """
     rows = []
     for each in observations:
@@ -104,7 +104,7 @@ def margins(observations: Iterable[Observation], failing: Container[tuple[str, t
         tip = f"{each.key}: {short(each.value)} of {short(each.allowed)} allowed, {share:.0%}"
         kind, said = "bar", f"{share:.0%}"
         if share > 1:
-            fails = (each.test, each.target) in failing
+            fails = (each.family, each.test, each.target) in failing
             kind, said = ("v-failed", said) if fails else ("v-inconclusive", "expected")
         bar = box(x(0), y + 4, x(share) - x(0), ROW - 8, kind)
         was = []
