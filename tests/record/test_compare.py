@@ -129,3 +129,21 @@ def test_without_a_baseline_it_is_new() -> None:
 def test_records_need_neither_torch_nor_pytest() -> None:
     code = "import sys, pytest_amp.record; sys.exit(not {'torch', 'numpy', 'pytest'}.isdisjoint(sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "becomes"),
+    [
+        ("complex64 ? | =", "complex64 complex32 | =", Verdict.PASS),
+        ("complex64 complex32 | =", "complex64 ? | =", Verdict.PASS),
+        ("fp32,? low; fp32 ? | =", "fp32,int64 low; fp32 low | =", Verdict.PASS),
+        ("complex64 ? | =", "fp32 complex32 | =", Verdict.CHANGED),
+        ("fp32 ? | =", "fp32 low | fp32 low", Verdict.CHANGED),
+        ("fp32?", "fp32", Verdict.CHANGED),
+    ],
+)
+def test_what_a_machine_could_not_tell_is_like_anything(before: str, now: str, becomes: Verdict) -> None:
+    old, new = (Observation(KEY, Kind.DTYPE, value) for value in (before, now))
+    assert compare(new, old).verdict is becomes
+    old, new = (Observation(KEY, Kind.STATE, value) for value in (before, now))
+    assert compare(new, old).verdict is Verdict.CHANGED
