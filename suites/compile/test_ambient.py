@@ -72,7 +72,6 @@ def _compiled_in_place(amp: Amp, model: nn.Module, backend: str) -> Callable[[to
     return model.to(amp.device.torch_device)
 
 
-@pytest.mark.amp(devices=["cpu"])  # not run on CUDA yet
 def test_sizes_and_regions_change_together(amp: Amp) -> None:
     """Dynamic shapes: each call has another number of rows and another region (the kind of pytorch/pytorch#194329)."""
     model = _layers(amp)

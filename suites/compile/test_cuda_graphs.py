@@ -17,7 +17,7 @@ from pytest_amp.targets import Target
 from pytest_amp.torch_private import cuda_graph_trees, skipped_cuda_graphs
 
 from .programs import OTHER
-from .releases import CACHE_KEY, READ_BACK
+from .releases import CACHE_KEY, LOOP_ORDER
 
 pytestmark = pytest.mark.amp(devices=["cuda"])
 
@@ -28,7 +28,7 @@ _CALLS = 5
 def _cases(_target: Target) -> Iterator[object]:
     for case in zoo():
         if case.name in {"mlp", "cnn", "decoder"}:
-            yield pytest.param(case, id=case.name, marks=[READ_BACK, pytest.mark.amp_long] * (case.name == "cnn"))
+            yield pytest.param(case, id=case.name, marks=[LOOP_ORDER, pytest.mark.amp_long] * (case.name == "cnn"))
 
 
 def _index(amp: Amp) -> int:

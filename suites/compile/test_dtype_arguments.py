@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-import pytest
 import torch
 
 from pytest_amp.amp import Amp
@@ -12,8 +11,6 @@ from pytest_amp.failure import AmpFailure
 
 from .programs import OTHER, Ran, Tensors, expect_same_dtypes
 from .releases import CONSTANT_SUMS
-
-pytestmark = pytest.mark.amp(devices=["cpu"])  # not run on CUDA yet
 
 _ROWS, _COLUMNS = 4, 8
 #: Of small whole numbers each of these is exact in either low dtype, in whatever order it is computed.

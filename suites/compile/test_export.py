@@ -104,7 +104,9 @@ def test_a_compiled_program_keeps_its_regions(amp: Amp) -> None:
     _expect_same(amp, "an exported program, compiled, in the other dtype", found, expected, exact=True)
 
 
-@pytest.mark.amp(devices=["cpu"])  # not run on CUDA yet
+# On CUDA torch 2.11.0+cu130 ends the process where it loads a package (aoti_load_package: segmentation fault), with a
+# plain linear layer in it, too; seen on one H200, 2026-11-28, no report found.
+@pytest.mark.amp(devices=["cpu"])
 @pytest.mark.amp_long
 @QUIET
 @EXPORTED

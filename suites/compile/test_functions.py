@@ -10,7 +10,6 @@ from torch.amp import custom_bwd, custom_fwd
 from torch.utils.checkpoint import checkpoint
 
 from pytest_amp.amp import Amp
-from pytest_amp.cases.language import checkpointed
 
 from .programs import AMBIENT, Program, Tensors, expect_same_dtypes, expect_same_values, run
 from .releases import BACKWARD
@@ -84,11 +83,6 @@ def test_a_function_without_custom_fwd_does_what_it_does_in_eager(amp: Amp, ambi
     expect_same_dtypes(amp, f"a plain custom function, called in {ambient}", found, eager)
     what = f"backward of a plain custom function, called in {ambient}"
     expect_same_values(amp, what, [*found.outputs, *found.gradients], [*eager.outputs, *eager.gradients], wide)
-
-
-def test_a_checkpointed_network_computes_what_it_does_without_compiling(amp: Amp) -> None:
-    """Blocks of a decoder, each recomputed in backward."""
-    amp.check_compiled(checkpointed(), backend="aot_eager")
 
 
 @pytest.mark.parametrize("compiled", ["around", "within"])

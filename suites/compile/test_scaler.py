@@ -77,7 +77,6 @@ def test_a_loop_around_a_compiled_step_trains_as_in_eager(amp: Amp, backend: str
             assert relative_error(right, left) <= amp.precision.u * amp.config.tolerance_scale
 
 
-@pytest.mark.amp(devices=["cpu"])  # not run on CUDA yet
 @pytest.mark.parametrize("backend", [pytest.param("eager", marks=pytest.mark.amp_long), "aot_eager"])
 def test_a_compiled_optimizer_is_skipped_and_keeps_float32(amp: Amp, backend: str) -> None:
     """``optimizer.step`` compiled, the scaler around it: the same scales, the same training, float32 moments."""

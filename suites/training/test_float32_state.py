@@ -54,16 +54,7 @@ def test_parameters_and_buffers_stay_float32(amp: Amp, task: str) -> None:
     assert {name for name, grad in gradients.items() if grad is None or grad.dtype is not torch.float32} == set()
 
 
-_NEW = pytest.mark.amp(devices=["cpu"])  # not run on CUDA yet
-
-
-@pytest.mark.parametrize(
-    "optimizer",
-    [
-        pytest.param(name, marks=[_NEW] if name in {"Adadelta", "Adamax", "ASGD", "NAdam", "RAdam"} else [])
-        for name in OPTIMIZERS
-    ],
-)
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_the_state_of_optimizers_stays_float32(amp: Amp, optimizer: str) -> None:
     """Each floating tensor of it, between any two steps."""
     task = images()

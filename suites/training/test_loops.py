@@ -135,7 +135,6 @@ def test_averaged_weights_follow_float32(amp: Amp) -> None:
         assert distance <= allowed, f"the average of {name} is off by {distance:.3g}, {allowed:.3g} are allowed"
 
 
-@pytest.mark.amp(devices=["cpu"])  # not run on CUDA yet
 def test_schedule_and_average_stand_still_where_a_step_is_skipped(amp: Amp, amp_scaler: Any) -> None:
     """A lower scale is how a loop knows: rate, average and weights are those of the steps that were taken."""
     case = images().case
