@@ -69,6 +69,28 @@ def _one_by_one(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return torch.stack([each.to(dtype).view(_INTEGERS[dtype.itemsize]) for each in x]).view(dtype)
 
 
+def _in_shape(x: torch.Tensor, dtype: torch.dtype, *, columns: int, transposed: bool = False) -> torch.Tensor:
+    """As a tensor of three dimensions, filled up with ones."""
+    rows = -(-x.numel() // (2 * columns))
+    filled = torch.cat([x, x.new_ones(2 * rows * columns - x.numel())])
+    shaped = filled.view(2, columns, rows).mT if transposed else filled.view(2, rows, columns)
+    made = shaped.to(dtype)
+    return (made.mT if transposed else made).reshape(-1)[: x.numel()]
+
+
+def _at_the_end(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Behind a quarter of a million others: a loop of several threads, or a grid of many blocks."""
+    return torch.cat([x.new_ones(2**18), x]).to(dtype)[2**18 :]
+
+
+def _from_numbers(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """A few, from a list of Python's numbers."""
+    return torch.tensor(x.tolist(), dtype=dtype, device=x.device)
+
+
+#: Ways that take a while for each number.
+SLOW = ("one by one", "from a list")
+
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
 
 #: Ways from a float32 tensor to another dtype, which are different loops, or kernels, of torch.
@@ -76,7 +98,11 @@ CONVERSIONS: dict[str, Conversion] = {
     "to": lambda x, dtype: x.to(dtype),
     "copy_": _copied,
     "strided": _strided,
+    "three dimensions": lambda x, dtype: _in_shape(x, dtype, columns=3),
+    "transposed": lambda x, dtype: _in_shape(x, dtype, columns=5, transposed=True),
+    "at the end": _at_the_end,
     "one by one": _one_by_one,
+    "from a list": _from_numbers,
 }
 
 

@@ -10,7 +10,7 @@ from pytest_amp.amp import Amp
 from pytest_amp.formats import FLOAT8_E4M3FN, FORMATS, FP32, Overflow, converted, from_patterns, neighbours
 from pytest_amp.formats.format import Doubles
 
-from .numbers import CONVERSIONS, hold, low_formats, overflow_of, own, tensor_of
+from .numbers import CONVERSIONS, SLOW, hold, low_formats, overflow_of, own, tensor_of
 
 pytestmark = pytest.mark.amp_parametrize("name", low_formats)
 
@@ -28,7 +28,7 @@ def test_ties_and_their_neighbours(amp: Amp, name: str, way: str) -> None:
     """Of every pattern, with both signs: the tie, and the float32 just below and just above it."""
     form = FORMATS[name]
     for kind, values in neighbours(form).named().items():
-        inputs = _spread(values, 200) if way == "one by one" else values
+        inputs = _spread(values, 200) if way in SLOW else values
         found = CONVERSIONS[way](tensor_of(inputs, amp), form.dtype)
         hold(amp, form, inputs, found, way=f"{way} ({kind})")
 
