@@ -7,9 +7,10 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from pytest_amp.fingerprint.dtypes import NOT, matches
+from pytest_amp.record import unseen
 
 #: In place of a fingerprint: an entry of which this build or this machine can say nothing.
-NOT_HERE = f"{NOT}needs another build or machine"
+NOT_HERE = unseen.NOT_HERE
 
 
 class Change(enum.Enum):

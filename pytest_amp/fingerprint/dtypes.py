@@ -12,16 +12,17 @@ from dataclasses import dataclass
 
 import torch
 
+from pytest_amp.record import unseen
 from pytest_amp.torch_private import trees
 
 #: In place of dtypes: the call raised; autocast refused it as unsafe; it could not be made on this machine.
-ERROR, BANNED, UNSEEN = "error", "banned", "?"
+ERROR, BANNED, UNSEEN = "error", "banned", unseen.UNSEEN
 #: In place of dtypes: there is no tensor in the result.
 NO_TENSOR = "none"
 #: In place of the four calls: one of them brought the process or the device down, or never ended.
 LOST = "lost"
 #: What a fingerprint begins with where there is none.
-NOT = "not: "
+NOT = unseen.NOT
 
 
 def written(result: object, low: torch.dtype | None) -> str:

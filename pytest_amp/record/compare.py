@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import replace
 
 from pytest_amp.record.observation import EXACT, Better, Kind, Observation, Value, Verdict, canonical
+from pytest_amp.record.unseen import alike
 
 #: Two errors that rounding makes in one tensor, from other numbers or by sums in another order, are no further apart:
 #: the bound of pytest_amp/numerics/tolerance.py, which says how it was measured. More than that is another computation.
@@ -39,7 +39,8 @@ def compare(now: Observation, before: Observation | None, *, fair: bool = True) 
     """
     if before is None:
         return replace(now, verdict=Verdict.NEW) if now.verdict is Verdict.PASS else now
-    same = canonical(now.value) == canonical(before.value) or _alike(now, before)
+    same = canonical(now.value) == canonical(before.value)
+    same = same or (now.kind is Kind.DTYPE and alike(now.value, before.value))
     exact = now.kind in EXACT or now.better is Better.SAME
     if now.kind is not before.kind or (exact and not same):
         return replace(now, verdict=Verdict.CHANGED, baseline=before.value)
@@ -65,20 +66,6 @@ def moved(now: Observation) -> str:
     margin = MARGINS.get(now.kind, 0.0) if now.margin is None else now.margin
     change = (value - before) / abs(before)
     return f"{100 * abs(change):.3g} % {'less' if change < 0 else 'more'}; allowed {100 * margin:.3g} %"
-
-
-#: In the words of a dtype what that machine could not tell (an operator that needs a real device, say): like anything.
-UNSEEN = "?"
-
-
-def _alike(now: Observation, before: Observation) -> bool:
-    """Whether two dtypes in words differ in nothing that both machines could tell."""
-    texts = now.value, before.value
-    if now.kind is not Kind.DTYPE or not all(isinstance(text, str) for text in texts):
-        return False
-    words, earlier = (re.findall(r"[^\s,;|]+|[,;|]", str(text)) for text in texts)
-    pairs = zip(words, earlier, strict=False)
-    return len(words) == len(earlier) and all(a == b or UNSEEN in (a, b) for a, b in pairs)
 
 
 def _of_errors(now: Observation, before: Observation) -> Verdict:

@@ -1,0 +1,28 @@
+"""The reports that the docs show as examples, of the records beside them: ``python -m tests.docs.examples``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from pytest_amp.record import difference, read_record
+from pytest_amp.report.difference import as_markdown
+from pytest_amp.report.html import of_difference
+from tests.project import ROOT
+
+FOLDER = ROOT / "docs" / "examples"
+RELEASES = [("2.13", "2.14"), ("2.6", "2.13")]
+
+
+def pages() -> Iterator[tuple[Path, str]]:
+    """Each page with what it has to say."""
+    for old, new in RELEASES:
+        found = difference(*(read_record(FOLDER / f"torch-{each}.json.gz") for each in (old, new)))
+        name = f"torch-{old}-to-{new}"
+        yield FOLDER / f"{name}.md", as_markdown(found)
+        yield FOLDER / f"{name}.html", of_difference(found)
+
+
+if __name__ == "__main__":
+    for path, text in pages():
+        path.write_text(text, encoding="utf-8")

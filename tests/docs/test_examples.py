@@ -1,0 +1,43 @@
+"""The reports that the docs show are what today's code makes of the records beside them, and name what changed."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+pytest.importorskip("jinja2", reason="needs jinja2: pip install 'pytest-amp[html]'")
+
+from pytest_amp.record import Record, Verdict, difference, read_record
+from tests.docs.examples import FOLDER, RELEASES, pages
+
+
+def record(release: str) -> Record:
+    return read_record(FOLDER / f"torch-{release}.json.gz")
+
+
+def test_the_pages_are_those_of_the_records() -> None:
+    """After a change of a report: ``python -m tests.docs.examples``, and a look at what it changed."""
+    assert [path.name for path, text in pages() if path.read_text(encoding="utf-8") != text] == []
+
+
+@pytest.mark.parametrize("release", sorted({release for pair in RELEASES for release in pair}))
+def test_a_record_is_of_its_release_and_whole(release: str) -> None:
+    found = record(release)
+    assert str(found.provenance["torch"]).startswith(f"{release}.")
+    again = difference(found, found)
+    assert (again.observations, again.same > 10_000) == ((), True)
+    assert not re.search(r"/(tmp|home|root)\b", str(found.provenance))
+
+
+def names(old: str, new: str, verdict: Verdict) -> set[str]:
+    return {each.key for each in difference(record(old), record(new)).of(verdict)}
+
+
+def test_what_is_known_to_have_changed_is_named() -> None:
+    """An operator that came in 2.14, two that went, and one that has had a rule since 2.12."""
+    new, gone = (names("2.13", "2.14", verdict) for verdict in (Verdict.NEW, Verdict.GONE))
+    assert {"rules/cpu/bf16/aten::linalg_matrix_sqrth", "rules/fake-cuda/fp16/aten::linalg_matrix_sqrth"} <= new
+    assert {f"rules/cpu/{dtype}/aten::{name}" for name in ("cholesky", "qr") for dtype in ("bf16", "fp16")} <= gone
+    since = {f"rules/fake-{device}/bf16/aten::rms_norm" for device in ("cuda", "xpu")}
+    assert since <= names("2.6", "2.13", Verdict.NEW) | names("2.6", "2.13", Verdict.CHANGED)
