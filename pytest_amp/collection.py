@@ -17,6 +17,7 @@ from pytest_amp.config import DEVICE_TYPES
 from pytest_amp.devices import Device, DeviceKind
 from pytest_amp.failure import Misuse
 from pytest_amp.families import PROJECT, Family, family_of, family_of_package
+from pytest_amp.fixtures import NAMES
 from pytest_amp.float32 import float32_precision
 from pytest_amp.markers import AmpMarker
 from pytest_amp.precision import FP32, TF32, Precision
@@ -145,11 +146,44 @@ def _unknown_types(marker: AmpMarker, session: AmpSession) -> str | None:
 
 
 def check_marker(metafunc: pytest.Metafunc, session: AmpSession) -> None:
-    """A marker on a test that uses no amp fixture is checked, too."""
+    """A marker on a test that uses no amp fixture is checked, too: it guards the test's state, and no more.
+
+    One of a class or a module may be for its other tests.
+    """
+    name = metafunc.definition.nodeid
     try:
         AmpMarker.merged(metafunc.definition.iter_markers("amp"))
     except ValueError as error:
-        session.usage_error(f"{metafunc.definition.nodeid} (marker amp): {error}")
+        session.usage_error(f"{name} (marker amp): {error}")
+        return
+    given = [keyword for mark in metafunc.definition.own_markers if mark.name == "amp" for keyword in mark.kwargs]
+    if given and not NAMES.intersection(metafunc.fixturenames):
+        session.usage_error(
+            f"{name} (marker amp): {given[0]}= does nothing for a test without an amp fixture; "
+            "valid: an argument of the test, such as amp or amp_device"
+        )
+
+
+def check_own(metafunc: pytest.Metafunc, session: AmpSession, names: Iterable[str]) -> None:
+    """A project's fixture in place of one of ``names`` is its own matter, but for the tests of a family."""
+    try:
+        family = family_of(metafunc.module)
+    except ValueError:
+        return  # told where a test is parametrized
+    if family is PROJECT:
+        return
+    name = min(names)
+    plugins = session.config.pluginmanager.get_plugins()
+    files = sorted(str(plugin.__file__) for plugin in plugins if hasattr(plugin, "__file__") and _makes(plugin, name))
+    session.usage_error(
+        f"{', '.join(files) or 'a conftest.py'}: its fixture {name} takes the place of this plugin's, which the suites "
+        "need; valid: another name, or a conftest.py in the folder of the tests that use it"
+    )
+
+
+def _makes(plugin: object, name: str) -> bool:
+    """Whether ``plugin`` is a conftest.py with something called ``name``."""
+    return Path(str(getattr(plugin, "__file__", ""))).name == "conftest.py" and hasattr(plugin, name)
 
 
 def _each(mark: pytest.Mark | None) -> tuple[str, Callable[[Target], Iterable[object]]] | None:

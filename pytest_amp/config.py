@@ -104,7 +104,7 @@ def _choice(value: str, what: str, valid: tuple[str, ...]) -> str:
 
 
 def _list(value: str, what: str) -> tuple[str, ...]:
-    parts = tuple(part.strip() for part in value.split(","))
+    parts = tuple(part.strip() for part in re.split(r"[,\n]", value.strip()))
     if not all(parts):
         raise _Bad(f"{value!r} has an empty {what}; valid: a list with commas")
     return tuple(dict.fromkeys(parts))

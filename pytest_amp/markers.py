@@ -60,10 +60,14 @@ class AmpMarker:
         return self.xfail.get(f"{device_key}-{precision}", self.xfail.get(device_key))
 
 
+#: What lists of names look like.
+_EXAMPLES = {"devices": "['cuda']", "dtypes": "['bf16']"}
+
+
 def _names(keyword: str, value: object) -> tuple[str, ...]:
     values = (value,) if isinstance(value, str) else value
     if not isinstance(values, (list, tuple, set, frozenset)) or not all(isinstance(v, str) for v in values):
-        raise ValueError(f"{keyword}={value!r} is not a list of names")
+        raise ValueError(f"{keyword}={value!r} is not a list of names; valid: a list such as {_EXAMPLES[keyword]}")
     return tuple(values)
 
 
@@ -81,6 +85,8 @@ def _dtypes(value: object) -> tuple[Precision, ...] | None:
     if value is None:
         return None
     known = {**ALIASES, **PRECISIONS}
+    if isinstance(value, (list, tuple, set, frozenset)):  # torch's own dtypes are as good as their names
+        value = [str(each) if str(each) in ALIASES else each for each in value]
     names = _names("dtypes", value)
     for name in names:
         if name not in known:

@@ -11,6 +11,7 @@ import pytest
 from pytest_amp import config as options
 from pytest_amp import hookspecs, markers, workers
 from pytest_amp.fixtures import (  # noqa: F401  # pytest finds fixtures in the plugin's namespace
+    NAMES,
     _amp_state_guard,
     _amp_target,
     amp,
@@ -68,19 +69,24 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Parametrize a test that asks for an amp fixture over device and dtype."""
     marked = any(metafunc.definition.get_closest_marker(name) is not None for name in ("amp", "amp_long"))
-    if not concerned(metafunc.fixturenames) and not marked:
+    ours, session = concerned(metafunc.fixturenames), metafunc.config.stash[KEY]
+    named = NAMES.intersection(metafunc.fixturenames)
+    if named and not ours:
+        from pytest_amp.collection import check_own
+
+        check_own(metafunc, session, named)
+    if not ours and not marked:
         return
-    session = metafunc.config.stash[KEY]
     if session.torch_problem is not None:
         session.usage_error(session.torch_problem)
         return
     session.active = True
     from pytest_amp.collection import check_marker, parametrize
 
-    if not concerned(metafunc.fixturenames):
-        check_marker(metafunc, session)
-    else:
+    if ours:
         parametrize(metafunc, session)
+    else:
+        check_marker(metafunc, session)
 
 
 @pytest.hookimpl(wrapper=True)

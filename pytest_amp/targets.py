@@ -9,13 +9,17 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_amp.devices.base import Device
+from pytest_amp.failure import Misuse, is_misuse
 from pytest_amp.hookspecs import yielded
-from pytest_amp.precision import BF16, Precision
+from pytest_amp.precision import BF16, LOW, Precision
 
 if TYPE_CHECKING:
     import torch
 
     from pytest_amp.cases import Case
+
+
+__tracebackhide__ = is_misuse
 
 
 @dataclass(frozen=True)
@@ -37,8 +41,12 @@ class Target:
     ) -> AbstractContextManager[None]:
         """An autocast region on the device, in the target's dtype unless another is given.
 
-        fp32 and tf32 are no autocast dtypes: there the region is a disabled one.
+        fp32 and tf32 are no autocast dtypes: there the region is a disabled one. Raises Misuse for a dtype in which
+        torch would switch the region off, with a warning at most.
         """
+        low = [precision.dtype for precision in LOW.values()]
+        if dtype is not None and enabled and dtype not in low:
+            raise Misuse(f"autocast was given dtype={dtype!r}; valid: {', '.join(map(str, low))}")
         if dtype is None and not self.precision.is_low:
             return self.device.autocast(BF16.dtype, enabled=False, cache_enabled=cache_enabled)
         return self.device.autocast(dtype or self.precision.dtype, enabled=enabled, cache_enabled=cache_enabled)

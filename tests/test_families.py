@@ -65,3 +65,15 @@ def test_a_family_that_is_none_is_refused(project: Project) -> None:
     project.file("suite/test_it.py", TEST)
     line = refused(project.here("--amp-device=cpu"))
     assert line.endswith("suite.FAMILY is 'rules', not a pytest_amp.families.Family")
+
+
+def test_a_fixture_in_place_of_this_plugins_is_refused_for_a_family(families: Project) -> None:
+    """In one line that names the file; in a project's own tests it is the project's own matter."""
+    families.write(conftest="import pytest\n\n\n@pytest.fixture\ndef amp():\n    return 3\n")
+    says = refused(families.apart("--amp-device=cpu", "--amp-dtype=bf16"))
+    assert says == (
+        f"{families.path / 'conftest.py'}: its fixture amp takes the place of this plugin's, which the suites need; "
+        "valid: another name, or a conftest.py in the folder of the tests that use it"
+    )
+    families.write(test_own="def test_it(amp):\n    assert amp == 3\n")
+    families.apart("test_own.py").assert_outcomes(passed=1)

@@ -131,3 +131,10 @@ def test_workers_read_the_same_file(project: Project) -> None:
     result = project.apart("-c", "other.ini", "-n", "1")
     result.assert_outcomes(passed=1)
     assert project.record("new.json")["summary"] == {"cpu-fp16 project": {"passed": 1}}
+
+
+def test_a_list_may_have_lines(project: Project) -> None:
+    project.file("pytest.ini", "[pytest]\namp_device = cpu\namp_dtype =\n    bf16\n    fp16\n")
+    project.write(test_it="def test_it(amp):\n    pass\n")
+    result = project.here("--collect-only", "-q")
+    assert ids(result) == ["cpu-bf16", "cpu-fp16"]

@@ -257,3 +257,42 @@ def test_a_device_type_that_no_device_has_is_refused(project: Project, keywords:
     (line,) = [line for line in result.errlines + result.outlines if line.startswith("ERROR: ")]
     assert "test_it.py::test_it (marker amp)" in line
     assert "is not a device type; valid: cpu, cuda" in line
+
+
+def test_torchs_own_dtypes_are_taken() -> None:
+    torch = pytest.importorskip("torch")
+    mark = pytest.mark.amp(dtypes=[torch.bfloat16, "fp16"]).mark
+    assert AmpMarker.merged([mark]).dtypes == (BF16, FP16)
+    with pytest.raises(ValueError, match=r"is not a list of names; valid: a list such as \['bf16'\]"):
+        AmpMarker.merged([pytest.mark.amp(dtypes=[3]).mark])
+
+
+@pytest.mark.parametrize("keyword", ["devices=['cuda']", "dtypes=['bf16']", "fake=True", "xfail={'cpu': 'a/b#1'}"])
+def test_a_marker_that_does_nothing_is_refused(project: Project, keyword: str) -> None:
+    """A test without an amp fixture runs once, wherever."""
+    project.write(test_it=marked(keyword, fixture="tmp_path"))
+    name = keyword.partition("=")[0]
+    assert refused(project.here(*ON_CPU)) == (
+        f"test_it.py::test_it (marker amp): {name}= does nothing for a test without an amp fixture; "
+        "valid: an argument of the test, such as amp or amp_device"
+    )
+
+
+def test_a_marker_of_a_module_is_for_its_other_tests(project: Project) -> None:
+    project.write(
+        test_it="""
+        import pytest
+
+        pytestmark = pytest.mark.amp(devices=["cpu"])
+
+
+        @pytest.mark.amp
+        def test_plain():
+            pass
+
+
+        def test_it(amp):
+            pass
+        """
+    )
+    project.here(*ON_CPU).assert_outcomes(passed=3)

@@ -32,7 +32,31 @@ def test_it(amp):
         ("amp.observe('x', object(), kind='count')", "*object*"),
         ("case(amp, build=torch.nn.Linear(4, 4))", "build is Linear; valid: a function that makes it, *"),
         ("case(amp, batch=torch.ones(2))", "batch is Tensor; valid: a function that makes it, *"),
-        ("case(amp, loss=None)", "loss is NoneType; valid: a function of the model and the batch, *"),
+        ("case(amp, loss=None)", "loss is NoneType; valid: a function of the model and the batch"),
+        ("case(amp, loss=torch.nn.MSELoss())", "loss is MSELoss; valid: a function of the model and the batch"),
+        ("case(amp, batch=lambda model, batch: 0)", "batch takes other arguments than none; valid: a function that *"),
+        ("case(amp, loss=lambda batch: 0)", "loss takes other arguments than 2; valid: a function of the model and *"),
+        ("amp.case(list, list, lambda m, x: 0, name=3)", "name=3; valid: text"),
+        ("amp.case(list, list, lambda m, x: 0, name=' ')", "name=' '; valid: printable text that begins and ends *"),
+        ("amp.autocast(dtype=torch.float64)", "autocast was given dtype=torch.float64; valid: torch.bfloat16, *"),
+        ("amp.autocast(dtype='bf16')", "autocast was given dtype='bf16'; valid: torch.bfloat16, torch.float16"),
+        ("amp.check_memory(case(amp), peak_ceiling=0.9)", "peak_ceiling=0.9, and nothing counts peaks on cpu; valid *"),
+        (
+            "amp.check_scaler(case(amp), train=lambda: None)",
+            "train takes other arguments than one; valid: a function *",
+        ),
+        (
+            "amp.check_training(case(amp), steps=2, train=lambda: None)",
+            "train takes other arguments than one; valid: *",
+        ),
+        ("amp.check_compiled(case(amp), backend='nope')", "backend='nope'; valid: eager, aot_eager, *"),
+        ("amp.check_casts(case(amp), most='9')", "most='9'; valid: a whole number, 0 or more"),
+        ("amp.record('x', float('nan'))", "x: nan says nothing, and would stay the same; valid: a finite number"),
+        ("amp.record('x', 1, better='lower', margin='5')", "x: margin='5'; valid: a number from 0 *"),
+        ("amp.observe('x', 1, kind='count', unit=3)", "project/cpu/bf16/x: unit is '3', not text"),
+        ("amp.observe('x', 1, kind='count', allowed=10**400)", "project/cpu/bf16/x: allowed is an integer that no *"),
+        ("amp.observe('x', '\\ud800', kind='state')", "*surrogates not allowed"),
+        ("amp.observe('x', 10**5000, kind='count')", "Exceeds the limit *"),
         ("amp.check_dtypes(case(amp), {'head': torch.float32})", "it has no module 'head'; it has '', the model*"),
         ("amp.check_dtypes(case(amp), {'': 'bf16'})", "'bf16' is no dtype; valid: torch.float32, *"),
         ("amp.check_gradients(case(amp, build=lambda: 3))", "case it: build made int, not a torch.nn.Module"),
@@ -120,8 +144,44 @@ def test_a_case_that_does_not_run_at_all_fails_in_its_own_words(project: Project
     project.write(test_it=HEAD.format(line=line))
     result = project.here(*ON_CPU)
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["E*RuntimeError: mat1 and mat2 shapes cannot be multiplied *"])
+    says = "it does not run in float32, without autocast (test_it.py:5): RuntimeError: mat1 and mat2 shapes cannot be *"
+    result.stdout.fnmatch_lines([f"E*DoesNotRun: {says}"])
     result.stdout.no_fnmatch_line("*oracle*")
+    assert len([text for text in result.outlines if text.startswith("E  ")]) == 1
+
+
+def test_a_function_without_its_casts_is_one_failure(project: Project) -> None:
+    project.write(
+        test_it="""
+        import torch
+
+
+        class Product(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, a, b):
+                ctx.save_for_backward(a, b)
+                return a @ b
+
+            @staticmethod
+            def backward(ctx, gradient):
+                a, b = ctx.saved_tensors
+                return gradient @ b.T, a.T @ gradient
+
+
+        def loss(model, batch):
+            return Product.apply(batch, model.weight).sum()
+
+
+        def test_it(amp):
+            amp.check_gradients(amp.case(lambda: torch.nn.Linear(4, 4), lambda: torch.randn(2, 4), loss))
+        """
+    )
+    result = project.here(*ON_CPU)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(
+        ["AmpFailure: it does not run under autocast(cpu, bfloat16)*", "*custom_fwd and custom_bwd*"]
+    )
+    assert len(result.outlines) < 30
 
 
 @pytest.mark.parametrize("returned", ["None", "3", "'mm'"])

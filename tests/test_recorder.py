@@ -53,12 +53,22 @@ def test_it_is_held_against_the_baseline(project: Project, before: str, now: str
         result.stdout.fnmatch_lines([f"*AmpFailure: x on cpu-bf16 is {says} what the baseline has"])
 
 
+def test_a_number_that_got_worse_says_by_how_much(project: Project) -> None:
+    recorded(project, "100.0", "better='higher', unit='1/s'")
+    project.write(test_it=TEST.format(value="90.0", given="better='higher', unit='1/s'"))
+    result = project.here(*ON_CPU, "--amp-baseline=old.json")
+    result.stdout.fnmatch_lines(
+        ["  baseline  100.0 1/s on torch *", "  now       90.0 1/s (10 % less; allowed 5 %) on torch *"]
+    )
+
+
 def test_two_wide_intervals_are_inconclusive_and_red_under_strict(project: Project) -> None:
     recorded(project, "100", "better='higher', interval=(80, 120)")
+    project.write(test_it=TEST.format(value="101", given="better='higher', interval=(80, 121)"))
     assert project.here(*ON_CPU, "--amp-baseline=old.json").ret == 0
     result = project.here(*ON_CPU, "--amp-baseline=old.json", "--amp-strict")
     assert red(result) == ["inconclusive: project/cpu/bf16/x"]
-    assert "inconclusive project/cpu/bf16/x: 100 -> 100 [80, 120]" in summary(result)
+    assert "inconclusive project/cpu/bf16/x: 100 -> 101 [80, 121]" in summary(result)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,18 @@ from pytest_amp.failure import AmpFailure, Misuse, is_misuse
 from pytest_amp.guard import autocast_on
 from pytest_amp.markers import AmpMarker
 from pytest_amp.precision import LOW
-from pytest_amp.record import Better, Kind, Observation, Value, Verdict, check_value, compare, make_key
+from pytest_amp.record import (
+    Better,
+    Kind,
+    Observation,
+    Value,
+    Verdict,
+    check_value,
+    check_written,
+    compare,
+    make_key,
+    moved,
+)
 from pytest_amp.session import AmpSession
 from pytest_amp.targets import Target
 
@@ -99,14 +110,16 @@ class Bound:
         valid = [each.value for each in Better]
         if better not in valid:
             raise Misuse(f"better={better!r}; valid: {', '.join(valid)}")
-        number = _is_number(value) and math.isfinite(value)
-        if better != "same" and not number:
+        finite = not isinstance(value, float) or math.isfinite(value)
+        if better != "same" and not (finite and _is_number(value)):
             raise Misuse(f"{name}: {value!r} is no finite number, which better={better!r} compares")
+        if not finite:
+            raise Misuse(f"{name}: {value!r} says nothing, and would stay the same; valid: a finite number")
         if interval is not None and (better == "same" or not _encloses(interval, value)):
             raise Misuse(
                 f"{name}: interval={interval!r}; valid: two numbers with {value!r} between them, and a direction"
             )
-        if margin is not None and not (better != "same" and 0 <= margin < math.inf):
+        if margin is not None and not (better != "same" and _is_number(margin) and 0 <= margin < math.inf):
             raise Misuse(f"{name}: margin={margin!r}; valid: a number from 0 for what is better lower or higher")
         return self.observe(name, value, kind="measure", unit=unit, interval=interval, better=better, margin=margin)
 
@@ -150,17 +163,14 @@ class Bound:
             raise Misuse(
                 f"{key} is observed twice; one name, one fact: give each its own, as amp.case(..., name=) does"
             )
+        ends = None if interval is None else (interval[0], interval[1])
         made = Observation(
-            key,
-            _KINDS[kind],
-            value,
-            unit,
-            allowed,
-            test=info.test,
-            interval=None if interval is None else (float(interval[0]), float(interval[1])),
-            better=wanted,
-            margin=margin,
+            key, _KINDS[kind], value, unit, allowed, test=info.test, interval=ends, better=wanted, margin=margin
         )
+        try:
+            check_written(made)
+        except ValueError as error:
+            raise Misuse(str(error)) from None
         baseline = self._session.baseline
         if baseline is not None:
             made = compare(made, self._session.before(key), fair=self._session.unfair(self.device.key) is None)
@@ -168,16 +178,24 @@ class Bound:
         self._item.user_properties.append((f"amp {key}", f"{value} ({made.verdict.value})"))
         failed = made.verdict in (Verdict.CHANGED, Verdict.REGRESSED)
         if failed and baseline is not None and not self.config.accept:
-            worse = made.verdict is Verdict.REGRESSED
-            raise AmpFailure(
-                f"{name} on {self.target.id} is {'worse than' if worse else 'no longer'} what the baseline has",
-                label_before="baseline",
-                before=f"{made.baseline} on torch {baseline.provenance.get('torch', 'unknown')}",
-                now=f"{value} on {self._session.torch_version()}, {self.device.describe()}",
-                likely="torch, or this machine, computes something else than when the baseline was recorded",
-                accept="the same command with --amp-accept",
-            )
+            self._differs(made, str(baseline.provenance.get("torch", "unknown")))
         return made
+
+    def _differs(self, made: Observation, torch_before: str) -> NoReturn:
+        """Raises AmpFailure for what is not as the baseline has it."""
+        worse = made.verdict is Verdict.REGRESSED
+        unit, how = f" {made.unit}" if made.unit and _is_number(made.value) else "", moved(made)
+        raise AmpFailure(
+            f"{made.name} on {self.target.id} is {'worse than' if worse else 'no longer'} what the baseline has",
+            label_before="baseline",
+            before=f"{made.baseline}{unit} on torch {torch_before}",
+            now=f"{made.value}{unit}{f' ({how})' if how else ''} on {self._session.torch_version()}, "
+            f"{self.device.describe()}",
+            likely="what the test measures, torch, or what else this machine does"
+            if made.kind is Kind.MEASURE
+            else "torch, or this machine, computes something else than when the baseline was recorded",
+            accept="the same command with --amp-accept",
+        )
 
     def missing(self, what: str, reason: str) -> NoReturn:
         """Say that this test cannot look, since ``what`` is missing: ``sweep`` (torch's own tests), ``compiler``.
@@ -211,18 +229,35 @@ class Bound:
         """
         import torch
 
-        from pytest_amp.cases import Case
+        from pytest_amp.cases import Case, takes
 
         if self.device.kind is DeviceKind.FAKE:
             raise Misuse(
                 f"{self.device.name} has rules and no arithmetic, so that no case runs there; valid: a real device, or "
                 "operators under amp.autocast() on tensors that are made within amp.device.tensors()"
             )
-        for argument, given in (("build", build), ("batch", batch), ("loss", loss)):
+        anew, both = (
+            "a function that makes it, for it is made anew for each run",
+            "a function of the model and the batch",
+        )
+        for argument, given, taken, valid in (
+            ("build", build, (), anew),
+            ("batch", batch, (), anew),
+            ("loss", loss, (None, None), both),
+        ):
             if not callable(given) or isinstance(given, torch.nn.Module):
-                valid = "a function of the model and the batch" if argument == "loss" else "a function that makes it"
-                raise Misuse(f"{argument} is {type(given).__name__}; valid: {valid}, for it is made anew for each run")
-        return Case(name or self._own_name(), build, batch, loss)
+                raise Misuse(f"{argument} is {type(given).__name__}; valid: {valid}")
+            if not takes(given, *taken):
+                raise Misuse(f"{argument} takes other arguments than {len(taken) or 'none'}; valid: {valid}")
+        if name is None:
+            name = self._own_name()
+        try:
+            make_key(self._item.stash[INFO].family, self.device.key, self.precision.name, f"{name}")
+        except ValueError:
+            raise Misuse(f"name={name!r}; valid: printable text that begins and ends with no blank") from None
+        if not isinstance(name, str):
+            raise Misuse(f"name={name!r}; valid: text")
+        return Case(name, build, batch, loss)
 
     def _own_name(self) -> str:
         """The test's name without device and dtype, which keys have elsewhere: ``test_mlp[cpu-bf16-3]``: ``mlp[3]``."""

@@ -47,6 +47,7 @@ class CompileChecks(Bound):
         self._refuse_ambient("check_compiled")
         how = compiled.Compilation(backend=backend, mode=mode, fullgraph=fullgraph, dynamic=dynamic)
         with compiled.sandbox(compiled.folder(self._request)):
+            how.check()
             if how.needs_toolchain:
                 self.need_compiler()
             compiled.check(case, how, self.conditions, self._observe_compiled)

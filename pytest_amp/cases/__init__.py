@@ -12,6 +12,7 @@ from pytest_amp.cases.given import (
     expect_number,
     expect_step,
     made_of,
+    takes,
 )
 from pytest_amp.cases.limits import adds_up_convolutions_in_fp16, lacks_lstm_kernel
 from pytest_amp.cases.wider import wider_zoo
@@ -46,6 +47,7 @@ __all__ = [
     "mlp",
     "named_tensors",
     "outputs_by_name",
+    "takes",
     "wider_zoo",
     "zoo",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Collection
 from typing import Any, TypeAlias
 
@@ -24,8 +25,24 @@ def expect_case(given: object, *, check: str) -> None:
 
 def expect_step(given: object) -> None:
     """Raises Misuse for a training step that is no function."""
+    valid = "a function that makes one iteration, which it is given"
     if given is not None and not callable(given):
-        raise Misuse(f"train is {_called(given)}; valid: a function that makes one iteration")
+        raise Misuse(f"train is {_called(given)}; valid: {valid}")
+    if given is not None and not takes(given, None):
+        raise Misuse(f"train takes other arguments than one; valid: {valid}")
+
+
+def takes(function: Callable[..., Any], *arguments: object) -> bool:
+    """Whether ``function`` can be called with ``arguments``, as far as its signature says."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # a built-in function may have none
+        return True
+    try:
+        signature.bind(*arguments)
+    except TypeError:
+        return False
+    return True
 
 
 def expect_maker(given: object) -> None:

@@ -21,7 +21,7 @@ from pytest_amp.devices import DeviceKind
 from pytest_amp.failure import AmpFailure, is_misuse
 from pytest_amp.numerics import Conditions, Prediction, Step, predict, relative_error, run_step, tolerance
 from pytest_amp.numerics.compare import Compared, compare, confirmed, same
-from pytest_amp.numerics.step import in_words
+from pytest_amp.numerics.step import in_words, run_wide
 from pytest_amp.torch_private import compiled_graphs
 
 __tracebackhide__ = is_misuse
@@ -91,7 +91,7 @@ def check(case: Case, how: Compilation, where: Conditions, observe: Observe, *, 
     """
     realised = case.realise(seed=where.seed)
     # First, so that a case that does not run at all fails in its own words.
-    fp32 = run_step(case, realised.on(where.device.torch_device), contextlib.nullcontext, seed=where.seed)
+    fp32 = run_wide(case, realised.on(where.device.torch_device), seed=where.seed)
     prediction = predict(case, realised, where.device, where.precision, seed=where.seed)
     run = _Run(case, how.case(case, where), how, where)
     eager, made, graphs = _first(run, prediction.loss_scale)

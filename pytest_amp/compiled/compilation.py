@@ -10,7 +10,10 @@ from typing import Any
 import torch
 
 from pytest_amp.cases import Case, Outputs
+from pytest_amp.failure import Misuse, is_misuse
 from pytest_amp.numerics import Conditions
+
+__tracebackhide__ = is_misuse
 
 
 class Where(enum.Enum):
@@ -37,6 +40,12 @@ class Compilation:
         inside = "inside" if self.region is Where.INSIDE else None
         options = [name for name, _ in self.options]
         return ",".join(filter(None, (self.backend, self.mode, shapes, *options, inside)))
+
+    def check(self) -> None:
+        """Raises Misuse for a back end that torch does not have."""
+        if self.backend not in torch.compiler.list_backends(exclude_tags=()):
+            valid = ", ".join(["eager", "aot_eager", *torch.compiler.list_backends()])
+            raise Misuse(f"backend={self.backend!r}; valid: {valid}")
 
     @property
     def fuses(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -31,14 +32,20 @@ def folder(request: pytest.FixtureRequest) -> Path:
 def sandbox(folder: Path) -> Iterator[None]:
     """Inside, what is compiled is kept in ``folder``, and not read from the user's caches; without worker processes.
 
-    On leaving, everything compiled is forgotten (``torch.compiler.reset``). What was compiled in an earlier
-    sandbox with the same folder is found in the caches of that folder.
+    Deprecations, and what torch warns of in its own modules, are not shown. On leaving, everything compiled is
+    forgotten (``torch.compiler.reset``). What was compiled in an earlier sandbox with the same folder is found in the
+    caches of that folder.
     """
     before = {name: os.environ.get(name) for name in _VARIABLES}
     values = (str(folder / "inductor"), str(folder / "triton"), "1")
     os.environ.update(zip(_VARIABLES, values, strict=True))
     try:
-        with compile_settings():
+        with compile_settings(), warnings.catch_warnings():
+            # Dynamo and inductor meet torch's own deprecations in everybody's code; under -W error they would compile
+            # nothing.
+            for category in (DeprecationWarning, FutureWarning):
+                warnings.simplefilter("ignore", category)
+            warnings.filterwarnings("ignore", module=r"torch(\.|$)")
             torch.compiler.reset()
             try:
                 yield

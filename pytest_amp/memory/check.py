@@ -7,9 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from pytest_amp.cases import Case
-from pytest_amp.failure import AmpFailure, is_misuse
+from pytest_amp.failure import AmpFailure, Misuse, is_misuse
 from pytest_amp.memory.passes import Passes
-from pytest_amp.memory.peaks import Peak, growth, peak_of
+from pytest_amp.memory.peaks import Allocator, Peak, growth, peak_of
 from pytest_amp.memory.saved import Saved, saved_bytes
 from pytest_amp.numerics.conditions import Conditions
 
@@ -63,8 +63,12 @@ def check_memory(
 ) -> MemoryUse:
     """Hold what a step keeps and takes against casts made by hand, ceilings, and the steps before.
 
-    See ``Amp.check_memory``. Raises AmpFailure.
+    See ``Amp.check_memory``. Raises AmpFailure, and Misuse for a limit of peaks where nothing counts them.
     """
+    if peak_ceiling is not None and not Allocator(where.device).counts:
+        raise Misuse(
+            f"peak_ceiling={peak_ceiling!r}, and nothing counts peaks on {where.device.key}; valid there: ceiling"
+        )
     passes = Passes(case, where)
     use = MemoryUse(
         saved=saved_bytes(passes, passes.amp()),

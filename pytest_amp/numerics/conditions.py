@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
 
+from pytest_amp.cases import Case
 from pytest_amp.devices import Device
+from pytest_amp.failure import AmpFailure, Misuse, is_misuse
 from pytest_amp.numerics.step import Region
 from pytest_amp.precision import Precision
+
+__tracebackhide__ = is_misuse
 
 
 @dataclass(frozen=True)
@@ -32,3 +38,24 @@ class Conditions:
     def now(self, value: str) -> str:
         """``value`` and what computed it."""
         return f"{value}, on torch {torch.__version__}, {self.device.describe()}"
+
+
+@contextmanager
+def runs_under(case: Case, where: Conditions, also: str = "") -> Iterator[None]:
+    """What torch raises where a case runs in mixed precision, which it does not in float32, becomes an AmpFailure.
+
+    ``also`` says in what else it is run here.
+    """
+    try:
+        yield
+    except Misuse:
+        raise
+    except RuntimeError as error:
+        raise AmpFailure(
+            f"{case.name} does not run under {where}{also}",
+            label_before="fp32",
+            before="it runs in float32",
+            now=where.now(" ".join(str(error).split())[:200]),
+            likely="an operator meets dtypes that it does not take together (a torch.autograd.Function needs "
+            "custom_fwd and custom_bwd), or changes what backward needs",
+        ) from error

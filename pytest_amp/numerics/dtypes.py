@@ -32,7 +32,8 @@ def check_dtypes(case: Case, where: Conditions, expected: Mapping[str, torch.dty
     if untyped:
         raise Misuse(f"{untyped[0]!r} is no dtype; valid: torch.float32, amp.dtype and the like")
     named = _named(case, expected, [name for name, _ in realised.model.named_modules()])
-    outputs = module_outputs(case, realised, where.region, seed=where.seed)
+    taken: dict[str, list[torch.dtype]] = {}
+    outputs = module_outputs(case, realised, where.region, seed=where.seed, given=taken)
     found: dict[str, list[str]] = {}
     wanted: dict[str, torch.dtype] = {}
     for given, modules in named.items():
@@ -56,10 +57,20 @@ def check_dtypes(case: Case, where: Conditions, expected: Mapping[str, torch.dty
             label_before="expected",
             before=_name(wanted[first]),
             now=where.now(" and ".join(dtypes) or "no floating tensor: it did not run in the forward pass"),
-            likely="an operator in it or before it has another rule here (pytest-amp rules), or the model casts"
-            if dtypes
-            else "it was not called, or what it returns is no tensor",
+            likely=_likely(dtypes, list(dict.fromkeys(map(_name, taken.get(first, []))))),
         )
+
+
+def _likely(returned: list[str], taken: list[str]) -> str:
+    """Where a dtype comes from that a module should not return."""
+    if not returned:
+        return "it was not called, or what it returns is no tensor"
+    if returned == taken:
+        return (
+            f"it was given {taken[0]}: its operators have no rule here that changes it (pytest-amp rules), or it casts"
+        )
+    was = f"it was given {' and '.join(taken)}: " if taken else ""
+    return f"{was}an operator in it has another rule here (pytest-amp rules), or the model casts"
 
 
 def _named(case: Case, expected: Mapping[str, torch.dtype], names: list[str]) -> dict[str, list[str]]:

@@ -15,11 +15,11 @@ from pytest_amp.failure import AmpFailure, is_misuse
 from pytest_amp.numerics import predicted as rounding
 from pytest_amp.numerics import tolerance as limits
 from pytest_amp.numerics.compare import Compared, compare, confirmed, median_distance, same
-from pytest_amp.numerics.conditions import Conditions
+from pytest_amp.numerics.conditions import Conditions, runs_under
 from pytest_amp.numerics.errors import is_hollow, norm
 from pytest_amp.numerics.locate import first_difference
 from pytest_amp.numerics.prediction import Prediction, predict
-from pytest_amp.numerics.step import Step, in_words, run_step
+from pytest_amp.numerics.step import Step, in_words, run_step, run_wide
 from pytest_amp.precision import FP32
 
 __tracebackhide__ = is_misuse
@@ -35,8 +35,16 @@ def check(case: Case, where: Conditions, observe: Observe, *, tolerance: float |
     """
     realised = case.realise(seed=where.seed)
     # First, so that a case that does not run at all fails in its own words.
-    fp32 = run_step(case, realised.on(where.device.torch_device), contextlib.nullcontext, seed=where.seed)
-    prediction = predict(case, realised, where.device, where.precision, seed=where.seed)
+    fp32 = run_wide(case, realised.on(where.device.torch_device), seed=where.seed)
+    wrong = [name for name, value in fp32.named().items() if not value.isfinite().all()]
+    if wrong:
+        raise AmpFailure(
+            f"{case.name} is not finite in float32, without autocast",
+            now=where.now(f"not finite: {', '.join(wrong[:5])}"),
+            likely="the model, its batch or its loss: there is nothing to hold mixed precision against",
+        )
+    with runs_under(case, where, also=", or in float64, which it is held against"):
+        prediction = predict(case, realised, where.device, where.precision, seed=where.seed)
     run = _Run(case, realised, where, prediction, fp32, tolerance)
     amp = run.step()
     _check_present(run, amp)
@@ -70,16 +78,8 @@ class _Run:
         """One step in mixed precision."""
         realised = self.realised.on(self.where.device.torch_device)
         seed, loss_scale = self.where.seed, self.prediction.loss_scale
-        try:
+        with runs_under(self.case, self.where):
             return run_step(self.case, realised, self.where.region, seed=seed, loss_scale=loss_scale)
-        except RuntimeError as error:
-            raise AmpFailure(
-                f"{self.case.name} does not run under {self.where}",
-                label_before="by hand",
-                before="it runs with casts made by hand",
-                now=self.where.now(" ".join(str(error).split())[:200]),
-                likely="an operator meets dtypes that it does not take together, or changes what backward needs",
-            ) from error
 
     def allowed(self, each: Compared) -> float:
         """What the error of a tensor may be."""
@@ -204,7 +204,8 @@ def _check_noise(run: _Run) -> None:
                 label_before="exact",
                 before=f"relative L2 distance from float64; up to {limits.MOST_NOISE:.0%} is taken for rounding",
                 now=run.where.now("no tolerance can be made of that"),
-                likely="the model overflows, underflows, or computes something else of its own in low precision; or "
+                likely=_unseeded(run)
+                or "the model overflows, underflows, or computes something else of its own in low precision; or "
                 "its loss does not depend on it, as the squares of what a norm returns do not",
             )
 
@@ -227,7 +228,7 @@ def _check_errors(run: _Run, compared: Sequence[Compared]) -> None:
             label_before="exact",
             before=f"relative L2 distance from float64; {why}",
             now=run.where.now(f"{worst.error:.3g}"),
-            likely=_likely(run),
+            likely=_above(run, worst) or _likely(run),
         )
     plain = sorted((each for each in compared if each.plain > run.allowed_plain(each)), key=_by_excess)
     if plain:
@@ -240,6 +241,13 @@ def _check_errors(run: _Run, compared: Sequence[Compared]) -> None:
             likely=rounding.own_rounding(run.case, run.where)
             or "float32 itself is far from float64: TF32, or a broken float32 kernel",
         )
+
+
+def _above(run: _Run, worst: Compared) -> str | None:
+    """Whether the tolerance that was given is the cause: below what rounding alone makes."""
+    if run.tolerance is None or worst.error > worst.allowed * run.where.tolerance_scale:
+        return None
+    return f"the tolerance: the predicted rounding alone is {worst.noise:.3g}, and explains {worst.allowed:.3g}"
 
 
 def _again(run: _Run, seed: int) -> list[Compared]:
@@ -312,8 +320,25 @@ def _same_step(a: Step, b: Step) -> bool:
     return once.keys() == again.keys() and all(same(once[name], again[name]) for name in once)
 
 
+#: How far apart two runs of one step in float32 are that are the same but for the order of sums.
+_REPEATED = 1e-3
+
+
+def _unseeded(run: _Run) -> str | None:
+    """Whether the step computes something else each time, seeded as it is."""
+    again = run_wide(run.case, run.realised.on(run.where.device.torch_device), seed=run.where.seed).named()
+    once = run.fp32.named()
+    for name, value in once.items():
+        if value.is_floating_point() and norm(value - again[name]) > _REPEATED * norm(value):
+            return "two runs of the step in float32 differ: random numbers that no seed of torch reaches (Python's, say)"
+    return None
+
+
 def _likely(run: _Run) -> str:
     """Where the forward pass first parts from casts made by hand."""
+    unseeded = _unseeded(run)
+    if unseeded is not None:
+        return unseeded
     if not run.prediction.same_device:
         return "an operator ran or accumulated in the low dtype where it should not"
     if run.prediction.predicted is not None:

@@ -15,12 +15,24 @@ from pytest_amp.numerics.step import Region
 __tracebackhide__ = is_misuse
 
 
-def module_outputs(case: Case, realised: Realised, region: Region, *, seed: int) -> dict[str, list[torch.Tensor]]:
-    """What each submodule returned in the forward pass, in the order in which they finished; the model is ``""``."""
+def module_outputs(
+    case: Case,
+    realised: Realised,
+    region: Region,
+    *,
+    seed: int,
+    given: dict[str, list[torch.dtype]] | None = None,
+) -> dict[str, list[torch.Tensor]]:
+    """What each submodule returned in the forward pass, in the order in which they finished; the model is ``""``.
+
+    ``given`` takes the floating dtypes of what each was given.
+    """
     outputs: dict[str, list[torch.Tensor]] = {}
 
     def keep(name: str) -> Callable[[torch.nn.Module, object, object], None]:
-        def hook(_module: torch.nn.Module, _inputs: object, output: object) -> None:
+        def hook(_module: torch.nn.Module, inputs: object, output: object) -> None:
+            if given is not None:
+                given[name] = [tensor.dtype for _, tensor in named_tensors(inputs) if tensor.is_floating_point()]
             outputs.setdefault(name, []).extend(tensor.detach() for _, tensor in named_tensors(output))
 
         return hook

@@ -108,7 +108,9 @@ def check_fp32(tensor: torch.Tensor, where: Conditions, *, name: str) -> None:
             label_before="expected",
             before="float32, with values between those of the low dtype",
             now=where.now(kind),
-            likely="it was computed in the low dtype, or rounded on its way and cast back",
+            likely="it was computed in the low dtype, or rounded on its way and cast back"
+            if tensor.dtype in (torch.float32, torch.bfloat16, torch.float16)
+            else f"what it was made of is {kind}: autocast makes none",
         )
 
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import traceback
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
 from pytest_amp.cases import Case, Realised, expect_graph, loss_of, named_tensors, outputs_by_name
-from pytest_amp.failure import is_misuse
+from pytest_amp.failure import Misuse, is_misuse
 from pytest_amp.float32 import float32_precision
 
 Region = Callable[[], AbstractContextManager[object]]
@@ -81,6 +84,31 @@ def run_step(case: Case, realised: Realised, region: Region, *, seed: int, loss_
         buffers=dict(model.named_buffers()),
         loss_scale=loss_scale,
     )
+
+
+class DoesNotRun(Misuse, RuntimeError):
+    """A case whose own step raises without autocast, in the words of what it raised."""
+
+
+def run_wide(case: Case, realised: Realised, *, seed: int) -> Step:
+    """The step as it stands, without autocast. Raises DoesNotRun, which names the user's own line."""
+    try:
+        return run_step(case, realised, contextlib.nullcontext, seed=seed)
+    except Misuse:
+        raise
+    except Exception as error:  # noqa: BLE001  # whatever a model raises
+        own = [each for each in traceback.extract_tb(error.__traceback__) if not _is_librarys(each.filename)]
+        place = f" ({Path(own[-1].filename).name}:{own[-1].lineno})" if own else ""
+        said = " ".join(str(error).split())[:300]
+        raise DoesNotRun(
+            f"{case.name} does not run in float32, without autocast{place}: {type(error).__name__}: {said}"
+        ) from None
+
+
+def _is_librarys(filename: str) -> bool:
+    """Whether a file is torch's or this package's."""
+    folders = (Path(torch.__file__).parent, Path(__file__).parent.parent)
+    return any(Path(filename).is_relative_to(folder) for folder in folders)
 
 
 def _dense(gradient: torch.Tensor | None) -> torch.Tensor | None:

@@ -11,7 +11,7 @@ from torch import nn
 
 from pytest_amp.cases import Case
 from pytest_amp.devices import find_device
-from pytest_amp.failure import AmpFailure
+from pytest_amp.failure import AmpFailure, Misuse
 from pytest_amp.memory import MemoryUse, Passes, check_casts, check_memory, growth, saved_bytes
 from pytest_amp.memory.saved import Saved
 from pytest_amp.numerics.conditions import Conditions
@@ -119,8 +119,10 @@ def test_ceiling() -> None:
 
 
 def test_a_cpu_has_no_peak() -> None:
-    found = use(lambda: nn.Linear(16, 16), peak_ceiling=1e-9)
+    found = use(lambda: nn.Linear(16, 16))
     assert (found.peak, found.peak_ratio) == (None, None)
+    with pytest.raises(Misuse, match=r"peak_ceiling=0\.9, and nothing counts peaks on cpu; valid there: ceiling"):
+        use(lambda: nn.Linear(16, 16), peak_ceiling=0.9)
 
 
 def test_growth() -> None:
