@@ -59,7 +59,9 @@ def test_workers_that_share_a_device_do_not_time(speed: Project) -> None:
     asked = ("--amp-device=simulated", "--amp-dtype=bf16", "-n", "2")
     result = speed.apart(*asked)
     result.assert_outcomes(passed=1)
-    assert any(line.startswith("not run   1 (speed is off: 2 workers share the accelerator") for line in summary(result))
+    assert any(
+        line.startswith("not run   1 (speed is off: 2 workers share the accelerator") for line in summary(result)
+    )
     line = refused(speed.here(*asked, "--amp-speed=gate"))
     assert line.startswith("--amp-speed (command line): 'gate' cannot time here: 2 workers share the accelerator ")
     line = refused(speed.here("--amp-device=cuda", "-n", "2", "--amp-speed=gate"))
