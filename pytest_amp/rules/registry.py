@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from pytest_amp import torch_private
-from pytest_amp.rules.spec import Coverage, Rule, coverage, expected
+from pytest_amp.rules.spec import Coverage, Rule, coverage, ever_ruled, expected
 
 #: Namespaces of torch itself. What other libraries register is listed, and judged by nobody.
 TORCH_NAMESPACES = frozenset(
@@ -43,6 +43,24 @@ class Registry:
     def gone(self) -> tuple[str, ...]:
         """Overloads that the spec expects and that have no kernel."""
         return tuple(sorted(set(self.expected) - set(self.registered)))
+
+
+def without_rule(registry: Registry) -> tuple[str, ...]:
+    """Overloads of this torch that it has no autocast kernel for, and another release has.
+
+    What a baseline has of them says that an operator got a rule since, or lost it.
+    """
+    rules = expected(registry.device_type, torch.__version__)
+    names = [name for name in ever_ruled(registry.device_type) if name not in rules and name not in registry.registered]
+    return tuple(name for name in names if _exists(name))
+
+
+def _exists(name: str) -> bool:
+    try:
+        torch_private.find_overload(name)
+    except LookupError:
+        return False
+    return True
 
 
 def _registrations(device_type: str) -> list[str]:

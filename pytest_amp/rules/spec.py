@@ -135,6 +135,11 @@ def expected(device_type: str, torch_version: str) -> dict[str, Rule]:
     return _spec_of(device_type).expected(device_type, torch_version)
 
 
+def ever_ruled(device_type: str) -> tuple[str, ...]:
+    """The overloads that have a rule on ``device_type`` in some release that the data covers, in alphabetical order."""
+    return tuple(sorted(_spec_of(device_type).rules.get(device_type, ())))
+
+
 def coverage(device_type: str, torch_version: str) -> Coverage:
     """``Spec.coverage`` of the spec that the package carries, or of the file that a back end gave."""
     return _spec_of(device_type).coverage(device_type, torch_version)

@@ -11,7 +11,7 @@ from pytest_amp.failure import AmpFailure
 from pytest_amp.rules.checks import Checked, checked_from, observed_from
 from pytest_amp.rules.hand_cast import dtype_argument
 from pytest_amp.rules.observe import Observed, label_of
-from pytest_amp.rules.registry import Registry, qualified, read_registry, short
+from pytest_amp.rules.registry import Registry, qualified, read_registry, short, without_rule
 from pytest_amp.rules.samples import has_samples
 from pytest_amp.rules.spec import SPEC_FILE, Coverage, Rule, RuleName
 from pytest_amp.rules.sweep import ExaminationFailed, Sweep
@@ -47,10 +47,13 @@ def is_judged(registry: Registry, amp: Amp) -> bool:
 
 
 def every_overload(target: Target) -> Iterable[str]:
-    """Every overload with an autocast kernel, and on a covered release every one that should have one."""
+    """Every overload with an autocast kernel, and on a covered release every one that should have one.
+
+    And those that have none here, but in another release: a baseline then has that they got one.
+    """
     registry = read_registry(target.device.type)
     gone = registry.gone if registry.coverage is Coverage.COVERED else ()
-    return sorted(short(name) for name in {*registry.registered, *gone})
+    return sorted(short(name) for name in {*registry.registered, *gone, *without_rule(registry)})
 
 
 def known_overloads(target: Target) -> Iterable[str]:

@@ -34,7 +34,9 @@ def test_rule(amp: Amp, overload: str, examine: Examiner) -> None:
     registry = read_registry(amp.device.type)
     rule = registry.expected.get(name)
     if name not in registry.registered:
-        assert rule is not None
+        if rule is None:
+            amp.observe(name, "none", kind="rule")
+            return
         raise AmpFailure(
             f"{overload} has no autocast kernel on {amp.device.type}",
             label_before="rule",

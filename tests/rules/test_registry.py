@@ -1,0 +1,23 @@
+"""What is registered, beside what other releases register."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from pytest_amp.record import Kind, Observation, Verdict, compare
+from pytest_amp.rules.registry import read_registry, without_rule
+
+
+def test_an_operator_that_another_release_has_a_rule_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """rms_norm came with torch 2.4, and has a rule on CUDA since 2.12."""
+    here = [name for name in read_registry("cuda").registered if name != "aten::rms_norm"]
+    monkeypatch.setattr(torch, "__version__", "2.9.1")
+    assert "aten::rms_norm" in without_rule(read_registry("cuda", registered=here))
+    assert "aten::rms_norm" not in without_rule(read_registry("cuda", registered=[*here, "aten::rms_norm"]))
+    assert without_rule(read_registry("a device without data", registered=here)) == ()
+
+
+def test_a_rule_where_there_was_none_has_changed() -> None:
+    before, now = (Observation("rules/fake-cuda/bf16/aten::rms_norm", Kind.RULE, rule) for rule in ("none", "fp32"))
+    assert compare(now, before).verdict is Verdict.CHANGED
