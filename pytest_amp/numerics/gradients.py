@@ -330,7 +330,7 @@ def _unseeded(run: _Run) -> str | None:
     once = run.fp32.named()
     for name, value in once.items():
         if value.is_floating_point() and norm(value - again[name]) > _REPEATED * norm(value):
-            return "two runs of the step in float32 differ: random numbers that no seed of torch reaches (Python's, say)"
+            return "two runs of the step in float32 differ: random numbers that torch does not seed (Python's, say)"
     return None
 
 

@@ -1,0 +1,70 @@
+"""The likely cause that a failure names is the one that it has."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+from torch import nn
+
+from pytest_amp.cases import Case, mlp
+from pytest_amp.devices import find_device
+from pytest_amp.failure import AmpFailure
+from pytest_amp.numerics import Conditions, predicted
+from pytest_amp.numerics.dtypes import check_dtypes
+from pytest_amp.precision import BF16
+from tests.numerics.test_check_gradients import run
+
+CPU = Conditions(find_device("cpu"), BF16)
+
+
+def test_a_tolerance_below_what_rounding_makes() -> None:
+    with pytest.raises(AmpFailure, match=r"likely +the tolerance: the predicted rounding alone is 0\.00"):
+        run(mlp(), tolerance=1e-4)
+
+
+def test_random_numbers_that_no_seed_reaches() -> None:
+    case = Case(
+        "thrown",
+        lambda: nn.Linear(16, 4),
+        lambda: torch.randn(8, 16),
+        lambda model, batch: model(batch).square().mean() * random.uniform(1, 100),  # noqa: S311  # no secret
+    )
+    with pytest.raises(AmpFailure, match=r"likely +two runs of the step in float32 differ: random numbers"):
+        run(case)
+
+
+def test_a_batch_that_is_not_finite() -> None:
+    case = Case("nan", lambda: nn.Linear(4, 4), lambda: torch.full((2, 4), torch.nan), lambda m, x: m(x).sum())
+    with pytest.raises(AmpFailure, match=r"nan is not finite in float32, without autocast") as raised:
+        run(case)
+    assert raised.match(r"likely +the model, its batch or its loss")
+
+
+def test_a_module_that_returns_what_it_was_given() -> None:
+    """LayerNorm has no rule on a CPU."""
+    with pytest.raises(AmpFailure, match=r"likely +it was given bfloat16: its operators have no rule here"):
+        check_dtypes(mlp(), CPU, {"3": torch.float32}, lambda *_: None)
+
+
+class Halves(nn.Module):
+    """Casts its input, in the middle of a model."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Low, whatever comes in."""
+        return x.bfloat16()
+
+
+def test_a_module_that_casts() -> None:
+    case = Case(
+        "casts", lambda: nn.Sequential(nn.Identity(), Halves()), lambda: torch.randn(2, 4), lambda m, x: m(x).sum()
+    )
+    with pytest.raises(AmpFailure, match=r"likely +it was given float32: an operator in it .*, or the model casts"):
+        check_dtypes(case, CPU, {"1": torch.float32}, lambda *_: None)
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.float64])
+def test_what_autocast_never_makes(dtype: torch.dtype) -> None:
+    with pytest.raises(AmpFailure, match=r"likely +what it was made of is \w+64: autocast makes none"):
+        predicted.check_fp32(torch.arange(200, dtype=dtype), CPU, name="it")
