@@ -116,7 +116,8 @@ def _session(options: argparse.Namespace) -> Session:
             command, capture_output=True, text=True, check=False, env=environment
         )
         if not file.exists() or not file.stat().st_size:
-            last = (done.stdout + done.stderr).strip().splitlines()[-3:]
+            lines = (done.stdout + done.stderr).strip().splitlines()
+            last = [line for line in lines if line.startswith("ERROR:")] or lines[-3:]
             raise calibration.CalibrationError(f"pytest ended with {done.returncode} and no times: {' / '.join(last)}")
         return calibration.session_of(file.read_text(encoding="utf-8"))
 
