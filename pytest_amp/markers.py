@@ -13,7 +13,8 @@ from pytest_amp.precision import ALIASES, PRECISIONS, Precision
 AMP_LINE = (
     "amp(*, devices=None, dtypes=None, fake=False, tolerance=None, floor=None, xfail=None): "
     "how a mixed-precision test is run: the device types and precisions it is for; fake=True lets it run on fake "
-    "devices; a tolerance or a speedup floor of its own; xfail={'cuda-fp16': 'owner/repo#123'} is strict."
+    "devices, where operators have rules and no case runs; a tolerance or a speedup floor of its own; "
+    "xfail={'cuda-fp16': 'owner/repo#123'} is strict."
 )
 PARAMETRIZE_LINE = (
     "amp_parametrize(argname, function): parametrize a mixed-precision test with function(target), whose values "

@@ -82,7 +82,7 @@ class Bound:
     def autocast(
         self, *, dtype: torch.dtype | None = None, enabled: bool = True, cache_enabled: bool = True
     ) -> AbstractContextManager[None]:
-        """An autocast region on this device, in this dtype unless another is given."""
+        """An autocast region on this device, in this dtype unless another is given, which has to be low."""
         return self.target.autocast(dtype=dtype, enabled=enabled, cache_enabled=cache_enabled)
 
     def record(  # noqa: PLR0913  # keywords of one number
@@ -225,7 +225,8 @@ class Bound:
         tuple, of which ``loss`` is differentiated, or the sum of all where none is called so. Floating tensors of
         the batch that require a gradient have theirs compared, too. ``name`` is part of observation keys; without
         one it is the test's, with the test's own parameters.
-        Raises Misuse for a module, or anything else that is no function, in place of one that makes it.
+        Raises Misuse for a module, or anything else that is no function, in place of one that makes it, and on a fake
+        device, where nothing is computed.
         """
         import torch
 

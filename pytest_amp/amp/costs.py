@@ -156,8 +156,8 @@ class CostChecks(Bound):
         as many and as large as with autocast's casts made by hand (not on a device whose rules nobody knows), and at
         most ``ceiling`` times what float32 keeps. After each of four steps as much is held as after the one before.
         On an accelerator whose allocator counts, the most that a step allocates beside what was there is at most
-        ``peak_ceiling`` times float32's. Without a ceiling the ratios are recorded only; --amp-tolerance-scale
-        multiplies the ceilings.
+        ``peak_ceiling`` times float32's; elsewhere that is refused. Without a ceiling the ratios are recorded only;
+        --amp-tolerance-scale multiplies the ceilings.
 
         Observed as ``<case>/bytes saved`` and ``<case>/bytes saved in fp32`` (counts, which a baseline compares
         exactly), ``<case>/bytes saved over fp32``; on an accelerator also ``<case>/peak allocated``, ``... in fp32``,

@@ -43,9 +43,9 @@ class LoopChecks(Bound):
         the scale backs off and recovers by the rule; ``scaler.step`` and ``scaler.update`` are called once
         in each iteration, the optimizer's own step by nobody else; the gradients that the optimizer sees are
         the same at another scale (clipping before ``unscale_`` changes them); the forward pass is under autocast in
-        the test's dtype; an iteration begins without gradients; and no buffer is left with an inf or NaN, but for
-        those named in ``spoilt``, which have to be (pytorch/pytorch#115500). The scale starts where the first
-        iteration does not overflow by itself. Warns (SwallowedOverflow) where an activation that was made inf
+        the test's dtype, and backward is not; an iteration begins without gradients; and no buffer is left with an inf
+        or NaN, but for those named in ``spoilt``, which have to be (pytorch/pytorch#115500). The scale starts where
+        the first iteration does not overflow by itself. Warns (SwallowedOverflow) where an activation that was made inf
         reaches no gradient. Observed as ``<case>/skipped``, ``spoilt buffers``, ``swallowed overflows`` and
         ``scale``. Raises AmpFailure; Misuse, a ValueError, for arguments that cannot be.
         """
@@ -80,8 +80,9 @@ class LoopChecks(Bound):
         the case's ``batch`` is called for each step, otherwise all steps have one batch.
 
         At each step parameters, buffers and the optimizer's state are in float32, in values too; no more
-        gradients are zero and no more updates round away than in float32, but for a tenth; and the loss is in
-        the band of float32 runs that are disturbed as rounding does (pytest_amp/training/band.py; docs/training.md).
+        gradients are zero and no more updates round away than in float32, but for a tenth; backward is outside of the
+        region; and the loss is in the band of float32 runs that are disturbed as rounding does
+        (pytest_amp/training/band.py; docs/training.md).
         --amp-tolerance-scale multiplies the band. Observed as ``<case>/loss beside fp32``, the used part of
         the band, and ``<case>/steps skipped``. Raises AmpFailure, which names the step; Misuse for steps that
         cannot be. Returns the run in mixed precision.
