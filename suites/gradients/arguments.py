@@ -171,7 +171,12 @@ def _bag(w: Tensor, **keywords: Any) -> Tensor:
 
 
 def _scattered(reduce: str, *, itself: bool) -> Row:
-    return Row(lambda x, y: x.scatter_reduce(0, _everywhere(y, 5), y, reduce, include_self=itself), ((5, 6), (40, 6)))
+    """Eight rows for each place, added up in the low dtype."""
+
+    def scatter(x: Tensor, y: Tensor) -> Tensor:
+        return x.scatter_reduce(0, _everywhere(y, 5), y, reduce, include_self=itself)
+
+    return Row(scatter, ((5, 6), (40, 6)), most=8.0)
 
 
 _PAIR = ((5, 6), (20, 6))  # four rows for each place: a CPU adds them up in the low dtype

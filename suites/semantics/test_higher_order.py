@@ -1,0 +1,98 @@
+"""What calls functions for its user: ``torch.cond``, flex attention, ``vmap`` in chunks, batches of gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.attention import flex_attention
+
+from pytest_amp.amp import Amp
+from pytest_amp.numerics import relative_error
+
+from .state import OTHER
+
+pytestmark = pytest.mark.amp(devices=["cpu"])  # not run on CUDA yet
+
+
+def _tensors(amp: Amp, *shapes: tuple[int, ...]) -> list[Tensor]:
+    return [torch.randn(shape).to(amp.device.torch_device) for shape in shapes]
+
+
+def _cond(amp: Amp) -> Tensor:
+    x, weight = _tensors(amp, (4, 8), (8, 8))
+    result: Tensor = torch.cond(torch.tensor(True), lambda a, b: a @ b, lambda a, b: a @ b.T, (x, weight))  # noqa: FBT003
+    return result
+
+
+def _flex(amp: Amp) -> Tensor:
+    flex: Any = flex_attention
+    result: Tensor = flex.flex_attention(*_tensors(amp, *((1, 2, 8, 16),) * 3))
+    return result
+
+
+def _chunks(amp: Amp) -> Tensor:
+    x, weight = _tensors(amp, (6, 4, 8), (8, 8))
+    result: Tensor = torch.func.vmap(lambda row: torch.mm(row, weight), chunk_size=2)(x)
+    return result
+
+
+def _vmap_over_columns(amp: Amp) -> Tensor:
+    x, weight = _tensors(amp, (4, 6, 8), (8, 8))
+    result: Tensor = torch.func.vmap(lambda row: torch.mm(row, weight), in_dims=1, out_dims=2)(x)
+    return result
+
+
+#: Each returns a product that its function has made, which is low in a region.
+CALLS: dict[str, Callable[[Amp], Tensor]] = {
+    "torch.cond": _cond,
+    "flex_attention": _flex,
+    "vmap in chunks": _chunks,
+    "vmap over columns": _vmap_over_columns,
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*flex_attention")
+@pytest.mark.parametrize("region", ["on", "other dtype", "off", "none"])
+@pytest.mark.parametrize("call", CALLS)
+def test_what_it_calls_is_in_the_region(amp: Amp, call: str, region: str) -> None:
+    """Low in the region's dtype, and as near float32 as its rounding."""
+    torch.manual_seed(amp.config.seed)
+    plain = CALLS[call](amp)
+    torch.manual_seed(amp.config.seed)
+    dtype = OTHER[amp.dtype] if region == "other dtype" else amp.dtype
+    if region == "none":
+        found = CALLS[call](amp)
+    else:
+        with amp.autocast(dtype=dtype, enabled=region != "off"):
+            found = CALLS[call](amp)
+    low = region in {"on", "other dtype"}
+    amp.observe(f"{call}, {region}", str(found.dtype).removeprefix("torch."), kind="dtype")
+    assert found.dtype is (dtype if low else torch.float32)
+    u = torch.finfo(dtype).eps / 2
+    error = relative_error(found, plain)
+    assert error <= (8 * u if low else 0.0), f"{call} is off float32 by {error:.3g}"
+    assert error > 0 or not low, "nothing was rounded"
+
+
+def test_a_batch_of_gradients_is_its_gradients(amp: Amp) -> None:
+    """``is_grads_batched``: row for row what one backward pass each gives, in float32 beyond the low dtype."""
+    device = amp.device.torch_device
+    x, weight = (tensor.requires_grad_() for tensor in _tensors(amp, (5, 24), (16, 24)))
+    with amp.autocast():
+        low = torch.nn.functional.linear(x, weight)
+    result = (low.float() * weight.sum()).square()
+    rows = torch.randn(3, *result.shape).to(device)
+    inputs = [x, weight]
+    together = torch.autograd.grad(result, inputs, rows, retain_graph=True, is_grads_batched=True)
+    alone = [torch.autograd.grad(result, inputs, row, retain_graph=True) for row in rows]
+    for index, batch in enumerate(together):
+        assert batch.dtype is torch.float32
+        wanted = torch.stack([each[index] for each in alone])
+        error = relative_error(batch, wanted)
+        assert error <= amp.precision.u, f"gradients of argument {index} are off those of single passes by {error:.3g}"
+    # What reaches the weight beside the product has all of float32's bits.
+    amp.check_fp32(together[1], name="the batch of gradients")
