@@ -71,9 +71,11 @@ def test_gradients_are_those_of_eager(amp: Amp, program: str, ambient: str) -> N
 
 #: By inductor one program tells most, and the others are for the long tier.
 _MORE = [pytest.mark.amp_long, pytest.mark.amp(devices=["cpu"])]  # not run on CUDA yet
+#: Regions of both dtypes are in it.
+_ONE = [pytest.mark.amp(dtypes=["bf16"])]
 
 
-@pytest.mark.parametrize("program", [pytest.param(name, marks=[] if name == "nested" else _MORE) for name in NAMES])
+@pytest.mark.parametrize("program", [pytest.param(name, marks=_ONE if name == "nested" else _MORE) for name in NAMES])
 def test_fused_kernels_compute_in_the_regions(amp: Amp, needs: Callable[[str], str], program: str) -> None:
     """By inductor: outputs and gradients, called in no region, where both are right."""
     function = programs(amp.device.type, amp.dtype)[program]
