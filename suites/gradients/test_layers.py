@@ -9,6 +9,7 @@ import torch
 
 from pytest_amp.amp import Amp
 from pytest_amp.cases import lacks_lstm_kernel
+from pytest_amp.failure import AmpFailure
 from pytest_amp.numerics import run_step
 from pytest_amp.targets import Target
 
@@ -18,7 +19,7 @@ from .layers import LAYERS, case_of
 def layers(target: Target) -> Iterator[object]:
     """All; an LSTM is expected to fail where this machine has no kernel for it."""
     reason = lacks_lstm_kernel(target.device.type, target.precision.name)
-    known = pytest.mark.xfail(reason=reason or "", raises=RuntimeError, strict=True)
+    known = pytest.mark.xfail(reason=reason or "", raises=AmpFailure, strict=True)
     for name in LAYERS:
         yield pytest.param(name, id=name, marks=[known] if reason and name == "LSTM" else [])
 

@@ -22,7 +22,7 @@ def cases(target: Target) -> Iterator[object]:
     """The zoo, and the cases of projects; the LSTM is expected to fail where this machine has no kernel for it."""
     for case in zoo():
         reason = lacks_lstm_kernel(target.device.type, target.precision.name) if case.name == "lstm" else None
-        marks = [pytest.mark.xfail(reason=reason, raises=RuntimeError, strict=True)] if reason else []
+        marks = [pytest.mark.xfail(reason=reason, raises=AmpFailure, strict=True)] if reason else []
         yield pytest.param(case, id=case.name, marks=marks)
     for case in target.added_cases():
         yield pytest.param(case, id=case.name)
