@@ -84,7 +84,7 @@ def step_of_one_unit(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
     parallel = wrapped(model, rank, settings["policy"])
     return {
         **_stepped(parallel, rows, rank, settings),
-        "gradients": _gathered(parallel),
+        "gradients": gathered(parallel),
         "shards": sorted({_name(p.grad.dtype) for p in parallel.parameters() if p.grad is not None}),
     }
 
@@ -102,7 +102,8 @@ def _stepped(parallel: nn.Module, rows: Any, rank: Rank, settings: Mapping[str, 
     }
 
 
-def _gathered(parallel: Any) -> Tensors:
+def gathered(parallel: Any) -> Tensors:
+    """The gradients of FSDP1's flat parameter, whole and by name."""
     from torch.distributed.fsdp import FullyShardedDataParallel
 
     with FullyShardedDataParallel.summon_full_params(parallel, with_grads=True):

@@ -107,4 +107,16 @@ UNUSUAL = (
         ("suites/semantics/test_higher_order.py", "-k", "vmap"),
         "test_what_it_calls_is_in_the_region[cpu-bf16-vmap in chunks-on]",
     ),
+    Defect(
+        "clipping_knows_its_own_shard",
+        "a norm over shards",
+        ("suites/distributed/test_clipping.py", "-k", "FSDP2"),
+        "test_clipping_is_by_the_norm_of_all_shards[cpu-bf16-FSDP2]",
+    ),
+    Defect(
+        "whole_states_are_low",
+        "the bits of a whole state dict",
+        ("suites/distributed/test_clipping.py", "-k", "state"),
+        "test_a_whole_state_dict_has_the_bits_of_the_shards[cpu-bf16-outside-FSDP2]",
+    ),
 )

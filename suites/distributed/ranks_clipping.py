@@ -1,0 +1,45 @@
+"""Programs of ranks: the norm of gradients in shards, what clipping makes of them, and whole state dicts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from pytest_amp.distributed import Rank
+
+from .models import backward, gradients
+from .programs import low_dtype, on_cpu, own
+from .ranks_fsdp import gathered, sharded, wrapped
+
+
+def clip(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """One step under autocast with FSDP2 or FSDP1: gradients before and after clipping, and the norm that was found."""
+    model, rows = own(rank, settings)
+    one_unit = settings["one_unit"]
+    parallel: Any = (wrapped if one_unit else sharded)(model, rank, {})
+    backward(parallel, rows, lambda: rank.autocast(low_dtype(settings)))
+
+    def whole() -> dict[str, torch.Tensor]:
+        return gathered(parallel) if one_unit else on_cpu(gradients(parallel))
+
+    before = whole()
+    if one_unit:
+        norm = parallel.clip_grad_norm_(settings["most"])
+    else:
+        norm = nn.utils.clip_grad_norm_(parallel.parameters(), settings["most"]).full_tensor()  # type: ignore[attr-defined]
+    return {"before": before, "norm": float(norm), "dtype": str(norm.dtype), "after": whole()}
+
+
+def states(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The whole state dict of a model in shards, beside the one that it was made with."""
+    from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+
+    model, _ = own(rank, settings)
+    made = {name: value.detach().cpu().clone() for name, value in model.state_dict().items()}
+    parallel: Any = (wrapped if settings["one_unit"] else sharded)(model, rank, {})
+    with rank.autocast(low_dtype(settings), enabled=settings["region"]):
+        found = get_model_state_dict(parallel, options=StateDictOptions(full_state_dict=True))
+    return {"made": made, "found": on_cpu(found)}

@@ -1,0 +1,54 @@
+"""Shards and the whole: a norm over shards is that of all gradients, and a whole state dict has every bit of them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from pytest_amp.amp import Amp
+from pytest_amp.distributed import RankGroup
+
+from . import ranks_clipping
+from .held import hold_ranks_agree, needs_streams, settings
+
+KINDS = pytest.mark.parametrize("one_unit", [False, True], ids=["FSDP2", "FSDP1"])
+#: So small that every step exceeds it.
+MOST = 2.0**-6
+#: Sums of some thousand squares in float32, and a division.
+NEAR = 2.0**-18
+
+
+@KINDS
+def test_clipping_is_by_the_norm_of_all_shards(amp: Amp, ranks: RankGroup, *, one_unit: bool) -> None:
+    """In float32; and what is clipped is each gradient, times one factor."""
+    if not one_unit:
+        needs_streams(amp)
+    answers = ranks.ask(ranks_clipping.clip, settings(amp, one_unit=one_unit, most=MOST))
+    for answer in answers:
+        norm = float(torch.stack([x.double().norm() for x in answer["before"].values()]).norm())
+        assert answer["dtype"] == "torch.float32"
+        assert norm > MOST, "there is nothing to clip"
+        assert answer["norm"] == pytest.approx(norm, rel=NEAR)
+        for name, value in answer["before"].items():
+            wanted = value * (MOST / norm)
+            # Beside the norm torch adds 1e-6 to it.
+            torch.testing.assert_close(answer["after"][name], wanted, rtol=NEAR + 2e-6 / norm, atol=0.0)
+    hold_ranks_agree(amp, answers, "after", what="clipped gradients")
+
+
+@KINDS
+@pytest.mark.parametrize("region", [False, True], ids=["outside", "in a region"])
+def test_a_whole_state_dict_has_the_bits_of_the_shards(
+    amp: Amp, ranks: RankGroup, *, one_unit: bool, region: bool
+) -> None:
+    """What is saved of a model in shards is what it was made with."""
+    if not one_unit:
+        needs_streams(amp)
+    for answer in ranks.ask(ranks_clipping.states, settings(amp, one_unit=one_unit, region=region)):
+        assert answer["found"].keys() == answer["made"].keys()
+        unlike = [
+            name
+            for name, value in answer["made"].items()
+            if answer["found"][name].dtype is not value.dtype or not torch.equal(answer["found"][name], value)
+        ]
+        assert not unlike, f"the whole state dict has others of {', '.join(unlike)}"
