@@ -50,6 +50,11 @@ def test_it(amp):
             "train takes other arguments than one; valid: *",
         ),
         ("amp.check_compiled(case(amp), backend='nope')", "backend='nope'; valid: eager, aot_eager, *"),
+        ("amp.check_compiled(case(amp), mode='nope')", "Unrecognized mode=nope, should be one of: default, *"),
+        (
+            "amp.check_dtypes(case(amp), {torch.nn.Linear: torch.float32})",
+            "<class 'torch.nn*'> is no path of a module; *",
+        ),
         ("amp.check_casts(case(amp), most='9')", "most='9'; valid: a whole number, 0 or more"),
         ("amp.record('x', float('nan'))", "x: nan says nothing, and would stay the same; valid: a finite number"),
         ("amp.record('x', 1, better='lower', margin='5')", "x: margin='5'; valid: a number from 0 *"),

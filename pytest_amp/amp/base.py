@@ -146,7 +146,7 @@ class Bound:
         kind or value, and for a name that the test has used before.
         """
         info = self._item.stash[INFO]
-        if kind not in _KINDS:
+        if not isinstance(kind, str) or kind not in _KINDS:
             raise Misuse(f"kind={kind!r} is no kind of observation; valid: {', '.join(_KINDS)}")
         try:
             key = make_key(info.family, self.device.key, self.precision.name, name)

@@ -42,10 +42,11 @@ class Compilation:
         return ",".join(filter(None, (self.backend, self.mode, shapes, *options, inside)))
 
     def check(self) -> None:
-        """Raises Misuse for a back end that torch does not have."""
+        """Raises Misuse for a back end or a mode that torch does not have."""
         if self.backend not in torch.compiler.list_backends(exclude_tags=()):
             valid = ", ".join(["eager", "aot_eager", *torch.compiler.list_backends()])
             raise Misuse(f"backend={self.backend!r}; valid: {valid}")
+        self.apply(lambda: None)  # which looks at the mode, and compiles nothing before it is called
 
     @property
     def fuses(self) -> bool:
@@ -58,15 +59,18 @@ class Compilation:
         return self.backend == "inductor"
 
     def apply(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """``function``, compiled."""
-        compiled: Callable[..., Any] = torch.compile(
-            function,
-            backend=self.backend,
-            mode=self.mode,
-            fullgraph=self.fullgraph,
-            dynamic=self.dynamic,
-            options=dict(self.options) or None,
-        )
+        """``function``, compiled. Raises Misuse for arguments that torch refuses."""
+        try:
+            compiled: Callable[..., Any] = torch.compile(
+                function,
+                backend=self.backend,
+                mode=self.mode,
+                fullgraph=self.fullgraph,
+                dynamic=self.dynamic,
+                options=dict(self.options) or None,
+            )
+        except RuntimeError as error:  # of a mode, or of a mode beside options
+            raise Misuse(" ".join(str(error).split())) from None
         return compiled
 
     def case(self, case: Case, where: Conditions) -> Case:

@@ -28,6 +28,9 @@ def check_dtypes(case: Case, where: Conditions, expected: Mapping[str, torch.dty
     if not isinstance(expected, Mapping) or not expected:
         given = "no module" if not expected else type(expected).__name__
         raise Misuse(f"check_dtypes was given {given}; valid: a dictionary such as {{'head': torch.float32}}")
+    unnamed = [key for key in expected if not isinstance(key, str)]
+    if unnamed:
+        raise Misuse(f"{unnamed[0]!r} is no path of a module; valid: 'layers.0.norm', 'layers.*', '' and the like")
     untyped = [dtype for dtype in expected.values() if not isinstance(dtype, torch.dtype)]
     if untyped:
         raise Misuse(f"{untyped[0]!r} is no dtype; valid: torch.float32, amp.dtype and the like")
