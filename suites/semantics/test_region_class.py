@@ -6,7 +6,9 @@ Fake devices have regions that the plugin makes of the setters beneath; here the
 from __future__ import annotations
 
 import contextlib
+import gc
 import warnings
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -121,6 +123,21 @@ def test_an_exception_is_never_swallowed(amp: Amp) -> None:
     for kind in (AssertionError, LookupError, StopIteration, ArithmeticError, KeyboardInterrupt, RuntimeError):
         with pytest.raises(kind), _region(amp, "plain", amp.dtype):
             raise kind
+
+
+@pytest.mark.parametrize("ends", ["leaves", "raises"])
+def test_a_region_that_was_left_is_let_go(amp: Amp, ends: str) -> None:
+    """A loop makes one in each step: nothing keeps them."""
+    left = []
+    for _ in range(3):
+        region = _region(amp, "plain", amp.dtype)
+        left.append(weakref.ref(region))
+        with contextlib.suppress(Interrupted), region:
+            if ends == "raises":
+                raise Interrupted
+        del region
+    gc.collect()
+    assert [reference() for reference in left] == [None] * 3
 
 
 @contextlib.contextmanager
