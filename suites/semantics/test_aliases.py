@@ -51,3 +51,19 @@ def test_the_queries_of_the_cpu_answer_the_same(amp: Amp) -> None:
                 assert torch.get_autocast_cpu_dtype() is torch.get_autocast_dtype("cpu")
         with amp.autocast():
             assert torch.get_autocast_cpu_dtype() is amp.dtype
+
+
+def test_the_deprecated_region_names_its_successor(amp: Amp) -> None:
+    """A FutureWarning, since torch 2.4; without it older code does not hear of the removal."""
+    factory: Callable[..., AbstractContextManager[None]] = _MODULES[amp.device.type].autocast
+    with pytest.warns(FutureWarning, match=r"torch\.amp\.autocast"):
+        factory()
+
+
+def test_the_query_of_the_gpu_answers_the_same(amp: Amp) -> None:
+    """``torch.get_autocast_gpu_dtype``, which means CUDA on every machine."""
+    if not hasattr(torch, "get_autocast_gpu_dtype"):
+        pytest.skip("this torch has removed its deprecated queries")
+    with warnings.catch_warnings(), amp.autocast():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        assert torch.get_autocast_gpu_dtype() is torch.get_autocast_dtype("cuda")
