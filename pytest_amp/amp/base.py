@@ -252,12 +252,12 @@ class Bound:
                 raise Misuse(f"{argument} takes other arguments than {len(taken) or 'none'}; valid: {valid}")
         if name is None:
             name = self._own_name()
-        try:
-            make_key(self._item.stash[INFO].family, self.device.key, self.precision.name, f"{name}")
-        except ValueError:
-            raise Misuse(f"name={name!r}; valid: printable text that begins and ends with no blank") from None
         if not isinstance(name, str):
             raise Misuse(f"name={name!r}; valid: text")
+        try:
+            make_key(self._item.stash[INFO].family, self.device.key, self.precision.name, name)
+        except ValueError:
+            raise Misuse(f"name={name!r}; valid: printable text that begins and ends with no blank") from None
         return Case(name, build, batch, loss)
 
     def _own_name(self) -> str:

@@ -103,19 +103,8 @@ def _run(python: str, arguments: Sequence[str], record: Path, scratch: Path, log
     (path / PACKAGE.name).symlink_to(PACKAGE)
     kept = {key: value for key, value in os.environ.items() if not key.startswith(("PYTEST_", "PYTHON", "VIRTUAL_ENV"))}
     # This plugin by its module, and not by an entry point that the environment may have, too.
-    command = [
-        python,
-        "-m",
-        "pytest",
-        "-p",
-        "no:amp",
-        "-p",
-        "pytest_amp.plugin",
-        "-p",
-        "no:cacheprovider",
-        "-q",
-        "-rfE",
-    ]
+    plugins = [word for name in ("no:amp", "pytest_amp.plugin", "no:cacheprovider") for word in ("-p", name)]
+    command = [python, "-m", "pytest", *plugins, "-q", "-rfE"]
     with log.open("a", encoding="utf-8") as output:
         done = subprocess.run(  # noqa: S603
             [*command, f"--amp-record={record}", *arguments],

@@ -11,7 +11,6 @@ import contextlib
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 import torch
 
@@ -42,6 +41,10 @@ class _Run:
     def what(self, name: str) -> str:
         """A tensor as a failure names it."""
         return f"{self.case.name}, compiled ({self.how}): {in_words(name)} under {self.where}"
+
+    def compiled_step(self, seed: int, loss_scale: float) -> Step:
+        """One step, compiled, beside one in eager."""
+        return self.eager_and_compiled(seed, loss_scale)[1]
 
     def eager_and_compiled(self, seed: int, loss_scale: float) -> tuple[Step, Step]:
         """One step of each, with the same numbers."""
@@ -148,7 +151,7 @@ def _check_finite(run: _Run, eager: Step, made: Step) -> None:
 def _check_errors(run: _Run, compared: Sequence[Compared]) -> None:
     scale = run.where.tolerance_scale
     bad = sorted((each for each in compared if each.error > each.allowed * scale), key=lambda each: -each.excess)
-    if not bad or not confirmed(bad, partial(_again, run), run.where, limit=bad[0].factor):
+    if not bad or not confirmed(bad, run.case, run.where, run.compiled_step, limit=bad[0].factor):
         return
     worst = bad[0]
     raise AmpFailure(
@@ -159,15 +162,6 @@ def _check_errors(run: _Run, compared: Sequence[Compared]) -> None:
         likely="the compiler casts elsewhere than eager does, reorders a sum, or its kernel is wrong: "
         'backend="aot_eager" tells whether the trace or the kernels are to blame',
     )
-
-
-def _again(run: _Run, seed: int) -> list[Compared]:
-    """The comparison with other numbers."""
-    realised = run.case.realise(seed=seed)
-    fp32 = run_step(run.case, realised.on(run.where.device.torch_device), contextlib.nullcontext, seed=seed)
-    prediction = predict(run.case, realised, run.where.device, run.where.precision, seed=seed)
-    _, made = run.eager_and_compiled(seed, prediction.loss_scale)
-    return compare(prediction, made, fp32, u=run.where.precision.u)
 
 
 def _check_least(run: _Run, compared: Sequence[Compared], u: float) -> None:

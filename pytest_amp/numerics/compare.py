@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import statistics
 from collections.abc import Callable, Sequence
@@ -9,11 +10,12 @@ from dataclasses import dataclass
 
 import torch
 
+from pytest_amp.cases import Case
 from pytest_amp.numerics import tolerance
 from pytest_amp.numerics.conditions import Conditions
 from pytest_amp.numerics.errors import relative_error
-from pytest_amp.numerics.prediction import Prediction
-from pytest_amp.numerics.step import Step
+from pytest_amp.numerics.prediction import Prediction, predict
+from pytest_amp.numerics.step import Step, run_step
 
 
 @dataclass(frozen=True)
@@ -98,17 +100,25 @@ _MORE_DRAWS = 2
 
 
 def confirmed(
-    bad: Sequence[Compared], again: Callable[[int], Sequence[Compared]], where: Conditions, *, limit: float
+    bad: Sequence[Compared], case: Case, where: Conditions, step: Callable[[int, float], Step], *, limit: float
 ) -> list[Compared]:
     """Those of ``bad``, the worst first, whose excess is no accident of these numbers.
 
     All of them where the worst is beyond doubt, else those that exceed ``limit`` in the median of three draws;
-    ``again(seed)`` makes the comparison with other numbers.
+    ``step(seed, loss_scale)`` runs the case in mixed precision with other numbers.
     """
     scale = where.tolerance_scale
     if bad[0].excess > tolerance.CERTAIN * scale:
         return list(bad)
-    others = (again(seed) for seed in range(where.seed + 1, where.seed + 1 + _MORE_DRAWS))
+    others = (_drawn(case, where, step, seed) for seed in range(where.seed + 1, where.seed + 1 + _MORE_DRAWS))
     draws = [{each.name: each.excess for each in draw} for draw in (bad, *others)]
     medians = {each.name: statistics.median(draw.get(each.name, 0.0) for draw in draws) for each in bad}
     return [each for each in bad if medians[each.name] > limit * scale]
+
+
+def _drawn(case: Case, where: Conditions, step: Callable[[int, float], Step], seed: int) -> list[Compared]:
+    """The comparison with the numbers of another seed."""
+    realised = case.realise(seed=seed)
+    fp32 = run_step(case, realised.on(where.device.torch_device), contextlib.nullcontext, seed=seed)
+    prediction = predict(case, realised, where.device, where.precision, seed=seed)
+    return compare(prediction, step(seed, prediction.loss_scale), fp32, u=where.precision.u)

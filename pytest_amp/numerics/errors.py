@@ -38,6 +38,10 @@ def relative_error(a: torch.Tensor, b: torch.Tensor, *, scale: float | None = No
     return far / size
 
 
+#: Distinct values that are not representable by chance, and how many values are looked at before all are sorted.
+ENOUGH, FIRST = 64, 4096
+
+
 def is_hollow(tensor: torch.Tensor, dtype: torch.dtype) -> bool | None:
     """Whether a float32 or float64 tensor was rounded on the way: every value is representable in the low ``dtype``.
 
@@ -49,7 +53,3 @@ def is_hollow(tensor: torch.Tensor, dtype: torch.dtype) -> bool | None:
     if not any(torch.unique(some).numel() >= ENOUGH for some in (values[:FIRST], values)):
         return None
     return bool((values == values.to(dtype).to(values.dtype)).all())
-
-
-#: Distinct values that are not representable by chance, and how many values are looked at before all are sorted.
-ENOUGH, FIRST = 64, 4096

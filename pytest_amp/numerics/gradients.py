@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 
 import torch
 
@@ -76,10 +74,16 @@ class _Run:
 
     def step(self) -> Step:
         """One step in mixed precision."""
-        realised = self.realised.on(self.where.device.torch_device)
-        seed, loss_scale = self.where.seed, self.prediction.loss_scale
+        return self._step(self.realised, self.where.seed, self.prediction.loss_scale)
+
+    def step_of(self, seed: int, loss_scale: float) -> Step:
+        """One with the numbers of another seed."""
+        return self._step(self.case.realise(seed=seed), seed, loss_scale)
+
+    def _step(self, realised: Realised, seed: int, loss_scale: float) -> Step:
+        device, region = self.where.device.torch_device, self.where.region
         with runs_under(self.case, self.where):
-            return run_step(self.case, realised, self.where.region, seed=seed, loss_scale=loss_scale)
+            return run_step(self.case, realised.on(device), region, seed=seed, loss_scale=loss_scale)
 
     def allowed(self, each: Compared) -> float:
         """What the error of a tensor may be."""
@@ -214,7 +218,7 @@ def _check_errors(run: _Run, compared: Sequence[Compared]) -> None:
     """No tensor is further from exact than its noise explains, nor from float32."""
     bad = sorted((each for each in compared if each.error > run.allowed(each)), key=_by_excess)
     if bad and run.tolerance is None and run.prediction.predicted is not None:
-        bad = confirmed(bad, partial(_again, run), run.where, limit=limits.EXCESS)
+        bad = confirmed(bad, run.case, run.where, run.step_of, limit=limits.EXCESS)
     if bad:
         worst = bad[0]
         why = (
@@ -248,16 +252,6 @@ def _above(run: _Run, worst: Compared) -> str | None:
     if run.tolerance is None or worst.error > worst.allowed * run.where.tolerance_scale:
         return None
     return f"the tolerance: the predicted rounding alone is {worst.noise:.3g}, and explains {worst.allowed:.3g}"
-
-
-def _again(run: _Run, seed: int) -> list[Compared]:
-    """The comparison with other numbers."""
-    where = replace(run.where, seed=seed)
-    realised = run.case.realise(seed=seed)
-    fp32 = run_step(run.case, realised.on(where.device.torch_device), contextlib.nullcontext, seed=seed)
-    prediction = predict(run.case, realised, where.device, where.precision, seed=seed)
-    other = _Run(run.case, realised, where, prediction, fp32, None)
-    return compare(prediction, other.step(), fp32, u=where.precision.u)
 
 
 def _by_excess(each: Compared) -> float:

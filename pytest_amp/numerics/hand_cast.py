@@ -79,18 +79,10 @@ def _rules(device_type: str) -> dict[str, Rule | None]:
     """The rule of each overload to take over; None for those that must run as if there were no autocast."""
     expected = spec.expected(device_type, torch.__version__)
     registered = set(torch_private.autocast_registrations(device_type))
-    rules: dict[str, Rule | None] = {name: rule for name, rule in expected.items() if _exists(name)}
+    rules: dict[str, Rule | None] = {name: rule for name, rule in expected.items() if torch_private.has_overload(name)}
     if spec.coverage(device_type, torch.__version__) is Coverage.COVERED:
         rules.update(dict.fromkeys(name for name in registered - expected.keys() if name.startswith("aten::")))
     return rules
-
-
-def _exists(overload: str) -> bool:
-    try:
-        torch_private.find_overload(overload)
-    except LookupError:
-        return False
-    return True
 
 
 @dataclass

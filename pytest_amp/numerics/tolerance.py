@@ -38,6 +38,7 @@ FARTHEST = 2.0**0.5 * EXCESS
 MOST_NOISE = 0.25
 MEDIAN_DISTANCE = 0.5
 WORST_DISTANCE = 2.0
+CANCELLED = 4.0
 
 
 def floor(elements: int, u: float) -> float:
@@ -59,6 +60,3 @@ def allowed(noise: float, elements: int, u: float, factor: float = EXCESS, *, fl
     measured up to 1.8 times as much (torch 2.13, CPU), CANCELLED times are taken for it.
     """
     return max(factor * max(noise, floor(elements, u)), CANCELLED * float32)
-
-
-CANCELLED = 4.0

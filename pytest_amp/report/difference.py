@@ -22,7 +22,7 @@ def as_text(found: Difference) -> str:
     """For a terminal: the two runs, a line of counts, and each difference, worst first."""
     lines = [f"old  {run(found.old.provenance)}", f"new  {run(found.new.provenance)}"]
     lines += [f"     {name}: {short(before)} -> {short(now)}" for name, before, now in found.provenance()]
-    lines += [f"     {note}" for note in (*notes(found), *legend(found.observations))]
+    lines += [f"     {note}" for note in remarks(found)]
     lines += ["", counts(found)]
     known = why(found)
     for verdict in ORDER:
@@ -41,7 +41,7 @@ def as_markdown(found: Difference) -> str:
         counts(found),
         "",
         *(f"- {name}: `{short(before)}` → `{short(now)}`" for name, before, now in found.provenance()),
-        *(f"- {note}" for note in (*notes(found), *legend(found.observations))),
+        *(f"- {note}" for note in remarks(found)),
     ]
     lines += tables({verdict: found.of(verdict) for verdict in ORDER}, why(found))
     return "\n".join([*lines, ""])
@@ -82,6 +82,11 @@ def counts(found: Difference) -> str:
     parts += [f"{found.not_run} not run in the new one"] * bool(found.not_run)
     parts += [f"{found.not_run_before} not run in the old one"] * bool(found.not_run_before)
     return ", ".join(parts)
+
+
+def remarks(found: Difference) -> list[str]:
+    """``notes``, and how values are read."""
+    return [*notes(found), *legend(found.observations)]
 
 
 def notes(found: Difference) -> list[str]:

@@ -6,8 +6,8 @@ import json
 from collections.abc import Sequence
 
 from pytest_amp.record import ORDER, Trend, Value, Verdict, finite
-from pytest_amp.report.cells import TITLES, cell, legend, short
-from pytest_amp.report.difference import as_data, counts, notes, run
+from pytest_amp.report.cells import TITLES, cell, short
+from pytest_amp.report.difference import as_data, counts, remarks, run
 
 #: Keys of one verdict that are listed one by one, in text.
 LISTED = 50
@@ -25,7 +25,7 @@ def steps(found: Trend) -> list[tuple[str, str]]:
 def as_text(found: Trend) -> str:
     """For a terminal: the records, what each step did, and each key that moved with its values."""
     lines = [f"{number}  {run(record.provenance)}" for number, record in enumerate(found.records, start=1)]
-    lines += [f"     {note}" for note in (*notes(found.whole), *legend(found.whole.observations))]
+    lines += [f"     {note}" for note in remarks(found.whole)]
     for number, each in enumerate(found.steps, start=1):
         lines.append(f"{number} -> {number + 1}: {counts(each)}")
     lines.append(f"1 -> {len(found.records)}: {counts(found.whole)}")
@@ -42,7 +42,7 @@ def as_markdown(found: Trend) -> str:
     """For a job page: a row a key, a column a record; the cells in which something became worse are bold."""
     lines = [f"### {run(found.records[0].provenance)} → {run(found.records[-1].provenance)}", ""]
     lines += [f"- {name}: {told}" for name, told in steps(found)]
-    lines += [f"- {note}" for note in (*notes(found.whole), *legend(found.whole.observations))]
+    lines += [f"- {note}" for note in remarks(found.whole)]
     heads = [run(record.provenance) for record in found.records]
     for verdict in ORDER:
         moved = [each for each in found.moved if each.worst is verdict]

@@ -52,15 +52,7 @@ def without_rule(registry: Registry) -> tuple[str, ...]:
     """
     rules = expected(registry.device_type, torch.__version__)
     names = [name for name in ever_ruled(registry.device_type) if name not in rules and name not in registry.registered]
-    return tuple(name for name in names if _exists(name))
-
-
-def _exists(name: str) -> bool:
-    try:
-        torch_private.find_overload(name)
-    except LookupError:
-        return False
-    return True
+    return tuple(name for name in names if torch_private.has_overload(name))
 
 
 def _registrations(device_type: str) -> list[str]:

@@ -76,21 +76,21 @@ Build = Callable[[Values], "Sample | list[Sample]"]
 
 def samples(overload: str) -> list[Sample]:
     """The samples of a qualified overload; empty if nobody has written one."""
-    build = _table().get(overload.removeprefix("aten::"))
-    if build is None:
-        return []
-    made = build(Values(overload))
-    return made if isinstance(made, list) else [made]
+    return _built(_table(), overload, overload)
 
 
 def further_samples(overload: str) -> list[Sample]:
     """Samples of a qualified overload with other arguments beside its tensors; empty where it has no such arguments."""
     from pytest_amp.rules.samples_arguments import ARGUMENTS
 
-    build = ARGUMENTS.get(overload.removeprefix("aten::"))
+    return _built(ARGUMENTS, overload, f"{overload}, further")
+
+
+def _built(table: Mapping[str, Build], overload: str, seed: str) -> list[Sample]:
+    build = table.get(overload.removeprefix("aten::"))
     if build is None:
         return []
-    made = build(Values(f"{overload}, further"))
+    made = build(Values(seed))
     return made if isinstance(made, list) else [made]
 
 

@@ -205,10 +205,7 @@ class Training:
             with ExitStack() as hooks:
                 hooks.callback(optimizer.register_step_pre_hook(_seeing(iteration)).remove)
                 hooks.callback(realised.model.register_forward_pre_hook(_noting(iteration)).remove)
-                if index == 0:
-                    hooks.enter_context(noted_in_backward(self.device.type, parameters, iteration.in_backward))
-                if index == 1:
-                    watch_accumulation(iteration, hooks)
+                watch_backward(iteration, hooks)
                 if index in self.overflow_at:
                     _plant_in_a_gradient(iteration, parameters, hooks)
                 if index in self.forward_at:
@@ -275,7 +272,19 @@ def _noting(iteration: Iteration) -> Callable[..., None]:
     return hook
 
 
-def watch_accumulation(iteration: Iteration, hooks: ExitStack) -> None:
+def watch_backward(iteration: Iteration, hooks: ExitStack) -> None:
+    """In the first iteration, whether it is within a region; in the second, whether it adds to gradients of the first.
+
+    Once each is enough, and hooks take time.
+    """
+    if iteration.index == 0:
+        trained = [parameter for parameter in iteration.model.parameters() if parameter.requires_grad]
+        hooks.enter_context(noted_in_backward(iteration.device.type, trained, iteration.in_backward))
+    if iteration.index == 1:
+        _watch_accumulation(iteration, hooks)
+
+
+def _watch_accumulation(iteration: Iteration, hooks: ExitStack) -> None:
     """Whether the first gradient of a parameter in this iteration is added to one that is there already."""
     names: dict[torch.Tensor, str] = {parameter: name for name, parameter in iteration.model.named_parameters()}
     coming: dict[torch.Tensor, torch.Tensor] = {}

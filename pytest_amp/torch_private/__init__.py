@@ -25,6 +25,7 @@ from pytest_amp.torch_private.dispatcher import (
     autocast_registrations,
     cpu_has_onednn_kernels,
     find_overload,
+    has_overload,
     mutates_arguments,
 )
 from pytest_amp.torch_private.fake_tensors import fake_tensor_mode, quiet_fake_tensors, shared_fake_tensor_mode
@@ -83,6 +84,7 @@ __all__ = [
     "find_overload",
     "flat",
     "found_infs",
+    "has_overload",
     "intercepted_calls",
     "is_random",
     "live_storages",

@@ -48,6 +48,15 @@ def find_overload(name: str) -> Any:
         raise LookupError(f"torch {torch.__version__} has no operator {name}") from None
 
 
+def has_overload(name: str) -> bool:
+    """Whether this torch has a qualified overload."""
+    try:
+        find_overload(name)
+    except LookupError:
+        return False
+    return True
+
+
 def arguments_of(overload: Any) -> dict[str, str]:
     """The arguments of an overload and their types as the schema writes them: ``{"dtype": "Optional[int]"}``.
 

@@ -14,8 +14,7 @@ from pytest_amp.devices import Device
 from pytest_amp.failure import AmpFailure, Misuse, is_misuse
 from pytest_amp.precision import Precision
 from pytest_amp.scaler import Iteration, UpdateRule, standard_step
-from pytest_amp.scaler.regions import noted_in_backward
-from pytest_amp.scaler.trace import WatchedScaler, watch_accumulation
+from pytest_amp.scaler.trace import WatchedScaler, watch_backward
 
 __tracebackhide__ = is_misuse
 
@@ -220,10 +219,7 @@ class _Watch:
         with ExitStack() as hooks:
             hooks.callback(iteration.optimizer.register_step_pre_hook(self._enter).remove)
             hooks.callback(iteration.optimizer.register_step_post_hook(self._leave).remove)
-            if iteration.index == 0:
-                hooks.enter_context(noted_in_backward(iteration.device.type, self.parameters, iteration.in_backward))
-            if iteration.index == 1:
-                watch_accumulation(iteration, hooks)
+            watch_backward(iteration, hooks)
             yield
 
     def _enter(self, optimizer: torch.optim.Optimizer, _args: Any, _keywords: Any) -> None:

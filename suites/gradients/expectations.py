@@ -1,10 +1,14 @@
-"""The dtypes that modules of the zoo return, by the rules of the device type."""
+"""What the tests expect: the dtypes that modules of the zoo return, and how near to float64 results are."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 
+from pytest_amp.amp import Amp
 from pytest_amp.cases import Case
+from pytest_amp.failure import AmpFailure
 from pytest_amp.rules.spec import RuleName, expected
 
 
@@ -34,3 +38,32 @@ def module_dtypes(case: Case, device_type: str, low: torch.dtype) -> dict[str, t
     block = {"norm1": wide, "attention.qkv": low, "attention.out": low, "norm2": wide, "up": low, "down": low, "": wide}
     blocks = {f"blocks.{i}.{name}".rstrip("."): dtype for i in range(2) for name, dtype in block.items()}
     return {"embedding": wide, **blocks, "norm": wide, "head": low, "": low}
+
+
+def expect_near(  # noqa: PLR0913  # what a failure says
+    amp: Amp,
+    what: str,
+    errors: Mapping[str, float],
+    limits: Mapping[str, float],
+    *,
+    dtypes: Mapping[str, torch.dtype],
+    exact: str,
+    before: str,
+    likely: str,
+) -> None:
+    """Observe the relative L2 ``errors`` of a result and its gradients, and hold the worst against its limit.
+
+    ``what`` is ``family of names.name``; ``exact`` and ``before`` say what they are errors from.
+    """
+    for key, error in errors.items():
+        amp.observe(f"{what}/{key}", error, kind="error", unit="relative L2", allowed=limits[key])
+    worst = max(errors, key=lambda key: errors[key] / limits[key])
+    if errors[worst] > limits[worst]:
+        raise AmpFailure(
+            f"{what.partition('.')[2]}: {worst} is off {exact} by {errors[worst]:.3g} under "
+            f"autocast({amp.device.key}, {amp.precision.dtype_name}), allowed are {limits[worst]:.3g}",
+            label_before="exact",
+            before=before,
+            now=f"{dtypes[worst]}, torch {torch.__version__}, {amp.device.describe()}",
+            likely=likely,
+        )

@@ -10,11 +10,11 @@ from torch import Tensor
 
 from pytest_amp.amp import Amp
 from pytest_amp.devices import DeviceKind
-from pytest_amp.failure import AmpFailure
 from pytest_amp.numerics import relative_error
 from pytest_amp.precision import FP32
 
 from .arguments import PRODUCTS, ROWS, Row
+from .expectations import expect_near
 
 
 def _values(amp: Amp, row: Row) -> list[Tensor]:
@@ -68,17 +68,15 @@ def test_operator_with_arguments(amp: Amp, name: str) -> None:
     if result.dtype is torch.float32 and not (row.rounded or (row.rounded_elsewhere and not here)):
         wide = errors if not row.low else ["result"]
         limits |= dict.fromkeys(wide, FEW * FP32.u * scale)
-    for key, error in errors.items():
-        amp.observe(f"arguments.{name}/{key}", error, kind="error", unit="relative L2", allowed=limits[key])
     amp.observe(f"arguments.{name}/dtype", str(result.dtype).removeprefix("torch."), kind="dtype")
     assert result.dtype is amp.dtype or name not in PRODUCTS, f"{name} returns {result.dtype}"
-    worst = max(errors, key=lambda key: errors[key] / limits[key])
-    if errors[worst] > limits[worst]:
-        raise AmpFailure(
-            f"{name}: {worst} is off float64 by {errors[worst]:.3g} under autocast({amp.device.key}, "
-            f"{amp.precision.dtype_name}), allowed are {limits[worst]:.3g}",
-            label_before="exact",
-            before="float64 of the same numbers and arguments",
-            now=f"{result.dtype}, torch {torch.__version__}, {amp.device.describe()}",
-            likely="an argument is forgotten, or its kernel adds up in the low dtype",
-        )
+    expect_near(
+        amp,
+        f"arguments.{name}",
+        errors,
+        limits,
+        dtypes=dict.fromkeys(errors, result.dtype),
+        exact="float64",
+        before="float64 of the same numbers and arguments",
+        likely="an argument is forgotten, or its kernel adds up in the low dtype",
+    )

@@ -12,8 +12,9 @@ from torch import Tensor
 from torch.nn import functional as f
 
 from pytest_amp.amp import Amp
-from pytest_amp.failure import AmpFailure
 from pytest_amp.numerics import relative_error
+
+from .expectations import expect_near
 
 Formula = Callable[..., Tensor]
 
@@ -182,15 +183,13 @@ def test_operator_is_its_formula(amp: Amp, name: str) -> None:
         assert b.grad is not None
         errors[f"gradient.{index}"] = relative_error(a.grad, b.grad)
     allowed = MOST * amp.precision.u * amp.config.tolerance_scale
-    for key, error in errors.items():
-        amp.observe(f"formula.{name}/{key}", error, kind="error", unit="relative L2", allowed=allowed)
-    worst = max(errors, key=lambda key: errors[key])
-    if errors[worst] > allowed:
-        raise AmpFailure(
-            f"{name}: {worst} is off its formula by {errors[worst]:.3g} under autocast({amp.device.key}, "
-            f"{amp.precision.dtype_name}), allowed are {allowed:.3g}",
-            label_before="formula",
-            before="in float64, from elementary functions",
-            now=f"torch {torch.__version__}, {amp.device.describe()}",
-            likely="the operator computes something else: a mask, a scale or a term of its gradient is lost",
-        )
+    expect_near(
+        amp,
+        f"formula.{name}",
+        errors,
+        dict.fromkeys(errors, allowed),
+        dtypes=dict.fromkeys(errors, result.dtype),
+        exact="its formula",
+        before="its formula in float64, from elementary functions",
+        likely="the operator computes something else: a mask, a scale or a term of its gradient is lost",
+    )

@@ -14,9 +14,10 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from pytest_amp.amp import Amp
 from pytest_amp.cases import lacks_lstm_kernel
-from pytest_amp.failure import AmpFailure
 from pytest_amp.numerics import relative_error
 from pytest_amp.targets import Target
+
+from .expectations import expect_near
 
 Shape = tuple[int, ...]
 
@@ -199,15 +200,13 @@ def test_layer_with_arguments(amp: Amp, name: str) -> None:
         for key, x in found.items()
     }
     allowed = MOST * amp.precision.u * amp.config.tolerance_scale
-    for key, error in errors.items():
-        amp.observe(f"layer.{name}/{key}", error, kind="error", unit="relative L2", allowed=allowed)
-    worst = max(errors, key=lambda key: errors[key])
-    if errors[worst] > allowed:
-        raise AmpFailure(
-            f"{name}: {worst} is off float64 by {errors[worst]:.3g} under autocast({amp.device.key}, "
-            f"{amp.precision.dtype_name}), allowed are {allowed:.3g}",
-            label_before="exact",
-            before="float64 of the same weights, inputs and masks",
-            now=f"{found[worst].dtype}, torch {torch.__version__}, {amp.device.describe()}",
-            likely="a mask, a state, a direction or a projection is forgotten under autocast",
-        )
+    expect_near(
+        amp,
+        f"layer.{name}",
+        errors,
+        dict.fromkeys(errors, allowed),
+        dtypes={key: x.dtype for key, x in found.items()},
+        exact="float64",
+        before="float64 of the same weights, inputs and masks",
+        likely="a mask, a state, a direction or a projection is forgotten under autocast",
+    )

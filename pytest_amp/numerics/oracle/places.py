@@ -53,10 +53,7 @@ class Places:
         for name, module in self.model.named_modules():
             handles.append(module.register_forward_pre_hook(self._entering(name)))
             handles.append(module.register_forward_hook(self._leaving, always_call=True))
-        overloads = {}
-        for name in rules:
-            with contextlib.suppress(LookupError):
-                overloads[name] = torch_private.find_overload(name)
+        overloads = {name: torch_private.find_overload(name) for name in rules if torch_private.has_overload(name)}
         names = {id(p): name for name, p in self.model.named_parameters()}
         self._parameters = names
         try:
