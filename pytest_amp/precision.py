@@ -103,7 +103,6 @@ ALIASES = {
 }
 
 
-def of_dtype(dtype: torch.dtype) -> Precision:
-    """The precision whose tensors have ``dtype``; float32 is IEEE fp32. Raises KeyError for any other."""
-    by_dtype_name = {p.dtype_name: p for p in (FP32, BF16, FP16)}
-    return by_dtype_name[str(dtype).removeprefix("torch.")]
+def dtype_name(dtype: torch.dtype) -> str:
+    """``bfloat16`` of ``torch.bfloat16``: as observations and messages name a dtype."""
+    return str(dtype).removeprefix("torch.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pytest_amp.precision import ALIASES, BF16, FP16, FP32, LOW, PRECISIONS, TF32, Precision, of_dtype
+from pytest_amp.precision import ALIASES, BF16, FP16, FP32, LOW, PRECISIONS, TF32, Precision, dtype_name
 
 
 @pytest.mark.parametrize("precision", [FP32, BF16, FP16])
@@ -42,7 +42,6 @@ def test_names() -> None:
     assert set(ALIASES.values()) == {BF16, FP16}
 
 
-def test_the_precision_of_a_dtype() -> None:
-    assert [of_dtype(dtype) for dtype in (torch.float32, torch.bfloat16, torch.float16)] == [FP32, BF16, FP16]
-    with pytest.raises(KeyError):
-        of_dtype(torch.float64)
+def test_the_name_of_a_dtype() -> None:
+    assert dtype_name(torch.bfloat16) == "bfloat16"
+    assert {dtype_name(precision.dtype) for precision in PRECISIONS.values()} == {"float32", "bfloat16", "float16"}

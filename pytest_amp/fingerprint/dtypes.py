@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import torch
 
+from pytest_amp.precision import dtype_name
 from pytest_amp.record import unseen
 from pytest_amp.torch_private import trees
 
@@ -38,7 +39,7 @@ def in_terms_of(low: torch.dtype, text: str) -> str:
 
 
 def _name(dtype: torch.dtype) -> str:
-    return "fp32" if dtype == torch.float32 else str(dtype).removeprefix("torch.")
+    return "fp32" if dtype == torch.float32 else dtype_name(dtype)
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from pytest_amp.memory.passes import Passes, Region
+from pytest_amp.precision import dtype_name
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ def saved_bytes(passes: Passes, region: Region) -> Saved:
         for part in _parts(tensor):
             storage = _storage(part)
             if storage.data_ptr() not in own and storage.nbytes():
-                kept.setdefault(storage.data_ptr(), (storage, str(part.dtype).removeprefix("torch.")))
+                kept.setdefault(storage.data_ptr(), (storage, dtype_name(part.dtype)))
         return tensor.detach()  # an output that is kept as itself would keep its own graph
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):

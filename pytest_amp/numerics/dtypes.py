@@ -11,6 +11,7 @@ from pytest_amp.cases import Case
 from pytest_amp.failure import AmpFailure, Misuse, is_misuse
 from pytest_amp.numerics.conditions import Conditions
 from pytest_amp.numerics.locate import module_outputs
+from pytest_amp.precision import dtype_name
 
 __tracebackhide__ = is_misuse
 
@@ -49,18 +50,18 @@ def check_dtypes(case: Case, where: Conditions, expected: Mapping[str, torch.dty
         wanted |= dict.fromkeys(returned, expected[given])
     for name, dtypes in found.items():
         observe(f"{case.name}/{name or 'model'}.dtype", ", ".join(dtypes))
-    wrong = {name: dtypes for name, dtypes in found.items() if dtypes != [_name(wanted[name])]}
+    wrong = {name: dtypes for name, dtypes in found.items() if dtypes != [dtype_name(wanted[name])]}
     if wrong:
         first, dtypes = next(iter(wrong.items()))
         module = type(realised.model.get_submodule(first)).__name__
         others = "".join(f", {name} {' and '.join(wrong[name]) or 'nothing'}" for name in list(wrong)[1:4])
         raise AmpFailure(
             f"{case.name}: {first or 'the model'} ({module}) returned {' and '.join(dtypes) or 'no floating tensor'} "
-            f"under {where}, it should return {_name(wanted[first])}{others}",
+            f"under {where}, it should return {dtype_name(wanted[first])}{others}",
             label_before="expected",
-            before=_name(wanted[first]),
+            before=dtype_name(wanted[first]),
             now=where.now(" and ".join(dtypes) or "no floating tensor: it did not run in the forward pass"),
-            likely=_likely(dtypes, list(dict.fromkeys(map(_name, taken.get(first, []))))),
+            likely=_likely(dtypes, list(dict.fromkeys(map(dtype_name, taken.get(first, []))))),
         )
 
 
@@ -89,8 +90,4 @@ def _named(case: Case, expected: Mapping[str, torch.dtype], names: list[str]) ->
 
 def _dtypes(tensors: list[torch.Tensor]) -> list[str]:
     """The floating dtypes among ``tensors``, each once."""
-    return list(dict.fromkeys(_name(tensor.dtype) for tensor in tensors if tensor.is_floating_point()))
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
+    return list(dict.fromkeys(dtype_name(tensor.dtype) for tensor in tensors if tensor.is_floating_point()))

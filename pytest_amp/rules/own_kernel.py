@@ -11,6 +11,7 @@ from collections.abc import Iterable
 import torch
 
 from pytest_amp.devices.base import Device
+from pytest_amp.precision import dtype_name
 from pytest_amp.rules import variations
 from pytest_amp.rules.hand_cast import Invocation, Refused, cast_by_hand
 from pytest_amp.rules.observe import (
@@ -46,7 +47,7 @@ def _predicted(candidate: Candidate, call: Invocation, device: Device) -> frozen
         plan = cast_by_hand(candidate.rule, call, device_type=device.type, dtype=candidate.dtype)
     except Refused:
         return None
-    return frozenset(str(tensor.dtype).removeprefix("torch.") for tensor in plan.carried_out(call).floats())
+    return frozenset(dtype_name(tensor.dtype) for tensor in plan.carried_out(call).floats())
 
 
 def observe_own_kernel(overload: str, made: Iterable[Sample], device: Device, low: torch.dtype, rule: Rule) -> Observed:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from pytest_amp.devices import Device, DeviceKind, find_device
 from pytest_amp.isolation import ExaminationFailed, Isolated
+from pytest_amp.precision import dtype_name
 from pytest_amp.rules import checks
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ class ChildSweep:
 
     def examine(self, check: str, overload: str, dtype: torch.dtype) -> dict[str, Any]:
         """See Sweep. A child that dies, or whose device no longer answers, is replaced for the next operator."""
-        name = str(dtype).removeprefix("torch.")
+        name = dtype_name(dtype)
         request = {"device": self._device, "check": check, "overload": overload, "dtype": name}
         value: dict[str, Any] = self.process.ask(request, overload)
         return value

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from pytest_amp.devices.base import Device, DeviceKind
+from pytest_amp.precision import dtype_name
 from pytest_amp.rules.hand_cast import Invocation, dtype_argument
 from pytest_amp.rules.samples import Sample
 
@@ -61,10 +62,6 @@ def _count(sample: Sample) -> int:
     return len(Invocation("", sample.arguments, sample.keywords).floats())
 
 
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
-
-
 #: What makes the variations of a check: (overload, sample, autocast dtype) -> variations.
 Vary = Callable[[str, Sample, torch.dtype], Iterable[Variation]]
 
@@ -72,10 +69,10 @@ Vary = Callable[[str, Sample, torch.dtype], Iterable[Variation]]
 def ordinary(overload: str, sample: Sample, low: torch.dtype) -> Iterable[Variation]:  # noqa: ARG001 - a Vary
     """All in float32, all in the autocast dtype, and the first argument in another dtype than the rest."""
     yield Variation("float32", (torch.float32,))
-    yield Variation(_name(low), (low,))
+    yield Variation(dtype_name(low), (low,))
     if _count(sample) > 1:
-        yield Variation(f"{_name(low)}, then float32", (low, torch.float32))
-        yield Variation(f"float32, then {_name(low)}", (torch.float32, low))
+        yield Variation(f"{dtype_name(low)}, then float32", (low, torch.float32))
+        yield Variation(f"float32, then {dtype_name(low)}", (torch.float32, low))
 
 
 def explicit_dtype(overload: str, sample: Sample, low: torch.dtype) -> Iterable[Variation]:  # noqa: ARG001 - a Vary
@@ -83,7 +80,7 @@ def explicit_dtype(overload: str, sample: Sample, low: torch.dtype) -> Iterable[
     argument = dtype_argument(overload)
     if argument is not None:
         for given, dtype in ((torch.float32, torch.float64), (low, torch.float64), (torch.float32, low), (low, low)):
-            yield Variation(f"{_name(given)}, {argument}={_name(dtype)}", (given,), {argument: dtype})
+            yield Variation(f"{dtype_name(given)}, {argument}={dtype_name(dtype)}", (given,), {argument: dtype})
 
 
 def orders(overload: str, sample: Sample, low: torch.dtype) -> Iterable[Variation]:  # noqa: ARG001 - a Vary
@@ -93,7 +90,7 @@ def orders(overload: str, sample: Sample, low: torch.dtype) -> Iterable[Variatio
         # Of two arguments, that one alone is in one dtype says that the other alone is in the other.
         for index in range(count if count > 2 or (count == 2 and only == low) else 0):
             dtypes = tuple(only if each == index else rest for each in range(count))
-            yield Variation(f"only argument {index} {_name(only)}", dtypes)
+            yield Variation(f"only argument {index} {dtype_name(only)}", dtypes)
 
 
 def unsuitable(overload: str, sample: Sample, low: torch.dtype) -> Iterable[Variation]:  # noqa: ARG001 - a Vary
@@ -108,17 +105,17 @@ def unsuitable(overload: str, sample: Sample, low: torch.dtype) -> Iterable[Vari
 def elsewhere(overload: str, sample: Sample, low: torch.dtype) -> Iterable[Variation]:  # noqa: ARG001 - a Vary
     """The first argument on another device, in what lower_precision_fp casts, and the last, in what fp32 casts."""
     for dtype, index, which in ((torch.float32, 0, "first"), (low, _count(sample) - 1, "last")):
-        name = f"{_name(dtype)}, the {which} on another device"
+        name = f"{dtype_name(dtype)}, the {which} on another device"
         yield Variation(name, (dtype,), elsewhere=frozenset({index}), faked=True)
 
 
 def other_half(overload: str, sample: Sample, low: torch.dtype) -> Iterable[Variation]:  # noqa: ARG001 - a Vary
     """The 16-bit dtype that is not the autocast dtype: alone, and with the autocast dtype in both orders."""
     other = foreign_half(low)
-    yield Variation(_name(other), (other,))
+    yield Variation(dtype_name(other), (other,))
     if _count(sample) > 1:
-        yield Variation(f"{_name(other)}, then {_name(low)}", (other, low))
-        yield Variation(f"{_name(low)}, then {_name(other)}", (low, other))
+        yield Variation(f"{dtype_name(other)}, then {dtype_name(low)}", (other, low))
+        yield Variation(f"{dtype_name(low)}, then {dtype_name(other)}", (low, other))
 
 
 def half_weights(overload: str, sample: Sample, low: torch.dtype) -> Iterable[Variation]:  # noqa: ARG001 - a Vary

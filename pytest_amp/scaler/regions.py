@@ -10,6 +10,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from pytest_amp.failure import AmpFailure
+from pytest_amp.precision import dtype_name
 
 
 def note(device_type: str, seen: set[torch.dtype]) -> None:
@@ -58,7 +59,7 @@ def backward_within(name: str, seen: set[torch.dtype]) -> AmpFailure | None:
         f"{name}: backward runs inside the region; it belongs outside",
         label_before="rule",
         before="the region ends after the loss: going back, operators run in the dtypes that they ran in before",
-        now=f"autocast({', '.join(sorted(map(_name, seen)))}) is on where gradients are accumulated",
+        now=f"autocast({', '.join(sorted(map(dtype_name, seen)))}) is on where gradients are accumulated",
         likely="backward() is within the with block, or autocast was switched on and never off",
     )
 
@@ -67,9 +68,9 @@ def without_region(name: str, seen: set[torch.dtype], wanted: torch.dtype) -> Am
     """What is wrong with a training step in which autocast was on in the dtypes ``seen``."""
     if wanted in seen:
         return None
-    others = ", ".join(sorted(_name(dtype) for dtype in seen))
+    others = ", ".join(sorted(dtype_name(dtype) for dtype in seen))
     return AmpFailure(
-        f"{name}: the training step computes nothing under autocast({_name(wanted)})",
+        f"{name}: the training step computes nothing under autocast({dtype_name(wanted)})",
         label_before="rule",
         before="the forward pass is in a region: with iteration.autocast()",
         now=f"autocast is on in {others} only" if seen else "autocast is never on",
@@ -77,7 +78,3 @@ def without_region(name: str, seen: set[torch.dtype], wanted: torch.dtype) -> Am
         if seen
         else "the region is missing, disabled, or closed before the forward pass",
     )
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")

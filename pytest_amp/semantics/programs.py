@@ -20,6 +20,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from pytest_amp.failure import AmpFailure
 from pytest_amp.guard import nesting_depth
+from pytest_amp.precision import dtype_name
 from pytest_amp.semantics.model import Facts, Mode, Model, Region, Use, Weight
 from pytest_amp.torch_private import recorded_calls
 
@@ -32,10 +33,6 @@ _MODES: dict[Mode, Callable[[], AbstractContextManager[object]]] = {
     Mode.INFERENCE: torch.inference_mode,
 }
 EXCEPTIONS = (KeyError, KeyboardInterrupt, SystemExit, GeneratorExit, StopIteration)
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
 
 
 @dataclass
@@ -65,7 +62,7 @@ def plan_for(device: str, others: tuple[str, ...], *, history_kept: bool) -> Pla
     """A plan for this torch. Raises RuntimeError for a device type that it does not know."""
     types = (device, *others)
     available = {kind for kind in types if kind != "cuda" or torch.cuda.is_available()}
-    defaults = {kind: _name(torch.get_autocast_dtype(kind)) for kind in types}
+    defaults = {kind: dtype_name(torch.get_autocast_dtype(kind)) for kind in types}
     facts = Facts(defaults, frozenset(available), history_kept, any_dtype=frozenset({"cuda"}))
     return Plan(device, others, facts)
 
@@ -123,7 +120,7 @@ class _Machine(RuleBasedStateMachine):
 
     def _does(self, step: str, *of: object) -> None:
         self.plan.seen[step] = self.plan.seen.get(step, 0) + 1
-        self.log.append(" ".join((step, *(_name(x) if isinstance(x, torch.dtype) else str(x) for x in of))))
+        self.log.append(" ".join((step, *(dtype_name(x) if isinstance(x, torch.dtype) else str(x) for x in of))))
 
     def _make(self, drawn: tuple[int, torch.dtype | None, bool, bool | None]) -> _Pair:
         index, dtype, enabled, cache = drawn
@@ -133,7 +130,7 @@ class _Machine(RuleBasedStateMachine):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of regions that turn themselves off
             real = torch.autocast(device, dtype, enabled=enabled, cache_enabled=cache)
-        asked = None if dtype is None else _name(dtype)
+        asked = None if dtype is None else dtype_name(dtype)
         return _Pair(real, self.model.construct(device, dtype=asked, enabled=enabled, cache=cache))
 
     def _enter(self, pair: _Pair) -> None:
@@ -248,7 +245,7 @@ class _Machine(RuleBasedStateMachine):
         kind = self.plan.types[device % len(self.plan.types)]
         self._does("set dtype", kind, dtype)
         torch.set_autocast_dtype(kind, dtype)
-        self.model.dtypes[kind] = _name(dtype)
+        self.model.dtypes[kind] = dtype_name(dtype)
 
     @rule(device=_devices, enabled=st.booleans())
     def set_enabled(self, device: int, *, enabled: bool) -> None:
@@ -300,7 +297,7 @@ class _Machine(RuleBasedStateMachine):
             result = torch.mm(self.row, self.weights[weight])
         casts = sum(c.operator in _CASTS and c.tensors[:1] == (f"float32{list(_SHAPE)}",) for c in calls)
         version = expected.version if self._equals(result, weight, expected) else -1
-        found = Use(_name(result.dtype), casts, version, result.requires_grad)
+        found = Use(dtype_name(result.dtype), casts, version, result.requires_grad)
         self._expect(f"a product with {weight.value} under {mode.value}", found, expected)
 
     def _equals(self, result: torch.Tensor, weight: Weight, use: Use) -> bool:
@@ -340,7 +337,7 @@ class _Machine(RuleBasedStateMachine):
         state: dict[str, object] = {
             f"is_autocast_enabled({kind})": torch.is_autocast_enabled(kind) for kind in self.plan.types
         }
-        state.update({f"get_autocast_dtype({k})": _name(torch.get_autocast_dtype(k)) for k in self.plan.types})
+        state.update({f"get_autocast_dtype({k})": dtype_name(torch.get_autocast_dtype(k)) for k in self.plan.types})
         cache, depth = torch.is_autocast_cache_enabled(), nesting_depth()
         return {**state, "is_autocast_cache_enabled()": cache, "nesting depth": depth}
 

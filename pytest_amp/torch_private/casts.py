@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from pytest_amp.precision import dtype_name
 from pytest_amp.torch_private.modes import dispatch_mode
 
 
@@ -52,7 +53,7 @@ def _counter() -> Any:
 
         def _note(self, source: Any, result: Any) -> None:
             if isinstance(source, torch.Tensor) and source.dtype != result.dtype:
-                names = (str(source.dtype).removeprefix("torch."), str(result.dtype).removeprefix("torch."))
+                names = (dtype_name(source.dtype), dtype_name(result.dtype))
                 size = source.numel() * (source.element_size() + result.element_size())
                 self.casts.append(Cast(*names, size, self.names.get(id(source))))
 

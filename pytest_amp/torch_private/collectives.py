@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from pytest_amp.precision import dtype_name
 from pytest_amp.torch_private.gone import PrivateApiGone
 from pytest_amp.torch_private.modes import dispatch_mode
 
@@ -78,7 +79,7 @@ def _dtypes(value: Any) -> list[str]:
     import torch
 
     if isinstance(value, torch.Tensor):
-        return [str(value.dtype).removeprefix("torch.")] if value.is_floating_point() else []
+        return [dtype_name(value.dtype)] if value.is_floating_point() else []
     if isinstance(value, (list, tuple)):
         return [dtype for each in value for dtype in _dtypes(each)]
     return []

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from pytest_amp.precision import dtype_name
 from pytest_amp.torch_private.gone import PrivateApiGone
 
 
@@ -133,7 +134,7 @@ def _nodes(graph_module: Any) -> Iterator[Traced]:
             continue
         values = [argument.meta.get("val") for argument in node.all_input_nodes]
         floating = [v.dtype for v in values if isinstance(v, torch.Tensor) and v.is_floating_point()]
-        yield Traced(node.target.name(), tuple(str(dtype).removeprefix("torch.") for dtype in floating))
+        yield Traced(node.target.name(), tuple(dtype_name(dtype) for dtype in floating))
 
 
 def aot_inductor(program: Any, package: str) -> Callable[..., Any]:

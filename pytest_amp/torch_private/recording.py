@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from pytest_amp.precision import dtype_name
 from pytest_amp.torch_private.modes import dispatch_mode
 
 
@@ -54,7 +55,7 @@ def _recorder() -> Any:
                     Call(
                         func.name(),
                         tuple(f"{str(t.dtype).removeprefix('torch.')}{list(t.shape)}" for t in tensors),
-                        tuple(str(v).removeprefix("torch.") for v in given if isinstance(v, torch.dtype)),
+                        tuple(dtype_name(v) for v in given if isinstance(v, torch.dtype)),
                     )
                 )
             return func(*args, **keywords)

@@ -8,6 +8,7 @@ from dataclasses import replace
 import torch
 
 from pytest_amp.failure import AmpFailure, is_misuse
+from pytest_amp.precision import dtype_name
 from pytest_amp.scaler.regions import backward_within, noted_at_calls, without_region
 from pytest_amp.training.band import WIDTH, Band, band_of
 from pytest_amp.training.state import rounded_parameters, rounded_state
@@ -101,7 +102,7 @@ def _check_region(setup: Setup, iteration: TrainingIteration) -> None:
     seen, name = set(iteration.regions), setup.case.name
     if not iteration.low:
         if seen:
-            dtypes = ", ".join(sorted(str(dtype).removeprefix("torch.") for dtype in seen))
+            dtypes = ", ".join(sorted(dtype_name(dtype) for dtype in seen))
             raise AmpFailure(
                 f"{name}: the run in float32 is under autocast({dtypes}), and there is nothing to compare with",
                 label_before="rule",
@@ -177,7 +178,7 @@ def _likely(setup: Setup, plain: Trajectory, found: Trajectory, left: int) -> st
         return sizes
     low = [step.loss_dtype for step in found.steps if step.loss_dtype in (torch.float16, torch.bfloat16)]
     if low:
-        name = str(low[0]).removeprefix("torch.")
+        name = dtype_name(low[0])
         return f"the loss is {name}: reduced or divided in the low dtype inside the region"
     if not setup.needs_scaler or found.scaler.get_scale() != 1.0:
         wide, narrow = (sum(step.zero for step in each.steps[:left]) / left for each in (plain, found))

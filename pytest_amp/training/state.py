@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from pytest_amp.numerics import is_hollow
+from pytest_amp.precision import dtype_name
 
 _LOW = (torch.bfloat16, torch.float16)
 
@@ -22,7 +23,7 @@ class Rounded:
 
     def __str__(self) -> str:
         """In words."""
-        low = str(self.dtype).removeprefix("torch.")
+        low = dtype_name(self.dtype)
         return f"{self.name} is float32 with nothing but {low} values" if self.hollow else f"{self.name} is {low}"
 
 

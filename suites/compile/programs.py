@@ -14,6 +14,7 @@ from pytest_amp.amp import Amp
 from pytest_amp.devices import DeviceKind
 from pytest_amp.failure import AmpFailure
 from pytest_amp.numerics import relative_error, tolerance
+from pytest_amp.precision import dtype_name
 
 from .releases import DTYPE_IS_GUARDED
 
@@ -155,7 +156,7 @@ class Ran:
 
     def dtypes(self) -> list[str]:
         """As observations have them."""
-        return [str(value.dtype).removeprefix("torch.") for value in self.outputs]
+        return [dtype_name(value.dtype) for value in self.outputs]
 
 
 def run(amp: Amp, program: Program, kind: str, *, dtype: torch.dtype = torch.float32, inside: bool = False) -> Ran:

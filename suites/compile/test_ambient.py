@@ -12,6 +12,7 @@ from torch.func import functional_call
 
 from pytest_amp.amp import Amp
 from pytest_amp.failure import AmpFailure
+from pytest_amp.precision import dtype_name
 
 from .programs import AMBIENT, BACKENDS, OTHER, ambient
 from .releases import CACHE_KEY
@@ -23,10 +24,6 @@ def _layers(amp: Amp) -> nn.Sequential:
 
 def _batch(amp: Amp) -> torch.Tensor:
     return torch.randn(4, 16, device=amp.device.torch_device)
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
 
 
 @BACKENDS
@@ -56,13 +53,13 @@ def test_a_callable_follows_the_region_it_is_called_in(amp: Amp, called: str, ba
         found.append(result.dtype)
     states = {"none": torch.float32, "low": amp.dtype, "other": OTHER[amp.dtype], "disabled": torch.float32}
     expected = [states[kind] for kind in AMBIENT] * 2
-    amp.observe(f"{called}, {backend}", [_name(dtype) for dtype in found], kind="dtype")
+    amp.observe(f"{called}, {backend}", [dtype_name(dtype) for dtype in found], kind="dtype")
     if found != expected:
         raise AmpFailure(
             f"a compiled {called} ({backend}) on {amp.target.id} does not follow the region it is called in",
             label_before="eager",
-            before=", ".join(_name(dtype) for dtype in expected[: len(AMBIENT)]) + ", and again",
-            now=f"{', '.join(_name(dtype) for dtype in found)} on torch {torch.__version__}",
+            before=", ".join(dtype_name(dtype) for dtype in expected[: len(AMBIENT)]) + ", and again",
+            now=f"{', '.join(dtype_name(dtype) for dtype in found)} on torch {torch.__version__}",
             likely="the autocast state is no guard of the compiled code, or is lost on the way into it",
         )
 
@@ -154,7 +151,7 @@ def test_what_was_compiled_for_one_dtype_is_not_taken_for_another(
         with amp.autocast(dtype=dtype):
             found = compiled(batch)
             expected = layer(batch)
-        assert found.dtype is dtype, f"code compiled for another dtype runs in autocast({_name(dtype)})"
+        assert found.dtype is dtype, f"code compiled for another dtype runs in autocast({dtype_name(dtype)})"
         assert torch.equal(found, expected)
         found.float().sum().backward()
         assert layer.weight.grad is not None

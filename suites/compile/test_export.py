@@ -15,6 +15,7 @@ from pytest_amp.amp import Amp
 from pytest_amp.devices import DeviceKind
 from pytest_amp.failure import AmpFailure
 from pytest_amp.numerics import relative_error, tolerance
+from pytest_amp.precision import dtype_name
 from pytest_amp.torch_private import aot_inductor
 
 from .programs import OTHER
@@ -47,7 +48,7 @@ def _made(amp: Amp) -> tuple[nn.Module, torch.Tensor]:
 
 
 def _expect_same(amp: Amp, what: str, found: Any, expected: Any, *, exact: bool) -> None:
-    dtypes = [[str(value.dtype).removeprefix("torch.") for value in each] for each in (found, expected)]
+    dtypes = [[dtype_name(value.dtype) for value in each] for each in (found, expected)]
     amp.observe(what, [*dtypes[0]], kind="dtype")
     if dtypes[0] != dtypes[1]:
         raise AmpFailure(

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from pytest_amp.distributed import Rank
+from pytest_amp.precision import dtype_name
 from pytest_amp.torch_private import recorded_collectives, small_first_bucket
 
 from .models import HIDDEN, WIDTH, backward, gradients, realised, rows_of
@@ -45,7 +46,7 @@ def step(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
     seen: list[tuple[bool, str]] = []
     model[1].register_forward_hook(  # type: ignore[index]
         lambda _module, _inputs, output: seen.append(
-            (torch.is_autocast_enabled(rank.device.type), str(output.dtype).removeprefix("torch."))
+            (torch.is_autocast_enabled(rank.device.type), dtype_name(output.dtype))
         )
     )
     parallel = _parallel(model, rank, settings.get("options", {}))

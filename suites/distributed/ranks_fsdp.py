@@ -11,15 +11,12 @@ import torch
 from torch import nn
 
 from pytest_amp.distributed import Rank
+from pytest_amp.precision import dtype_name
 from pytest_amp.torch_private import recorded_collectives
 
 from .models import Tensors, backward, gradients, loss, plain, realised
 from .programs import dtype_of, low_dtype, on_cpu, own, sent
 from .training import train_steps
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
 
 
 def _mesh(rank: Rank) -> Any:
@@ -57,7 +54,9 @@ def _seen(model: nn.Module) -> Iterator[dict[str, str]]:
     found: dict[str, str] = {}
 
     def note(layer: Any, inputs: Any, output: Any) -> None:
-        found.update(weight=_name(layer.weight.dtype), input=_name(inputs[0].dtype), output=_name(output.dtype))
+        found.update(
+            weight=dtype_name(layer.weight.dtype), input=dtype_name(inputs[0].dtype), output=dtype_name(output.dtype)
+        )
 
     layers = [layer for layer in model.modules() if isinstance(layer, nn.Linear)]
     handle = layers[0].register_forward_hook(note, prepend=True)
@@ -74,7 +73,7 @@ def step(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
     return {
         **_stepped(parallel, rows, rank, settings),
         "gradients": on_cpu(gradients(parallel)),
-        "shards": sorted({_name(p.grad.to_local().dtype) for p in parallel.parameters()}),
+        "shards": sorted({dtype_name(p.grad.to_local().dtype) for p in parallel.parameters()}),
     }
 
 
@@ -85,7 +84,7 @@ def step_of_one_unit(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
     return {
         **_stepped(parallel, rows, rank, settings),
         "gradients": gathered(parallel),
-        "shards": sorted({_name(p.grad.dtype) for p in parallel.parameters() if p.grad is not None}),
+        "shards": sorted({dtype_name(p.grad.dtype) for p in parallel.parameters() if p.grad is not None}),
     }
 
 
@@ -95,10 +94,10 @@ def _stepped(parallel: nn.Module, rows: Any, rank: Rank, settings: Mapping[str, 
         outputs = backward(parallel, rows, lambda: rank.autocast(low_dtype(settings), enabled=settings["region"]))
     return {
         "loss": float(outputs["loss"]),
-        "output": _name(outputs["logits"].dtype),
+        "output": dtype_name(outputs["logits"].dtype),
         "layer": seen,
         "sent": sent(calls),
-        "parameters": sorted({_name(p.dtype) for p in parallel.parameters()}),
+        "parameters": sorted({dtype_name(p.dtype) for p in parallel.parameters()}),
     }
 
 
@@ -122,7 +121,7 @@ class _Tabled(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         table = self.get_buffer("table")
-        self.seen.append(_name(table.dtype))
+        self.seen.append(dtype_name(table.dtype))
         shifted: torch.Tensor = self.layer(x) + table.to(x.dtype)
         return shifted
 
@@ -133,7 +132,7 @@ def buffers(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
     model = _Tabled()
     parallel = wrapped(model, rank, settings["policy"])
     parallel(torch.randn(4, 8, device=rank.device))
-    return {"seen": model.seen, "counter": _name(model.get_buffer("counter").dtype)}
+    return {"seen": model.seen, "counter": dtype_name(model.get_buffer("counter").dtype)}
 
 
 def train(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -227,7 +226,7 @@ def takes(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
     policy: Any = {name: dtype_of(value) for name, value in settings["policy"].items()}
     parallel: Any = fully_shard(_Takes(), mesh=_mesh(rank), mp_policy=MixedPrecisionPolicy(**policy))
     x = torch.ones(4, 8, device=rank.device)
-    return {"output": _name(parallel(_Input(x) if settings["dataclass"] else {"x": x}).dtype)}
+    return {"output": dtype_name(parallel(_Input(x) if settings["dataclass"] else {"x": x}).dtype)}
 
 
 def beside_tensor_parallel(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import Any
 from torch import nn
 
 from pytest_amp.distributed import Rank
+from pytest_amp.precision import dtype_name
 from pytest_amp.torch_private import recorded_collectives
 
 from .models import backward, gradients, realised
@@ -37,11 +38,11 @@ def step(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
         outputs = backward(parallel, made.batch, lambda: rank.autocast(low_dtype(settings)))
     return {
         "loss": float(outputs["loss"]),
-        "output": str(outputs["logits"].dtype).removeprefix("torch."),
+        "output": dtype_name(outputs["logits"].dtype),
         "logits": on_cpu({"logits": full(outputs["logits"])})["logits"],
         "sent": sent(calls),
         "gradients": on_cpu(gradients(parallel)),
-        "parameters": sorted({str(p.dtype).removeprefix("torch.") for p in parallel.parameters()}),
+        "parameters": sorted({dtype_name(p.dtype) for p in parallel.parameters()}),
     }
 
 

@@ -10,6 +10,7 @@ import torch
 from pytest_amp.amp import Amp
 from pytest_amp.distributed import RankGroup
 from pytest_amp.failure import AmpFailure
+from pytest_amp.precision import dtype_name
 
 from . import ranks_ddp
 from .held import hold_near_exact, hold_ranks_agree, hold_same, settings
@@ -24,7 +25,7 @@ _HOOKS = {"fp16": torch.float16, "bf16": torch.bfloat16}
 def test_a_hook_sends_its_dtype(amp: Amp, ranks: RankGroup, hook: str) -> None:
     """Bit for bit: each rank's gradient is rounded, halved and added in the hook's dtype, and is float32 again."""
     answers = ranks.ask(ranks_ddp.step, settings(amp, hook=hook))
-    dtype = str(_HOOKS[hook]).removeprefix("torch.")
+    dtype = dtype_name(_HOOKS[hook])
     for number, answer in enumerate(answers):
         assert answer["sent"], f"rank {number} sent nothing"
         assert {tuple(each) for each in answer["sent"]} == {("all_reduce", dtype)}

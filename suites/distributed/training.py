@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from pytest_amp.precision import dtype_name
+
 from .models import SIZE, Tensors, loss, plain, rows_of
 from .programs import full
 
@@ -62,7 +64,7 @@ def _kept(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[str]:
     tensors = [*model.parameters(), *(p.grad for p in model.parameters())]
     tensors += [value for state in optimizer.state.values() for value in state.values()]
     found = {t.dtype for t in tensors if isinstance(t, torch.Tensor) and t.is_floating_point()}
-    return sorted(str(dtype).removeprefix("torch.") for dtype in found)
+    return sorted(dtype_name(dtype) for dtype in found)
 
 
 def train_in_one_process(

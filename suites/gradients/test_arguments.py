@@ -11,7 +11,7 @@ from torch import Tensor
 from pytest_amp.amp import Amp
 from pytest_amp.devices import DeviceKind
 from pytest_amp.numerics import relative_error
-from pytest_amp.precision import FP32
+from pytest_amp.precision import FP32, dtype_name
 
 from .arguments import PRODUCTS, ROWS, Row
 from .expectations import expect_near
@@ -41,41 +41,51 @@ FEW = 64
 def test_operator_with_arguments(amp: Amp, name: str) -> None:
     """A kernel that forgets an argument, or is another one for it, shows here."""
     row, device = ROWS[name], amp.device.torch_device
-    values = _values(amp, row)
-    exact = [value.double().requires_grad_() for value in values]
-    made = [
-        value.to(device, amp.dtype if index < len(row.low) else torch.float32).requires_grad_()
-        for index, value in enumerate(values)
-    ]
-    wanted = row.function(*exact)
-    with amp.autocast():
-        result = row.function(*made)
-    assert result.shape == wanted.shape
-    gradient = torch.randn(wanted.shape).to(amp.dtype)
-    if wanted.requires_grad:
-        torch.autograd.backward(wanted, gradient.double())
-        torch.autograd.backward(result, gradient.to(device, result.dtype))
-    errors = {"result": relative_error(result, wanted)}
-    for index, (a, b) in enumerate(zip(made, exact, strict=True)):
-        assert (a.grad is None) == (b.grad is None), f"argument {index} has {'no' if a.grad is None else 'a'} gradient"
-        if a.grad is not None and b.grad is not None:
-            assert a.grad.dtype is a.dtype
-            errors[f"gradient.{index}"] = relative_error(a.grad.to_dense(), b.grad.to_dense())
+    returned = {}
+
+    def measured() -> dict[str, float]:
+        values = _values(amp, row)
+        exact = [value.double().requires_grad_() for value in values]
+        made = [
+            value.to(device, amp.dtype if index < len(row.low) else torch.float32).requires_grad_()
+            for index, value in enumerate(values)
+        ]
+        wanted = row.function(*exact)
+        with amp.autocast():
+            result = row.function(*made)
+        assert result.shape == wanted.shape
+        gradient = torch.randn(wanted.shape).to(amp.dtype)
+        if wanted.requires_grad:
+            torch.autograd.backward(wanted, gradient.double())
+            torch.autograd.backward(result, gradient.to(device, result.dtype))
+        errors = {"result": relative_error(result, wanted)}
+        for index, (a, b) in enumerate(zip(made, exact, strict=True)):
+            has = "no" if a.grad is None else "a"
+            assert (a.grad is None) == (b.grad is None), f"argument {index} has {has} gradient"
+            if a.grad is not None and b.grad is not None:
+                assert a.grad.dtype is a.dtype
+                errors[f"gradient.{index}"] = relative_error(a.grad.to_dense(), b.grad.to_dense())
+        returned["result"] = result.dtype
+        return errors
+
+    errors, over_seeds = amp.over_seeds(measured)
+    dtype = returned["result"]
     scale = amp.config.tolerance_scale
     here = amp.device.kind is DeviceKind.CPU
     most = row.most if here else row.most_elsewhere or row.most
     limits = dict.fromkeys(errors, most * amp.precision.u * scale)
-    if result.dtype is torch.float32 and not (row.rounded or (row.rounded_elsewhere and not here)):
+    if dtype is torch.float32 and not (row.rounded or (row.rounded_elsewhere and not here)):
         wide = errors if not row.low else ["result"]
         limits |= dict.fromkeys(wide, FEW * FP32.u * scale)
-    amp.observe(f"arguments.{name}/dtype", str(result.dtype).removeprefix("torch."), kind="dtype")
-    assert result.dtype is amp.dtype or name not in PRODUCTS, f"{name} returns {result.dtype}"
+    amp.observe(f"arguments.{name}/dtype", dtype_name(dtype), kind="dtype")
+    assert dtype is amp.dtype or name not in PRODUCTS, f"{name} returns {dtype}"
     expect_near(
         amp,
         f"arguments.{name}",
         errors,
         limits,
-        dtypes=dict.fromkeys(errors, result.dtype),
+        over_seeds=over_seeds,
+        dtypes=dict.fromkeys(errors, dtype),
         exact="float64",
         before="float64 of the same numbers and arguments",
         likely="an argument is forgotten, or its kernel adds up in the low dtype",

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from pytest_amp.amp import Amp
 from pytest_amp.numerics import relative_error
+from pytest_amp.precision import dtype_name
 from pytest_amp.targets import Target
 
 GRAD: dict[str, Callable[[], AbstractContextManager[object]]] = {
@@ -66,20 +67,28 @@ def masks(kind: str, device: torch.device) -> tuple[Tensor | None, Tensor | None
 def test_encoder(amp: Amp, mode: Mode) -> None:
     """It runs, and is as near float32 as rounding lets it be; its dtype is recorded."""
     device = amp.device.torch_device
-    layer = nn.TransformerEncoderLayer(WIDTH, 4, 2 * WIDTH, dropout=0.0, batch_first=True)
-    encoder = nn.TransformerEncoder(layer, 2).to(device).train(mode.module == "train")
     mask, padding = masks(mode.mask, device)
-    x = torch.randn(3, TOKENS, WIDTH, device=device)
-    results = []
-    for enabled in (False, True):
-        with warnings.catch_warnings(), GRAD[mode.grad](), amp.autocast(enabled=enabled):
-            warnings.filterwarnings("ignore", message="The PyTorch API of nested tensors")
-            results.append(encoder(x, mask=mask, src_key_padding_mask=padding))
-    plain, mixed = ((result if padding is None else result[~padding]).detach().clone() for result in results)
-    assert mixed.isfinite().all()
-    error, allowed = relative_error(mixed, plain), MOST * amp.precision.u * amp.config.tolerance_scale
-    amp.observe(f"encoder.{mode.id}/result", error, kind="error", unit="relative L2", allowed=allowed)
-    amp.observe(f"encoder.{mode.id}/result.dtype", str(mixed.dtype).removeprefix("torch."), kind="dtype")
+    returned = {}
+
+    def measured() -> dict[str, float]:
+        layer = nn.TransformerEncoderLayer(WIDTH, 4, 2 * WIDTH, dropout=0.0, batch_first=True)
+        encoder = nn.TransformerEncoder(layer, 2).to(device).train(mode.module == "train")
+        x = torch.randn(3, TOKENS, WIDTH, device=device)
+        results = []
+        for enabled in (False, True):
+            with warnings.catch_warnings(), GRAD[mode.grad](), amp.autocast(enabled=enabled):
+                warnings.filterwarnings("ignore", message="The PyTorch API of nested tensors")
+                results.append(encoder(x, mask=mask, src_key_padding_mask=padding))
+        plain, mixed = ((result if padding is None else result[~padding]).detach().clone() for result in results)
+        assert mixed.isfinite().all()
+        returned["result"] = mixed.dtype
+        return {"result": relative_error(mixed, plain)}
+
+    errors, over_seeds = amp.over_seeds(measured)
+    error, allowed = errors["result"], MOST * amp.precision.u * amp.config.tolerance_scale
+    what, ends = f"encoder.{mode.id}/result", over_seeds.get("result")
+    amp.observe(what, error, kind="error", unit="relative L2", allowed=allowed, interval=ends)
+    amp.observe(f"{what}.dtype", dtype_name(returned["result"]), kind="dtype")
     assert error <= allowed, f"off float32 by {error:.3g}, allowed are {allowed:.3g}"
 
 

@@ -14,6 +14,7 @@ from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from pytest_amp.amp import Amp
+from pytest_amp.precision import dtype_name
 
 from .releases import GROUPED_FLASH
 
@@ -94,7 +95,7 @@ def test_attention_is_cast(amp: Amp, backend: str, arguments: str, *, mixed: boo
             keys = low[1] if mixed else key
             found = functional.scaled_dot_product_attention(query, keys, value, **ARGUMENTS[arguments](query))
     kind = "mixed" if mixed else "float32"
-    amp.observe(f"{backend}, {arguments}, {kind}", str(found.dtype).removeprefix("torch."), kind="dtype")
+    amp.observe(f"{backend}, {arguments}, {kind}", dtype_name(found.dtype), kind="dtype")
     assert found.dtype is amp.dtype
     assert torch.equal(found, by_hand), f"attention ({backend}, {arguments}) differs from casts by hand"
 

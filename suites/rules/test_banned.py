@@ -8,6 +8,7 @@ from torch.nn import functional
 
 from pytest_amp.amp import Amp
 from pytest_amp.failure import AmpFailure
+from pytest_amp.precision import dtype_name
 
 
 def _arguments(amp: Amp, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
@@ -40,7 +41,7 @@ def test_it_runs_in_float32_on_the_cpu(amp: Amp) -> None:
     with amp.autocast():
         low = functional.binary_cross_entropy(*_arguments(amp, amp.dtype))
         full = functional.binary_cross_entropy(*_arguments(amp, torch.float32))
-    amp.observe("binary_cross_entropy", str(low.dtype).removeprefix("torch."), kind="dtype")
+    amp.observe("binary_cross_entropy", dtype_name(low.dtype), kind="dtype")
     assert (low.dtype, full.dtype) == (torch.float32, torch.float32)
 
 
@@ -49,5 +50,5 @@ def test_the_alternative_runs_in_float32(amp: Amp) -> None:
     with amp.device.tensors(), amp.device.autocast(amp.dtype):
         logits = torch.full((4,), 0.3, dtype=amp.dtype, device=amp.device.torch_device)
         loss = functional.binary_cross_entropy_with_logits(logits, logits.clone())
-    amp.observe("binary_cross_entropy_with_logits", str(loss.dtype).removeprefix("torch."), kind="dtype")
+    amp.observe("binary_cross_entropy_with_logits", dtype_name(loss.dtype), kind="dtype")
     assert loss.dtype == torch.float32

@@ -14,6 +14,7 @@ from torch.nn import functional
 
 from pytest_amp.amp import Amp
 from pytest_amp.failure import AmpFailure
+from pytest_amp.precision import dtype_name
 from pytest_amp.rules.registry import qualified
 from pytest_amp.rules.spec import RuleName
 from pytest_amp.targets import Target
@@ -68,7 +69,7 @@ def _products(target: Target) -> Iterable[Any]:
 @pytest.mark.amp_parametrize("product", _products)
 def test_products_run_in_the_autocast_dtype(amp: Amp, product: str) -> None:
     dtype = _dtype_of(amp, _PRODUCTS[product])
-    amp.observe(f"product {product}", str(dtype).removeprefix("torch."), kind="dtype")
+    amp.observe(f"product {product}", dtype_name(dtype), kind="dtype")
     if dtype != amp.dtype:
         raise AmpFailure(f"{product} of float32 tensors gave {dtype} under autocast({amp.device.type}, {amp.dtype})")
 
@@ -87,7 +88,7 @@ def test_indexed_writes_promote(amp: Amp, write: str) -> None:
         return _WRITES[write](make(4, 3), make(2, dtype=torch.int64), make(2, 3, dtype=amp.dtype))
 
     dtype = _dtype_of(amp, call)
-    amp.observe(f"write {write}", str(dtype).removeprefix("torch."), kind="dtype")
+    amp.observe(f"write {write}", dtype_name(dtype), kind="dtype")
     assert dtype == torch.float32
 
 
@@ -128,7 +129,7 @@ def test_layer_norm_takes_mixed_dtypes(amp: Amp, arguments: str) -> None:
         return functional.layer_norm(make(2, 8), (8,), make(8, dtype=amp.dtype), make(8, dtype=amp.dtype))
 
     dtype = _dtype_of(amp, call)
-    amp.observe(f"layer_norm, {arguments}", str(dtype).removeprefix("torch."), kind="dtype")
+    amp.observe(f"layer_norm, {arguments}", dtype_name(dtype), kind="dtype")
     assert dtype == torch.float32
 
 
@@ -140,5 +141,5 @@ def test_distances_are_float32_at_every_size(amp: Amp) -> None:
             return torch.cdist(make(3, 8, dtype=amp.dtype), make(points, 8, dtype=amp.dtype))
 
         dtype = _dtype_of(amp, call)
-        amp.observe(f"cdist to {points} points", str(dtype).removeprefix("torch."), kind="dtype")
+        amp.observe(f"cdist to {points} points", dtype_name(dtype), kind="dtype")
         assert dtype == torch.float32

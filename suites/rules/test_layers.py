@@ -11,6 +11,7 @@ from torch import nn
 
 from pytest_amp.amp import Amp
 from pytest_amp.cases.limits import lacks_lstm_kernel
+from pytest_amp.precision import dtype_name
 from pytest_amp.targets import Target
 
 _CELLS = {"GRUCell": nn.GRUCell, "LSTMCell": nn.LSTMCell, "RNNCell": nn.RNNCell}
@@ -39,7 +40,7 @@ def test_recurrent_layers_answer_in_the_autocast_dtype(amp: Amp, layer: str) -> 
     module = _LAYERS[layer](4, 4).to(amp.device.torch_device)
     with amp.autocast():
         answers = {module(_normal(amp, 3, 2, 4, dtype=dtype))[0].dtype for dtype in (torch.float32, amp.dtype)}
-    amp.observe(layer, ", ".join(sorted(str(dtype).removeprefix("torch.") for dtype in answers)), kind="dtype")
+    amp.observe(layer, ", ".join(sorted(dtype_name(dtype) for dtype in answers)), kind="dtype")
     assert answers == {amp.dtype}
 
 
@@ -49,7 +50,7 @@ def test_recurrent_cells_answer_in_the_autocast_dtype(amp: Amp, cell: str) -> No
     with amp.autocast():
         answer = module(_normal(amp, 2, 3, dtype=amp.dtype))
     dtype = (answer[0] if isinstance(answer, tuple) else answer).dtype
-    amp.observe(cell, str(dtype).removeprefix("torch."), kind="dtype")
+    amp.observe(cell, dtype_name(dtype), kind="dtype")
     assert dtype == amp.dtype
 
 
@@ -61,7 +62,7 @@ def test_an_encoder_runs_in_both_modes(amp: Amp, mode: str) -> None:
     encoder.train(mode == "train")
     with torch.no_grad(), amp.autocast():
         result = encoder(_normal(amp, 2, 5, 16))
-    amp.observe(f"TransformerEncoder {mode}", str(result.dtype).removeprefix("torch."), kind="dtype")
+    amp.observe(f"TransformerEncoder {mode}", dtype_name(result.dtype), kind="dtype")
     assert result.isfinite().all()
 
 
@@ -75,7 +76,7 @@ def test_attention_takes_every_kind_of_mask(amp: Amp) -> None:
     for mask in (blocked, floating, floating.to(amp.dtype)):
         with torch.no_grad(), amp.autocast():
             results.append(attention(query, query, query, attn_mask=mask, need_weights=False)[0])
-    amp.observe("MultiheadAttention", str(results[0].dtype).removeprefix("torch."), kind="dtype")
+    amp.observe("MultiheadAttention", dtype_name(results[0].dtype), kind="dtype")
     assert {result.dtype for result in results} == {amp.dtype}
     # One fused kernel adds the mask, another skips what it blocks: they differ by a rounding or two.
     for result in results[1:]:
@@ -89,6 +90,6 @@ def test_batch_norm_keeps_its_statistics_in_float32(amp: Amp, affine: str) -> No
     norm = nn.BatchNorm2d(3, affine=affine == "affine").to(amp.device.torch_device)
     with torch.no_grad(), amp.autocast():
         result = norm(convolution(_normal(amp, 2, 3, 4, 4)))
-    amp.observe(f"BatchNorm2d {affine}", str(result.dtype).removeprefix("torch."), kind="dtype")
+    amp.observe(f"BatchNorm2d {affine}", dtype_name(result.dtype), kind="dtype")
     assert norm.running_mean is not None
     assert norm.running_mean.dtype == torch.float32

@@ -10,6 +10,7 @@ from torch.nn import functional
 
 from pytest_amp.amp import Amp
 from pytest_amp.failure import AmpFailure
+from pytest_amp.precision import dtype_name
 
 Shapes = tuple[tuple[int, ...], ...]
 Call = Callable[..., torch.Tensor]
@@ -140,7 +141,7 @@ def test_variants_are_cast_as_the_plain_product(amp: Amp, variant: str, *, grad:
     """Low but for what is promoted, and bit for bit what casts by hand give, going forward and back."""
     dtype = _dtype(amp, variant)
     found, by_hand = (_run(amp, variant, by_hand=hand, grad=grad) for hand in (False, True))
-    amp.observe(f"{variant}, {'grad' if grad else 'no_grad'}", str(found[0].dtype).removeprefix("torch."), kind="dtype")
+    amp.observe(f"{variant}, {'grad' if grad else 'no_grad'}", dtype_name(found[0].dtype), kind="dtype")
     different = [
         i
         for i, (a, b) in enumerate(zip(found, by_hand, strict=True))

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from pytest_amp.amp import Amp
+from pytest_amp.precision import dtype_name
 from pytest_amp.scaler.optimizers import optimizers_on
 from pytest_amp.targets import Target
 from pytest_amp.torch_private import found_infs, scales_its_own_step
@@ -122,7 +123,7 @@ _NO_BFLOAT16 = (
 def _mixes(target: Target) -> Iterator[object]:
     """What is known to be refused on CUDA is expected to be."""
     for mix in _MIXES:
-        name = "+".join(str(dtype).removeprefix("torch.") for dtype in mix)
+        name = "+".join(dtype_name(dtype) for dtype in mix)
         refused = target.device.type == "cuda" and torch.bfloat16 in mix
         known = pytest.mark.xfail(strict=True, raises=NotImplementedError, reason=_NO_BFLOAT16)
         yield pytest.param(mix, id=name, marks=[known] if refused else [])

@@ -9,6 +9,7 @@ import torch
 from pytest_amp.amp import Amp
 from pytest_amp.failure import AmpFailure
 from pytest_amp.guard import nesting_depth
+from pytest_amp.precision import dtype_name
 
 #: The other autocast dtype: what an inner region may ask for.
 OTHER = {torch.bfloat16: torch.float16, torch.float16: torch.bfloat16}
@@ -34,11 +35,6 @@ class State:
         )
 
 
-def name(dtype: torch.dtype) -> str:
-    """``bfloat16``: how observations and messages name a dtype."""
-    return str(dtype).removeprefix("torch.")
-
-
 def product_dtype(device: torch.device) -> torch.dtype:
     """The dtype in which ``device`` multiplies float32 matrices now; they are no parameters, so nothing is cached."""
     return torch.mm(torch.ones(4, 4, device=device), torch.ones(4, 4, device=device)).dtype
@@ -46,13 +42,13 @@ def product_dtype(device: torch.device) -> torch.dtype:
 
 def expect_dtype(amp: Amp, fact: str, found: torch.dtype, expected: torch.dtype, *, likely: str) -> None:
     """Record ``found`` under ``fact``; raises AmpFailure where it is not ``expected``."""
-    amp.observe(fact, name(found), kind="dtype")
+    amp.observe(fact, dtype_name(found), kind="dtype")
     if found is not expected:
         raise AmpFailure(
-            f"{fact} on {amp.target.id} is {name(found)}, the rule says {name(expected)}",
+            f"{fact} on {amp.target.id} is {dtype_name(found)}, the rule says {dtype_name(expected)}",
             label_before="rule",
-            before=name(expected),
-            now=f"{name(found)} on torch {torch.__version__}, {amp.device.describe()}",
+            before=dtype_name(expected),
+            now=f"{dtype_name(found)} on torch {torch.__version__}, {amp.device.describe()}",
             likely=likely,
         )
 

@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from pytest_amp.amp import Amp
+from pytest_amp.precision import dtype_name
 
-from .state import State, name, product_dtype
+from .state import State, product_dtype
 
 #: ``torch.cpu.amp.autocast`` and ``torch.cuda.amp.autocast`` are deprecated since torch 2.4 in favour of torch.amp's.
 _MODULES = {"cpu": torch.cpu.amp, "cuda": torch.cuda.amp}
@@ -35,7 +36,7 @@ def test_the_deprecated_region_is_the_same(amp: Amp, *, enabled: bool, cache: bo
     with _alias(amp, dtype=amp.dtype, enabled=enabled, cache_enabled=cache):
         assert State.now(device) == expected
         assert product_dtype(amp.device.torch_device) is product
-    amp.observe(f"deprecated region, enabled={enabled}, cache={cache}", name(product), kind="dtype")
+    amp.observe(f"deprecated region, enabled={enabled}, cache={cache}", dtype_name(product), kind="dtype")
 
 
 @pytest.mark.amp(devices=["cpu"])

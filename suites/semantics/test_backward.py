@@ -10,10 +10,11 @@ from torch import nn
 
 from pytest_amp.amp import Amp
 from pytest_amp.failure import AmpFailure
+from pytest_amp.precision import dtype_name
 from pytest_amp.torch_private import recorded_calls
 
 from .models import loss_of
-from .state import State, expect_state, name
+from .state import State, expect_state
 
 _PRODUCTS = ("aten::mm", "aten::addmm")
 
@@ -62,7 +63,7 @@ def test_backward_multiplies_in_the_dtype_of_forward(amp: Amp) -> None:
     products = [{t.partition("[")[0] for t in call.tensors} for call in calls if call.operator in _PRODUCTS]
     found = [sorted(dtypes) for dtypes in products]
     # Backward of the last layer: weight and input; of the island: weight and input; of the first: weight.
-    expected = [[name(amp.dtype)]] * 2 + [["float32"]] * 2 + [[name(amp.dtype)]]
+    expected = [[dtype_name(amp.dtype)]] * 2 + [["float32"]] * 2 + [[dtype_name(amp.dtype)]]
     amp.observe("products of backward", [", ".join(dtypes) for dtypes in found], kind="dtype")
     if found != expected:
         raise AmpFailure(

@@ -11,9 +11,10 @@ from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
 from pytest_amp.amp import Amp
 from pytest_amp.failure import AmpFailure
+from pytest_amp.precision import dtype_name
 
 from .releases import NO_HISTORY
-from .state import OTHER, State, expect_state, name, product_dtype
+from .state import OTHER, State, expect_state, product_dtype
 
 REENTRANT = pytest.mark.parametrize("reentrant", [True, False], ids=["reentrant", "non-reentrant"])
 
@@ -103,7 +104,7 @@ def test_recomputation_runs_in_the_region_of_forward(amp: Amp, region: str, *, r
 
     def block(batch: torch.Tensor) -> torch.Tensor:
         state, product = State.now(amp.device.type), product_dtype(amp.device.torch_device)
-        seen.append((state.enabled, name(state.dtype), state.cache, name(product)))
+        seen.append((state.enabled, dtype_name(state.dtype), state.cache, dtype_name(product)))
         return batch * batch  # needs what it saved, so that every kind of checkpoint recomputes it
 
     batch = torch.randn(4, 8, device=amp.device.torch_device, requires_grad=True)

@@ -14,9 +14,10 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint
 
 from pytest_amp.amp import Amp
 from pytest_amp.failure import AmpFailure
+from pytest_amp.precision import dtype_name
 from pytest_amp.torch_private import recorded_calls
 
-from .state import OTHER, State, name, product_dtype
+from .state import OTHER, State, product_dtype
 
 Block = Callable[[torch.Tensor], torch.Tensor]
 REENTRANT = pytest.mark.parametrize("reentrant", [True, False], ids=["reentrant", "non-reentrant"])
@@ -96,7 +97,7 @@ def test_selective_checkpoints_recompute_in_the_region(amp: Amp, model: nn.Seque
     seen: list[str] = []
 
     def block(batch: torch.Tensor) -> torch.Tensor:
-        seen.append(name(product_dtype(amp.device.torch_device)))
+        seen.append(dtype_name(product_dtype(amp.device.torch_device)))
         return model(batch)  # type: ignore[no-any-return]
 
     def contexts() -> Any:
@@ -106,7 +107,7 @@ def test_selective_checkpoints_recompute_in_the_region(amp: Amp, model: nn.Seque
     plain = _run(amp, model, model)
     found = _run(amp, model, lambda batch: checkpoint(block, batch, use_reentrant=False, context_fn=contexts))
     _expect_same(amp, f"a selective checkpoint ({policy})", plain, found)
-    assert seen == [name(amp.dtype)] * 2
+    assert seen == [dtype_name(amp.dtype)] * 2
 
 
 def test_saved_products_are_not_computed_again(amp: Amp, model: nn.Sequential) -> None:
@@ -163,7 +164,7 @@ def test_segments_keep_the_dtype_of_another_region(
 
     class Look(nn.Module):
         def forward(self, batch: torch.Tensor) -> torch.Tensor:
-            seen.append((name(product_dtype(amp.device.torch_device)), torch.is_autocast_cache_enabled()))
+            seen.append((dtype_name(product_dtype(amp.device.torch_device)), torch.is_autocast_cache_enabled()))
             return batch * batch
 
     layers = nn.Sequential(Look(), model[0], Look(), model[1])
@@ -173,7 +174,7 @@ def test_segments_keep_the_dtype_of_another_region(
     result.float().sum().backward()
     # The last segment is not checkpointed.
     assert len(seen) == 2 + (segments - 1)
-    assert set(seen) == {(name(OTHER[amp.dtype]), False)}
+    assert set(seen) == {(dtype_name(OTHER[amp.dtype]), False)}
 
 
 @pytest.mark.parametrize("where", ["save_on_cpu", "hooks"])
@@ -197,7 +198,7 @@ def test_what_is_saved_keeps_its_dtype_on_the_way(amp: Amp, model: nn.Sequential
     plain = _run(amp, model, model)
     _expect_same(amp, where, plain, _run(amp, model, block))
     if where == "hooks":
-        amp.observe("dtypes of what is saved", ", ".join(sorted({name(dtype) for dtype in packed})), kind="dtype")
+        amp.observe("dtypes of what is saved", ", ".join(sorted({dtype_name(dtype) for dtype in packed})), kind="dtype")
         assert amp.dtype in packed
 
 

@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from pytest_amp.amp import Amp
+from pytest_amp.precision import dtype_name
 
-from .state import OTHER, State, expect_dtype, expect_state, name
+from .state import OTHER, State, expect_dtype, expect_state
 
 
 def _square(amp: Amp, seen: dict[str, Any], cast_inputs: torch.dtype | None = None) -> type[torch.autograd.Function]:
@@ -78,7 +79,7 @@ def test_backward_of_a_forward_outside_is_outside(amp: Amp) -> None:
     expect_state(amp, "in custom_bwd after a forward outside", found, (False, torch.float32), likely=likely)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=name)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=dtype_name)
 def test_inputs_are_cast_and_autocast_is_off(amp: Amp, dtype: torch.dtype) -> None:
     """With ``cast_inputs``: floating-point arguments in that dtype, the body with autocast off, and so backward."""
     seen: dict[str, Any] = {}
@@ -86,9 +87,9 @@ def test_inputs_are_cast_and_autocast_is_off(amp: Amp, dtype: torch.dtype) -> No
     with amp.autocast():
         result = _square(amp, seen, dtype).apply(matrix)
     result.float().sum().backward()
-    amp.observe(f"cast_inputs={name(dtype)}", [str(value) for value in seen["forward"]], kind="state")
+    amp.observe(f"cast_inputs={dtype_name(dtype)}", [str(value) for value in seen["forward"]], kind="state")
     likely = "custom_fwd does not cast its inputs, or leaves autocast on in its body"
-    expect_state(amp, f"in custom_fwd(cast_inputs={name(dtype)})", seen["forward"], (False, dtype), likely=likely)
+    expect_state(amp, f"in custom_fwd(cast_inputs={dtype_name(dtype)})", seen["forward"], (False, dtype), likely=likely)
     assert result.dtype is dtype
     assert seen["backward"][0] is False
     assert seen["gradient"] is dtype
@@ -187,7 +188,7 @@ def test_a_forward_that_raises_leaves_the_region_as_it_was(amp: Amp, cast_inputs
 
     with amp.autocast():
         before = State.now(amp.device.type)
-        with pytest.raises(ArithmeticError, match=name(cast_inputs or torch.float32)):
+        with pytest.raises(ArithmeticError, match=dtype_name(cast_inputs or torch.float32)):
             Raising.apply(_matrix(amp))
         after = State.now(amp.device.type)
     expect_state(amp, "after a forward that raised", after, before, likely="custom_fwd does not restore the region")

@@ -8,9 +8,10 @@ import pytest
 import torch
 
 from pytest_amp.amp import Amp
+from pytest_amp.precision import dtype_name
 
 from .releases import REGISTER_AUTOCAST
-from .state import OTHER, expect_dtype, name
+from .state import OTHER, expect_dtype
 
 pytestmark = REGISTER_AUTOCAST
 
@@ -47,7 +48,7 @@ def test_a_rule_is_for_regions_only(amp: Amp) -> None:
     assert add(wide, wide).dtype is torch.float32
     with amp.autocast(), amp.autocast(enabled=False):
         assert add(wide, wide).dtype is torch.float32
-        with pytest.raises(ValueError, match=name(amp.dtype)):
+        with pytest.raises(ValueError, match=dtype_name(amp.dtype)):
             add(wide, wide.to(amp.dtype))
 
 
@@ -56,7 +57,7 @@ def test_an_operator_without_a_rule_is_left_alone(amp: Amp) -> None:
     wide = torch.ones(2, device=amp.device.torch_device)
     with amp.autocast():
         assert add(wide, wide).dtype is torch.float32
-        with pytest.raises(ValueError, match=name(amp.dtype)):
+        with pytest.raises(ValueError, match=dtype_name(amp.dtype)):
             add(wide, wide.to(amp.dtype))
 
 

@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from pytest_amp.amp import Amp
+from pytest_amp.precision import dtype_name
 
-from .state import OTHER, State, expect_dtype, expect_state, name, product_dtype
+from .state import OTHER, State, expect_dtype, expect_state, product_dtype
 
 
 def test_a_function_runs_in_the_region(amp: Amp) -> None:
@@ -106,8 +107,10 @@ def test_a_generator_leaves_its_consumer_alone(amp: Amp) -> None:
         found.append(dtype)
         consumer = State.now(amp.device.type)
         expect_state(amp, "of a decorated generator's consumer", consumer, before, likely="the region leaks at yield")
-    amp.observe("decorated generator", [name(dtype) for dtype in found], kind="dtype")
-    assert found == [torch.float32] * 2, f"a decorated generator's body computes in {[name(dtype) for dtype in found]}"
+    amp.observe("decorated generator", [dtype_name(dtype) for dtype in found], kind="dtype")
+    assert found == [torch.float32] * 2, (
+        f"a decorated generator's body computes in {[dtype_name(dtype) for dtype in found]}"
+    )
 
 
 def test_arguments_are_the_functions_own(amp: Amp) -> None:

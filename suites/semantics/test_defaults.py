@@ -14,10 +14,11 @@ from torch import nn
 from torch.nn import functional
 
 from pytest_amp.amp import Amp
+from pytest_amp.precision import dtype_name
 
-from .state import OTHER, State, expect_dtype, expect_state, name, product_dtype
+from .state import OTHER, State, expect_dtype, expect_state, product_dtype
 
-DTYPES = pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16], ids=name)
+DTYPES = pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16], ids=dtype_name)
 
 
 @DTYPES
@@ -138,9 +139,11 @@ def test_a_result_does_not_depend_on_the_grad_mode(amp: Amp, function: str, *, l
     with amp.autocast():
         results["with a graph"] = _IMAGE[function](graph).detach()
     first = results["grad in a region"]
-    amp.observe(f"{function} of {'low' if low else 'float32'}", name(first.dtype), kind="dtype")
+    amp.observe(f"{function} of {'low' if low else 'float32'}", dtype_name(first.dtype), kind="dtype")
     for where, result in results.items():
-        assert result.dtype is first.dtype, f"{function}, {where}: {name(result.dtype)}, else {name(first.dtype)}"
+        assert result.dtype is first.dtype, (
+            f"{function}, {where}: {dtype_name(result.dtype)}, else {dtype_name(first.dtype)}"
+        )
         assert torch.equal(result, first), f"{function}, {where}, computes other bits"
 
 

@@ -14,8 +14,9 @@ from torch.autograd import forward_ad
 from torch.nn import functional
 
 from pytest_amp.amp import Amp
+from pytest_amp.precision import dtype_name
 
-from .state import OTHER, State, expect_state, name
+from .state import OTHER, State, expect_state
 
 Function = Callable[[torch.Tensor], torch.Tensor]
 
@@ -86,7 +87,7 @@ def test_transforms_keep_the_region(amp: Amp, transform: str, where: str) -> Non
         found = _pair(run(transformed, x[:3]))
     expect_state(amp, f"after {transform}", State.now(device_type), before, likely="the transform leaks its region")
     wanted = {"w": torch.float32, "l": amp.dtype}
-    amp.observe(f"{transform}, region {where}", ", ".join(name(t.dtype) for t in found), kind="dtype")
+    amp.observe(f"{transform}, region {where}", ", ".join(dtype_name(t.dtype) for t in found), kind="dtype")
     assert [tensor.dtype for tensor in found] == [wanted[letter] for letter in expected]
     states = set(seen)
     assert states == {(True, amp.dtype, amp.dtype)}, f"in the body of {transform}: {states}"
@@ -258,4 +259,4 @@ def test_vmap_computes_in_the_same_dtype(amp: Amp, operator: str) -> None:
     with amp.autocast():
         eager = function(rows[0], matrix).dtype
         mapped = torch.func.vmap(lambda row: function(row, matrix))(rows).dtype
-    assert mapped is eager, f"{operator} computes in {name(eager)}, under vmap in {name(mapped)}"
+    assert mapped is eager, f"{operator} computes in {dtype_name(eager)}, under vmap in {dtype_name(mapped)}"

@@ -12,6 +12,7 @@ from torch.nn.attention import flex_attention
 
 from pytest_amp.amp import Amp
 from pytest_amp.numerics import relative_error
+from pytest_amp.precision import dtype_name
 
 from .state import OTHER
 
@@ -70,7 +71,7 @@ def test_what_it_calls_is_in_the_region(amp: Amp, call: str, region: str) -> Non
         with amp.autocast(dtype=dtype, enabled=region != "off"):
             found = CALLS[call](amp)
     low = region in {"on", "other dtype"}
-    amp.observe(f"{call}, {region}", str(found.dtype).removeprefix("torch."), kind="dtype")
+    amp.observe(f"{call}, {region}", dtype_name(found.dtype), kind="dtype")
     assert found.dtype is (dtype if low else torch.float32)
     u = torch.finfo(dtype).eps / 2
     error = relative_error(found, plain)

@@ -10,9 +10,9 @@ import torch
 
 from pytest_amp.amp import Amp
 from pytest_amp.failure import AmpFailure
+from pytest_amp.precision import dtype_name
 
 from .models import loss_of, small
-from .state import name
 
 
 def _bits(tensors: dict[str, torch.Tensor]) -> dict[str, tuple[torch.dtype, int, int, torch.Tensor]]:
@@ -25,7 +25,7 @@ def _changed(before: dict[str, tuple[torch.dtype, int, int, torch.Tensor]], now:
         dtype, identity, pointer, values = before[key]
         tensor = now[key]
         if tensor.dtype is not dtype:
-            changed.append(f"{key} became {name(tensor.dtype)}")
+            changed.append(f"{key} became {dtype_name(tensor.dtype)}")
         elif id(tensor) != identity or tensor.data_ptr() != pointer:
             changed.append(f"{key} is another tensor")
         elif not torch.equal(tensor, values):
@@ -62,7 +62,7 @@ def test_buffers_are_left_alone(amp: Amp) -> None:
     assert norm.num_batches_tracked is not None
     assert norm.num_batches_tracked.item() == 1
     assert norm.running_mean.abs().sum() > 0, "BatchNorm did not update its statistics"
-    dtypes = {key: name(t.dtype) for key, t in model.named_buffers()}
+    dtypes = {key: dtype_name(t.dtype) for key, t in model.named_buffers()}
     amp.observe("buffers", [f"{key} {dtype}" for key, dtype in sorted(dtypes.items())], kind="dtype")
 
 
@@ -94,7 +94,7 @@ def test_every_parameter_gets_a_gradient_of_its_own_dtype(amp: Amp) -> None:
             wrong.append(f"{key} has {'no' if parameter.grad is None else 'a'} gradient")
         elif parameter.grad is not None and expected is not None:
             if parameter.grad.dtype is not parameter.dtype:
-                wrong.append(f"{key}'s gradient is {name(parameter.grad.dtype)}")
+                wrong.append(f"{key}'s gradient is {dtype_name(parameter.grad.dtype)}")
             elif bool(parameter.grad.any()) != bool(expected.any()):
                 wrong.append(f"{key}'s gradient is zero")
     amp.observe("gradients", [key for key, p in model.named_parameters() if p.grad is not None], kind="state")
@@ -135,7 +135,7 @@ def test_a_copy_made_inside_a_region_is_exact(amp: Amp, copied: str) -> None:
             found = model.state_dict()
     assert found.keys() == expected.keys()
     for key, value in found.items():
-        assert value.dtype is expected[key].dtype, f"{key} was copied as {name(value.dtype)}"
+        assert value.dtype is expected[key].dtype, f"{key} was copied as {dtype_name(value.dtype)}"
         assert torch.equal(value, expected[key]), f"{key} was copied with other values"
 
 

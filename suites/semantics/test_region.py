@@ -9,8 +9,9 @@ import torch
 
 from pytest_amp.amp import Amp
 from pytest_amp.failure import AmpFailure
+from pytest_amp.precision import dtype_name
 
-from .state import OTHER, expect_dtype, name, product_dtype
+from .state import OTHER, expect_dtype, product_dtype
 
 #: Regions from the outermost to the innermost: on, off, or on in the other autocast dtype.
 NESTINGS = (
@@ -49,13 +50,13 @@ def test_the_innermost_region_decides(amp: Amp, nesting: str) -> None:
     expected = [*way_in, *reversed(way_in[:-1])]
     with amp.device.tensors():
         found = _walk(amp, switches)
-    amp.observe(f"nesting {nesting}", [name(dtype) for dtype in found], kind="dtype")
+    amp.observe(f"nesting {nesting}", [dtype_name(dtype) for dtype in found], kind="dtype")
     if found != expected:
         raise AmpFailure(
             f"in the regions {nesting} on {amp.target.id} a product is not computed as the innermost one says",
             label_before="rule",
-            before=", ".join(map(name, expected)) + " (on the way in, and out again)",
-            now=", ".join(map(name, found)),
+            before=", ".join(map(dtype_name, expected)) + " (on the way in, and out again)",
+            now=", ".join(map(dtype_name, found)),
             likely="a region does not set, or on its way out not restore, whether autocast is on and its dtype",
         )
 
@@ -106,7 +107,7 @@ def test_products_equal_hand_cast_ones(amp: Amp) -> None:
     assert torch.equal(wide, exact), "a product in a disabled region differs from the product outside"
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.complex64], ids=name)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.complex64], ids=dtype_name)
 def test_other_dtypes_pass_through(amp: Amp, dtype: torch.dtype) -> None:
     """Only float32 and the autocast dtypes are cast, never float64 or complex numbers."""
     if amp.device.type == "mps" and dtype is torch.float64:
@@ -115,7 +116,7 @@ def test_other_dtypes_pass_through(amp: Amp, dtype: torch.dtype) -> None:
     outside = torch.mm(values, values)
     with amp.autocast():
         inside = torch.mm(values, values)
-    assert inside.dtype is dtype, f"a product of {name(dtype)} became {name(inside.dtype)} in a region"
+    assert inside.dtype is dtype, f"a product of {dtype_name(dtype)} became {dtype_name(inside.dtype)} in a region"
     assert torch.equal(inside, outside)
 
 
@@ -182,7 +183,7 @@ def test_inference_mode_computes_what_no_grad_computes(amp: Amp) -> None:
     with torch.inference_mode(), amp.autocast():
         found = layer(batch)
         assert found.is_inference()
-        assert found.dtype is amp.dtype, f"in inference mode a linear layer computes in {name(found.dtype)}"
+        assert found.dtype is amp.dtype, f"in inference mode a linear layer computes in {dtype_name(found.dtype)}"
         assert torch.equal(found, expected)
     with amp.autocast(), torch.inference_mode():
         assert torch.equal(layer(batch), expected), "inference mode inside a region differs from a region inside it"

@@ -12,8 +12,9 @@ import torch
 
 from pytest_amp.amp import Amp
 from pytest_amp.devices import FAKE_TYPES
+from pytest_amp.precision import dtype_name
 
-from .state import OTHER, State, expect_dtype, expect_state, name, product_dtype
+from .state import OTHER, State, expect_dtype, expect_state, product_dtype
 
 #: Ways to enter a region, as functions of the fixture.
 REGIONS: dict[str, Callable[[Amp], contextlib.AbstractContextManager[None]]] = {
@@ -41,7 +42,7 @@ def test_queries_answer_what_the_region_says(amp: Amp, region: str) -> None:
     before = State.now(amp.device.type)
     with REGIONS[region](amp):
         found = State.now(amp.device.type)
-    amp.observe(f"queries in a region, {region}", [found.enabled, name(found.dtype), found.cache], kind="state")
+    amp.observe(f"queries in a region, {region}", [found.enabled, dtype_name(found.dtype), found.cache], kind="state")
     expect_state(
         amp, f"in a region ({region})", found, _inside(amp, region, before), likely="__enter__ sets it wrongly"
     )
@@ -59,7 +60,7 @@ def test_exit_restores_the_state(amp: Amp, region: str, ends: str) -> None:
     expect_state(amp, f"after a region ({region}) that {ends}", found, before, likely="__exit__ does not restore it")
     with amp.device.tensors():
         found_dtype = product_dtype(amp.device.torch_device)
-    assert found_dtype is torch.float32, f"after a region that {ends} products are still {name(found_dtype)}"
+    assert found_dtype is torch.float32, f"after a region that {ends} products are still {dtype_name(found_dtype)}"
 
 
 @pytest.mark.amp(fake=True)
@@ -181,7 +182,7 @@ def test_a_device_type_without_autocast_is_refused(amp: Amp) -> None:
 @pytest.mark.amp(
     xfail={"cuda": "torch.autocast checks the dtype on every device but CUDA (torch/amp/autocast_mode.py, __init__)"}
 )
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.int32], ids=name)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.int32], ids=dtype_name)
 def test_a_dtype_that_is_no_autocast_dtype_disables_the_region(amp: Amp, dtype: torch.dtype) -> None:
     """With a warning that lists the dtypes which the device supports."""
     with pytest.warns(UserWarning, match="(?s)target dtype is not supported. Disabling autocast.*bfloat16"):
@@ -230,7 +231,7 @@ def test_a_new_thread_computes_in_float32(amp: Amp) -> None:
     with amp.autocast():
         _in_a_thread(compute)
         seen.append(product_dtype(amp.device.torch_device))
-    amp.observe("products of a thread started in a region", [name(dtype) for dtype in seen], kind="dtype")
+    amp.observe("products of a thread started in a region", [dtype_name(dtype) for dtype in seen], kind="dtype")
     expected = [torch.float32, OTHER[amp.dtype], torch.float32, amp.dtype]
     expect_state(amp, "of a thread and of its starter", seen, expected, likely="threads share autocast state")
 

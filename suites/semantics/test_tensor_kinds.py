@@ -14,9 +14,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
 from pytest_amp.amp import Amp
+from pytest_amp.precision import dtype_name
 from pytest_amp.torch_private import recorded_calls
 
-from .state import expect_dtype, name
+from .state import expect_dtype
 
 
 class Named(torch.Tensor):
@@ -257,7 +258,7 @@ def test_complex_numbers_are_left_alone(amp: Amp, call: str) -> None:
     expected = COMPLEX[call](values)
     with amp.autocast():
         found = COMPLEX[call](values)
-    assert found.dtype is torch.complex64, f"{call} of complex64 became {name(found.dtype)}"
+    assert found.dtype is torch.complex64, f"{call} of complex64 became {dtype_name(found.dtype)}"
     assert torch.equal(found, expected)
 
 

@@ -12,9 +12,10 @@ from torch import nn
 from torch.fx.experimental import proxy_tensor
 
 from pytest_amp.amp import Amp
+from pytest_amp.precision import dtype_name
 
 from .releases import EXPORTED_DTYPES
-from .state import OTHER, State, name
+from .state import OTHER, State
 
 QUIET = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 
@@ -166,7 +167,9 @@ def test_make_fx_records_the_casts(amp: Amp, where: str) -> None:
         graph = proxy_tensor.make_fx(function)(batch)
     assert State.now(amp.device.type) == before
     found = graph(batch)
-    assert found.dtype is amp.dtype, f"a graph of make_fx computes in {name(found.dtype)}: {_targets(graph.graph)}"
+    assert found.dtype is amp.dtype, (
+        f"a graph of make_fx computes in {dtype_name(found.dtype)}: {_targets(graph.graph)}"
+    )
     assert torch.equal(found, torch.mm(batch.to(amp.dtype), matrix.to(amp.dtype)))
     assert any("_to_copy" in target for target in _targets(graph.graph))
 

@@ -12,9 +12,10 @@ from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
 from pytest_amp.amp import Amp
+from pytest_amp.precision import dtype_name
 
 from .models import loss_of
-from .state import OTHER, expect_dtype, name
+from .state import OTHER, expect_dtype
 
 _REPORT = "pytorch/pytorch#105442: under vmap the operator's batching rule runs below autocast, in float32"
 #: conv1d's batching rule calls aten::convolution, for which CUDA has an autocast kernel, and the CPU has none.
@@ -49,8 +50,8 @@ def test_vmap_computes_in_the_same_dtype(amp: Amp, operator: str) -> None:
 
     with amp.autocast():
         eager, mapped = function(rows[0]).dtype, vmap(function)(rows).dtype
-    amp.observe(f"vmap {operator}", [name(eager), name(mapped)], kind="dtype")
-    assert mapped is eager, f"{operator} computes in {name(eager)}, under vmap in {name(mapped)}"
+    amp.observe(f"vmap {operator}", [dtype_name(eager), dtype_name(mapped)], kind="dtype")
+    assert mapped is eager, f"{operator} computes in {dtype_name(eager)}, under vmap in {dtype_name(mapped)}"
 
 
 def test_functional_call_computes_what_the_module_computes(amp: Amp) -> None:
@@ -80,7 +81,9 @@ def test_func_grad_gives_the_gradients_of_backward(amp: Amp) -> None:
     expected.backward()
     for key, parameter in model.named_parameters():
         assert parameter.grad is not None
-        assert found[key].dtype is torch.float32, f"torch.func.grad gives {key} a {name(found[key].dtype)} gradient"
+        assert found[key].dtype is torch.float32, (
+            f"torch.func.grad gives {key} a {dtype_name(found[key].dtype)} gradient"
+        )
         assert torch.equal(found[key], parameter.grad), f"torch.func.grad gives {key} another gradient than backward"
 
 
@@ -98,7 +101,7 @@ def test_a_compiled_callable_follows_the_ambient_region(amp: Amp, called: str) -
             found.append(compiled(matrix).dtype)
     found.append(compiled(matrix).dtype)
     expected = [torch.float32, amp.dtype, OTHER[amp.dtype], torch.float32, torch.float32]
-    amp.observe(f"compiled {called}", [name(dtype) for dtype in found], kind="dtype")
+    amp.observe(f"compiled {called}", [dtype_name(dtype) for dtype in found], kind="dtype")
     assert found == expected, f"a compiled {called} computes in {found}, eager in {expected}"
 
 
@@ -137,6 +140,6 @@ def test_regions_inside_a_compiled_function_are_those_of_eager(amp: Amp) -> None
 
     matrix = torch.randn(8, 8, device=amp.device.torch_device)
     found = [product.dtype for product in torch.compile(function, backend="eager")(matrix)]
-    amp.observe("compiled, nested regions", [name(dtype) for dtype in found], kind="dtype")
+    amp.observe("compiled, nested regions", [dtype_name(dtype) for dtype in found], kind="dtype")
     expected = [amp.dtype, torch.float32, other, amp.dtype, torch.float32]
     assert found == expected, f"nested regions compute in {found} when compiled, in {expected} in eager"

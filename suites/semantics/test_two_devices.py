@@ -10,10 +10,11 @@ import torch
 
 from pytest_amp.amp import Amp
 from pytest_amp.devices import FAKE_TYPES, Device, DeviceKind, find_device
+from pytest_amp.precision import dtype_name
 from pytest_amp.targets import Target
 from pytest_amp.torch_private import recorded_calls
 
-from .state import OTHER, expect_state, name, product_dtype
+from .state import OTHER, expect_state, product_dtype
 
 
 def _others(target: Target) -> Iterator[str]:
@@ -38,8 +39,8 @@ def _look(*devices: Device) -> list[tuple[bool, str, str]]:
     return [
         (
             torch.is_autocast_enabled(device.type),
-            name(torch.get_autocast_dtype(device.type)),
-            name(product_dtype(device.torch_device)),
+            dtype_name(torch.get_autocast_dtype(device.type)),
+            dtype_name(product_dtype(device.torch_device)),
         )
         for device in devices
     ]
@@ -53,9 +54,12 @@ def test_each_device_follows_its_own_region(amp: Amp, other: str, inner: str) ->
     this, that = amp.device, find_device(other)
     regions = {"this": lambda: this.autocast(amp.dtype), "other": lambda: that.autocast(OTHER[amp.dtype])}
     outer = "this" if inner == "other" else "other"
-    default = {device.type: name(torch.get_autocast_dtype(device.type)) for device in (this, that)}
+    default = {device.type: dtype_name(torch.get_autocast_dtype(device.type)) for device in (this, that)}
     off = {key: (False, default[device.type], "float32") for key, device in (("this", this), ("other", that))}
-    on = {key: (True, name(dtype), name(dtype)) for key, dtype in (("this", amp.dtype), ("other", OTHER[amp.dtype]))}
+    on = {
+        key: (True, dtype_name(dtype), dtype_name(dtype))
+        for key, dtype in (("this", amp.dtype), ("other", OTHER[amp.dtype]))
+    }
     with _tensors(this, that):
         before = _look(this, that)
         with regions[outer]():

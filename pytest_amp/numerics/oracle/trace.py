@@ -13,6 +13,7 @@ from pytest_amp.devices import Device
 from pytest_amp.numerics.oracle.local import Observed, Observer
 from pytest_amp.numerics.oracle.places import Places
 from pytest_amp.numerics.step import run_step
+from pytest_amp.precision import dtype_name
 from pytest_amp.rules import spec
 
 #: Of fewer elements no share is taken.
@@ -133,8 +134,8 @@ def _row(each: Observed, rules: dict[str, spec.Rule]) -> Row:
         module=each.place.module,
         direction=each.place.direction.value,
         operator=each.operator,
-        given=tuple(_name(dtype) for dtype in each.given),
-        returned=tuple(_name(result.dtype) for result in each.results),
+        given=tuple(dtype_name(dtype) for dtype in each.given),
+        returned=tuple(dtype_name(result.dtype) for result in each.results),
         rule=f"{operator}: {rules[operator].name.value}" if operator in rules else None,
         model=each.model.name.value,
         calls=1,
@@ -164,7 +165,3 @@ def _joined(a: Row, b: Row) -> Row:
         hollow=a.hollow or b.hollow,
         problem=a.problem or b.problem,
     )
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
