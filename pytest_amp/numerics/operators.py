@@ -16,7 +16,7 @@ from pytest_amp.float32 import float32_precision
 from pytest_amp.numerics import oracle, tolerance
 from pytest_amp.numerics.conditions import Conditions
 from pytest_amp.numerics.errors import is_hollow, relative_error
-from pytest_amp.numerics.oracle import verdict
+from pytest_amp.numerics.oracle import sums, verdict
 from pytest_amp.numerics.oracle.local import Observed, Observer
 from pytest_amp.numerics.oracle.models import ModelName
 from pytest_amp.numerics.oracle.places import Places
@@ -38,7 +38,7 @@ class Measured:
     """One operator at one size: by tensor (``result``, ``gradient.0``) the excess, and what else is wrong with it.
 
     ``excess`` is E(amp, exact) in units of the predicted rounding; for float32 tensors in units of the error
-    that says that they were low (``oracle.verdict.most_of_float32``). ``shares`` is the rounding signature.
+    that says that they were low (``oracle.sums.most_of_float32``). ``shares`` is the rounding signature.
     """
 
     excess: Mapping[str, float]
@@ -90,9 +90,9 @@ def measure_operator(
     for key, value in made.items():
         error, noise = (relative_error(each, known[key]) for each in (value, model[key]))
         if value.dtype in (torch.bfloat16, torch.float16):
-            excess[key] = error / max(noise, tolerance.floor(value.numel(), verdict.roundoff(value.dtype)))
+            excess[key] = error / max(noise, tolerance.floor(value.numel(), sums.roundoff(value.dtype)))
         else:
-            least = verdict.most_of_float32(low)
+            least = sums.most_of_float32(low)
             excess[key] = error / noise if noise > least else max(error - noise, 0.0) / least
             if is_hollow(value, low) and (wide or not is_hollow(model[key].to(torch.float32), low)):
                 hollow.append(key)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
@@ -56,3 +58,29 @@ def in_low_precision(func: Callable[..., Any], args: tuple[Any, ...], kwargs: di
 def broken(name: str, replacement: Replacement) -> Device:
     """A CPU whose ``name`` is replaced."""
     return BrokenCpu(name, replacement)
+
+
+Change = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
+
+
+@contextlib.contextmanager
+def kernel(name: str, change: Change) -> Iterator[None]:
+    """Inside the block the CPU kernel of an overload is ``change(original, args, kwargs)``."""
+    untyped: Any = torch.library
+    packet, _, overload = name.partition(".")
+    function = getattr(getattr(torch.ops.aten, packet), overload or "default")
+    if not hasattr(untyped, "get_kernel"):
+        pytest.skip("this torch hands no kernels out")
+    original = untyped.get_kernel(function, "CPU")
+    library = untyped.Library("aten", "IMPL")
+
+    def changed(keys: Any, *args: Any, **kwargs: Any) -> Any:
+        return change(lambda *a, **k: original.call_boxed(keys, *a, **k), args, kwargs)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch warns that there is a kernel already
+        library.impl(name, changed, "CPU", with_keyset=True)
+    try:
+        yield
+    finally:
+        library._destroy()

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,7 +19,7 @@ from pytest_amp.numerics import Conditions, gradients, predicted, tolerance
 from pytest_amp.numerics.compare import Compared
 from pytest_amp.numerics.gradients import check
 from pytest_amp.precision import BF16, FP16, Precision
-from tests.numerics.planted import broken
+from tests.numerics.planted import broken, kernel
 
 CPU = find_device("cpu")
 
@@ -39,37 +37,11 @@ def run(
 ) -> dict[str, float]:
     seen: dict[str, float] = {}
 
-    def observe(name: str, value: float, _kind: str, _unit: str | None, _allowed: float | None) -> None:
+    def observe(name: str, value: float, *_: object) -> None:
         seen[name] = value
 
     check(case, Conditions(device, precision, seed, scale), observe)
     return seen
-
-
-Change = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
-
-
-@contextlib.contextmanager
-def kernel(name: str, change: Change) -> Iterator[None]:
-    """Inside the block the CPU kernel of an overload is ``change(original, args, kwargs)``."""
-    untyped: Any = torch.library
-    packet, _, overload = name.partition(".")
-    function = getattr(getattr(torch.ops.aten, packet), overload or "default")
-    if not hasattr(untyped, "get_kernel"):
-        pytest.skip("this torch hands no kernels out")
-    original = untyped.get_kernel(function, "CPU")
-    library = untyped.Library("aten", "IMPL")
-
-    def changed(keys: Any, *args: Any, **kwargs: Any) -> Any:
-        return change(lambda *a, **k: original.call_boxed(keys, *a, **k), args, kwargs)
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch warns that there is a kernel already
-        library.impl(name, changed, "CPU", with_keyset=True)
-    try:
-        yield
-    finally:
-        library._destroy()
 
 
 def low(*tensors: Any) -> bool:

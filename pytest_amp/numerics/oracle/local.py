@@ -27,6 +27,7 @@ from pytest_amp.numerics.oracle.operation import (
 )
 from pytest_amp.numerics.oracle.places import Direction, Place, Places
 from pytest_amp.numerics.oracle.promotion import KERNEL_DECIDES, returned_dtypes
+from pytest_amp.numerics.oracle.sums import FLOAT32_ROUNDOFF, certain, most_of_float32, other_numbers
 from pytest_amp.rules.spec import Rule
 
 #: Float32 results are sums in another order: 64 roundings of the element or, where that is larger, of a typical one.
@@ -39,7 +40,8 @@ class Agreement:
 
     ``equal`` of ``elements`` are the model's: bit for bit, in float32 but for ``FLOAT32_FLIPS``.
     ``error`` is E(real, exact), ``ideal``
-    E(model, exact), both relative L2 for these inputs; ``wanted`` is the dtype that torch's promotion gives.
+    E(model, exact), both relative L2 for these inputs; ``wanted`` is the dtype that torch's promotion gives. ``again``
+    is E(real, exact) for other numbers, where ``error`` may be that of a long float32 sum: see ``oracle.sums``.
     """
 
     dtype: torch.dtype
@@ -49,13 +51,14 @@ class Agreement:
     error: float
     ideal: float
     hollow: bool
+    again: float | None = None
 
 
 @dataclass(frozen=True)
 class Observed:
     """One operator call of a real step: where, which, on which dtypes, by which model, and how well it agrees.
 
-    ``longest`` is the largest dimension of an argument: it adds up no more numbers in a row than a few of those.
+    ``longest`` is the largest dimension of an argument: about as many numbers are added up in a row.
     """
 
     place: Place
@@ -123,11 +126,23 @@ class Observer:
             return
         model = model_for(operation)
         try:
-            exact, ways = evaluate_both(operation)
-            real = _written(operation, real)
+            compared = self._compared(call, operation, wanted, real)
+            if any(self._is_long(call, each) for each in compared):
+                compared = self._drawn_again(call, operation, compared)
         except (RuntimeError, TypeError, NotImplementedError, ValueError, IndexError) as error:
             self._note(call, copy.given, model, (), " ".join(str(error).split())[:120])
             return
+        self._note(call, copy.given, model, tuple(compared), None)
+
+    def _compared(
+        self,
+        call: torch_private.Dispatched,
+        operation: Operation,
+        wanted: tuple[torch.dtype | None, ...],
+        real: list[Any],
+    ) -> list[Agreement]:
+        exact, ways = evaluate_both(operation)
+        real = _written(operation, real)
         dtypes = wanted if len(wanted) == len(real) else (None,) * len(real)
         compared: list[Agreement] = []
         for predicted in ways:
@@ -142,13 +157,30 @@ class Observer:
                 break
         if operation.name.startswith(_SUMS) and any(_may_cancel(each) for each in compared):
             compared = _relative_to_terms(operation, compared, exact)
-        for index in SILENTLY_WRITTEN.get(copy.name, ()):
+        for index in SILENTLY_WRITTEN.get(operation.name, ()):
             value = call.args[index]
             if is_real(value):
                 changed = operation.args[index]
                 statistic = self._agreement(value, rounded(changed, value.dtype), changed, value.dtype)
                 compared.append(_relative_to_input(operation, statistic, changed))
-        self._note(call, copy.given, model, tuple(compared), None)
+        return compared
+
+    def _is_long(self, call: torch_private.Dispatched, each: Agreement) -> bool:
+        """Whether an error is too large for a short float32 sum, and not for one of all elements of an argument."""
+        terms = max((leaf.numel() for leaf in _leaves(call) if is_real(leaf)), default=1)
+        return each.dtype == torch.float32 and most_of_float32(self.low) < each.error - each.ideal <= certain(terms)
+
+    def _drawn_again(
+        self, call: torch_private.Dispatched, operation: Operation, compared: list[Agreement]
+    ) -> list[Agreement]:
+        """``compared``, with the errors that the kernel makes of other numbers of the same dtypes and shapes."""
+        generator = torch.Generator().manual_seed(len(self.seen))
+        leaves, spec = torch_private.flat((call.args, call.kwargs))
+        args, kwargs = torch_private.unflat([other_numbers(x, generator) if is_real(x) else x for x in leaves], spec)
+        other = torch_private.Dispatched(call.overload, args, kwargs)
+        copy = operation_of(other, operation.returned, widened, device_type=self.device_type)
+        draws = self._compared(other, copy, (), torch_private.flat(other())[0])
+        return [replace(each, again=draw.error) for each, draw in zip(compared, draws, strict=True)]
 
     def _agreement(
         self, real: torch.Tensor, predicted: torch.Tensor, exact: torch.Tensor, wanted: torch.dtype | None
@@ -182,9 +214,12 @@ class Observer:
     ) -> None:
         place = self.places.here() if self.places is not None else _NOWHERE
         dtypes = tuple(dtype for dtype in given if dtype is not None)
-        leaves = torch_private.flat((call.args, call.kwargs))[0]
-        longest = max((size for leaf in leaves if is_real(leaf) for size in leaf.shape), default=1)
+        longest = max((size for leaf in _leaves(call) if is_real(leaf) for size in leaf.shape), default=1)
         self.seen.append(Observed(place, call.overload.name(), dtypes, model, results, problem, longest))
+
+
+def _leaves(call: torch_private.Dispatched) -> list[Any]:
+    return torch_private.flat((call.args, call.kwargs))[0]
 
 
 #: Sums of products: their terms may cancel, and then the sum is less exact than its terms.
@@ -207,8 +242,6 @@ def _may_cancel(each: Agreement) -> bool:
 
 #: An error of a low result, in units of its model's, above which it is looked at whether terms cancel.
 MORE = 1.02
-#: The unit roundoff of float32, in which sums are made.
-FLOAT32_ROUNDOFF = 2.0**-24
 
 
 def _relative_to_terms(operation: Operation, compared: list[Agreement], exact: list[Any]) -> list[Agreement]:
