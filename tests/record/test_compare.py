@@ -114,6 +114,23 @@ def test_other_hardware_and_other_numbers_are_unfair_and_another_torch_is_not(
     assert unfair(before, {**before, **change}, "cuda") == why
 
 
+def test_a_seed_that_is_not_told_is_another_and_a_scale_that_is_not_told_is_none() -> None:
+    """Every record has the seed; the tolerance scale came later."""
+    assert unfair({}, {"seed": 0}, "cpu") == "seed None before, 0 now"
+    assert unfair({"seed": 0}, {"seed": 0, "tolerance_scale": 2.0}, "cpu") is None
+
+
+@pytest.mark.parametrize("allowed", [(1.0, None), (None, 1.0), (1.0, math.inf), (1.0, 0.1), (0.1, 1.0)])
+def test_what_is_negligible_goes_by_the_larger_of_what_was_allowed(allowed: tuple[float | None, float | None]) -> None:
+    none, some, more = (
+        [Observation(KEY, Kind.ERROR, value, allowed=each) for each in allowed] for value in (0.0, 0.04, 0.08)
+    )
+    assert compare(some[1], none[0]).verdict is Verdict.PASS
+    assert compare(more[1], none[0]).verdict is Verdict.REGRESSED
+    assert compare(none[1], some[0]).verdict is Verdict.PASS
+    assert compare(none[1], more[0]).verdict is Verdict.IMPROVED
+
+
 def test_another_kind_has_changed() -> None:
     assert verdict(1.0, 1.0, Kind.ERROR, Kind.RATIO) is Verdict.CHANGED
     assert verdict(1, 1, Kind.COUNT, Kind.STATE) is Verdict.CHANGED

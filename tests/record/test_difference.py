@@ -25,7 +25,13 @@ OLD = Record(
         Observation("gradients/cpu/bf16/stayed", Kind.ERROR, 0.01, test=TEST),
         Observation("gradients/cpu/bf16/time", Kind.SECONDS, 1.0, test=TEST),
     ),
-    {"torch": "2.13.0", "seed": 0, "date": "2026-11-01T00:00:00+00:00", "devices": {"cpu": {"mkldnn": "True"}}},
+    {
+        "torch": "2.13.0",
+        "seed": 0,
+        "date": "2026-11-01T00:00:00+00:00",
+        "command": "pytest",
+        "devices": {"cpu": {"mkldnn": "True"}},
+    },
 )
 NEW = Record(
     (
@@ -38,7 +44,14 @@ NEW = Record(
         Observation("gradients/cpu/bf16/stayed", Kind.ERROR, 0.012, test=TEST),
         Observation("gradients/cpu/bf16/time", Kind.SECONDS, 2.0, test=TEST),
     ),
-    {"torch": "2.14.1", "seed": 0, "date": "2026-11-28T00:00:00+00:00", "devices": {"cpu": {"mkldnn": "False"}}},
+    {
+        "torch": "2.14.1",
+        "seed": 0,
+        "date": "2026-11-28T00:00:00+00:00",
+        "command": "pytest --amp-baseline=old.json",
+        "baseline": "old.json",
+        "devices": {"cpu": {"mkldnn": "False"}},
+    },
     complete=False,
 )
 
@@ -216,6 +229,10 @@ def test_tests_that_fail_and_that_pass_again() -> None:
     assert back.not_run_before == 1
     both = difference(ill, ill)
     assert (both.observations, both.failed_in_both) == ((), 1)
+    two = Record((), ran={}, failures=(*ill.failures, Failure(f"{MM}[bmm]", "AmpFailure: bmm does not cast")))
+    assert difference(ill, two).failed_in_both == difference(two, ill).failed_in_both == 1
+    (unknown,) = difference(Record((), ran={}), ill).observations
+    assert (unknown.verdict, unknown.baseline) == (Verdict.FAILED, None)  # it was not run: that it passed nobody knows
     assert difference(ill, Record((), ran={})).observations == ()  # was not run: nothing is known
 
 

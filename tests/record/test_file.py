@@ -6,6 +6,7 @@ import errno
 import gzip
 import json
 import os
+import stat
 import subprocess
 import sys
 from collections.abc import Callable
@@ -97,6 +98,7 @@ def test_a_compressed_file(tmp_path: Path) -> None:
         write_record(many, path, replace=False)
     assert packed.stat().st_size < plain.stat().st_size / 5
     first = packed.read_bytes()
+    assert first[4:8] == bytes(4)  # RFC 1952: no time of its making
     assert read_record(packed) == read_record(plain)
     write_record(many, packed, replace=True)
     assert packed.read_bytes() == first
@@ -184,6 +186,7 @@ def observation(**changes: Any) -> dict[str, Any]:
         ({"schema": 1, "observations": {}}, "not a record of this plugin"),
         ({"schema": 0, "observations": []}, "schema 0; this version reads 1"),
         ({"schema": None, "observations": []}, "schema None; this version reads 1"),
+        ({"schema": True, "observations": [], "complete": True}, "schema True; this version reads 1"),
         ([observation()], "not a record of this plugin"),
         (observation(key=...), "an observation without a key: "),
         (observation(key=3), "an observation without a key: "),
@@ -328,6 +331,32 @@ def test_a_file_system_without_hard_links(tmp_path: Path, monkeypatch: pytest.Mo
         write_record(RECORD, path, replace=False)
         assert len(read_record(path).observations) == 3
     assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_a_name_that_was_taken_for_a_file_which_cannot_be_put_there_is_given_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where there are no hard links: else an empty file would be there, which no later run may replace."""
+
+    def refused(*_args: object) -> None:
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refused)
+    monkeypatch.setattr(os, "replace", refused)
+    with pytest.raises(RecordError, match="Operation not permitted"):
+        write_record(RECORD, tmp_path / "new.json", replace=False)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_others_may_read_a_file(tmp_path: Path) -> None:
+    """A temporary file is its owner's alone; a baseline is for everybody who checks the repository out."""
+    write_record(RECORD, tmp_path / "new.json", replace=False)
+    assert stat.S_IMODE((tmp_path / "new.json").stat().st_mode) == 0o644
+
+
+def test_an_interval_of_one_value_is_one() -> None:
+    record = Record((Observation(KEY, Kind.ERROR, 0.5, interval=(0.5, 0.5)),))
+    assert parsed(dumps(record)).observations == record.observations
 
 
 WRITER = """

@@ -70,6 +70,13 @@ def test_a_speedup_by_the_ratio_of_ratios_with_both_intervals(
     assert compare(new, old).verdict is becomes
 
 
+def test_beside_a_speedup_that_was_not_judged_nothing_is_known() -> None:
+    """One that was in doubt, or of a report: recorded without a direction."""
+    now, doubtful = number(1.5, (1.49, 1.51), Better.HIGHER, Kind.RATIO), Observation(KEY, Kind.RATIO, 1.5)
+    assert compare(now, doubtful).verdict is Verdict.INCONCLUSIVE
+    assert compare(doubtful, now).verdict is Verdict.PASS
+
+
 def test_memory_has_a_small_margin() -> None:
     old = number(10_000_000, kind=Kind.BYTES)
     assert MARGINS[Kind.BYTES] == 0.02
@@ -89,6 +96,8 @@ def test_an_error_with_its_spread_over_seeds() -> None:
     assert compare(Observation(KEY, Kind.ERROR, 0.031), old).verdict is Verdict.REGRESSED
     assert compare(Observation(KEY, Kind.ERROR, 0.031, interval=(0.02, 0.04)), old).verdict is Verdict.PASS
     assert compare(Observation(KEY, Kind.ERROR, 0.005), old).verdict is Verdict.IMPROVED
+    assert compare(Observation(KEY, Kind.ERROR, 0.006), old).verdict is Verdict.PASS  # 0.008 is less than 1.5 times that
+    assert compare(Observation(KEY, Kind.ERROR, 0.004, interval=(0.003, 0.006)), old).verdict is Verdict.PASS
 
 
 def test_what_should_stay_the_same_is_exact_and_on_any_machine() -> None:
