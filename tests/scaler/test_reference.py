@@ -178,3 +178,17 @@ def test_a_fused_step_needs_no_gradients() -> None:
     assert scaler.step("it", Gradients.NONE, fused=True) is True
     with pytest.raises(Refused, match="prior to update"):
         scaler.update()
+
+
+def test_a_fused_step_with_gradients_that_came_after_an_unscale_without_is_refused() -> None:
+    """As torch does, where nothing is added up to the number 0."""
+    scaler = started()
+    scaler.unscale_("it", Gradients.NONE)
+    with pytest.raises(Refused, match="AttributeError: 'int' object has no attribute 'device'"):
+        scaler.step("it", Gradients.FINITE, fused=True)
+
+
+def test_a_new_scale_is_rounded_to_float32() -> None:
+    scaler = started()
+    scaler.update(0.1)
+    assert scaler.get_scale() == float32(0.1) != 0.1
