@@ -44,7 +44,7 @@ class Report:
 
 @dataclass(frozen=True)
 class AmpConfig:
-    """What was asked for. ``sources`` has, per ini key, where its value came from."""
+    """What was asked for. ``sources`` has, per ini key, where its value came from, ``texts`` what was written there."""
 
     device: tuple[str, ...]
     dtype: tuple[str, ...]
@@ -61,6 +61,7 @@ class AmpConfig:
     tolerance_scale: float
     seed: int
     sources: Mapping[str, str]
+    texts: Mapping[str, str | None]
 
     def where(self, ini: str) -> str:
         """The option or ini key ``ini`` as it was written, and where: ``--amp-device (command line)``."""
@@ -68,14 +69,12 @@ class AmpConfig:
 
     def typed(self, names: Iterable[str]) -> list[str]:
         """Those of the ini keys ``names`` that were given as options, as they can be typed again."""
-        words = []
-        for ini in names:
-            value = getattr(self, ini.removeprefix("amp_"))
-            if self.sources[ini] == COMMAND_LINE and value is not None:
-                text = ",".join(sorted(value)) if isinstance(value, frozenset) else str(value)
-                option = f"--{ini.replace('_', '-')}"
-                words.append(option if value is True else f"{option}={text}")
-        return words
+        typed = {option.ini: option for option in OPTIONS if self.sources[option.ini] == COMMAND_LINE}
+        return [
+            typed[ini].name if typed[ini].flag else f"{typed[ini].name}={self.texts[ini]}"
+            for ini in names
+            if ini in typed
+        ]
 
     @property
     def explicit(self) -> bool:
@@ -324,6 +323,7 @@ def read(config: pytest.Config, device_types: tuple[str, ...] = ()) -> AmpConfig
     """What command line and ini say. Raises pytest.UsageError naming the value, its source and what is valid."""
     values: dict[str, object] = {}
     sources: dict[str, str] = {}
+    texts: dict[str, str | None] = {}
     first = sorted(OPTIONS, key=lambda option: option.ini != "amp_allow_missing")
     allow_missing: frozenset[str] = frozenset()
     for option in first:
@@ -335,11 +335,11 @@ def read(config: pytest.Config, device_types: tuple[str, ...] = ()) -> AmpConfig
         if option.ini == "amp_allow_missing":
             value = allow_missing = value if isinstance(value, frozenset) else frozenset()
         values[option.ini.removeprefix("amp_")] = value
-        sources[option.ini] = source
+        sources[option.ini], texts[option.ini] = source, text
     values["report"] = values["report"] or ()
     values["known"] = values["known"] or ()
     values["floors"] = values["floors"] or ()
-    asked = AmpConfig(sources=sources, **values)  # type: ignore[arg-type]  # the table's parsers give these types
+    asked = AmpConfig(sources=sources, texts=texts, **values)  # type: ignore[arg-type]  # the table's parsers give these types
     _refuse_one_file_twice(asked)
     if asked.accept and (asked.baseline is None or not asked.baseline.is_file()):
         raise pytest.UsageError(f"{asked.where('amp_accept')}: no baseline to change; valid: with --amp-baseline=FILE")

@@ -26,6 +26,7 @@ RELEVANT = (
     "amp_speed",
     "amp_allow_missing",
     "amp_strict",
+    "amp_floors",
     "amp_tier",
     "amp_tolerance_scale",
     "amp_seed",

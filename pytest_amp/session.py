@@ -146,11 +146,11 @@ class AmpSession:
 
     def differences(self) -> dict[Verdict, list[Observation]]:
         """What is not the same as in the baseline, by what became of it."""
-        from pytest_amp.record.difference import ORDER
+        from pytest_amp.record import ORDER, Verdict
 
         observed = list(self.observed())
         groups = {verdict: [each for each in observed if each.verdict is verdict] for verdict in ORDER}
-        return {verdict: self.gone if verdict.value == "gone" else group for verdict, group in groups.items()}
+        return {verdict: self.gone if verdict is Verdict.GONE else group for verdict, group in groups.items()}
 
     def usage_error(self, message: str) -> None:
         """Note a usage error once; it is raised when collection is over."""

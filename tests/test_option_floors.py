@@ -26,7 +26,13 @@ def test_a_calibrated_floor_is_held(speedy: Project) -> None:
     run(speedy).assert_outcomes(passed=1)
     result = run(speedy, "--amp-floors=floors.json")
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["  floor     1.7 times, with a margin of 3.0%"])
+    result.stdout.fnmatch_lines(
+        [
+            "amp: torch *, floors 1 floors (command line)",
+            "  floor     1.7 times, with a margin of 3.0%",
+            "  rerun     pytest * --amp-floors=floors.json",
+        ]
+    )
     speedy.file("floors.json", dumps([row(1.2), row(1.7, work="another")]))
     run(speedy, "--amp-floors=floors.json").assert_outcomes(passed=1)
 

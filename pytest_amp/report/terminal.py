@@ -35,6 +35,7 @@ def header(session: AmpSession) -> list[str]:
         "amp_strict": asked.strict,
         "amp_accept": asked.accept,
         "amp_known": f"{len(asked.known)} faults" if asked.known else None,
+        "amp_floors": f"{len(asked.floors)} floors" if asked.floors else None,
         "amp_tier": asked.tier,
         "amp_tolerance_scale": asked.tolerance_scale,
         "amp_seed": asked.seed,
