@@ -1,9 +1,10 @@
 """Slowdowns put into healthy work on a GPU, and what the gate says of each: a table, as Markdown.
 
-    python -m tests.injected_on_device [--repetitions 20] [--only NAME] [--out FILE.json]
+    python -m tests.injected_on_device [--repetitions 20] [--kinds KIND ...] [--only NAME ...] [--out FILE]
 
 Each slowdown is held against the first measurement of the healthy work as a baseline, and against the floor that is
-made of it. Then the healthy work is measured again and again: none may be red.
+made of it; how much may be lost depends on how the work was calibrated on this card (--floors, or what comes with the
+package). Then the healthy work is measured again and again: none may be red.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from pytest_amp.cases import Case, decoder
+from pytest_amp.cases import Case
 from pytest_amp.devices import Device, find_device
 from pytest_amp.float32 import float32_precision
-from pytest_amp.floors import SHARES
+from pytest_amp.floors import SHARES, Row, read
 from pytest_amp.precision import BF16
 from pytest_amp.speed import Arms, Conditions, Demand, Interval, Measured, Outcome, Plan, Rule, Step, arms_of, measure
 from pytest_amp.speed.clocks import checked_clock
@@ -33,16 +34,14 @@ from pytest_amp.speed.demand import KINDS
 from pytest_amp.speed.replay import captured
 from pytest_amp.speed.verdict import PRECISE, judge
 from pytest_amp.speed.workloads import step_maker
-from suites.speed.work import SIZE, resnet, trained
+from suites.speed.work import SECONDS, decoder_for, resnet, trained
 
-#: Short, so that the whole takes two minutes.
-PLAN = Plan(timings=3, budget=2.5, warm_up=0.1)
 #: How often healthy work is measured until nothing is in doubt: what is held against it has to be sound.
 TRIES = 3
 #: How much longer a step is made. What a floor forgives (SHARES) lies between the last two of each kind.
-LONGER = {"device": (0.02, 0.05, 0.10, 0.20), "step": (0.05, 0.10, 0.20, 0.30)}
-#: Batches of the decoder. A step is timed where it keeps the device busy: a small one is bound by launches, and noisy.
-BATCH = {"device": 8, "step": 16}
+LONGER = {"device": (0.02, 0.05, 0.10, 0.20), "step": (0.05, 0.08, 0.10, 0.12, 0.20, 0.30)}
+#: What the suite calls the decoder whose time is taken.
+DECODERS = {"device": "decoder", "step": "decoder-step"}
 
 Change = Callable[[nn.Module], object]
 Wrap = Callable[[Step], Step]
@@ -63,15 +62,15 @@ HEALTHY = Injected("healthy")
 class Bench:
     """One piece of work on one device, measured as the gate measures it."""
 
-    def __init__(self, device: Device, case: Case, kind: str) -> None:
-        """In bf16, over TF32."""
-        self.device, self.case, self.kind = device, case, kind
+    def __init__(self, device: Device, case: Case, kind: str, floors: tuple[Row, ...]) -> None:
+        """In bf16, over TF32; ``floors`` are calibrations beside those of the package."""
+        self.device, self.case, self.kind, self.floors = device, case, kind, floors
         self.clock = checked_clock(device)
 
     def measured(self, injected: Injected, demand: Demand, before: Interval | None) -> tuple[Measured, float]:
         """What the gate measures, and how long that takes."""
         began = time.perf_counter()
-        conditions = Conditions(self.device, BF16, "gate", before=lambda _: before)
+        conditions = Conditions(self.device, BF16, "gate", before=lambda _: before, floors=self.floors)
         floor, _ = conditions.least(demand)
         case = Case(self.case.name, lambda: _changed(self.case.build(), injected), self.case.batch, self.case.loss)
         make = step_maker(case, self.device, seed=0, dtype=BF16.dtype)
@@ -231,10 +230,10 @@ class Held:
         notes.add(self.demand.name, kind, injected.name, _row(found, seconds, self.before, kind))
 
 
-def held(device: Device, name: str, case: Case, kind: str, notes: Notes) -> Held:
+def held(bench: Bench, name: str, notes: Notes) -> Held:
     """Measure healthy work for the first time."""
-    bench = Bench(device, case, kind)
-    demand = Demand(name, 0.0, "tf32", kind, plan=PLAN)
+    kind = bench.kind
+    demand = Demand(name, 0.0, "tf32", kind, plan=Plan(budget=SECONDS[kind], warm_up=0.1))
     for _ in range(TRIES):
         found, seconds = bench.measured(HEALTHY, demand, None)
         notes.add(name, kind, "healthy", _row(found, seconds, None, kind))
@@ -265,34 +264,41 @@ def main() -> int:
     """Measure, print the tables, and write every number; 1 where healthy work was red."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repetitions", type=int, default=20)
-    parser.add_argument("--only", default="", help="slowdowns with this in their name")
+    parser.add_argument("--only", default=[""], nargs="*", help="slowdowns with one of these in their name")
+    parser.add_argument("--kinds", default=[*KINDS], nargs="*", choices=KINDS)
+    parser.add_argument("--floors", type=Path, help="what pytest-amp calibrate wrote")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     device = find_device(options.device)
     notes = Notes(device, options.out)
+    floors = read(options.floors) if options.floors else ()
     decoders = []
-    for kind in KINDS:
-        work = held(device, "decoder", decoder(SIZE, batch=BATCH[kind], context=1024), kind, notes)
+    for kind in options.kinds:
+        work = held(Bench(device, decoder_for(kind)(None), kind, floors), DECODERS[kind], notes)
         decoders.append(work)
-        for injected in slowdowns(work, device):
-            if options.only in injected.name:
-                work.note(injected, notes)
-    layouts = [injected for injected in LAYOUTS if options.only in injected.name]
-    if layouts:
-        images = held(device, "resnet", trained("resnet", resnet, 32, 3, 112, 112, last=True)(None), "device", notes)
+        for injected in _chosen(slowdowns(work, device), options.only):
+            work.note(injected, notes)
+    layouts = _chosen(LAYOUTS, options.only)
+    if layouts and "device" in options.kinds:
+        images = trained("resnet", resnet, 32, 3, 112, 112, last=True)(None)
+        work = held(Bench(device, images, "device", floors), "resnet", notes)
         for injected in layouts:
-            images.note(injected, notes)
+            work.note(injected, notes)
     sys.stdout.write(table(notes.rows))
     for _ in range(options.repetitions):
         for work in decoders:
             work.note(HEALTHY, notes)
     healthy = [row for row in notes.rows if row["injected"] == "healthy"]
-    for kind in KINDS:
-        ratios = [row["ratio"] for row in healthy if (row["case"], row["kind"]) == ("decoder", kind)]
+    for kind in options.kinds:
+        ratios = [row["ratio"] for row in healthy if (row["case"], row["kind"]) == (DECODERS[kind], kind)]
         spread = statistics.stdev(ratios) / statistics.mean(ratios) if len(ratios) > 1 else 0.0
         sys.stdout.write(f"spread of {len(ratios)} healthy measurements, {kind}: {spread:.3%}\n")
     return 1 if any(Outcome.FAIL.value in (row["verdict"], row["floor"]) for row in healthy) else 0
+
+
+def _chosen(some: tuple[Injected, ...], names: list[str]) -> list[Injected]:
+    return [injected for injected in some if any(name in injected.name for name in names)]
 
 
 def table(rows: list[dict[str, Any]]) -> str:

@@ -50,7 +50,8 @@ class CostChecks(Bound):
         ``floor`` is the least speedup; the marker's ``floor`` wins over it; without either it is the calibrated one
         (--amp-floors, or what comes with this package), or ``uncalibrated``, by default no harm, where nobody
         calibrated this work on this card; 0 is none. With a baseline
-        from the same hardware it may be no less than it was, but for 1 % (device) or 6 % (step) and the margin.
+        from the same hardware it may be no less than it was, but for 1 % (device), 3 % (a step that was calibrated and
+        is quiet) or 6 % (step) and the margin.
         ``seconds`` is what one measurement may take, ``ceiling`` replaces the speedup that the card's peak rates
         allow. Observed as ``<name>/over-<over>/<kind>/speedup`` with its interval, and two times; the rule is
         in docs/speed.md.

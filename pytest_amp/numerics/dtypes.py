@@ -10,7 +10,7 @@ import torch
 from pytest_amp.cases import Case
 from pytest_amp.failure import AmpFailure, Misuse, is_misuse
 from pytest_amp.numerics.conditions import Conditions
-from pytest_amp.numerics.locate import module_outputs
+from pytest_amp.numerics.locate import module_runs
 from pytest_amp.precision import dtype_name
 
 __tracebackhide__ = is_misuse
@@ -36,12 +36,11 @@ def check_dtypes(case: Case, where: Conditions, expected: Mapping[str, torch.dty
     if untyped:
         raise Misuse(f"{untyped[0]!r} is no dtype; valid: torch.float32, amp.dtype and the like")
     named = _named(case, expected, [name for name, _ in realised.model.named_modules()])
-    taken: dict[str, list[torch.dtype]] = {}
-    outputs = module_outputs(case, realised, where.region, seed=where.seed, given=taken)
+    runs = module_runs(case, realised, where.region, seed=where.seed)
     found: dict[str, list[str]] = {}
     wanted: dict[str, torch.dtype] = {}
     for given, modules in named.items():
-        returned = {name: _dtypes(outputs.get(name, [])) for name in modules}
+        returned = {name: _dtypes(runs.outputs.get(name, [])) for name in modules}
         if modules != [given]:  # a list of modules never runs
             returned = {name: dtypes for name, dtypes in returned.items() if dtypes}
             if not returned:
@@ -61,7 +60,7 @@ def check_dtypes(case: Case, where: Conditions, expected: Mapping[str, torch.dty
             label_before="expected",
             before=dtype_name(wanted[first]),
             now=where.now(" and ".join(dtypes) or "no floating tensor: it did not run in the forward pass"),
-            likely=_likely(dtypes, list(dict.fromkeys(map(dtype_name, taken.get(first, []))))),
+            likely=_likely(dtypes, list(dict.fromkeys(map(dtype_name, runs.given.get(first, []))))),
         )
 
 

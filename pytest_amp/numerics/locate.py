@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import torch
 
@@ -15,25 +16,25 @@ from pytest_amp.numerics.step import Region
 __tracebackhide__ = is_misuse
 
 
-def module_outputs(
-    case: Case,
-    realised: Realised,
-    region: Region,
-    *,
-    seed: int,
-    given: dict[str, list[torch.dtype]] | None = None,
-) -> dict[str, list[torch.Tensor]]:
-    """What each submodule returned in the forward pass, in the order in which they finished; the model is ``""``.
+@dataclass(frozen=True)
+class ModuleRuns:
+    """What each submodule was given and returned in a forward pass, by its name; the model is ``""``.
 
-    ``given`` takes the floating dtypes of what each was given.
+    In the order in which they finished; of what one was given, the floating dtypes of its last call.
     """
-    outputs: dict[str, list[torch.Tensor]] = {}
+
+    outputs: dict[str, list[torch.Tensor]] = field(default_factory=dict)
+    given: dict[str, list[torch.dtype]] = field(default_factory=dict)
+
+
+def module_runs(case: Case, realised: Realised, region: Region, *, seed: int) -> ModuleRuns:
+    """Run the forward pass within ``region``, and what its modules were given and returned."""
+    runs = ModuleRuns()
 
     def keep(name: str) -> Callable[[torch.nn.Module, object, object], None]:
         def hook(_module: torch.nn.Module, inputs: object, output: object) -> None:
-            if given is not None:
-                given[name] = [tensor.dtype for _, tensor in named_tensors(inputs) if tensor.is_floating_point()]
-            outputs.setdefault(name, []).extend(tensor.detach() for _, tensor in named_tensors(output))
+            runs.given[name] = [tensor.dtype for _, tensor in named_tensors(inputs) if tensor.is_floating_point()]
+            runs.outputs.setdefault(name, []).extend(tensor.detach() for _, tensor in named_tensors(output))
 
         return hook
 
@@ -45,7 +46,7 @@ def module_outputs(
     finally:
         for handle in handles:
             handle.remove()
-    return outputs
+    return runs
 
 
 def first_difference(case: Case, realised: Realised, one: Region, other: Region, *, seed: int) -> str | None:
@@ -54,9 +55,9 @@ def first_difference(case: Case, realised: Realised, one: Region, other: Region,
     ``realised`` is run twice as it is, so give a copy.
     """
     before = {name: value.clone() for name, value in realised.model.state_dict().items()}
-    first = module_outputs(case, realised, one, seed=seed)
+    first = module_runs(case, realised, one, seed=seed).outputs
     realised.model.load_state_dict(before)
-    second = module_outputs(case, realised, other, seed=seed)
+    second = module_runs(case, realised, other, seed=seed).outputs
     for name, tensors in first.items():
         for a, b in zip(tensors, second.get(name, []), strict=False):
             if not same(a, b):

@@ -31,11 +31,10 @@ OVER: dict[str, tuple[Float32Kind, str]] = {"fp32": ("ieee", "IEEE fp32"), "tf32
 #: What is timed: the device's own time, captured in a graph and replayed, or the step as a user waits for it.
 KINDS = {"device": "device time", "step": "step time"}
 MARGINS = {"device": DEVICE_MARGIN, "step": EAGER_MARGIN}
-#: What a speedup may lose against a baseline's, with the margin on top.
-TOLERANCES = {"device": 0.01, "step": 0.06}
-#: A time is held against a baseline's only where it is this quiet between processes: the standard deviation over the
-#: mean of its calibration. With more, a healthy card would be red once in a while (tests/speed/test_simulation.py).
-LARGEST_SPREAD = {"device": 0.0035, "step": 0.015}
+#: What a speedup may lose against a baseline's, with the margin on top, by how quiet it is between processes: the
+#: first pair whose first number is no less than the standard deviation over the mean of its calibration. What is less
+#: quiet is not held against a baseline: a healthy card would be red once in a while (tests/speed/test_simulation.py).
+TOLERANCES = {"device": ((0.0035, 0.01),), "step": ((0.0075, 0.03), (0.015, 0.06))}
 #: What a speedup may lose against a baseline's that it is not held against: all of it.
 ANYTHING = 1.0
 
@@ -137,24 +136,29 @@ class Conditions:
         With a baseline that is the larger of the demanded floor and what the speedup was, less the tolerance.
         """
         before = self.before(f"{demand.key}/speedup")
-        if before is None or not self._quiet(demand, before):
+        tolerance = None if before is None else self.tolerance(demand, before)
+        if before is None or tolerance is None:
             return demand.floor, None
-        kept = before.low * (1 - TOLERANCES[demand.kind])
+        kept = before.low * (1 - tolerance)
         return (kept, before) if kept > demand.floor else (demand.floor, None)
 
     def loss(self, demand: Demand) -> float:
         """The part of a baseline's speedup whose loss is none, both intervals given."""
         before = self.before(f"{demand.key}/speedup")
-        if before is not None and not self._quiet(demand, before):
-            return ANYTHING
-        return 1 - (1 - TOLERANCES[demand.kind]) / demand.margin
+        tolerance = TOLERANCES[demand.kind][-1][1] if before is None else self.tolerance(demand, before)
+        return ANYTHING if tolerance is None else 1 - (1 - tolerance) / demand.margin
 
-    def _quiet(self, demand: Demand, before: Interval) -> bool:
-        """Of what nobody calibrated, a step time is as quiet as half the baseline's interval is wide."""
+    def tolerance(self, demand: Demand, before: Interval) -> float | None:
+        """The part of a baseline's speedup that may be lost, without the margin; None where it is not held to it.
+
+        What nobody calibrated may lose the most: a device time always, a step time where half the baseline's interval
+        is as narrow as a calibration would have to be.
+        """
         row = self.calibrated(demand.name, demand.over, demand.kind)
         if row is not None:
-            return row.spread <= LARGEST_SPREAD[demand.kind]
-        return demand.kind == "device" or before.half_width <= LARGEST_SPREAD["step"]
+            return next((loss for spread, loss in TOLERANCES[demand.kind] if row.spread <= spread), None)
+        spread, most = TOLERANCES[demand.kind][-1]
+        return most if demand.kind == "device" or before.half_width <= spread else None
 
 
 def kind_on(device: Device, kind: str) -> str:

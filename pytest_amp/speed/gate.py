@@ -11,7 +11,7 @@ from pytest_amp.failure import AmpFailure, is_misuse
 from pytest_amp.float32 import float32_precision
 from pytest_amp.speed.benchmark import Benchmark
 from pytest_amp.speed.clocks import Clock, ClockError, checked_clock
-from pytest_amp.speed.demand import KINDS, OVER, TOLERANCES, Conditions, Demand, Observe
+from pytest_amp.speed.demand import KINDS, OVER, Conditions, Demand, Observe
 from pytest_amp.speed.measure import Measured, measure
 from pytest_amp.speed.paired import Arms
 from pytest_amp.speed.replay import captured
@@ -137,7 +137,8 @@ def _below(demand: Demand, measured: Measured, before: Interval | None, conditio
     low = f"{conditions.precision.name} autocast"
     quads = f"median and {float(rule.confidence):.0%} interval of {interval.quads} quads"
     margin = f"with a margin of {rule.margin - 1:.1%}"
-    was = f"{before}, less {TOLERANCES[demand.kind]:.0%} {margin}" if before else f"{rule.floor:g} times, {margin}"
+    lost = conditions.tolerance(demand, before) if before else None
+    was = f"{rule.floor:g} times, {margin}" if lost is None else f"{before}, less {lost:.0%} {margin}"
     return AmpFailure(
         f"{demand.name} under {low} is {interval.median:.3g} times as fast as in {demand.label}, "
         f"in {KINDS[demand.kind]}",

@@ -33,8 +33,8 @@ class Plan:
 
     ``timings`` is the number of timings in a block, ``shortest`` what one timing lasts at least (a
     shorter call is repeated within it), ``warm_up`` how long both arms run before, and ``budget`` what
-    the measurement may take: a look that would end later is not begun, and where even the first look
-    would, blocks have fewer timings.
+    the measurement may take: a look that would end later is not begun (twice that while nothing is decided), and
+    where even the first look would, blocks have fewer timings.
     """
 
     timings: int = 5
@@ -73,6 +73,8 @@ class Measurement:
 
     #: Of the wall time of a block, the least that a clock must see.
     SMALLEST_COVERAGE = 0.5
+    #: Budgets that an undecided measurement may take: a verdict is worth more than a narrow interval.
+    PATIENCE = 2
     #: Repeats of a call within a timing, at most.
     MOST_REPEATS = 1 << 14
 
@@ -126,10 +128,14 @@ class Measurement:
         self.quads.append(Quad(*blocks))
         return self.quads[-1].log_ratio
 
-    def affordable(self, further: int) -> bool:
-        """Whether ``further`` quads still fit into the budget, going by the time that this took so far."""
+    def affordable(self, further: int, decided: bool = True) -> bool:  # noqa: FBT001, FBT002  # as decide asks
+        """Whether ``further`` quads still fit into the budget, going by the time that this took so far.
+
+        Into PATIENCE budgets, while nothing is ``decided``.
+        """
         elapsed = self._now() - self._start
-        return elapsed * (1 + further / max(len(self.quads), 1)) <= self.plan.budget
+        budget = self.plan.budget * (1 if decided else self.PATIENCE)
+        return elapsed * (1 + further / max(len(self.quads), 1)) <= budget
 
     @property
     def reference(self) -> list[float]:

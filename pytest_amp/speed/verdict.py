@@ -127,10 +127,13 @@ def judge(interval: Interval, rule: Rule) -> Outcome:
     return Outcome.INCONCLUSIVE
 
 
-def decide(sample: Callable[[], float], rule: Rule, *, affordable: Callable[[int], bool] = lambda _: True) -> Verdict:
+def decide(
+    sample: Callable[[], float], rule: Rule, *, affordable: Callable[[int, bool], bool] = lambda *_: True
+) -> Verdict:
     """Draw log-ratios from ``sample`` until a look is decisive, and as precise as the rule wants it.
 
-    ``affordable(n)`` is asked before ``n`` further quads are drawn for the second look and later ones.
+    ``affordable(n, decided)`` is asked before ``n`` further quads are drawn for the second look and later ones:
+    something decided is to become precise only.
     """
     log_ratios = [sample() for _ in range(rule.looks[0])]
     verdict = _look(log_ratios, rule)
@@ -139,7 +142,7 @@ def decide(sample: Callable[[], float], rule: Rule, *, affordable: Callable[[int
         decided = verdict.outcome is not Outcome.INCONCLUSIVE
         if decided and verdict.interval.half_width <= rule.precision:
             break
-        if not affordable(further):
+        if not affordable(further, decided):
             return verdict if decided else replace(verdict, reasons=(f"{verdict.reasons[0]}, when the time was up",))
         log_ratios += [sample() for _ in range(further)]
         verdict = _look(log_ratios, rule)
@@ -164,7 +167,7 @@ def doubts(interval: Interval, *, spread: float, ceiling: float | None) -> tuple
     if spread > LARGEST_SPREAD:
         found.append(f"the times of one arm vary by a factor of {spread:.2f}, above {LARGEST_SPREAD}")
     if ceiling is not None and interval.median > CEILING_SLACK * ceiling:
-        allowed = f"{CEILING_SLACK} times the {ceiling:.3g} that the device allows"
+        allowed = f"{CEILING_SLACK} times the {ceiling:.3g} that the device allows (ceiling= sets another)"
         found.append(f"a speedup of {interval.median:.3g} is above {allowed}")
     return tuple(found)
 

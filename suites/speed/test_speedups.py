@@ -11,10 +11,7 @@ from pytest_amp.devices import DeviceKind
 from pytest_amp.speed import NO_FLOOR, NO_HARM, kinds_of_float32
 from pytest_amp.targets import Target
 
-from .work import ON_A_CPU, WORKS, Work
-
-#: A step is disturbed more often, and needs the fastest of more timings.
-SECONDS = {"device": 2.5, "step": 4.0}
+from .work import ON_A_CPU, SECONDS, WORKS, Work
 
 
 def works(target: Target) -> Iterable[object]:

@@ -77,6 +77,8 @@ def test_a_look_beyond_the_budget_is_too_dear() -> None:
         measured.quad()
     assert measured.affordable(1)
     assert not measured.affordable(24)
+    assert measured.affordable(12, decided=False), "what is not decided may take twice the time"
+    assert not measured.affordable(48, decided=False)
 
 
 def test_spread_is_that_of_the_worse_arm() -> None:

@@ -108,7 +108,7 @@ def test_a_wide_interval_that_decides_is_made_narrower_where_there_is_time() -> 
     assert (verdict.outcome, verdict.interval.quads, len(left)) == (PASS, 48, 0)
     assert verdict.interval.half_width == 0
     sample, left = drawn(ratios)
-    verdict = decide(sample, Rule(1.0, precision=0.002), affordable=lambda further: further < 24)
+    verdict = decide(sample, Rule(1.0, precision=0.002), affordable=lambda further, _: further < 24)
     assert (verdict.outcome, verdict.interval.quads, verdict.reasons) == (PASS, 24, ())
     sample, left = drawn(ratios)
     assert decide(sample, Rule(1.0, precision=0.02)).interval.quads == 12
@@ -131,13 +131,13 @@ def test_no_look_is_decisive() -> None:
 def test_a_look_that_is_too_dear_is_not_begun() -> None:
     asked = []
 
-    def affordable(further: int) -> bool:
-        asked.append(further)
+    def affordable(further: int, decided: bool) -> bool:  # noqa: FBT001  # as decide asks
+        asked.append((further, decided))
         return further < 24
 
     sample, left = drawn([0.8, 1.2] * 24)
     verdict = decide(sample, Rule(1.0), affordable=affordable)
-    assert (verdict.outcome, asked, len(left)) == (INCONCLUSIVE, [12, 24], 24)
+    assert (verdict.outcome, asked, len(left)) == (INCONCLUSIVE, [(12, False), (24, False)], 24)
     assert verdict.reasons == ("undecided after 24 quads, when the time was up",)
 
 
