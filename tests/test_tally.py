@@ -66,3 +66,13 @@ def test_clashes_are_by_test_and_not_by_phase() -> None:
     assert tally.clashes() == []
     tally.add(report("[b]", when="teardown"), data(observed("x")))
     assert tally.clashes() == ["rules/cpu/bf16/x: observed by [a] and by [b]; valid: a name of its own in each"]
+
+
+def test_what_passed_and_left_state_behind_is_not_accepted() -> None:
+    """Its call was green, and its end was not."""
+    tally = Tally()
+    for name in ("[a]", "[b]"):
+        tally.add(report(name), data())
+    tally.add(report("[a]", when="teardown"), data(observed("a")))
+    tally.add(report("[b]", "failed", "teardown", "AmpFailure: the test left state"), data(observed("b")))
+    assert tally.accepted() == [observed("a")]
