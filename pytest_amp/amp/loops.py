@@ -47,7 +47,7 @@ class LoopChecks(Bound):
         or NaN, but for those named in ``spoilt``, which have to be (pytorch/pytorch#115500). The scale starts where
         the first iteration does not overflow by itself. Warns (SwallowedOverflow) where an activation that was made inf
         reaches no gradient. Observed as ``<case>/skipped``, ``spoilt buffers``, ``swallowed overflows`` and
-        ``scale``. Raises AmpFailure; Misuse, a ValueError, for arguments that cannot be.
+        ``scale``. Raises AmpFailure; Misuse for arguments that cannot be.
         """
         from pytest_amp import cases, scaler
 
@@ -128,7 +128,7 @@ class LoopChecks(Bound):
 
         ``work`` is a case (``train``, ``optimizer`` and ``overflow_at`` as in ``check_scaler``), or a function
         that makes one whole iteration with the scaler that it is given. Nothing is checked or observed.
-        Raises ValueError for keywords that need a case.
+        Raises Misuse for arguments that cannot be, and for keywords that need a case.
         """
         from pytest_amp import cases, scaler
 

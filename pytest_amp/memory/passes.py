@@ -48,9 +48,6 @@ class Passes:
         self.forget_gradients()
         torch.autograd.backward(loss)
 
-    def _modules(self) -> Iterator[torch.nn.Module]:
-        return self.realised.model.modules()
-
     def forget_gradients(self) -> None:
         """No gradient is left, neither of parameters nor of the batch."""
         for tensor in self.own().values():
@@ -66,7 +63,8 @@ class Passes:
         On a device whose rules nobody knows, and for recurrent layers on CUDA: autocast casts all of their weights
         into one buffer (aten/src/ATen/cudnn/AutocastRNN.cpp), where cuDNN copies weights cast by hand once more.
         """
-        on_cudnn = self.where.device.type == "cuda" and any(isinstance(m, RNNBase) for m in self._modules())
+        recurrent = any(isinstance(module, RNNBase) for module in self.realised.model.modules())
+        on_cudnn = self.where.device.type == "cuda" and recurrent
         if on_cudnn or not rules_are_known(self.where.device.type):
             return None
 

@@ -18,6 +18,7 @@ import torch
 
 from pytest_amp import torch_private
 from pytest_amp.devices.base import Device, DeviceKind
+from pytest_amp.precision import dtype_name
 from pytest_amp.rules import variations
 from pytest_amp.rules.hand_cast import BANNED_SAYS, Invocation, Refused, applicable, cast_by_hand
 from pytest_amp.rules.samples import Sample, samples
@@ -117,7 +118,7 @@ def scope(device: Device, variation: Variation) -> Iterator[None]:
         stack.enter_context(torch_private.quiet_fake_tensors())
         fake = variation.faked or device.kind is DeviceKind.FAKE
         stack.enter_context(torch_private.shared_fake_tensor_mode() if fake else device.tensors())
-        stack.enter_context(torch.no_grad())
+        stack.enter_context(torch.inference_mode() if variation.inference else torch.no_grad())
         yield
 
 
@@ -148,7 +149,7 @@ def _leading(calls: Iterable[Call]) -> int:
 def described(result: Any) -> tuple[str, ...]:
     """Dtype and shape of each tensor in a result, the type of anything else."""
     if isinstance(result, torch.Tensor):
-        return (f"{str(result.dtype).removeprefix('torch.')}{list(result.shape)}",)
+        return (f"{dtype_name(result.dtype)}{list(result.shape)}",)
     if isinstance(result, (list, tuple)):
         return tuple(text for each in result for text in described(each))
     return (type(result).__name__,)

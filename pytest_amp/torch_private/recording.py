@@ -54,7 +54,7 @@ def _recorder() -> Any:
                 self.calls.append(
                     Call(
                         func.name(),
-                        tuple(f"{str(t.dtype).removeprefix('torch.')}{list(t.shape)}" for t in tensors),
+                        tuple(f"{dtype_name(t.dtype)}{list(t.shape)}" for t in tensors),
                         tuple(dtype_name(v) for v in given if isinstance(v, torch.dtype)),
                     )
                 )

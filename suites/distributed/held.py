@@ -13,6 +13,7 @@ from pytest_amp.cases import Case
 from pytest_amp.failure import AmpFailure
 from pytest_amp.numerics import predict, relative_error
 from pytest_amp.numerics.tolerance import CERTAIN, LEAST, allowed
+from pytest_amp.precision import dtype_name
 
 from .models import Tensors
 
@@ -52,8 +53,8 @@ def hold_same(amp: Amp, found: Tensors, expected: Tensors, *, what: str, least: 
         raise AmpFailure(
             f"{what}: {name} is not what one process computes, on {amp.target.id}",
             label_before="by hand",
-            before=f"norm {float(value.float().norm()):.6g}, {str(value.dtype).removeprefix('torch.')}",
-            now=f"off by {_off(got, value)}" + ("" if got is None else f", {str(got.dtype).removeprefix('torch.')}"),
+            before=f"norm {float(value.float().norm()):.6g}, {dtype_name(value.dtype)}",
+            now=f"off by {_off(got, value)}" + ("" if got is None else f", {dtype_name(got.dtype)}"),
             likely="a sum, a division or a cast on the way of the gradient is another one, or a rank left it out",
         )
 

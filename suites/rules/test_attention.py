@@ -216,7 +216,7 @@ def test_the_dtype_of_an_encoder_is_the_one_it_had(amp: Amp, encoder: str, mode:
             keywords = _masked(amp, mask)
             if "layer" in encoder and "mask" in keywords:
                 keywords = {"src_mask": keywords["mask"]}
-            case = f"{mask}, {str(dtype).removeprefix('torch.')}"
+            case = f"{mask}, {dtype_name(dtype)}"
             try:
                 with MODES[mode](), amp.autocast():
                     found[case] = module(
