@@ -11,6 +11,7 @@ import contextlib
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 
@@ -19,6 +20,7 @@ from pytest_amp.compiled.compilation import Compilation, Where
 from pytest_amp.devices import DeviceKind
 from pytest_amp.failure import AmpFailure, is_misuse
 from pytest_amp.numerics import Conditions, Prediction, Step, predict, relative_error, run_step, tolerance
+from pytest_amp.numerics.cancellation import float32_errors
 from pytest_amp.numerics.compare import Compared, compare, confirmed, same
 from pytest_amp.numerics.step import in_words, run_wide
 from pytest_amp.torch_private import compiled_graphs
@@ -102,7 +104,8 @@ def check(case: Case, how: Compilation, where: Conditions, observe: Observe, *, 
     observe(f"{name}/graphs", graphs, "count", None, None)
     _check_dtypes(run, eager, made)
     _check_finite(run, eager, made)
-    compared = compare(prediction, made, fp32, u=u)
+    own = partial(float32_errors, case, realised, fp32, prediction, where)
+    compared = compare(prediction, made, fp32, u=u, float32=own)
     equal = [each for each in made.named() if same(eager.named()[each], made.named()[each])]
     worst = max(compared, key=lambda each: each.excess)
     observe(f"{name}/excess", worst.excess, "ratio", "noise", worst.factor * where.tolerance_scale)

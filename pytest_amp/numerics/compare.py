@@ -5,17 +5,23 @@ from __future__ import annotations
 import contextlib
 import math
 import statistics
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 
 from pytest_amp.cases import Case
 from pytest_amp.numerics import tolerance
+from pytest_amp.numerics.cancellation import float32_errors
 from pytest_amp.numerics.conditions import Conditions
 from pytest_amp.numerics.errors import relative_error
 from pytest_amp.numerics.prediction import Prediction, predict
 from pytest_amp.numerics.step import Step, run_step
+from pytest_amp.precision import FP32
+
+#: What a step in float32 may be off where nothing cancels.
+FLOAT32 = 2.0**14 * FP32.u
 
 
 @dataclass(frozen=True)
@@ -25,7 +31,8 @@ class Compared:
     ``error`` is E(amp, exact), ``noise`` E(reference, exact), ``plain`` E(amp, fp32) and ``distance``
     E(amp, reference) in units of the noise; ``from_model`` is E(amp, predicted) in the same units, where the
     rounding oracle has predicted, else 0. ``allowed`` is what ``error`` may be, before the run's own
-    scale. ``equal`` tells whether it is the reference bit for bit, dtype included.
+    scale; ``float32`` is the part of it that float32 itself explains, where it was asked. ``equal`` tells whether it
+    is the reference bit for bit, dtype included.
     """
 
     name: str
@@ -38,6 +45,18 @@ class Compared:
     equal: bool
     factor: float = tolerance.CERTAIN
     from_model: float = 0.0
+    float32: float = 0.0
+
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether the predicted rounding does not explain it."""
+        far = self.from_model > tolerance.FARTHEST or self.distance > tolerance.WORST_DISTANCE
+        return self.error > self.allowed or self.plain > self.allowed_plain or far
+
+    @property
+    def allowed_plain(self) -> float:
+        """What E(amp, fp32) may be: float32 is no closer to exact than its own rounding."""
+        return self.allowed + max(FLOAT32, self.float32)
 
     @property
     def excess(self) -> float:
@@ -49,8 +68,28 @@ class Compared:
         return self.error / max(self.noise, tolerance.floor(self.elements, u))
 
 
-def compare(prediction: Prediction, amp: Step, fp32: Step, *, u: float) -> list[Compared]:
-    """Each floating tensor that both have and that is finite, in the order of ``Step.named``."""
+#: By tensor, what float32 explains of an error; see ``cancellation``.
+Float32Errors = Callable[[], Mapping[str, float]]
+
+
+def compare(
+    prediction: Prediction, amp: Step, fp32: Step, *, u: float, float32: Float32Errors | None = None
+) -> list[Compared]:
+    """Each floating tensor that both have and that is finite, in the order of ``Step.named``.
+
+    ``float32`` is called where an error is more than the predicted rounding explains.
+    """
+    plain = _compared(prediction, amp, fp32, {}, u=u)
+    if float32 is None or not any(each.is_doubtful for each in plain):
+        return plain
+    errors = float32()
+    own = {each.name: errors.get(each.name, 0.0) for each in plain if each.is_doubtful}
+    return _compared(prediction, amp, fp32, own, u=u)
+
+
+def _compared(
+    prediction: Prediction, amp: Step, fp32: Step, float32: Mapping[str, float], *, u: float
+) -> list[Compared]:
     exact, reference = prediction.exact.named(), prediction.reference.named()
     made, plain = amp.named(), fp32.named()
     factor = tolerance.CERTAIN if prediction.predicted is None else tolerance.EXCESS
@@ -59,11 +98,10 @@ def compare(prediction: Prediction, amp: Step, fp32: Step, *, u: float) -> list[
     for name, value in made.items():
         if name not in prediction.noise or not exact[name].is_floating_point() or not value.isfinite().all():
             continue
-        size, noise = prediction.sizes[name], prediction.noise[name]
-        far = relative_error(value, reference[name], scale=size)
-        float32 = relative_error(plain[name], exact[name], scale=size) if name in plain else 0.0
-        least = max(noise, tolerance.floor(value.numel(), u), float32)
-        followed = tolerance.CANCELLED * float32 < least  # else its error is float32's, which no model follows
+        size, noise, own = prediction.sizes[name], prediction.noise[name], float32.get(name, 0.0)
+        least = max(noise, tolerance.floor(value.numel(), u))
+        far = relative_error(value, reference[name], scale=size) - 2 * own  # either has made float32's own
+        off = relative_error(value, model[name], scale=size) - own if name in model else 0.0
         found.append(
             Compared(
                 name=name,
@@ -71,13 +109,12 @@ def compare(prediction: Prediction, amp: Step, fp32: Step, *, u: float) -> list[
                 error=relative_error(value, exact[name], scale=size),
                 noise=noise,
                 plain=relative_error(value, plain[name], scale=size),
-                distance=far / least if far else 0.0,
-                allowed=tolerance.allowed(noise, value.numel(), u, factor, float32=float32),
+                distance=far / least if far > 0 else 0.0,
+                allowed=tolerance.allowed(noise, value.numel(), u, factor) + own,
                 factor=factor,
                 equal=same(value, reference[name]),
-                from_model=relative_error(value, model[name], scale=size) / least
-                if name in model and followed
-                else 0.0,
+                from_model=off / least if off > 0 else 0.0,
+                float32=own,
             )
         )
     return found
@@ -121,4 +158,6 @@ def _drawn(case: Case, where: Conditions, step: Callable[[int, float], Step], se
     realised = case.realise(seed=seed)
     fp32 = run_step(case, realised.on(where.device.torch_device), contextlib.nullcontext, seed=seed)
     prediction = predict(case, realised, where.device, where.precision, seed=seed)
-    return compare(prediction, step(seed, prediction.loss_scale), fp32, u=where.precision.u)
+    made = step(seed, prediction.loss_scale)
+    own = partial(float32_errors, case, realised, fp32, prediction, replace(where, seed=seed))
+    return compare(prediction, made, fp32, u=where.precision.u, float32=own)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
@@ -12,13 +13,13 @@ from pytest_amp.devices import DeviceKind
 from pytest_amp.failure import AmpFailure, is_misuse
 from pytest_amp.numerics import predicted as rounding
 from pytest_amp.numerics import tolerance as limits
+from pytest_amp.numerics.cancellation import float32_errors
 from pytest_amp.numerics.compare import Compared, compare, confirmed, median_distance, same
 from pytest_amp.numerics.conditions import Conditions, runs_under
 from pytest_amp.numerics.errors import is_hollow, norm
 from pytest_amp.numerics.locate import first_difference
 from pytest_amp.numerics.prediction import Prediction, predict
 from pytest_amp.numerics.step import Step, in_words, run_step, run_wide
-from pytest_amp.precision import FP32
 
 __tracebackhide__ = is_misuse
 
@@ -48,7 +49,8 @@ def check(case: Case, where: Conditions, observe: Observe, *, tolerance: float |
     _check_present(run, amp)
     _check_dtypes(run, amp)
     _check_finite(run, amp)
-    compared = compare(prediction, amp, fp32, u=where.precision.u)
+    float32 = partial(float32_errors, case, realised, fp32, prediction, where)
+    compared = compare(prediction, amp, fp32, u=where.precision.u, float32=float32)
     _observe(run, compared, observe)
     _check_noise(run)
     _check_errors(run, compared)
@@ -92,7 +94,8 @@ class _Run:
 
     def allowed_plain(self, each: Compared) -> float:
         """What E(amp, fp32) may be: float32 is no closer to exact than its own rounding."""
-        return self.allowed(each) + 2.0**14 * FP32.u * self.where.tolerance_scale
+        own = each.allowed_plain - each.allowed
+        return self.allowed(each) + own * self.where.tolerance_scale
 
     def what(self, name: str) -> str:
         """A tensor as a failure names it."""

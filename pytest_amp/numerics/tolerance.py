@@ -21,6 +21,9 @@ error of a tensor, as vectors, and d = r - p, excess is |r| / |p| and distance |
   most, and 2, where two independent errors are sqrt(2) apart. From the prediction a tensor may be
   FARTHEST, sqrt(2) EXCESS, away; measured 1.18 at most over 64 elements or more.
 
+- Where terms cancel, float32 itself is as far from exact as the noise, and mixed precision makes that error, too. It is
+  measured, where an error is more than its noise explains: ``cancellation``.
+
 What a global error cannot tell, a rule that barely moves it or a sum that is lost in a deep network, the
 local prediction does: ``oracle.verdict``.
 """
@@ -38,7 +41,6 @@ FARTHEST = 2.0**0.5 * EXCESS
 MOST_NOISE = 0.25
 MEDIAN_DISTANCE = 0.5
 WORST_DISTANCE = 2.0
-CANCELLED = 4.0
 
 
 def floor(elements: int, u: float) -> float:
@@ -52,11 +54,9 @@ def floor(elements: int, u: float) -> float:
     return u / (2 * elements**0.5) if elements else 0.0
 
 
-def allowed(noise: float, elements: int, u: float, factor: float = EXCESS, *, float32: float = 0.0) -> float:
+def allowed(noise: float, elements: int, u: float, factor: float = EXCESS) -> float:
     """The relative error that mixed precision in a format of unit roundoff ``u`` may make.
 
-    ``float32`` is that of the step without autocast: 1e-7 and less, but for what is left of terms that cancel, such
-    as the gradient of the squares of what a norm returns. Mixed precision makes it, too, with other numbers:
-    measured up to 1.8 times as much (torch 2.13, CPU), CANCELLED times are taken for it.
+    What float32 itself explains of an error, where terms cancel, is added to it: see ``cancellation``.
     """
-    return max(factor * max(noise, floor(elements, u)), CANCELLED * float32)
+    return factor * max(noise, floor(elements, u))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -129,6 +129,35 @@ def test_what_is_left_of_terms_that_cancel_is_float32s_own(precision: Precision)
 
     for seed in range(3):
         run(Case("vanishing", build, lambda: torch.randn(2, 6, 16), loss), precision, seed=seed)
+
+
+def squares(model: nn.Module, x: Tensor) -> Tensor:
+    return model(x).float().square().mean()  # type: ignore[no-any-return]
+
+
+NORMS: dict[str, Callable[[], nn.Module]] = {
+    "batch": lambda: nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8)),
+    "layer": lambda: nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8)),
+    "group": lambda: nn.Sequential(nn.Linear(8, 8), nn.GroupNorm(2, 8)),
+}
+
+
+@pytest.mark.parametrize("precision", [BF16, FP16], ids=lambda precision: precision.name)
+@pytest.mark.parametrize("name", NORMS)
+def test_an_operator_whose_terms_cancel_is_asked_with_other_numbers(name: str, precision: Precision) -> None:
+    """What a norm hands back of its squares is a float32 rounding of terms that cancel, not a second one in fp16."""
+    for seed in range(4):
+        run(Case(name, NORMS[name], lambda: torch.randn(16, 8), squares), precision, seed=seed)
+
+
+def test_other_numbers_acquit_no_kernel_that_rounds_twice() -> None:
+    def coarse(original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        first, *rest = original(*args, **kwargs)
+        return ((first * 1.25).to(first.dtype) / 1.25, *rest) if low(first) else (first, *rest)
+
+    case = Case("batch", NORMS["batch"], lambda: torch.randn(16, 8), squares)
+    with kernel("native_batch_norm_backward", coarse), pytest.raises(AmpFailure, match="native_batch_norm_backward"):
+        run(case, FP16)
 
 
 def test_a_hollow_gradient_is_named() -> None:

@@ -41,7 +41,7 @@ class Agreement:
     ``equal`` of ``elements`` are the model's: bit for bit, in float32 but for ``FLOAT32_FLIPS``.
     ``error`` is E(real, exact), ``ideal``
     E(model, exact), both relative L2 for these inputs; ``wanted`` is the dtype that torch's promotion gives. ``again``
-    is E(real, exact) for other numbers, where ``error`` may be that of a long float32 sum: see ``oracle.sums``.
+    is the agreement for other numbers, where these may have met a sum that is long or cancels: see ``oracle.sums``.
     """
 
     dtype: torch.dtype
@@ -51,7 +51,7 @@ class Agreement:
     error: float
     ideal: float
     hollow: bool
-    again: float | None = None
+    again: Agreement | None = None
 
 
 @dataclass(frozen=True)
@@ -68,6 +68,10 @@ class Observed:
     results: tuple[Agreement, ...]
     problem: str | None = None
     longest: int = 1
+
+
+#: An error of a low result, in units of its model's, above which it is looked at with other numbers, too.
+DOUBTFUL = 1.05
 
 
 #: They make no values: memory that nobody has written to yet, or the bits of another tensor.
@@ -127,7 +131,7 @@ class Observer:
         model = model_for(operation)
         try:
             compared = self._compared(call, operation, wanted, real)
-            if any(self._is_long(call, each) for each in compared):
+            if any(self._is_doubtful(call, each, model.factor) for each in compared):
                 compared = self._drawn_again(call, operation, compared)
         except (RuntimeError, TypeError, NotImplementedError, ValueError, IndexError) as error:
             self._note(call, copy.given, model, (), " ".join(str(error).split())[:120])
@@ -165,22 +169,24 @@ class Observer:
                 compared.append(_relative_to_input(operation, statistic, changed))
         return compared
 
-    def _is_long(self, call: torch_private.Dispatched, each: Agreement) -> bool:
-        """Whether an error is too large for a short float32 sum, and not for one of all elements of an argument."""
+    def _is_doubtful(self, call: torch_private.Dispatched, each: Agreement, factor: float) -> bool:
+        """Whether an error is too large for one rounding, or for a short float32 sum and not for a long one."""
+        if each.dtype != torch.float32:
+            return each.error > DOUBTFUL * factor * each.ideal
         terms = max((leaf.numel() for leaf in _leaves(call) if is_real(leaf)), default=1)
-        return each.dtype == torch.float32 and most_of_float32(self.low) < each.error - each.ideal <= certain(terms)
+        return most_of_float32(self.low) < each.error - each.ideal <= certain(terms)
 
     def _drawn_again(
         self, call: torch_private.Dispatched, operation: Operation, compared: list[Agreement]
     ) -> list[Agreement]:
-        """``compared``, with the errors that the kernel makes of other numbers of the same dtypes and shapes."""
+        """``compared``, with what the kernel makes of other numbers of the same dtypes and shapes."""
         generator = torch.Generator().manual_seed(len(self.seen))
         leaves, spec = torch_private.flat((call.args, call.kwargs))
         args, kwargs = torch_private.unflat([other_numbers(x, generator) if is_real(x) else x for x in leaves], spec)
         other = torch_private.Dispatched(call.overload, args, kwargs)
         copy = operation_of(other, operation.returned, widened, device_type=self.device_type)
         draws = self._compared(other, copy, (), torch_private.flat(other())[0])
-        return [replace(each, again=draw.error) for each, draw in zip(compared, draws, strict=True)]
+        return [replace(each, again=draw) for each, draw in zip(compared, draws, strict=True)]
 
     def _agreement(
         self, real: torch.Tensor, predicted: torch.Tensor, exact: torch.Tensor, wanted: torch.dtype | None

@@ -11,6 +11,8 @@ error of the float64 value before it rounds. So
   float32 sums that are off by 0.05 units of the low dtype's last place, which is 400 float32 roundings
   in fp16 and 3000 in bf16; a second rounding takes a quarter or more. Sums that cancel do come near
   it, without making a larger error: so a low share counts only where the excess is above SHARE_EXCESS.
+- No threshold sits on one draw: a low result that is off by more than its model, as one whose terms cancel in float32 is
+  (the gradient that a norm hands back of its own squares), is made again from other numbers, and has to be off again.
 - a float32 result was not low on its way if its error is below the geometric mean of the two
   formats' roundoffs. Where the terms cancel, the error is taken relative to their absolute values; a long sum, whose
   float32 roundings may add up to more, is measured again with other numbers. The derivation is in ``oracle.sums``.
@@ -72,25 +74,32 @@ _ORDER = (_DTYPE, _HOLLOW, _WIDE, _LOW, _SHARE)
 
 
 def fault_of(each: Observed, result: Agreement, low: torch.dtype, scale: float) -> Fault | None:
-    """What is wrong with one result; None if it follows its model."""
+    """What is wrong with one result, with other numbers, too, if there are any; None if it follows its model."""
     if result.wanted not in (None, result.dtype):
         return Fault(each, f"returned {_name(result.dtype)}", f"{_name(result.wanted)}", _DTYPE)
+    found = _fault_of_values(each, result, low, scale)
+    if found is None or result.again is None or _fault_of_values(each, result.again, low, scale, again=True):
+        return found
+    return None
+
+
+def _fault_of_values(
+    each: Observed, result: Agreement, low: torch.dtype, scale: float, *, again: bool = False
+) -> Fault | None:
     if result.dtype in (torch.float32, torch.float64):
-        return _fault_of_float32(each, result, low, scale)
+        least = max(most_of_float32(low), probable(each.longest)) if again else most_of_float32(low)
+        return _fault_of_float32(each, result, low, least, scale)
     return _fault_of_low(each, result, scale) if result.dtype in (torch.bfloat16, torch.float16) else None
 
 
-def _fault_of_float32(each: Observed, result: Agreement, low: torch.dtype, scale: float) -> Fault | None:
+def _fault_of_float32(each: Observed, result: Agreement, low: torch.dtype, least: float, scale: float) -> Fault | None:
     kept_low = each.model.name is ModelName.RUNNING_SUM and any(dtype == low for dtype in each.given)
     if result.hollow and not kept_low:
         return Fault(each, f"returned float32 with values of {_name(low)} alone", _model(each), _HOLLOW)
-    error, least = result.error, most_of_float32(low)
-    if result.again is not None:
-        error, least = min(error, result.again), max(least, probable(each.longest))
     rounds = EXCESS if result.ideal > least else 1.0  # a model that keeps sums low on its way
     most = result.ideal * each.model.factor * rounds + least * scale
-    if error > most:
-        return Fault(each, f"returned float32 that is off by {error:.2g}", f"at most {most:.2g}", _WIDE)
+    if result.error > most:
+        return Fault(each, f"returned float32 that is off by {result.error:.2g}", f"at most {most:.2g}", _WIDE)
     return None
 
 

@@ -1,0 +1,79 @@
+"""What float32 itself is off by, tensor by tensor, where terms cancel: measured from the case, by several draws.
+
+A gradient that is nearly zero because large terms cancel, such as that of the squares of what a norm returns, is in
+float32 what its roundings have left. Mixed precision makes these as well, with other numbers, and a model that rounds
+each operator once does not say how large they are: kernels round within. One float32 step does not, either: in the
+worst case a single rounding, that of a row's norm or mean, is shared by all that is left, so that the errors of two
+steps are two draws of one normal variable, and the first is more than four times the second in 16 of 100.
+
+So the step is run DRAWS times more in float32, with each parameter moved to a number beside it, which makes each
+rounding anew. The root mean square of the errors estimates the standard deviation of one, and the ratio of another
+error to it has Student's distribution with as many degrees of freedom as there are draws (W. S. Gosset, The probable
+error of a mean, Biometrika 6 (1908), 1-25), with tails that are lighter where more than one rounding
+is shared. It is beyond STUDENT once in 10 000 draws. Random changes of the last place to find what cancels is the idea
+of D. S. Parker, Monte Carlo arithmetic (1997), and of the CESTAC method (J. Vignes, A stochastic arithmetic for
+reliable scientific computation, Math. Comput. Simul. 35 (1993), 233-261).
+
+Only a float32 step whose operators are as exact as float32 is asked: TF32, a broken kernel or a model that rounds by
+itself is no cancellation.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+
+import torch
+
+from pytest_amp.cases import Case, Realised
+from pytest_amp.numerics.conditions import Conditions
+from pytest_amp.numerics.errors import relative_error
+from pytest_amp.numerics.oracle import observed_step, verdict
+from pytest_amp.numerics.prediction import Prediction
+from pytest_amp.numerics.step import Step, run_step
+
+#: Float32 steps beside the first.
+DRAWS = 8
+#: What Student's t with DRAWS + 1 degrees of freedom exceeds, in size, once in 10 000 draws.
+STUDENT = 6.59
+
+
+def float32_errors(
+    case: Case, realised: Realised, fp32: Step, prediction: Prediction, where: Conditions
+) -> dict[str, float]:
+    """By tensor the most that float32 explains of the error of another step: STUDENT root mean squares of its own.
+
+    Empty where float32 explains nothing, since its own operators do not compute in float32.
+    """
+    if not _is_float32(case, where):
+        return {}
+    steps = [fp32]
+    for draw in range(DRAWS):
+        moved = realised.on(where.device.torch_device)
+        _move(moved.model, torch.Generator().manual_seed(draw))
+        steps.append(run_step(case, moved, contextlib.nullcontext, seed=where.seed))
+    exact, made = prediction.exact.named(), [step.named() for step in steps]
+    found = {}
+    for name, size in prediction.sizes.items():
+        if exact[name].is_floating_point() and all(name in step for step in made):
+            squares = [relative_error(step[name], exact[name], scale=size) ** 2 for step in made]
+            found[name] = STUDENT * statistics.fmean(squares) ** 0.5
+    return found
+
+
+def _is_float32(case: Case, where: Conditions) -> bool:
+    """Whether every operator of the step without autocast computes in float32, and as exactly."""
+    low = where.precision.dtype
+    seen = observed_step(case, where.device, low, seed=where.seed, autocast=False)
+    dtypes = {result.dtype for each in seen for result in each.results}
+    return not verdict.faults(seen, low, where.tolerance_scale) and not dtypes & {torch.bfloat16, torch.float16}
+
+
+def _move(model: torch.nn.Module, generator: torch.Generator) -> None:
+    """Move each float32 parameter to a number beside it, up or down at random; zeros stay."""
+    eps = torch.finfo(torch.float32).eps
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dtype == torch.float32:
+                signs = torch.randint(2, parameter.shape, generator=generator) * 2 - 1
+                parameter.mul_((1 + eps * signs).to(parameter.device))

@@ -1,0 +1,93 @@
+"""What float32 explains of an error: measured from the case, and nothing where float32 is not what it says."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from pytest_amp.cases import Case
+from pytest_amp.devices import find_device
+from pytest_amp.numerics import Conditions, predict, run_step
+from pytest_amp.numerics.cancellation import DRAWS, STUDENT, float32_errors
+from pytest_amp.precision import BF16
+from tests.numerics.planted import kernel
+
+WHERE = Conditions(find_device("cpu"), BF16)
+
+
+class Two(nn.Module):
+    """A head that is well conditioned, and before it a norm whose own squares are part of the loss."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm, self.head = nn.Linear(8, 16), nn.LayerNorm(16), nn.Linear(16, 4)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        made = self.norm(self.first(x))
+        return made, self.head(made.detach())
+
+
+def loss(model: nn.Module, x: Tensor) -> Tensor:
+    made, headed = model(x)
+    return made.float().square().mean() + headed.float().square().mean()  # type: ignore[no-any-return]
+
+
+CASE = Case("two", Two, lambda: torch.randn(4, 8), loss)
+
+
+def errors(case: Case = CASE) -> dict[str, float]:
+    realised = case.realise(seed=0)
+    fp32 = run_step(case, realised.on("cpu"), contextlib.nullcontext, seed=0)
+    prediction = predict(case, realised, WHERE.device, BF16, seed=0)
+    return float32_errors(case, realised, fp32, prediction, WHERE)
+
+
+def test_what_cancels_is_told_from_what_does_not() -> None:
+    found = errors()
+    assert found["head.weight"] < 100 * 2.0**-24
+    assert found["first.weight"] > 100 * found["head.weight"]
+
+
+def test_the_model_is_left_as_it_was() -> None:
+    realised = CASE.realise(seed=0)
+    before = {name: value.clone() for name, value in realised.model.state_dict().items()}
+    fp32 = run_step(CASE, realised.on("cpu"), contextlib.nullcontext, seed=0)
+    prediction = predict(CASE, realised, WHERE.device, BF16, seed=0)
+    float32_errors(CASE, realised, fp32, prediction, WHERE)
+    assert all(torch.equal(value, before[name]) for name, value in realised.model.state_dict().items())
+
+
+def test_a_float32_kernel_that_is_low_explains_nothing() -> None:
+    def ten_bits(original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        made = original(*args, **kwargs)
+        return made.to(torch.float16).to(made.dtype) if made.dtype == torch.float32 else made
+
+    assert errors()
+    with kernel("addmm", ten_bits):
+        assert not errors()
+
+
+def test_a_model_that_rounds_by_itself_explains_nothing() -> None:
+    def rounded(model: nn.Module, x: Tensor) -> Tensor:
+        return model(x).bfloat16().float().square().mean()  # type: ignore[no-any-return]
+
+    assert not errors(Case("own", lambda: nn.Linear(8, 8), lambda: torch.randn(4, 8), rounded))
+
+
+def test_the_quantile_is_students() -> None:
+    """Its density, from the bound on, by Simpson's rule in 1 / t."""
+    degrees = DRAWS + 1
+    scale = math.gamma((degrees + 1) / 2) / (math.sqrt(degrees * math.pi) * math.gamma(degrees / 2))
+
+    def density(t: float) -> float:
+        return scale * (1 + t * t / degrees) ** (-(degrees + 1) / 2)
+
+    steps, end = 1000, 1 / STUDENT
+    at = [density(1 / (end * i / steps)) / (end * i / steps) ** 2 if i else 0.0 for i in range(steps + 1)]
+    beyond = end / steps / 3 * (at[0] + at[-1] + 4 * sum(at[1:-1:2]) + 2 * sum(at[2:-1:2]))
+    assert 2 * beyond == pytest.approx(1e-4, rel=0.01)
