@@ -11,8 +11,8 @@ error of the float64 value before it rounds. So
   float32 sums that are off by 0.05 units of the low dtype's last place, which is 400 float32 roundings
   in fp16 and 3000 in bf16; a second rounding takes a quarter or more. Sums that cancel do come near
   it, without making a larger error: so a low share counts only where the excess is above SHARE_EXCESS.
-- No threshold sits on one draw: a low result that is off by more than its model, as one whose terms cancel in float32 is
-  (the gradient that a norm hands back of its own squares), is made again from other numbers, and has to be off again.
+- No threshold sits on one draw: a low result that is off by more than its model, as one whose terms cancel in float32
+  is (the gradient that a norm hands back of its own squares), is made of other numbers, and has to be off again.
 - a float32 result was not low on its way if its error is below the geometric mean of the two
   formats' roundoffs. Where the terms cancel, the error is taken relative to their absolute values; a long sum, whose
   float32 roundings may add up to more, is measured again with other numbers. The derivation is in ``oracle.sums``.
