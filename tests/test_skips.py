@@ -1,0 +1,25 @@
+"""A test of the package that the package skips would be green whatever was expected: it is red (tests/conftest.py)."""
+
+from __future__ import annotations
+
+from tests.project import Project
+
+TEST = """
+import pytest
+from pytest_amp.isolation import ExaminationFailed
+from tests.speed.simulated import check_simulated
+
+def test_expects_a_failure(request):
+    with pytest.raises(ExaminationFailed):
+        check_simulated(request, mode="off")
+
+def test_skips_itself():
+    pytest.skip("no GPU")
+"""
+
+
+def test_a_skip_of_the_package_is_red_and_one_of_the_tests_own_is_not(project: Project) -> None:
+    project.write(conftest="from tests.conftest import pytest_runtest_makereport", test_it=TEST)
+    result = project.here("-rs")
+    result.assert_outcomes(failed=1, skipped=1)
+    result.stdout.fnmatch_lines(["skipped by the package itself: Skipped: speed is off: by request"])
