@@ -134,6 +134,20 @@ def test_a_wrong_argument_is_shown_at_the_tests_own_line(project: Project, line:
     assert all(text.startswith("test_it.py:") for text in places)
 
 
+@pytest.mark.parametrize("line", ["check_casts(case(amp), mst=9)", "check_speedup(case(amp), flor=1, over='fp32')"])
+def test_a_misspelt_keyword_is_one_line(project: Project, line: str) -> None:
+    """Python's own, at the test's own line: nothing of the plugin is shown."""
+    project.write(test_it=HEAD.format(line=f"amp.{line}"))
+    result = project.here(*ON_CPU, "--amp-speed=report")
+    result.assert_outcomes(failed=1)
+    shown = [text for text in result.outlines if text.startswith("E  ")]
+    keyword = line.split(", ")[1].partition("=")[0]
+    assert len(shown) == 1
+    assert f"got an unexpected keyword argument '{keyword}'" in shown[0]
+    assert any(text.startswith("test_it.py:") for text in result.outlines)
+    assert not any("pytest_amp/" in text for text in result.outlines)
+
+
 def test_without_an_autocast_dtype_there_is_nothing_to_check(project: Project) -> None:
     line = "amp.check_gradients(case(amp))"
     marked = HEAD.format(line=line).replace("def test_it", "@pytest.mark.amp(dtypes=['fp32'])\ndef test_it")

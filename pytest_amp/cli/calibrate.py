@@ -58,6 +58,8 @@ def _calibrate(options: argparse.Namespace) -> int:
 
     if options.sessions < LEAST_SESSIONS:
         options.parser.error(f"argument --sessions: {options.sessions}; valid: {LEAST_SESSIONS} or more")
+    if options.device == "cpu" and not options.from_:
+        write("a CPU is held against no floor: what follows is for you to read\n")
     path = options.to or Path(floors.__file__).with_name("floors.json")
     sessions: list[Session] = []
     try:

@@ -79,9 +79,9 @@ def check_memory(
     _check_by_hand(passes, use.saved)
     _check_growth(passes)
     _observe(case.name, use, observe, ceiling, peak_ceiling)
-    _check_ceiling(passes, "keeps for backward", use.saved_ratio, ceiling, use.saved.bytes)
+    _check_ceiling(passes, "keeps for backward", use.saved_ratio, ceiling, use.saved)
     if use.peak is not None and use.peak_ratio is not None:
-        _check_ceiling(passes, "takes at its peak", use.peak_ratio, peak_ceiling, use.peak.allocated)
+        _check_ceiling(passes, "takes at its peak", use.peak_ratio, peak_ceiling, use.saved)
     return use
 
 
@@ -129,12 +129,15 @@ def _check_growth(passes: Passes) -> None:
         )
 
 
-def _check_ceiling(passes: Passes, what: str, ratio: float, ceiling: float | None, count: int) -> None:
+def _check_ceiling(passes: Passes, what: str, ratio: float, ceiling: float | None, saved: Saved) -> None:
     if ceiling is not None and ratio > ceiling * passes.where.tolerance_scale:
+        wide = 4 * saved.by_dtype.get("float32", 0) > saved.bytes
         raise AmpFailure(
             f"{passes.case.name} {what} {ratio:.3g} times what float32 does, under {passes.where}",
             label_before="ceiling",
             before=f"{ceiling:g} times",
-            now=passes.where.now(f"{count} bytes"),
-            likely="activations are kept in float32, or in both dtypes",
+            now=passes.where.now(f"{ratio:.3g} times; {saved.bytes} bytes kept for backward ({_named(saved)})"),
+            likely="activations are kept in float32, or in both dtypes"
+            if wide
+            else "low copies of weights, which float32 has not, outweigh what activations save; less in larger batches",
         )

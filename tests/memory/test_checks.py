@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -114,8 +115,16 @@ def use(build: Callable[[], nn.Module], **ceilings: float) -> MemoryUse:
 def test_ceiling() -> None:
     light = use(lambda: nn.Sequential(nn.Linear(16, 16), nn.GELU()))
     assert light.saved_ratio == 1, "GELU's input in half the bytes, and a copy of the batch in half"
-    with pytest.raises(AmpFailure, match=r"keeps for backward .* times what float32 does"):
+    with pytest.raises(AmpFailure, match=r"keeps for backward .* times what float32 does") as failure:
         use(Wide, ceiling=1.0)
+    assert "likely    activations are kept in float32" in str(failure.value)
+
+
+def test_a_ceiling_that_copies_of_weights_break() -> None:
+    """Many weights and few rows: what is kept on top is low, and no activation is wide."""
+    with pytest.raises(AmpFailure, match="low copies of weights") as failure:
+        check_memory(layers(64), where(), lambda *_: None, ceiling=0.9)
+    assert re.search(r"now .* times; \d+ bytes kept for backward \(bfloat16 \d+\)", str(failure.value))
 
 
 def test_a_cpu_has_no_peak() -> None:

@@ -29,4 +29,16 @@ MEMORY = (
         ("suites/memory/test_casts.py",),
         "test_a_step_makes_the_casts_of_its_rules[cpu-bf16-mlp]",
     ),
+    Defect(
+        "dropout_keeps_a_wide_mask",
+        "keeping of dropout what its derivative needs",
+        ("suites/memory/test_kept.py",),
+        "test_an_operator_keeps_what_its_derivative_needs[cpu-bf16-dropout]",
+    ),
+    Defect(
+        "cross_entropy_keeps_its_logits",
+        "keeping of a loss what its derivative needs",
+        ("suites/memory/test_kept.py",),
+        "test_an_operator_keeps_what_its_derivative_needs[cpu-bf16-cross_entropy]",
+    ),
 )

@@ -1,0 +1,191 @@
+"""What an operator keeps for its backward pass is what its derivative needs, counted by hand: no more, and no wider."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from pytest_amp.amp import Amp
+from pytest_amp.cases import Case
+from pytest_amp.failure import AmpFailure
+from pytest_amp.memory import Passes, Saved, saved_bytes
+from pytest_amp.rules.spec import RuleName, expected
+
+#: Others have derivatives of their own, which nobody has counted.
+pytestmark = pytest.mark.amp(devices=["cpu", "cuda"])
+
+ROWS, COLUMNS = 8, 64
+ALL = ROWS * COLUMNS
+IMAGES = (2, 4, 8, 8)
+WIDE = (RuleName.FP32, RuleName.FP32_SET_OPT_DTYPE, RuleName.FP32_APPEND_DTYPE)
+
+Batch = dict[str, Tensor]
+
+
+class Given(nn.Module):
+    """What operators are given beside their low input, parameters all of them."""
+
+    def __init__(self) -> None:
+        """A square matrix and two rows."""
+        super().__init__()
+        self.matrix = nn.Parameter(torch.randn(COLUMNS, COLUMNS))
+        self.weight, self.bias = nn.Parameter(torch.randn(COLUMNS)), nn.Parameter(torch.randn(COLUMNS))
+
+
+Call = Callable[[Tensor, Given, Batch], Tensor]
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What ``call`` keeps, made of a low input that it may keep, too: ``numbers`` in the dtype in which it computes.
+
+    That is float32 where ``rule``, an overload, is an fp32 operator on the device; elsewhere it is low. ``stored`` is
+    how many tensors those are. ``also`` are numbers of other dtypes, of one tensor each time. ``cuda`` is what is kept
+    there, where that is another kernel. What is there anyway (parameters, the batch) is not counted.
+    """
+
+    call: Call
+    numbers: int = 0
+    stored: int = 1
+    rule: str | None = None
+    also: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    cuda: Kept | None = None
+
+    def on(self, device_type: str, low: str) -> Saved:
+        """As ``saved_bytes`` finds it."""
+        if device_type == "cuda" and self.cuda is not None:
+            return self.cuda.on("cuda", low)
+        found = expected(device_type, torch.__version__).get(f"aten::{self.rule}") if self.rule else None
+        own = "float32" if found is not None and found.name in WIDE else low
+        counts = Counter({own: self.numbers} if self.numbers else {})
+        counts.update({name: sum(each) for name, each in self.also.items()})
+        storages = (self.stored if self.numbers else 0) + sum(len(each) for each in self.also.values())
+        bytes_ = {name: count * getattr(torch, name).itemsize for name, count in counts.items()}
+        return Saved(storages, dict(sorted(bytes_.items())))
+
+
+def _input(function: Callable[[Tensor], Tensor], rule: str | None = None) -> Kept:
+    """Its input, or its result, which has as many numbers."""
+    return Kept(lambda x, _given, _batch: function(x), ALL, rule=rule)
+
+
+def _nothing(function: Callable[[Tensor], Tensor]) -> Kept:
+    """A derivative that needs shapes alone."""
+    return Kept(lambda x, _given, _batch: function(x))
+
+
+def _loss(function: Callable[[Tensor, Tensor], Tensor], rule: str) -> Kept:
+    """A loss keeps its input (or the difference) in the dtype in which it computes; the targets are the batch's."""
+    return Kept(lambda x, _given, batch: function(x, batch["wide"]), ALL, rule=rule)
+
+
+def _dropped(x: Tensor, *_: object) -> Tensor:
+    return functional.dropout(x, 0.5, training=True)
+
+
+#: By name; after tools/autograd/derivatives.yaml (what a formula names is kept), and for what is composed of others
+#: after aten/src/ATen/native (Dropout.cpp, Loss.cpp, LossNLL.cpp).
+KEPT: dict[str, Kept] = {
+    "relu": _input(functional.relu),
+    "sigmoid": _input(torch.sigmoid),
+    "tanh": _input(torch.tanh),
+    "gelu": _input(functional.gelu),
+    "silu": _input(functional.silu),
+    "mish": _input(functional.mish),
+    "hardswish": _input(functional.hardswish),
+    "hardtanh": _input(functional.hardtanh),
+    "leaky_relu": _input(functional.leaky_relu),
+    "elu": _input(functional.elu),
+    "glu": _input(functional.glu),
+    "softplus": _input(functional.softplus, "softplus"),
+    "exp": _input(torch.exp, "exp"),
+    "pow": _input(lambda x: x.pow(3), "pow.Tensor_Scalar"),
+    "rsqrt": _input(torch.rsqrt, "rsqrt"),
+    "square of itself": _input(lambda x: x * x),
+    "clamp": _input(lambda x: x.clamp(-1, 1)),
+    "softmax": _input(lambda x: x.softmax(-1), "softmax.int"),
+    "log_softmax": _input(lambda x: x.log_softmax(-1), "log_softmax.int"),
+    "avg_pool2d": _input(lambda x: functional.avg_pool2d(x.view(IMAGES), 2), "avg_pool2d"),
+    "max_pool2d": Kept(
+        lambda x, *_: functional.max_pool2d(x.view(IMAGES), 2), ALL, also={"int64": (ALL // 4,)}, rule="max_pool2d"
+    ),
+    "add": Kept(lambda x, _, batch: x + batch["wide"]),
+    "mul by what wants no gradient": Kept(lambda x, _, batch: x * batch["wide"]),
+    "cat": _nothing(lambda x: torch.cat([x, x])),
+    "mean": _nothing(lambda x: x.mean(-1)),
+    "sum": _nothing(torch.sum),
+    "pad": _nothing(lambda x: functional.pad(x, (1, 1))),
+    "transposed copy": _nothing(lambda x: x.t().contiguous()),
+    "masked_fill": Kept(lambda x, *_: x.masked_fill(x > 0, 0), also={"bool": (ALL,)}),
+    "where": Kept(lambda x, *_: torch.where(x > 0, x, x), also={"bool": (ALL,)}),
+    # The noise, in the input's dtype; on CUDA native_dropout keeps which elements stay.
+    "dropout": Kept(_dropped, ALL, cuda=Kept(_dropped, also={"bool": (ALL,)})),
+    "dropout in evaluation": _nothing(lambda x: functional.dropout(x, 0.5, training=False)),
+    "dropout of channels": Kept(lambda x, *_: functional.dropout1d(x.view(2, 4, -1), 0.5, training=True), ROWS),
+    "layer_norm": Kept(
+        lambda x, given, _: functional.layer_norm(x, (COLUMNS,), given.weight, given.bias),
+        ALL,
+        rule="layer_norm",
+        also={"float32": (ROWS, ROWS)},
+    ),
+    "group_norm": Kept(
+        lambda x, given, _: functional.group_norm(x, 4, given.weight, given.bias),
+        ALL,
+        rule="group_norm",
+        also={"float32": (4 * ROWS, 4 * ROWS)},
+    ),
+    # Its low input, and the weight's low copy.
+    "linear": Kept(lambda x, given, _: functional.linear(x, given.matrix, given.bias), ALL + COLUMNS**2, 2),
+    "matmul": Kept(lambda x, given, _: x @ given.matrix, ALL + COLUMNS**2, 2),
+    "embedding": Kept(lambda _, given, batch: functional.embedding(batch["classes"], given.matrix)),
+    "mse_loss": _loss(functional.mse_loss, "mse_loss"),
+    "l1_loss": _loss(functional.l1_loss, "l1_loss"),
+    "smooth_l1_loss": _loss(functional.smooth_l1_loss, "smooth_l1_loss"),
+    "binary_cross_entropy_with_logits": _loss(
+        functional.binary_cross_entropy_with_logits, "binary_cross_entropy_with_logits"
+    ),
+    # The logarithms of the probabilities, once; and the sum of the weights, one number.
+    "cross_entropy": Kept(
+        lambda x, _, batch: functional.cross_entropy(x, batch["classes"]), also={"float32": (ALL, 1)}
+    ),
+    "cross_entropy of probabilities": Kept(
+        lambda x, _, batch: functional.cross_entropy(x, batch["wide"]), also={"float32": (ALL,)}
+    ),
+    "nll_loss": Kept(lambda x, _, batch: functional.nll_loss(x, batch["classes"]), also={"float32": (ALL, 1)}),
+}
+
+
+def _batch() -> Batch:
+    return {
+        "x": torch.randn(ROWS, COLUMNS).requires_grad_(),
+        "wide": torch.rand(ROWS, COLUMNS),
+        "classes": torch.randint(COLUMNS, (ROWS,)),
+    }
+
+
+@pytest.mark.parametrize("operator", KEPT)
+def test_an_operator_keeps_what_its_derivative_needs(amp: Amp, operator: str) -> None:
+    """In storages, and in bytes by dtype, of a low input; what autocast and casts by hand keep alike is held to it."""
+    kept = KEPT[operator]
+
+    def loss(model: nn.Module, batch: Batch) -> Tensor:
+        assert isinstance(model, Given)
+        return kept.call(batch["x"].to(amp.dtype), model, batch).float().sum()  # conversions and sums keep nothing
+
+    passes = Passes(Case(operator, Given, _batch, loss), amp.conditions)
+    found, wanted = saved_bytes(passes, passes.amp()), kept.on(amp.device.type, amp.precision.dtype_name)
+    amp.observe(f"{operator}/bytes kept", found.bytes, kind="count", unit="bytes")
+    if found != wanted:
+        raise AmpFailure(
+            f"{operator} keeps {found.storages} tensors for backward under {amp.conditions}",
+            label_before="needed",
+            before=f"{wanted.storages} tensors, bytes by dtype {wanted.by_dtype or 'none'}",
+            now=amp.conditions.now(f"{found.storages} tensors, bytes by dtype {found.by_dtype or 'none'}"),
+            likely="it keeps its input beside its result, or in a wider dtype than the one in which it computes",
+        )
