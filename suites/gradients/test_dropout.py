@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any, cast
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as f
 
 from pytest_amp.amp import Amp
+from pytest_amp.cases import lacks_lstm_kernel
+from pytest_amp.targets import Target
 
 P = 0.4
 
@@ -52,3 +55,54 @@ def test_evaluation_drops_nothing(amp: Amp) -> None:
     values = torch.randn(64, 128, device=amp.device.torch_device)
     with amp.autocast():
         assert torch.equal(f.dropout(values, P, training=False), values)
+
+
+#: Beside it a gate is open, its negative shuts it.
+_OPEN = 30.0
+
+
+def _units(kind: type[nn.RNNBase]) -> nn.RNNBase:
+    """Two layers that hand each number on, without a memory: what is dropped between them is zero in the result."""
+    size = 32
+    layer: Any = cast("Callable[..., Any]", kind)(size, size, 2, dropout=P)
+    gates = {nn.RNN: (None,), nn.GRU: (_OPEN, -_OPEN, None), nn.LSTM: (_OPEN, -_OPEN, None, _OPEN)}[kind]
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            parameter.zero_()
+        for number, gate in enumerate(gates):
+            place = slice(number * size, (number + 1) * size)
+            for level in (0, 1):
+                if gate is None:
+                    getattr(layer, f"weight_ih_l{level}")[place] = torch.eye(size)
+                else:
+                    getattr(layer, f"bias_ih_l{level}")[place] = gate
+    return layer  # type: ignore[no-any-return]
+
+
+def _recurrent(target: Target) -> Iterator[object]:
+    """An LSTM is oneDNN's on a CPU, which may have no kernel for it."""
+    lacking = lacks_lstm_kernel(target.device.type, target.precision.name)
+    for kind in (nn.RNN, nn.GRU, nn.LSTM):
+        known = lacking if kind is nn.LSTM else None
+        marks = [pytest.mark.xfail(reason=known, raises=RuntimeError, strict=True)] if known else []
+        yield pytest.param(kind, id=kind.__name__, marks=marks)
+
+
+@pytest.mark.amp_parametrize("kind", _recurrent)
+def test_recurrent_layers_drop_between_their_layers(amp: Amp, kind: type[nn.RNNBase]) -> None:
+    """P of the numbers, each for itself, the same going forward and back; none in evaluation mode."""
+    device = amp.device.torch_device
+    layer = _units(kind).to(device)
+    x = torch.full((16, 8, 32), 0.5, device=device, requires_grad=True)
+    with amp.autocast():
+        result = layer(x)[0]
+    torch.autograd.backward(result, torch.ones_like(result))
+    assert x.grad is not None
+    kept = result.detach().abs() > 0.1
+    share = 1 - float(kept.double().mean())
+    assert abs(share - P) < 5 * (P * (1 - P) / kept.numel()) ** 0.5, f"{share:.3f} of the numbers are dropped"
+    assert torch.equal(kept, x.grad.abs() > 0.1), "the backward pass drops other numbers than the forward pass"
+    assert len(set(kept.double().mean(0).flatten().tolist())) > 2, "the same numbers are dropped at each step"
+    with torch.no_grad(), amp.autocast():
+        evaluated = layer.eval()(x)[0]
+    assert bool((evaluated.abs() > 0.1).all()), "something is dropped in evaluation mode"

@@ -6,7 +6,7 @@ Counted, not timed: the casts of one weight that reach the back end.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 
 import pytest
 import torch
@@ -152,6 +152,30 @@ def test_clearing_the_cache_casts_again(amp: Amp, layer: nn.Linear, batch: torch
         torch.clear_autocast_cache()
         layer(batch)
     _expect(amp, "cleared in between", casts(), 2, likely="torch.clear_autocast_cache() clears nothing")
+
+
+#: What turns gradients off or on for a moment, within a region.
+SWITCHES: dict[str, Callable[[], object]] = {
+    "set_grad_enabled": lambda: torch.set_grad_enabled(True),
+    "enable_grad": lambda: _entered(torch.enable_grad()),
+    "no_grad": lambda: _entered(torch.no_grad()),
+    "inference_mode": lambda: _entered(torch.inference_mode()),
+    "set_multithreading_enabled": lambda: _entered(torch.autograd.set_multithreading_enabled(False)),
+}
+
+
+def _entered(mode: AbstractContextManager[object]) -> None:
+    with mode:
+        pass
+
+
+@pytest.mark.parametrize("switch", SWITCHES)
+def test_switching_gradients_leaves_the_cache(amp: Amp, layer: nn.Linear, batch: torch.Tensor, switch: str) -> None:
+    with _casts() as casts, amp.autocast():
+        layer(batch)
+        SWITCHES[switch]()
+        layer(batch)
+    _expect(amp, f"{switch} in between", casts(), 1, likely=f"{switch} clears the cast cache: each use after it casts")
 
 
 def test_a_region_that_raises_drops_its_cache(amp: Amp, layer: nn.Linear, batch: torch.Tensor) -> None:

@@ -85,7 +85,7 @@ def test_the_quantile_is_students() -> None:
     scale = math.gamma((degrees + 1) / 2) / (math.sqrt(degrees * math.pi) * math.gamma(degrees / 2))
 
     def density(t: float) -> float:
-        return scale * (1 + t * t / degrees) ** (-(degrees + 1) / 2)
+        return scale * math.pow(1 + t * t / degrees, -(degrees + 1) / 2)
 
     steps, end = 1000, 1 / STUDENT
     at = [density(1 / (end * i / steps)) / (end * i / steps) ** 2 if i else 0.0 for i in range(steps + 1)]

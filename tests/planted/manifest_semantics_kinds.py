@@ -18,6 +18,20 @@ def _on_xpu(module: str, breaks: str, test: str, case: str = "") -> Defect:
 
 
 SEMANTICS_KINDS = (
+    _suite(
+        "grad_switches_clear_the_cache",
+        "the cast cache, where gradients are switched",
+        "semantics/test_cast_cache",
+        "test_switching_gradients_leaves_the_cache",
+        "-set_grad_enabled",
+    ),
+    _suite(
+        "sparse_products_are_rounded",
+        "values of products of sparse matrices",
+        "semantics/test_tensor_kinds",
+        "test_products_of_sparse_matrices",
+        "-mm-coo",
+    ),
     Defect(
         "mtia_keeps_its_dtype",
         "what torch.autocast restores, on every device type",
