@@ -57,6 +57,47 @@ def test_quantised_tensors(amp: Amp) -> None:
     assert torch.equal(quantised.dequantize().cpu().double(), _back(expected))
 
 
+#: One for each channel.
+_SCALES, _ZEROS = (0.125, 0.5, 2.0), (4, 0, -6)
+
+
+def _channels(amp: Amp, axis: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Values of three channels along ``axis``, and what they are after they were quantised: integers, and values."""
+    steps = _values(amp).double().cpu() / _SCALE
+    rows = [torch.round(steps) + zero for zero in _ZEROS]
+    integers = torch.stack([row.clamp(_LOW, _HIGH) for row in rows])
+    scales, zeros = torch.tensor(_SCALES, dtype=torch.float64), torch.tensor(_ZEROS, dtype=torch.float64)
+    values = (steps * scales[:, None]).float().to(amp.device.torch_device)
+    back = (integers - zeros[:, None]) * scales[:, None]
+    return (values, integers, back) if axis == 0 else (values.T, integers.T, back.T)
+
+
+@_QUIET
+@_THERE
+@pytest.mark.parametrize("axis", [0, 1])
+def test_quantised_channels(amp: Amp, axis: int) -> None:
+    """``quantize_per_channel``: each channel by its own scale and zero point."""
+    values, integers, back = _channels(amp, axis)
+    where = values.device
+    scales, zeros = torch.tensor(_SCALES, device=where), torch.tensor(_ZEROS, device=where)
+    quantised = torch.quantize_per_channel(values, scales, zeros, axis, torch.qint8)
+    assert torch.equal(quantised.int_repr().cpu().double(), integers)
+    assert torch.equal(quantised.dequantize().cpu().double(), back)
+
+
+@pytest.mark.parametrize("inside", [False, True], ids=["outside", "autocast"])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_fake_quantisation_of_channels(amp: Amp, axis: int, *, inside: bool) -> None:
+    values, _, back = _channels(amp, axis)
+    where = values.device
+    scales = torch.tensor(_SCALES, device=where)
+    zeros = torch.tensor(_ZEROS, device=where, dtype=torch.int32)
+    with amp.autocast(enabled=inside):
+        found = torch.fake_quantize_per_channel_affine(values, scales, zeros, axis, _LOW, _HIGH)
+    assert found.dtype is torch.float32
+    assert torch.equal(found.cpu().double(), back)
+
+
 @pytest.mark.parametrize("inside", [False, True], ids=["outside", "autocast"])
 def test_fake_quantisation(amp: Amp, *, inside: bool) -> None:
     """In training: float32 in and out, within a region, too; gradients pass inside the range and stop outside."""
