@@ -157,6 +157,8 @@ def test_records_need_neither_torch_nor_pytest() -> None:
         ("complex64 ? | =", "fp32 complex32 | =", Verdict.CHANGED),
         ("fp32 ? | =", "fp32 low | fp32 low", Verdict.CHANGED),
         ("fp32?", "fp32", Verdict.CHANGED),
+        ("fp32 ? | =", "fp32 low | =; low low | =", Verdict.CHANGED),
+        ("fp32 low | =; ? low | =", "fp32 low | =", Verdict.CHANGED),
         ("not: needs another build or machine", "fp32 low | =", Verdict.PASS),
         ("not: raises RuntimeError", "not: raises AttributeError", Verdict.PASS),
         ("not: raises RuntimeError", "fp32 low | =", Verdict.CHANGED),

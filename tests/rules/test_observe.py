@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import warnings
 from collections.abc import Callable, Iterator
@@ -13,7 +14,7 @@ import torch
 
 from pytest_amp import torch_private
 from pytest_amp.devices import find_device
-from pytest_amp.rules.checks import CHECKS, checked_from, examine, observed_from
+from pytest_amp.rules.checks import CHECKS, checked_from, examine, observed_from, same_bits
 from pytest_amp.rules.observe import UNOBSERVED, UNRECOGNISED, label_of, observe
 from pytest_amp.rules.registry import Registry, read_registry
 from pytest_amp.rules.spec import Coverage
@@ -143,6 +144,31 @@ def test_a_wrong_kernel_fails_the_check_meant_for_it(
     plant(overload, kernel)
     checked = checked_from(examine(check, f"aten::{overload}", find_device("cpu"), torch.bfloat16))
     assert any(found.startswith(failure) for found in checked.failures)
+
+
+def test_a_kernel_that_writes_to_its_argument_unseen_is_named(plant: Plant) -> None:
+    """By no operator: the calls below autocast are those of casting by hand."""
+
+    def kernel(a: torch.Tensor, b: torch.Tensor, reduction: int = 1) -> Any:
+        result = torch.ops.aten.mse_loss(a.float(), b.float(), reduction)
+        if a.dtype == torch.float32:
+            ctypes.c_float.from_address(a.data_ptr()).value += 1
+        return result
+
+    plant("mse_loss", kernel)
+    checked = checked_from(examine("hand_cast", "aten::mse_loss", find_device("cpu"), torch.bfloat16))
+    assert "float32: floating argument 0 was written to" in checked.failures
+
+
+def test_bits_are_the_same_but_for_those_of_what_is_no_number() -> None:
+    bits = torch.tensor([0x7FC00000, 0x7FC00001, -1], dtype=torch.int32).view(torch.float32)
+    assert bits.isnan().all()
+    assert same_bits(bits, bits.flip(0))
+    zero = torch.zeros(2)
+    assert not same_bits(zero, -zero)
+    assert not same_bits(zero, zero.to(torch.float64))
+    assert not same_bits(zero, torch.zeros(2, 1))
+    assert not same_bits(bits, torch.ones(3))
 
 
 def test_new_gone_and_foreign_operators_are_told_apart() -> None:

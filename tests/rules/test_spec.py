@@ -83,6 +83,8 @@ def test_the_base_release_decides_whether_the_spec_covers_it(version: str, what:
 
 def test_a_newer_release_is_held_against_the_last_covered_one() -> None:
     assert expected("cuda", "3.0.0") == expected("cuda", "2.14.0")
+    ended = parse_spec(WELL_FORMED.replace('until = "2.13"', 'until = "2.14"'))
+    assert ended.expected("cuda", "2.15.0") == ended.expected("cuda", "2.14.0") != {}
 
 
 def test_an_unknown_device_type_has_no_rules() -> None:

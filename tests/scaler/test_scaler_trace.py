@@ -51,12 +51,47 @@ def test_a_function_is_traced(amp, amp_device):
     traced = amp.scaler_trace(iterate, steps=3, init_scale=8.0)
     assert [(step.scale, step.skipped) for step in traced] == [(8.0, False), (8.0, True), (4.0, False)]
 
+def test_what_was_not_stepped_was_not_skipped(amp, amp_device):
+    import torch
+    parameter = torch.nn.Parameter(torch.ones(3, device=amp_device))
+    optimizer = torch.optim.SGD([parameter], lr=0.5)
+
+    def accumulate(scaler):
+        scaler.scale(parameter.sum()).backward()
+
+    (step,) = amp.scaler_trace(accumulate, steps=1, init_scale=8.0)
+    assert (step.skipped, step.found_inf, step.growth_tracker) == (False, False, 0)
+
+def test_a_parameter_that_is_no_number_does_not_move(amp, amp_device):
+    import torch
+    parameter = torch.nn.Parameter(torch.tensor([1.0, float("nan")], device=amp_device))
+    optimizer = torch.optim.SGD([parameter], lr=0.5)
+
+    def iterate(scaler):
+        scaler.scale(parameter.sum() * float("inf")).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+    (step,) = amp.scaler_trace(iterate, steps=1, init_scale=8.0)
+    assert (step.skipped, step.found_inf) == (True, True)
+
+def test_each_iteration_draws_other_numbers_and_the_same_in_each_run(amp):
+    import torch
+    case, drawn = amp.case(build, batch, loss), []
+
+    def train(iteration):
+        drawn.append(torch.rand(()).item())
+
+    for _ in range(2):
+        amp.scaler_trace(case, steps=3, train=train)
+    assert drawn[:3] == drawn[3:] and len(set(drawn)) == 3
+
 def test_misuse(amp):
     with pytest.raises(ValueError, match="they need a case"):
         amp.scaler_trace(lambda scaler: None, steps=1, overflow_at=(1,))
 """,
     )
-    project.here("--amp-device=cpu", "--amp-dtype=bf16,fp16").assert_outcomes(passed=6)
+    project.here("--amp-device=cpu", "--amp-dtype=bf16,fp16").assert_outcomes(passed=12)
 
 
 _WRONG = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -117,6 +118,20 @@ def test_what_is_observed(request: pytest.FixtureRequest, candidate: float) -> N
         ("sums/over-fp32/step/float32-time", 3.0, "seconds", "s", None, None, None, None),
         ("sums/over-fp32/step/autocast-time", candidate, "seconds", "s", None, None, None, None),
     ]
+
+
+def test_what_is_in_doubt_is_observed_without_a_direction(request: pytest.FixtureRequest) -> None:
+    """No baseline judges it, and nothing is judged beside it."""
+    seen: dict[str, tuple[object, ...]] = {}
+
+    def observe(name: str, value: float, **facts: Any) -> None:
+        seen[name] = value, facts.get("better"), facts.get("margin")
+
+    with pytest.raises(pytest.skip.Exception, match="inconclusive: sums"):
+        check_simulated(request, reference=8.0, candidate=SHAKY, observe=observe)
+    assert seen["sums/over-fp32/step/speedup"][1:] == (None, None)
+    check_simulated(request, observe=observe)
+    assert seen["sums/over-fp32/step/speedup"][1] == "higher"
 
 
 class H100(CpuDevice):
