@@ -40,6 +40,15 @@ def test_it(amp):
         ("amp.case(list, list, lambda m, x: 0, name=' ')", "name=' '; valid: printable text that begins and ends *"),
         ("amp.autocast(dtype=torch.float64)", "autocast was given dtype=torch.float64; valid: torch.bfloat16, *"),
         ("amp.autocast(dtype='bf16')", "autocast was given dtype='bf16'; valid: torch.bfloat16, torch.float16"),
+        ("amp.autocast(enabled='no')", "autocast was given enabled='no'; valid: True, False"),
+        ("amp.autocast(cache_enabled=1)", "autocast was given cache_enabled=1; valid: True, False"),
+        ("amp.check_training(case(amp), steps=2, fresh='no')", "fresh='no'; valid: True, False"),
+        ("amp.check_compiled(case(amp), fullgraph='yes')", "fullgraph='yes'; valid: True, False"),
+        ("amp.check_compiled(case(amp), dynamic='yes')", "dynamic='yes'; valid: True, False"),
+        (
+            "amp.scaler_trace(case(amp), steps=2, overflow_at=(7,))",
+            "overflow_at=7 of 2 steps; valid: iterations from *",
+        ),
         ("amp.check_memory(case(amp), peak_ceiling=0.9)", "peak_ceiling=0.9, and nothing counts peaks on cpu; valid *"),
         (
             "amp.check_scaler(case(amp), train=lambda: None)",
@@ -120,6 +129,8 @@ def test_it(amp):
         ("amp.check_memory(case(amp), peak_ceiling=-1)", "peak_ceiling=-1; valid: a finite number, 0 or more"),
         ("amp.observe('x', 1, kind='count', allowed='3')", "x: allowed='3'; valid: a number"),
         ("amp.observe('x', 1.0, kind='ratio', interval=(2, 3))", "x: interval=(2, 3); valid: two numbers with 1.0 *"),
+        ("amp.observe('x', 1.0, kind='ratio', over_seeds=(2, 3))", "x: over_seeds=(2, 3); valid: numbers, of an error"),
+        ("amp.observe('x', 1.0, kind='error', over_seeds='ab')", "x: over_seeds='ab'; valid: numbers, of an error"),
     ],
 )
 def test_a_wrong_argument_is_shown_at_the_tests_own_line(project: Project, line: str, says: str) -> None:
@@ -269,7 +280,55 @@ def test_where_a_test_cannot_be_run_once_for_each_device(project: Project, sourc
     result.stdout.no_fnmatch_line("*AttributeError*")
 
 
-@pytest.mark.parametrize("check", ["check_gradients(it)", "check_scaler(it)", "check_training(it, steps=2)"])
+DOES_NOT_RUN = """
+import torch
+
+
+class Narrow(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        if x.dtype is not torch.float32:
+            raise RuntimeError("no kernel for this dtype")
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient
+
+
+def test_it(amp):
+    case = amp.case(lambda: torch.nn.Linear(4, 4), lambda: torch.randn(2, 4), lambda m, x: Narrow.apply(m(x)).sum())
+    amp.{check}
+"""
+CHECKS = ("check_casts(case)", "check_memory(case)", "check_scaler(case)")
+TRAINING = "check_training(case, steps=20, optimizer=lambda p: torch.optim.SGD(p, lr=0.1))"
+
+
+@pytest.mark.parametrize("check", [*CHECKS, TRAINING, "scaler_trace(case, steps=2)"])
+def test_a_case_that_does_not_run_under_autocast_is_one_failure(project: Project, check: str) -> None:
+    project.write(test_it=DOES_NOT_RUN.format(check=check))
+    result = project.here(*ON_CPU)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(
+        ["AmpFailure: it does not run under autocast(cpu, bfloat16)", "  now *no kernel for this dtype*"]
+    )
+    result.stdout.no_fnmatch_line("*Error: no kernel*")
+
+
+def test_what_a_users_step_raises_is_not_told_of_the_case(project: Project) -> None:
+    project.write(
+        test_it=HEAD.format(line="amp.check_scaler(case(amp), train=wrong)")
+        + "\n\ndef wrong(iteration):\n    raise RuntimeError('of the step')\n"
+    )
+    result = project.here(*ON_CPU)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["E *RuntimeError: of the step"])
+
+
+LOOPS = ("check_scaler(it)", "check_training(it, steps=2)")
+
+
+@pytest.mark.parametrize("check", ["check_gradients(it)", "check_casts(it)", "check_memory(it)", *LOOPS])
 def test_a_loss_that_depends_on_nothing_is_told_in_one_line(project: Project, check: str) -> None:
     project.write(test_it=HEAD.format(line=f"it = case(amp, loss=lambda m, x: m(x).sum().detach()); amp.{check}"))
     result = project.here(*ON_CPU)

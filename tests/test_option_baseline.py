@@ -242,7 +242,7 @@ def test_gone_under_workers(with_baseline: Project) -> None:
         ("{", "not JSON: "),
         ("[]", "not a record of this plugin"),
         ('{"schema": 1}', "not a record of this plugin"),
-        ('{"schema": 4, "observations": []}', "schema 4 (a newer pytest-amp wrote it); this version reads 1, 2, 3"),
+        ('{"schema": 5, "observations": []}', "schema 5 (a newer pytest-amp wrote it); this version reads 1, 2, 3, 4"),
         ('{"schema": 1, "observations": [{}]}', "an observation without a key: {}"),
         ('{"schema": 1, "observations": [], "complete": 1}', "provenance and summary must be objects, "),
     ],

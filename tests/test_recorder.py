@@ -102,3 +102,39 @@ def test_other_numbers_from_another_seed_are_inconclusive(project: Project) -> N
     result = project.here(*ON_CPU, "--amp-baseline=old.json", "--amp-seed=3")
     assert result.ret == 0
     assert "          seed 0 before, 3 now: numbers that moved are inconclusive" in summary(result)
+
+
+OVER_SEEDS = """
+import torch
+
+def test_it(amp):
+    drawn = []
+    def measured():
+        drawn.append(torch.initial_seed())
+        return {{"x": {factor} * float(torch.rand(1))}}
+    errors, others = amp.over_seeds(measured)
+    amp.observe("error", errors["x"], kind="error", over_seeds=others.get("x"))
+    amp.observe("seeds", drawn, kind="series")
+"""
+
+
+def test_errors_over_seeds_are_measured_where_they_are_recorded_or_compared(project: Project) -> None:
+    """What every seed says is worse, though the seeds themselves differ by a factor of two."""
+    project.write(test_it=OVER_SEEDS.format(factor=0.01))
+    assert project.here(*ON_CPU, "--amp-seed=5", "--amp-record=old.json").ret == 0
+    error, seeds = project.observations("old.json")
+    assert seeds["value"] == [5, 6, 7]
+    assert len({error["value"], *error["over_seeds"]}) == 3
+    assert project.here(*ON_CPU, "--amp-seed=5", "--amp-baseline=old.json").ret == 0
+    project.write(test_it=OVER_SEEDS.format(factor=0.15))
+    assert project.here(*ON_CPU, "--amp-seed=5").ret == 0
+    result = project.here(*ON_CPU, "--amp-seed=5", "--amp-baseline=old.json")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*error on cpu-bf16 is worse than what the baseline has*", "*15 times that over 3 *"])
+    project.write(test_it=OVER_SEEDS.format(factor=0.012))
+    assert project.here(*ON_CPU, "--amp-seed=5", "--amp-baseline=old.json").ret == 0
+
+
+def test_a_run_that_is_neither_measures_once(project: Project) -> None:
+    project.write(test_it=OVER_SEEDS.format(factor=0.01) + "    assert (drawn, others) == ([0], {})\n")
+    assert project.here(*ON_CPU).ret == 0

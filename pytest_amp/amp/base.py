@@ -18,6 +18,7 @@ from pytest_amp.guard import autocast_on
 from pytest_amp.markers import AmpMarker
 from pytest_amp.precision import LOW
 from pytest_amp.record import (
+    DRAWS,
     Better,
     Kind,
     Observation,
@@ -50,6 +51,14 @@ _KINDS = {kind.value: kind for kind in Kind}
 
 def _is_number(value: object) -> TypeGuard[int | float]:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _of_other_seeds(name: str, kind: str, errors: object) -> tuple[float, ...]:
+    given = [*errors] if isinstance(errors, (tuple, list)) else []
+    numbers = [each for each in given if _is_number(each)]
+    if kind != "error" or not numbers or len(numbers) < len(given):
+        raise Misuse(f"{name}: over_seeds={errors!r}; valid: numbers, of an error")
+    return tuple(map(float, numbers))
 
 
 def _encloses(interval: object, value: Value) -> bool:
@@ -132,6 +141,7 @@ class Bound:
         unit: str | None = None,
         allowed: float | None = None,
         interval: tuple[float, float] | None = None,
+        over_seeds: tuple[float, ...] | None = None,
         better: str | None = None,
         margin: float | None = None,
     ) -> Observation:
@@ -141,8 +151,9 @@ class Bound:
         baseline a difference fails the test), or ``error``, ``ratio``, ``seconds``, ``bytes``, ``measure``
         and ``series`` (recorded; an error that grew fails the test, and so does another number that is worse,
         if ``better`` says which way it should go). ``allowed`` is what the check accepted, in ``unit``.
-        ``interval`` is where the true value lies: of a speedup its order statistics, of an error the least
-        and the largest over seeds. Raises AmpFailure where the baseline disagrees, Misuse for a bad name,
+        ``interval`` is where the true value lies, as the order statistics of a speedup. ``over_seeds`` is what an
+        error is with the numbers of the seeds after the run's own, as the method ``over_seeds`` measures it; a
+        comparison goes by those of both runs. Raises AmpFailure where the baseline disagrees, Misuse for a bad name,
         kind or value, and for a name that the test has used before.
         """
         info = self._item.stash[INFO]
@@ -159,13 +170,23 @@ class Bound:
                 raise Misuse(f"{name}: {named}={number!r}; valid: a number")
         if interval is not None and not _encloses(interval, value):
             raise Misuse(f"{name}: interval={interval!r}; valid: two numbers with {value!r} between them")
+        others = None if over_seeds is None else _of_other_seeds(name, kind, over_seeds)
         if any(earlier.key == key for earlier in self._item.stash[OBSERVATIONS]):
             raise Misuse(
                 f"{key} is observed twice; one name, one fact: give each its own, as amp.case(..., name=) does"
             )
         ends = None if interval is None else (interval[0], interval[1])
         made = Observation(
-            key, _KINDS[kind], value, unit, allowed, test=info.test, interval=ends, better=wanted, margin=margin
+            key,
+            _KINDS[kind],
+            value,
+            unit,
+            allowed,
+            test=info.test,
+            interval=ends,
+            over_seeds=others,
+            better=wanted,
+            margin=margin,
         )
         try:
             check_written(made)
@@ -177,14 +198,28 @@ class Bound:
         self._item.stash[OBSERVATIONS].append(made)
         self._item.user_properties.append((f"amp {key}", f"{value} ({made.verdict.value})"))
         failed = made.verdict in (Verdict.CHANGED, Verdict.REGRESSED)
-        if failed and baseline is not None and not self.config.accept:
-            self._differs(made, str(baseline.provenance.get("torch", "unknown")))
+        before = self._session.before(key)
+        if failed and baseline is not None and before is not None and not self.config.accept:
+            self._differs(made, before, str(baseline.provenance.get("torch", "unknown")))
         return made
 
-    def _differs(self, made: Observation, torch_before: str) -> NoReturn:
+    def _observed(  # noqa: PLR0913, PLR0917  # one fact
+        self,
+        name: str,
+        value: float,
+        kind: str,
+        unit: str | None,
+        allowed: float | None,
+        over_seeds: tuple[float, ...] | None = None,
+        /,
+    ) -> None:
+        """``observe`` as checks call it."""
+        self.observe(name, value, kind=kind, unit=unit, allowed=allowed, over_seeds=over_seeds)
+
+    def _differs(self, made: Observation, before: Observation, torch_before: str) -> NoReturn:
         """Raises AmpFailure for what is not as the baseline has it."""
         worse = made.verdict is Verdict.REGRESSED
-        unit, how = f" {made.unit}" if made.unit and _is_number(made.value) else "", moved(made)
+        unit, how = f" {made.unit}" if made.unit and _is_number(made.value) else "", moved(made, before)
         raise AmpFailure(
             f"{made.name} on {self.target.id} is {'worse than' if worse else 'no longer'} what the baseline has",
             label_before="baseline",
@@ -286,4 +321,11 @@ class Bound:
         """Device, precision, seed and tolerance scale, as functions of pytest_amp.numerics take them."""
         from pytest_amp.numerics.conditions import Conditions
 
-        return Conditions(self.device, self.precision, self.config.seed, self.config.tolerance_scale)
+        config = self.config
+        return Conditions(self.device, self.precision, config.seed, config.tolerance_scale, self._draws)
+
+    @property
+    def _draws(self) -> int:
+        """Over how many seeds an error is observed: several where the run is recorded or compared."""
+        config = self.config
+        return DRAWS if config.record or config.baseline or config.report else 1

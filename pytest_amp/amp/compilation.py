@@ -50,7 +50,7 @@ class CompileChecks(Bound):
             how.check()
             if how.needs_toolchain:
                 self.need_compiler()
-            compiled.check(case, how, self.conditions, self._observe_compiled)
+            compiled.check(case, how, self.conditions, self._observed)
 
     def need_compiler(self) -> None:
         """Say that this test cannot look where inductor has no compiler: ``missing("compiler", …)``.
@@ -62,6 +62,3 @@ class CompileChecks(Bound):
         reason = compiled.lacking(self.device)
         if reason is not None:
             self.missing("compiler", reason)
-
-    def _observe_compiled(self, name: str, value: float, kind: str, unit: str | None, allowed: float | None) -> None:
-        self.observe(name, value, kind=kind, unit=unit, allowed=allowed)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from pytest_amp.amp.base import Bound
@@ -46,10 +46,29 @@ class NumericChecks(Bound):
         if tolerance is not None:
             cases.expect_number("tolerance", tolerance, least=0, above=True)
 
-        def observe(name: str, value: float, kind: str, unit: str | None, allowed: float | None) -> None:
-            self.observe(name, value, kind=kind, unit=unit, allowed=allowed)
+        check(
+            case, self.conditions, self._observed, tolerance=self.marker.tolerance if tolerance is None else tolerance
+        )
 
-        check(case, self.conditions, observe, tolerance=self.marker.tolerance if tolerance is None else tolerance)
+    def over_seeds(
+        self, measure: Callable[[], Mapping[str, float]]
+    ) -> tuple[dict[str, float], dict[str, tuple[float, ...]]]:
+        """Errors by name, and by name what each is with the numbers of other seeds, as ``observe`` takes them.
+
+        ``measure()`` draws its numbers from torch's generators and returns errors. It is called after torch has
+        been seeded as the run is, and where the run is recorded or compared once more after each of two other seeds:
+        a comparison holds the errors against those. Where the run is neither, the second mapping is empty.
+        """
+        import torch
+
+        from pytest_amp.numerics.spread import over_seeds
+
+        draws = []
+        for seed in range(self.config.seed, self.config.seed + self._draws):
+            torch.manual_seed(seed)
+            draws.append(dict(measure()))
+        others = {name: over_seeds(draw.get(name) for draw in draws[1:]) for name in draws[0]}
+        return draws[0], {name: each for name, each in others.items() if each is not None}
 
     def trace(self, case: Case) -> Trace:
         """Every operator of a training step of ``case`` in mixed precision, forward and going back; prints as a table.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -22,13 +22,11 @@ from pytest_amp.failure import AmpFailure, is_misuse
 from pytest_amp.numerics import Conditions, Prediction, Step, predict, relative_error, run_step, tolerance
 from pytest_amp.numerics.cancellation import float32_errors
 from pytest_amp.numerics.compare import Compared, compare, confirmed, same
+from pytest_amp.numerics.conditions import Observe
 from pytest_amp.numerics.step import in_words, run_wide
 from pytest_amp.torch_private import compiled_graphs
 
 __tracebackhide__ = is_misuse
-
-#: Records a fact: name, value, kind, unit, allowed.
-Observe = Callable[[str, float, str, str | None, float | None], object]
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 
@@ -17,14 +18,38 @@ from pytest_amp.precision import Precision
 __tracebackhide__ = is_misuse
 
 
+#: Records a fact: name, value, kind, unit, allowed.
+Observe = Callable[[str, float, str, str | None, float | None], object]
+
+
+class ObserveError(Protocol):
+    """Records a fact, and of an error what it is with the numbers of other seeds."""
+
+    def __call__(  # noqa: PLR0913, PLR0917  # one fact
+        self,
+        name: str,
+        value: float,
+        kind: str,
+        unit: str | None,
+        allowed: float | None,
+        over_seeds: tuple[float, ...] | None = None,
+        /,
+    ) -> object:
+        """As ``Amp.observe``."""
+
+
 @dataclass(frozen=True)
 class Conditions:
-    """Where and how a case is run, and by how much its tolerances are multiplied."""
+    """Where and how a case is run, and by how much its tolerances are multiplied.
+
+    ``draws`` is over how many seeds, from ``seed`` on, an error is observed.
+    """
 
     device: Device
     precision: Precision
     seed: int = 0
     tolerance_scale: float = 1.0
+    draws: int = 1
 
     @property
     def region(self) -> Region:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -15,19 +15,17 @@ from pytest_amp.numerics import predicted as rounding
 from pytest_amp.numerics import tolerance as limits
 from pytest_amp.numerics.cancellation import float32_errors
 from pytest_amp.numerics.compare import Compared, compare, confirmed, median_distance, same
-from pytest_amp.numerics.conditions import Conditions, runs_under
+from pytest_amp.numerics.conditions import Conditions, ObserveError, runs_under
 from pytest_amp.numerics.errors import is_hollow, norm
 from pytest_amp.numerics.locate import first_difference
 from pytest_amp.numerics.prediction import Prediction, predict
+from pytest_amp.numerics.spread import Errors, other_draws, over_seeds
 from pytest_amp.numerics.step import Step, in_words, run_step, run_wide
 
 __tracebackhide__ = is_misuse
 
-#: Records a fact: name, value, kind, unit, allowed.
-Observe = Callable[[str, float, str, str | None, float | None], object]
 
-
-def check(case: Case, where: Conditions, observe: Observe, *, tolerance: float | None = None) -> None:
+def check(case: Case, where: Conditions, observe: ObserveError, *, tolerance: float | None = None) -> None:
     """Run ``case`` in mixed precision and hold everything that it computes against its prediction.
 
     See ``Amp.check_gradients``, which says what is held. Raises AmpFailure.
@@ -45,13 +43,14 @@ def check(case: Case, where: Conditions, observe: Observe, *, tolerance: float |
     with runs_under(case, where, also=", or in float64, which it is held against"):
         prediction = predict(case, realised, where.device, where.precision, seed=where.seed)
     run = _Run(case, realised, where, prediction, fp32, tolerance)
+    others = other_draws(case, where, lambda seed: run.step_of(seed, prediction.loss_scale))
     amp = run.step()
     _check_present(run, amp)
     _check_dtypes(run, amp)
     _check_finite(run, amp)
     float32 = partial(float32_errors, case, realised, fp32, prediction, where)
     compared = compare(prediction, amp, fp32, u=where.precision.u, float32=float32)
-    _observe(run, compared, observe)
+    _observe(run, compared, others, observe)
     _check_noise(run)
     _check_errors(run, compared)
     _check_reference(run, amp, compared)
@@ -177,16 +176,18 @@ def _check_finite(run: _Run, amp: Step) -> None:
         )
 
 
-def _observe(run: _Run, compared: Sequence[Compared], observe: Observe) -> None:
+def _observe(run: _Run, compared: Sequence[Compared], others: Sequence[Errors], observe: ObserveError) -> None:
     has = run.prediction.exact.gradients
     without = [name for name, p in run.realised.model.named_parameters() if p.requires_grad and has.get(name) is None]
     if without:
         observe(f"{run.case.name}/summary.without_gradient", len(without), "count", "parameters", None)
     for each in compared:
-        observe(f"{run.case.name}/{each.name}", each.error, "error", "relative L2", run.allowed(each))
+        again = over_seeds(errors.get(each.name) for errors, _ in others)
+        observe(f"{run.case.name}/{each.name}", each.error, "error", "relative L2", run.allowed(each), again)
     worst = max(compared, key=lambda each: each.plain / run.allowed_plain(each))
     summary = f"{run.case.name}/summary"
-    observe(f"{summary}.fp32", worst.plain, "error", "relative L2", run.allowed_plain(worst))
+    again = over_seeds(plain.get(worst.name) for _, plain in others)
+    observe(f"{summary}.fp32", worst.plain, "error", "relative L2", run.allowed_plain(worst), again)
     u, losses = run.where.precision.u, [each for each in compared if each.name == "output.loss"]
     for loss in losses:  # |L_amp - L|, in units of u |L|
         observe(f"{summary}.loss", loss.error / u, "ratio", "u |L|", run.allowed(loss) / u)

@@ -14,7 +14,7 @@ from pytest_amp.cases import Case
 from pytest_amp.failure import AmpFailure
 from pytest_amp.float32 import float32_precision
 from pytest_amp.numerics import oracle, tolerance
-from pytest_amp.numerics.conditions import Conditions
+from pytest_amp.numerics.conditions import Conditions, Observe
 from pytest_amp.numerics.errors import is_hollow, relative_error
 from pytest_amp.numerics.oracle import sums, verdict
 from pytest_amp.numerics.oracle.local import Observed, Observer
@@ -25,9 +25,6 @@ from pytest_amp.numerics.prediction import by_hand
 from pytest_amp.numerics.step import run_step
 from pytest_amp.rules import spec
 from pytest_amp.rules.samples import Sample, samples
-
-#: Records a fact: name, value, kind, unit, allowed.
-Observe = Callable[[str, float, str, str | None, float | None], object]
 
 #: Added to a seed for numbers that nothing else is made of.
 _OTHER = 1_000_003

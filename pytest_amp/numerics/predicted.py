@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 
@@ -10,15 +10,12 @@ from pytest_amp.cases import Case
 from pytest_amp.failure import AmpFailure, Misuse, is_misuse
 from pytest_amp.numerics import tolerance
 from pytest_amp.numerics.compare import Compared
-from pytest_amp.numerics.conditions import Conditions
+from pytest_amp.numerics.conditions import Conditions, Observe
 from pytest_amp.numerics.errors import is_hollow
 from pytest_amp.numerics.oracle import Trace, observed_step, trace_of, verdict
 from pytest_amp.numerics.oracle.local import Observed
 from pytest_amp.numerics.prediction import Prediction, reference_step
 from pytest_amp.precision import FP16
-
-#: Records a fact: name, value, kind, unit, allowed.
-Observe = Callable[[str, float, str, str | None, float | None], object]
 
 __tracebackhide__ = is_misuse
 

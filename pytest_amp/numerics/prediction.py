@@ -73,18 +73,13 @@ def predict(case: Case, realised: Realised, device: Device, precision: Precision
     float64, or is not finite at any scale.
     """
     same_device = rules_are_known(device.type)
-    followed = same_device and device.type in ORACLE
-    exact = (
-        oracle.run_exact(case, realised.on(device.torch_device), device.type, seed=seed).step
-        if followed
-        else run_exact(case, realised, device, seed=seed)
-    )
+    exact = exact_step(case, realised, device, seed=seed)
     where = device if same_device else find_device("cpu")
     reference, region = _ByHand(case, realised, where, precision, seed).step()
     sizes = _sizes(exact)
     noise = _errors(reference, exact, sizes)
     scale = reference.loss_scale
-    if not followed:
+    if not _is_followed(device):
         return Prediction(exact, reference, noise, sizes, scale, same_device, region)
     predictor = oracle.Predictor(device.type, rounds=True)
     predicted = oracle.run_virtual(
@@ -98,6 +93,23 @@ def predict(case: Case, realised: Realised, device: Device, precision: Precision
     return Prediction(
         exact, reference, own, sizes, scale, same_device, region, predicted, frozenset(predictor.unmodelled)
     )
+
+
+def _is_followed(device: Device) -> bool:
+    return rules_are_known(device.type) and device.type in ORACLE
+
+
+def exact_step(case: Case, realised: Realised, device: Device, *, seed: int) -> Step:
+    """The step in float64, which errors are distances from."""
+    if _is_followed(device):
+        return oracle.run_exact(case, realised.on(device.torch_device), device.type, seed=seed).step
+    return run_exact(case, realised, device, seed=seed)
+
+
+def step_errors(step: Step, known: Step, exact: Step) -> dict[str, float]:
+    """E(step, known) of each floating tensor that all have, relative as the errors of a prediction are."""
+    found = _errors(step, known, _sizes(exact))
+    return {name: found[name] for name, value in exact.named().items() if name in found and value.is_floating_point()}
 
 
 def _errors(step: Step, exact: Step, sizes: Mapping[str, float]) -> dict[str, float]:

@@ -3,14 +3,16 @@
 Pure Python: neither torch nor pytest is needed to read or compare.
 """
 
-from pytest_amp.record.compare import compare, judged, moved, unfair
+from pytest_amp.record.compare import ERROR_RATIO, compare, judged, moved, unfair
 from pytest_amp.record.difference import FAILING, ORDER, Difference, difference, families
+from pytest_amp.record.errors import DRAWS
 from pytest_amp.record.file import (
     SCHEMA,
     Failure,
     Record,
     RecordError,
     content,
+    from_data,
     parsed,
     read_record,
     write_record,
@@ -32,6 +34,8 @@ from pytest_amp.record.observation import (
 from pytest_amp.record.trend import Trend, trend
 
 __all__ = [
+    "DRAWS",
+    "ERROR_RATIO",
     "EXACT",
     "FAILING",
     "ORDER",
@@ -54,6 +58,7 @@ __all__ = [
     "difference",
     "families",
     "finite",
+    "from_data",
     "judged",
     "make_key",
     "moved",

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from pytest_amp.record import errors
 from pytest_amp.record.observation import EXACT, Better, Kind, Observation, Value, Verdict, canonical
 from pytest_amp.record.unseen import alike
 
-#: Two errors that rounding makes in one tensor, from other numbers or by sums in another order, are no further apart:
-#: the bound of pytest_amp/numerics/tolerance.py, which says how it was measured. More than that is another computation.
+#: Two errors of one seed each: the bound of pytest_amp/numerics/tolerance.py between an error and its prediction, which
+#: says how it was measured. It knows nothing of the tensor's own spread, as ``errors`` does.
 ERROR_RATIO = 1.5
 #: Errors below this share of what is allowed are all the same: zero is no measure to divide by.
 NEGLIGIBLE = 0.05
@@ -29,12 +30,13 @@ def compare(now: Observation, before: Observation | None, *, fair: bool = True) 
     """``now`` with the baseline's value and the verdict that follows from it.
 
     Kinds in EXACT must be equal, and a measure that should stay the same. An error has regressed, or
-    improved, if it is ERROR_RATIO times the earlier one, or one part of it. A number that is better lower
-    or higher moved if it did by more than a margin (MARGINS, or its own): with intervals, if the whole of
-    one lies beyond the whole of the other, which for a speedup is the ratio of the ratios with both
-    intervals; it is inconclusive where they are too wide to exclude that, and beside a number that was not judged
-    when it was recorded: a speedup in doubt, or of a report. Where the comparison is not ``fair`` (see ``unfair``) a
-    number that moved is inconclusive. Everything else keeps the verdict of its
+    improved, if it is further from the earlier one than both spreads over seeds explain (``errors``); where
+    one of the two has no others over seeds, if it is ERROR_RATIO times the earlier one, or one part of it. A
+    number that is better lower or higher moved if it did by more than a margin (MARGINS, or its own): with
+    intervals, if the whole of one lies beyond the whole of the other, which for a speedup is the ratio of the
+    ratios with both intervals; it is inconclusive where they are too wide to exclude that, and beside a number
+    that was not judged when it was recorded: a speedup in doubt, or of a report. Where the comparison is not
+    ``fair`` (see ``unfair``) a number that moved is inconclusive. Everything else keeps the verdict of its
     own check. A value that changed its kind has changed. Without ``before`` the observation is new.
     """
     if before is None:
@@ -55,16 +57,20 @@ def compare(now: Observation, before: Observation | None, *, fair: bool = True) 
     return replace(now, verdict=verdict, baseline=before.value)
 
 
-def moved(now: Observation) -> str:
-    """How far a number went from its baseline, and how far it may: ``10 % less; allowed 5 %``; else nothing."""
-    before, value = (_number(each) if _is_finite(each) else math.nan for each in (now.baseline, now.value))
+def moved(now: Observation, before: Observation) -> str:
+    """How far a number went from the earlier one, and how far it may: ``10 % less; allowed 5 %``; else nothing."""
+    old, value = (_number(each.value) if _is_finite(each.value) else math.nan for each in (before, now))
     exact = now.kind in EXACT or now.better is Better.SAME or not judged(now)
-    if exact or not math.isfinite(value - before) or not before:
+    if exact or not math.isfinite(value - old) or not old:
         return ""
     if now.kind is Kind.ERROR:
-        return f"{value / before:.3g} times that; allowed {ERROR_RATIO} times"
+        draws = _draws(now, before)
+        if draws is None:
+            return f"{value / old:.3g} times that; allowed {ERROR_RATIO} times"
+        factor, most = errors.growth(*draws)
+        return f"{factor:.3g} times that over {len(draws[0])} seeds; {most:.3g} times are within their spread"
     margin = MARGINS.get(now.kind, 0.0) if now.margin is None else now.margin
-    change = (value - before) / abs(before)
+    change = (value - old) / abs(old)
     return f"{100 * abs(change):.3g} % {'less' if change < 0 else 'more'}; allowed {100 * margin:.3g} %"
 
 
@@ -72,10 +78,39 @@ def _of_errors(now: Observation, before: Observation) -> Verdict:
     (low, high), (old_low, old_high) = (_range(each) for each in (now, before))
     if not all(math.isfinite(value) for value in (low, high, old_low, old_high)):
         return Verdict.PASS if canonical(now.value) == canonical(before.value) else Verdict.CHANGED
-    least = NEGLIGIBLE * max(_finite(now.allowed), _finite(before.allowed))
+    draws = _draws(now, before)
+    if draws is not None:
+        if _grew(*draws) or _is_beyond(now, before):
+            return Verdict.REGRESSED
+        return Verdict.IMPROVED if _grew(*reversed(draws)) or _is_beyond(before, now) else Verdict.PASS
+    least = _negligible(now, before)
     if max(low, least) > ERROR_RATIO * max(old_high, least):
         return Verdict.REGRESSED
     return Verdict.IMPROVED if max(old_low, least) > ERROR_RATIO * max(high, least) else Verdict.PASS
+
+
+def _grew(before: Sequence[float], now: Sequence[float]) -> bool:
+    factor, most = errors.growth(before, now)
+    return factor > most
+
+
+def _is_beyond(one: Observation, other: Observation) -> bool:
+    """Whether the error of ``one`` is far beyond what the check of ``other`` allowed."""
+    return bool(other.allowed) and _number(one.value) > errors.BEYOND * _finite(other.allowed)
+
+
+def _negligible(now: Observation, before: Observation) -> float:
+    return NEGLIGIBLE * max(_finite(now.allowed), _finite(before.allowed))
+
+
+def _draws(now: Observation, before: Observation) -> tuple[Sequence[float], Sequence[float]] | None:
+    """The errors of ``before`` and ``now`` over seeds, if both have them; what is negligible is all the same."""
+    if before.over_seeds is None or now.over_seeds is None or len(before.over_seeds) != len(now.over_seeds):
+        return None
+    pairs = [*zip(before.over_seeds, now.over_seeds, strict=True), (_number(before.value), _number(now.value))]
+    least = _negligible(now, before)
+    old, new = ([max(each, least) for each in found] for found in zip(*pairs, strict=True))
+    return (old, new) if all(0 < each < math.inf for each in (*old, *new)) else None
 
 
 def _of_numbers(now: Observation, before: Observation) -> Verdict:

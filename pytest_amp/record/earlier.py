@@ -8,6 +8,8 @@ from dataclasses import replace
 from pytest_amp.record import table
 from pytest_amp.record.observation import Better, Kind, Observation
 
+#: What a row of schema 3 has: errors are of one seed.
+_COLUMNS = ("key", "value", "allowed", "interval", "baseline", "verdict")
 #: In schema 1 a speedup and the ends of its interval were three observations.
 _SPEEDUP, _LOW, _HIGH = "/speedup", "/speedup-low", "/speedup-high"
 #: Until schema 2 an operator's share of elements that are the model's was one observation for each call in it.
@@ -16,7 +18,9 @@ _SIGNATURE, _CALLS = "/signature", ("/forward.signature", "/backward.signature")
 
 def items(observations: Iterable[object], schema: int) -> Iterator[object]:
     """What a file with this ``schema`` has of observations, each as plain JSON. Raises ValueError in one line."""
-    return iter(observations) if schema < 3 else table.items(observations)
+    if schema < 3:
+        return iter(observations)
+    return table.items(observations, _COLUMNS if schema < 4 else table.COLUMNS)
 
 
 def upgraded(observations: Iterable[Observation], schema: int) -> tuple[Observation, ...]:

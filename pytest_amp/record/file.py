@@ -17,11 +17,11 @@ from pathlib import Path
 
 from pytest_amp.record import table
 from pytest_amp.record.earlier import items, upgraded
-from pytest_amp.record.observation import Keyed, Observation, Value, check_key, finite
+from pytest_amp.record.observation import Keyed, Kind, Observation, Value, check_key, finite
 
-SCHEMA = 3
+SCHEMA = 4
 #: What is read: a baseline outlives the version of the plugin that wrote it.
-READ = (1, 2, SCHEMA)
+READ = (1, 2, 3, SCHEMA)
 #: A file whose name ends so is compressed; one that begins so is, whatever its name.
 GZIP, GZIP_MAGIC = ".gz", b"\x1f\x8b"
 #: A record is a hundred times smaller; a compressed file can become a thousand times larger than it is.
@@ -78,6 +78,12 @@ class Record:
     def saw(self, observation: Observation) -> bool:
         """Whether this run observed anything in the test of ``observation`` on its device and dtype."""
         return (observation.family, observation.test, observation.target) in self._seen
+
+    @property
+    def is_of_one_seed(self) -> bool:
+        """Whether it has errors and no spread of any, as files before schema 4."""
+        errors = [each for each in self.observations if each.kind is Kind.ERROR]
+        return bool(errors) and all(each.over_seeds is None for each in errors)
 
     @functools.cached_property
     def _seen(self) -> frozenset[tuple[str, str, tuple[str, str]]]:
@@ -209,6 +215,11 @@ def parsed(text: str) -> Record:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"not JSON: {error}") from None
+    return from_data(data)
+
+
+def from_data(data: object) -> Record:
+    """The record that JSON's ``data`` is. Raises ValueError in one line."""
     if not isinstance(data, dict) or "schema" not in data or not isinstance(data.get("observations"), list):
         raise ValueError("not a record of this plugin")
     schema = data["schema"]

@@ -78,9 +78,9 @@ class Observation(Keyed):
 
     ``baseline`` is the earlier value where a baseline has the key. ``test`` is the file's stem and
     the test's name without parameters: enough to tell whether a key has gone, and the same
-    wherever the tests are installed. ``interval`` is where the true value lies, in the same unit: of
-    a speedup its order statistics, of an error the least and the largest over seeds. ``better`` says
-    which way a number should go, ``margin`` which relative change of it is none.
+    wherever the tests are installed. ``interval`` is where the true value lies, in the same unit, as the order
+    statistics of a speedup; ``over_seeds`` what an error is with the numbers of the seeds after the run's own.
+    ``better`` says which way a number should go, ``margin`` which relative change of it is none.
     """
 
     key: str
@@ -94,6 +94,7 @@ class Observation(Keyed):
     interval: tuple[float, float] | None = None
     better: Better | None = None
     margin: float | None = None
+    over_seeds: tuple[float, ...] | None = None
 
     @property
     def name(self) -> str:
@@ -107,6 +108,7 @@ class Observation(Keyed):
             "unit": self.unit,
             "allowed": self.allowed,
             "interval": None if self.interval is None else [*self.interval],
+            "over_seeds": None if self.over_seeds is None else [*self.over_seeds],
             "better": None if self.better is None else self.better.value,
             "margin": self.margin,
             "baseline": self.baseline,
@@ -139,6 +141,7 @@ class Observation(Keyed):
                 baseline=data.get("baseline"),
                 test=data.get("test", ""),
                 interval=_interval(data.get("interval")),
+                over_seeds=_over_seeds(data.get("over_seeds")),
                 better=None if data.get("better") is None else Better(data["better"]),
                 margin=_number("margin", data.get("margin")),
             )
@@ -174,6 +177,17 @@ def _interval(value: object) -> tuple[float, float] | None:
     if low is None or high is None or not low <= high:
         raise ValueError(f"interval is {str(value)[:80]!r}; valid: two numbers, the smaller one first")
     return low, high
+
+
+def _over_seeds(value: object) -> tuple[float, ...] | None:
+    """Numbers, or nothing; raises ValueError."""
+    if value is None:
+        return None
+    numbers = [_number("over_seeds", each) for each in value] if isinstance(value, list) else []
+    found = tuple(each for each in numbers if each is not None)
+    if not found or len(found) < len(numbers):
+        raise ValueError(f"over_seeds is {str(value)[:80]!r}; valid: numbers")
+    return found
 
 
 def check_value(key: str, value: object) -> None:

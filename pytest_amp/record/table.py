@@ -8,12 +8,15 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 
-from pytest_amp.record.observation import EXACT, Better, Observation, Value, Verdict, finite
+from pytest_amp.record.observation import EXACT, Better, Kind, Observation, Value, Verdict, finite
 
 #: What stands once for a table, in this order; left out where there is none.
 HEAD = ("test", "kind", "unit", "better", "margin")
 #: What a row has, in this order; null for what it lacks, and the last ones that it lacks are left out.
-COLUMNS = ("key", "value", "allowed", "interval", "baseline", "verdict")
+COLUMNS = ("key", "value", "allowed", "over_seeds", "interval", "baseline", "verdict")
+#: Significant digits of what is not exact: errors and ratios are no better known, other numbers are users' own.
+_DIGITS = {Kind.ERROR: 4, Kind.RATIO: 4}
+_MOST_DIGITS = 8
 #: A row has a key and a value, whatever they are.
 _LEAST = 2
 
@@ -37,7 +40,7 @@ def _head(observation: Observation) -> dict[str, Value]:
 
 
 def _row(observation: Observation) -> list[Value]:
-    """Without a verdict that is none, and inexact numbers with eight digits."""
+    """Without a verdict that is none, and inexact numbers with the digits that they are known to."""
     data = observation.to_json()
     if observation.verdict is Verdict.PASS:
         del data["verdict"]
@@ -45,29 +48,33 @@ def _row(observation: Observation) -> list[Value]:
     while len(row) > _LEAST and row[-1] is None:
         row.pop()
     inexact = observation.kind not in EXACT and observation.better is not Better.SAME
-    return [row[0], *(_rounded(value) if inexact else value for value in row[1:])]
+    digits = _DIGITS.get(observation.kind, _MOST_DIGITS)
+    return [row[0], *(_rounded(value, digits) if inexact else value for value in row[1:])]
 
 
-def _rounded(value: Value) -> Value:
+def _rounded(value: Value, digits: int) -> Value:
     if isinstance(value, list):
-        return [_rounded(each) for each in value]
-    return float(f"{value:.8g}") if isinstance(value, float) else value
+        return [_rounded(each, digits) for each in value]
+    return float(f"{value:.{digits}g}") if isinstance(value, float) else value
 
 
 def _text(value: Value) -> str:
     return json.dumps(finite(value), ensure_ascii=False, allow_nan=False)
 
 
-def items(tables: Iterable[object]) -> Iterator[dict[str, object]]:
-    """The observations of such tables as ``Observation.from_json`` takes them. Raises ValueError in one line."""
+def items(tables: Iterable[object], columns: tuple[str, ...] = COLUMNS) -> Iterator[dict[str, object]]:
+    """The observations of tables with such rows as ``Observation.from_json`` takes them.
+
+    Raises ValueError in one line.
+    """
     for table in tables:
         rows = table.get("rows") if isinstance(table, dict) else None
         if not isinstance(table, dict) or not isinstance(rows, list):
             raise ValueError(f"a table without rows: {str(table)[:80]}")
         head = {name: table[name] for name in HEAD if name in table}
         for row in rows:
-            if not isinstance(row, list) or not _LEAST <= len(row) <= len(COLUMNS):
-                raise ValueError(f"a row is {str(row)[:80]!r}; valid: a list of {', '.join(COLUMNS)}")
+            if not isinstance(row, list) or not _LEAST <= len(row) <= len(columns):
+                raise ValueError(f"a row is {str(row)[:80]!r}; valid: a list of {', '.join(columns)}")
             key, value, *others = row
-            named = zip(COLUMNS[_LEAST:], others, strict=False)
+            named = zip(columns[_LEAST:], others, strict=False)
             yield {"key": key, "value": value, **head, **{name: each for name, each in named if each is not None}}

@@ -116,6 +116,8 @@ def valued(observation: Observation) -> str:
     text = short(observation.value)
     if observation.interval is not None:
         text += f" [{', '.join(f'{end:.3g}' for end in observation.interval)}]"
+    if observation.over_seeds is not None and observation.verdict is not Verdict.NEW:
+        text += f", over seeds {', '.join(f'{each:.3g}' for each in observation.over_seeds)}"
     return f"{text} {observation.unit}" if observation.unit and observation.kind is Kind.MEASURE else text
 
 

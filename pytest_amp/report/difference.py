@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from itertools import groupby
 
-from pytest_amp.record import ORDER, Difference, Observation, Verdict, finite
+from pytest_amp.record import ERROR_RATIO, ORDER, Difference, Observation, Record, Verdict, finite
 from pytest_amp.report.cells import TITLES, legend, short, tables, times, valued
 from pytest_amp.report.reasons import reasons
 
@@ -92,8 +93,17 @@ def remarks(found: Difference) -> list[str]:
 def notes(found: Difference) -> list[str]:
     """What a reader has to know before the differences."""
     lines = [f"{reason}: numbers that moved there are inconclusive" for reason in dict.fromkeys(found.unfair.values())]
-    red = [name for name, record in (("old", found.old), ("new", found.new)) if not record.complete]
-    return lines + [f"the {name} run did not end green or whole" for name in red]
+    both = (("old", found.old), ("new", found.new))
+    lines += [f"the {name} run did not end green or whole" for name, record in both if not record.complete]
+    return lines + of_one_seed({f"the {name} record": record for name, record in both})
+
+
+def of_one_seed(records: Mapping[str, Record]) -> list[str]:
+    """That these records, by what they are called, know nothing of the spread of errors, where one does not."""
+    names = " and ".join(name for name, record in records.items() if record.is_of_one_seed)
+    return [f"errors in {names} are of one seed: a fixed ratio of {ERROR_RATIO} decides, whatever their spread"] * bool(
+        names
+    )
 
 
 def run(provenance: object) -> str:

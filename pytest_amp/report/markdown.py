@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from pytest_amp.record import Record
 from pytest_amp.report.cells import TITLES, cell, legend, tables
+from pytest_amp.report.difference import of_one_seed
 from pytest_amp.report.terminal import lived_with, reasons_of
 
 if TYPE_CHECKING:
@@ -51,7 +52,8 @@ def _compared(session: AmpSession) -> list[str]:
     counts = [f"{len(group)} {TITLES[verdict]}" for verdict, group in groups.items() if group]
     whole = f"Compared with torch {baseline.provenance.get('torch', 'unknown')}: {', '.join(counts) or 'no change'}"
     differing = [each for group in groups.values() for each in group]
-    return ["", whole, *(f"\n({line})" for line in legend(differing)), *tables(groups, reasons_of(session, differing))]
+    told = [*legend(differing), *of_one_seed({"the baseline": baseline})]
+    return ["", whole, *(f"\n({line})" for line in told), *tables(groups, reasons_of(session, differing))]
 
 
 def append_to_job_summary(text: str, path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from pytest_amp.record import Better, Observation, Verdict, judged
 from pytest_amp.report.cells import valued
+from pytest_amp.report.difference import of_one_seed
 from pytest_amp.report.reasons import reasons
 from pytest_amp.session import installed_torch
 from pytest_amp.tally import most_common
@@ -129,6 +130,7 @@ def _compared(session: AmpSession) -> list[str]:
     devices = dict.fromkeys(o.target[0] for o in observed)
     unfair = dict.fromkeys(reason for device in devices if (reason := session.unfair(device)) is not None)
     lines += [f"          {reason}: numbers that moved are inconclusive" for reason in unfair]
+    lines += [f"          {line}" for line in of_one_seed({"the baseline": baseline})]
     why = reasons_of(session, [each for group in groups.values() for each in group])
     for verdict, group in groups.items():
         for o in group[:LISTED]:

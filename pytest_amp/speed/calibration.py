@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pytest_amp.floors import SHARES, Key, Row
-from pytest_amp.record import Record, parsed
+from pytest_amp.record import Record, from_data
 
 
 class CalibrationError(ValueError):
@@ -34,7 +34,7 @@ def session_of(text: str) -> Session:
     """
     try:
         data = json.loads(text)
-        return _of_record(parsed(text)) if "observations" in data else _of_benchmarks(data)
+        return _of_record(from_data(data)) if "observations" in data else _of_benchmarks(data)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CalibrationError(f"no file of pytest-benchmark, and no record, with times: {error!r}") from None
 

@@ -46,6 +46,7 @@ def expect_near(  # noqa: PLR0913  # what a failure says
     errors: Mapping[str, float],
     limits: Mapping[str, float],
     *,
+    over_seeds: Mapping[str, tuple[float, ...]],
     dtypes: Mapping[str, torch.dtype],
     exact: str,
     before: str,
@@ -53,10 +54,12 @@ def expect_near(  # noqa: PLR0913  # what a failure says
 ) -> None:
     """Observe the relative L2 ``errors`` of a result and its gradients, and hold the worst against its limit.
 
-    ``what`` is ``family of names.name``; ``exact`` and ``before`` say what they are errors from.
+    ``what`` is ``family of names.name``; ``over_seeds`` has them of other seeds, as ``amp.over_seeds`` gives them;
+    ``exact`` and ``before`` say what they are errors from.
     """
     for key, error in errors.items():
-        amp.observe(f"{what}/{key}", error, kind="error", unit="relative L2", allowed=limits[key])
+        again = over_seeds.get(key)
+        amp.observe(f"{what}/{key}", error, kind="error", unit="relative L2", allowed=limits[key], over_seeds=again)
     worst = max(errors, key=lambda key: errors[key] / limits[key])
     if errors[worst] > limits[worst]:
         raise AmpFailure(

@@ -86,8 +86,8 @@ def test_encoder(amp: Amp, mode: Mode) -> None:
 
     errors, over_seeds = amp.over_seeds(measured)
     error, allowed = errors["result"], MOST * amp.precision.u * amp.config.tolerance_scale
-    what, ends = f"encoder.{mode.id}/result", over_seeds.get("result")
-    amp.observe(what, error, kind="error", unit="relative L2", allowed=allowed, interval=ends)
+    what, again = f"encoder.{mode.id}/result", over_seeds.get("result")
+    amp.observe(what, error, kind="error", unit="relative L2", allowed=allowed, over_seeds=again)
     amp.observe(f"{what}.dtype", dtype_name(returned["result"]), kind="dtype")
     assert error <= allowed, f"off float32 by {error:.3g}, allowed are {allowed:.3g}"
 

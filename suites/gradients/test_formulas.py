@@ -168,27 +168,35 @@ MOST = 4.0
 def test_operator_is_its_formula(amp: Amp, name: str) -> None:
     """Result and gradients, on arguments that the low dtype has."""
     pair, device = PAIRS[name], amp.device.torch_device
-    values = [torch.randn(shape).to(amp.dtype) for shape in pair.shapes]
-    exact = [value.double().requires_grad_() for value in values]
-    made = [value.to(device, torch.float32).requires_grad_() for value in values]
-    wanted = pair.formula(*exact)
-    with amp.autocast():
-        result = pair.operator(*made)
-    gradient = torch.randn(wanted.shape).to(amp.dtype)
-    torch.autograd.backward(wanted, gradient.double())
-    torch.autograd.backward(result, gradient.to(device, result.dtype))
-    errors = {"result": relative_error(result, wanted)}
-    for index, (a, b) in enumerate(zip(made, exact, strict=True)):
-        assert a.grad is not None, f"argument {index} has no gradient"
-        assert b.grad is not None
-        errors[f"gradient.{index}"] = relative_error(a.grad, b.grad)
+    returned = {}
+
+    def measured() -> dict[str, float]:
+        values = [torch.randn(shape).to(amp.dtype) for shape in pair.shapes]
+        exact = [value.double().requires_grad_() for value in values]
+        made = [value.to(device, torch.float32).requires_grad_() for value in values]
+        wanted = pair.formula(*exact)
+        with amp.autocast():
+            result = pair.operator(*made)
+        gradient = torch.randn(wanted.shape).to(amp.dtype)
+        torch.autograd.backward(wanted, gradient.double())
+        torch.autograd.backward(result, gradient.to(device, result.dtype))
+        errors = {"result": relative_error(result, wanted)}
+        for index, (a, b) in enumerate(zip(made, exact, strict=True)):
+            assert a.grad is not None, f"argument {index} has no gradient"
+            assert b.grad is not None
+            errors[f"gradient.{index}"] = relative_error(a.grad, b.grad)
+        returned["result"] = result.dtype
+        return errors
+
+    errors, over_seeds = amp.over_seeds(measured)
     allowed = MOST * amp.precision.u * amp.config.tolerance_scale
     expect_near(
         amp,
         f"formula.{name}",
         errors,
         dict.fromkeys(errors, allowed),
-        dtypes=dict.fromkeys(errors, result.dtype),
+        over_seeds=over_seeds,
+        dtypes=dict.fromkeys(errors, returned["result"]),
         exact="its formula",
         before="its formula in float64, from elementary functions",
         likely="the operator computes something else: a mask, a scale or a term of its gradient is lost",

@@ -184,28 +184,34 @@ def layers(target: Target) -> Iterator[object]:
 @pytest.mark.amp_parametrize("name", layers)
 def test_layer_with_arguments(amp: Amp, name: str) -> None:
     layer, device = LAYERS[name], amp.device.torch_device
-    module = layer.build().train(not layer.evaluated)
-    exact = copy.deepcopy(module).double()
-    values = [torch.randn(shape) / 2 for shape in layer.shapes]
-    wanted = _step(
-        exact, [x.double().requires_grad_() for x in values], torch.autocast("cpu", enabled=False), layer.call
-    )
-    made = [x.to(device).requires_grad_() for x in values]
-    found = _step(module.to(device), made, amp.autocast(), layer.call)
-    # A tensor that is small beside its like, as the gradient of keys' bias, is held against those.
-    sizes = {key: float(x.norm()) for key, x in wanted.items()}
-    floor = max(size for key, size in sizes.items() if key.startswith("gradient")) / 16
-    errors = {
-        key: relative_error(x, wanted[key], scale=max(sizes[key], floor if key.startswith("gradient") else 0.0))
-        for key, x in found.items()
-    }
+    dtypes: dict[str, torch.dtype] = {}
+
+    def measured() -> dict[str, float]:
+        module = layer.build().train(not layer.evaluated)
+        exact = copy.deepcopy(module).double()
+        values = [torch.randn(shape) / 2 for shape in layer.shapes]
+        wide = [x.double().requires_grad_() for x in values]
+        wanted = _step(exact, wide, torch.autocast("cpu", enabled=False), layer.call)
+        made = [x.to(device).requires_grad_() for x in values]
+        found = _step(module.to(device), made, amp.autocast(), layer.call)
+        dtypes.update({key: x.dtype for key, x in found.items()})
+        # A tensor that is small beside its like, as the gradient of keys' bias, is held against those.
+        sizes = {key: float(x.norm()) for key, x in wanted.items()}
+        floor = max(size for key, size in sizes.items() if key.startswith("gradient")) / 16
+        return {
+            key: relative_error(x, wanted[key], scale=max(sizes[key], floor if key.startswith("gradient") else 0.0))
+            for key, x in found.items()
+        }
+
+    errors, over_seeds = amp.over_seeds(measured)
     allowed = MOST * amp.precision.u * amp.config.tolerance_scale
     expect_near(
         amp,
         f"layer.{name}",
         errors,
         dict.fromkeys(errors, allowed),
-        dtypes={key: x.dtype for key, x in found.items()},
+        over_seeds=over_seeds,
+        dtypes=dtypes,
         exact="float64",
         before="float64 of the same weights, inputs and masks",
         likely="a mask, a state, a direction or a projection is forgotten under autocast",

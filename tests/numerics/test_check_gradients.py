@@ -29,7 +29,7 @@ def run(
     """Check, on one thread as the plugin does; what was observed."""
     seen: dict[str, float] = {}
 
-    def observe(name: str, value: float, kind: str, unit: str | None, allowed: float | None) -> None:
+    def observe(name: str, value: float, kind: str, unit: str | None, allowed: float | None, *_: object) -> None:
         assert name not in seen
         assert kind in ("error", "ratio", "count")
         assert unit
@@ -347,7 +347,7 @@ def test_parameters_without_a_gradient_are_counted() -> None:
             y: Tensor = self.used(x)
             return y
 
-    def observe(name: str, value: float, kind: str, unit: str | None, allowed: float | None) -> None:
+    def observe(name: str, value: float, kind: str, unit: str | None, allowed: float | None, *_: object) -> None:
         if kind == "count":
             seen.append((name, value, unit, allowed))
 

@@ -128,6 +128,10 @@ def test_as_text(files: Files, capsys: pytest.CaptureFixture[str]) -> None:
         "     devices.cpu.mkldnn: True -> False",
         "     torch: 2.13.0 -> 2.14.1",
         "     the new run did not end green or whole",
+        (
+            "     errors in the old record and the new record are of one seed: a fixed ratio of 1.5 decides, "
+            "whatever their spread"
+        ),
         "",
         COUNTS,
         "",

@@ -19,7 +19,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_amp.record import (
-    Better,
     Kind,
     Observation,
     Record,
@@ -70,10 +69,10 @@ def test_a_line_for_each_observation_in_a_table_for_what_they_share(tmp_path: Pa
         '   ["gradients/cpu/bf16/a", "fp32"]',
         "  ]},",
         '  {"kind": "state", "rows": [',
-        '   ["rules/cuda/fp16/λ", [1, null, true, {"a": "b\\n"}], null, null, 3, "changed"]',
+        '   ["rules/cuda/fp16/λ", [1, null, true, {"a": "b\\n"}], null, null, null, 3, "changed"]',
         "  ]},",
         '  {"test": "t::t", "kind": "error", "unit": "relative", "rows": [',
-        '   ["rules/cpu/bf16/a", 0.5, 1.0, null, null, "new"]',
+        '   ["rules/cpu/bf16/a", 0.5, 1.0, null, null, null, "new"]',
         "  ]},",
         '  {"test": "test_rules::test_rule", "kind": "rule", "rows": [',
         '   ["rules/cpu/bf16/x", "fp32"],',
@@ -83,7 +82,7 @@ def test_a_line_for_each_observation_in_a_table_for_what_they_share(tmp_path: Pa
         " ]",
         "}",
     ]
-    assert json.loads(text)["columns"] == ["key", "value", "allowed", "interval", "baseline", "verdict"]
+    assert json.loads(text)["columns"] == ["key", "value", "allowed", "over_seeds", "interval", "baseline", "verdict"]
 
 
 def test_the_order_of_observations_does_not_matter() -> None:
@@ -354,11 +353,6 @@ def test_others_may_read_a_file(tmp_path: Path) -> None:
     assert stat.S_IMODE((tmp_path / "new.json").stat().st_mode) == 0o644
 
 
-def test_an_interval_of_one_value_is_one() -> None:
-    record = Record((Observation(KEY, Kind.ERROR, 0.5, interval=(0.5, 0.5)),))
-    assert parsed(dumps(record)).observations == record.observations
-
-
 WRITER = """
 import sys
 from pathlib import Path
@@ -404,21 +398,3 @@ def test_writers_at_the_same_time(tmp_path: Path, replace: bool) -> None:  # noq
     assert len(failed) == (0 if replace else 3)
     assert len(read_record(path).observations) == 300
     assert [file.name for file in tmp_path.iterdir()] == ["new.json"]
-
-
-def row(observation: Observation) -> list[Any]:
-    (table,) = json.loads(dumps(Record((observation,))))["observations"]
-    (found,) = table["rows"]
-    return list(found)
-
-
-def test_a_line_has_no_more_than_it_needs() -> None:
-    """No verdict that is none, and eight digits of what is compared by its ratio; exact kinds keep all of theirs."""
-    error = Observation("a/cpu/bf16/x", Kind.ERROR, 0.123456789012, allowed=1 / 3, interval=(0.1, 1 / 7))
-    assert row(error) == ["a/cpu/bf16/x", 0.12345679, 0.33333333, [0.1, 0.14285714]]
-    exact = Observation("a/cpu/bf16/y", Kind.STATE, 0.123456789012, verdict=Verdict.NEW)
-    assert row(exact) == ["a/cpu/bf16/y", 0.123456789012, None, None, None, "new"]
-    same = Observation("a/cpu/bf16/z", Kind.MEASURE, 1 / 3, better=Better.SAME)
-    assert row(same) == ["a/cpu/bf16/z", 1 / 3]
-    nothing = Observation("a/cpu/bf16/z", Kind.STATE, None, baseline=1 / 3)
-    assert row(nothing) == ["a/cpu/bf16/z", None, None, None, 1 / 3]

@@ -193,7 +193,7 @@ def test_a_full_disk(project: Project, workers: str) -> None:
         lambda text: text[:-3],
         lambda _: "",
         lambda _: "{}",
-        lambda text: text.replace('"schema": 3', '"schema": 99'),
+        lambda text: text.replace('"schema": 4', '"schema": 99'),
         lambda text: text.replace('"kind"', '"sort"'),
         lambda text: text.replace('"rows"', '"lines"'),
         lambda _: "<html></html>",

@@ -126,7 +126,10 @@ def test_the_page_knows_every_kind_verdict_and_direction() -> None:
     assert PAGE["properties"]["columns"]["const"] == [*table.COLUMNS]
     assert [*properties] == [*table.HEAD, "rows"]
     assert len(columns) == PAGE["$defs"]["row"]["maxItems"] == len(table.COLUMNS)
-    made = Observation("a/cpu/bf16/x", Kind.RATIO, 1.0, "u", 1.0, Verdict.NEW, 1.0, "t", (1.0, 2.0), Better.LOWER, 0.1)
+    ends, others = (1.0, 2.0), (1.0, 3.0)
+    made = Observation(
+        "a/cpu/bf16/x", Kind.ERROR, 1.0, "u", 1.0, Verdict.NEW, 1.0, "t", ends, Better.LOWER, 0.1, others
+    )
     assert made.to_json().keys() == {*table.HEAD, *table.COLUMNS}
 
 
@@ -174,14 +177,14 @@ def test_a_file_of_schema_1_is_compared_and_written_as_today(tmp_path: Path) -> 
     assert (again.observations, again.same, again.unjudged) == ((), 6, 2)
 
 
-@pytest.mark.parametrize("schema", [0, 4, 99, True, "2", None, 2.5, [2]])
+@pytest.mark.parametrize("schema", [0, 5, 99, True, "2", None, 2.5, [2]])
 def test_other_schemas_are_refused(tmp_path: Path, schema: object) -> None:
     path = tmp_path / "x.json"
     data = {"schema": schema, "complete": True, "observations": []}
     path.write_text(json.dumps(data), encoding="utf-8")
-    with pytest.raises(ValueError, match=r"; this version reads 1, 2, 3$") as error:
+    with pytest.raises(ValueError, match=r"; this version reads 1, 2, 3, 4$") as error:
         read_record(path)
-    assert ("a newer pytest-amp wrote it" in str(error.value)) == (schema in (4, 99))
+    assert ("a newer pytest-amp wrote it" in str(error.value)) == (schema in (5, 99))
 
 
 @pytest.mark.parametrize(

@@ -66,6 +66,10 @@ def test_as_text(files: list[str], capsys: pytest.CaptureFixture[str]) -> None:
         "1  torch 2.11.0 (2.11.0-01)",
         "2  torch 2.12.0 (2.12.0-01)",
         "3  torch 2.13.0 (2.13.0-01)",
+        (
+            "     errors in the old record and the new record are of one seed: a fixed ratio of 1.5 decides, "
+            "whatever their spread"
+        ),
         "1 -> 2: 2 same, 1 changed",
         "2 -> 3: 2 same, 1 failed, 1 changed",
         "1 -> 3: 2 same, 1 failed, 1 regressed",

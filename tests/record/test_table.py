@@ -1,0 +1,55 @@
+"""A row of a file: what it has, in how many digits, and what a file of schema 3 had."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from pytest_amp.record import Better, Kind, Observation, Record, Verdict, difference, parsed, read_record
+from pytest_amp.record.file import dumps
+
+OLD = Path(__file__).with_name("schema_3.json")
+
+
+def row(observation: Observation) -> list[Any]:
+    (table,) = json.loads(dumps(Record((observation,))))["observations"]
+    (found,) = table["rows"]
+    return list(found)
+
+
+def test_a_line_has_no_more_than_it_needs() -> None:
+    """No verdict that is none, and four digits of errors and ratios, eight of others' numbers; exact kinds keep all."""
+    error = Observation("a/cpu/bf16/x", Kind.ERROR, 0.123456789012, allowed=1 / 3, over_seeds=(0.1, 1 / 7))
+    assert row(error) == ["a/cpu/bf16/x", 0.1235, 0.3333, [0.1, 0.1429]]
+    ratio = Observation("a/cpu/bf16/x", Kind.RATIO, 1.123456789012, interval=(1.0, 10 / 7))
+    assert row(ratio) == ["a/cpu/bf16/x", 1.123, None, None, [1.0, 1.429]]
+    measure = Observation("a/cpu/bf16/x", Kind.MEASURE, 12345.678901, better=Better.LOWER)
+    assert row(measure) == ["a/cpu/bf16/x", 12345.679]
+    exact = Observation("a/cpu/bf16/y", Kind.STATE, 0.123456789012, verdict=Verdict.NEW)
+    assert row(exact) == ["a/cpu/bf16/y", 0.123456789012, None, None, None, None, "new"]
+    same = Observation("a/cpu/bf16/z", Kind.MEASURE, 1 / 3, better=Better.SAME)
+    assert row(same) == ["a/cpu/bf16/z", 1 / 3]
+    nothing = Observation("a/cpu/bf16/z", Kind.STATE, None, baseline=1 / 3)
+    assert row(nothing) == ["a/cpu/bf16/z", None, None, None, None, 1 / 3]
+
+
+def test_an_interval_of_one_value_is_one() -> None:
+    record = Record((Observation("a/cpu/bf16/x", Kind.ERROR, 0.5, interval=(0.5, 0.5)),))
+    assert parsed(dumps(record)).observations == record.observations
+
+
+def test_a_file_of_schema_3() -> None:
+    """Errors of one seed, and no column for others."""
+    assert json.loads(OLD.read_text(encoding="utf-8"))["schema"] == 3
+    found = read_record(OLD)
+    by_key = found.by_key()
+    error = by_key["gradients/cpu/bf16/loss_kl/0.bias"]
+    assert (error.value, error.allowed, error.over_seeds, error.interval) == (0.0049960, 0.0074940, None, None)
+    speedup = by_key["speed/cuda/bf16/matmul/over-tf32/speedup"]
+    assert (speedup.interval, speedup.better, speedup.margin) == ((2.95, 2.99), Better.HIGHER, 0.02)
+    changed = by_key["rules/cpu/bf16/aten::mm"]
+    assert (changed.baseline, changed.verdict) == ("fp32", Verdict.CHANGED)
+    assert found.is_of_one_seed
+    again = difference(found, found)
+    assert (again.observations, again.same) == ((), 3)
