@@ -18,6 +18,7 @@ from pytest_amp.torch_private.compiler import (
     cuda_graph_trees,
     skipped_cuda_graphs,
     tracing_backend,
+    vectors_are_tried,
 )
 from pytest_amp.torch_private.cudnn import backend_flags_settable, cudnn_deterministic, cudnn_enabled
 from pytest_amp.torch_private.dispatcher import (
@@ -104,6 +105,7 @@ __all__ = [
     "tracing_backend",
     "unflat",
     "values_of",
+    "vectors_are_tried",
     "virtual_tensor",
     "with_aliases",
     "without_interception",

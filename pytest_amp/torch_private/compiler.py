@@ -6,7 +6,7 @@ import importlib
 import logging
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,12 +61,58 @@ def compile_settings() -> Iterator[None]:
 
     Inductor's worker processes would outlive the tests, and ``suppress_errors`` would run in eager what does
     not compile. Raises PrivateApiGone without these settings.
+
+    A CPU's widest vectors are used untried, for which inductor would compile three programs and start Python as
+    often in each process: ``pytest_amp.compiled.lacking`` tries them, by compiling, and calls
+    ``vectors_are_tried`` where that fails. Nor is the latency of guards measured, for a log, by flushing the CPU's
+    caches behind each compilation.
     """
     inductor, dynamo = _module("torch._inductor.config"), _module("torch._dynamo.config")
     if not hasattr(inductor, "compile_threads") or not hasattr(dynamo, "suppress_errors"):
         raise PrivateApiGone("torch._inductor.config.compile_threads or torch._dynamo.config.suppress_errors")
-    with inductor.patch(compile_threads=1), dynamo.patch(suppress_errors=False), _untraced():
+    with (
+        inductor.patch(compile_threads=1),
+        dynamo.patch(suppress_errors=False),
+        _vectors_tried(inductor, by_torch=False),
+        _untraced(),
+        _guards_untimed(),
+    ):
         yield
+
+
+@contextmanager
+def vectors_are_tried() -> Iterator[None]:
+    """Inductor finds out by itself which vectors of the CPU its compiler knows; what it finds it keeps."""
+    isa = _module("torch._inductor.cpu_vec_isa")
+    kept = [type(each).__bool__ for each in getattr(isa, "supported_vec_isa_list", ())]
+    for cached in (getattr(isa, "valid_vec_isa_list", None), *kept):
+        if hasattr(cached, "cache_clear"):
+            cached.cache_clear()
+    with _vectors_tried(_module("torch._inductor.config"), by_torch=True):
+        yield
+
+
+def _vectors_tried(inductor: Any, *, by_torch: bool) -> AbstractContextManager[object]:
+    """``vec_isa_ok``: what says that no trial is needed. Where there is no such setting, inductor tries."""
+    if not hasattr(inductor.cpp, "vec_isa_ok"):
+        return nullcontext()
+    setting: AbstractContextManager[object] = inductor.patch({"cpp.vec_isa_ok": None if by_torch else True})
+    return setting
+
+
+@contextmanager
+def _guards_untimed() -> Iterator[None]:
+    """Without ``profile_guard_manager``, a third of what a small function takes to compile; where it is gone, with."""
+    guards = _module("torch._dynamo.guards")
+    timed = getattr(guards, "profile_guard_manager", None)
+    if timed is None:
+        yield
+        return
+    guards.profile_guard_manager = lambda *_: 0.0
+    try:
+        yield
+    finally:
+        guards.profile_guard_manager = timed
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Each test compiles anew, in a folder of this session; what inductor needs is looked for once.
+"""Each test compiles anew, in a folder of this session; what inductor needs is looked for once, and not in each worker.
 
 pytest loads this file before it knows whether a test of the family runs: torch is imported in the fixtures.
 """
@@ -6,10 +6,20 @@ pytest loads this file before it knows whether a test of the family runs: torch 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 from pytest_amp.amp import Amp
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests of inductor come first: one after the other, so that one worker of a few has them all and starts it."""
+    here = [index for index, item in enumerate(items) if item.path.parent == Path(__file__).parent]
+    tests = [items[index] for index in here]
+    tests.sort(key=lambda item: "needs" not in getattr(item, "fixturenames", ()))
+    for index, item in zip(here, tests, strict=True):
+        items[index] = item
 
 
 @pytest.fixture(autouse=True)

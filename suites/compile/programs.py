@@ -159,11 +159,24 @@ class Ran:
         return [dtype_name(value.dtype) for value in self.outputs]
 
 
-def run(amp: Amp, program: Program, kind: str, *, dtype: torch.dtype = torch.float32, inside: bool = False) -> Ran:
-    """One call in an ambient region, and backward outside of it, or ``inside``."""
+def evaluate(amp: Amp, program: Program, kind: str, *, dtype: torch.dtype = torch.float32) -> Ran:
+    """One call in an ambient region, without gradients: half of the work of a compiler."""
+    batch, *matrices = _drawn(amp, dtype)
+    with torch.no_grad(), ambient(amp, kind):
+        outputs = program(batch.clone(), matrices)
+    return Ran([output.clone() for output in outputs], [])
+
+
+def _drawn(amp: Amp, dtype: torch.dtype) -> Tensors:
+    """A batch and matrices, the same ones each time."""
     torch.manual_seed(amp.config.seed)
     drawn = [torch.randn(_SIZE, _SIZE) for _ in range(1 + _MATRICES)]
-    batch, *matrices = (tensor.to(amp.device.torch_device, dtype).requires_grad_() for tensor in drawn)
+    return [tensor.to(amp.device.torch_device, dtype).requires_grad_() for tensor in drawn]
+
+
+def run(amp: Amp, program: Program, kind: str, *, dtype: torch.dtype = torch.float32, inside: bool = False) -> Ran:
+    """One call in an ambient region, and backward outside of it, or ``inside``."""
+    batch, *matrices = _drawn(amp, dtype)
     with ambient(amp, kind):
         # A copy is no leaf, and autocast keeps casts of leaves only.
         outputs = program(batch.clone(), matrices)

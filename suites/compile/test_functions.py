@@ -11,7 +11,7 @@ from torch.utils.checkpoint import checkpoint
 
 from pytest_amp.amp import Amp
 
-from .programs import AMBIENT, Program, Tensors, expect_same_dtypes, expect_same_values, run
+from .programs import AMBIENT, BACKENDS, Program, Tensors, expect_same_dtypes, expect_same_values, run
 from .releases import BACKWARD
 
 
@@ -41,7 +41,7 @@ def _products(device_type: str, cast_inputs: torch.dtype | None) -> Program:
     return function
 
 
-@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@BACKENDS
 @pytest.mark.parametrize("inputs", ["as they come", "cast to float32"])
 def test_a_custom_function_computes_in_its_region(amp: Amp, inputs: str, backend: str) -> None:
     """``custom_fwd`` with and without ``cast_inputs``, compiled in one graph: its dtypes and results are eager's."""

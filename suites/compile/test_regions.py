@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ import torch
 from pytest_amp.amp import Amp
 from pytest_amp.torch_private import backward_without_region
 
-from .programs import AMBIENT, BACKENDS, NAMES, Ran, expect_same_dtypes, expect_same_values, programs, run
+from .programs import AMBIENT, BACKENDS, NAMES, evaluate, expect_same_dtypes, expect_same_values, programs, run
 from .releases import BACKWARD, BACKWARD_IN_THE_OTHER, HAS_BACKWARD_SETTING
 
 #: The regions that a program opens: "low", "other", "disabled"; outside of them it computes in the ambient one.
@@ -38,7 +38,18 @@ def _cell(program: str, ambient: str) -> object:
     # The opposite of what the low dtype is called in: see BACKWARD_IN_THE_OTHER.
     precision = "fp16" if ambient == "other" else "bf16"
     marks = [BACKWARD if "disabled" in wrong else BACKWARD_IN_THE_OTHER[precision]] if wrong else []
+    if ambient == "none" and not OPENS[program] & {"low", "other"}:
+        marks.append(pytest.mark.amp(dtypes=["bf16"]))  # all of it is float32
     return pytest.param(program, ambient, id=f"{program}, {ambient}", marks=marks)
+
+
+def _cells() -> Iterator[object]:
+    """Each program in each ambient region: for one that opens no low region the other dtype's are the same."""
+    for program in NAMES:
+        yield _cell(program, "none")
+        yield _cell(program, "low")
+        if OPENS[program] & {"low", "other"}:
+            yield _cell(program, "other")
 
 
 @BACKENDS
@@ -49,24 +60,24 @@ def test_outputs_are_those_of_eager(amp: Amp, program: str, backend: str) -> Non
     compiled = torch.compile(function, backend=backend, fullgraph=True)
     found = []
     for ambient in (*AMBIENT, AMBIENT[0]):
-        eager, exact = run(amp, function, ambient), run(amp, function, ambient, dtype=torch.float64)
-        made = run(amp, compiled, ambient)
+        eager, exact = evaluate(amp, function, ambient), evaluate(amp, function, ambient, dtype=torch.float64)
+        made = evaluate(amp, compiled, ambient)
         what = f"{program} ({backend}), called in {ambient}"
         expect_same_dtypes(amp, what, made, eager)
-        expect_same_values(amp, what, made.outputs, eager.outputs, Ran(exact.outputs, []))
+        expect_same_values(amp, what, made.outputs, eager.outputs, exact)
         found.append("+".join(made.dtypes()))
     amp.observe(f"{program}, {backend}", [*found], kind="dtype")
 
 
-@pytest.mark.parametrize(
-    ("program", "ambient"), [_cell(program, ambient) for program in NAMES for ambient in ("none", "low", "other")]
-)
+@pytest.mark.parametrize(("program", "ambient"), list(_cells()))
 def test_gradients_are_those_of_eager(amp: Amp, program: str, ambient: str) -> None:
-    """What was computed in float32 has float32's gradients, whatever the function is called in."""
+    """What was computed in float32 has float32's gradients, whatever the function is called in; and outputs, too."""
     function = programs(amp.device.type, amp.dtype)[program]
     found = run(amp, torch.compile(function, backend="aot_eager", fullgraph=True), ambient)
     eager, exact = run(amp, function, ambient), run(amp, function, ambient, dtype=torch.float64)
-    expect_same_values(amp, f"backward of {program}, called in {ambient}", found.gradients, eager.gradients, exact)
+    what = f"a training step of {program}, called in {ambient}"
+    expect_same_dtypes(amp, what, found, eager)
+    expect_same_values(amp, what, [*found.outputs, *found.gradients], [*eager.outputs, *eager.gradients], exact)
 
 
 #: By inductor one program tells most, and the others are for the long tier.

@@ -162,14 +162,14 @@ def _expect_close(amp: Amp, what: str, far: float, noise: float) -> None:
         )
 
 
-def test_inductor_has_what_it_needs(amp: Amp) -> None:
+def test_inductor_has_what_it_needs(needs: Callable[[str], str]) -> None:
     """A C++ compiler on a CPU, Triton and a C compiler on a GPU: what is missing is named."""
-    amp.need_compiler()
+    needs("inductor")
 
 
-def test_step_by_inductor(amp: Amp) -> None:
+def test_step_by_inductor(amp: Amp, needs: Callable[[str], str]) -> None:
     """Fused kernels round less often than eager's: no further from float64, and still low precision."""
-    amp.check_compiled(mlp(), fullgraph=True)
+    amp.check_compiled(mlp(), backend=needs("inductor"), fullgraph=True)
 
 
 @pytest.mark.amp_long

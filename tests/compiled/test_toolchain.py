@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,32 @@ def test_a_missing_compiler_may_be_allowed(project: Project, monkeypatch: pytest
     result.assert_outcomes(skipped=1, deselected=1)
     assert result.ret == 0
     assert any("as --amp-allow-missing allows: inductor has no C++ compiler" in line for line in summary(result))
+
+
+#: Older than AVX-512: inductor has to try what there is, which others are spared.
+OLD_COMPILER = """#!/bin/sh
+case "$*" in *avx512*) echo "unrecognized command-line option -mavx512f" >&2; exit 1;; esac
+exec {} "$@"
+"""
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ that could play an older one")
+def test_a_compiler_that_does_not_know_the_widest_vectors_will_do(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiler = project.file("old-g++", OLD_COMPILER.format(shutil.which("g++")))
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CXX", str(compiler))
+    project.write(
+        test_it="""
+        from pytest_amp.compiled import sandbox
+
+        def test_it(amp, tmp_path):
+            with sandbox(tmp_path):
+                amp.need_compiler()
+        """
+    )
+    project.apart("--amp-device=cpu", "--amp-dtype=bf16").assert_outcomes(passed=1)
 
 
 def test_the_sandbox_leaves_the_environment_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
