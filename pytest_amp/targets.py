@@ -42,8 +42,11 @@ class Target:
         """An autocast region on the device, in the target's dtype unless another is given.
 
         fp32 and tf32 are no autocast dtypes: there the region is a disabled one. Raises Misuse for a dtype in which
-        torch would switch the region off, with a warning at most.
+        torch would switch the region off, with a warning at most, and for flags that are none.
         """
+        for name, flag in (("enabled", enabled), ("cache_enabled", cache_enabled)):
+            if not isinstance(flag, bool):
+                raise Misuse(f"autocast was given {name}={flag!r}; valid: True, False")
         low = [precision.dtype for precision in LOW.values()]
         if dtype is not None and enabled and dtype not in low:
             raise Misuse(f"autocast was given dtype={dtype!r}; valid: {', '.join(map(str, low))}")

@@ -138,6 +138,7 @@ class CostChecks(Bound):
         cache.
         """
         from pytest_amp import cases, memory
+        from pytest_amp.numerics.running import told_of
 
         cases.expect_case(case, check="check_casts")
         if most is not None:
@@ -148,7 +149,8 @@ class CostChecks(Bound):
         def observe(name: str, value: int, unit: str | None, allowed: float | None) -> None:
             self.observe(name, value, kind="count", unit=unit, allowed=allowed)
 
-        return memory.check_casts(case, self.conditions, observe, most=most)
+        with told_of(case, self.conditions):
+            return memory.check_casts(case, self.conditions, observe, most=most)
 
     def check_memory(self, case: Case, *, ceiling: float | None = None, peak_ceiling: float | None = None) -> MemoryUse:
         """Hold what a training step of ``case`` keeps for its backward pass, and takes at its peak.
@@ -165,6 +167,7 @@ class CostChecks(Bound):
         ``<case>/peak reserved`` and ``<case>/peak allocated over fp32``. Raises AmpFailure. Returns what was seen.
         """
         from pytest_amp import cases, memory
+        from pytest_amp.numerics.running import told_of
 
         cases.expect_case(case, check="check_memory")
         for name, limit in (("ceiling", ceiling), ("peak_ceiling", peak_ceiling)):
@@ -178,4 +181,5 @@ class CostChecks(Bound):
             better = "lower" if name.endswith("/peak allocated") else None
             self.observe(name, value, kind=kind, unit=unit, allowed=allowed, better=better)
 
-        return memory.check_memory(case, self.conditions, observe, ceiling=ceiling, peak_ceiling=peak_ceiling)
+        with told_of(case, self.conditions):
+            return memory.check_memory(case, self.conditions, observe, ceiling=ceiling, peak_ceiling=peak_ceiling)

@@ -50,6 +50,7 @@ class LoopChecks(Bound):
         ``scale``. Raises AmpFailure; Misuse for arguments that cannot be.
         """
         from pytest_amp import cases, scaler
+        from pytest_amp.numerics.running import told_of
 
         cases.expect_case(case, check="check_scaler")
         cases.expect_iterations("forward_at", forward_at)
@@ -60,7 +61,8 @@ class LoopChecks(Bound):
         def observe(name: str, value: list[str]) -> None:
             self.observe(f"{case.name}/{name}", [*value], kind="state")
 
-        return scaler.check(training, observe, spoilt=spoilt)
+        with told_of(case, self.conditions):
+            return scaler.check(training, observe, spoilt=spoilt)
 
     def check_training(
         self,
@@ -90,11 +92,13 @@ class LoopChecks(Bound):
         import torch
 
         from pytest_amp import cases, scaler, training
+        from pytest_amp.numerics.running import told_of
 
         cases.expect_case(case, check="check_training")
         cases.expect_number("steps", steps, least=2, whole=True)
         cases.expect_step(train)
         cases.expect_maker(optimizer)
+        cases.expect_flag("fresh", fresh)
         self._refuse_wide("check_training")
         self._refuse_ambient("check_training")
         setup = training.Setup(
@@ -111,7 +115,8 @@ class LoopChecks(Bound):
         def observe(name: str, value: float, kind: str, allowed: float | None) -> None:
             self.observe(name, value, kind=kind, allowed=allowed)
 
-        return training.check(setup, observe, tolerance_scale=self.config.tolerance_scale)[0]
+        with told_of(case, self.conditions):
+            return training.check(setup, observe, tolerance_scale=self.config.tolerance_scale)[0]
 
     def scaler_trace(  # noqa: PLR0913  # keywords of one run
         self,
@@ -131,6 +136,7 @@ class LoopChecks(Bound):
         Raises Misuse for arguments that cannot be, and for keywords that need a case.
         """
         from pytest_amp import cases, scaler
+        from pytest_amp.numerics.running import told_of
 
         cases.expect_number("steps", steps, least=1, whole=True)
         cases.expect_number("init_scale", init_scale, least=0.0)
@@ -143,7 +149,11 @@ class LoopChecks(Bound):
                 raise Misuse("scaler_trace of a function takes no train, optimizer or overflow_at: they need a case")
             return scaler.trace_callable(work, self.device, steps=steps, scale=init_scale, rule=rule)
         training = self._training(work, train, optimizer, overflow_at)
-        return tuple(step for _, step in training.iterations(steps, init_scale, rule))
+        late = [index for index in overflow_at if not 0 <= index < steps]
+        if late:
+            raise Misuse(f"overflow_at={late[0]} of {steps} steps; valid: iterations from 0 to {steps - 1}")
+        with told_of(work, self.conditions):
+            return tuple(step for _, step in training.iterations(steps, init_scale, rule))
 
     def _training(
         self, case: Case, train: Train | None, optimizer: MakeOptimizer | None, overflow_at: Collection[int]

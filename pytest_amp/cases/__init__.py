@@ -5,6 +5,7 @@ from pytest_amp.cases.decoder import Attention, Decoder, DecoderSize
 from pytest_amp.cases.given import (
     MakeOptimizer,
     expect_case,
+    expect_flag,
     expect_graph,
     expect_iterations,
     expect_maker,
@@ -33,6 +34,7 @@ __all__ = [
     "cnn",
     "decoder",
     "expect_case",
+    "expect_flag",
     "expect_graph",
     "expect_iterations",
     "expect_maker",

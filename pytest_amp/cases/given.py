@@ -77,6 +77,12 @@ def expect_number(name: str, given: object, *, least: float, whole: bool = False
         raise Misuse(f"{name}={given!r}; valid: {what}, {f'above {least}' if above else f'{least} or more'}")
 
 
+def expect_flag(name: str, given: object) -> None:
+    """Raises Misuse for what is neither True nor False: every text is true, ``"no"``, too."""
+    if not isinstance(given, bool):
+        raise Misuse(f"{name}={given!r}; valid: True, False")
+
+
 class Detached(Misuse, RuntimeError):
     """A loss that depends on nothing that requires a gradient; torch's own error for it is a RuntimeError."""
 

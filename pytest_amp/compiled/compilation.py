@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from pytest_amp.cases import Case, Outputs
+from pytest_amp.cases import Case, Outputs, expect_flag
 from pytest_amp.failure import Misuse, is_misuse
 from pytest_amp.numerics import Conditions
 
@@ -42,7 +42,10 @@ class Compilation:
         return ",".join(filter(None, (self.backend, self.mode, shapes, *options, inside)))
 
     def check(self) -> None:
-        """Raises Misuse for a back end or a mode that torch does not have."""
+        """Raises Misuse for a back end or a mode that torch does not have, and for flags that are none."""
+        expect_flag("fullgraph", self.fullgraph)
+        if self.dynamic is not None:
+            expect_flag("dynamic", self.dynamic)
         if self.backend not in torch.compiler.list_backends(exclude_tags=()):
             valid = ", ".join(["eager", "aot_eager", *torch.compiler.list_backends()])
             raise Misuse(f"backend={self.backend!r}; valid: {valid}")

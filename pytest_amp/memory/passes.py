@@ -10,9 +10,12 @@ from dataclasses import dataclass, field
 import torch
 from torch.nn.modules.rnn import RNNBase
 
-from pytest_amp.cases import Case, Realised, loss_of, named_tensors
+from pytest_amp.cases import Case, Realised, expect_graph, loss_of, named_tensors
+from pytest_amp.failure import is_misuse
 from pytest_amp.numerics.conditions import Conditions
 from pytest_amp.numerics.hand_cast import hand_cast, rules_are_known
+
+__tracebackhide__ = is_misuse
 
 Region = Callable[[], AbstractContextManager[object]]
 
@@ -41,6 +44,7 @@ class Passes:
         with region():
             outputs = self.case.loss(self.realised.model, self.realised.batch)
         loss = loss_of(outputs)
+        expect_graph(loss, case=self.case.name)
         return loss.float() if loss.dtype in (torch.bfloat16, torch.float16) else loss
 
     def backward(self, loss: torch.Tensor) -> None:

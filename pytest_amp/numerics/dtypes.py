@@ -60,11 +60,13 @@ def check_dtypes(case: Case, where: Conditions, expected: Mapping[str, torch.dty
             label_before="expected",
             before=dtype_name(wanted[first]),
             now=where.now(" and ".join(dtypes) or "no floating tensor: it did not run in the forward pass"),
-            likely=_likely(dtypes, list(dict.fromkeys(map(dtype_name, runs.given.get(first, []))))),
+            likely=_likely(
+                dtypes, list(dict.fromkeys(map(dtype_name, runs.given.get(first, [])))), where.precision.dtype_name
+            ),
         )
 
 
-def _likely(returned: list[str], taken: list[str]) -> str:
+def _likely(returned: list[str], taken: list[str], low: str) -> str:
     """Where a dtype comes from that a module should not return."""
     if not returned:
         return "it was not called, or what it returns is no tensor"
@@ -73,6 +75,8 @@ def _likely(returned: list[str], taken: list[str]) -> str:
             f"it was given {taken[0]}: its operators have no rule here that changes it (pytest-amp rules), or it casts"
         )
     was = f"it was given {' and '.join(taken)}: " if taken else ""
+    if returned == [low]:
+        return f"{was}an operator in it runs in {low} by its rule (amp.trace(case) has each), or the model casts"
     return f"{was}an operator in it has another rule here (pytest-amp rules), or the model casts"
 
 

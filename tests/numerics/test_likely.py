@@ -60,7 +60,9 @@ def test_a_module_that_casts() -> None:
     case = Case(
         "casts", lambda: nn.Sequential(nn.Identity(), Halves()), lambda: torch.randn(2, 4), lambda m, x: m(x).sum()
     )
-    with pytest.raises(AmpFailure, match=r"likely +it was given float32: an operator in it .*, or the model casts"):
+    with pytest.raises(
+        AmpFailure, match=r"likely +it was given float32: an operator in it runs in bfloat16 .*, or the model casts"
+    ):
         check_dtypes(case, CPU, {"1": torch.float32}, lambda *_: None)
 
 
