@@ -95,6 +95,40 @@ def test_each_piece_of_state(project: Project) -> None:
         assert message in found[number], leak
 
 
+def test_casts_that_a_region_has_kept_go_with_it(project: Project) -> None:
+    """A region that was never left keeps casts of weights, which the next one would take for those of today."""
+    project.write(
+        test_it="""
+import torch
+
+weight = torch.nn.Parameter(torch.ones(2, 2))
+
+
+def product(amp):
+    region = amp.autocast()
+    region.__enter__()
+    return region, torch.mm(torch.ones(2, 2), weight)
+
+
+def test_leaves_a_region_open(amp):
+    global kept
+    kept, result = product(amp)
+    assert result.tolist() == [[2.0, 2.0], [2.0, 2.0]]
+
+
+def test_meets_no_older_cast(amp):
+    with torch.no_grad():
+        weight.mul_(2)
+    region, result = product(amp)
+    region.__exit__(None, None, None)
+    assert result.tolist() == [[4.0, 4.0], [4.0, 4.0]]
+"""
+    )
+    result = project.apart(*ON_CPU, "-p", "no:randomly")
+    result.assert_outcomes(passed=2, errors=1)
+    assert "autocast nesting depth: 0 became 1" in result.stdout.str()
+
+
 def test_flags_that_torch_has_frozen(project: Project) -> None:
     """Whoever imports torch's own test helpers, as torch.export does in some releases, freezes cuDNN's flags."""
     leak = "(setattr(torch.backends.cudnn, 'deterministic', True), torch.backends.disable_global_flags())"

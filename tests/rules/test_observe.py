@@ -114,6 +114,14 @@ def test_a_detour_is_no_rule(plant: Plant) -> None:
     assert _rule("mm") == UNRECOGNISED
 
 
+def test_any_error_is_no_refusal(plant: Plant) -> None:
+    def kernel(*_: object) -> None:
+        raise RuntimeError("out of order")
+
+    plant("mm", kernel)
+    assert _rule("mm") == UNRECOGNISED
+
+
 def test_an_operator_that_fails_after_its_casts_is_classified() -> None:
     observed = observe("aten::_thnn_fused_gru_cell", find_device("fake:xpu"), torch.float16)
     assert observed.rule == "lower_precision_fp"
