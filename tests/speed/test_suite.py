@@ -1,0 +1,38 @@
+"""The suite itself: work of every kind, and what a CPU reports of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from suites.speed.work import ON_A_CPU, ROWS, SECONDS, WORKS
+from tests.project import ROOT, Project
+
+#: What mixed precision is used for, by what the names of its pieces begin with.
+KINDS = (
+    *("matmul-4096", "matmul-memory-bound", "matmul-odd", "conv2d", "conv2d-channels-last", "conv3d"),
+    *("conv3d-channels-last", "attention-math", "attention-efficient", "attention-flash", "attention-cudnn"),
+    *("layer-norm", "rms-norm", "softmax", "cross-entropy", "embedding", "adamw-fused", "adamw-foreach"),
+    *("resnet", "encoder", "decoder", "decoder-step", "lstm"),
+)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_work_of_every_kind_is_timed(kind: str) -> None:
+    assert [work.name for work in WORKS if work.name.startswith(kind)]
+
+
+def test_names_are_those_of_one_piece_each() -> None:
+    for works in (WORKS, ON_A_CPU):
+        assert len({work.name for work in works}) == len(works)
+    assert {work.kind for work in WORKS} == set(SECONDS) == set(ROWS)
+
+
+def test_a_cpu_reports_what_it_measures(project: Project) -> None:
+    """In the time of its steps, and judges nothing: each speedup has its interval, and no direction."""
+    suite = str(ROOT / "suites" / "speed" / "test_speedups.py")
+    options = ("--amp-device=cpu", "--amp-dtype=bf16", "--amp-speed=report", "--amp-record=record.json")
+    project.here(suite, "-k", "matmul-512", *options).assert_outcomes(passed=1)
+    found = project.observed("record.json")
+    assert {key.rpartition("/")[2] for key in found} == {"speedup", "float32-time", "autocast-time"}
+    assert all(key.startswith("speed/cpu/bf16/matmul-512/over-fp32/step/") for key in found)
+    assert all(value > 0 for value in found.values())
