@@ -41,6 +41,7 @@ class CompileChecks(Bound):
         names ``compiler``, which skips the test.
         """
         from pytest_amp import cases, compiled
+        from pytest_amp.numerics.running import told_of
 
         cases.expect_case(case, check="check_compiled")
         self._refuse_wide("check_compiled")
@@ -50,7 +51,8 @@ class CompileChecks(Bound):
             how.check()
             if how.needs_toolchain:
                 self.need_compiler()
-            compiled.check(case, how, self.conditions, self._observed)
+            with told_of(case, self.conditions):
+                compiled.check(case, how, self.conditions, self._observed)
 
     def need_compiler(self) -> None:
         """Say that this test cannot look where inductor has no compiler: ``missing("compiler", …)``.

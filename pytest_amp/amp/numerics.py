@@ -79,11 +79,13 @@ class NumericChecks(Bound):
         """
         from pytest_amp import cases
         from pytest_amp.numerics import predicted
+        from pytest_amp.numerics.running import told_of
 
         self._refuse_wide("trace")
         self._refuse_ambient("trace")
         cases.expect_case(case, check="trace")
-        return predicted.trace(case, self.conditions)
+        with told_of(case, self.conditions):
+            return predicted.trace(case, self.conditions)
 
     def check_fp32(self, tensor: torch.Tensor, *, name: str = "the tensor") -> None:
         """Hold that ``tensor`` is float32 and was not rounded to the autocast dtype on its way.
@@ -109,6 +111,7 @@ class NumericChecks(Bound):
         """
         from pytest_amp import cases
         from pytest_amp.numerics.dtypes import check_dtypes
+        from pytest_amp.numerics.running import told_of
 
         self._refuse_ambient("check_dtypes")
         cases.expect_case(case, check="check_dtypes")
@@ -116,4 +119,5 @@ class NumericChecks(Bound):
         def observe(name: str, value: str) -> None:
             self.observe(name, value, kind="dtype")
 
-        check_dtypes(case, self.conditions, expected, observe)
+        with told_of(case, self.conditions):
+            check_dtypes(case, self.conditions, expected, observe)

@@ -81,6 +81,15 @@ def runs_under(case: Case, where: Conditions, also: str = "") -> Iterator[None]:
             label_before="fp32",
             before="it runs in float32",
             now=where.now(" ".join(str(error).split())[:200]),
-            likely="an operator meets dtypes that it does not take together (a torch.autograd.Function needs "
-            "custom_fwd and custom_bwd), or changes what backward needs",
+            likely=_likely(str(error), where),
         ) from error
+
+
+def _likely(said: str, where: Conditions) -> str:
+    if "not implemented for" in said or "could not create a primitive" in said:  # aten's words, and oneDNN's
+        low = where.precision.name
+        return f"this machine has no kernel for one of its operators in {low}: dtypes= of the marker leaves {low} out"
+    return (
+        "an operator meets dtypes that it does not take together (a torch.autograd.Function needs custom_fwd and "
+        "custom_bwd), or changes what backward needs"
+    )
