@@ -57,17 +57,17 @@ class Programs(RuleBasedStateMachine):
 
     @rule(form=st.sampled_from(("tensor", "list", "nested", "generator")))
     def scale(self, form: str) -> None:
-        """A rule."""
+        """Scale a loss in one of the forms that ``scale`` takes."""
         self._side(f"scale {form}").scale(form)
 
     @rule(lanes=st.lists(_LANES, min_size=1, max_size=3), together=st.booleans())
     def backward(self, lanes: list[int], *, together: bool) -> None:
-        """A rule."""
+        """Scale the losses of some optimizers, in one sum (``together``) or one after the other, and go back."""
         self._side("backward").backward(lanes, together=together)
 
     @rule(lane=_LANES)
     def another_backward(self, lane: int) -> None:
-        """A rule: most calls need gradients."""
+        """The same of one optimizer: most calls need gradients, so that this one comes more often."""
         self._side("backward").backward([lane], together=False)
 
     @rule(
@@ -76,38 +76,38 @@ class Programs(RuleBasedStateMachine):
         bad=st.sampled_from((float("inf"), float("-inf"), float("nan"))),
     )
     def plant(self, lane: int, index: int, bad: float) -> None:
-        """A rule."""
+        """Put what is not finite into one gradient."""
         self._side("plant").plant(self._lane(lane), index, bad)
 
     @rule(lane=_LANES, bound=st.sampled_from((0.5, 2.0, 64.0)))
     def clip_value(self, lane: int, bound: float) -> None:
-        """A rule."""
+        """Clip each gradient of one optimizer, whether it was unscaled or not."""
         self._side("clip value").clip_value(self._lane(lane), bound)
 
     @rule(lane=_LANES)
     def clip_norm(self, lane: int) -> None:
-        """A rule."""
+        """Clip the norm of one optimizer's gradients, whether they were unscaled or not."""
         self._side("clip norm").clip_norm(self._lane(lane))
 
     @rule(lane=_LANES)
     def unscale_(self, lane: int) -> None:
-        """A rule."""
+        """Unscale one optimizer's gradients, as often and as late as it comes."""
         self._side("unscale_").unscale_(self._lane(lane))
 
     @rule(lane=_LANES, closure=st.sampled_from((False,) * 7 + (True,)))
     def step(self, lane: int, *, closure: bool) -> None:
-        """A rule."""
+        """Step one optimizer; seldom with a closure, which is refused."""
         self._side("step with a closure" if closure else "step").step(self._lane(lane), closure=closure)
 
     @rule()
     def step_all(self) -> None:
-        """A rule: the usual end of an iteration."""
+        """Step every optimizer: the usual end of an iteration."""
         for lane in self._side("step").lanes:
             self._side("step").step(lane, closure=False)
 
     @rule()
     def iteration(self) -> None:
-        """A rule: a whole iteration, so that scales grow and back off more than once in a program."""
+        """A whole iteration, so that scales grow and back off more than once in a program."""
         both = self._side("iteration")
         both.backward(range(len(both.lanes)), together=False)
         self.step_all()
@@ -115,42 +115,42 @@ class Programs(RuleBasedStateMachine):
 
     @rule()
     def update(self) -> None:
-        """A rule."""
+        """Update the scale by the rule."""
         self._side("update").update()
 
     @rule(new=_SCALES, form=st.sampled_from(("float", "tensor", "int", "vector", "requires grad")))
     def new_scale(self, new: float, form: str) -> None:
-        """A rule."""
+        """Set the scale, in a form that ``update`` takes or one that it refuses."""
         self._side(f"update with a {form}").new_scale(new, form)
 
     @rule(update_rule=_RULES)
     def set_rule(self, update_rule: UpdateRule) -> None:
-        """A rule."""
+        """Set growth and backoff factor and the growth interval."""
         self._side("setters").set_rule(update_rule)
 
     @rule(lane=_LANES, to_none=st.booleans())
     def zero_grad(self, lane: int, *, to_none: bool) -> None:
-        """A rule."""
+        """Forget one optimizer's gradients, or make them zero."""
         self._side("zero_grad").zero_grad(self._lane(lane), to_none=to_none)
 
     @rule(fresh=st.booleans())
     def save_and_load(self, *, fresh: bool) -> None:
-        """A rule."""
+        """Load the scaler's state dict, into itself or into a fresh scaler."""
         self._side("load_state_dict").save_and_load(fresh=fresh)
 
     @rule()
     def load_nothing(self) -> None:
-        """A rule."""
+        """Load an empty state dict."""
         self._side("load nothing").load_nothing()
 
     @rule()
     def pickle(self) -> None:
-        """A rule."""
+        """Pickle the scaler, and go on with what comes out."""
         self._side("pickle").pickle()
 
     @invariant()
     def agree(self) -> None:
-        """After each rule."""
+        """Compare both sides after each call. Raises AssertionError where they differ."""
         if self.both is not None:
             self.both.compare()
 

@@ -245,7 +245,7 @@ class SideBySide:
         )
 
     def set_rule(self, rule: UpdateRule) -> None:
-        """All three setters, and what the getters say afterwards."""
+        """All three setters; ``compare`` asks the getters."""
         if not self.model.enabled:  # a disabled scaler has no factors
             return
         self.log.append(str(rule))
