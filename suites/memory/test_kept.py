@@ -89,6 +89,14 @@ def _dropped(x: Tensor, *_: object) -> Tensor:
     return functional.dropout(x, 0.5, training=True)
 
 
+def _of_classes(x: Tensor, _: Given, batch: Batch) -> Tensor:
+    return functional.cross_entropy(x, batch["classes"])
+
+
+def _of_probabilities(x: Tensor, _: Given, batch: Batch) -> Tensor:
+    return functional.cross_entropy(x, batch["wide"])
+
+
 #: By name; after tools/autograd/derivatives.yaml (what a formula names is kept), and for what is composed of others
 #: after aten/src/ATen/native (Dropout.cpp, Loss.cpp, LossNLL.cpp).
 KEPT: dict[str, Kept] = {
@@ -150,12 +158,13 @@ KEPT: dict[str, Kept] = {
     "binary_cross_entropy_with_logits": _loss(
         functional.binary_cross_entropy_with_logits, "binary_cross_entropy_with_logits"
     ),
-    # The logarithms of the probabilities, once; and the sum of the weights, one number.
+    # The logarithms of the probabilities, once, and the sum of the weights, one number. On CUDA cross_entropy_loss has no
+    # rule, and asks log_softmax for its input's own dtype, which stays low; nll_loss then keeps its float32 copy, too.
     "cross_entropy": Kept(
-        lambda x, _, batch: functional.cross_entropy(x, batch["classes"]), also={"float32": (ALL, 1)}
+        _of_classes, also={"float32": (ALL, 1)}, cuda=Kept(_of_classes, ALL, also={"float32": (ALL, 1)})
     ),
     "cross_entropy of probabilities": Kept(
-        lambda x, _, batch: functional.cross_entropy(x, batch["wide"]), also={"float32": (ALL,)}
+        _of_probabilities, also={"float32": (ALL,)}, cuda=Kept(_of_probabilities, ALL)
     ),
     "nll_loss": Kept(lambda x, _, batch: functional.nll_loss(x, batch["classes"]), also={"float32": (ALL, 1)}),
 }
