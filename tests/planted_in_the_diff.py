@@ -1,8 +1,10 @@
-"""Plant each defect, and compare its record with a healthy one: ``python -m tests.planted_in_the_diff HEALTHY REPORT``.
+"""Plant each defect, and compare its record with a healthy one.
 
-``HEALTHY`` is the record of a green run of all suites on ``cpu,fake:cuda,fake:xpu`` in bf16 and fp16, with the
-same torch. ``REPORT`` becomes a JSON list, with an entry for each defect: whether the test that is meant for it is
-among what ``pytest-amp diff`` says fails now, what else the diff has, and why.
+``python -m tests.planted_in_the_diff FOLDER [DEFECT …]``: in ``FOLDER``, the tests that are meant for defects are
+recorded without any, once for each device and dtype, unless that is there; then each defect (or those named) is
+planted, recorded, and compared. ``report.json`` has an entry for each: whether the test that is meant for it is among
+what ``pytest-amp diff`` says fails now, what it did before, what else the diff has, and why. A defect that is in the
+report is not planted again, so that a run may come in pieces.
 """
 
 from __future__ import annotations
@@ -10,17 +12,19 @@ from __future__ import annotations
 import json
 import re
 import sys
-import tempfile
+from collections import Counter
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from pytest_amp.record import Record, RecordError, Verdict, difference, read_record
 from tests.planted.defect import Defect
 from tests.planted.manifest import DEFECTS
-from tests.planting import loaded, run, target, where
+from tests.planting import PLUGIN, loaded, run, target, where
 
 _AT_ONCE = 2
-_TIMEOUT = 180.0
+#: In seconds, of the guards of one target, and of one defect's.
+_HEALTHY, _PLANTED = 7200.0, 300.0
 
 
 def named(defect: Defect, key: str) -> bool:
@@ -36,16 +40,41 @@ def observes(defect: Defect) -> bool:
     return defect.arguments[0].startswith("suites")
 
 
-def planted(defect: Defect, healthy: Record) -> dict[str, object]:
+def place(defect: Defect) -> str:
+    """What its device and dtype are called in the folder."""
+    given = [*target(defect), *(each for each in defect.arguments if each.startswith("--amp-d"))]
+    return "-".join(re.sub(r"\W", "-", each.partition("=")[2]) for each in sorted(given))
+
+
+def guards(defects: Iterable[Defect], folder: Path) -> dict[str, Record]:
+    """By place, the record of the tests that are meant for the defects, without any."""
+    found: dict[str, list[Defect]] = {}
+    for defect in defects:
+        found.setdefault(place(defect), []).append(defect)
+    for name, those in found.items():
+        if not (folder / f"{name}.json").exists():
+            on = [*target(those[0]), *(each for each in those[0].arguments if each.startswith("--amp-d"))]
+            tests = {_function(each) for defect in those for each in where(defect, defect.failing) if ".py" in each}
+            given = [*PLUGIN, "-p", "no:xdist", "-q", "--tb=short", *on, f"--amp-record={folder / name}.json"]
+            run([*given, *sorted(tests)], folder / f"{name}.log", timeout=_HEALTHY)
+    return {name: read_record(folder / f"{name}.json") for name in found}
+
+
+def _function(test: str) -> str:
+    """A test with all of its parameters."""
+    return test.partition("[")[0]
+
+
+def planted(defect: Defect, healthy: Record, folder: Path) -> dict[str, object]:
     """What the diff with the healthy record says of the defect."""
-    with tempfile.TemporaryDirectory() as folder:
-        record = Path(folder) / "new.json"
-        given = [*loaded(defect), "-p", "no:xdist", "-q", "--tb=no", *target(defect), f"--amp-record={record}"]
-        run([*given, *where(defect, defect.failing)], Path(folder) / "output", timeout=_TIMEOUT)
-        try:
-            found = difference(healthy, read_record(record))
-        except RecordError as error:
-            return {"defect": defect.module, "named": False, "problem": str(error)}
+    record = folder / f"planted-{defect.module}.json"
+    record.unlink(missing_ok=True)
+    given = [*loaded(defect), "-p", "no:xdist", "-q", "--tb=no", *target(defect), f"--amp-record={record}"]
+    run([*given, *where(defect, defect.failing)], folder / f"planted-{defect.module}.log", timeout=_PLANTED)
+    try:
+        found = difference(healthy, read_record(record))
+    except RecordError as error:
+        return {"defect": defect.module, "named": False, "problem": str(error)}
     failed = [each for each in found.of(Verdict.FAILED) if named(defect, each.key)]
     others = {each.key: each.verdict.value for each in found.observations if each.verdict is not Verdict.FAILED}
     return {
@@ -55,6 +84,7 @@ def planted(defect: Defect, healthy: Record) -> dict[str, object]:
         "before": failed[0].baseline if failed else None,
         "now": failed[0].value if failed else None,
         "failed": len(found.of(Verdict.FAILED)),
+        "verdicts": Counter(others.values()),
         "others": dict(list(others.items())[:10]),
         "not_run_before": found.not_run_before,
     }
@@ -62,10 +92,18 @@ def planted(defect: Defect, healthy: Record) -> dict[str, object]:
 
 def main(arguments: list[str]) -> int:
     """Write the report; 1 where a defect is not in the diff as what it is."""
-    healthy = read_record(Path(arguments[0]))
+    folder, only = Path(arguments[0]), arguments[1:]
+    folder.mkdir(exist_ok=True)
+    report = folder / "report.json"
+    found = json.loads(report.read_text(encoding="utf-8")) if report.exists() else []
+    known = {each["defect"] for each in found}
+    wanted = [each for each in DEFECTS if observes(each) and each.module not in known]
+    wanted = [each for each in wanted if not only or each.module in only]
+    healthy = guards(wanted, folder)
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        found = list(pool.map(lambda defect: planted(defect, healthy), filter(observes, DEFECTS)))
-    Path(arguments[1]).write_text(json.dumps(found, indent=1), encoding="utf-8")
+        for entry in pool.map(lambda defect: planted(defect, healthy[place(defect)], folder), wanted):
+            found.append(entry)
+            report.write_text(json.dumps(found, indent=1), encoding="utf-8")
     missing = [each["defect"] for each in found if not each["named"]]
     sys.stdout.write(f"{len(found)} planted, not in the diff: {missing or 'none'}\n")
     return 1 if missing else 0

@@ -21,9 +21,13 @@ _FORKING = multiprocessing.get_context("forkserver")
 _FORKING.set_forkserver_preload(["torch._dynamo", "numpy", "pytest", "hypothesis"])
 
 
+#: The plugin, as arguments of pytest.
+PLUGIN = [*([] if INSTALLED else ["-p", "pytest_amp.plugin"]), "-p", "no:cacheprovider"]
+
+
 def loaded(defect: Defect) -> list[str]:
     """The plugin and the defect, as arguments of pytest."""
-    return [*([] if INSTALLED else ["-p", "pytest_amp.plugin"]), "-p", defect.module, "-p", "no:cacheprovider"]
+    return [*PLUGIN, "-p", defect.module]
 
 
 def target(defect: Defect) -> list[str]:
