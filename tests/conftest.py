@@ -6,7 +6,7 @@ import importlib
 import os
 import pkgutil
 import random
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -39,6 +39,15 @@ def _seeded() -> None:
     random.seed(0)
     np.random.seed(0)  # noqa: NPY002  # what a case draws from numpy without a generator of its own
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """One CPU thread, as checks have it: with more, sums and so bits depend on their number, and small work waits."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="session")

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
-import torch
 
 from pytest_amp.devices import DeviceKind, find_device
 from pytest_amp.devices.cpu import CpuDevice
@@ -108,21 +107,12 @@ class OwnDevice(CpuDevice):
     kind = DeviceKind.ACCELERATOR
 
 
-@pytest.fixture
-def _one_thread() -> Iterator[None]:
-    """With more, a small product waits for threads rather than for its sums."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
-@pytest.mark.usefixtures("_one_thread")
+@pytest.mark.usefixtures("one_thread")
 def test_an_accelerator_without_events_is_waited_for() -> None:
     assert isinstance(checked_clock(OwnDevice()), WaitingClock)
 
 
-@pytest.mark.usefixtures("_one_thread")
+@pytest.mark.usefixtures("one_thread")
 def test_an_accelerators_events_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     """First with marks of the host's time as events, then with marks that hardly move."""
     monkeypatch.setattr(clocks, "_accelerator_mark", lambda _: Mark(1000 * time.perf_counter()))

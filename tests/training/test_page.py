@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -45,15 +44,6 @@ def test_steps_that_are_not_taken_always_leave_the_band() -> None:
     found = [left for _, _, fault, _, left in rows("margins on cpu") if fault.startswith("every eighth")]
     assert len(found) == 4
     assert "never" not in found
-
-
-@pytest.fixture
-def one_thread() -> Iterator[None]:
-    """As the command has it; more are slower for tensors as small as these."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.mark.usefixtures("one_thread")

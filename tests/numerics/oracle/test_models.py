@@ -21,13 +21,7 @@ from pytest_amp.numerics.oracle.operation import Operation
 
 CPU = find_device("cpu")
 
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Any:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def operation(name: str, *args: Any, rounds: bool, dtype: torch.dtype = torch.bfloat16, **kwargs: Any) -> Operation:

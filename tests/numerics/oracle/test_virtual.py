@@ -22,13 +22,7 @@ from pytest_amp.precision import BF16, FP16, Precision
 
 CPU = find_device("cpu")
 
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Any:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def predicted(case: Case, precision: Precision = BF16, *, inside: bool = False) -> Wide:
