@@ -33,7 +33,9 @@ def _line(observation: Observation) -> str:
     low_high = "" if observation.interval is None else f" [{', '.join(f'{end:.4g}' for end in observation.interval)}]"
     unit = f" {observation.unit}" if observation.unit else ""
     allowed = f", allowed {observation.allowed:.4g}" if observation.allowed is not None else ""
-    return f"{observation.key}  {_text(observation.value)}{low_high}{unit}{allowed}  ({observation.verdict.value})"
+    others = "".join(f", {each:.4g}" for each in observation.over_seeds or ())
+    number = f"{_text(observation.value)}{low_high}{others}"
+    return f"{observation.key}  {number}{unit}{allowed}  ({observation.verdict.value})"
 
 
 def _counts(value: Value) -> str:
