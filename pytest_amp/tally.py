@@ -112,7 +112,7 @@ class Tally:
     def fixed(self, known: Iterable[Known]) -> list[str]:
         """A line for each fault that is known and no longer there: all that has its key passed."""
         return [
-            f"known, and gone: {each.key} passed {self.known[each.key]['passed']} times; take it out ({each.report})"
+            f"known, and gone: {each.key}: {_all(self.known[each.key]['passed'])} passed; take it out ({each.report})"
             for each in known
             if each.key in self.known and not self.known[each.key]["xfailed"]
         ]
@@ -197,3 +197,7 @@ def _reason(report: pytest.TestReport) -> str:
         return f"xfail: {report.wasxfail}"
     text = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr or "")
     return text.removeprefix("Skipped: ")
+
+
+def _all(checks: int) -> str:
+    return "its one check" if checks == 1 else f"all {checks} of its checks"

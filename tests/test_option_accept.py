@@ -52,6 +52,7 @@ def test_what_did_not_run_stays(with_baseline: Project, workers: str) -> None:
         "project/cpu/bf16/two": "a",
     }
     provenance = with_baseline.record("old.json")["provenance"]
+    assert f"accepted  1 difference is now in {with_baseline.path / 'old.json'}" in summary(result)
     (entry,) = provenance.pop("accepted")
     assert provenance == before
     assert entry["keys"] == ["project/cpu/bf16/one"]

@@ -39,7 +39,7 @@ def test_a_difference_fails_the_test_that_saw_it(project: Project) -> None:
         ]
     )
     lines = summary(result)
-    assert any(": 0 same, 1 changed; 0 only" in line for line in lines)
+    assert any(line.endswith(": 0 same, 1 changed") for line in lines)
     assert "changed   project/cpu/bf16/x: fp32 -> promote" in lines
     (observation,) = project.observations("new.json")
     assert (observation["value"], observation["baseline"], observation["verdict"]) == ("promote", "fp32", "changed")
@@ -90,9 +90,9 @@ def test_other_kinds_are_counted_as_not_judged(project: Project, kind: str) -> N
 @pytest.mark.parametrize(
     ("now", "status", "says"),
     [
-        ("1.4", 0, ": 1 same; "),
-        ("1.6", 1, ": 0 same, 1 regressed; "),
-        ("0.6", 0, ": 0 same, 1 improved; "),
+        ("1.4", 0, ": 1 same"),
+        ("1.6", 1, ": 0 same, 1 regressed"),
+        ("0.6", 0, ": 0 same, 1 improved"),
     ],
 )
 def test_an_error_that_grew_fails_the_test_that_saw_it(project: Project, now: str, status: int, says: str) -> None:
@@ -102,7 +102,7 @@ def test_an_error_that_grew_fails_the_test_that_saw_it(project: Project, now: st
     result = project.here(*ON_CPU, "--amp-baseline=old.json")
     assert result.ret == status
     assert any(says in line for line in summary(result))
-    assert (f"regressed project/cpu/bf16/x: 1.0 -> {now}" in summary(result)) == (status == 1)
+    assert (f"regressed project/cpu/bf16/x: 1 -> {now}" in summary(result)) == (status == 1)
 
 
 @pytest.mark.parametrize("strict", [True, False])
@@ -112,7 +112,7 @@ def test_an_error_from_other_numbers_is_inconclusive(project: Project, strict: b
     project.write(test_it=observing("2.0", "error"))
     result = project.here(*ON_CPU, "--amp-baseline=old.json", "--amp-seed=1", *["--amp-strict"] * strict)
     lines = summary(result)
-    assert any(": 0 same, 1 inconclusive; " in line for line in lines)
+    assert any(": 0 same, 1 inconclusive" in line for line in lines)
     assert lines.count("          seed 0 before, 1 now: numbers that moved are inconclusive") == 1
     assert red(result) == ["inconclusive: project/cpu/bf16/x"] * strict
     assert result.ret == int(strict)
@@ -126,7 +126,7 @@ def test_every_change_of_a_run_is_seen(project: Project) -> None:
     project.write(test_it=f"{each}amp.observe(f'x{{n}}', 1 + n, kind='count')")
     result = project.apart(*ON_CPU, "--amp-baseline=old.json", "-n", "1")
     result.assert_outcomes(passed=1, failed=2)
-    assert any(": 1 same, 2 changed; 0 only" in line for line in summary(result))
+    assert any(line.endswith(": 1 same, 2 changed") for line in summary(result))
 
 
 GONE = """

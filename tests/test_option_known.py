@@ -60,7 +60,7 @@ def test_a_fault_that_is_gone_is_red(project: Project) -> None:
     result = project_with(project, "()", KEYS["tests"]).here(*ON_CPU)
     result.assert_outcomes(passed=3)
     assert result.ret == 1
-    assert red(result) == [f"known, and gone: {KEYS['tests']} passed 2 times; take it out (owner/repo#1)"]
+    assert red(result) == [f"known, and gone: {KEYS['tests']}: all 2 of its checks passed; take it out (owner/repo#1)"]
 
 
 def test_a_fault_of_which_nothing_ran_is_listed(project: Project) -> None:
@@ -69,6 +69,23 @@ def test_a_fault_of_which_nothing_ran_is_listed(project: Project) -> None:
     assert [line for line in summary(result) if line.startswith("known")] == [
         f"known     {KEYS['test']}: nothing of it ran: we wait (owner/repo#1)",
         "known     rules/*/rms_norm: nothing of it ran: we wait (owner/repo#1)",
+    ]
+
+
+def test_one_check_that_passed_is_told_as_one(project: Project) -> None:
+    result = project_with(project, "()", KEYS["test"]).here(*ON_CPU)
+    assert red(result) == [f"known, and gone: {KEYS['test']}: its one check passed; take it out (owner/repo#1)"]
+
+
+def test_a_key_that_the_baseline_has_not_either_is_told(project: Project) -> None:
+    """It may be misspelt; of a test's own key a record says nothing."""
+    project_with(project, "()", "project/*/valeu 2", "project/*/test_it::test_oter").here(
+        *ON_CPU[:2], "--amp-record=old.json"
+    )
+    result = project.here(*ON_CPU, "-k", "test_it", "--amp-baseline=old.json")
+    assert [line for line in summary(result) if line.startswith("known")] == [
+        "known     project/*/valeu 2: nothing of it ran, and the baseline has no such key: we wait (owner/repo#1)",
+        "known     project/*/test_it::test_oter: nothing of it ran: we wait (owner/repo#1)",
     ]
 
 

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_amp.record import Better, Observation, Verdict, judged
-from pytest_amp.report.cells import valued
+from pytest_amp.report.cells import short, valued
 from pytest_amp.report.difference import of_one_seed
 from pytest_amp.report.reasons import reasons
 from pytest_amp.session import installed_torch
 from pytest_amp.tally import most_common
 
 if TYPE_CHECKING:
+    from pytest_amp.known import Known
     from pytest_amp.session import AmpSession
 
 #: Changed keys that are listed one by one.
@@ -68,7 +69,7 @@ def summarize(session: AmpSession, terminal: pytest.TerminalReporter) -> None:
     """What ran, what did not, what changed, the worst margins, the files, and why the run is red."""
     lines = [*_ran(session), *_not_run(session), *_compared(session), *_margins(session)]
     if session.accepted is not None:
-        lines.append(f"accepted  {session.accepted} differences are now in {session.asked.baseline}")
+        lines.append(f"accepted  {_differences(session.accepted)} now in {session.asked.baseline}")
     lines += [f"known     {line}" for line in lived_with(session)]
     lines += [f"wrote     {path}" for path in session.written]
     lines += [f"note      {note}" for note in session.notes]
@@ -79,6 +80,10 @@ def summarize(session: AmpSession, terminal: pytest.TerminalReporter) -> None:
         terminal.line(line)
     for problem in session.problems:
         terminal.line(f"RED       {problem}", red=True, bold=True)
+
+
+def _differences(count: int) -> str:
+    return "1 difference is" if count == 1 else f"{count} differences are"
 
 
 def _ran(session: AmpSession) -> list[str]:
@@ -123,7 +128,8 @@ def _compared(session: AmpSession) -> list[str]:
     same = sum(judged(o) for o in rest)
     whole = "" if baseline.complete else ", of a run that did not end green or whole"
     moved = "".join(f", {len(group)} {verdict.value}" for verdict, group in groups.items() if group)
-    counts = f"{same} same{moved}; {len(rest) - same} only recorded"
+    unjudged = len(rest) - same
+    counts = f"{same} same{moved}" + f"; {unjudged} only recorded" * bool(unjudged)
     lines = [
         f"baseline  {session.asked.baseline} (torch {baseline.provenance.get('torch', 'unknown')}{whole}): {counts}"
     ]
@@ -155,8 +161,8 @@ def _moved(verdict: Verdict, observation: Observation) -> str:
     if verdict is Verdict.NEW:
         return valued(observation)
     if verdict is Verdict.GONE:  # the baseline's own observation
-        return f"was {observation.value}"
-    return f"{observation.baseline} -> {valued(observation)}"
+        return f"was {short(observation.value)}"
+    return f"{short(observation.baseline)} -> {valued(observation)}"
 
 
 def lived_with(session: AmpSession) -> list[str]:
@@ -164,9 +170,19 @@ def lived_with(session: AmpSession) -> list[str]:
     lines = []
     for each in session.asked.known:
         counts = session.tally.known.get(each.key)
-        seen = f"{counts['xfailed']} failed" if counts else "nothing of it ran"
+        seen = f"{counts['xfailed']} failed" if counts else f"nothing of it ran{_unlike(session, each)}"
         lines.append(f"{each.key}: {seen}: {each.reason} ({each.report})")
     return lines
+
+
+def _unlike(session: AmpSession, known: Known) -> str:
+    """What is said of a fault that nothing has had: it may be misspelt. A record has no keys of tests."""
+    had = (
+        session.baseline is None
+        or "::test" in known.key
+        or any(known.matches(each.key) for each in session.baseline.observations)
+    )
+    return "" if had else ", and the baseline has no such key"
 
 
 def _margins(session: AmpSession) -> list[str]:
