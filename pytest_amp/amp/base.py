@@ -328,4 +328,5 @@ class Bound:
     def _draws(self) -> int:
         """Over how many seeds an error is observed: several where the run is recorded or compared."""
         config = self.config
-        return DRAWS if config.record or config.baseline or config.report else 1
+        kept = config.record or any(report.format == "json" for report in config.report)
+        return DRAWS if kept or config.baseline else 1
