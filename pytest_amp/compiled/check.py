@@ -24,6 +24,7 @@ from pytest_amp.numerics.cancellation import float32_errors
 from pytest_amp.numerics.compare import Compared, compare, confirmed, same
 from pytest_amp.numerics.conditions import Observe
 from pytest_amp.numerics.step import in_words, run_wide
+from pytest_amp.precision import dtype_name
 from pytest_amp.torch_private import compiled_graphs
 
 __tracebackhide__ = is_misuse
@@ -116,8 +117,8 @@ def check(case: Case, how: Compilation, where: Conditions, observe: Observe, *, 
 
 def _check_dtypes(run: _Run, eager: Step, made: Step) -> None:
     """The same tensors, in the same order, each in its dtype."""
-    expected = {name: _name(value.dtype) for name, value in eager.named().items()}
-    found = {name: _name(value.dtype) for name, value in made.named().items()}
+    expected = {name: dtype_name(value.dtype) for name, value in eager.named().items()}
+    found = {name: dtype_name(value.dtype) for name, value in made.named().items()}
     if list(expected.items()) == list(found.items()):
         return
     differ = next(
@@ -205,7 +206,3 @@ def _check_same_kernels(  # noqa: PLR0913  # what two steps are compared by
         now=run.where.now(f"off by {far[worst]:.2g} of the noise, {median:.2g} in the median"),
         likely="the trace casts elsewhere, or runs backward in another region than eager",
     )
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")

@@ -30,6 +30,7 @@ from pytest_amp.numerics import tolerance
 from pytest_amp.numerics.oracle.local import Agreement, Observed
 from pytest_amp.numerics.oracle.models import ModelName
 from pytest_amp.numerics.oracle.sums import most_of_float32, probable, roundoff
+from pytest_amp.precision import dtype_name
 
 EXCESS = 1.25
 SHARE = 0.9
@@ -75,8 +76,8 @@ _ORDER = (_DTYPE, _HOLLOW, _WIDE, _LOW, _SHARE)
 
 def fault_of(each: Observed, result: Agreement, low: torch.dtype, scale: float) -> Fault | None:
     """What is wrong with one result, with other numbers, too, if there are any; None if it follows its model."""
-    if result.wanted not in (None, result.dtype):
-        return Fault(each, f"returned {_name(result.dtype)}", f"{_name(result.wanted)}", _DTYPE)
+    if result.wanted is not None and result.wanted != result.dtype:
+        return Fault(each, f"returned {dtype_name(result.dtype)}", dtype_name(result.wanted), _DTYPE)
     found = _fault_of_values(each, result, low, scale)
     if found is None or result.again is None or _fault_of_values(each, result.again, low, scale, again=True):
         return found
@@ -95,7 +96,7 @@ def _fault_of_values(
 def _fault_of_float32(each: Observed, result: Agreement, low: torch.dtype, least: float, scale: float) -> Fault | None:
     kept_low = each.model.name is ModelName.RUNNING_SUM and any(dtype == low for dtype in each.given)
     if result.hollow and not kept_low:
-        return Fault(each, f"returned float32 with values of {_name(low)} alone", _model(each), _HOLLOW)
+        return Fault(each, f"returned float32 with values of {dtype_name(low)} alone", _model(each), _HOLLOW)
     rounds = EXCESS if result.ideal > least else 1.0  # a model that keeps sums low on its way
     most = result.ideal * each.model.factor * rounds + least * scale
     if result.error > most:
@@ -117,7 +118,3 @@ def _fault_of_low(each: Observed, result: Agreement, scale: float) -> Fault | No
 
 def _model(each: Observed) -> str:
     return f"{each.model.name.value}: {each.model.source}"
-
-
-def _name(dtype: torch.dtype | None) -> str:
-    return str(dtype).removeprefix("torch.")

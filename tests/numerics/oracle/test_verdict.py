@@ -1,0 +1,138 @@
+"""What counts as a fault of an operator: each bound from both of its sides."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from pytest_amp.numerics import tolerance
+from pytest_amp.numerics.oracle.local import Agreement, Observed
+from pytest_amp.numerics.oracle.models import Model, ModelName
+from pytest_amp.numerics.oracle.places import Direction, Place
+from pytest_amp.numerics.oracle.sums import most_of_float32, probable
+from pytest_amp.numerics.oracle.verdict import EXCESS, SHARE, SHARE_EXCESS, fault_of, faults
+
+BF16, FP16, FLOAT32 = torch.bfloat16, torch.float16, torch.float32
+LOW = Agreement(BF16, BF16, elements=1000, equal=1000, error=1e-3, ideal=1e-3, hollow=False)
+WIDE = Agreement(FLOAT32, FLOAT32, elements=1000, equal=1000, error=1e-7, ideal=0.0, hollow=False)
+
+
+def observed(
+    result: Agreement,
+    name: ModelName = ModelName.ONCE,
+    factor: float = 1.0,
+    longest: int = 1,
+    given: torch.dtype = BF16,
+) -> Observed:
+    place = Place("layer", Direction.FORWARD, "aten::linear")
+    return Observed(place, "aten::mm", (given,), Model(name, factor=factor), (result,), None, longest)
+
+
+def said(result: Agreement, each: Observed | None = None, *, low: torch.dtype = BF16, scale: float = 1.0) -> str | None:
+    found = fault_of(each or observed(result), result, low, scale)
+    return None if found is None else found.what
+
+
+def test_bounds_lie_between_what_was_measured_and_what_they_are_to_tell() -> None:
+    """Healthy kernels made 1.17; two roundings of one size make sqrt(2), and miss a quarter of the elements."""
+    assert 1.17 < EXCESS < 2**0.5
+    assert 0.75 < SHARE < 1.0 < SHARE_EXCESS <= 1.05
+
+
+def test_what_follows_its_model_is_no_fault() -> None:
+    assert said(LOW) is said(WIDE) is None
+
+
+def test_another_dtype_than_promotion_gives() -> None:
+    assert said(replace(WIDE, wanted=BF16)) == "returned float32"
+    assert said(replace(WIDE, wanted=None)) is None  # the kernel decides
+
+
+@pytest.mark.parametrize("factor", [1.0, 3.0])
+def test_an_error_beyond_the_models(factor: float) -> None:
+    """An operator that is known to round more often may be as far off."""
+    bound = factor * EXCESS * LOW.ideal
+    each = observed(LOW, factor=factor)
+    assert said(replace(LOW, error=0.99 * bound), each) is None
+    assert (
+        said(replace(LOW, error=1.01 * bound), each)
+        == f"is off by {1.01 * bound / LOW.ideal:.3g} times its model's error"
+    )
+    assert said(replace(LOW, error=1.9 * bound), each, scale=2.0) is None
+
+
+def test_an_error_below_one_rounding_of_few_elements_is_measured_by_that() -> None:
+    exact = replace(LOW, ideal=0.0, elements=1, equal=1)
+    least = tolerance.floor(1, 2.0**-8)
+    assert said(replace(exact, error=1.2 * least)) is None
+    assert said(replace(exact, error=1.3 * least)) is not None
+
+
+def test_a_share_that_is_not_the_models() -> None:
+    """Beside an error that is a little larger, of enough elements, and where there is a model to equal."""
+    few = replace(LOW, equal=int(SHARE * 1000) - 10, error=1.01 * SHARE_EXCESS * LOW.ideal)
+    assert said(few) == "equals its model in 89% of its elements"
+    assert said(replace(few, equal=int(SHARE * 1000) + 10)) is None
+    assert said(replace(few, error=0.99 * SHARE_EXCESS * LOW.ideal)) is None
+    assert said(replace(few, elements=60, equal=40)) is None
+    assert said(few, observed(few, ModelName.UNMODELLED)) is None
+    assert said(few, scale=2.0) is None
+
+
+@pytest.mark.parametrize("low", [BF16, FP16])
+def test_a_float32_result_that_was_low(low: torch.dtype) -> None:
+    most = most_of_float32(low)
+    assert said(replace(WIDE, error=0.99 * most), low=low) is None
+    assert said(replace(WIDE, error=1.01 * most), low=low) == f"returned float32 that is off by {1.01 * most:.2g}"
+    assert said(replace(WIDE, error=1.9 * most), low=low, scale=2.0) is None
+
+
+def test_a_float32_result_of_a_model_that_keeps_sums_low() -> None:
+    """It is off by what its model is, and by a little more."""
+    kept = replace(WIDE, ideal=0.01)
+    assert said(replace(kept, error=0.0124)) is None
+    assert said(replace(kept, error=0.013)) is not None
+    small = replace(WIDE, ideal=0.5 * most_of_float32(BF16))
+    assert said(replace(small, error=1.49 * most_of_float32(BF16))) is None
+    assert said(replace(small, error=1.51 * most_of_float32(BF16))) is not None
+
+
+def test_a_hollow_result() -> None:
+    hollow = replace(WIDE, hollow=True)
+    assert said(hollow) == "returned float32 with values of bfloat16 alone"
+    running = ModelName.RUNNING_SUM
+    assert said(hollow, observed(hollow, running)) is None  # its sums are low by its model
+    assert said(hollow, observed(hollow, running, given=FLOAT32)) is not None
+
+
+def test_what_other_numbers_do_not_show_is_no_fault() -> None:
+    bad = replace(LOW, error=2 * EXCESS * LOW.ideal)
+    assert said(replace(bad, again=LOW)) is None
+    assert said(replace(bad, again=bad)) is not None
+    off = replace(WIDE, error=1.5 * most_of_float32(FP16))
+    long = 1 << 20
+    assert probable(long) > off.error
+    assert said(replace(off, again=off), observed(off, longest=long), low=FP16) is None
+    assert said(replace(off, again=off), low=FP16) is not None
+
+
+def test_the_worst_kind_comes_first() -> None:
+    share = replace(LOW, equal=500, error=1.1 * LOW.ideal)
+    kinds = [
+        share,
+        replace(LOW, error=1.0),
+        replace(WIDE, error=1.0),
+        replace(WIDE, hollow=True),
+        replace(WIDE, wanted=BF16),
+    ]
+    found = [fault.what for fault in faults((observed(each) for each in kinds), BF16)]
+    assert [what.split(" ")[0] for what in found] == ["returned", "returned", "returned", "is", "equals"]
+    assert found[0] == "returned float32"
+    assert found[1] == "returned float32 with values of bfloat16 alone"
+
+
+def test_how_it_is_called() -> None:
+    (fault,) = faults([observed(replace(WIDE, wanted=BF16))], BF16)
+    assert (fault.operator, fault.place) == ("mm (of linear)", "layer, forward pass")
