@@ -10,7 +10,7 @@ import torch
 
 from pytest_amp.failure import AmpFailure, Misuse, is_misuse
 from pytest_amp.scaler.reference import UpdateRule
-from pytest_amp.scaler.regions import backward_within, noted_at_calls, without_region
+from pytest_amp.scaler.regions import check_region
 from pytest_amp.scaler.trace import Iteration, TraceStep, Training
 
 __tracebackhide__ = is_misuse
@@ -41,7 +41,7 @@ def check(training: Training, observe: Observe, *, spoilt: Collection[str]) -> t
     for iteration, step in _guarded(training, steps, scale):
         _check_calls(training, iteration)
         if iteration.index == 0:
-            _check_region(training, iteration, scale)
+            check_region(iteration, again=lambda: list(_guarded(_clean(training), 1, scale)))
         _check_stale(training, iteration)
         if iteration.index == 0 and iteration.seen and not step.found_inf:
             ((other, _),) = _guarded(_clean(training), 1, scale / _OTHER_SCALE)
@@ -69,18 +69,6 @@ def _swallowed(training: Training, where: list[str]) -> SwallowedOverflow:
         "an activation that saturates, clamp or nan_to_num made it finite. The step was taken, and nothing was seen of "
         "an overflow in the forward pass; forward_at=() says that this is known"
     )
-
-
-def _check_region(training: Training, iteration: Iteration, scale: float) -> None:
-    """Autocast is on, in the dtype of the test, where the model or the loss is called, or within; then off."""
-    seen = set(iteration.regions)
-    if training.precision.dtype not in seen:
-        with noted_at_calls(training.device.type, seen):
-            list(_guarded(_clean(training), 1, scale))
-    name = training.case.name
-    failure = without_region(name, seen, training.precision.dtype) or backward_within(name, iteration.in_backward)
-    if failure is not None:
-        raise failure
 
 
 def _check_stale(training: Training, iteration: Iteration) -> None:

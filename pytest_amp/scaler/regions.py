@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.overrides import TorchFunctionMode
 
 from pytest_amp.failure import AmpFailure
 from pytest_amp.precision import dtype_name
+
+if TYPE_CHECKING:
+    from pytest_amp.scaler.trace import Iteration
 
 
 def note(device_type: str, seen: set[torch.dtype]) -> None:
@@ -51,7 +54,22 @@ def noted_in_backward(
         yield
 
 
-def backward_within(name: str, seen: set[torch.dtype]) -> AmpFailure | None:
+def check_region(iteration: Iteration, again: Callable[[], object]) -> None:
+    """Autocast was on in the test's dtype where the model or the loss was called, or within, and off behind it.
+
+    ``again`` runs the training step anew, to look within: it is called where the dtype was not seen at the calls.
+    Raises AmpFailure.
+    """
+    name, seen, wanted = iteration.case.name, set(iteration.regions), iteration.precision.dtype
+    if wanted not in seen:
+        with noted_at_calls(iteration.device.type, seen):
+            again()
+    failure = _without_region(name, seen, wanted) or _backward_within(name, iteration.in_backward)
+    if failure is not None:
+        raise failure
+
+
+def _backward_within(name: str, seen: set[torch.dtype]) -> AmpFailure | None:
     """What is wrong with a training step in which backward was called while autocast was on in the dtypes ``seen``."""
     if not seen:
         return None
@@ -64,7 +82,7 @@ def backward_within(name: str, seen: set[torch.dtype]) -> AmpFailure | None:
     )
 
 
-def without_region(name: str, seen: set[torch.dtype], wanted: torch.dtype) -> AmpFailure | None:
+def _without_region(name: str, seen: set[torch.dtype], wanted: torch.dtype) -> AmpFailure | None:
     """What is wrong with a training step in which autocast was on in the dtypes ``seen``."""
     if wanted in seen:
         return None

@@ -9,7 +9,7 @@ import torch
 
 from pytest_amp.failure import AmpFailure, is_misuse
 from pytest_amp.precision import dtype_name
-from pytest_amp.scaler.regions import backward_within, noted_at_calls, without_region
+from pytest_amp.scaler.regions import check_region
 from pytest_amp.training.band import WIDTH, Band, band_of
 from pytest_amp.training.state import rounded_parameters, rounded_state
 from pytest_amp.training.trajectory import Setup, Step, TrainingIteration, Trajectory, run
@@ -77,7 +77,7 @@ def _finite(value: float) -> bool:
 def _keeps_float32(setup: Setup, run_in: str) -> Callable[[int, TrainingIteration], None]:
     def inspect(index: int, iteration: TrainingIteration) -> None:
         if index == 0:
-            _check_region(setup, iteration)
+            _expect_region(setup, iteration)
         parameters = rounded_parameters(iteration.model)
         state = rounded_state(iteration.model, iteration.optimizer, hollow=index >= _OWN_VALUES)
         if parameters or state:
@@ -97,25 +97,18 @@ def _keeps_float32(setup: Setup, run_in: str) -> Callable[[int, TrainingIteratio
     return inspect
 
 
-def _check_region(setup: Setup, iteration: TrainingIteration) -> None:
+def _expect_region(setup: Setup, iteration: TrainingIteration) -> None:
     """Autocast is on in the test's dtype, there or within the model; and off in the float32 run."""
-    seen, name = set(iteration.regions), setup.case.name
-    if not iteration.low:
-        if seen:
-            dtypes = ", ".join(sorted(dtype_name(dtype) for dtype in seen))
-            raise AmpFailure(
-                f"{name}: the run in float32 is under autocast({dtypes}), and there is nothing to compare with",
-                label_before="rule",
-                before="with iteration.autocast(), which is off in the run in float32",
-                likely="the training step has a region of its own; iteration.low says which run it is",
-            )
-        return
-    if setup.precision.dtype not in seen:
-        with noted_at_calls(setup.device.type, seen):
-            run(replace(setup, steps=2), low=True)
-    failure = without_region(name, seen, setup.precision.dtype) or backward_within(name, iteration.in_backward)
-    if failure is not None:
-        raise failure
+    if iteration.low:
+        check_region(iteration, again=lambda: run(replace(setup, steps=2), low=True))
+    elif iteration.regions:
+        dtypes = ", ".join(sorted(dtype_name(dtype) for dtype in iteration.regions))
+        raise AmpFailure(
+            f"{setup.case.name}: the run in float32 is under autocast({dtypes}), and there is nothing to compare with",
+            label_before="rule",
+            before="with iteration.autocast(), which is off in the run in float32",
+            likely="the training step has a region of its own; iteration.low says which run it is",
+        )
 
 
 def _check_steps(setup: Setup, plain: Trajectory, found: Trajectory) -> None:
