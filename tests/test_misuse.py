@@ -174,7 +174,7 @@ def test_a_case_that_does_not_run_at_all_fails_in_its_own_words(project: Project
     project.write(test_it=HEAD.format(line=line))
     result = project.here(*ON_CPU)
     result.assert_outcomes(failed=1)
-    says = "it does not run in float32, without autocast (test_it.py:5): RuntimeError: mat1 and mat2 shapes cannot be *"
+    says = "it does not run in float32, without autocast: RuntimeError (test_it.py:5): mat1 and mat2 shapes cannot be *"
     result.stdout.fnmatch_lines([f"E*DoesNotRun: {says}"])
     result.stdout.no_fnmatch_line("*oracle*")
     assert len([text for text in result.outlines if text.startswith("E  ")]) == 1

@@ -11,11 +11,13 @@ from pytest_amp.cases.given import (
     expect_maker,
     expect_names,
     expect_number,
+    expect_python,
     expect_step,
     made_of,
     takes,
 )
 from pytest_amp.cases.limits import adds_up_convolutions_in_fp16, lacks_lstm_kernel
+from pytest_amp.cases.raised import in_one_line
 from pytest_amp.cases.wider import wider_zoo
 from pytest_amp.cases.zoo import Kinks, SequenceClassifier, classification, cnn, decoder, lstm, mlp, zoo
 
@@ -40,7 +42,9 @@ __all__ = [
     "expect_maker",
     "expect_names",
     "expect_number",
+    "expect_python",
     "expect_step",
+    "in_one_line",
     "lacks_lstm_kernel",
     "loss_of",
     "lstm",

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import torch
+from torch.nn.parameter import is_lazy
 
+from pytest_amp.cases.raised import in_one_line
 from pytest_amp.failure import Misuse, is_misuse
 
 __tracebackhide__ = is_misuse
@@ -37,15 +39,40 @@ class Case:
     def realise(self, *, seed: int = 0) -> Realised:
         """The module and the batch on the CPU, each made after seeding torch with ``seed``.
 
-        Raises Misuse if ``build`` makes no module.
+        Parameters of lazy modules are made by one forward pass in evaluation mode. Raises Misuse if ``build``
+        makes no module, or if it, ``batch`` or that pass raises.
         """
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            model = self.build()
+            model = self._made("build", self.build, seed)
             if not isinstance(model, torch.nn.Module):
                 raise Misuse(f"case {self.name}: build made {type(model).__name__}, not a torch.nn.Module")
-            torch.manual_seed(seed)
-            return Realised(model, self.batch())
+            batch = self._made("batch", self.batch, seed)
+            if any(map(is_lazy, (*model.parameters(), *model.buffers()))):
+                self._made("loss", lambda: _initialise(model, lambda: self.loss(model, batch)), seed)
+            return Realised(model, batch)
+
+    def _made(self, what: str, function: Callable[[], Any], seed: int) -> Any:
+        """What a function of the case returns, after seeding torch; Misuse for what it raises, with its own line."""
+        torch.manual_seed(seed)
+        try:
+            return function()
+        except Misuse:
+            raise
+        except Exception as error:  # noqa: BLE001  # whatever a project's own code raises
+            raise Misuse(f"case {self.name}: {what} raised {in_one_line(error)}") from None
+
+
+def _initialise(model: torch.nn.Module, forward: Callable[[], object]) -> None:
+    """Let lazy modules make their parameters; statistics and modes are left as they are."""
+    training = {module: module.training for module in model.modules()}
+    model.eval()
+    with torch.no_grad():
+        forward()
+    for module, mode in training.items():
+        module.training = mode
+    left = [name for name, value in (*model.named_parameters(), *model.named_buffers()) if is_lazy(value)]
+    if left:
+        raise Misuse(f"{left[0]} is lazy, and the forward pass in evaluation mode does not make it")
 
 
 @dataclass(frozen=True)
@@ -57,7 +84,10 @@ class Realised:
 
     def on(self, device: torch.device | str, dtype: torch.dtype | None = None) -> Realised:
         """A copy on ``device``, with its floating tensors in ``dtype`` if one is given."""
-        model = copy.deepcopy(self.model).to(device=device, dtype=dtype)
+        with torch.no_grad():  # else the copied parameters of a script are computed from its own
+            model = copy.deepcopy(self.model).to(device=device, dtype=dtype)
+        for copied, own in zip(model.parameters(), self.model.parameters(), strict=True):
+            copied.requires_grad_(own.requires_grad)
         return Realised(model, map_tensors(lambda x: _moved(x, device, dtype), self.batch))
 
 

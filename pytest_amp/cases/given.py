@@ -93,6 +93,16 @@ def expect_graph(loss: torch.Tensor, *, case: str) -> None:
         raise Detached(f"the loss of {case} depends on nothing that requires a gradient; valid: one that does")
 
 
+def expect_python(model: torch.nn.Module, *, case: str) -> None:
+    """Raises Misuse for a script in a model that is followed operator by operator."""
+    for name, module in model.named_modules():
+        if isinstance(module, torch.jit.ScriptModule):
+            raise Misuse(
+                f"case {case}: {name or 'the model'} is a script, whose operators nobody sees; "
+                "valid: the module before torch.jit.script"
+            )
+
+
 def made_of(parameters: list[torch.nn.Parameter], make: Callable[..., Any]) -> torch.optim.Optimizer:
     """What ``make`` makes of ``parameters``. Raises Misuse where that is no optimizer."""
     made = make(parameters)

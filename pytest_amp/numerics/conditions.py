@@ -81,11 +81,14 @@ def runs_under(case: Case, where: Conditions, also: str = "") -> Iterator[None]:
             label_before="fp32",
             before="it runs in float32",
             now=where.now(" ".join(str(error).split())[:200]),
-            likely=_likely(str(error), where),
+            likely=_likely(error, where),
         ) from error
 
 
-def _likely(said: str, where: Conditions) -> str:
+def _likely(error: RuntimeError, where: Conditions) -> str:
+    said = str(error)
+    if type(error).__module__.startswith("torch._dynamo"):
+        return "the model compiles itself: make it without torch.compile; amp.check_compiled(case) compiles it"
     if "not implemented for" in said or "could not create a primitive" in said:  # aten's words, and oneDNN's
         low = where.precision.name
         return f"this machine has no kernel for one of its operators in {low}: dtypes= of the marker leaves {low} out"

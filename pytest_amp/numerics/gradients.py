@@ -8,7 +8,7 @@ from functools import partial
 
 import torch
 
-from pytest_amp.cases import Case, Realised
+from pytest_amp.cases import Case, Realised, expect_python
 from pytest_amp.devices import DeviceKind
 from pytest_amp.failure import AmpFailure, is_misuse
 from pytest_amp.numerics import predicted as rounding
@@ -31,6 +31,7 @@ def check(case: Case, where: Conditions, observe: ObserveError, *, tolerance: fl
     See ``Amp.check_gradients``, which says what is held. Raises AmpFailure.
     """
     realised = case.realise(seed=where.seed)
+    expect_python(realised.model, case=case.name)
     # First, so that a case that does not run at all fails in its own words.
     fp32 = run_wide(case, realised.on(where.device.torch_device), seed=where.seed)
     wrong = [name for name, value in fp32.named().items() if not value.isfinite().all()]

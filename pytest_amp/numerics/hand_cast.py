@@ -130,6 +130,7 @@ class _ByHand:
             and tensor.requires_grad
             and tensor.is_leaf
             and not tensor._is_view()  # noqa: SLF001
+            and not torch_private.inside_transform()  # in there a weight is wrapped: no leaf
         )
         if not keeps:
             return tensor

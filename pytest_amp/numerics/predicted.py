@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from pytest_amp.cases import Case
+from pytest_amp.cases import Case, expect_python
 from pytest_amp.failure import AmpFailure, Misuse, is_misuse
 from pytest_amp.numerics import tolerance
 from pytest_amp.numerics.compare import Compared
@@ -82,9 +82,9 @@ def fault_failure(what: str, fault: verdict.Fault, where: Conditions) -> AmpFail
 
 def trace(case: Case, where: Conditions) -> Trace:
     """See ``Amp.trace``. In fp16 the loss is scaled as GradScaler does first, or as far as gradients stay finite."""
-    loss_scale = 1.0
+    loss_scale, realised = 1.0, case.realise(seed=where.seed)
+    expect_python(realised.model, case=case.name)
     if where.precision.name == FP16.name:
-        realised = case.realise(seed=where.seed)
         loss_scale = reference_step(case, realised, where.device, where.precision, seed=where.seed).loss_scale
     seen = observed_step(case, where.device, where.precision.dtype, seed=where.seed, loss_scale=loss_scale)
     return trace_of(f"{case.name} under {where}", seen, where.device.type)

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import traceback
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 
-from pytest_amp.cases import Case, Realised, expect_graph, loss_of, named_tensors, outputs_by_name
+from pytest_amp.cases import Case, Realised, expect_graph, in_one_line, loss_of, named_tensors, outputs_by_name
 from pytest_amp.failure import Misuse, is_misuse
 from pytest_amp.float32 import float32_precision
 
@@ -97,18 +95,7 @@ def run_wide(case: Case, realised: Realised, *, seed: int) -> Step:
     except Misuse:
         raise
     except Exception as error:  # noqa: BLE001  # whatever a model raises
-        own = [each for each in traceback.extract_tb(error.__traceback__) if not _is_librarys(each.filename)]
-        place = f" ({Path(own[-1].filename).name}:{own[-1].lineno})" if own else ""
-        said = " ".join(str(error).split())[:300]
-        raise DoesNotRun(
-            f"{case.name} does not run in float32, without autocast{place}: {type(error).__name__}: {said}"
-        ) from None
-
-
-def _is_librarys(filename: str) -> bool:
-    """Whether a file is torch's or this package's."""
-    folders = (Path(torch.__file__).parent, Path(__file__).parent.parent)
-    return any(Path(filename).is_relative_to(folder) for folder in folders)
+        raise DoesNotRun(f"{case.name} does not run in float32, without autocast: {in_one_line(error)}") from None
 
 
 def _dense(gradient: torch.Tensor | None) -> torch.Tensor | None:

@@ -33,6 +33,7 @@ from pytest_amp.torch_private.fake_tensors import fake_tensor_mode, quiet_fake_t
 from pytest_amp.torch_private.gone import PrivateApiGone
 from pytest_amp.torch_private.grad_scaler import found_infs, optimizer_stage, scales_its_own_step
 from pytest_amp.torch_private.interception import Interception, intercepted_calls, without_interception
+from pytest_amp.torch_private.modes import inside_transform
 from pytest_amp.torch_private.reads import counted_reads
 from pytest_amp.torch_private.recording import Call, recorded_calls
 from pytest_amp.torch_private.storages import live_storages
@@ -43,6 +44,7 @@ from pytest_amp.torch_private.virtual import (
     current_node,
     dispatched_calls,
     flat,
+    has_memory,
     is_random,
     number_of,
     result_kinds,
@@ -85,7 +87,9 @@ __all__ = [
     "find_overload",
     "flat",
     "found_infs",
+    "has_memory",
     "has_overload",
+    "inside_transform",
     "intercepted_calls",
     "is_random",
     "live_storages",

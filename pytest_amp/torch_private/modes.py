@@ -14,3 +14,15 @@ def dispatch_mode() -> Any:
     except ImportError:
         raise PrivateApiGone("torch.utils._python_dispatch.TorchDispatchMode") from None
     return TorchDispatchMode
+
+
+def inside_transform() -> bool:
+    """Whether a transform of ``torch.func`` is running. PrivateApiGone if torch does not say."""
+    try:
+        from torch._C import _functorch
+    except ImportError:
+        raise PrivateApiGone("torch._C._functorch") from None
+    peek = getattr(_functorch, "peek_interpreter_stack", None)
+    if peek is None:
+        raise PrivateApiGone("torch._C._functorch.peek_interpreter_stack")
+    return peek() is not None

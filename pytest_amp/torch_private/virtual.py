@@ -48,6 +48,17 @@ def values_of(tensor: Any) -> Any:
     return tensor.amp_values if isinstance(tensor, _virtual()) else None
 
 
+def has_memory(tensor: Any) -> bool:
+    """Whether a tensor has memory: one of the meta device, and a derivative of zero in forward mode, have none.
+
+    Raises PrivateApiGone without ``torch.Tensor._is_zerotensor``.
+    """
+    is_zero = getattr(tensor, "_is_zerotensor", None)
+    if is_zero is None:
+        raise PrivateApiGone("torch.Tensor._is_zerotensor")
+    return not (tensor.is_meta or is_zero())
+
+
 @contextmanager
 def dispatched_calls(handler: Handler, *, virtual_only: bool = False) -> Iterator[None]:
     """Call ``handler`` in place of each operator that reaches the back end inside the block, and return its result.

@@ -12,11 +12,13 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 from torch.nn import functional as f
 from torch.utils.checkpoint import checkpoint
 
 from pytest_amp.cases import Case
 from pytest_amp.failure import AmpFailure, Misuse
+from pytest_amp.precision import BF16, FP16, Precision
 from tests.numerics.test_check_gradients import run
 
 
@@ -165,3 +167,105 @@ def test_a_loss_without_a_graph() -> None:
     case = beside(torch.ones_like)
     with pytest.raises(Misuse, match="the loss of beside depends on nothing that requires a gradient"):
         run(Case("beside", case.build, case.batch, lambda model, x: model(x).detach().float().mean()))
+
+
+class Transformed(nn.Module):
+    """A layer, and what a transform of ``torch.func`` or forward mode makes of it."""
+
+    def __init__(self, transform: Callable[[Callable[[Tensor], Tensor], Tensor], Tensor]) -> None:
+        """Of its first layer."""
+        super().__init__()
+        self.layer, self.transform = nn.Linear(16, 16), transform
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The transform's result, and the layer's own."""
+        made: Tensor = self.transform(self.layer, x) + self.layer(x)
+        return made
+
+
+def dual(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    untyped: Any = forward_ad
+    with untyped.dual_level():
+        primal, tangent = untyped.unpack_dual(function(untyped.make_dual(x, torch.ones_like(x))))
+        made: Tensor = primal + tangent
+        return made
+
+
+TRANSFORMS: dict[str, Callable[[Callable[[Tensor], Tensor], Tensor], Tensor]] = {
+    "jvp": lambda layer, x: sum(torch.func.jvp(layer, (x,), (torch.ones_like(x),))),
+    "forward mode": dual,
+    "grad": lambda layer, x: torch.func.grad(lambda z: layer(z).float().square().sum())(x),
+    "vjp": lambda layer, x: torch.func.vjp(lambda z: layer(z).float().tanh(), x)[1](x)[0],
+    "inner backward": lambda layer, x: torch.autograd.grad(
+        layer(x).float().square().sum(), x, create_graph=True, retain_graph=True
+    )[0],
+}
+
+
+@pytest.mark.parametrize("precision", [BF16, FP16], ids=lambda precision: precision.name)
+@pytest.mark.parametrize("name", TRANSFORMS)
+def test_transforms_within_a_model(name: str, precision: Precision) -> None:
+    """In one of torch.func weights are wrapped, and no leaves: autocast's cache does not keep them."""
+    case = Case(
+        "transformed",
+        partial(Transformed, TRANSFORMS[name]),
+        lambda: torch.randn(12, 16, requires_grad=True),
+        lambda model, x: model(x).float().square().mean(),
+    )
+    assert run(case, precision=precision)["transformed/summary.equal"] == 1.0
+
+
+def lazy_model() -> nn.Module:
+    return nn.Sequential(nn.LazyLinear(16), nn.LazyBatchNorm1d(), nn.Dropout(0.2), nn.LazyLinear(4))
+
+
+def test_lazy_modules() -> None:
+    case = Case("lazy", lazy_model, lambda: torch.randn(12, 16), lambda model, x: model(x).float().square().mean())
+    assert run(case)["lazy/summary.equal"] == 1.0
+    first, second = case.realise(seed=3).model, case.realise(seed=3).model
+    assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
+    assert all(module.training for module in first.modules())
+    assert dict(first.named_buffers())["1.num_batches_tracked"] == 0
+
+
+def test_a_lazy_module_that_stays_one_is_named() -> None:
+    class Half(nn.Module):
+        """Runs its lazy layer in training alone."""
+
+        def __init__(self) -> None:
+            """Two layers."""
+            super().__init__()
+            self.first, self.second = nn.Linear(16, 16), nn.LazyLinear(16)
+
+        def forward(self, x: Tensor) -> Tensor:
+            """One or two of them."""
+            made: Tensor = self.second(self.first(x)) if self.training else self.first(x)
+            return made
+
+    case = Case("half", Half, lambda: torch.randn(12, 16), lambda model, x: model(x).float().square().mean())
+    with pytest.raises(Misuse, match=r"second\.weight is lazy"):
+        run(case)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script.*is deprecated:DeprecationWarning")
+def test_a_script_is_named() -> None:
+    def build() -> nn.Module:
+        return nn.Sequential(nn.Linear(16, 16), torch.jit.script(nn.Linear(16, 16)))
+
+    case = Case("script", build, lambda: torch.randn(12, 16), lambda model, x: model(x).float().square().mean())
+    with pytest.raises(Misuse, match=r"case script: 1 is a script, whose operators nobody sees"):
+        run(case)
+    copied = case.realise().on("cpu").model
+    torch.autograd.backward(copied(torch.randn(12, 16)).sum())
+    assert all(parameter.grad is not None for parameter in copied.parameters())
+
+
+@pytest.mark.parametrize("part", ["build", "batch"])
+def test_what_a_part_of_a_case_raises_is_told_in_one_line(part: str) -> None:
+    def broken() -> Any:
+        raise KeyError("hidden")
+
+    parts: dict[str, Callable[[], Any]] = {"build": lambda: nn.Linear(4, 4), "batch": lambda: torch.ones(2, 4)}
+    case = Case("broken", **{**parts, part: broken}, loss=lambda model, x: model(x).sum())
+    with pytest.raises(Misuse, match=rf"^case broken: {part} raised KeyError \(test_users_models.py:\d+\): 'hidden'$"):
+        run(case)

@@ -100,7 +100,7 @@ class Observer:
         leaves, _ = torch_private.flat((call.args, call.kwargs))
         plain = (
             not any(is_real(leaf) for leaf in leaves)
-            or any(isinstance(leaf, torch.Tensor) and leaf.layout != torch.strided for leaf in leaves)
+            or not all(_has_values(leaf) for leaf in leaves if isinstance(leaf, torch.Tensor))
             or torch_private.aliasing_of(call.overload).views
             or draws(call)
             or name.startswith(_UNWRITTEN)
@@ -222,6 +222,10 @@ class Observer:
         dtypes = tuple(dtype for dtype in given if dtype is not None)
         longest = max((size for leaf in _leaves(call) if is_real(leaf) for size in leaf.shape), default=1)
         self.seen.append(Observed(place, call.overload.name(), dtypes, model, results, problem, longest))
+
+
+def _has_values(tensor: torch.Tensor) -> bool:
+    return tensor.layout == torch.strided and torch_private.has_memory(tensor)
 
 
 def _leaves(call: torch_private.Dispatched) -> list[Any]:

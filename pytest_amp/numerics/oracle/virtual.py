@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -40,8 +40,17 @@ class CannotFollow(AmpFailure):
 _BITS = frozenset({"aten::view.dtype", "aten::set_.source_Storage", "aten::set_.source_Storage_storage_offset"})
 
 
-#: They note what is still to be done, which kernels below the Python key do not see: it is done at once.
-_LAZY = {"aten::_conj": torch.conj_physical, "aten::_neg_view": torch.neg}
+def _zeros(operation: Operation) -> torch.Tensor:
+    return torch.zeros(operation.args[0], dtype=torch.float64, device=operation.kwargs.get("device"))
+
+
+#: They note what is still to be done, which kernels below the Python key do not see: it is done at once. Zeros without
+#: memory are the derivatives, in forward mode, of what has none.
+_LAZY: dict[str, Callable[[Operation], torch.Tensor]] = {
+    "aten::_conj": lambda operation: torch.conj_physical(operation.args[0]),
+    "aten::_neg_view": lambda operation: torch.neg(operation.args[0]),
+    "aten::_efficientzerotensor": _zeros,
+}
 
 
 def _asks_for_one_buffer(call: torch_private.Dispatched) -> bool:
@@ -155,7 +164,7 @@ class Predictor:
         operation = operation_of(call, returned, wide, device_type=self.device_type, rounds=self.rounds)
         aliasing = torch_private.aliasing_of(call.overload)
         if operation.name in _LAZY:
-            results, spec = [_LAZY[operation.name](operation.args[0])], None
+            results, spec = [_LAZY[operation.name](operation)], None
         elif aliasing.views or aliasing.writes:
             results, spec = torch_private.flat(call.overload(*operation.args, **operation.kwargs))
             if aliasing.writes and self.rounds:
