@@ -226,7 +226,7 @@ def _tolerance_scale(value: str, _context: Context) -> float:
 
 def _seed(value: str, _context: Context) -> int:
     if not re.fullmatch(r"[0-9]{1,18}", value):
-        raise _Bad(f"{value!r} is not a seed; valid: an integer from 0")
+        raise _Bad(f"{value!r} is not a seed; valid: an integer from 0, of at most 18 digits")
     return int(value)
 
 
@@ -300,7 +300,9 @@ class Context:
     base: Path = Path()
 
     def path(self, value: str) -> Path:
-        """``value`` as a path; a relative one starts where it was written."""
+        """``value`` as a path; a relative one starts where it was written. Raises ValueError for none."""
+        if not value.strip():
+            raise _Bad(f"{value!r} names no file; valid: a path")
         return self.base / Path(value).expanduser()
 
 
@@ -316,7 +318,9 @@ def add_options(parser: pytest.Parser) -> None:
             group.addoption(
                 option.name, dest=option.ini, action=action, metavar=option.metavar, default=None, help=option.help
             )
-        parser.addini(option.ini, help=f"same as {option.name}", type="string", default=None)
+        parser.addini(
+            option.ini, help=f"same as {option.name}{', one a line' * option.repeatable}", type="string", default=None
+        )
 
 
 def read(config: pytest.Config, device_types: tuple[str, ...] = ()) -> AmpConfig:
@@ -375,6 +379,9 @@ def _text(config: pytest.Config, option: Option) -> tuple[str | None, str, Path]
         ini = config.getini(option.ini)
     except (TypeError, ValueError, pytest.UsageError) as error:  # what pytest says of a list depends on its version
         raise pytest.UsageError(f"{option.ini} ({source}): {error}; valid: a string") from None
+    if isinstance(ini, list):  # which pytest passes on from its older table of TOML
+        text = ",".join(map(str, ini))
+        raise pytest.UsageError(f'{option.ini} ({source}): {ini!r} is a list; valid: text, "{text}"')
     if ini is not None:
         return str(ini), source, base
     return option.default, "default", base

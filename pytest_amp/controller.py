@@ -95,6 +95,8 @@ def check_exits(session: AmpSession) -> None:
     for node in session.finished_nodes:
         status = getattr(getattr(getattr(node.gateway, "_io", None), "popen", None), "returncode", None)
         if status == KILLED:
-            session.notes.append(f"{node.gateway.id} was slow to exit after its tests, and was killed")
+            session.notes.append(
+                f"{node.gateway.id} reported all its tests, was slow to exit, and was ended: nothing is missing"
+            )
         elif status and (session.ended_by is None or status != -session.ended_by):
             session.problems.append(f"{node.gateway.id} died at exit, after its tests: exit status {status}")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from pytest_amp.config import OPTIONS
+from tests.docs.reference import INI
 from tests.project import Project, ids, refused
 
 #: For each ini key a value that is wrong whatever the machine, and what the refusal says.
@@ -67,7 +69,12 @@ def test_a_list_in_the_older_table_is_one_line(project: Project) -> None:
     result = project.apart()  # pytest itself has a warning for it
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     (line,) = [line for line in result.errlines if line.startswith("ERROR: ")]
-    assert line.startswith("ERROR: amp_device (pyproject.toml): ")
+    assert line == "ERROR: amp_device (pyproject.toml): ['cpu', 'nope'] is a list; valid: text, \"cpu,nope\""
+
+
+@pytest.mark.parametrize("option", ["--amp-baseline", "--amp-record", "--amp-known", "--amp-floors"])
+def test_a_file_without_a_name_is_one_line(project: Project, option: str) -> None:
+    assert refused(project.here(f"{option}=")) == f"{option} (command line): '' names no file; valid: a path"
 
 
 def test_the_command_line_wins_over_ini_and_ini_over_the_default(project: Project) -> None:
@@ -138,3 +145,17 @@ def test_a_list_may_have_lines(project: Project) -> None:
     project.write(test_it="def test_it(amp):\n    pass\n")
     result = project.here("--collect-only", "-q")
     assert ids(result) == ["cpu-bf16", "cpu-fp16"]
+
+
+def test_the_files_of_the_reference_are_read_as_they_stand(project: Project) -> None:
+    blocks = re.findall(r"^```(?:toml|ini)\n# (\S+)\n(.*?)^```", INI, re.MULTILINE | re.DOTALL)
+    assert [name for name, _ in blocks] == ["pyproject.toml", "pytest.ini"]
+    project.write(test_it="def test_it(amp):\n    pass")
+    for name, text in blocks:
+        path = project.file(name, text)
+        result = project.here("--amp-dtype=bf16")
+        assert result.ret == 0
+        result.stdout.fnmatch_lines([f"amp: *device cpu,fake:cuda ({name})*"])
+        path.unlink()
+    assert (project.path / "changes.md").is_file()
+    assert (project.path / "run.json").is_file()

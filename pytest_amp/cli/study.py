@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -26,7 +27,7 @@ def add(commands: Commands) -> None:
         "is stopped goes on where it was; running out of memory is a result. Then writes tables (Markdown) and, with "
         "matplotlib, plots (PNG and SVG). Ends with 1 where cells are left.",
     )
-    command.add_argument("study", choices=("transformer",))
+    command.add_argument("study", choices=("transformer",), help="a decoder of GPT's kind")
     command.add_argument("--to", type=Path, default=Path("study"), help="the folder (default: study)")
     command.add_argument("--device", default="cuda", help="default: cuda")
     _choice(command, "--sizes", tuple(grid.SIZES), str)
@@ -51,14 +52,17 @@ def _choice(  # noqa: PLR0913  # keywords of one option
     default: Sequence[object] | None = None,
 ) -> None:
     """An option with a comma list, all by default."""
-    shown = ",".join(map(str, default or valid))
+    shown, names = ",".join(map(str, default or valid)), [str(each) for each in valid]
 
     def parse(text: str) -> tuple[object, ...]:
-        values = tuple(kind(word.strip()) for word in text.split(","))
-        unknown = [value for value in values if value not in valid and not (any_value and int(str(value)) > 0)]
+        words = [word.strip() for word in text.split(",")]
+        unknown = [
+            word for word in words if word not in names and not (any_value and re.fullmatch("[1-9][0-9]*", word))
+        ]
         if unknown:
-            raise argparse.ArgumentTypeError(f"{unknown[0]!r}; valid: {', '.join(map(str, valid))}")
-        return values
+            others = ", and any other from 1" * any_value
+            raise argparse.ArgumentTypeError(f"{unknown[0]!r}; valid: {', '.join(names)}{others}")
+        return tuple(map(kind, words))
 
     command.add_argument(name, type=parse, default=tuple(default or valid), help=f"comma list (default: {shown})")
 

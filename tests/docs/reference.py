@@ -29,9 +29,32 @@ FOLDER = ROOT / "docs" / "reference"
 MADE = "<!-- python -m tests.docs.reference -->"
 
 
+INI = """
+An ini key's value is text: in TOML in quotes, in `pytest.ini` and `tox.ini` without. A relative path starts at the
+folder of that file.
+
+```toml
+# pyproject.toml
+[tool.pytest]
+amp_device = "cpu,fake:cuda"
+amp_seed = "3"
+amp_strict = "true"
+```
+
+```ini
+# pytest.ini
+[pytest]
+amp_device = cpu,fake:cuda
+amp_report =
+    md:changes.md
+    json:run.json
+```
+"""
+
+
 def options() -> str:
     """Each option with its ini key and what its help says."""
-    lines = ["# Options", MADE, "", "The command line wins over ini; the header says where each value came from.", ""]
+    lines = ["# Options", MADE, "", "The command line wins over ini; the header says where each value came from.", INI]
     lines += ["| option | ini key | what it is |", "|---|---|---|"]
     for option in OPTIONS:
         value = "" if option.flag else f"={option.metavar}"
