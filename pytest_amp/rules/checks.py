@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from types import MappingProxyType
 from typing import Any
@@ -28,6 +28,7 @@ from pytest_amp.rules.observe import (
 from pytest_amp.rules.own_kernel import received
 from pytest_amp.rules.samples import Sample, further_samples, samples
 from pytest_amp.rules.spec import Rule, expected
+from pytest_amp.rules.unusual import unusual
 from pytest_amp.rules.variations import Variation, Vary
 
 #: The checks, by the variations of the arguments that each one makes.
@@ -97,8 +98,7 @@ def follow(check: str, overload: str, device: Device, low: torch.dtype, *, rule:
     failures: list[str] = []
     messages: list[str] = []
     result: tuple[str, ...] = ()
-    made = samples(overload) + (further_samples(overload) if check == "hand_cast" else [])
-    for sample, variation in each_variation(overload, made, low, *CHECKS[check]):
+    for sample, variation in _calls(check, overload, rule, low):
         outcome, difference = follower.compare(sample, variation)
         if outcome.message is None:
             ran.append(variation.name)
@@ -111,6 +111,17 @@ def follow(check: str, overload: str, device: Device, low: torch.dtype, *, rule:
     lacking = [text for text in messages if any(sign in text for sign in _NO_KERNEL)]
     cannot = lacking[0] if lacking and not ran and device.kind is not DeviceKind.FAKE else None
     return Checked(check, overload, tuple(ran), tuple(refused), tuple(failures), result, cannot)
+
+
+def _calls(check: str, overload: str, rule: Rule, low: torch.dtype) -> Iterator[tuple[Sample, Variation]]:
+    made = samples(overload)
+    if check != "hand_cast":
+        yield from each_variation(overload, made, low, *CHECKS[check])
+        return
+    made = made + further_samples(overload)
+    yield from each_variation(overload, made, low, *CHECKS[check])
+    if made and rule.own_kernel is None:
+        yield from unusual(overload, made, rule.name, low)
 
 
 @dataclass(frozen=True)
@@ -129,6 +140,9 @@ class _Follower:
             call = variation.invocation(self.overload, sample, self.device)
             outcome = under_autocast(call, self.device, self.low)
             prediction = by_hand(self.candidate, call, self.device)
+        if variation.inference:  # torch records its casts otherwise there
+            same = outcome.result == prediction.result
+            return outcome, None if same else f"gives {_listed(outcome.result)}, by hand {_listed(prediction.result)}"
         difference = self._different_calls(outcome, prediction)
         if difference is None and self.device.kind is not DeviceKind.FAKE and not variation.faked:
             difference = self._different_values(sample, variation)
@@ -172,7 +186,7 @@ class _Follower:
             return None
 
 
-def _listed(dtypes: frozenset[str] | None) -> str:
+def _listed(dtypes: Collection[str] | None) -> str:
     return ", ".join(sorted(dtypes)) if dtypes else "nothing"
 
 

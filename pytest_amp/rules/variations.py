@@ -13,6 +13,9 @@ from pytest_amp.precision import dtype_name
 from pytest_amp.rules.hand_cast import Invocation, dtype_argument
 from pytest_amp.rules.samples import Sample
 
+#: What is no real floating number of at most 32 bits.
+_NEVER_CAST = (torch.int64, torch.int32, torch.bool, torch.complex64)
+
 
 @dataclass(frozen=True)
 class Variation:
@@ -20,7 +23,8 @@ class Variation:
 
     ``dtypes`` are those of the floating arguments in turn, the last for all that follow. ``elsewhere``
     are the indices of those that are on another device. ``keywords`` are added. Where ``faked``, fake
-    tensors stand in for real ones: kernels of a real device need not survive such arguments.
+    tensors stand in for real ones: kernels of a real device need not survive such arguments. The call is made
+    in inference mode where it is ``inference``.
     """
 
     name: str
@@ -28,6 +32,7 @@ class Variation:
     keywords: dict[str, Any] = field(default_factory=dict)
     elsewhere: frozenset[int] = frozenset()
     faked: bool = False
+    inference: bool = False
 
     def invocation(self, overload: str, sample: Sample, device: Device) -> Invocation:
         """The call of ``overload`` with new tensors; to be made in the scope where they are used."""
@@ -98,8 +103,8 @@ def unsuitable(overload: str, sample: Sample, low: torch.dtype) -> Iterable[Vari
     yield Variation("float64", (torch.float64,))
     if _count(sample) > 1:
         yield Variation("float32, then float64", (torch.float32, torch.float64))
-    yield Variation("int64", (torch.int64,), faked=True)
-    yield Variation("complex64", (torch.complex64,), faked=True)
+    for dtype in _NEVER_CAST:
+        yield Variation(dtype_name(dtype), (dtype,), faked=True)
 
 
 def elsewhere(overload: str, sample: Sample, low: torch.dtype) -> Iterable[Variation]:  # noqa: ARG001 - a Vary

@@ -68,6 +68,17 @@ def arguments_of(overload: Any) -> dict[str, str]:
     return {argument.name: str(argument.real_type) for argument in schema.arguments}
 
 
+def defaults_of(overload: Any) -> dict[str, Any]:
+    """The optional arguments of an overload and their defaults.
+
+    Raises PrivateApiGone without the overload's ``_schema``.
+    """
+    schema = getattr(overload, "_schema", None)
+    if schema is None:
+        raise PrivateApiGone("torch._ops.OpOverload._schema")
+    return {argument.name: argument.default_value for argument in schema.arguments if argument.has_default_value()}
+
+
 def mutates_arguments(overload: Any) -> bool:
     """Whether an overload writes into an argument: the in-place and ``out=`` overloads do.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.planted.defect import Defect
+from tests.planted.manifest_calls import CALLS
 from tests.planted.manifest_compile import COMPILE
 from tests.planted.manifest_distributed import DISTRIBUTED
 from tests.planted.manifest_fingerprint import FINGERPRINT
@@ -41,5 +42,6 @@ DEFECTS: list[Defect] = [
     *COMPILE,
     *MEMORY,
     *UNUSUAL,
+    *CALLS,
     *SPEED,
 ]
