@@ -95,8 +95,6 @@ def check_exits(session: AmpSession) -> None:
     for node in session.finished_nodes:
         status = getattr(getattr(getattr(node.gateway, "_io", None), "popen", None), "returncode", None)
         if status == KILLED:
-            session.notes.append(
-                f"{node.gateway.id} reported all its tests, was slow to exit, and was ended: nothing is missing"
-            )
+            session.notes.append(f"{node.gateway.id} was slow to end after its tests; none is missing")
         elif status and (session.ended_by is None or status != -session.ended_by):
             session.problems.append(f"{node.gateway.id} died at exit, after its tests: exit status {status}")

@@ -300,7 +300,14 @@ def test_it(amp):
     case = amp.case(lambda: torch.nn.Linear(4, 4), lambda: torch.randn(2, 4), lambda m, x: Narrow.apply(m(x)).sum())
     amp.{check}
 """
-CHECKS = ("check_casts(case)", "check_memory(case)", "check_scaler(case)")
+CHECKS = (
+    "check_casts(case)",
+    "check_memory(case)",
+    "check_scaler(case)",
+    "trace(case)",
+    "check_dtypes(case, {'': amp.dtype})",
+    "check_compiled(case, backend='eager')",
+)
 TRAINING = "check_training(case, steps=20, optimizer=lambda p: torch.optim.SGD(p, lr=0.1))"
 
 
@@ -313,6 +320,16 @@ def test_a_case_that_does_not_run_under_autocast_is_one_failure(project: Project
         ["AmpFailure: it does not run under autocast(cpu, bfloat16)", "  now *no kernel for this dtype*"]
     )
     result.stdout.no_fnmatch_line("*Error: no kernel*")
+
+
+@pytest.mark.parametrize(
+    "said", ["\"mish\" not implemented for 'Half'", "could not create a primitive descriptor for the LSTM"]
+)
+def test_a_kernel_that_is_not_there_is_named_as_such(project: Project, said: str) -> None:
+    text = DOES_NOT_RUN.replace("no kernel for this dtype", said.replace('"', '\\"'))
+    project.write(test_it=text.format(check="check_casts(case)"))
+    result = project.here(*ON_CPU)
+    result.stdout.fnmatch_lines(["  likely *this machine has no kernel for one of its operators in bf16: dtypes= *"])
 
 
 def test_what_a_users_step_raises_is_not_told_of_the_case(project: Project) -> None:
