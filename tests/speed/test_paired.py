@@ -96,6 +96,20 @@ def test_a_clock_that_sees_little_of_the_time_is_doubted() -> None:
     assert "the clock saw 25% of the time" in hardly_seen.doubts[0]
 
 
+def test_a_clock_that_sees_one_arm_alone_is_doubted() -> None:
+    """As where work under autocast goes to a stream of its own: the other arm does not speak for it."""
+    clock, arms = SimulatedClock(), taking(3e-3, 2e-3)
+    unseen = 0
+
+    def candidate() -> object:
+        nonlocal unseen
+        unseen += 1
+        return arms.candidate()
+
+    found = Measurement(Arms(arms.reference, candidate), clock, PLAN, now=lambda: clock.now() + 0.02 * unseen)
+    assert "the clock saw 9% of the time" in found.doubts[0]
+
+
 def test_a_clock_that_stands_still_is_an_error() -> None:
     with pytest.raises(ClockError, match="stood still"):
         measurement(taking(0.0, 2e-3))

@@ -32,9 +32,9 @@ def test_rank_at_99_percent(count: int, rank: int) -> None:
     assert order_statistic_rank(count) == rank
 
 
+@pytest.mark.parametrize("confidence", [Fraction(9, 10), Fraction(1, 2)], ids=str)  # a half is met exactly, by two
 @pytest.mark.parametrize("count", range(1, 13))
-def test_rank_covers_the_median_and_no_higher_rank_does(count: int) -> None:
-    confidence = Fraction(9, 10)
+def test_rank_covers_the_median_and_no_higher_rank_does(count: int, confidence: Fraction) -> None:
 
     def coverage(rank: int) -> Fraction:
         """Of all ways in which values lie below (0) and above (1) the median, those it is enclosed in."""
@@ -56,6 +56,11 @@ def test_interval_is_made_of_order_statistics() -> None:
 
 def test_interval_of_too_few_values_is_unbounded() -> None:
     assert median_interval([0.0] * 7) == Interval(0.0, 1.0, math.inf, 7)
+
+
+def test_half_the_width_of_an_interval_is_a_part_of_it() -> None:
+    assert Interval(1.98, 2.0, 2.0196, 12).half_width == pytest.approx(0.01)
+    assert Interval(0.0, 1.0, math.inf, 7).half_width == math.inf
 
 
 @pytest.mark.parametrize("values", [[], [math.nan] * 12, [math.inf, 0.0]])
@@ -147,6 +152,7 @@ def test_doubts() -> None:
     assert doubts(interval, spread=1.5, ceiling=2.0) == ()
     assert "vary by a factor of 1.60" in doubts(interval, spread=1.6, ceiling=2.0)[0]
     assert "above 1.1 times the 1.5" in doubts(interval, spread=1.0, ceiling=1.5)[0]
+    assert doubts(interval, spread=1.0, ceiling=1.9)  # its median: 2.1 is above 2.09, and its lower end is not
     assert len(doubts(interval, spread=9.0, ceiling=1.0)) == 2
 
 

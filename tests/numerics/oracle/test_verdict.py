@@ -116,6 +116,7 @@ def test_what_other_numbers_do_not_show_is_no_fault() -> None:
     assert probable(long) > off.error
     assert said(replace(off, again=off), observed(off, longest=long), low=FP16) is None
     assert said(replace(off, again=off), low=FP16) is not None
+    assert said(off, observed(off, longest=long), low=FP16) is not None  # nothing was made of other numbers
 
 
 def test_the_worst_kind_comes_first() -> None:
