@@ -227,5 +227,6 @@ def test_the_dtype_of_an_encoder_is_the_one_it_had(amp: Amp, encoder: str, mode:
             fails = encoder == "encoder, nested" and fast and "padding" in mask
             slow = dtype if on_cpu or "norm first" in encoder else torch.float32
             expected[case] = _PADDED if fails else amp.dtype if fast else slow
-    amp.observe(f"{encoder}, {'train' if training else 'eval'}, {mode}", [str(v) for v in found.values()], kind="dtype")
+    answers = [v if isinstance(v, str) else dtype_name(v) for v in found.values()]
+    amp.observe(f"{encoder}, {'train' if training else 'eval'}, {mode}", [*answers], kind="dtype")
     assert found == expected

@@ -12,7 +12,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 
 from pytest_amp.amp import Amp
 from pytest_amp.cases.limits import lacks_lstm_kernel
-from pytest_amp.precision import FP16
+from pytest_amp.precision import FP16, dtype_name
 from pytest_amp.torch_private import cudnn_enabled
 
 KINDS: dict[str, Callable[..., nn.RNNBase]] = {
@@ -40,6 +40,10 @@ def _state(kind: str, layer: nn.RNNBase, dtype: torch.dtype, device: torch.devic
     if not kind.startswith("LSTM"):
         return hidden
     return hidden, torch.zeros(layers, batch, layer.hidden_size, device=device, dtype=dtype)
+
+
+def _named(*dtypes: torch.dtype | None) -> str:
+    return ", ".join("none" if dtype is None else dtype_name(dtype) for dtype in dtypes)
 
 
 def _expected(amp: Amp, kind: str, given: torch.dtype, state: torch.dtype | None, *, packed: bool) -> list[torch.dtype]:
@@ -92,11 +96,11 @@ def test_recurrent_layers_answer_as_they_did(amp: Amp, kind: str, form: str, *, 
                 with mode(), amp.autocast():
                     result, last = layer(batch, before)
                 values = result.data if isinstance(result, PackedSequence) else result
-                case = f"{given}, {state}, {mode.__name__}"
+                case = f"{_named(given, state)}, {mode.__name__}"
                 found[case] = [values.dtype, *(t.dtype for t in (last if isinstance(last, tuple) else (last,)))]
                 expected[case] = _expected(amp, kind, given, state, packed=packed)
     label = f"{kind}, {form}, {'packed' if packed else 'padded'}"
-    amp.observe(label, [f"{case}: {value}" for case, value in found.items()], kind="dtype")
+    amp.observe(label, [f"{case}: {_named(*value)}" for case, value in found.items()], kind="dtype")
     assert found == expected
 
 
@@ -203,8 +207,9 @@ def test_cells_answer_as_they_did(amp: Amp, cell: str) -> None:
             before: Any = None if state is None else tuple(hidden) if states > 1 else hidden[0]
             with amp.autocast():
                 result = module(torch.randn(2, 6, device=device).to(given), before)
-            case = f"{given}, {state}"
+            case = _named(given, state)
             found[case] = {t.dtype for t in (result if states > 1 else (result,))}
             expected[case] = {amp.dtype if cast else (state or given)}
-    amp.observe(f"{cell} by state", [f"{case}: {value}" for case, value in found.items()], kind="dtype")
+    answers = [f"{case}: {_named(*sorted(value, key=dtype_name))}" for case, value in found.items()]
+    amp.observe(f"{cell} by state", [*answers], kind="dtype")
     assert found == expected
