@@ -1,0 +1,65 @@
+"""How a real result is held against its model: which elements are equal, what is off, and what was low on its way."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from pytest_amp.numerics.oracle.local import FLOAT32_FLIPS, Agreement, Observer
+
+LOW = torch.bfloat16
+
+
+def agreement(real: torch.Tensor, predicted: torch.Tensor, exact: torch.Tensor | None = None) -> Agreement:
+    """``predicted`` and ``exact`` are float64; without ``exact`` the prediction is."""
+    return Observer("cpu", LOW)._agreement(real, predicted, predicted if exact is None else exact, real.dtype)
+
+
+def test_low_elements_are_equal_bit_for_bit() -> None:
+    values = torch.tensor([1.0, 2.0, 3.0], dtype=LOW)
+    other = values.clone()
+    other[0] += 2.0**-7
+    assert agreement(values, values.double()).equal == 3
+    assert agreement(other, values.double()).equal == 2
+
+
+def test_what_is_no_number_in_both_is_equal() -> None:
+    values = torch.tensor([1.0, math.nan, math.inf], dtype=LOW)
+    found = agreement(values, values.double())
+    assert (found.equal, found.error, found.ideal) == (3, 0.0, 0.0)
+    assert agreement(values, torch.tensor([1.0, 2.0, math.inf], dtype=torch.float64)).equal == 2
+
+
+def test_float32_elements_are_equal_but_for_sums_in_another_order() -> None:
+    """Of the element, or of a typical one: a small one among large ones is what is left of their sums."""
+    model = torch.ones(4, dtype=torch.float64)
+    for part, equal in ((0.9, 4), (1.1, 3)):
+        real = model.clone()
+        real[0] *= 1 + part * FLOAT32_FLIPS
+        assert agreement(real.float(), model).equal == equal
+    model[0] = 0.0
+    real = model.clone()
+    real[0] = 0.8 * FLOAT32_FLIPS * (3 / 4) ** 0.5
+    assert agreement(real.float(), model).equal == 4
+    assert FLOAT32_FLIPS == 2.0**-18, "64 float32 roundings; one of fp16 is 2**-11"
+
+
+def test_errors_are_relative_to_the_exact_values() -> None:
+    exact = torch.tensor([3.0, 4.0], dtype=torch.float64)
+    found = agreement((exact * 1.25).to(LOW), exact * 1.5, exact)
+    assert (found.error, found.ideal) == (pytest.approx(0.25), pytest.approx(0.5))
+    zero = torch.zeros(2, dtype=torch.float64)
+    assert agreement(torch.tensor([3.0, 4.0]), zero, zero).error == 5.0
+
+
+def test_a_float32_result_of_low_values_is_hollow() -> None:
+    exact = torch.linspace(1, 2, 100, dtype=torch.float64) / 3
+    low = exact.to(LOW).float()
+    assert agreement(low, exact).hollow
+    assert not agreement(exact.float(), exact).hollow
+    assert not agreement(low, low.double()).hollow  # the exact values are no others
+    assert not agreement(low.to(LOW), exact).hollow  # it says that it is low
+    few = torch.linspace(1, 2, 40, dtype=torch.float64) / 3
+    assert not agreement(few.to(LOW).float(), few).hollow
