@@ -17,6 +17,8 @@ from pytest_amp.cases import Case, Realised
 
 SIZE = 2
 WIDTH, HIDDEN, CLASSES, ROWS = 32, 64, 16, 24
+#: What a rank has for its number once its buffers have changed.
+LATER = 10
 
 Region = Callable[[], AbstractContextManager[Any]]
 Tensors = dict[str, torch.Tensor]
@@ -47,6 +49,34 @@ def loss_in_one(model: nn.Module, rows: Tensors) -> Tensors:
     """Without a cast of its own, so that the case runs in float64, too."""
     logits = model(rows["inputs"])
     return {"loss": f.cross_entropy(logits, rows["targets"]), "logits": logits}
+
+
+class Keeping(nn.Module):
+    """A layer with a buffer of each kind, whose numbers are those of one rank."""
+
+    def __init__(self, seed: int, number: int) -> None:
+        """With the numbers of ``state_of``."""
+        super().__init__()
+        self.weight = nn.Parameter(state_of(seed, number)["weight"])
+        for name, value in state_of(seed, number).items():
+            if name != "weight":
+                self.register_buffer(name, value)
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        """Shapes: (rows, width) to (rows, hidden)."""
+        return f.linear(rows, self.weight)
+
+
+def state_of(seed: int, number: int) -> Tensors:
+    """Numbers of a rank's own, in every dtype that buffers have, none of which a lower dtype would keep."""
+    generator = torch.Generator().manual_seed(1000 * seed + number)
+    drawn = {
+        name: torch.randn(HIDDEN, dtype=torch.float64, generator=generator).to(dtype)
+        for name, dtype in (("wide", torch.float32), ("wider", torch.float64), ("low", torch.float16))
+    }
+    counted = torch.randint(2**40, (HIDDEN,), generator=generator)
+    weight = torch.randn(HIDDEN, WIDTH, generator=generator)
+    return {"weight": weight, **drawn, "counted": counted, "asked": counted % 2 == 0}
 
 
 def realised(seed: int, device: torch.device | str) -> Realised:

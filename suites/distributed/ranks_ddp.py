@@ -13,7 +13,7 @@ from pytest_amp.distributed import Rank
 from pytest_amp.precision import dtype_name
 from pytest_amp.torch_private import recorded_collectives, small_first_bucket
 
-from .models import HIDDEN, WIDTH, backward, gradients, realised, rows_of
+from .models import HIDDEN, LATER, WIDTH, Keeping, backward, gradients, realised, rows_of, state_of
 from .programs import low_dtype, on_cpu, own, sent
 
 
@@ -113,6 +113,20 @@ def statistics(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
                 outputs = parallel(rows)
             torch.autograd.backward(outputs.float().square().mean())
     return {"buffers": on_cpu(dict(model.named_buffers())), "sent": sent(calls), "outputs": outputs.detach().cpu()}
+
+
+def state(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """A module whose numbers are each rank's own: what DDP makes of them first, and of buffers that change later."""
+    model = Keeping(settings["seed"], rank.number).to(rank.device)
+    parallel = _parallel(model, rank, {})
+    made = on_cpu(model.state_dict())
+    later = state_of(settings["seed"], rank.number + LATER)
+    for name, buffer in model.named_buffers():
+        buffer.copy_(later[name])
+    rows = realised(settings["seed"], rank.device).batch["inputs"]
+    with recorded_collectives() as calls, rank.autocast(low_dtype(settings)):
+        parallel(rows)
+    return {"made": made, "buffers": on_cpu(dict(model.named_buffers())), "sent": sent(calls)}
 
 
 def train(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from pytest_amp.targets import Target
 
 from . import ranks_ddp
 from .held import hold_near_exact, hold_ranks_agree, hold_same, settings
-from .models import by_hand, mean, realised, rows_of, whole
+from .models import LATER, by_hand, mean, realised, rows_of, state_of, whole
 from .training import train_in_one_process
 
 _OPTIONS = {
@@ -120,6 +120,18 @@ def test_a_training_is_that_of_one_process(amp: Amp, ranks: RankGroup) -> None:
         assert answer["losses"] == [step[number] for step in expected["losses"]], f"other losses on rank {number}"
         assert answer["scales"][-1] == expected["scale"]
     hold_same(amp, answers[0]["weights"], expected["weights"], what="DDP, training")
+
+
+def test_every_bit_of_the_first_ranks_state_is_sent(amp: Amp, ranks: RankGroup) -> None:
+    """Weights and buffers when DDP is made, buffers again before each forward pass: in their own dtypes, unrounded."""
+    answers = ranks.ask(ranks_ddp.state, settings(amp))
+    first, later = (state_of(amp.config.seed, number) for number in (0, LATER))
+    for number, answer in enumerate(answers):
+        hold_same(amp, answer["made"], first, what=f"DDP, made on rank {number}")
+        buffers = {name: value for name, value in later.items() if name != "weight"}
+        hold_same(amp, answer["buffers"], buffers, what=f"DDP, buffers of rank {number} in a forward pass")
+        floating = {dtype for _, *dtypes in answer["sent"] for dtype in dtypes}
+        assert floating == {"float16", "float32", "float64"}, f"buffers are sent as {floating}"
 
 
 def _batch_norms(target: Target) -> list[str]:
