@@ -242,6 +242,14 @@ def pytest_benchmark_update_machine_info(config: pytest.Config, machine_info: di
         machine_info["amp"] = dict(session.provenance)
 
 
+@pytest.hookimpl(optionalhook=True, tryfirst=True)
+def pytest_benchmark_compare_machine_info(config: pytest.Config, compared_benchmark: dict[str, Any]) -> None:
+    """Hold back what earlier times depended on: it is asked before this run has a device, and would always differ."""
+    earlier = compared_benchmark["machine_info"].pop("amp", None)
+    if isinstance(earlier, dict):
+        config.stash[KEY].earlier_times.append(earlier)
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:  # pytest-xdist has no public type for it
     """Tell a worker how many GPUs the run has."""

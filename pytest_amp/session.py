@@ -51,6 +51,8 @@ class AmpSession:
         #: Whether a test that uses this plugin has been collected in this process.
         self.active = False
         self.provenance: dict[str, Value] = {}
+        #: Provenance of the times with which pytest-benchmark compares this run's.
+        self.earlier_times: list[dict[str, Any]] = []
         self.speed_reason: str | None = None
         self.gone: list[Observation] = []
         self.written: list[str] = []

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -72,7 +72,7 @@ def summarize(session: AmpSession, terminal: pytest.TerminalReporter) -> None:
         lines.append(f"accepted  {_differences(session.accepted)} now in {session.asked.baseline}")
     lines += [f"known     {line}" for line in lived_with(session)]
     lines += [f"wrote     {path}" for path in session.written]
-    lines += [f"note      {note}" for note in session.notes]
+    lines += [f"note      {note}" for note in (*session.notes, *_earlier_times(session))]
     if not lines and not session.problems:
         return
     terminal.section("amp", sep="=")
@@ -80,6 +80,23 @@ def summarize(session: AmpSession, terminal: pytest.TerminalReporter) -> None:
         terminal.line(line)
     for problem in session.problems:
         terminal.line(f"RED       {problem}", red=True, bold=True)
+
+
+def _earlier_times(session: AmpSession) -> Iterator[str]:
+    """Where pytest-benchmark's earlier times are from, if from another torch or device than this run's."""
+    now = _times_depend_on(session.provenance)
+    for earlier in session.earlier_times if session.active else ():
+        was = _times_depend_on(earlier)
+        differs = [f"{name} {was[name]} (now {now[name]})" for name in was if name in now and was[name] != now[name]]
+        if differs:
+            yield f"pytest-benchmark compares with times from elsewhere: {', '.join(differs)}"
+
+
+def _times_depend_on(provenance: Mapping[str, Any]) -> dict[str, str]:
+    """By name; of devices each of their own."""
+    devices = provenance.get("devices") or {}
+    found = {f"{key} {name}": value for key, each in devices.items() for name, value in each.items()}
+    return {name: str(value) for name, value in {"torch": provenance.get("torch"), **found}.items()}
 
 
 def _differences(count: int) -> str:

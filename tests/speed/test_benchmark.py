@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.project import Project
+from tests.project import Project, summary
 
 TEST = """
     import pytest
@@ -161,6 +161,33 @@ def test_runs_are_compared_by_their_event_times(project: Project) -> None:
     result = project.here("--benchmark-compare")
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(["*2 tests*", "test_sums (0001_*2.0000*", "test_sums (NOW)*2.0000*"])
+
+
+def test_times_of_another_torch_or_card_are_compared_with_a_note(project: Project) -> None:
+    """What this run's times depend on is known once it has a device, and pytest-benchmark asks before: no warning."""
+    project.write(
+        test_it="""
+def test_it(amp):
+    amp.check_speedup(lambda: lambda: 1, over="fp32", floor=0, name="nothing", seconds=0.3)
+"""
+    )
+    kept = project.path.parent / "kept"  # outside of the current folder, where pytest-benchmark's warning would fail
+    options = ("--amp-device=cpu", "--amp-dtype=bf16", "--amp-speed=report", f"--benchmark-storage=file://{kept}")
+    project.here(*options, "--benchmark-autosave").assert_outcomes(passed=1)
+    same = project.here(*options, "--benchmark-compare")
+    same.assert_outcomes(passed=1)
+    same.stdout.fnmatch_lines(["*2 tests*"])
+    assert "machine_info is different" not in same.stdout.str() + same.stderr.str()
+    assert not [line for line in summary(same) if line.startswith("note")]
+    (file,) = kept.rglob("*.json")
+    data = json.loads(file.read_text(encoding="utf-8"))
+    data["machine_info"]["amp"]["torch"] = "2.0.0"
+    data["machine_info"]["amp"]["devices"]["cpu"]["cpu_capability"] = "VAX"
+    file.write_text(json.dumps(data), encoding="utf-8")
+    told = [line for line in summary(project.here(*options, "--benchmark-compare")) if line.startswith("note")]
+    assert len(told) == 1
+    assert "times from elsewhere: torch 2.0.0 (now 2." in told[0]
+    assert "cpu cpu_capability VAX (now " in told[0]
 
 
 def test_a_histogram_shows_them(project: Project) -> None:
