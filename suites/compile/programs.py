@@ -161,22 +161,30 @@ class Ran:
 
 def evaluate(amp: Amp, program: Program, kind: str, *, dtype: torch.dtype = torch.float32) -> Ran:
     """One call in an ambient region, without gradients: half of the work of a compiler."""
-    batch, *matrices = _drawn(amp, dtype)
+    batch, *matrices = _drawn(amp, dtype, _SIZE)
     with torch.no_grad(), ambient(amp, kind):
         outputs = program(batch.clone(), matrices)
     return Ran([output.clone() for output in outputs], [])
 
 
-def _drawn(amp: Amp, dtype: torch.dtype) -> Tensors:
+def _drawn(amp: Amp, dtype: torch.dtype, size: int) -> Tensors:
     """A batch and matrices, the same ones each time."""
     torch.manual_seed(amp.config.seed)
-    drawn = [torch.randn(_SIZE, _SIZE) for _ in range(1 + _MATRICES)]
+    drawn = [torch.randn(size, size) for _ in range(1 + _MATRICES)]
     return [tensor.to(amp.device.torch_device, dtype).requires_grad_() for tensor in drawn]
 
 
-def run(amp: Amp, program: Program, kind: str, *, dtype: torch.dtype = torch.float32, inside: bool = False) -> Ran:
+def run(  # noqa: PLR0913  # what is computed, where, and on what
+    amp: Amp,
+    program: Program,
+    kind: str,
+    *,
+    dtype: torch.dtype = torch.float32,
+    inside: bool = False,
+    size: int = _SIZE,
+) -> Ran:
     """One call in an ambient region, and backward outside of it, or ``inside``."""
-    batch, *matrices = _drawn(amp, dtype)
+    batch, *matrices = _drawn(amp, dtype, size)
     with ambient(amp, kind):
         # A copy is no leaf, and autocast keeps casts of leaves only.
         outputs = program(batch.clone(), matrices)

@@ -10,9 +10,22 @@ import torch
 from pytest_amp.amp import Amp
 from pytest_amp.torch_private import backward_without_region
 
-from .programs import AMBIENT, BACKENDS, NAMES, evaluate, expect_same_dtypes, expect_same_values, programs, run
+from .programs import (
+    AMBIENT,
+    BACKENDS,
+    NAMES,
+    Ran,
+    Tensors,
+    evaluate,
+    expect_same_dtypes,
+    expect_same_values,
+    programs,
+    run,
+)
 from .releases import BACKWARD, BACKWARD_IN_THE_OTHER, HAS_BACKWARD_SETTING
 
+#: Rows and columns: more numbers than fit a block of any kernel.
+_LARGE = 96
 #: The regions that a program opens: "low", "other", "disabled"; outside of them it computes in the ambient one.
 OPENS = {
     "none": set[str](),
@@ -117,6 +130,28 @@ def test_backward_inside_the_region_is_that_of_eager(amp: Amp, program: str) -> 
     eager = run(amp, function, "low", inside=True)
     exact = run(amp, function, "low", dtype=torch.float64, inside=True)
     expect_same_values(amp, f"backward of {program} in the region", found.gradients, eager.gradients, exact)
+
+
+@pytest.mark.parametrize("where", ["in the region", "in an island"])
+def test_large_results_are_those_of_eager(amp: Amp, where: str) -> None:
+    """Thousands of numbers: float32 ones keep every bit, and so do low ones and the gradients of large weights."""
+    device_type = amp.device.type
+
+    def function(x: torch.Tensor, w: Tensors) -> Tensors:
+        low = x @ w[0]
+        with torch.autocast(device_type, enabled=False):
+            wide = low.to(w[1].dtype) @ w[1]
+        return [low, wide if where == "in an island" else torch.softmax(low, -1), x * w[2]]
+
+    compiled = torch.compile(function, backend="aot_eager", fullgraph=True)
+    found, eager = (run(amp, each, "low", size=_LARGE) for each in (compiled, function))
+    exact = run(amp, function, "low", dtype=torch.float64, size=_LARGE)
+    what = f"large results {where}"
+    expect_same_dtypes(amp, what, found, eager)
+    # The gradients of an island, which is traced in the region, are looked at above.
+    expect_same_values(amp, what, found.outputs, eager.outputs, Ran(exact.outputs, []))
+    if where == "in the region":
+        expect_same_values(amp, f"gradients of {what}", found.gradients, eager.gradients, exact)
 
 
 def test_the_region_is_as_it_was_after_a_compiled_call(amp: Amp) -> None:
