@@ -135,8 +135,10 @@ class Tally:
             target = "-".join(observation.target)
             observed[target] = observed.get(target, False) or key in known
         has = ", ".join(sorted(set(known.values()))) or "nothing"
+        others = "none of these checks, but others on it"
         return [
-            f"nothing on {target} could be compared: the baseline has none of it (it has {has})"
+            f"nothing on {target} could be compared: the baseline has "
+            + (others if target in known.values() else f"none of it (it has {has})")
             for target, compared in sorted(observed.items())
             if not compared and target.rpartition("-")[2] in LOW
         ]

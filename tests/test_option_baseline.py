@@ -300,6 +300,16 @@ def test_a_baseline_that_has_nothing_of_a_target_is_red(project: Project) -> Non
     )
 
 
+def test_a_baseline_of_other_checks_on_the_same_target_is_told_as_such(project: Project) -> None:
+    project.write(test_it="def test_it(amp):\n    amp.observe('x', 1, kind='count')\n")
+    recorded(project)
+    project.write(test_it="def test_it(amp):\n    amp.observe('y', 1, kind='count')\n")
+    result = project.here(*ON_CPU, "--amp-baseline=old.json")
+    assert red(result) == [
+        "nothing on cpu-bf16 could be compared: the baseline has none of these checks, but others on it"
+    ]
+
+
 def test_a_check_in_float32_that_an_older_baseline_has_not_is_new(project: Project) -> None:
     """Nobody selected float32: a suite's own marker did."""
     project.write(test_it="def test_it(amp):\n    amp.observe('x', 1, kind='count')\n")

@@ -9,7 +9,7 @@ from typing import Protocol
 
 import torch
 
-from pytest_amp.cases import Case
+from pytest_amp.cases import Case, in_one_line
 from pytest_amp.devices import Device
 from pytest_amp.failure import AmpFailure, Misuse, is_misuse
 from pytest_amp.numerics.step import Region
@@ -80,9 +80,9 @@ def runs_under(case: Case, where: Conditions, also: str = "") -> Iterator[None]:
             f"{case.name} does not run under {where}{also}",
             label_before="fp32",
             before="it runs in float32",
-            now=where.now(" ".join(str(error).split())[:200]),
+            now=where.now(in_one_line(error)),
             likely=_likely(error, where),
-        ) from error
+        ) from None
 
 
 def _likely(error: RuntimeError, where: Conditions) -> str:
