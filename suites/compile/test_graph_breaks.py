@@ -13,7 +13,10 @@ from pytest_amp.cases import Case, lacks_lstm_kernel, lstm
 from pytest_amp.targets import Target
 from pytest_amp.torch_private import compiled_graphs
 
-from .programs import AMBIENT, BACKENDS, Program, Tensors, evaluate, expect_same_dtypes, expect_same_values
+from .programs import AMBIENT, BACKENDS, Program, Tensors, evaluate, expect_same_dtypes, expect_same_values, run
+from .releases import BACKWARD
+
+_FUNCTIONS = ("inside", "called", "between", "nested")
 
 
 def _product(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
@@ -63,7 +66,7 @@ def functions(device_type: str, low: torch.dtype, *, broken: bool) -> dict[str, 
 
 
 @BACKENDS
-@pytest.mark.parametrize("function", ["inside", "called", "between", "nested"])
+@pytest.mark.parametrize("function", _FUNCTIONS)
 def test_a_region_survives_a_graph_break(amp: Amp, function: str, backend: str) -> None:
     """In each ambient region: the kind of pytorch/pytorch#95837."""
     eager_function = functions(amp.device.type, amp.dtype, broken=False)[function]
@@ -78,6 +81,27 @@ def test_a_region_survives_a_graph_break(amp: Amp, function: str, backend: str) 
         found.append("+".join(made.dtypes()))
     assert compiled_graphs() > before, "nothing was compiled"
     amp.observe(f"a break {function}, {backend}", [*found], kind="dtype")
+
+
+def _cells() -> Iterator[object]:
+    """A function and the region it is called in: what an island in a region computes has the wrong gradient."""
+    for function in _FUNCTIONS:
+        for kind in ("none", "low"):
+            marks = [BACKWARD] if kind == "low" and function in {"between", "nested"} else []
+            # A break within a region, and one in a region within another, tell most.
+            marks += [] if function in {"inside", "nested"} else [pytest.mark.amp_long]
+            yield pytest.param(function, kind, id=f"{function}, {kind}", marks=marks)
+
+
+@pytest.mark.parametrize(("function", "kind"), list(_cells()))
+def test_gradients_pass_a_graph_break(amp: Amp, function: str, kind: str) -> None:
+    """Backward of two graphs, one after the other, the second of which begins inside a region: eager's gradients."""
+    eager_function = functions(amp.device.type, amp.dtype, broken=False)[function]
+    compiled = torch.compile(functions(amp.device.type, amp.dtype, broken=True)[function], backend="aot_eager")
+    made, eager = run(amp, compiled, kind), run(amp, eager_function, kind)
+    exact = run(amp, eager_function, kind, dtype=torch.float64)
+    what = f"backward of a break {function}, called in {kind}"
+    expect_same_values(amp, what, made.gradients, eager.gradients, exact)
 
 
 def test_the_region_is_on_where_python_asks(amp: Amp) -> None:

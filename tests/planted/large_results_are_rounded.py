@@ -2,32 +2,22 @@
 
 from __future__ import annotations
 
-import functools
+from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
+from changed_gradients import rounded
+from compiling import mapped, wrap_compiled
 
-_compile: Any = torch.compile
 _LARGE = 4096
 
 
-def _rounded(value: Any) -> Any:
-    if isinstance(value, torch.Tensor) and value.dtype is torch.float32 and value.numel() > _LARGE:
-        return value.bfloat16().float()
-    return value
+def _change(x: torch.Tensor) -> torch.Tensor:
+    return rounded(x, torch.bfloat16) if x.dtype is torch.float32 and x.numel() > _LARGE else x
 
 
-def _compiled(model: Any = None, **keywords: Any) -> Any:
-    function = _compile(model, **keywords)
-    if isinstance(model, torch.nn.Module):
-        return function
-
-    @functools.wraps(function)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        return pytree.tree_map(_rounded, function(*args, **kwargs))
-
-    return call
+def _rounded(function: Callable[..., Any], _keywords: dict[str, Any]) -> Callable[..., Any]:
+    return lambda *args, **kwargs: mapped(_change, function(*args, **kwargs))
 
 
-torch.compile = _compiled
+wrap_compiled(_rounded)
