@@ -2,51 +2,66 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import pytest
 import torch
+from torch import Tensor
 
 from pytest_amp.cases import Case, mlp
-from pytest_amp.devices import find_device
+from pytest_amp.devices import Device, find_device
 from pytest_amp.failure import AmpFailure
 from pytest_amp.numerics import Conditions
 from pytest_amp.numerics.gradients import check
 from pytest_amp.numerics.spread import other_draws, over_seeds
 from pytest_amp.precision import BF16, FP16, Precision
+from pytest_amp.record import Kind, Observation, Verdict, compare
+from tests.numerics.planted import Replacement, broken
 
 CPU = find_device("cpu")
 
 
-def observed(precision: Precision, *, seed: int, draws: int) -> dict[str, tuple[float, tuple[float, ...] | None]]:
-    """Each error, and what it is over seeds."""
-    found: dict[str, tuple[float, tuple[float, ...] | None]] = {}
+def observed(precision: Precision, *, seed: int = 0, draws: int = 3, device: Device = CPU) -> dict[str, Observation]:
+    """The errors that the check of an MLP observes, by name, whether it passes or not."""
+    found: dict[str, Observation] = {}
 
-    def observe(
+    def observe(  # noqa: PLR0917  # one fact
         name: str,
         value: float,
         kind: str,
-        _unit: str | None,
-        _allowed: float | None,
+        unit: str | None,
+        allowed: float | None,
         others: tuple[float, ...] | None = None,
     ) -> None:
         if kind == "error":
-            found[name] = (value, others)
+            key = f"gradients/cpu/{precision.name}/{name}"
+            found[name] = Observation(key, Kind(kind), value, unit, allowed, over_seeds=others)
 
-    check(mlp(), Conditions(CPU, precision, seed, draws=draws), observe)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with contextlib.suppress(AmpFailure):
+            check(mlp(), Conditions(device, precision, seed, draws=draws), observe)
+    finally:
+        torch.set_num_threads(threads)
     return found
 
 
 def test_the_errors_of_the_next_seeds() -> None:
     for precision in (BF16, FP16):
-        first = observed(precision, seed=0, draws=3)
+        first = observed(precision)
         for number in (0, 1):
             others = observed(precision, seed=number + 1, draws=1)
-            assert {each for _, each in others.values()} == {None}
+            assert {each.over_seeds for each in others.values()} == {None}
             # Which tensor is worst beside float32 is another one with other numbers.
             names = [name for name in first if not name.endswith("summary.fp32")]
             assert len(names) > 5
             for name in names:
-                spread = first[name][1]
+                spread = first[name].over_seeds
                 assert spread is not None
-                assert spread[number] == others[name][0], name
+                assert spread[number] == others[name].value, name
 
 
 def test_a_case_that_does_not_run_with_other_numbers_has_no_spread() -> None:
@@ -62,3 +77,43 @@ def test_an_error_that_some_numbers_do_not_have_has_no_spread() -> None:
     assert over_seeds([0.1, 0.2]) == (0.1, 0.2)
     assert over_seeds([0.1, None]) is None
     assert over_seeds([0.1, float("inf")]) is None
+
+
+Function = Callable[..., Tensor]
+
+
+def added_up_low(linear: Function, args: tuple[Any, ...], _kwargs: dict[str, Any]) -> Tensor:
+    """The sum of the parts of a product is rounded after each of them."""
+    x, weight, bias = args
+    parts = zip(x.split(4, -1), weight.split(4, -1), strict=True)
+    return sum((linear(a, b) for a, b in parts), start=bias.to(torch.get_autocast_dtype("cpu")))
+
+
+def cast_twice(linear: Function, args: tuple[Any, ...], _kwargs: dict[str, Any]) -> Tensor:
+    """Input and weight are rounded twice more before the product: 1.3 to 1.4 of the error, below a fixed 1.5 times."""
+    x, weight, bias = args
+    low = torch.get_autocast_dtype("cpu")
+    return linear(x.to(low) * 1.3 / 1.3, weight.to(low) * 1.3 / 1.3, bias)
+
+
+def in_another_order(linear: Function, args: tuple[Any, ...], _kwargs: dict[str, Any]) -> Tensor:
+    """The terms of each float32 sum, from the last to the first."""
+    x, weight, bias = args
+    return linear(x.flip(-1), weight.flip(-1), bias)
+
+
+@pytest.mark.parametrize("precision", [BF16, FP16], ids=lambda precision: precision.name)
+@pytest.mark.parametrize(
+    ("change", "seen"),
+    [(added_up_low, True), (cast_twice, True), (in_another_order, False)],
+    ids=lambda each: getattr(each, "__name__", "worse" if each else "same"),
+)
+def test_a_loss_of_precision_is_a_difference_and_another_order_of_sums_is_none(
+    precision: Precision, change: Replacement, *, seen: bool
+) -> None:
+    before, now = observed(precision), observed(precision, device=broken("linear", change))
+    assert before.keys() == now.keys()
+    verdicts = {name: compare(now[name], before[name]).verdict for name in now}
+    worse = [name for name, verdict in verdicts.items() if verdict is Verdict.REGRESSED]
+    assert len(worse) >= 4 if seen else worse == []
+    assert Verdict.IMPROVED not in verdicts.values() or seen
