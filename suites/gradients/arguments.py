@@ -150,6 +150,7 @@ SPATIAL = {
         f"pad, {mode}": _image(lambda x, mode=mode: f.pad(x, (2, 1, 0, 3), mode=mode))
         for mode in ("constant", "reflect", "replicate", "circular")
     },
+    "pad by less than nothing": _image(lambda x: f.pad(x, (-2, 1, 3, -1))),
     "pad with a number": _image(lambda x: f.pad(x, (2, 1), value=0.1)),
     "pixel_unshuffle": of(2, 4, 6, 6)(lambda x: f.pixel_unshuffle(x, 3)),
     "unfold": _image(lambda x: f.unfold(x, 3, dilation=2, padding=1, stride=2)),
@@ -227,15 +228,21 @@ def _ctc(x: Tensor) -> Tensor:
 
 
 _LOGITS, _TWO = (24, 12), ((24, 12), (24, 12))
+_REDUCTIONS = ("none", "sum", "mean")
 
 LOSSES = {
     "cross_entropy, everything": Row(
         lambda x, w: f.cross_entropy(x, _classes(x), w.detach().abs() + 0.5, ignore_index=3, label_smoothing=0.2),
         (_LOGITS,), ((12,),), rounded_elsewhere=True,
     ),
-    "multilabel_soft_margin": of(*_LOGITS, rounded_elsewhere=True)(
-        lambda x: f.multilabel_soft_margin_loss(x, (x > 0.25).to(x.dtype))
-    ),
+    **{
+        f"multilabel_soft_margin, weighted, {reduction}": of(*_LOGITS, rounded_elsewhere=True)(
+            lambda x, r=reduction: f.multilabel_soft_margin_loss(
+                x, (x > 0.25).to(x.dtype), torch.arange(1.0, 13, device=x.device, dtype=x.dtype) / 8, reduction=r
+            )
+        )
+        for reduction in _REDUCTIONS
+    },
     "multilabel_margin": of(*_LOGITS, distinct=True)(
         lambda x: f.multilabel_margin_loss(x, torch.arange(24, device=x.device).view(24, 1).expand(24, 12) % 12)
     ),
@@ -249,10 +256,13 @@ LOSSES = {
         lambda x, y: f.poisson_nll_loss(x.abs() + 0.5, y.square() + 1.5, log_input=False, full=True, eps=0.1), _TWO,
         rounded=True, most=8.0,
     ),
-    "gaussian, full": Row(
-        lambda x, y: f.gaussian_nll_loss(x, y, y.detach().square() + 0.5, full=True), _TWO, most=8.0,
-        rounded_elsewhere=True,
-    ),
+    **{
+        f"gaussian, full, {reduction}": Row(
+            lambda x, y, r=reduction: f.gaussian_nll_loss(x, y, y.detach().square() + 0.5, full=True, reduction=r),
+            _TWO, most=8.0, rounded_elsewhere=True,
+        )
+        for reduction in _REDUCTIONS
+    },
     "kl_div of logarithms": Row(
         lambda x, y: f.kl_div(x.log_softmax(-1), y.log_softmax(-1), reduction="batchmean", log_target=True), _TWO,
         rounded=True, most=12.0,
@@ -294,6 +304,15 @@ PRODUCTS = {
     "linear of many rows": Row(f.linear, ((700, 400), (16, 400), (16,))),
     "linear of float32 rows": Row(f.linear, (), ((700, 400), (16, 400), (16,))),
     "linear of a long row": Row(f.linear, (), ((3000,), (16, 3000), (16,))),
+    "addmm, alpha and beta": Row(
+        lambda c, a, b: torch.addmm(c, a, b, beta=0.5, alpha=2), (), ((30, 20), (30, 24), (24, 20))
+    ),
+    "baddbmm, alpha and beta": Row(
+        lambda c, a, b: torch.baddbmm(c, a, b, beta=2, alpha=0.5), (), ((3, 30, 20), (3, 30, 24), (3, 24, 20))
+    ),
+    "addbmm, alpha and beta": Row(
+        lambda c, a, b: torch.addbmm(c, a, b, beta=2, alpha=0.5), (), ((30, 20), (3, 30, 24), (3, 24, 20))
+    ),
     "bmm of one": Row(torch.bmm, (), ((1, 30, 24), (1, 24, 20))),
     "matmul of an expanded": Row(lambda a, b: a.expand(30, 24) @ b, (), ((1, 24), (24, 20))),
     "matmul of strides": Row(lambda a, b: a[:, ::2] @ b.t()[::2], (), ((30, 24), (20, 24))),

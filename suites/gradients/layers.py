@@ -109,6 +109,7 @@ LAYERS = {
     "Conv3d": Layer(lambda: nn.Conv3d(4, 6, 3), ((2, 4, 5, 5, 5),)),
     "ConvTranspose1d": Layer(lambda: nn.ConvTranspose1d(6, 8, 3, stride=2), ROW),
     "ConvTranspose2d": Layer(lambda: nn.ConvTranspose2d(8, 6, 3, stride=2), IMAGE),
+    "ConvTranspose3d": Layer(lambda: nn.ConvTranspose3d(4, 3, 3, stride=2), ((2, 4, 3, 3, 3),)),
     "Embedding": Layer(lambda: nn.Sequential(nn.Embedding(20, 24), nn.Linear(24, 12)), ((4, 6),), indices=20),
     "EmbeddingBag": Layer(lambda: nn.Sequential(nn.EmbeddingBag(20, 24), nn.Linear(24, 12)), ((4, 6),), indices=20),
     "LayerNorm": Layer(lambda: nn.Sequential(nn.Linear(24, 24), nn.LayerNorm(24)), ROW),

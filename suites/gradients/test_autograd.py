@@ -57,7 +57,7 @@ def test_second_derivatives(amp: Amp, function: str) -> None:
 
     def apply(x: Tensor, weight: Tensor) -> Tensor:
         if function == "conv2d":
-            return f.conv2d(x.view(4, 4, 4, 4), weight.view(16, 4, 2, 2))
+            return f.conv2d(x.view(4, 4, 4, 4), weight.view(16, 4, 2, 2)).square()
         y = f.linear(x, weight) if function == "linear" else x @ weight.t()
         after: dict[str, Callable[[Tensor], Tensor]] = {
             "gelu": f.gelu,

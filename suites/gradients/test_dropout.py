@@ -51,6 +51,28 @@ def test_the_share_that_is_dropped(amp: Amp, name: str) -> None:
     assert abs(dropped - P) < 5 * (P * (1 - P) / draws) ** 0.5
 
 
+@pytest.mark.parametrize("name", DROPOUTS)
+def test_each_call_draws_anew(amp: Amp, name: str) -> None:
+    values = torch.ones(64, 128, device=amp.device.torch_device, dtype=amp.dtype)
+    with amp.autocast():
+        one, other = (DROPOUTS[name](values) for _ in range(2))
+    assert not torch.equal(one, other), "two calls drop the same elements"
+
+
+@pytest.mark.parametrize("of", ["low", "float32"])
+def test_all_or_nothing(amp: Amp, of: str) -> None:
+    """Of p=1 nothing is left, going forward and back; p=0 leaves every bit."""
+    values = torch.randn(64, 128).to(amp.device.torch_device, amp.dtype if of == "low" else torch.float32)
+    for p, kept in ((1.0, torch.zeros_like(values)), (0.0, values)):
+        leaf = values.clone().requires_grad_()
+        with amp.autocast():
+            result = f.dropout(leaf, p)
+        torch.autograd.backward(result, torch.ones_like(result))
+        assert leaf.grad is not None
+        assert torch.equal(result, kept), f"p={p} gives other numbers"
+        assert torch.equal(leaf.grad, torch.full_like(leaf, 1 - p)), f"p={p} gives another gradient"
+
+
 def test_evaluation_drops_nothing(amp: Amp) -> None:
     values = torch.randn(64, 128, device=amp.device.torch_device)
     with amp.autocast():

@@ -201,3 +201,29 @@ def test_operator_is_its_formula(amp: Amp, name: str) -> None:
         before="its formula in float64, from elementary functions",
         likely="the operator computes something else: a mask, a scale or a term of its gradient is lost",
     )
+
+
+#: Reads of the rows of a tensor at indices.
+READS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "embedding": lambda x, i: f.embedding(i, x),
+    "embedding_bag": lambda x, i: f.embedding_bag(i.view(-1, 3), x, mode="sum"),
+    "index": lambda x, i: x[i],
+    "index_select": lambda x, i: x.index_select(0, i),
+    "gather": lambda x, i: x.gather(0, i[:, None].expand(-1, x.shape[1])),
+    "take_along_dim": lambda x, i: x.take_along_dim(i[:, None].expand(-1, x.shape[1]), 0),
+}
+
+
+@pytest.mark.parametrize("count", [12, 3000], ids=["few", "many"])
+@pytest.mark.parametrize("name", READS)
+def test_each_read_of_a_row_counts(amp: Amp, name: str, count: int) -> None:
+    """Going back, ones are added up: as often as a row was read, exactly."""
+    device = amp.device.torch_device
+    x = torch.randn(9, 16, device=device, requires_grad=True)
+    indices = torch.arange(count, device=device) * 5 % 9
+    with amp.autocast():
+        result = READS[name](x, indices)
+    torch.autograd.backward(result, torch.ones_like(result))
+    assert x.grad is not None
+    counted = torch.bincount(indices, minlength=9).float()
+    assert torch.equal(x.grad, counted[:, None].expand_as(x)), f"a row's gradient is not how often {name} read it"

@@ -39,6 +39,14 @@ def _packed(layer: nn.Module, x: Tensor) -> Tensor:
     return padded
 
 
+def _unsorted(layer: nn.Module, x: Tensor, state: Tensor) -> Any:
+    """Of lengths 4, 7 and 2, from a state: the output and the last states, in the order of the rows."""
+    packed = pack_padded_sequence(x, torch.tensor([4, 7, 2]), enforce_sorted=False)
+    given = (state, state * 0.5) if isinstance(layer, nn.LSTM) else state
+    output, last = layer(packed, given)
+    return pad_packed_sequence(output)[0], last
+
+
 def _away_from_zero() -> nn.Module:
     """Units that are either on or off: at a kink rounding decides, and with it a whole gradient."""
     layer: Any = nn.RNN(12, 16, nonlinearity="relu")
@@ -107,6 +115,10 @@ LAYERS = {
     },
     **{
         f"{kind.__name__}, packed": Layer(lambda kind=kind: kind(12, 16, bidirectional=True), (_ROWS,), _packed)  # type: ignore[misc]
+        for kind in (nn.LSTM, nn.GRU, nn.RNN)
+    },
+    **{
+        f"{kind.__name__}, packed in any order": Layer(lambda kind=kind: kind(12, 16), (_ROWS, (1, 3, 16)), _unsorted)  # type: ignore[misc]
         for kind in (nn.LSTM, nn.GRU, nn.RNN)
     },
     "LSTM, projected": Layer(lambda: nn.LSTM(12, 16, proj_size=6), (_ROWS,)),

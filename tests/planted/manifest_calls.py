@@ -5,11 +5,17 @@ from __future__ import annotations
 from tests.planted.defect import Defect
 
 _HAND_CAST = "suites/rules/test_hand_cast.py"
+_ARGUMENTS = "suites/gradients/test_arguments.py"
+_DROPOUT = "suites/gradients/test_dropout.py"
 
 
 def _hand_cast(module: str, breaks: str, device: str, operator: str) -> Defect:
     failing = f"test_does_what_casting_by_hand_does[fake-{device}-bf16-{operator}]"
     return Defect(module, breaks, (_HAND_CAST, f"--amp-device=fake:{device}", "-k", operator), failing)
+
+
+def _arguments(module: str, breaks: str, row: str) -> Defect:
+    return Defect(module, breaks, (_ARGUMENTS,), f"test_operator_with_arguments[cpu-bf16-{row}]")
 
 
 CALLS = (
@@ -24,4 +30,35 @@ CALLS = (
         ("suites/rules/test_left_alone.py", "--amp-device=fake:mps", "-k", "bmm"),
         "test_other_dtypes_and_other_devices[fake-mps-bf16-bmm]",
     ),
+    _arguments("addmm_forgets_alpha", "alpha and beta together", "addmm, alpha and beta"),
+    _arguments("gaussian_loss_forgets_its_constant", "an argument with every reduction", "gaussian, full, none"),
+    _arguments("pads_never_crop", "negative widths of a pad", "pad by less than nothing"),
+    Defect(
+        "repeated_indices_count_once",
+        "indices of any number",
+        ("suites/gradients/test_formulas.py", "-k", "read"),
+        "test_each_read_of_a_row_counts[cpu-bf16-embedding-many]",
+    ),
+    Defect(
+        "packed_states_stay_sorted",
+        "states of sequences that are packed in any order",
+        ("suites/gradients/test_layer_arguments.py", "-k", "any"),
+        "test_layer_with_arguments[cpu-bf16-GRU, packed in any order]",
+    ),
+    Defect(
+        "bias_of_volumes_gets_no_gradient",
+        "the gradient of every bias",
+        ("suites/gradients/test_layers.py", "-k", "ConvTranspose3d"),
+        "test_layer[cpu-bf16-ConvTranspose3d]",
+    ),
+    Defect(
+        "convolutions_lose_half_a_second_derivative",
+        "second derivatives of convolutions",
+        ("suites/gradients/test_autograd.py",),
+        "test_second_derivatives[cpu-bf16-conv2d]",
+    ),
+    Defect(
+        "dropout_repeats_its_mask", "a mask for each call", (_DROPOUT,), "test_each_call_draws_anew[cpu-bf16-dropout]"
+    ),
+    Defect("nothing_is_left_is_nan", "dropping everything", (_DROPOUT,), "test_all_or_nothing[cpu-bf16-low]"),
 )
