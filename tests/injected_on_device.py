@@ -101,9 +101,10 @@ def busier(share: float, seconds: float, device: Device) -> Wrap:
     """Under autocast the step has work of its own at the end, which takes ``share`` of ``seconds``."""
     rate = _bytes_a_second(device)
     elements = max(1, int(share * seconds * rate / 8))
-    buffer = torch.ones(elements, device=device.torch_device)
 
     def wrap(step: Step) -> Step:
+        buffer = torch.ones(elements, device=device.torch_device)  # gigabytes, so only while it is timed
+
         def slower(autocast: Callable[[], contextlib.AbstractContextManager[object]]) -> object:
             result = step(autocast)
             with autocast():
