@@ -92,10 +92,8 @@ def operation_of(
     """``call`` with ``wide`` applied to its real tensors, and with wide dtype arguments."""
     leaves, spec = flattened(call)
     changed = [wide(leaf) if is_real(leaf) else without_narrow_dtypes(leaf) for leaf in leaves]
-    if rounds and call.overload.name() in ROUNDS_SCALARS.get(device_type, ()):
-        changed = _with_low_scalars(leaves, changed)
-    elif rounds and device_type == "cuda" and call.overload.name() in TAKES_SCALARS:
-        changed = _with_low_scalar_tensors(leaves, changed)
+    if rounds:
+        changed = _loaded(call.overload.name(), leaves, changed, device_type)
     args, kwargs = torch_private.unflat(changed, spec)
     given = tuple(leaf.dtype if is_real(leaf) else None for leaf in leaves)
     if call.overload.name() in HALF_TO_FLOAT and len(args) > HALF_TO_FLOAT[call.overload.name()]:
@@ -140,29 +138,45 @@ ROUNDS_SCALARS = {
 TAKES_SCALARS = frozenset(
     f"aten::{name}{place}.Tensor" for name in ("add", "sub", "mul", "div", "rsub") for place in ("", "_")
 )
+#: Whole numbers in a tensor with dimensions take the dtype of the low ones before anything is computed, on both device
+#: types (measured on the CPU, torch 2.13): TensorIteratorBase::build in aten/src/ATen/TensorIterator.cpp casts to the
+#: common dtype, or the kernel does as it loads them (aten/src/ATen/native/cuda/MemoryAccess.cuh).
+TAKES_INTEGERS = TAKES_SCALARS | {
+    f"aten::{name}{place}.Tensor" for name in ("fmod", "remainder") for place in ("", "_")
+}
 
 
-def _with_low_scalar_tensors(leaves: list[Any], changed: list[Any]) -> list[Any]:
+def _low_dtype(leaves: list[Any]) -> torch.dtype | None:
+    """The low dtype that all real tensors with dimensions have; None if one of them has another."""
     dtypes = {leaf.dtype for leaf in leaves if is_real(leaf) and leaf.dim()}
-    if len(dtypes) != 1 or not dtypes <= {torch.bfloat16, torch.float16}:
-        return changed
-    (dtype,) = dtypes
-    loaded = (is_real(leaf) and not leaf.dim() and leaf.device.type == "cuda" for leaf in leaves)
-    return [rounded(value, dtype) if low else value for value, low in zip(changed, loaded, strict=True)]
+    return dtypes.pop() if dtypes in ({torch.bfloat16}, {torch.float16}) else None
 
 
-def _with_low_scalars(leaves: list[Any], changed: list[Any]) -> list[Any]:
-    dtypes = {leaf.dtype for leaf in leaves if is_real(leaf) and leaf.dim()}
-    if len(dtypes) != 1 or not dtypes <= {torch.bfloat16, torch.float16}:
+def _loaded(name: str, leaves: list[Any], changed: list[Any], device_type: str) -> list[Any]:
+    """``changed`` with the numbers that the kernel of an overload rounds to the low dtype of what is beside them."""
+    dtype = _low_dtype(leaves)
+    if dtype is None:
         return changed
-    (dtype,) = dtypes
-    found: list[Any] = []
-    for leaf, value in zip(leaves, changed, strict=True):
-        if isinstance(leaf, float):
-            found.append(float(torch.tensor(leaf, dtype=torch.float64).to(dtype)))
-        else:
-            found.append(rounded(value, dtype) if is_real(leaf) and not leaf.dim() else value)
-    return found
+    scalars = name in ROUNDS_SCALARS.get(device_type, ())
+    on_device = device_type == "cuda" and name in TAKES_SCALARS
+
+    def is_rounded(leaf: Any) -> bool:
+        if isinstance(leaf, (int, float)) and not isinstance(leaf, bool):
+            return scalars
+        if not isinstance(leaf, torch.Tensor) or leaf.dtype == torch.bool or leaf.is_complex():
+            return False
+        if leaf.dim():
+            return not leaf.is_floating_point() and name in TAKES_INTEGERS
+        return scalars or (on_device and leaf.device.type == "cuda")
+
+    return [_as_low(value, dtype) if is_rounded(leaf) else value for leaf, value in zip(leaves, changed, strict=True)]
+
+
+def _as_low(value: Any, dtype: torch.dtype) -> Any:
+    """A number, or a tensor of numbers, rounded to ``dtype``; float64 whatever it was."""
+    if isinstance(value, torch.Tensor):
+        return rounded(value.to(WIDE[False]), dtype)
+    return float(torch.tensor(value, dtype=WIDE[False]).to(dtype))
 
 
 #: By the name of the argument that says how much they drop: without dropout they draw nothing.

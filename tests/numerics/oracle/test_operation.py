@@ -1,0 +1,105 @@
+"""One call in float64: what of its arguments is rounded first, and what is told to the kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from pytest_amp import torch_private
+from pytest_amp.numerics.oracle.local import Observer
+from pytest_amp.numerics.oracle.operation import WIDE, draws, operation_of, widened
+from pytest_amp.numerics.oracle.verdict import faults
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+LOW = pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bf16", "fp16"])
+#: Whole numbers that a low dtype does not have, and one that both have.
+NUMBERS = {torch.bfloat16: (257, 1023, 257.0, 8), torch.float16: (2049, 4099, 2049.0, 8)}
+BESIDE_A_NUMBER: dict[str, Callable[[torch.Tensor, float], torch.Tensor]] = {
+    "add": torch.add,
+    "subtract": torch.sub,
+    "subtract from": torch.rsub,
+    "multiply": torch.mul,
+    "divide": torch.div,
+    "remainder": torch.remainder,
+    "fmod": torch.fmod,
+    "compare": lambda x, number: torch.where(x > number, x, -x),
+    "add a multiple": lambda x, number: torch.add(x, x, alpha=number),
+    "add a tensor": lambda x, number: x + torch.tensor(number),
+    "multiply by a tensor": lambda x, number: x * torch.tensor(number),
+    "add a row": lambda x, number: x + torch.full((256,), number),
+    "subtract from a row": lambda x, number: torch.full((256,), number) - x,
+    "multiply by a row": lambda x, number: x * torch.full((256,), number),
+    "divide by a row": lambda x, number: x / torch.full((256,), number),
+    "remainder of a row": lambda x, number: torch.remainder(x, torch.full((256,), number)),
+    "add a row in place": lambda x, number: x.clone().add_(torch.full((256,), number)),
+}
+
+
+@LOW
+@pytest.mark.parametrize("name", BESIDE_A_NUMBER)
+def test_a_number_beside_a_low_tensor_is_rounded_where_the_kernel_does_so(name: str, dtype: torch.dtype) -> None:
+    """Whole ones, too: ``x + 257`` adds 256 in bf16."""
+    x = (torch.randn(256, generator=torch.Generator().manual_seed(0)) * 600).to(dtype)
+    for number in NUMBERS[dtype]:
+        observer = Observer("cpu", dtype)
+        with observer.on({}):
+            BESIDE_A_NUMBER[name](x, number)
+        assert observer.seen
+        assert faults(observer.seen, dtype) == [], number
+        for each in observer.seen:
+            assert all(result.equal == result.elements for result in each.results), (number, each)
+
+
+def _call(name: str, *args: object, **kwargs: object) -> torch_private.Dispatched:
+    return torch_private.Dispatched(torch_private.find_overload(name), args, kwargs)
+
+
+def test_a_number_beside_tensors_of_two_dtypes_stays() -> None:
+    """The result is float32, and so is the arithmetic."""
+    low, wide = torch.ones(2, dtype=torch.bfloat16), torch.ones(2)
+    made = operation_of(_call("aten::add.Tensor", low, wide, alpha=257), (), widened, device_type="cpu")
+    assert made.kwargs["alpha"] == 257
+    alone = operation_of(_call("aten::add.Tensor", low, low, alpha=257), (), widened, device_type="cpu")
+    assert alone.kwargs["alpha"] == 256
+    exact = operation_of(_call("aten::add.Tensor", low, low, alpha=257), (), widened, device_type="cpu", rounds=False)
+    assert exact.kwargs["alpha"] == 257
+
+
+def test_indices_and_masks_stay() -> None:
+    low, many = torch.ones(300, 2, dtype=torch.bfloat16), torch.arange(300)
+    for call, place in (
+        (_call("aten::embedding", low, many), 1),
+        (_call("aten::index_select", low, 0, many), 2),
+        (_call("aten::mul.Tensor", low, torch.ones(300, 2, dtype=torch.bool)), 1),
+    ):
+        made = operation_of(call, (), widened, device_type="cpu")
+        assert made.args[place] is call.args[place]
+
+
+def test_a_wide_tensor_is_not_asked_to_become_float32() -> None:
+    """Of a half a kernel is asked so; the one for float64 refuses."""
+    x = torch.ones(2, 3, dtype=torch.float16)
+    asked = (x, -1, True)
+    made = operation_of(_call("aten::_softmax", *asked), (torch.float32,), widened, device_type="cpu")
+    assert made.args[1:] == (-1, False)
+    assert made.once()[0].dtype is WIDE[False]
+
+
+def test_dtype_arguments_are_wide() -> None:
+    call = _call("aten::sum.dim_IntList", torch.ones(2, dtype=torch.bfloat16), [0], dtype=torch.float32)
+    made = operation_of(call, (torch.float32,), widened, device_type="cpu")
+    assert (made.kwargs["dtype"], made.given) == (WIDE[False], (torch.bfloat16, None, None))
+
+
+def test_what_draws_numbers() -> None:
+    x = torch.ones(1, 2, 4, 8)
+    flash = "aten::_scaled_dot_product_flash_attention_for_cpu"
+    assert not draws(_call(flash, x, x, x))
+    assert not draws(_call(flash, x, x, x, 0.0))
+    assert draws(_call(flash, x, x, x, 0.5))
+    assert draws(_call(flash, x, x, x, dropout_p=0.5))
+    assert draws(_call("aten::native_dropout", x, 0.0, None))
+    assert not draws(_call("aten::add.Tensor", x, x))
