@@ -261,6 +261,20 @@ def test_a_gradient_that_vanishes_is_measured_by_the_others() -> None:
     assert seen["cnn/0.bias"] < 0.1
 
 
+def test_a_gradient_that_is_zero_in_all_but_float64s_rounding_may_be_zero() -> None:
+    """The mean of what a norm returns is its bias alone: what goes back through it cancels."""
+
+    def build() -> nn.Module:
+        norm = nn.InstanceNorm2d(8, affine=True)
+        nn.init.ones_(norm.bias)
+        return nn.Sequential(nn.Unflatten(1, (4, 2, 2)), nn.Conv2d(4, 8, 1), norm)
+
+    def loss(model: nn.Module, x: Tensor) -> Tensor:
+        return model(x).mean()  # type: ignore[no-any-return]
+
+    assert run(Case("mean", build, lambda: torch.randn(64, 16), loss))["mean/2.weight"] < 0.1
+
+
 def test_a_sparse_gradient() -> None:
     def build() -> nn.Module:
         return nn.Sequential(nn.Embedding(20, 8, sparse=True), nn.Linear(8, 4))
