@@ -138,7 +138,7 @@ def _check_calls(training: Training, iteration: Iteration) -> None:
         likely = "optimizer.step() where it has to be scaler.step(optimizer): scaled gradients, and overflow, are taken"
     elif called.count("step") != 1:
         what = f"the training step calls scaler.step {called.count('step')} times"
-        likely = "scaler.step(optimizer) belongs once into each iteration"
+        likely = "scaler.step(optimizer) belongs once into each iteration; of several optimizers, check each by itself"
     elif called.count("update") != 1:
         what = f"the training step calls scaler.update {called.count('update')} times"
         likely = "without scaler.update() the scale never changes, and each overflow is met again"

@@ -207,7 +207,7 @@ class Training:
                 hooks.callback(realised.model.register_forward_pre_hook(_noting(iteration)).remove)
                 watch_backward(iteration, hooks)
                 if index in self.overflow_at:
-                    _plant_in_a_gradient(iteration, parameters, hooks)
+                    _plant_in_a_gradient(iteration, hooks)
                 if index in self.forward_at:
                     _plant_in_an_activation(iteration, hooks)
                 self.train(iteration)
@@ -311,15 +311,15 @@ def _watch_accumulation(iteration: Iteration, hooks: ExitStack) -> None:
             hooks.callback(untyped.register_post_accumulate_grad_hook(after).remove)
 
 
-def _plant_in_a_gradient(iteration: Iteration, parameters: list[torch.nn.Parameter], hooks: ExitStack) -> None:
-    """In the first gradient that backward accumulates."""
+def _plant_in_a_gradient(iteration: Iteration, hooks: ExitStack) -> None:
+    """In the first gradient that backward accumulates for the optimizer, which need not have every parameter."""
 
     def plant(parameter: torch.Tensor) -> None:
         if not iteration.planted and parameter.grad is not None:
             parameter.grad.mul_(INFINITE)
             iteration.planted = True
 
-    untyped: list[Any] = [*parameters]
+    untyped: list[Any] = [p for p in _parameters(iteration.optimizer) if p.requires_grad]
     for parameter in untyped:
         hooks.callback(parameter.register_post_accumulate_grad_hook(plant).remove)
 

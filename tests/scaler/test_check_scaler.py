@@ -177,6 +177,18 @@ def forgets_zero_grad(iteration: Iteration) -> None:
     finish(iteration)
 
 
+def steps_two_optimizers(iteration: Iteration) -> None:
+    other = plain_sgd(list(iteration.model.parameters())[:2])
+    iteration.optimizer.zero_grad()
+    with iteration.autocast():
+        loss = iteration.loss()
+    scaled: Any = iteration.scaler.scale(loss)
+    scaled.backward()
+    iteration.scaler.step(other)
+    iteration.scaler.step(iteration.optimizer)
+    iteration.scaler.update()
+
+
 def zeroes_some_gradients(iteration: Iteration) -> None:
     if iteration.index:
         next(iter(iteration.model.parameters())).grad = None
@@ -246,6 +258,12 @@ def test_a_right_step(precision: Precision, train: Train) -> None:
     assert observed == {"skipped": ["2", "6"], "spoilt buffers": [], "swallowed overflows": []}
 
 
+def test_an_optimizer_of_some_parameters() -> None:
+    """Overflow is planted in a gradient that it sees: backward makes those of the last layer first."""
+    traced = run(make_optimizer=lambda parameters: torch.optim.SGD(parameters[:2], lr=2.0**-10))
+    assert [index for index, step in enumerate(traced) if step.skipped] == [2, 6]
+
+
 def test_an_overflow_that_an_activation_makes_finite_is_no_skip() -> None:
     observed: dict[str, list[str]] = {}
     with pytest.warns(SwallowedOverflow, match=r"reached no gradient in iteration 6 \(0\).*forward_at=\(\)"):
@@ -277,6 +295,7 @@ def test_any_optimizer(precision: Precision, name: str, *, fused: bool) -> None:
         (unscales_and_steps_itself, "iteration 0: the training step calls the optimizer's own step, past the scaler"),
         (forgets_update, "iteration 0: the training step calls scaler.update 0 times"),
         (forgets_update_after_skipping, "iteration 2: the training step calls scaler.update 0 times"),
+        (steps_two_optimizers, "of several optimizers, check each by itself"),
         (forgets_to_scale, "GradScaler refuses the training step in iteration 0"),
         (repairs_gradients, "iteration 2: an overflow is stepped with"),
         (unscales_twice, "unscale_() has already been called on this optimizer since the last update()"),
