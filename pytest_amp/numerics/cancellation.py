@@ -50,7 +50,7 @@ def float32_errors(
     steps = [fp32]
     for draw in range(DRAWS):
         moved = realised.on(where.device.torch_device)
-        _move(moved.model, torch.Generator().manual_seed(draw))
+        _move(moved.model, torch.Generator("cpu").manual_seed(draw))
         steps.append(run_step(case, moved, contextlib.nullcontext, seed=where.seed))
     exact, made = prediction.exact.named(), [step.named() for step in steps]
     found = {}
@@ -75,5 +75,5 @@ def _move(model: torch.nn.Module, generator: torch.Generator) -> None:
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.dtype == torch.float32:
-                signs = torch.randint(2, parameter.shape, generator=generator) * 2 - 1
+                signs = torch.randint(2, parameter.shape, generator=generator, device="cpu") * 2 - 1
                 parameter.mul_((1 + eps * signs).to(parameter.device))

@@ -180,7 +180,7 @@ class Observer:
         self, call: torch_private.Dispatched, operation: Operation, compared: list[Agreement]
     ) -> list[Agreement]:
         """``compared``, with what the kernel makes of other numbers of the same dtypes and shapes."""
-        generator = torch.Generator().manual_seed(len(self.seen))
+        generator = torch.Generator("cpu").manual_seed(len(self.seen))
         leaves, spec = torch_private.flat((call.args, call.kwargs))
         args, kwargs = torch_private.unflat([other_numbers(x, generator) if is_real(x) else x for x in leaves], spec)
         other = torch_private.Dispatched(call.overload, args, kwargs)

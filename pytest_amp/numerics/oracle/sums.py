@@ -61,7 +61,7 @@ SPREAD = 0.25
 
 def other_numbers(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     """``tensor`` with each number multiplied by one of its own, of 1 +- SPREAD; torch's own generator is left alone."""
-    factors = 1 + SPREAD * (2 * torch.rand(tensor.shape, generator=generator, dtype=torch.float64) - 1)
+    factors = 1 + SPREAD * (2 * torch.rand(tensor.shape, generator=generator, dtype=torch.float64, device="cpu") - 1)
     made = torch.empty_like(tensor)
     made.copy_(tensor.detach().to("cpu") * factors)
     return made
