@@ -148,7 +148,22 @@ KEPT: dict[str, Kept] = {
         rule="group_norm",
         also={"float32": (4 * ROWS, 4 * ROWS)},
     ),
+    "batch_norm": Kept(
+        lambda x, given, _: functional.batch_norm(x, None, None, given.weight, given.bias, training=True),
+        ALL,
+        also={"float32": (COLUMNS, COLUMNS)},
+    ),
+    # Queries, keys and values, which are one here, and the result; of each row the logarithm of its sum.
+    "attention": Kept(
+        lambda x, *_: functional.scaled_dot_product_attention(*(x.view(IMAGES),) * 3),
+        2 * ALL,
+        2,
+        also={"float32": (64,)},
+    ),
     # Its low input, and the weight's low copy.
+    "convolution": Kept(
+        lambda x, given, _: functional.conv1d(x[..., None], given.matrix[..., None], given.bias), ALL + COLUMNS**2, 2
+    ),
     "linear": Kept(lambda x, given, _: functional.linear(x, given.matrix, given.bias), ALL + COLUMNS**2, 2),
     "matmul": Kept(lambda x, given, _: x @ given.matrix, ALL + COLUMNS**2, 2),
     "embedding": Kept(lambda _, given, batch: functional.embedding(batch["classes"], given.matrix)),
@@ -178,7 +193,13 @@ def _batch() -> Batch:
     }
 
 
-@pytest.mark.parametrize("operator", KEPT)
+#: What CUDA keeps is another kernel's on each card: cuDNN has a reserve of its own, attention several back ends.
+ON_A_CPU = ("batch_norm", "attention")
+
+
+@pytest.mark.parametrize(
+    "operator", [pytest.param(name, marks=[pytest.mark.amp(devices=["cpu"])] * (name in ON_A_CPU)) for name in KEPT]
+)
 def test_an_operator_keeps_what_its_derivative_needs(amp: Amp, operator: str) -> None:
     """In storages, and in bytes by dtype, of a low input; what autocast and casts by hand keep alike is held to it."""
     kept = KEPT[operator]
