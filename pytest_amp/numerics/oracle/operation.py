@@ -142,7 +142,18 @@ TAKES_SCALARS = frozenset(
 #: types (measured on the CPU, torch 2.13): TensorIteratorBase::build in aten/src/ATen/TensorIterator.cpp casts to the
 #: common dtype, or the kernel does as it loads them (aten/src/ATen/native/cuda/MemoryAccess.cuh).
 TAKES_INTEGERS = TAKES_SCALARS | {
-    f"aten::{name}{place}.Tensor" for name in ("fmod", "remainder") for place in ("", "_")
+    f"aten::{name}"
+    for name in (
+        *(
+            "fmod.Tensor",
+            "fmod_.Tensor",
+            "remainder.Tensor",
+            "remainder_.Tensor",
+            "div.Tensor_mode",
+            "div_.Tensor_mode",
+        ),
+        *("floor_divide", "floor_divide_", "atan2", "addcmul", "addcdiv"),
+    )
 }
 
 

@@ -34,6 +34,8 @@ BESIDE_A_NUMBER: dict[str, Callable[[torch.Tensor, float], torch.Tensor]] = {
     "multiply by a row": lambda x, number: x * torch.full((256,), number),
     "divide by a row": lambda x, number: x / torch.full((256,), number),
     "remainder of a row": lambda x, number: torch.remainder(x, torch.full((256,), number)),
+    "angle to a row": lambda x, number: torch.atan2(x, torch.full((256,), number)),
+    "add products with a row": lambda x, number: torch.addcmul(x, x / 600, torch.full((256,), number)),
     "add a row in place": lambda x, number: x.clone().add_(torch.full((256,), number)),
 }
 
