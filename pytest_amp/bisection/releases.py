@@ -27,7 +27,10 @@ def wheels_in(folder: Path) -> list[str]:
     """The versions of the wheels of torch in ``folder``; builds of one version count once. Raises ValueError."""
     if not folder.is_dir():
         raise ValueError(f"{folder} is no folder; valid: one with wheels of torch")
-    return sorted({version for path in folder.glob("torch-*.whl") if (version := _version_of(path))}, key=Version)
+    found = sorted({version for path in folder.glob("torch-*.whl") if (version := _version_of(path))}, key=Version)
+    if not found:
+        raise ValueError(f"{folder} has no wheel of torch; valid: a folder with torch-*.whl of both releases")
+    return found
 
 
 def _version_of(wheel: Path) -> str:

@@ -182,6 +182,7 @@ def test_what_cannot_be_installed_is_left_out_and_told(
         (("2.10.0", "2.14.0", "--fail-on=worse"), "'worse' is no verdict"),
         (("2.10.0", "2.14.0", "--device=gpu"), "'gpu' is not a device; valid: auto, all, cpu, cuda"),
         (("2.10.0", "2.14.0", "--dtype=int8"), "'int8' is not a dtype; valid: "),
+        (("2.10.0", "2.14.0", "--wheels=."), ". has no wheel of torch; valid: a folder with torch-*.whl of both"),
         (("2.10.0", "2.14.0", "--wheels=nowhere"), "nowhere is no folder; valid: one with wheels of torch"),
     ],
 )
