@@ -1,0 +1,49 @@
+"""Buffers of whole numbers are exact: what they count does not depend on a precision."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from pytest_amp.cases import Case
+from pytest_amp.devices import find_device
+from pytest_amp.failure import AmpFailure
+from pytest_amp.numerics import Conditions
+from pytest_amp.numerics.gradients import check
+from pytest_amp.precision import BF16
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+class Counting(nn.Module):
+    """It counts its calls, and those under autocast ``times``."""
+
+    def __init__(self, times: int) -> None:
+        super().__init__()
+        self.times, self.linear = times, nn.Linear(8, 8)
+        self.register_buffer("calls", torch.zeros(2, dtype=torch.int64))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.get_buffer("calls").add_(self.times if torch.is_autocast_enabled("cpu") else 1)
+        made: torch.Tensor = self.linear(x)
+        return made
+
+
+def counted(times: int) -> None:
+    case = Case(
+        "counting",
+        lambda: Counting(times),
+        lambda: torch.randn(4, 8),
+        lambda model, x: model(x).float().square().mean(),
+    )
+    check(case, Conditions(find_device("cpu"), BF16), lambda *_: None)
+
+
+def test_a_count_is_the_same_under_autocast() -> None:
+    counted(1)
+
+
+def test_another_count_is_named() -> None:
+    with pytest.raises(AmpFailure, match=r"calls.* is \[2, 2\], without autocast it is \[1, 1\]"):
+        counted(2)
