@@ -21,6 +21,7 @@ from pytest_amp.numerics.locate import first_difference
 from pytest_amp.numerics.prediction import Prediction, predict
 from pytest_amp.numerics.spread import Errors, other_draws, over_seeds
 from pytest_amp.numerics.step import Step, in_words, run_step, run_wide
+from pytest_amp.precision import dtype_name
 
 __tracebackhide__ = is_misuse
 
@@ -155,10 +156,10 @@ def _check_dtypes(run: _Run, amp: Step) -> None:
     for name, (value, dtype) in expected.items():
         if value is not None and value.dtype != dtype:
             raise AmpFailure(
-                f"{run.what(name)} has dtype {_name(value.dtype)}, it should have {_name(dtype)}",
+                f"{run.what(name)} has dtype {dtype_name(value.dtype)}, it should have {dtype_name(dtype)}",
                 label_before="by hand" if name.startswith("output.") else "before",
-                before=_name(dtype),
-                now=run.where.now(_name(value.dtype)),
+                before=dtype_name(dtype),
+                now=run.where.now(dtype_name(value.dtype)),
                 likely="an operator on the way no longer follows its rule, or a buffer is replaced instead of updated",
             )
 
@@ -373,13 +374,9 @@ def _check_hollow(run: _Run, amp: Step) -> None:
             continue
         if is_hollow(value, dtype) and is_hollow(model[name].to(torch.float32), dtype) is False:
             raise AmpFailure(
-                f"{run.what(name)} is float32 but holds only values that {_name(dtype)} has",
+                f"{run.what(name)} is float32 but holds only values that {dtype_name(dtype)} has",
                 label_before="exact" if predicted is None else "predicted",
                 before="it has values between them",
                 now=run.where.now("rounded on the way"),
                 likely="it is computed or stored in the low dtype, and then cast",
             )
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")

@@ -15,7 +15,7 @@ from pytest_amp.numerics.errors import is_hollow
 from pytest_amp.numerics.oracle import Trace, observed_step, trace_of, verdict
 from pytest_amp.numerics.oracle.local import Observed
 from pytest_amp.numerics.prediction import Prediction, reference_step
-from pytest_amp.precision import FP16
+from pytest_amp.precision import FP16, dtype_name
 
 __tracebackhide__ = is_misuse
 
@@ -97,7 +97,7 @@ def check_fp32(tensor: torch.Tensor, where: Conditions, *, name: str) -> None:
     if tensor.dtype == torch.float32 and hollow is None:
         raise Misuse(f"{name} has fewer than 64 distinct finite values other than zero: too few to tell; valid: more")
     if tensor.dtype != torch.float32 or hollow:
-        kind = str(tensor.dtype).removeprefix("torch.")
+        kind = dtype_name(tensor.dtype)
         raise AmpFailure(
             f"{name} is {kind}, it should be float32"
             if tensor.dtype != torch.float32
