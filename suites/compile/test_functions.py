@@ -56,6 +56,44 @@ def test_a_custom_function_computes_in_its_region(amp: Amp, inputs: str, backend
         amp.observe(f"custom function, {inputs}, {backend}, {ambient}", [*found.dtypes()], kind="dtype")
 
 
+def _regions(device_type: str, low: torch.dtype) -> Program:
+    """A custom function with a region and an island in forward, and both in backward."""
+
+    class Regions(torch.autograd.Function):
+        """``x @ w @ w``, the first product low and the second in float32."""
+
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+            with torch.autocast(device_type, low):
+                inner = x @ w
+            with torch.autocast(device_type, enabled=False):
+                ctx.save_for_backward(inner, x, w)
+                return inner.to(w.dtype) @ w
+
+        @staticmethod
+        def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            inner, x, w = ctx.saved_tensors
+            with torch.autocast(device_type, enabled=False):
+                outer = gradient @ w.t()
+            with torch.autocast(device_type, low):
+                return (outer @ w.t()).to(x.dtype), (inner.t() @ gradient + x.t() @ outer).to(w.dtype)
+
+    return lambda x, w: [Regions.apply(x, w[0])]
+
+
+@BACKENDS
+def test_a_custom_function_with_regions_of_its_own_computes_in_them(amp: Amp, backend: str) -> None:
+    """Whatever it is called in, forward and backward: eager's dtypes, outputs and gradients."""
+    function = _regions(amp.device.type, amp.dtype)
+    compiled = torch.compile(function, backend=backend, fullgraph=True)
+    for ambient in AMBIENT:
+        found, eager = run(amp, compiled, ambient), run(amp, function, ambient)
+        what = f"a custom function with regions ({backend}), called in {ambient}"
+        expect_same_dtypes(amp, what, found, eager)
+        exact = run(amp, function, ambient, dtype=torch.float64)
+        expect_same_values(amp, what, [*found.outputs, *found.gradients], [*eager.outputs, *eager.gradients], exact)
+
+
 class _Square(torch.autograd.Function):
     """Without ``custom_fwd``: it sees the region as it is, and torch.autograd.Function switches nothing off."""
 

@@ -119,4 +119,10 @@ COMPILE = (
         ("suites/compile/test_graph_breaks.py",),
         "test_gradients_pass_a_graph_break[cpu-bf16-nested, none]",
     ),
+    Defect(
+        "traced_functions_lose_their_regions",
+        "regions within a custom function, traced",
+        ("suites/compile/test_functions.py",),
+        "test_a_custom_function_with_regions_of_its_own_computes_in_them[cpu-bf16-aot_eager]",
+    ),
 )
