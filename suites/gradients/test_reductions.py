@@ -14,6 +14,7 @@ from pytest_amp.amp import Amp
 from pytest_amp.cases import adds_up_convolutions_in_fp16
 from pytest_amp.failure import AmpFailure
 from pytest_amp.numerics import check_reduction, measure
+from pytest_amp.releases import holds_in, release_of
 from pytest_amp.targets import Target
 
 
@@ -34,6 +35,10 @@ def bilinear_einsum(a: Tensor, b: Tensor) -> Tensor:
     return product
 
 
+def dots(a: Tensor, b: Tensor) -> Tensor:
+    return torch.stack([torch.matmul(x, y) for x, y in zip(a, b, strict=True)])
+
+
 #: Where the sum runs over what the forward pass adds up: input features, or channels times the kernel's size.
 FORWARD = {
     "linear": Reduction(functional.linear, lambda k: ((32, k), (24, k), (24,))),
@@ -42,11 +47,17 @@ FORWARD = {
     "bmm": Reduction(torch.bmm, lambda k: ((3, 16, k), (3, k, 24))),
     "addmm": Reduction(torch.addmm, lambda k: ((24,), (32, k), (k, 24))),
     "baddbmm": Reduction(torch.baddbmm, lambda k: ((3, 16, 24), (3, 16, k), (3, k, 24))),
+    "matmul of vectors": Reduction(dots, lambda k: ((48, k), (48, k))),
     "einsum": Reduction(bilinear_einsum, lambda k: ((4, 16, k), (4, k, 16))),
     "conv1d": Reduction(functional.conv1d, lambda k: ((4, k // 4, 16), (16, k // 4, 4), (16,))),
     "conv2d": Reduction(functional.conv2d, lambda k: ((4, k // 16, 8, 8), (16, k // 16, 4, 4), (16,))),
     "conv3d": Reduction(functional.conv3d, lambda k: ((2, k // 64, 6, 6, 6), (16, k // 64, 4, 4, 4), (16,))),
     "conv_transpose2d": Reduction(functional.conv_transpose2d, lambda k: ((4, k, 4, 4), (k, 8, 2, 2), (8,))),
+    # Without a bias they may be other kernels, and of one pixel a product of matrices.
+    "linear without bias": Reduction(functional.linear, lambda k: ((32, k), (24, k))),
+    "conv1d without bias": Reduction(functional.conv1d, lambda k: ((4, k // 4, 16), (16, k // 4, 4))),
+    "conv2d of one pixel": Reduction(functional.conv2d, lambda k: ((2, k, 4, 4), (16, k, 1, 1))),
+    "conv_transpose2d without bias": Reduction(functional.conv_transpose2d, lambda k: ((2, k, 4, 4), (k, 8, 2, 2))),
     "scaled_dot_product_attention": Reduction(attention, lambda k: ((2, 2, 16, 32), (2, 2, k, 32), (2, 2, k, 32))),
 }
 
@@ -63,13 +74,20 @@ BACKWARD = {
 }
 
 
+if holds_in(release_of(torch.__version__), since=None, until="2.8"):
+    del FORWARD["matmul of vectors"]  # 2.6 adds them up in the low dtype on a CPU, 2.9 does not
+
+
 def check(amp: Amp, name: str, reduction: Reduction, *, direction: str) -> None:
+    """``name`` begins with the operator's, as which it rounds."""
+    operator, _, variant = name.partition(" ")
     short, long = (measure(reduction.function, normal(reduction.shapes(k)), amp.conditions) for k in (512, 4096))
 
     def observe(key: str, value: float, kind: str, unit: str, allowed: float) -> None:
-        amp.observe(f"{key}/over_{direction}", value, kind=kind, unit=unit, allowed=allowed)
+        way = f"over_{direction}, {variant}" if variant else f"over_{direction}"
+        amp.observe(f"{key}/{way}", value, kind=kind, unit=unit, allowed=allowed)
 
-    check_reduction(name, short, long, amp.conditions, observe)
+    check_reduction(operator, short, long, amp.conditions, observe)
 
 
 def normal(shapes: tuple[tuple[int, ...], ...]) -> list[Tensor]:

@@ -97,6 +97,15 @@ def _of_float32(function: Callable[[Tensor], Any], *shape: int) -> Callable[[Amp
     return call
 
 
+def _made(function: Callable[[torch.device], Tensor]) -> Callable[[Amp], list[Tensor]]:
+    return lambda amp: [function(amp.device.torch_device)]
+
+
+def _of_both(function: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Amp], list[Tensor]]:
+    """Of a float32 tensor and a low one."""
+    return lambda amp: [function(_batch(amp, 8, 8), _batch(amp, 8, 8).to(amp.dtype))]
+
+
 def _assigned(amp: Amp) -> list[Tensor]:
     model, other = nn.Linear(20, 20), nn.Linear(20, 20)
     model.to(amp.device.torch_device).load_state_dict(other.state_dict(), assign=True)
@@ -157,6 +166,36 @@ WORK: dict[str, Callable[[Amp], list[Tensor]]] = {
     "fuse_conv_bn_eval": _fused,
     "parameters_to_vector": _vectors,
     "double": lambda amp: _state(nn.Linear(8, 8).to(amp.device.torch_device).double()),
+    # New tensors
+    "tensor": _made(lambda device: torch.tensor([0.1, 0.2, 0.3], device=device)),
+    "full": _made(lambda device: torch.full((4,), 0.1, device=device)),
+    "full_like": _of_float32(lambda x: torch.full_like(x, 0.1), 4),
+    "new_full": _of_float32(lambda x: x.new_full((4,), 0.1), 4),
+    "new_tensor": _of_float32(lambda x: x.new_tensor([0.1, 0.2]), 4),
+    "arange": _made(lambda device: torch.arange(0, 1, 0.1, device=device)),
+    "linspace": _made(lambda device: torch.linspace(0, 1, 12, device=device)),
+    "logspace": _made(lambda device: torch.logspace(0, 1, 12, device=device)),
+    "eye": _made(lambda device: torch.eye(4, device=device)),
+    "zeros and ones": _made(lambda device: torch.cat([torch.zeros(4, device=device), torch.ones(4, device=device)])),
+    "hann_window": _made(lambda device: torch.hann_window(12, device=device)),
+    "randn_like": _of_float32(torch.randn_like, 8, 8),
+    "normal": _made(lambda device: torch.normal(0.0, 1.0, (8, 8), device=device)),
+    # A float32 tensor and a low one: torch's own promotion, which is to float32
+    "+, both dtypes": _of_both(lambda x, y: x + y),
+    "+, the low one first": _of_both(lambda x, y: y + x),
+    "-, both dtypes": _of_both(lambda x, y: x - y),
+    "*, both dtypes": _of_both(lambda x, y: x * y),
+    "/, both dtypes": _of_both(lambda x, y: x / y),
+    "add_, both dtypes": _of_both(lambda x, y: x.add_(y)),
+    "mul_, both dtypes": _of_both(lambda x, y: x.mul_(y)),
+    "+=, a low sum": _of_both(lambda x, y: y.add_(x)),
+    "sub with a factor, both dtypes": _of_both(lambda x, y: torch.sub(x, y, alpha=0.3)),
+    "where, both dtypes": _of_both(lambda x, y: torch.where(x > 0, x, y)),
+    "maximum, both dtypes": _of_both(torch.maximum),
+    "copy_, both dtypes": _of_both(lambda x, y: torch.zeros_like(x).copy_(y)),
+    "masked_fill with a number": _of_float32(lambda x: x.masked_fill(x > 0, 0.1), 8, 8),
+    "clamp": _of_float32(lambda x: x.clamp(-0.3, 0.3), 8, 8),
+    "a number times": _of_float32(lambda x: 0.1 * x + 0.3, 8, 8),
     "embedding": _of_float32(lambda x: functional.embedding(torch.arange(8, device=x.device), x), 8, 8),
     "embedding, max_norm": _of_float32(
         lambda x: functional.embedding(torch.arange(8, device=x.device), x.clone(), max_norm=1.0), 8, 8

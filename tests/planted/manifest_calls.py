@@ -7,6 +7,8 @@ from tests.planted.defect import Defect
 _HAND_CAST = "suites/rules/test_hand_cast.py"
 _ARGUMENTS = "suites/gradients/test_arguments.py"
 _DROPOUT = "suites/gradients/test_dropout.py"
+_BYSTANDERS = "suites/semantics/test_bystanders.py"
+_WORK = "test_work_within_a_region_is_what_it_is_outside"
 
 
 def _hand_cast(module: str, breaks: str, device: str, operator: str) -> Defect:
@@ -61,4 +63,18 @@ CALLS = (
         "dropout_repeats_its_mask", "a mask for each call", (_DROPOUT,), "test_each_call_draws_anew[cpu-bf16-dropout]"
     ),
     Defect("nothing_is_left_is_nan", "dropping everything", (_DROPOUT,), "test_all_or_nothing[cpu-bf16-low]"),
+    Defect(
+        "dots_add_up_low",
+        "sums of products of vectors",
+        ("suites/gradients/test_reductions.py",),
+        "test_sums_over_features[cpu-bf16-matmul of vectors]",
+    ),
+    Defect(
+        "convolutions_of_one_pixel_add_up_low",
+        "sums over channels without a bias",
+        ("suites/gradients/test_reductions.py",),
+        "test_sums_over_features[cpu-bf16-conv2d of one pixel]",
+    ),
+    Defect("new_tensors_are_rounded", "what is made in a region", (_BYSTANDERS,), f"{_WORK}[cpu-bf16-full]"),
+    Defect("sums_take_the_low_dtype", "torch's own promotion", (_BYSTANDERS,), f"{_WORK}[cpu-bf16-+, both dtypes]"),
 )
