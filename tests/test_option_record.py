@@ -16,7 +16,7 @@ import pytest
 @pytest.mark.parametrize("size", [1, 2])
 def test_it(amp, size):
     amp.observe(f"products/{size}", "bfloat16", kind="dtype")
-    amp.observe(f"error/{size}", size / 1024, kind="error", unit="relative", allowed=0.25)
+    amp.observe(f"error/{size}", size / 1000, kind="error", unit="relative", allowed=0.25)
 """
 RED = """
 def test_red(amp):
@@ -32,8 +32,8 @@ def test_what_is_recorded(project: Project) -> None:
     assert result.ret == 0
     result.stdout.fnmatch_lines([f"wrote     {project.path / 'new.json'}"])
     assert project.observed("new.json") == {
-        "project/cpu/bf16/error/1": 1 / 1024,
-        "project/cpu/bf16/error/2": 2 / 1024,
+        "project/cpu/bf16/error/1": 0.001,
+        "project/cpu/bf16/error/2": 0.002,
         "project/cpu/bf16/products/1": "bfloat16",
         "project/cpu/bf16/products/2": "bfloat16",
     }
@@ -41,7 +41,7 @@ def test_what_is_recorded(project: Project) -> None:
     assert project.observations("new.json")[2] == {
         "key": "project/cpu/bf16/error/1",
         "kind": "error",
-        "value": 1 / 1024,
+        "value": 0.001,
         "unit": "relative",
         "allowed": 0.25,
         "test": "test_it::test_it",

@@ -225,7 +225,8 @@ def from_data(data: object) -> Record:
     schema = data["schema"]
     if isinstance(schema, bool) or schema not in READ:
         newer = " (a newer pytest-amp wrote it)" if isinstance(schema, int) and schema > SCHEMA else ""
-        raise ValueError(f"schema {str(schema)[:80]}{newer}; this version reads {', '.join(map(str, READ))}")
+        named = repr(schema[:80]) if isinstance(schema, str) else str(schema)[:80]
+        raise ValueError(f"schema {named}{newer}; this version reads {', '.join(map(str, READ))}")
     observations = tuple(Observation.from_json(item) for item in items(data["observations"], schema))
     failures = tuple(_failure(item) for item in _list(data, "failures"))
     ran = _ran(data.get("ran"))
@@ -249,7 +250,7 @@ def _list(data: Mapping[str, object], name: str) -> list[object]:
 def _failure(item: object) -> Failure:
     key, why = (item.get("key"), item.get("why")) if isinstance(item, dict) else (None, None)
     if not isinstance(key, str) or not isinstance(why, str):
-        raise ValueError(f"a failure without a key or a reason: {str(item)[:80]}")
+        raise ValueError(f"a failure without a key or a reason: {str(item)[:80]!r}")
     return Failure(check_key(key), why)
 
 

@@ -70,7 +70,7 @@ def items(tables: Iterable[object], columns: tuple[str, ...] = COLUMNS) -> Itera
     for table in tables:
         rows = table.get("rows") if isinstance(table, dict) else None
         if not isinstance(table, dict) or not isinstance(rows, list):
-            raise ValueError(f"a table without rows: {str(table)[:80]}")
+            raise ValueError(f"a table without rows: {str(table)[:80]!r}")
         head = {name: table[name] for name in HEAD if name in table}
         for row in rows:
             if not isinstance(row, list) or not _LEAST <= len(row) <= len(columns):

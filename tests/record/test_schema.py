@@ -177,13 +177,14 @@ def test_a_file_of_schema_1_is_compared_and_written_as_today(tmp_path: Path) -> 
     assert (again.observations, again.same, again.unjudged) == ((), 6, 2)
 
 
-@pytest.mark.parametrize("schema", [0, 5, 99, True, "2", None, 2.5, [2]])
+@pytest.mark.parametrize("schema", [0, 5, 99, True, "2", "\r", None, 2.5, [2]])
 def test_other_schemas_are_refused(tmp_path: Path, schema: object) -> None:
     path = tmp_path / "x.json"
     data = {"schema": schema, "complete": True, "observations": []}
     path.write_text(json.dumps(data), encoding="utf-8")
     with pytest.raises(ValueError, match=r"; this version reads 1, 2, 3, 4$") as error:
         read_record(path)
+    assert len(str(error.value).splitlines()) == 1
     assert ("a newer pytest-amp wrote it" in str(error.value)) == (schema in (5, 99))
 
 
