@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from on_device import DEVICE
 
 
 def _without_dropout(forward: Any) -> Any:
     def called(self: Any, *args: Any, **kwargs: Any) -> Any:
         p = self.dropout
-        if torch.is_autocast_enabled("cuda" if torch.cuda.is_available() else "cpu"):
+        if torch.is_autocast_enabled(DEVICE):
             self.dropout = 0.0
         try:
             return forward(self, *args, **kwargs)
