@@ -69,6 +69,8 @@ def _names(keyword: str, value: object) -> tuple[str, ...]:
     values = (value,) if isinstance(value, str) else value
     if not isinstance(values, (list, tuple, set, frozenset)) or not all(isinstance(v, str) for v in values):
         raise ValueError(f"{keyword}={value!r} is not a list of names; valid: a list such as {_EXAMPLES[keyword]}")
+    if not values:
+        raise ValueError(f"{keyword}={value!r} names none, so that the test runs nowhere; valid: {_EXAMPLES[keyword]}")
     return tuple(values)
 
 
@@ -105,7 +107,7 @@ def _positive(keyword: str, value: object) -> float | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < float("inf"):
-        raise ValueError(f"{keyword}={value!r} is not a number above 0")
+        raise ValueError(f"{keyword}={value!r} is not a number above 0; valid: 0.5, 1.0, 2.0, …")
     return float(value)
 
 

@@ -101,6 +101,19 @@ def test_a_change_from_the_baseline_may_be_known(project: Project) -> None:
     assert "changed   project/cpu/bf16/rule: fp32 -> none" in summary(result)
 
 
+def test_a_known_change_that_is_accepted_is_red_until_it_is_taken_out(project: Project) -> None:
+    source = "def test_it(amp):\n    amp.observe('rule', {!r}, kind='rule')\n"
+    project.file("known.toml", known("project/cpu/*/rule"))
+    project.write(test_it=source.format("fp32"))
+    assert project.here(*ON_CPU[:2], "--amp-record=old.json").ret == 0
+    project.write(test_it=source.format("none"))
+    result = project.here(*ON_CPU, "--amp-baseline=old.json", "--amp-accept")
+    assert f"accepted  1 difference is now in {project.path / 'old.json'}" in summary(result)
+    assert red(result) == ["known, and gone: project/cpu/*/rule: its one check passed; take it out (owner/repo#1)"]
+    project.file("known.toml", "")
+    assert project.here(*ON_CPU, "--amp-baseline=old.json").ret == 0
+
+
 def test_a_skip_and_an_error_are_what_they_are(project: Project) -> None:
     project.file("known.toml", known("project/*"))
     project.write(
