@@ -45,8 +45,7 @@ def test_a_tensor_that_is_more_exact_than_its_rounding() -> None:
     check_least(tensor(error=0.49e-3, elements=tolerance.ENOUGH - 1))  # may be chance
     check_least(tensor(error=0.0, noise=BF16.u / 9))  # hardly anything in it was rounded
     check_least(exact, where=Conditions(CPU, BF16, tolerance_scale=2.0))
-    with pytest.raises(AmpFailure):
-        check_least(exact, where=Conditions(CPU, BF16, tolerance_scale=0.5))  # tighter in what is too large alone
+    check_least(tensor(error=0.6e-3), where=Conditions(CPU, BF16, tolerance_scale=0.5))  # tighter in what is too large
 
 
 def check_distance(compared: Sequence[Compared], *unmodelled: str, where: Conditions = WHERE) -> None:
