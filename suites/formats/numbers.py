@@ -93,10 +93,23 @@ SLOW = ("one by one", "from a list")
 
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
 
+#: The methods that are named for a dtype.
+_NAMED: dict[torch.dtype, Callable[[torch.Tensor], torch.Tensor]] = {
+    torch.bfloat16: lambda x: x.bfloat16(),
+    torch.float16: lambda x: x.half(),
+}
+
+
+def _by_name(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    return _NAMED[dtype](x) if dtype in _NAMED else x.to(dtype)
+
+
 #: Ways from a float32 tensor to another dtype, which are different loops, or kernels, of torch.
 CONVERSIONS: dict[str, Conversion] = {
     "to": lambda x, dtype: x.to(dtype),
     "copy_": _copied,
+    "type": lambda x, dtype: x.type(dtype),
+    "by its name": _by_name,
     "strided": _strided,
     "three dimensions": lambda x, dtype: _in_shape(x, dtype, columns=3),
     "transposed": lambda x, dtype: _in_shape(x, dtype, columns=5, transposed=True),

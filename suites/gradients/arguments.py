@@ -336,6 +336,10 @@ PRODUCTS = {
         lambda q, k, v, m: f.scaled_dot_product_attention(q, k, v, attn_mask=m.to(q.dtype)), (),
         (*((2, 3, 9, 16),) * 3, (2, 1, 1, 9)),
     ),
+    "attention, grouped": Row(
+        lambda q, k, v: f.scaled_dot_product_attention(q, k, v, enable_gqa=True), (),
+        ((2, 4, 9, 16), (2, 2, 9, 16), (2, 2, 9, 16)),
+    ),
     "attention, long": Row(f.scaled_dot_product_attention, (), ((1, 2, 300, 16),) * 3),
     "attention of one query": Row(f.scaled_dot_product_attention, (), ((2, 2, 1, 16), (2, 2, 40, 16), (2, 2, 40, 16))),
     "attention of an odd width": Row(f.scaled_dot_product_attention, (), ((2, 2, 9, 7),) * 3),

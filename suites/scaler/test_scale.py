@@ -61,6 +61,7 @@ def test_containers_keep_their_shape(amp: Amp, amp_scaler: ScalerFactory) -> Non
     first, (second, (third,)) = scaled
     assert isinstance(scaled[1], tuple)
     assert isinstance(scaled[1][1], list)
+    assert isinstance(amp_scaler(init_scale=8.0).scale((one, one)), tuple)
     assert [tensor.tolist() for tensor in (first, second, third)] == [[8.0] * 2, [8.0] * 2, [16.0] * 2]
 
 

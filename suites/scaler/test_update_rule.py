@@ -33,6 +33,16 @@ def test_the_scale_grows_after_exactly_the_interval(amp: Amp, amp_scaler: Scaler
     _expect(amp, "growth", found, [(8, 1), (8, 2), (16, 0), (16, 1), (16, 2), (32, 0), (32, 1)])
 
 
+def test_a_long_interval_is_counted_to_its_end(amp: Amp, amp_scaler: ScalerFactory) -> None:
+    """The tracker is an int32: beyond 256 clean steps, and beyond what bf16 and fp16 count."""
+    run = training(amp, amp_scaler(init_scale=8.0, growth_interval=2100))
+    scale, tracker = run.iterate()
+    state = run.scaler.state_dict()
+    run.scaler.load_state_dict({**state, "_growth_tracker": 2097})
+    found = [(scale, tracker), *(run.iterate() for _ in range(4))]
+    _expect(amp, "a long interval", found, [(8, 1), (8, 2098), (8, 2099), (16, 0), (16, 1)])
+
+
 @pytest.mark.parametrize("bad", [INF, -INF, NAN], ids=["inf", "minus inf", "nan"])
 def test_the_scale_backs_off_at_once(amp: Amp, amp_scaler: ScalerFactory, bad: float) -> None:
     """Each overflow backs off, and restarts the count of clean steps, which have to be consecutive."""

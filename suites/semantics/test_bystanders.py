@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 from torch.nn import functional, init
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.utils import fusion, parametrize
 from torch.optim.swa_utils import AveragedModel, update_bn
+from torch.overrides import TorchFunctionMode
 from torch.utils.data import DataLoader, TensorDataset, default_collate
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -25,6 +27,11 @@ from .state import State, expect_state, product_dtype
 
 def _same(x: Tensor) -> Tensor:
     return x
+
+
+class _Functions(TorchFunctionMode):
+    def __torch_function__(self, function: Any, _: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return function(*args, **(kwargs or {}))
 
 
 #: Contexts of torch's that change something else than the dtypes in which a region computes.
@@ -42,6 +49,10 @@ CONTEXTS: dict[str, Callable[[], Any]] = {
     "sdpa_kernel": lambda: sdpa_kernel([SDPBackend.MATH]),
     "parametrize.cached": parametrize.cached,
     "nullcontext": contextlib.nullcontext,
+    "forward_ad.dual_level": forward_ad.dual_level,
+    "TorchFunctionMode": _Functions,
+    "check_sparse_tensor_invariants": torch.sparse.check_sparse_tensor_invariants,
+    "safe_globals": lambda: torch.serialization.safe_globals([nn.Linear]),
 }
 
 

@@ -105,6 +105,19 @@ def test_a_frozen_weight_is_never_cached(amp: Amp, layer: nn.Linear, batch: torc
     _expect(amp, "three uses, frozen", casts(), 3, likely="the cache takes in tensors that do not require grad")
 
 
+def test_a_tensor_without_gradients_is_read_as_it_is(amp: Amp) -> None:
+    """A mask or a table that is written to within a region: each product has what is in it then."""
+    table, one = (torch.ones(8, 8, device=amp.device.torch_device) for _ in range(2))
+    products: list[Callable[[torch.Tensor, torch.Tensor], torch.Tensor]]
+    products = [torch.mm, torch.matmul, nn.functional.linear, lambda a, b: torch.bmm(a[None], b[None])[0]]
+    with amp.autocast():
+        for product in products:
+            table.fill_(1.0)
+            before = product(one, table)
+            table.fill_(2.0)
+            assert torch.equal(product(one, table), before * 2), "a product has what was in a tensor before"
+
+
 def test_a_computed_weight_is_never_cached(amp: Amp, layer: nn.Linear, batch: torch.Tensor) -> None:
     """Only leaves: what is computed from parameters may be gone before the region ends."""
     with _casts() as casts, amp.autocast():

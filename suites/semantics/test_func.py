@@ -61,6 +61,8 @@ TRANSFORMS: dict[str, tuple[str, Callable[[Function, torch.Tensor], Any]]] = {
     "functionalize": ("l", lambda f, x: torch.func.functionalize(f)(x)),
     "autograd.functional.vjp": ("lw", lambda f, x: torch.autograd.functional.vjp(f, x, torch.ones(3, 4).to(f(x)))),
     "autograd.functional.jacobian": ("w", lambda f, x: torch.autograd.functional.jacobian(f, x, strict=True)),
+    "autograd.functional.jvp": ("ll", lambda f, x: torch.autograd.functional.jvp(f, x, x)),
+    "autograd.functional.vhp": ("ww", lambda f, x: torch.autograd.functional.vhp(_loss_of(f), x, x)),
     "autograd.functional.hvp": ("ww", lambda f, x: torch.autograd.functional.hvp(_loss_of(f), x, x)),
 }
 

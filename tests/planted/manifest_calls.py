@@ -77,4 +77,35 @@ CALLS = (
     ),
     Defect("new_tensors_are_rounded", "what is made in a region", (_BYSTANDERS,), f"{_WORK}[cpu-bf16-full]"),
     Defect("sums_take_the_low_dtype", "torch's own promotion", (_BYSTANDERS,), f"{_WORK}[cpu-bf16-+, both dtypes]"),
+    _arguments("grouped_values_lose_half_their_gradient", "gradients of shared values", "attention, grouped"),
+    Defect(
+        "function_modes_leave_the_region",
+        "a region around a mode",
+        (_BYSTANDERS,),
+        "test_a_context_leaves_the_region_alone[cpu-bf16-TorchFunctionMode]",
+    ),
+    Defect(
+        "tables_are_cached",
+        "what the cache does not take in",
+        ("suites/semantics/test_cast_cache.py",),
+        "test_a_tensor_without_gradients_is_read_as_it_is[cpu-bf16]",
+    ),
+    Defect(
+        "functional_jvp_leaves_the_region",
+        "the region of older transforms",
+        ("suites/semantics/test_func.py", "-k", "functional"),
+        "test_transforms_keep_the_region[cpu-bf16-autograd.functional.jvp-around]",
+    ),
+    Defect(
+        "tracker_stops_at_2048",
+        "counting a long interval",
+        ("suites/scaler/test_update_rule.py",),
+        "test_a_long_interval_is_counted_to_its_end[cpu-bf16]",
+    ),
+    Defect(
+        "named_conversions_truncate",
+        "conversions by another name",
+        ("suites/formats/test_rounding.py", "-k", "ties"),
+        "test_ties_and_their_neighbours[cpu-bf16-bf16-by its name]",
+    ),
 )
