@@ -170,11 +170,16 @@ class Observer:
         return compared
 
     def _is_doubtful(self, call: torch_private.Dispatched, each: Agreement, factor: float) -> bool:
-        """Whether an error is too large for one rounding, or for a short float32 sum and not for a long one."""
+        """Whether an error is too large for one rounding, or for a short float32 sum and not for a long one.
+
+        Of sums it is relative to their terms, and then no long one makes more than ``certain``.
+        """
         if each.dtype != torch.float32:
             return each.error > DOUBTFUL * factor * each.ideal
+        own = each.error - each.ideal
         terms = max((leaf.numel() for leaf in _leaves(call) if is_real(leaf)), default=1)
-        return most_of_float32(self.low) < each.error - each.ideal <= certain(terms)
+        impossible = call.overload.name().startswith(_SUMS) and own > certain(terms)
+        return own > most_of_float32(self.low) and not impossible
 
     def _drawn_again(
         self, call: torch_private.Dispatched, operation: Operation, compared: list[Agreement]

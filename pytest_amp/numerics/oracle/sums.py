@@ -17,9 +17,10 @@ absolute values.
   (N. J. Higham and T. Mary, A new approach to probabilistic rounding error analysis, SIAM J. Sci. Comput. 41 (2019),
   A2815-A2835). sqrt(n) u is four standard deviations: ``probable``.
 
-So a float32 error that is too large for a short sum, and not for a long one, is measured again: by the same kernel, on
-the same arguments, each number of which is multiplied by one of its own within a quarter of 1 (``other_numbers``). A
-float32 sum of these keeps to ``probable``; a kernel that rounds to the low dtype on its way does so with any numbers.
+So a float32 error that is too large for a short sum, and not for a long one (of an operator that is more than a sum
+its terms are not known, and any such error), is measured again: by the same kernel, on the same arguments, each
+number of which is multiplied by one of its own within a quarter of 1 (``other_numbers``). A float32 sum of these
+keeps to ``probable``; a kernel that rounds to the low dtype on its way does so with any numbers.
 """
 
 from __future__ import annotations
