@@ -88,3 +88,23 @@ def test_every_row_of_the_table_has_a_source() -> None:
         assert {"forward", "gradients"} & row.keys()
         assert row.keys() <= {"names", "device_type", "dtype", "forward", "gradients", "source"}
         assert row.get("dtype", "bf16") in ("bf16", "fp16")
+
+
+@pytest.mark.parametrize(
+    ("short", "long", "direction"),
+    [
+        (Roundings(1.11, (1.0,)), Roundings(1.0, (1.0,)), "forward"),
+        (Roundings(1.0, (1.0,)), Roundings(1.11, (1.0,)), "forward"),
+        (Roundings(1.0, (1.0, 1.11)), Roundings(1.0, (1.0,)), "backward"),
+        (Roundings(1.0, (1.0,)), Roundings(1.0, (1.11, 1.0)), "backward"),
+    ],
+)
+def test_each_length_and_direction_is_held(short: Roundings, long: Roundings, direction: str) -> None:
+    with pytest.raises(AmpFailure, match=f"linear, {direction}, makes"):
+        check_reduction("linear", short, long, Conditions(CPU, BF16), ignored)
+    check_reduction("linear", short, long, Conditions(CPU, BF16, tolerance_scale=1.1), ignored)
+
+
+def test_a_tenth_more_than_one_rounding_is_one() -> None:
+    most = Roundings(1.09, (1.09,))
+    check_reduction("linear", most, most, Conditions(CPU, BF16), ignored)

@@ -135,3 +135,42 @@ def test_sums_that_cancel_are_as_exact_as_float32() -> None:
     )
     seen = observed_step(case, CPU, torch.float16, seed=0)
     assert [fault for fault in verdict.faults(seen, torch.float16) if fault.seen.operator == "aten::mm"] == []
+
+
+class _Raises(nn.Module):
+    """It raises, and its caller goes on without it."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        raise ArithmeticError(x.shape)
+
+
+class _Nested(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.broken = nn.Linear(8, 8), _Raises()
+        self.scale = nn.Parameter(torch.ones(8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        try:
+            x = self.broken(x)
+        except ArithmeticError:
+            x = x.clone()
+        made: torch.Tensor = self.inner(x).float() * self.scale
+        return made.sinh()
+
+
+def test_a_call_is_in_the_module_that_makes_it() -> None:
+    """After a module within it has returned, or has raised, too; a gradient is accumulated where its parameter is."""
+    case = Case(
+        "nested",
+        lambda: nn.Sequential(_Nested(), _Nested()),
+        lambda: torch.randn(4, 8),
+        lambda model, x: (model(x) * 2).cosh().mean(),
+    )
+    trace = traced(case)
+    assert {row.module for row in rows(trace, "addmm", "forward")} == {"0.inner", "1.inner"}
+    assert {row.module for row in rows(trace, "clone", "forward")} >= {"0", "1"}
+    assert {row.module for row in rows(trace, "sinh", "forward")} == {"0", "1"}
+    assert {row.module for row in rows(trace, "cosh", "forward")} == {""}
+    assert {row.module for row in rows(trace, "cosh", "backward")} == {"0", "1"}  # what goes back through sinh
+    assert {row.module for row in rows(trace, "sinh", "backward")} == {""}
