@@ -50,9 +50,7 @@ class Verdict(enum.Enum):
     IMPROVED = "improved"
     NEW = "new"
     GONE = "gone"
-    MISSING = "missing"
     INCONCLUSIVE = "inconclusive"
-    SKIPPED = "skipped"
 
 
 class Keyed:
