@@ -10,6 +10,7 @@ from torch import nn
 
 from pytest_amp.amp import Amp
 from pytest_amp.cases import Case, lacks_lstm_kernel, lstm
+from pytest_amp.failure import AmpFailure
 from pytest_amp.targets import Target
 from pytest_amp.torch_private import compiled_graphs
 
@@ -145,7 +146,7 @@ def test_a_hook_runs_in_the_region(amp: Amp) -> None:
 
 def _recurrent(target: Target) -> Iterator[object]:
     reason = lacks_lstm_kernel(target.device.type, target.precision.name)
-    marks = [pytest.mark.xfail(reason=reason, raises=RuntimeError, strict=True)] if reason else []
+    marks = [pytest.mark.xfail(reason=reason, raises=AmpFailure, strict=True)] if reason else []
     yield pytest.param(lstm(), id="lstm", marks=marks)
 
 

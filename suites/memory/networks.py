@@ -8,6 +8,7 @@ import pytest
 
 from pytest_amp.cases import Case, lacks_lstm_kernel, zoo
 from pytest_amp.cases.wider import wider_zoo
+from pytest_amp.failure import AmpFailure
 from pytest_amp.targets import Target
 
 
@@ -19,4 +20,4 @@ def every_case(target: Target) -> Iterator[object]:
 
 def _marks(case: Case, target: Target) -> list[pytest.MarkDecorator]:
     reason = lacks_lstm_kernel(target.device.type, target.precision.name) if case.name == "lstm" else None
-    return [pytest.mark.xfail(reason=reason, raises=RuntimeError, strict=True)] if reason else []
+    return [pytest.mark.xfail(reason=reason, raises=AmpFailure, strict=True)] if reason else []
