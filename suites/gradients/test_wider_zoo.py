@@ -32,9 +32,7 @@ SMOOTH = [case for case in zoo() if case.name not in ("cnn_relu", "lstm")]
 
 
 @pytest.mark.amp(dtypes=["bf16"])
-@pytest.mark.parametrize(
-    "case", [case for case in zoo() if case.name not in ("cnn_relu", "lstm")], ids=lambda c: c.name
-)
+@pytest.mark.parametrize("case", SMOOTH, ids=lambda case: case.name)
 def test_the_two_formats_differ_by_their_bits(amp: Amp, case: Case) -> None:
     """The predicted noise of a tensor in bf16 is 4 to 16 times that in fp16, in the median over a case."""
     if adds_up_convolutions_in_fp16(amp.device.type, "fp16") and case.name == "cnn":
