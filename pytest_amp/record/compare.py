@@ -95,8 +95,9 @@ def _grew(before: Sequence[float], now: Sequence[float]) -> bool:
 
 
 def _is_beyond(one: Observation, other: Observation) -> bool:
-    """Whether the error of ``one`` is far beyond what the check of ``other`` allowed."""
-    return bool(other.allowed) and _number(one.value) > errors.BEYOND * _finite(other.allowed)
+    """Whether the error of ``one`` is far beyond what the check of ``other`` allowed, and beyond that of ``other``."""
+    most = max(_finite(other.allowed), _number(other.value))
+    return bool(other.allowed) and _number(one.value) > errors.BEYOND * most
 
 
 def _negligible(now: Observation, before: Observation) -> float:

@@ -14,8 +14,9 @@ Of the logarithms of the errors, each with the same seed before and now, d are t
   little of the spread. One more rounding of the size of all before makes sqrt(2) of an error; 1.3 is below that, and
   is what one draw was of its prediction at most (pytest_amp/numerics/tolerance.py: 1.31 in 6415 tensors).
 
-It has grown as well if the run's own seed is off by more than BEYOND times what the other run's check allowed: that is
-three times the predicted rounding. Another derivative at a kink shows in a few seeds only, and there by far.
+It has grown as well if the run's own seed is off by more than BEYOND times what the other run's check allowed, and than
+that run was: that is three times the predicted rounding. Another derivative at a kink shows in a few seeds only, and
+there by far.
 """
 
 from __future__ import annotations

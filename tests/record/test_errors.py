@@ -53,6 +53,12 @@ def test_a_seed_that_is_far_beyond_what_was_allowed() -> None:
     assert verdict(near, before) is Verdict.PASS
 
 
+def test_a_known_fault_that_is_the_same_is_no_difference() -> None:
+    """An expected failure is beyond what was allowed on both sides."""
+    before, now = error(0.5, 0.4, 0.6, allowed=0.004), error(0.51, 0.4, 0.6, allowed=0.004)
+    assert verdict(now, before) is Verdict.PASS
+
+
 def test_what_is_negligible_is_all_the_same() -> None:
     before, now = error(1e-8, 1e-8, 1e-8, allowed=1e-3), error(4e-5, 4e-5, 4e-5, allowed=1e-3)
     assert verdict(now, before) is Verdict.PASS
