@@ -76,3 +76,10 @@ def test_a_low_models_buckets_are_divided_first_too(amp: Amp, ranks: RankGroup) 
         assert {tuple(each) for each in answer["sent"]} == {("all_reduce", amp.precision.dtype_name)}
         expected = torch.full((4, 4), size, dtype=amp.dtype)
         assert torch.equal(answer["gradients"]["weight"], expected)
+
+
+def test_what_overflows_in_a_hook_arrives_as_infinity(amp: Amp, ranks: RankGroup) -> None:
+    """100000 is no number of fp16: saturated, the overflow would be hidden from every scaler."""
+    for answer in ranks.ask(ranks_ddp.large_gradients, settings(amp, hook="fp16", size=1e5)):
+        found = answer["gradients"]["weight"]
+        assert bool(found.isinf().all()), f"a gradient of 1e5 arrives as {float(found[0, 0])}, and no scaler sees it"

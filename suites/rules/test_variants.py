@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 
 import pytest
 import torch
@@ -105,6 +106,18 @@ _PRODUCTS: dict[str, tuple[Shapes, Call]] = {
     "tensordot": (((3, 4, 8), (4, 8, 5)), lambda a, b: torch.tensordot(a, b, dims=2)),
     "multi_dot": (((4, 8), (8, 5), (5, 3)), lambda *of: torch.linalg.multi_dot(of)),
     "inner": (((4, 8), (5, 8)), torch.inner),
+    # The same products, written otherwise
+    "tensordot of axes": (((3, 4, 8), (8, 4, 5)), lambda a, b: torch.tensordot(a, b, dims=([1, 2], [1, 0]))),
+    "tensordot of one axis": (((4, 8), (8, 5)), lambda a, b: torch.tensordot(a, b, dims=1)),
+    "multi_dot of four": (((4, 8), (8, 5), (5, 3), (3, 6)), lambda *of: torch.linalg.multi_dot(of)),
+    "einsum of an ellipsis": (((3, 4, 8), (3, 8, 5)), lambda a, b: torch.einsum("...ij,...jk->...ik", a, b)),
+    "linalg.matmul": (((3, 4, 8), (3, 8, 5)), torch.linalg.matmul),
+    "@": (((4, 8), (8, 5)), lambda a, b: a @ b),
+    "Tensor.matmul": (((4, 8), (8, 5)), lambda a, b: a.matmul(b)),
+    "Tensor.mm": (((4, 8), (8, 5)), lambda a, b: a.mm(b)),
+    "Tensor.bmm": (((3, 4, 8), (3, 8, 5)), lambda a, b: a.bmm(b)),
+    "Tensor.addmm": (((4, 5), (4, 8), (8, 5)), lambda c, a, b: c.addmm(a, b)),
+    "Tensor.baddbmm": (((3, 4, 5), (3, 4, 8), (3, 8, 5)), lambda c, a, b: c.baddbmm(a, b)),
 }
 
 VARIANTS = {**_convolutions(), **_PRODUCTS}
@@ -114,7 +127,7 @@ _WIDE_ON_CUDA = ("tensordot", "inner")
 
 def _dtype(amp: Amp, variant: str) -> torch.dtype:
     """What a variant of float32 tensors is computed in."""
-    return torch.float32 if amp.device.type == "cuda" and variant in _WIDE_ON_CUDA else amp.dtype
+    return torch.float32 if amp.device.type == "cuda" and variant.startswith(_WIDE_ON_CUDA) else amp.dtype
 
 
 def _values(amp: Amp, shapes: Shapes) -> list[torch.Tensor]:
@@ -122,26 +135,34 @@ def _values(amp: Amp, shapes: Shapes) -> list[torch.Tensor]:
     return [torch.randn(shape).div(2).to(amp.device.torch_device).requires_grad_() for shape in shapes]
 
 
-def _run(amp: Amp, variant: str, *, by_hand: bool, grad: bool) -> list[torch.Tensor]:
+#: Modes in which a product is made.
+_MODES: dict[str, Callable[[], AbstractContextManager[object]]] = {
+    "grad": nullcontext,
+    "no_grad": torch.no_grad,
+    "inference_mode": torch.inference_mode,
+}
+
+
+def _run(amp: Amp, variant: str, *, by_hand: bool, mode: str) -> list[torch.Tensor]:
     """The result and the gradients of the arguments."""
     shapes, call = VARIANTS[variant]
     values = _values(amp, shapes)
-    with torch.set_grad_enabled(grad), amp.autocast(enabled=not by_hand):
+    with _MODES[mode](), amp.autocast(enabled=not by_hand):
         result = call(*(value.to(_dtype(amp, variant)) for value in values)) if by_hand else call(*values)
-    if not grad:
+    if mode != "grad":
         return [result]
     weights = torch.linspace(-1, 1, result.numel(), device=result.device).view_as(result)
     gradients = torch.autograd.grad((result.float() * weights).sum(), values, allow_unused=True)
     return [result.detach(), *(gradient for gradient in gradients if gradient is not None)]
 
 
-@pytest.mark.parametrize("grad", [True, False], ids=["grad", "no_grad"])
+@pytest.mark.parametrize("mode", _MODES)
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_variants_are_cast_as_the_plain_product(amp: Amp, variant: str, *, grad: bool) -> None:
+def test_variants_are_cast_as_the_plain_product(amp: Amp, variant: str, mode: str) -> None:
     """Low but for what is promoted, and bit for bit what casts by hand give, going forward and back."""
     dtype = _dtype(amp, variant)
-    found, by_hand = (_run(amp, variant, by_hand=hand, grad=grad) for hand in (False, True))
-    amp.observe(f"{variant}, {'grad' if grad else 'no_grad'}", dtype_name(found[0].dtype), kind="dtype")
+    found, by_hand = (_run(amp, variant, by_hand=hand, mode=mode) for hand in (False, True))
+    amp.observe(f"{variant}, {mode}", dtype_name(found[0].dtype), kind="dtype")
     different = [
         i
         for i, (a, b) in enumerate(zip(found, by_hand, strict=True))

@@ -6,6 +6,7 @@ from tests.planted.defect import Defect
 
 _HAND_CAST = "suites/rules/test_hand_cast.py"
 _ARGUMENTS = "suites/gradients/test_arguments.py"
+_VARIANTS = "suites/rules/test_variants.py"
 _DROPOUT = "suites/gradients/test_dropout.py"
 _BYSTANDERS = "suites/semantics/test_bystanders.py"
 _WORK = "test_work_within_a_region_is_what_it_is_outside"
@@ -107,5 +108,23 @@ CALLS = (
         "conversions by another name",
         ("suites/formats/test_rounding.py", "-k", "ties"),
         "test_ties_and_their_neighbours[cpu-bf16-bf16-by its name]",
+    ),
+    Defect(
+        "methods_leave_the_region",
+        "products by every name",
+        (_VARIANTS,),
+        "test_variants_are_cast_as_the_plain_product[cpu-bf16-Tensor.baddbmm-grad]",
+    ),
+    Defect(
+        "bmm_in_inference_mode_stays_wide",
+        "products in every mode",
+        (_VARIANTS,),
+        "test_variants_are_cast_as_the_plain_product[cpu-bf16-Tensor.bmm-inference_mode]",
+    ),
+    Defect(
+        "compression_saturates",
+        "what overflows on its way to other ranks",
+        ("suites/distributed/test_compression.py", "-k", "overflows"),
+        "test_what_overflows_in_a_hook_arrives_as_infinity[cpu-bf16]",
     ),
 )
