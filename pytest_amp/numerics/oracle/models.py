@@ -26,7 +26,6 @@ class ModelName(enum.Enum):
     TWO_STEP = "two_step"
     SAVED_OUTPUT = "saved_output"
     RUNNING_SUM = "running_sum"
-    INNER_DTYPE = "inner_dtype"
     EITHER = "either"
     FUSED = "fused"
     UNMODELLED = "unmodelled"
