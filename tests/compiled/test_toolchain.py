@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pytest_amp.compiled import sandbox
+from pytest_amp.torch_private import vectors_are_tried
 from tests.project import Project, summary
 
 TEST = """
@@ -63,6 +66,7 @@ def test_a_compiler_that_does_not_know_the_widest_vectors_will_do(
     project.write(
         test_it="""
         from pytest_amp.compiled import sandbox
+from pytest_amp.torch_private import vectors_are_tried
 
         def test_it(amp, tmp_path):
             with sandbox(tmp_path):
@@ -81,3 +85,15 @@ def test_the_sandbox_leaves_the_environment_as_it_was(tmp_path: Path, monkeypatc
         assert os.environ["TRITON_CACHE_DIR"].startswith(str(tmp_path))
         assert os.environ["TORCHINDUCTOR_COMPILE_THREADS"] == "1"
     assert dict(os.environ) == before
+
+
+def test_the_sandbox_leaves_torch_as_it_was(tmp_path: Path) -> None:
+    guards: Any = importlib.import_module("torch._dynamo.guards")
+    config: Any = importlib.import_module("torch._inductor.config")
+    before = guards.profile_guard_manager, config.cpp.vec_isa_ok, config.compile_threads
+    with sandbox(tmp_path):
+        assert guards.profile_guard_manager is not before[0]
+        assert config.cpp.vec_isa_ok is True
+        with vectors_are_tried():
+            assert config.cpp.vec_isa_ok is None
+    assert (guards.profile_guard_manager, config.cpp.vec_isa_ok, config.compile_threads) == before
