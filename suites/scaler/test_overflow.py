@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -290,3 +291,12 @@ def test_an_overflow_on_the_host_is_not_lost(amp: Amp, amp_scaler: ScalerFactory
     scaler.step(optimizer)
     amp.device.synchronize()
     assert all(bool((parameter == 1).all()) for parameter in parameters), "the step was taken"
+
+
+def test_a_scaler_in_another_thread_skips_its_step(amp: Amp, amp_scaler: ScalerFactory) -> None:
+    """One model for each thread, as services train them: an overflow is skipped there, too."""
+    run = training(amp, amp_scaler(init_scale=8.0))
+    with ThreadPoolExecutor(1) as pool:
+        states = [pool.submit(run.iterate, bad).result() for bad in (INF, None)]
+    assert [scale for scale, _ in states] == [4.0, 4.0]
+    assert bool(run.parameter.isfinite().all()), "an overflow reached a parameter in a thread"

@@ -32,9 +32,15 @@ def test_unscaling_is_exact(amp: Amp, amp_scaler: ScalerFactory, exponent: int) 
         )
 
 
+@pytest.mark.parametrize("inside", [False, True], ids=["outside", "in a region"])
 @pytest.mark.parametrize("scale", [3.0, 1000.0, 65535.0, 0.1])
-def test_unscaling_multiplies_by_the_rounded_inverse(amp: Amp, amp_scaler: ScalerFactory, scale: float) -> None:
-    """Other scales: times 1 / scale, computed in float64 and rounded to float32 once (``unscale_``)."""
+def test_unscaling_multiplies_by_the_rounded_inverse(
+    amp: Amp, amp_scaler: ScalerFactory, scale: float, *, inside: bool
+) -> None:
+    """Other scales: times 1 / scale, computed in float64 and rounded to float32 once (``unscale_``).
+
+    So it is where the calls are within a region, too, which a user's loop may have around all of them.
+    """
     if amp.device.type == "mps":
         pytest.skip("MPS has no float64: the inverse is computed in float32 there")
     run = training(amp, amp_scaler(init_scale=scale))
@@ -42,7 +48,10 @@ def test_unscaling_multiplies_by_the_rounded_inverse(amp: Amp, amp_scaler: Scale
     gradient = torch.randn(4, 1).to(amp.device.torch_device)
     run.parameter.grad = gradient.clone()
     inverse = torch.tensor(scale, dtype=torch.float32).double().reciprocal().float().to(gradient.device)
-    run.scaler.unscale_(run.optimizer)
+    with amp.autocast(enabled=inside):
+        scaled = run.scaler.scale(gradient)
+        run.scaler.unscale_(run.optimizer)
+    assert torch.equal(scaled, gradient * torch.tensor(scale, dtype=torch.float32, device=gradient.device))
     assert torch.equal(run.gradient, gradient * inverse)
 
 
