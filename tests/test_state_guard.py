@@ -25,7 +25,7 @@ LEAKS = {
     "torch.no_grad().__enter__()": "grad mode: True became False",
     "torch.autograd.set_detect_anomaly(True)": "anomaly mode: False became True",
     "torch.use_deterministic_algorithms(True)": "deterministic algorithms: (False, False) became (True, False)",
-    "torch.use_deterministic_algorithms(True, warn_only=True)": "deterministic algorithms: (False, False) became",
+    "torch.use_deterministic_algorithms(True, warn_only=True)": "(False, False) became (True, True)",
     "setattr(torch.backends.cudnn, 'deterministic', True)": "cudnn deterministic: False became True",
     "setattr(torch.backends.cudnn, 'benchmark', True)": "cudnn benchmark: False became True",
     "setattr(torch.backends.cudnn, 'enabled', False)": "cudnn enabled: True became False",
