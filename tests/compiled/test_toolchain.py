@@ -66,7 +66,6 @@ def test_a_compiler_that_does_not_know_the_widest_vectors_will_do(
     project.write(
         test_it="""
         from pytest_amp.compiled import sandbox
-from pytest_amp.torch_private import vectors_are_tried
 
         def test_it(amp, tmp_path):
             with sandbox(tmp_path):
