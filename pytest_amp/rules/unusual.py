@@ -29,6 +29,8 @@ _OTHER: dict[str, Callable[[Any], Any]] = {
     "number": lambda default: default + 0.5,
     "Optional[float]": lambda _: 0.5,
 }
+#: By the name of an option that is a word, another one.
+_WORDS = {"norm": "ortho", "interpolation": "nearest"}
 _MEMORY_FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 
@@ -106,6 +108,8 @@ def _with_other_options(overload: str, sample: Sample) -> Iterator[tuple[str, Sa
         elif name == "reduction":
             for reduction in (0, 2):
                 yield f"reduction={reduction}", _given(sample, index, name, reduction)
+        elif name in _WORDS:
+            yield f"{name}={_WORDS[name]}", _given(sample, index, name, _WORDS[name])
         elif name in defaults and kind in _OTHER:
             value = _OTHER[kind](defaults[name])
             yield f"{name}={value}", _given(sample, index, name, value)
