@@ -24,6 +24,7 @@ from pytest_amp.record import (
     write_record,
 )
 from pytest_amp.record.file import dumps
+from pytest_amp.record.table import COLUMNS
 from tests.project import ROOT, Project
 from tests.report.records import record
 
@@ -43,6 +44,12 @@ def problems(data: Any) -> list[str]:
     jsonschema.Draft202012Validator.check_schema(PAGE)
     validator = jsonschema.Draft202012Validator(PAGE)
     return [f"{'/'.join(map(str, error.absolute_path))}: {error.message}" for error in validator.iter_errors(data)]
+
+
+def row(**columns: object) -> list[object]:
+    """A row of a table of observations that is right, but for ``columns``."""
+    whole = {"key": "rules/cpu/bf16/x", "value": 1, "verdict": "new"} | columns
+    return [whole.get(name) for name in COLUMNS]
 
 
 RUN = """
@@ -99,10 +106,12 @@ def test_a_large_record() -> None:
         (("observations", 0, "surplus"), 1),
         (("observations", 0, "rows"), []),
         (("observations", 0, "rows", 0), ["rules/cpu/bf16/x"]),
-        (("observations", 0, "rows", 0), ["rules/cpu/bf16/x", 1, None, None, None, "gone"]),
-        (("observations", 0, "rows", 0), ["rules/cpu/bf16/x", 1, None, None, None, "new", 1]),
+        (("observations", 0, "rows", 0), row(verdict="gone")),
+        (("observations", 0, "rows", 0), [*row(), 1]),
+        (("observations", 0, "rows", 0), row(over_seeds=[])),
+        (("observations", 0, "rows", 0), row(over_seeds=["low"])),
         (("observations", 0, "rows", 0, 0), "rules/cuda:0/bf16/x"),
-        (("observations", 0, "rows", 0), ["rules/cpu/bf16/x", 1, None, [1]]),
+        (("observations", 0, "rows", 0), row(interval=[1])),
         (("failures",), [{"key": "rules/cpu/bf16/x"}]),
         (("ran",), {"cpu": ["t"]}),
     ],
@@ -110,6 +119,8 @@ def test_a_large_record() -> None:
 def test_the_page_can_say_no(place: tuple[str | int, ...], value: object) -> None:
     data = json.loads(dumps(record("2.14.1")))
     data["provenance"] |= {"plugin": "0", "python": "3", "pytest": "9", "system": "x", "tolerance_scale": 1.0}
+    data["observations"][0]["rows"][0] = row()
+    assert problems(data) == []
     at = data
     for step in place[:-1]:
         at = at[step]
