@@ -51,7 +51,7 @@ def of_the_readme() -> str:
 def test_every_check_of_the_readme_passes_on_one_case(project: Project) -> None:
     source = of_the_readme()
     project.write(test_it=MODEL + source)
-    result = project.here(
+    result = project.apart(  # torch's compiler cannot be imported twice
         "--amp-device=cpu", "--amp-dtype=bf16,fp16", "--amp-report=json:report.json", "-p", "no:randomly"
     )
     result.assert_outcomes(passed=2)

@@ -243,7 +243,7 @@ def test_gone_under_workers(with_baseline: Project) -> None:
         ("[]", "not a record of this plugin"),
         ('{"schema": 1}', "not a record of this plugin"),
         ('{"schema": 5, "observations": []}', "schema 5 (a newer pytest-amp wrote it); this version reads 1, 2, 3, 4"),
-        ('{"schema": 1, "observations": [{}]}', "an observation without a key: {}"),
+        ('{"schema": 1, "observations": [{}]}', "an observation without a key: '{}'"),
         ('{"schema": 1, "observations": [], "complete": 1}', "provenance and summary must be objects, "),
     ],
 )
