@@ -34,5 +34,6 @@ def test_warnings_that_are_errors_do_not_keep_a_case_from_being_compiled(project
             amp.check_compiled(case, backend="aot_eager")
         """
     )
-    result = project.apart("--amp-device=cpu", "--amp-dtype=bf16", "-W", "error")  # torch's compiler cannot be imported twice
+    # torch's compiler cannot be imported twice
+    result = project.apart("--amp-device=cpu", "--amp-dtype=bf16", "-W", "error")
     result.assert_outcomes(passed=1)
