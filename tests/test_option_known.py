@@ -89,12 +89,17 @@ def test_a_key_that_the_baseline_has_not_either_is_told(project: Project) -> Non
     ]
 
 
-def test_a_change_from_the_baseline_may_be_known(project: Project) -> None:
+def with_a_known_change(project: Project) -> None:
+    """A rule that is not the one of ``old.json`` any more, and a file that knows it."""
     source = "def test_it(amp):\n    amp.observe('rule', {!r}, kind='rule')\n"
     project.file("known.toml", known("project/cpu/*/rule"))
     project.write(test_it=source.format("fp32"))
     assert project.here(*ON_CPU[:2], "--amp-record=old.json").ret == 0
     project.write(test_it=source.format("none"))
+
+
+def test_a_change_from_the_baseline_may_be_known(project: Project) -> None:
+    with_a_known_change(project)
     assert project.here(*ON_CPU[:2], "--amp-baseline=old.json").ret == 1
     result = project.here(*ON_CPU, "--amp-baseline=old.json")
     assert result.ret == 0
@@ -102,11 +107,7 @@ def test_a_change_from_the_baseline_may_be_known(project: Project) -> None:
 
 
 def test_a_known_change_that_is_accepted_is_red_until_it_is_taken_out(project: Project) -> None:
-    source = "def test_it(amp):\n    amp.observe('rule', {!r}, kind='rule')\n"
-    project.file("known.toml", known("project/cpu/*/rule"))
-    project.write(test_it=source.format("fp32"))
-    assert project.here(*ON_CPU[:2], "--amp-record=old.json").ret == 0
-    project.write(test_it=source.format("none"))
+    with_a_known_change(project)
     result = project.here(*ON_CPU, "--amp-baseline=old.json", "--amp-accept")
     assert f"accepted  1 difference is now in {project.path / 'old.json'}" in summary(result)
     assert red(result) == ["known, and gone: project/cpu/*/rule: its one check passed; take it out (owner/repo#1)"]

@@ -15,10 +15,9 @@ import torch
 
 from pytest_amp import torch_private
 from pytest_amp.precision import dtype_name
-from pytest_amp.rules.hand_cast import Invocation
 from pytest_amp.rules.samples import Sample
 from pytest_amp.rules.spec import RuleName
-from pytest_amp.rules.variations import Variation
+from pytest_amp.rules.variations import Variation, call_of
 
 #: How much longer the first dimension is where a sample is made large: beyond 2^20 elements.
 _LARGE = 2**20
@@ -49,7 +48,7 @@ def unusual(
 def _telling(rule: RuleName, sample: Sample, low: torch.dtype) -> tuple[torch.dtype, ...]:
     if rule is RuleName.LOWER_PRECISION_FP:
         return (torch.float32,)
-    if rule is RuleName.PROMOTE and len(Invocation("", sample.arguments, sample.keywords).floats()) > 1:
+    if rule is RuleName.PROMOTE and len(call_of(sample).floats()) > 1:
         return (low, torch.float32)
     return (low,)
 
@@ -67,12 +66,12 @@ def _changed(overload: str, sample: Sample) -> Iterator[tuple[str, Sample]]:
 
 def _length(sample: Sample) -> int | None:
     """The first dimension of the first tensor that has one."""
-    tensors = Invocation("", sample.arguments, sample.keywords).tensors()
+    tensors = call_of(sample).tensors()
     return next((x.shape[0] for x in tensors if x.dim() > 0), None)
 
 
 def _mapped(sample: Sample, change: Callable[[torch.Tensor], torch.Tensor]) -> Sample:
-    call = Invocation("", sample.arguments, sample.keywords).mapped(change)
+    call = call_of(sample).mapped(change)
     return replace(sample, arguments=call.arguments, keywords=call.keywords)
 
 
@@ -84,7 +83,7 @@ def _channels_last(made: Sequence[Sample]) -> Iterator[tuple[str, Sample]]:
         return x if memory_format is None else x.contiguous(memory_format=memory_format)
 
     for sample in made:
-        if any(x.dim() in _MEMORY_FORMATS for x in Invocation("", sample.arguments, sample.keywords).floats()):
+        if any(x.dim() in _MEMORY_FORMATS for x in call_of(sample).floats()):
             yield "channels last", _mapped(sample, change)
             return
 
@@ -118,7 +117,7 @@ def _with_other_options(overload: str, sample: Sample) -> Iterator[tuple[str, Sa
 def _from_the_end(dim: Any, sample: Sample) -> Any:
     if isinstance(dim, (list, tuple)):
         return [_from_the_end(each, sample) for each in dim]
-    tensors = Invocation("", sample.arguments, sample.keywords).tensors()
+    tensors = call_of(sample).tensors()
     return dim - tensors[0].dim() if isinstance(dim, int) and tensors and dim >= 0 else dim
 
 

@@ -63,8 +63,13 @@ def foreign_half(dtype: torch.dtype) -> torch.dtype:
     return torch.float16 if dtype == torch.bfloat16 else torch.bfloat16
 
 
+def call_of(sample: Sample) -> Invocation:
+    """A sample as the call of no operator yet: its tensors can be listed and changed."""
+    return Invocation("", sample.arguments, sample.keywords)
+
+
 def _count(sample: Sample) -> int:
-    return len(Invocation("", sample.arguments, sample.keywords).floats())
+    return len(call_of(sample).floats())
 
 
 #: What makes the variations of a check: (overload, sample, autocast dtype) -> variations.

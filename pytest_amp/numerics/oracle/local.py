@@ -27,7 +27,8 @@ from pytest_amp.numerics.oracle.operation import (
 )
 from pytest_amp.numerics.oracle.places import Direction, Place, Places
 from pytest_amp.numerics.oracle.promotion import KERNEL_DECIDES, returned_dtypes
-from pytest_amp.numerics.oracle.sums import FLOAT32_ROUNDOFF, certain, most_of_float32, other_numbers
+from pytest_amp.numerics.oracle.sums import certain, most_of_float32, other_numbers
+from pytest_amp.precision import FP32
 from pytest_amp.rules.spec import Rule
 
 #: Float32 results are sums in another order: 64 roundings of the element or, where that is larger, of a typical one.
@@ -277,7 +278,7 @@ def _relative_to_terms(operation: Operation, compared: list[Agreement], exact: l
     return [
         replace(each, error=each.error / max(size, 1.0))
         if each.dtype == torch.float32
-        else replace(each, ideal=max(each.ideal, FLOAT32_ROUNDOFF * size))
+        else replace(each, ideal=max(each.ideal, FP32.u * size))
         for each, size in zip(compared, sizes, strict=False)
     ]
 

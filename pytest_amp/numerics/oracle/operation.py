@@ -144,15 +144,17 @@ TAKES_SCALARS = frozenset(
 TAKES_INTEGERS = TAKES_SCALARS | {
     f"aten::{name}"
     for name in (
-        *(
-            "fmod.Tensor",
-            "fmod_.Tensor",
-            "remainder.Tensor",
-            "remainder_.Tensor",
-            "div.Tensor_mode",
-            "div_.Tensor_mode",
-        ),
-        *("floor_divide", "floor_divide_", "atan2", "addcmul", "addcdiv"),
+        "fmod.Tensor",
+        "fmod_.Tensor",
+        "remainder.Tensor",
+        "remainder_.Tensor",
+        "div.Tensor_mode",
+        "div_.Tensor_mode",
+        "floor_divide",
+        "floor_divide_",
+        "atan2",
+        "addcmul",
+        "addcdiv",
     )
 }
 

@@ -29,7 +29,7 @@ import math
 
 import torch
 
-FLOAT32_ROUNDOFF = 2.0**-24
+from pytest_amp.precision import FP32
 
 
 def roundoff(dtype: torch.dtype) -> float:
@@ -43,17 +43,17 @@ def most_of_float32(low: torch.dtype) -> float:
     The geometric mean of the two formats' roundoffs, as many times one as it is a part of the other: 90 float32
     roundings in fp16, 256 in bf16. Measured 22 at most but for long sums (torch 2.13, CPU).
     """
-    return math.sqrt(FLOAT32_ROUNDOFF * roundoff(low))
+    return math.sqrt(FP32.u * roundoff(low))
 
 
 def certain(terms: int) -> float:
     """The error that no float32 sum of ``terms`` numbers exceeds, in any order."""
-    return terms * FLOAT32_ROUNDOFF
+    return terms * FP32.u
 
 
 def probable(terms: int) -> float:
     """The error that a float32 sum of ``terms`` numbers in a row does not exceed, where no two of them are the same."""
-    return math.sqrt(terms) * FLOAT32_ROUNDOFF
+    return math.sqrt(terms) * FP32.u
 
 
 #: By how much numbers are changed: far more than a rounding, and no sign or zero changes.

@@ -13,13 +13,13 @@ from torch.nn import functional as f
 from pytest_amp.numerics.oracle import verdict
 from pytest_amp.numerics.oracle.local import Observed, Observer
 from pytest_amp.numerics.oracle.sums import (
-    FLOAT32_ROUNDOFF,
     certain,
     most_of_float32,
     other_numbers,
     probable,
     roundoff,
 )
+from pytest_amp.precision import FP32
 from tests.numerics.planted import kernel
 
 ROWS = 8192
@@ -138,7 +138,7 @@ def test_a_long_sum_of_low_terms_is_named() -> None:
 def test_what_is_asked_of_other_numbers_lies_between_float32_and_a_rounding(dtype: torch.dtype) -> None:
     """Twice as far from one as from the other, at least: sums of 131072 terms, and 0.289 u for one low rounding."""
     asked = max(most_of_float32(dtype), probable(131072))
-    assert asked > 2 * 0.25 * 131072**0.5 * FLOAT32_ROUNDOFF
+    assert asked > 2 * 0.25 * 131072**0.5 * FP32.u
     assert asked < 0.289 * roundoff(dtype) / 2
 
 
