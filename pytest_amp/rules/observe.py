@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -116,10 +116,17 @@ def scope(device: Device, variation: Variation) -> Iterator[None]:
         stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore")
         stack.enter_context(torch_private.quiet_fake_tensors())
-        fake = variation.faked or device.kind is DeviceKind.FAKE
-        stack.enter_context(torch_private.shared_fake_tensor_mode() if fake else device.tensors())
+        stack.enter_context(_tensors(device, variation))
         stack.enter_context(torch.inference_mode() if variation.inference else torch.no_grad())
         yield
+
+
+def _tensors(device: Device, variation: Variation) -> AbstractContextManager[Any]:
+    if device.kind is DeviceKind.FAKE:
+        return torch_private.shared_fake_tensor_mode()
+    # Where an operator has no rule for fake tensors, torch else tries its kernel on real ones of these layouts and
+    # sizes: cuDNN's convolutions then die of SIGSEGV (torch 2.11, H200).
+    return torch_private.strict_fake_tensor_mode() if variation.faked else device.tensors()
 
 
 def record(call: Callable[[], Any]) -> Outcome:

@@ -30,7 +30,12 @@ from pytest_amp.torch_private.dispatcher import (
     has_overload,
     mutates_arguments,
 )
-from pytest_amp.torch_private.fake_tensors import fake_tensor_mode, quiet_fake_tensors, shared_fake_tensor_mode
+from pytest_amp.torch_private.fake_tensors import (
+    fake_tensor_mode,
+    quiet_fake_tensors,
+    shared_fake_tensor_mode,
+    strict_fake_tensor_mode,
+)
 from pytest_amp.torch_private.gone import PrivateApiGone
 from pytest_amp.torch_private.grad_scaler import found_infs, optimizer_stage, scales_its_own_step
 from pytest_amp.torch_private.interception import Interception, intercepted_calls, without_interception
@@ -108,6 +113,7 @@ __all__ = [
     "shared_fake_tensor_mode",
     "skipped_cuda_graphs",
     "small_first_bucket",
+    "strict_fake_tensor_mode",
     "tracing_backend",
     "unflat",
     "values_of",

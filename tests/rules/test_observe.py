@@ -15,9 +15,11 @@ import torch
 from pytest_amp import torch_private
 from pytest_amp.devices import find_device
 from pytest_amp.rules.checks import CHECKS, checked_from, examine, observed_from, same_bits
-from pytest_amp.rules.observe import UNOBSERVED, UNRECOGNISED, label_of, observe
+from pytest_amp.rules.observe import UNOBSERVED, UNRECOGNISED, label_of, observe, record, scope
 from pytest_amp.rules.registry import Registry, read_registry
+from pytest_amp.rules.samples import Sample
 from pytest_amp.rules.spec import Coverage
+from pytest_amp.rules.variations import Variation
 
 _untyped: Any = torch.library
 LOW = (torch.bfloat16, torch.float16)
@@ -193,3 +195,22 @@ def test_what_other_builds_have_is_not_gone() -> None:
     with_cudnn: Registry = read_registry("cuda", registered=kernels | {"aten::_cudnn_rnn"})
     without: Registry = read_registry("cuda", registered=kernels - {"aten::_cudnn_rnn"})
     assert (with_cudnn.new, with_cudnn.gone, without.new, without.gone) == ((), (), (), ())
+
+
+def test_on_a_real_device_a_faked_call_runs_no_kernel() -> None:
+    """Fake tensors without a rule for an operator otherwise try its kernel, with any layout and size."""
+    ran = []
+    library = torch.library.Library("pytest_amp_faked", "DEF")
+    library.define("op(Tensor x) -> Tensor")
+    library.impl("op", lambda x: ran.append(x) or x.clone(), "CPU")
+    device = find_device("cpu")
+    try:
+        for faked in (False, True):
+            variation = Variation("float32", (torch.float32,), faked=faked)
+            with scope(device, variation):
+                call = variation.invocation("pytest_amp_faked::op", Sample((torch.ones(2),)), device)
+                outcome = record(call)
+            assert len(ran) == 1, faked
+            assert (outcome.message is None) is not faked
+    finally:
+        library._destroy()
