@@ -28,7 +28,19 @@ from pytest_amp.devices import Device, find_device
 from pytest_amp.float32 import float32_precision
 from pytest_amp.floors import SHARES, Row, read
 from pytest_amp.precision import BF16
-from pytest_amp.speed import Arms, Conditions, Demand, Interval, Measured, Outcome, Plan, Rule, Step, arms_of, measure
+from pytest_amp.speed import (
+    Arms,
+    Demand,
+    Interval,
+    Measured,
+    Outcome,
+    Plan,
+    Rule,
+    SpeedConditions,
+    TimedStep,
+    arms_of,
+    measure,
+)
 from pytest_amp.speed.clocks import checked_clock
 from pytest_amp.speed.demand import KINDS
 from pytest_amp.speed.replay import captured
@@ -44,7 +56,7 @@ LONGER = {"device": (0.02, 0.05, 0.10, 0.20), "step": (0.05, 0.08, 0.10, 0.12, 0
 DECODERS = {"device": "decoder", "step": "decoder-step"}
 
 Change = Callable[[nn.Module], object]
-Wrap = Callable[[Step], Step]
+Wrap = Callable[[TimedStep], TimedStep]
 
 
 @dataclass(frozen=True)
@@ -70,7 +82,7 @@ class Bench:
     def measured(self, injected: Injected, demand: Demand, before: Interval | None) -> tuple[Measured, float]:
         """What the gate measures, and how long that takes."""
         began = time.perf_counter()
-        conditions = Conditions(self.device, BF16, "gate", before=lambda _: before, floors=self.floors)
+        conditions = SpeedConditions(self.device, BF16, "gate", before=lambda _: before, floors=self.floors)
         floor, _ = conditions.least(demand)
         case = Case(self.case.name, lambda: _changed(self.case.build(), injected), self.case.batch, self.case.loss)
         make = step_maker(case, self.device, seed=0, dtype=BF16.dtype)
@@ -102,7 +114,7 @@ def busier(share: float, seconds: float, device: Device) -> Wrap:
     rate = _bytes_a_second(device)
     elements = max(1, int(share * seconds * rate / 8))
 
-    def wrap(step: Step) -> Step:
+    def wrap(step: TimedStep) -> TimedStep:
         buffer = torch.ones(elements, device=device.torch_device)  # gigabytes, so only while it is timed
 
         def slower(autocast: Callable[[], contextlib.AbstractContextManager[object]]) -> object:

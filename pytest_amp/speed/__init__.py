@@ -1,14 +1,14 @@
 """Is mixed precision faster? Ratios measured in turn in one run, with an interval, against a floor."""
 
 from pytest_amp.cases import MakeOptimizer
-from pytest_amp.speed.demand import NO_FLOOR, NO_HARM, OVER, Conditions, Demand, kind_on
+from pytest_amp.speed.demand import NO_FLOOR, NO_HARM, OVER, Demand, SpeedConditions, kind_on
 from pytest_amp.speed.gate import check_speedup
 from pytest_amp.speed.hardware import kinds_of_float32
 from pytest_amp.speed.measure import Measured, measure
 from pytest_amp.speed.paired import Arms, Plan
-from pytest_amp.speed.verdict import Interval, Outcome, Rule, Verdict
+from pytest_amp.speed.verdict import Interval, Outcome, Rule, SpeedVerdict
 from pytest_amp.speed.workloads import (
-    Step,
+    TimedStep,
     Workload,
     arms_of,
     name_of,
@@ -22,7 +22,6 @@ __all__ = [
     "NO_HARM",
     "OVER",
     "Arms",
-    "Conditions",
     "Demand",
     "Interval",
     "MakeOptimizer",
@@ -30,8 +29,9 @@ __all__ = [
     "Outcome",
     "Plan",
     "Rule",
-    "Step",
-    "Verdict",
+    "SpeedConditions",
+    "SpeedVerdict",
+    "TimedStep",
     "Workload",
     "arms_of",
     "check_speedup",

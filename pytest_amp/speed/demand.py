@@ -100,7 +100,7 @@ class Demand:
 
 
 @dataclass(frozen=True)
-class Conditions:
+class SpeedConditions:
     """Where and how a check of speed runs.
 
     ``mode`` is ``"off"`` (with the ``reason``), ``"report"``, which measures and never fails, or

@@ -11,20 +11,20 @@ from pytest_amp.failure import AmpFailure, is_misuse
 from pytest_amp.float32 import float32_precision
 from pytest_amp.speed.benchmark import Benchmark
 from pytest_amp.speed.clocks import Clock, ClockError, checked_clock
-from pytest_amp.speed.demand import KINDS, OVER, Conditions, Demand, Observe
+from pytest_amp.speed.demand import KINDS, OVER, Demand, Observe, SpeedConditions
 from pytest_amp.speed.measure import Measured, measure
 from pytest_amp.speed.paired import Arms
 from pytest_amp.speed.replay import captured
 from pytest_amp.speed.verdict import PRECISE, Interval, Outcome, Rule
-from pytest_amp.speed.workloads import Step, arms_of
+from pytest_amp.speed.workloads import TimedStep, arms_of
 
 __tracebackhide__ = is_misuse
 
 
 def check_speedup(
-    make_step: Callable[[], Step],
+    make_step: Callable[[], TimedStep],
     demand: Demand,
-    conditions: Conditions,
+    conditions: SpeedConditions,
     request: pytest.FixtureRequest,
     *,
     clock: Clock | None = None,
@@ -71,7 +71,7 @@ def check_speedup(
     return measured
 
 
-def _arms(make_step: Callable[[], Step], demand: Demand, conditions: Conditions) -> Arms:
+def _arms(make_step: Callable[[], TimedStep], demand: Demand, conditions: SpeedConditions) -> Arms:
     """Both arms on new tensors; of the device's time alone, captured."""
     torch.manual_seed(conditions.seed)
     arms = arms_of(make_step(), conditions.device, conditions.precision.dtype)
@@ -84,7 +84,7 @@ def _arms(make_step: Callable[[], Step], demand: Demand, conditions: Conditions)
     )
 
 
-def _observe(demand: Demand, measured: Measured, conditions: Conditions) -> None:
+def _observe(demand: Demand, measured: Measured, conditions: SpeedConditions) -> None:
     """The speedup with its interval, and both times.
 
     A baseline judges the speedup only where this check does: a gate, and a sound measurement.
@@ -108,7 +108,7 @@ def _observe(demand: Demand, measured: Measured, conditions: Conditions) -> None
     observe(f"{demand.key}/autocast-time", measured.candidate_median, kind="seconds", unit="s")
 
 
-def _conclude(demand: Demand, measured: Measured, before: Interval | None, conditions: Conditions) -> None:
+def _conclude(demand: Demand, measured: Measured, before: Interval | None, conditions: SpeedConditions) -> None:
     verdict = measured.verdict
     if verdict.outcome is Outcome.INCONCLUSIVE:
         measured_as = f"{verdict.interval} over {demand.label}, floor {verdict.rule.floor:.3g}"
@@ -117,7 +117,7 @@ def _conclude(demand: Demand, measured: Measured, before: Interval | None, condi
         raise _below(demand, measured, before, conditions)
 
 
-def _inconclusive(demand: Demand, reason: str, conditions: Conditions) -> None:
+def _inconclusive(demand: Demand, reason: str, conditions: SpeedConditions) -> None:
     if conditions.mode == "report":
         return
     if not conditions.strict:
@@ -132,7 +132,7 @@ def _inconclusive(demand: Demand, reason: str, conditions: Conditions) -> None:
     )
 
 
-def _below(demand: Demand, measured: Measured, before: Interval | None, conditions: Conditions) -> AmpFailure:
+def _below(demand: Demand, measured: Measured, before: Interval | None, conditions: SpeedConditions) -> AmpFailure:
     interval, rule, first = measured.verdict.interval, measured.verdict.rule, measured.verdict.unconfirmed
     low = f"{conditions.precision.name} autocast"
     quads = f"median and {float(rule.confidence):.0%} interval of {interval.quads} quads"

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from pytest_amp.failure import is_misuse
 from pytest_amp.speed.clocks import Clock
 from pytest_amp.speed.paired import Arms, Measurement, Plan
-from pytest_amp.speed.verdict import Outcome, Rule, Verdict, confirmed, decide, doubted, doubts
+from pytest_amp.speed.verdict import Outcome, Rule, SpeedVerdict, confirmed, decide, doubted, doubts
 
 __tracebackhide__ = is_misuse
 
@@ -22,7 +22,7 @@ class Measured:
     rest is as in Measurement; ``doubts`` are the reasons for which nothing that was measured can be trusted.
     """
 
-    verdict: Verdict
+    verdict: SpeedVerdict
     reference: tuple[float, ...]
     candidate: tuple[float, ...]
     clock: str

@@ -72,7 +72,7 @@ class Interval:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class SpeedVerdict:
     """The outcome, the interval that it rests on, and why it is no better.
 
     ``reasons`` are empty for a pass. ``unconfirmed`` is the interval of a first measurement that failed,
@@ -129,7 +129,7 @@ def judge(interval: Interval, rule: Rule) -> Outcome:
 
 def decide(
     sample: Callable[[], float], rule: Rule, *, affordable: Callable[[int, bool], bool] = lambda *_: True
-) -> Verdict:
+) -> SpeedVerdict:
     """Draw log-ratios from ``sample`` until a look is decisive, and as precise as the rule wants it.
 
     ``affordable(n, decided)`` is asked before ``n`` further quads are drawn for the second look and later ones:
@@ -149,11 +149,11 @@ def decide(
     return verdict
 
 
-def _look(log_ratios: list[float], rule: Rule) -> Verdict:
+def _look(log_ratios: list[float], rule: Rule) -> SpeedVerdict:
     interval = median_interval(log_ratios, rule.confidence)
     outcome = judge(interval, rule)
     undecided = (f"undecided after {interval.quads} quads",)
-    return Verdict(outcome, interval, rule, undecided if outcome is Outcome.INCONCLUSIVE else ())
+    return SpeedVerdict(outcome, interval, rule, undecided if outcome is Outcome.INCONCLUSIVE else ())
 
 
 def doubts(interval: Interval, *, spread: float, ceiling: float | None) -> tuple[str, ...]:
@@ -172,12 +172,12 @@ def doubts(interval: Interval, *, spread: float, ceiling: float | None) -> tuple
     return tuple(found)
 
 
-def doubted(verdict: Verdict, reasons: tuple[str, ...]) -> Verdict:
+def doubted(verdict: SpeedVerdict, reasons: tuple[str, ...]) -> SpeedVerdict:
     """``verdict``, INCONCLUSIVE where there are ``reasons`` for doubt: never red, and never green."""
     return replace(verdict, outcome=Outcome.INCONCLUSIVE, reasons=reasons) if reasons else verdict
 
 
-def confirmed(first: Verdict, second: Verdict) -> Verdict:
+def confirmed(first: SpeedVerdict, second: SpeedVerdict) -> SpeedVerdict:
     """What two measurements say of which the first failed: a failure only if the second fails, too."""
     if second.outcome is Outcome.FAIL:
         return replace(second, unconfirmed=first.interval)

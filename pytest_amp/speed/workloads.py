@@ -16,7 +16,7 @@ __tracebackhide__ = is_misuse
 
 Autocast = Callable[[], AbstractContextManager[object]]
 #: One unit of work, which enters the region that it is given around what a user has within autocast.
-Step = Callable[[Autocast], object]
+TimedStep = Callable[[Autocast], object]
 #: Makes data on the device, and returns the call to be timed, all of it within autocast.
 Workload = Callable[[], Callable[[], object]]
 
@@ -31,7 +31,7 @@ def step_maker(
     seed: int,
     dtype: torch.dtype | None = None,
     optimizer: MakeOptimizer | None = None,
-) -> Callable[[], Step]:
+) -> Callable[[], TimedStep]:
     """Makes a step of ``work`` on ``device``, on new tensors at each call: of a case its training step.
 
     ``optimizer`` makes one of a list of parameters, whose step is then part of the training step. In float16
@@ -49,7 +49,7 @@ def step_maker(
             raise Misuse("optimizer= beside a function, which has no parameters to give it; valid: with a case")
         return lambda: step_of(work)
 
-    def make() -> Step:
+    def make() -> TimedStep:
         case = work.realise(seed=seed).on(device.torch_device)
         made = made_of([p for p in case.model.parameters() if p.requires_grad], optimizer) if optimizer else None
         scaler = torch.amp.GradScaler(device.type, init_scale=SCALE) if dtype == torch.float16 else None
@@ -69,7 +69,7 @@ def name_of(work: Case | Workload) -> str:
     return work.name if isinstance(work, Case) else getattr(work, "__name__", type(work).__name__)
 
 
-def step_of(work: Workload) -> Step:
+def step_of(work: Workload) -> TimedStep:
     """A step that makes the call of ``work``, whole within the region. Raises Misuse where ``work`` makes none."""
     call = work()
     if not callable(call):
@@ -89,7 +89,7 @@ def training_step(
     *,
     optimizer: torch.optim.Optimizer | None = None,
     scaler: torch.amp.GradScaler | None = None,
-) -> Step:
+) -> TimedStep:
     """Forward within the region, backward outside, gradients made anew; then the step of ``optimizer`` if there is one.
 
     ``scaler`` is used under autocast only: float32 has none.
@@ -117,7 +117,7 @@ def training_step(
     return step
 
 
-def arms_of(step: Step, device: Device, dtype: torch.dtype) -> Arms:
+def arms_of(step: TimedStep, device: Device, dtype: torch.dtype) -> Arms:
     """Both arms of ``step``, on the same tensors.
 
     The candidate enters autocast at each call, as a user's step does: casts of weights are within the

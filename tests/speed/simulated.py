@@ -13,7 +13,7 @@ import torch
 
 from pytest_amp.devices import find_device
 from pytest_amp.precision import BF16
-from pytest_amp.speed import Arms, Conditions, Demand, Interval, Measured, Plan, Step, check_speedup
+from pytest_amp.speed import Arms, Demand, Interval, Measured, Plan, SpeedConditions, TimedStep, check_speedup
 from pytest_amp.speed.demand import Observe
 from pytest_amp.speed.workloads import Autocast
 
@@ -51,7 +51,7 @@ def _endless(seconds: float | Iterable[float]) -> Iterator[float]:
     return itertools.repeat(seconds) if isinstance(seconds, (int, float)) else itertools.cycle(seconds)
 
 
-def step_taking(reference: float | Iterable[float], candidate: float | Iterable[float]) -> Step:
+def step_taking(reference: float | Iterable[float], candidate: float | Iterable[float]) -> TimedStep:
     """A step that takes so many seconds, call after call: ``candidate`` within autocast."""
     sources = {False: _endless(reference), True: _endless(candidate)}
 
@@ -75,7 +75,7 @@ def check_simulated(
     doubts: tuple[str, ...] = (),
 ) -> Measured | None:
     """``check_speedup`` on the CPU in bf16, of work called "sums" that takes what it says."""
-    conditions = Conditions(
+    conditions = SpeedConditions(
         find_device("cpu"),
         BF16,
         mode,

@@ -11,7 +11,7 @@ from pytest_amp.devices.accelerator import CudaDevice
 from pytest_amp.failure import AmpFailure
 from pytest_amp.floors import shipped
 from pytest_amp.precision import BF16
-from pytest_amp.speed import Conditions, Demand, Interval, Outcome
+from pytest_amp.speed import Demand, Interval, Outcome, SpeedConditions
 from tests.project import SIMULATED, Project, summary
 from tests.speed.simulated import check_simulated
 from tests.speed.test_check_speedup import TEST, speedy
@@ -22,7 +22,7 @@ __all__ = ["_no_benchmark", "speedy"]
 
 def least(kind: str, before: Interval | None, floor: float = 0.9) -> tuple[float, bool]:
     """The floor that is held, and whether it is the baseline's."""
-    conditions = Conditions(find_device("cpu"), BF16, "gate", before=lambda _: before)
+    conditions = SpeedConditions(find_device("cpu"), BF16, "gate", before=lambda _: before)
     kept, found = conditions.least(Demand("sums", floor, "fp32", kind=kind))
     assert found in (None, before)
     return round(kept, 9), found is not None
@@ -44,10 +44,10 @@ def test_a_shaky_step_time_is_no_baseline() -> None:
     assert least("device", shaky) == (round(1.7 * 0.99, 9), True)
 
 
-def on_a_card(spread: float, kind: str) -> Conditions:
+def on_a_card(spread: float, kind: str) -> SpeedConditions:
     """An accelerator on which the sums were calibrated, with so much between processes."""
     row = replace(shipped()[0], gpu="a card", over="fp32", dtype="bf16", work="sums", kind=kind, spread=spread)
-    return Conditions(CudaDevice(), BF16, "gate", before=lambda _: QUIET, floors=(row,))
+    return SpeedConditions(CudaDevice(), BF16, "gate", before=lambda _: QUIET, floors=(row,))
 
 
 @pytest.mark.parametrize(

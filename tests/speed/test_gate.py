@@ -15,11 +15,11 @@ from pytest_amp.devices.cpu import CpuDevice
 from pytest_amp.failure import AmpFailure
 from pytest_amp.precision import BF16, FP16
 from pytest_amp.speed import (
-    Conditions,
     Demand,
     Outcome,
     Plan,
-    Step,
+    SpeedConditions,
+    TimedStep,
     arms_of,
     check_speedup,
     gate,
@@ -158,7 +158,7 @@ def test_a_speedup_beyond_the_card(
             return 1.0 if torch.is_autocast_enabled("cpu") else 2.5
 
     demand = Demand("sums", 0.9, over, ceiling=ceiling, plan=Plan(warm_up=0))
-    conditions = Conditions(H100(), BF16, "report")
+    conditions = SpeedConditions(H100(), BF16, "report")
     measured = check_speedup(lambda: step, demand, conditions, request, clock=SimulatedClock())
     assert measured is not None
     assert measured.verdict.outcome is outcome
@@ -170,9 +170,9 @@ def test_a_device_without_a_clock_is_inconclusive(
     mode: str,
     skipped: bool,  # noqa: FBT001
 ) -> None:
-    conditions = Conditions(find_device("fake:cuda"), BF16, mode)
+    conditions = SpeedConditions(find_device("fake:cuda"), BF16, mode)
 
-    def step() -> Step:
+    def step() -> TimedStep:
         raise AssertionError
 
     if skipped:
@@ -195,7 +195,7 @@ def test_bad_demands_are_refused() -> None:
 def test_data_is_seeded_and_made_anew_to_confirm_a_failure(request: pytest.FixtureRequest) -> None:
     made: list[float] = []
 
-    def make_step() -> Step:
+    def make_step() -> TimedStep:
         made.append(torch.rand(()).item())
 
         def step(autocast: Autocast) -> float:
@@ -204,7 +204,7 @@ def test_data_is_seeded_and_made_anew_to_confirm_a_failure(request: pytest.Fixtu
 
         return step
 
-    conditions = Conditions(find_device("cpu"), BF16, "report", seed=7)
+    conditions = SpeedConditions(find_device("cpu"), BF16, "report", seed=7)
     check_speedup(
         make_step, Demand("sums", 0.9, "fp32", plan=Plan(warm_up=0)), conditions, request, clock=SimulatedClock()
     )
@@ -222,7 +222,7 @@ def test_float32_is_pinned_while_both_arms_run(request: pytest.FixtureRequest, o
             seen.add((torch.is_autocast_enabled("cpu"), pinned))
             return 2.0
 
-    conditions = Conditions(find_device("cpu"), BF16, "report")
+    conditions = SpeedConditions(find_device("cpu"), BF16, "report")
     check_speedup(
         lambda: step, Demand("sums", 0.9, over, plan=Plan(warm_up=0)), conditions, request, clock=SimulatedClock()
     )

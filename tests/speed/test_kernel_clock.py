@@ -12,7 +12,7 @@ import torch
 
 from pytest_amp.devices import find_device
 from pytest_amp.precision import LOW
-from pytest_amp.speed import Conditions, Demand, Plan, check_speedup, step_of, training_step
+from pytest_amp.speed import Demand, Plan, SpeedConditions, check_speedup, step_of, training_step
 from pytest_amp.torch_private import recorded_calls
 
 #: How often the weight is used: cast once and kept, it costs one kernel of as many products.
@@ -34,8 +34,8 @@ class KernelClock:
         return seconds
 
 
-def conditions(precision: str) -> Conditions:
-    return Conditions(find_device("cpu"), LOW[precision], "gate")
+def conditions(precision: str) -> SpeedConditions:
+    return SpeedConditions(find_device("cpu"), LOW[precision], "gate")
 
 
 @pytest.mark.parametrize("precision", sorted(LOW))

@@ -16,7 +16,7 @@ import pytest
 
 from pytest_amp.floors import shipped
 from pytest_amp.speed.demand import MARGINS, TOLERANCES
-from pytest_amp.speed.verdict import EAGER_MARGIN, LOOKS, PRECISE, Outcome, Rule, Verdict, confirmed, decide
+from pytest_amp.speed.verdict import EAGER_MARGIN, LOOKS, PRECISE, Outcome, Rule, SpeedVerdict, confirmed, decide
 
 PASS, FAIL, INCONCLUSIVE = Outcome.PASS, Outcome.FAIL, Outcome.INCONCLUSIVE
 
@@ -88,7 +88,7 @@ def replayed(rng: np.random.Generator, blocks: int) -> Blocks:
 Noise = Callable[[np.random.Generator, int], Blocks]
 
 
-def once(noise: Noise, true_ratio: float, rule: Rule, rng: np.random.Generator) -> Verdict:
+def once(noise: Noise, true_ratio: float, rule: Rule, rng: np.random.Generator) -> SpeedVerdict:
     """One measurement."""
     log_times = noise(rng, 4 * 48).reshape(48, 4) + (1 - CANDIDATE) * math.log(true_ratio)
     log_ratios = iter((log_times @ RATIO).tolist())

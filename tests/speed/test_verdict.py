@@ -14,7 +14,7 @@ from pytest_amp.speed.verdict import (
     Interval,
     Outcome,
     Rule,
-    Verdict,
+    SpeedVerdict,
     confirmed,
     decide,
     doubted,
@@ -158,15 +158,15 @@ def test_doubts() -> None:
 
 @pytest.mark.parametrize("outcome", [PASS, FAIL])
 def test_doubt_takes_the_verdict_away(outcome: Outcome) -> None:
-    verdict = Verdict(outcome, Interval(1, 1, 1, 12), Rule(1.0))
+    verdict = SpeedVerdict(outcome, Interval(1, 1, 1, 12), Rule(1.0))
     assert doubted(verdict, ()) is verdict
-    assert doubted(verdict, ("shaky",)) == Verdict(INCONCLUSIVE, verdict.interval, verdict.rule, ("shaky",))
+    assert doubted(verdict, ("shaky",)) == SpeedVerdict(INCONCLUSIVE, verdict.interval, verdict.rule, ("shaky",))
 
 
 @pytest.mark.parametrize(("second", "outcome"), [(FAIL, FAIL), (PASS, INCONCLUSIVE), (INCONCLUSIVE, INCONCLUSIVE)])
 def test_a_failure_needs_a_second_one(second: Outcome, outcome: Outcome) -> None:
     rule = Rule(1.0)
-    first = Verdict(FAIL, Interval(0.7, 0.8, 0.9, 12), rule)
-    both = confirmed(first, Verdict(second, Interval(0.8, 0.9, 1.0, 48), rule))
+    first = SpeedVerdict(FAIL, Interval(0.7, 0.8, 0.9, 12), rule)
+    both = confirmed(first, SpeedVerdict(second, Interval(0.8, 0.9, 1.0, 48), rule))
     assert (both.outcome, both.interval.quads, both.unconfirmed) == (outcome, 48, first.interval)
     assert bool(both.reasons) == (outcome is INCONCLUSIVE)
