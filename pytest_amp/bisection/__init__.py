@@ -2,15 +2,15 @@
 
 from pytest_amp.bisection.environment import Installer, InstallFailed, requirements
 from pytest_amp.bisection.releases import between, listed, wheels_in
-from pytest_amp.bisection.search import Answer, Outcome, Trial, search
+from pytest_amp.bisection.search import Answer, Standing, Trial, search
 from pytest_amp.bisection.trial import Question, Trials
 
 __all__ = [
     "Answer",
     "InstallFailed",
     "Installer",
-    "Outcome",
     "Question",
+    "Standing",
     "Trial",
     "Trials",
     "between",

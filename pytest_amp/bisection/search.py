@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 
-class Outcome(enum.Enum):
+class Standing(enum.Enum):
     """How one release stands to the old one."""
 
     SAME = "same"
@@ -20,7 +20,7 @@ class Trial:
     """What trying one release gave; ``facts`` are lines for the reader."""
 
     release: str
-    outcome: Outcome
+    outcome: Standing
     facts: tuple[str, ...] = ()
 
 
@@ -43,9 +43,9 @@ def search(releases: Sequence[str], attempt: Callable[[str], Trial]) -> Answer:
     """
     oldest, newest = releases[0], releases[-1]
     last = attempt(newest)
-    if last.outcome is Outcome.BROKEN:
+    if last.outcome is Standing.BROKEN:
         raise ValueError(f"torch {newest} could not be tried: {'; '.join(last.facts)}")
-    if last.outcome is Outcome.SAME:
+    if last.outcome is Standing.SAME:
         return Answer(newest, None)
     trials: dict[int, Trial] = {}
     low, high, first = 0, len(releases) - 1, last
@@ -56,9 +56,9 @@ def search(releases: Sequence[str], attempt: Callable[[str], Trial]) -> Answer:
             return Answer(releases[low] if low else oldest, first, untried)
         middle = min(inside, key=lambda number: abs(2 * number - low - high))
         trial = trials[middle] = attempt(releases[middle])
-        if trial.outcome is Outcome.SAME:
+        if trial.outcome is Standing.SAME:
             low = middle
-        elif trial.outcome is Outcome.DIFFERENT:
+        elif trial.outcome is Standing.DIFFERENT:
             high, first = middle, trial
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest_amp
 from pytest_amp.bisection.environment import Installer, InstallFailed
-from pytest_amp.bisection.search import Outcome, Trial
+from pytest_amp.bisection.search import Standing, Trial
 from pytest_amp.record import Record, RecordError, Verdict, difference, read_record
 
 #: Exit statuses of pytest after which a record says what there is: all passed, some failed, nothing was selected.
@@ -65,13 +65,13 @@ class Trials:
         try:
             record = self._record(release)
         except (InstallFailed, RecordError) as error:
-            return Trial(release, Outcome.BROKEN, (str(error),))
+            return Trial(release, Standing.BROKEN, (str(error),))
         if release == self.question.old:
-            return Trial(release, Outcome.SAME, (f"{len(record.observations)} facts",))
+            return Trial(release, Standing.SAME, (f"{len(record.observations)} facts",))
         old = self._old()
         facts = _differences(old, record, self.question.verdicts)
         shown = facts[:MOST] + ([f"and {len(facts) - MOST} more"] if len(facts) > MOST else [])
-        return Trial(release, Outcome.DIFFERENT if facts else Outcome.SAME, tuple(shown))
+        return Trial(release, Standing.DIFFERENT if facts else Standing.SAME, tuple(shown))
 
     def _old(self) -> Record:
         """The record of the oldest release, which all others are held against. Raises InstallFailed, RecordError."""
@@ -146,7 +146,7 @@ def _write(path: Path, trial: Trial) -> None:
 
 def _read(path: Path) -> Trial:
     data = json.loads(path.read_text(encoding="utf-8"))
-    return Trial(data["release"], Outcome(data["outcome"]), tuple(data["facts"]))
+    return Trial(data["release"], Standing(data["outcome"]), tuple(data["facts"]))
 
 
 def forget(folder: Path) -> None:

@@ -9,7 +9,18 @@ import time
 from pathlib import Path
 from typing import TextIO
 
-from pytest_amp.bisection import Answer, Installer, Outcome, Question, Trial, Trials, between, listed, search, wheels_in
+from pytest_amp.bisection import (
+    Answer,
+    Installer,
+    Question,
+    Standing,
+    Trial,
+    Trials,
+    between,
+    listed,
+    search,
+    wheels_in,
+)
 from pytest_amp.bisection.search import most_trials
 from pytest_amp.bisection.trial import PACKAGE, forget
 from pytest_amp.cli.common import Commands, write
@@ -101,7 +112,7 @@ def _arguments(options: argparse.Namespace) -> tuple[str, ...]:
 def _be_sure_of(trials: Trials, old: str) -> None:
     """The old release is what all others are held against: it is tried first. Raises ValueError."""
     trial = trials(old)
-    if trial.outcome is Outcome.BROKEN:
+    if trial.outcome is Standing.BROKEN:
         raise ValueError(f"torch {old} could not be tried: {'; '.join(trial.facts)}")
 
 

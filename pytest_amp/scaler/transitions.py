@@ -24,7 +24,7 @@ class State(enum.Enum):
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Transition:
     """The state after the call, or the type and the words of its exception, which leaves the state as it was."""
 
     state: State | None = None
@@ -59,36 +59,38 @@ CALLS = (
 )
 
 
-def _all(state: State | None = None, error: str = "", words: str = "") -> dict[State, Outcome]:
+def _all(state: State | None = None, error: str = "", words: str = "") -> dict[State, Transition]:
     """The same outcome in every state of an enabled scaler that was used."""
     used = (State.READY, State.UNSCALED, State.STEPPED)
-    return {each: Outcome(state, error, words) for each in used}
+    return {each: Transition(state, error, words) for each in used}
 
 
-def _same() -> dict[State, Outcome]:
-    return {state: Outcome(state) for state in (State.UNUSED, State.READY, State.UNSCALED, State.STEPPED)}
+def _same() -> dict[State, Transition]:
+    return {state: Transition(state) for state in (State.UNUSED, State.READY, State.UNSCALED, State.STEPPED)}
 
 
-def _unused(method: str) -> dict[State, Outcome]:
-    return {State.UNUSED: Outcome(error=_ASSERTION, words=f"Attempted {method} but _scale is None")}
+def _unused(method: str) -> dict[State, Transition]:
+    return {State.UNUSED: Transition(error=_ASSERTION, words=f"Attempted {method} but _scale is None")}
 
 
-_TWICE = Outcome(error=_RUNTIME, words="unscale_() has already been called on this optimizer since the last update()")
-_AFTER_STEP = Outcome(error=_RUNTIME, words="unscale_() is being called after step()")
-_STEPPED = Outcome(error=_RUNTIME, words="step() has already been called since the last update()")
-_NOTHING = Outcome(error=_ASSERTION, words="No inf checks were recorded for this optimizer")
-_NOTHING_TO_UPDATE = Outcome(error=_ASSERTION, words="No inf checks were recorded prior to update")
-_FP16 = Outcome(error="ValueError", words="Attempting to unscale FP16 gradients.")
+_TWICE = Transition(
+    error=_RUNTIME, words="unscale_() has already been called on this optimizer since the last update()"
+)
+_AFTER_STEP = Transition(error=_RUNTIME, words="unscale_() is being called after step()")
+_STEPPED = Transition(error=_RUNTIME, words="step() has already been called since the last update()")
+_NOTHING = Transition(error=_ASSERTION, words="No inf checks were recorded for this optimizer")
+_NOTHING_TO_UPDATE = Transition(error=_ASSERTION, words="No inf checks were recorded prior to update")
+_FP16 = Transition(error="ValueError", words="Attempting to unscale FP16 gradients.")
 _CLOSURE = "Closure use is not currently supported if GradScaler is enabled."
-_PICKLE = Outcome(error=_ASSERTION, words="may only be pickled at the beginning of an iteration")
-_TO_STEPPED = Outcome(State.STEPPED)
+_PICKLE = Transition(error=_ASSERTION, words="may only be pickled at the beginning of an iteration")
+_TO_STEPPED = Transition(State.STEPPED)
 
 #: (call, state) to outcome. A disabled scaler has no table: every call passes through it.
-TABLE: dict[str, dict[State, Outcome]] = {
-    "scale": {**_same(), State.UNUSED: Outcome(State.READY)},
+TABLE: dict[str, dict[State, Transition]] = {
+    "scale": {**_same(), State.UNUSED: Transition(State.READY)},
     "unscale_": {
         **_unused("unscale_"),
-        State.READY: Outcome(State.UNSCALED),
+        State.READY: Transition(State.UNSCALED),
         State.UNSCALED: _TWICE,
         State.STEPPED: _AFTER_STEP,
     },
@@ -119,7 +121,7 @@ TABLE: dict[str, dict[State, Outcome]] = {
     },
     "step, closure=": {
         **_all(error=_RUNTIME, words=_CLOSURE),
-        State.UNUSED: Outcome(error=_RUNTIME, words=_CLOSURE),
+        State.UNUSED: Transition(error=_RUNTIME, words=_CLOSURE),
     },
     "fused step": {
         **_unused("step"),
@@ -136,8 +138,8 @@ TABLE: dict[str, dict[State, Outcome]] = {
     "update": {
         **_unused("update"),
         State.READY: _NOTHING_TO_UPDATE,
-        State.UNSCALED: Outcome(State.READY),
-        State.STEPPED: Outcome(State.READY),
+        State.UNSCALED: Transition(State.READY),
+        State.STEPPED: Transition(State.READY),
     },
     "update(new_scale)": {**_unused("update"), **_all(State.READY)},
     "update(two elements)": {
@@ -152,12 +154,12 @@ TABLE: dict[str, dict[State, Outcome]] = {
     "load_state_dict": _same(),
     "load_state_dict({})": {
         **_all(error=_RUNTIME, words="The source state dict is empty"),
-        State.UNUSED: Outcome(error=_RUNTIME, words="The source state dict is empty"),
+        State.UNUSED: Transition(error=_RUNTIME, words="The source state dict is empty"),
     },
     # Unpickled, a scaler has no tensors again.
     "pickle": {
-        State.UNUSED: Outcome(State.UNUSED),
-        State.READY: Outcome(State.UNUSED),
+        State.UNUSED: Transition(State.UNUSED),
+        State.READY: Transition(State.UNUSED),
         State.UNSCALED: _PICKLE,
         State.STEPPED: _PICKLE,
     },
@@ -168,7 +170,7 @@ TABLE: dict[str, dict[State, Outcome]] = {
 LEFT_BY_REFUSALS = {("step, no gradients", State.READY): State.UNSCALED}
 
 
-def modelled(call: str, state: State) -> Outcome:
+def modelled(call: str, state: State) -> Transition:
     """What the reference model does: the table's entry, if both are right."""
     model = ReferenceScaler(enabled=state is not State.DISABLED)
     if state not in (State.DISABLED, State.UNUSED):
@@ -180,12 +182,12 @@ def modelled(call: str, state: State) -> Outcome:
     try:
         model = _made(model, call)
     except Refused as refused:
-        return Outcome(error=refused.kind.__name__, words=refused.words)
+        return Transition(error=refused.kind.__name__, words=refused.words)
     if not model.enabled:
-        return Outcome(State.DISABLED)
+        return Transition(State.DISABLED)
     if not model.initialized:
-        return Outcome(State.UNUSED)
-    return Outcome(_STATES[model.stage("it")])
+        return Transition(State.UNUSED)
+    return Transition(_STATES[model.stage("it")])
 
 
 _STATES = {Stage.READY: State.READY, Stage.UNSCALED: State.UNSCALED, Stage.STEPPED: State.STEPPED}

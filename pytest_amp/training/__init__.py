@@ -4,18 +4,18 @@ from pytest_amp.training.band import WIDTH, Band, band_of, make_band
 from pytest_amp.training.check import check
 from pytest_amp.training.state import Rounded, rounded_parameters, rounded_state
 from pytest_amp.training.tasks import Task, accuracy, characters, images, zen
-from pytest_amp.training.trajectory import Setup, Step, TrainingIteration, TrainingStep, Trajectory, run
+from pytest_amp.training.trajectory import Setup, TrainingIteration, TrainingStep, Trajectory, TrajectoryStep, run
 
 __all__ = [
     "WIDTH",
     "Band",
     "Rounded",
     "Setup",
-    "Step",
     "Task",
     "TrainingIteration",
     "TrainingStep",
     "Trajectory",
+    "TrajectoryStep",
     "accuracy",
     "band_of",
     "characters",

@@ -12,7 +12,7 @@ from pytest_amp.precision import dtype_name
 from pytest_amp.scaler.regions import check_region
 from pytest_amp.training.band import WIDTH, Band, band_of
 from pytest_amp.training.state import rounded_parameters, rounded_state
-from pytest_amp.training.trajectory import Setup, Step, TrainingIteration, Trajectory, run
+from pytest_amp.training.trajectory import Setup, TrainingIteration, Trajectory, TrajectoryStep, run
 
 __tracebackhide__ = is_misuse
 
@@ -142,7 +142,7 @@ def _check_steps(setup: Setup, plain: Trajectory, found: Trajectory) -> None:
             )
 
 
-def _gradients(wide: Step, low: Step) -> str | None:
+def _gradients(wide: TrajectoryStep, low: TrajectoryStep) -> str | None:
     """What the sizes of the gradients in the two runs say, where they are not about the same."""
     ratio = low.norm / wide.norm if wide.norm else 1.0
     if 1 - _OTHER_SIZE < ratio < 1 + _OTHER_SIZE:

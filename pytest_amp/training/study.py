@@ -38,7 +38,7 @@ STORAGES = (
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Trained:
     """The losses of a training, and the share of updates that rounded away over all of it and in its last tenth."""
 
     storage: Storage
@@ -60,7 +60,7 @@ def rate_at(step: int, steps: int) -> float:
     return _RATE * 0.5 * (1 + math.cos(math.pi * (step - _WARM_UP) / max(1, steps - _WARM_UP)))
 
 
-def train(storage: Storage, *, steps: int, seed: int = 0, device: torch.device | None = None) -> Outcome:
+def train(storage: Storage, *, steps: int, seed: int = 0, device: torch.device | None = None) -> Trained:
     """The character decoder under autocast(bfloat16), from one initialisation and on one order of batches."""
     case, where = characters().case, device or torch.device("cpu")
     model = case.realise(seed=seed).model.to(where, storage.weights)
@@ -77,14 +77,14 @@ def train(storage: Storage, *, steps: int, seed: int = 0, device: torch.device |
             torch.autograd.backward(loss)
             counts.append(optimizer.step(rate_at(step, steps)))
             losses.append(loss.item())
-    return Outcome(storage, losses, _share(counts), _share(counts[-max(1, steps // 10) :]))
+    return Trained(storage, losses, _share(counts), _share(counts[-max(1, steps // 10) :]))
 
 
 def _share(counts: list[tuple[int, int]]) -> float:
     return sum(stayed for _, stayed in counts) / max(1, sum(wanted for wanted, _ in counts))
 
 
-def table(outcomes: list[tuple[Storage, list[Outcome]]]) -> Iterator[str]:
+def table(outcomes: list[tuple[Storage, list[Trained]]]) -> Iterator[str]:
     """Markdown: a row for each storage, the mean of its seeds and their range."""
     head = (
         "kept between steps",
@@ -119,7 +119,7 @@ _COLOURS = (
 )
 
 
-def plot(outcomes: list[Outcome]) -> str:
+def plot(outcomes: list[Trained]) -> str:
     """An SVG of the losses (logarithmic, the mean of each fiftieth of the run) over steps."""
     width, height, left, top, legend = 900, 420, 60, 20, 330
     curves = [_smooth(each.losses) for each in outcomes]

@@ -90,7 +90,7 @@ class Setup:
 
 
 @dataclass(frozen=True)
-class Step:
+class TrajectoryStep:
     """One step as it was taken.
 
     ``lost`` is the share of parameters whose gradient is not zero and which the step left as they were,
@@ -111,7 +111,7 @@ class Step:
 class Trajectory:
     """The steps of a training, and what it ended with."""
 
-    steps: list[Step]
+    steps: list[TrajectoryStep]
     model: torch.nn.Module
     optimizer: torch.optim.Optimizer
     scaler: torch.amp.GradScaler
@@ -165,7 +165,7 @@ def run(setup: Setup, *, low: bool, companion: int | None = None, inspect: Inspe
 
 def _take(
     setup: Setup, iteration: TrainingIteration, parameters: list[torch.nn.Parameter], companion: int | None
-) -> Step:
+) -> TrajectoryStep:
     """The step, again where it was skipped."""
     for skipped in range(_MOST_SKIPPED):
         watch = _Watch(iteration, parameters)
@@ -179,7 +179,7 @@ def _take(
         tried = "step" in iteration.scaler.called and iteration.scaler.is_enabled()
         if not tried or iteration.scaler.moved or not iteration.scaler.found_inf:
             loss = sum(iteration.losses) / len(iteration.losses)
-            return Step(
+            return TrajectoryStep(
                 loss, watch.lost, watch.zero, watch.norm, skipped, iteration.stepped_alone, iteration.loss_dtype
             )
     raise AmpFailure(

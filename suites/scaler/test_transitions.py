@@ -15,7 +15,7 @@ from torch import nn
 
 from pytest_amp.amp import Amp
 from pytest_amp.failure import AmpFailure
-from pytest_amp.scaler.transitions import LEFT_BY_REFUSALS, TABLE, Outcome, State
+from pytest_amp.scaler.transitions import LEFT_BY_REFUSALS, TABLE, State, Transition
 from pytest_amp.torch_private import optimizer_stage, scales_its_own_step
 
 from .training import ScalerFactory
@@ -92,15 +92,15 @@ def test_transition(amp: Amp, amp_scaler: ScalerFactory, state: State, call: str
     """The stage afterwards, or the exception with its words; a refused call changes no stage."""
     subject = Subject(amp, amp_scaler(init_scale=8.0), state, call)
     wanted = TABLE[call][state]
-    found = Outcome(State.UNUSED)
+    found = Transition(State.UNUSED)
     try:
         subject.make(call)
     except (RuntimeError, AssertionError, ValueError, AttributeError) as error:
         words = wanted.words if wanted.words and wanted.words in str(error) else str(error)
-        found = Outcome(error=type(error).__name__, words=words)
+        found = Transition(error=type(error).__name__, words=words)
         assert subject.state is LEFT_BY_REFUSALS.get((call, state), state), "a refused call moved the optimizer"
     else:
-        found = Outcome(subject.state)
+        found = Transition(subject.state)
     amp.observe(f"{call} in {state.value}", found.error or str(found), kind="state")
     if found != wanted:
         raise AmpFailure(

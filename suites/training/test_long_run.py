@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_amp.amp import Amp
-from pytest_amp.training.study import STORAGES, Outcome, train
+from pytest_amp.training.study import STORAGES, Trained, train
 
 # It asks for bf16 by itself: the storages are what is compared, not the dtypes.
 pytestmark = [pytest.mark.amp(devices=["cpu", "cuda"], dtypes=["bf16"]), pytest.mark.amp_long]
@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.amp(devices=["cpu", "cuda"], dtypes=["bf16"]), pytest.
 _STEPS = 1000
 
 
-def _outcome(amp: Amp, name: str) -> Outcome:
+def _outcome(amp: Amp, name: str) -> Trained:
     (storage,) = [each for each in STORAGES if each.name == name]
     return train(storage, steps=_STEPS, seed=amp.config.seed, device=amp.device.torch_device)
 

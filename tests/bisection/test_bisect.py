@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_amp.bisection import Installer, InstallFailed, Outcome, Question, Trials, requirements
+from pytest_amp.bisection import Installer, InstallFailed, Question, Standing, Trials, requirements
 from pytest_amp.bisection.trial import _run as run
 from pytest_amp.bisection.trial import forget
 from pytest_amp.cli import main
@@ -205,7 +205,7 @@ def test_a_pytest_that_cannot_run_is_told_with_its_last_line(folder: Path, monke
     monkeypatch.setattr("pytest_amp.bisection.trial._run", usage_error)
     question = Question("2.10.0", "2.14.0", (), (Verdict.CHANGED.value,))
     trial = Trials(question, folder / "found", Fake("uv"))("2.10.0")
-    assert trial.outcome is Outcome.BROKEN
+    assert trial.outcome is Standing.BROKEN
     assert trial.facts == ("pytest ended with 4: ERROR: no such option",)
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_amp.bisection import Answer, Outcome, Trial, between, search, wheels_in
+from pytest_amp.bisection import Answer, Standing, Trial, between, search, wheels_in
 from pytest_amp.bisection.search import most_trials
 
 NAMES = [f"2.{number}.0" for number in range(20)]
@@ -20,8 +20,8 @@ def _attempt(first: int, broken: frozenset[int], tried: list[str]) -> Callable[[
         tried.append(release)
         number = NAMES.index(release)
         if number in broken:
-            return Trial(release, Outcome.BROKEN)
-        return Trial(release, Outcome.DIFFERENT if number >= first else Outcome.SAME)
+            return Trial(release, Standing.BROKEN)
+        return Trial(release, Standing.DIFFERENT if number >= first else Standing.SAME)
 
     return attempt
 
@@ -31,7 +31,7 @@ def test_the_first_that_differs_is_found(count: int, data: st.DataObject) -> Non
     first = data.draw(st.integers(1, count - 1))
     tried: list[str] = []
     answer = search(NAMES[:count], _attempt(first, frozenset(), tried))
-    assert answer == Answer(NAMES[first - 1], Trial(NAMES[first], Outcome.DIFFERENT))
+    assert answer == Answer(NAMES[first - 1], Trial(NAMES[first], Standing.DIFFERENT))
     assert len(tried) == len(set(tried)) <= most_trials(count) - 1  # the oldest is not asked
 
 

@@ -27,7 +27,7 @@ class Layer:
 
 
 @dataclass(frozen=True)
-class Step:
+class CellStep:
     """What one step computed: gates after their functions, and the states before and after it."""
 
     i: Tensor
@@ -39,7 +39,7 @@ class Step:
     before: tuple[Tensor, Tensor]
 
 
-def unrolled(operation: Operation, layer: Layer, dtype: torch.dtype | None) -> list[Step]:
+def unrolled(operation: Operation, layer: Layer, dtype: torch.dtype | None) -> list[CellStep]:
     """Every step in turn.
 
     Both states are rounded to ``dtype`` between steps, the new cell state not before its tanh; the gates
@@ -58,7 +58,7 @@ def unrolled(operation: Operation, layer: Layer, dtype: torch.dtype | None) -> l
         h = operation.low(o * c.tanh(), dtype)
         c = operation.low(c, dtype)
         i, f, g, o = (operation.low(gate, dtype) for gate in (i, f, g, o))
-        steps.append(Step(i, f, g, o, h, c, before))
+        steps.append(CellStep(i, f, g, o, h, c, before))
     return steps
 
 
