@@ -17,7 +17,7 @@ from pytest_amp.numerics import oracle, tolerance
 from pytest_amp.numerics.conditions import Conditions, Observe
 from pytest_amp.numerics.errors import is_hollow, relative_error
 from pytest_amp.numerics.oracle import sums, verdict
-from pytest_amp.numerics.oracle.local import Observed, Observer
+from pytest_amp.numerics.oracle.local import ObservedCall, Observer
 from pytest_amp.numerics.oracle.models import ModelName
 from pytest_amp.numerics.oracle.places import Places
 from pytest_amp.numerics.predicted import fault_failure
@@ -43,7 +43,7 @@ class Measured:
     shares: Mapping[str, float]
     hollow: tuple[str, ...]
     dtypes: Mapping[str, torch.dtype]
-    problems: tuple[Observed, ...]
+    problems: tuple[ObservedCall, ...]
 
 
 def measure_operator(
@@ -127,7 +127,7 @@ def measure_registered(overload: str, where: Conditions) -> dict[str, Measured]:
     return found
 
 
-def _observed(overload: str, sample: Sample, where: Conditions) -> tuple[Observed, ...]:
+def _observed(overload: str, sample: Sample, where: Conditions) -> tuple[ObservedCall, ...]:
     """With gradients of all real arguments, else of the first, else without: some are not differentiable."""
     leaves, spec_of = torch_private.flat((sample.arguments, dict(sample.keywords)))
     real = [number for number, leaf in enumerate(leaves) if isinstance(leaf, Tensor) and _is_real(leaf)]

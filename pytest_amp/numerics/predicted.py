@@ -13,7 +13,7 @@ from pytest_amp.numerics.compare import Compared
 from pytest_amp.numerics.conditions import Conditions, Observe
 from pytest_amp.numerics.errors import is_hollow
 from pytest_amp.numerics.oracle import Trace, observed_step, trace_of, verdict
-from pytest_amp.numerics.oracle.local import Observed
+from pytest_amp.numerics.oracle.local import ObservedCall
 from pytest_amp.numerics.prediction import Prediction, reference_step
 from pytest_amp.precision import FP16, dtype_name
 
@@ -128,7 +128,7 @@ def own_rounding(case: Case, where: Conditions) -> str | None:
     return None
 
 
-def _check_followed(case: Case, where: Conditions, seen: Sequence[Observed]) -> None:
+def _check_followed(case: Case, where: Conditions, seen: Sequence[ObservedCall]) -> None:
     lost = [each for each in seen if each.problem is not None]
     if lost:
         place = lost[0].place.module or "the model"

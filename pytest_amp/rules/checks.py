@@ -13,9 +13,9 @@ from pytest_amp.devices.base import Device, DeviceKind
 from pytest_amp.rules import variations
 from pytest_amp.rules.hand_cast import Invocation, Refused, cast_by_hand
 from pytest_amp.rules.observe import (
+    CallOutcome,
     Candidate,
-    Observed,
-    Outcome,
+    ObservedRule,
     by_hand,
     candidate_of,
     described,
@@ -66,7 +66,7 @@ class Checked:
 
 
 def examine(check: str, overload: str, device: Device, low: torch.dtype) -> dict[str, Any]:
-    """Run ``rule`` or one of CHECKS on ``overload``; the Observed or the Checked as JSON data."""
+    """Run ``rule`` or one of CHECKS on ``overload``; the ObservedRule or the Checked as JSON data."""
     rule = expected(device.type, torch.__version__).get(overload)
     if check == "rule":
         return asdict(observe(overload, device, low, rule=rule))
@@ -75,9 +75,9 @@ def examine(check: str, overload: str, device: Device, low: torch.dtype) -> dict
     return asdict(follow(check, overload, device, low, rule=rule))
 
 
-def observed_from(data: Mapping[str, Any]) -> Observed:
-    """The Observed that JSON data was made from; without its evidence, which is for people."""
-    return Observed(data["overload"], data["rule"], data["reason"], ())
+def observed_from(data: Mapping[str, Any]) -> ObservedRule:
+    """The ObservedRule that JSON data was made from; without its evidence, which is for people."""
+    return ObservedRule(data["overload"], data["rule"], data["reason"], ())
 
 
 def checked_from(data: Mapping[str, Any]) -> Checked:
@@ -134,7 +134,7 @@ class _Follower:
     rule: Rule
     candidate: Candidate
 
-    def compare(self, sample: Sample, variation: Variation) -> tuple[Outcome, str | None]:
+    def compare(self, sample: Sample, variation: Variation) -> tuple[CallOutcome, str | None]:
         """What happens under autocast, and how that differs from what happens by hand."""
         with scope(self.device, variation):
             call = variation.invocation(self.overload, sample, self.device)
@@ -148,7 +148,7 @@ class _Follower:
             difference = self._different_values(sample, variation)
         return outcome, difference
 
-    def _different_calls(self, outcome: Outcome, prediction: Outcome) -> str | None:
+    def _different_calls(self, outcome: CallOutcome, prediction: CallOutcome) -> str | None:
         if self.rule.own_kernel is not None:
             ours, theirs = received(outcome, self.overload), received(prediction, self.overload)
             same = ours is None or ours == theirs
@@ -190,7 +190,7 @@ def _listed(dtypes: Collection[str] | None) -> str:
     return ", ".join(sorted(dtypes)) if dtypes else "nothing"
 
 
-def _shown(outcome: Outcome) -> str:
+def _shown(outcome: CallOutcome) -> str:
     casts = f"casts {'; '.join(outcome.casts())}, " if outcome.casts() else ""
     return f"{casts}runs {len(outcome.calls)} calls and gives {', '.join(outcome.result)}"
 

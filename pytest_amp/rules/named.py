@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from pytest_amp.devices.base import Device, DeviceKind
-from pytest_amp.rules.observe import UNOBSERVED, UNRECOGNISED, Evidence, Observed
+from pytest_amp.rules.observe import UNOBSERVED, UNRECOGNISED, Evidence, ObservedRule
 from pytest_amp.rules.spec import Rule, RuleName
 
 _Function = Callable[..., torch.Tensor]
@@ -42,12 +42,12 @@ UNREACHABLE: Mapping[str, str] = MappingProxyType(
 )
 
 
-def observe_named(overload: str, device: Device, low: torch.dtype, rule: Rule | None) -> Observed:
+def observe_named(overload: str, device: Device, low: torch.dtype, rule: Rule | None) -> ObservedRule:
     """``observe`` by the dtypes of results; ``rule``, the expected one, settles what they cannot tell apart."""
     if overload in UNREACHABLE:
-        return Observed(overload, UNOBSERVED, UNREACHABLE[overload], ())
+        return ObservedRule(overload, UNOBSERVED, UNREACHABLE[overload], ())
     if device.kind is DeviceKind.FAKE:
-        return Observed(overload, UNOBSERVED, "fake tensors have no named dimensions", ())
+        return ObservedRule(overload, UNOBSERVED, "fake tensors have no named dimensions", ())
     float32, float64 = torch.float32, torch.float64
     given = ((float32, None), (low, None), (float64, None), (low, float64), (float64, float32))
     results = tuple(_result(NAMED[overload], device, low, dtype, asked) for dtype, asked in given)
@@ -65,9 +65,9 @@ def observe_named(overload: str, device: Device, low: torch.dtype, rule: Rule | 
     names = [name for name, dtypes in fitting.items() if dtypes == results]
     if not names:
         what = ", ".join(f"{each.variation}: {each.result[0]}" for each in evidence)
-        return Observed(overload, UNRECOGNISED, what, evidence)
+        return ObservedRule(overload, UNRECOGNISED, what, evidence)
     chosen = rule.name if rule is not None and rule.name in names else names[0]
-    return Observed(overload, chosen.value, None, evidence)
+    return ObservedRule(overload, chosen.value, None, evidence)
 
 
 def _result(

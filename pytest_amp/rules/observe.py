@@ -44,7 +44,7 @@ class Evidence:
 
 
 @dataclass(frozen=True)
-class Observed:
+class ObservedRule:
     """The rule of one overload as it runs here.
 
     ``rule`` is a RuleName's value (with `` in float16`` where that is not the autocast dtype),
@@ -58,7 +58,7 @@ class Observed:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class CallOutcome:
     """What one call did below autocast: the calls it made, and its result or its error.
 
     ``result`` are dtypes and shapes; ``message`` is the error's and not compared: it may name dtypes
@@ -94,7 +94,7 @@ def candidates(overload: str, low: torch.dtype) -> list[Candidate]:
 
 
 def label_of(rule: Rule, low: torch.dtype) -> str:
-    """What Observed.rule says of an overload that has ``rule``."""
+    """What ObservedRule.rule says of an overload that has ``rule``."""
     same = rule.dtype is None or getattr(torch, rule.dtype) == low
     return rule.name.value if same else f"{rule.name.value} in {rule.dtype}"
 
@@ -129,7 +129,7 @@ def _tensors(device: Device, variation: Variation) -> AbstractContextManager[Any
     return torch_private.strict_fake_tensor_mode() if variation.faked else device.tensors()
 
 
-def record(call: Callable[[], Any]) -> Outcome:
+def record(call: Callable[[], Any]) -> CallOutcome:
     """Run ``call`` under a recorder."""
     with torch_private.recorded_calls() as calls:
         try:
@@ -141,7 +141,7 @@ def record(call: Callable[[], Any]) -> Outcome:
     leading = _leading(calls)
     # C++ casts a call's arguments in no defined order.
     ordered = sorted(calls[:leading], key=repr) + calls[leading:]
-    return Outcome(tuple(ordered), result, message)
+    return CallOutcome(tuple(ordered), result, message)
 
 
 def _leading(calls: Iterable[Call]) -> int:
@@ -162,13 +162,13 @@ def described(result: Any) -> tuple[str, ...]:
     return (type(result).__name__,)
 
 
-def under_autocast(call: Invocation, device: Device, low: torch.dtype) -> Outcome:
+def under_autocast(call: Invocation, device: Device, low: torch.dtype) -> CallOutcome:
     """What ``call`` does under autocast."""
     with device.autocast(low):
         return record(call)
 
 
-def by_hand(candidate: Candidate, call: Invocation, device: Device) -> Outcome:
+def by_hand(candidate: Candidate, call: Invocation, device: Device) -> CallOutcome:
     """What ``call`` does with autocast off and its arguments cast as ``candidate`` says."""
 
     def cast_and_call() -> Any:
@@ -178,14 +178,14 @@ def by_hand(candidate: Candidate, call: Invocation, device: Device) -> Outcome:
     return record(cast_and_call)
 
 
-def fits(prediction: Outcome, outcome: Outcome) -> bool:
+def fits(prediction: CallOutcome, outcome: CallOutcome) -> bool:
     """Whether an outcome under autocast is what casting by hand predicts."""
     return prediction == outcome and prediction.is_banned == outcome.is_banned
 
 
-def fitting(remaining: Iterable[Candidate], call: Invocation, outcome: Outcome, device: Device) -> list[Candidate]:
+def fitting(remaining: Iterable[Candidate], call: Invocation, outcome: CallOutcome, device: Device) -> list[Candidate]:
     """Those of ``remaining`` that fit ``outcome``, of ``call`` under autocast."""
-    predictions: dict[object, Outcome] = {}  # candidates that would run the same run once
+    predictions: dict[object, CallOutcome] = {}  # candidates that would run the same run once
     found = []
     for candidate in remaining:
         try:
@@ -200,7 +200,7 @@ def fitting(remaining: Iterable[Candidate], call: Invocation, outcome: Outcome, 
     return found
 
 
-def observe(overload: str, device: Device, low: torch.dtype, *, rule: Rule | None = None) -> Observed:
+def observe(overload: str, device: Device, low: torch.dtype, *, rule: Rule | None = None) -> ObservedRule:
     """The rule that ``overload`` has on ``device`` under autocast in ``low``.
 
     ``rule`` is the expected one: it says whether the kernel is one of a kind, and changes nothing else.
@@ -213,7 +213,7 @@ def observe(overload: str, device: Device, low: torch.dtype, *, rule: Rule | Non
         return observe_named(overload, device, low, rule)
     made = samples(overload)
     if not made:
-        return Observed(overload, UNOBSERVED, "no sample arguments are known for it", ())
+        return ObservedRule(overload, UNOBSERVED, "no sample arguments are known for it", ())
     if rule is not None and rule.own_kernel is not None:
         from pytest_amp.rules.own_kernel import observe_own_kernel
 
@@ -221,7 +221,7 @@ def observe(overload: str, device: Device, low: torch.dtype, *, rule: Rule | Non
     return _classify(overload, made, device, low)
 
 
-def _classify(overload: str, made: list[Sample], device: Device, low: torch.dtype) -> Observed:
+def _classify(overload: str, made: list[Sample], device: Device, low: torch.dtype) -> ObservedRule:
     remaining = candidates(overload, low)
     evidence: list[Evidence] = []
     messages: list[str] = []
@@ -234,15 +234,15 @@ def _classify(overload: str, made: list[Sample], device: Device, low: torch.dtyp
         if outcome.message is not None:
             messages.append(outcome.message.strip().partition("\n")[0])
         if not still:
-            return Observed(overload, UNRECOGNISED, _misfit(remaining, evidence[-1]), tuple(evidence))
+            return ObservedRule(overload, UNRECOGNISED, _misfit(remaining, evidence[-1]), tuple(evidence))
         remaining = still
     labels = [each.label for each in remaining]
     if len(remaining) == 1:
-        return Observed(overload, labels[0], None, tuple(evidence))
+        return ObservedRule(overload, labels[0], None, tuple(evidence))
     if set(labels) == {RuleName.PROMOTE.value, RuleName.NONE.value} and not messages:
-        return Observed(overload, RuleName.NONE.value, None, tuple(evidence))  # one argument: nothing to promote
+        return ObservedRule(overload, RuleName.NONE.value, None, tuple(evidence))  # one argument: nothing to promote
     reason = messages[0] if messages else "the sample does not tell them apart"
-    return Observed(overload, UNOBSERVED, f"fits {', '.join(labels)}: {reason}", tuple(evidence))
+    return ObservedRule(overload, UNOBSERVED, f"fits {', '.join(labels)}: {reason}", tuple(evidence))
 
 
 def each_variation(

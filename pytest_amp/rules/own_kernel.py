@@ -17,10 +17,10 @@ from pytest_amp.rules.hand_cast import Invocation, Refused, cast_by_hand
 from pytest_amp.rules.observe import (
     UNOBSERVED,
     UNRECOGNISED,
+    CallOutcome,
     Candidate,
     Evidence,
-    Observed,
-    Outcome,
+    ObservedRule,
     candidate_of,
     candidates,
     each_variation,
@@ -33,7 +33,7 @@ from pytest_amp.rules.spec import Rule
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 
-def received(outcome: Outcome, overload: str) -> frozenset[str] | None:
+def received(outcome: CallOutcome, overload: str) -> frozenset[str] | None:
     """The floating dtypes with which ``overload`` was called below autocast; None if it was not."""
     calls = [call for call in outcome.calls if call.operator == overload]
     if not calls:
@@ -50,7 +50,9 @@ def _predicted(candidate: Candidate, call: Invocation, device: Device) -> frozen
     return frozenset(dtype_name(tensor.dtype) for tensor in plan.carried_out(call).floats())
 
 
-def observe_own_kernel(overload: str, made: Iterable[Sample], device: Device, low: torch.dtype, rule: Rule) -> Observed:
+def observe_own_kernel(
+    overload: str, made: Iterable[Sample], device: Device, low: torch.dtype, rule: Rule
+) -> ObservedRule:
     """``observe`` for a kernel of its own: a rule fits if the operator receives the dtypes that it predicts."""
     remaining = _all_candidates(overload, low, rule)
     evidence: list[Evidence] = []
@@ -68,12 +70,12 @@ def observe_own_kernel(overload: str, made: Iterable[Sample], device: Device, lo
         evidence.append(shown)
         if not fitting:
             what = f"with {variation.name} arguments it received {', '.join(shown.casts)}"
-            return Observed(overload, UNRECOGNISED, what, tuple(evidence))
+            return ObservedRule(overload, UNRECOGNISED, what, tuple(evidence))
         remaining = fitting
     labels = [each.label for each in remaining]
     if len(remaining) == 1:
-        return Observed(overload, labels[0], None, tuple(evidence))
-    return Observed(overload, UNOBSERVED, f"fits {', '.join(labels)}: {reason}", tuple(evidence))
+        return ObservedRule(overload, labels[0], None, tuple(evidence))
+    return ObservedRule(overload, UNOBSERVED, f"fits {', '.join(labels)}: {reason}", tuple(evidence))
 
 
 def _all_candidates(overload: str, low: torch.dtype, rule: Rule) -> list[Candidate]:

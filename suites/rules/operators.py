@@ -10,7 +10,7 @@ from pytest_amp.amp import Amp
 from pytest_amp.failure import AmpFailure
 from pytest_amp.rules.checks import Checked, checked_from, observed_from
 from pytest_amp.rules.hand_cast import dtype_argument
-from pytest_amp.rules.observe import Observed, label_of
+from pytest_amp.rules.observe import ObservedRule, label_of
 from pytest_amp.rules.registry import Registry, qualified, read_registry, short, without_rule
 from pytest_amp.rules.samples import has_samples
 from pytest_amp.rules.spec import SPEC_FILE, Coverage, Rule, RuleName
@@ -30,7 +30,7 @@ class Examiner:
         """The result of a check of pytest_amp.rules.checks.CHECKS; AmpFailure if the operator breaks the process."""
         return checked_from(self._examine(check, overload))
 
-    def rule(self, overload: str) -> Observed:
+    def rule(self, overload: str) -> ObservedRule:
         """The rule of an operator, found by running it."""
         return observed_from(self._examine("rule", overload))
 

@@ -13,7 +13,7 @@ from pytest_amp.devices import find_device
 from pytest_amp.failure import AmpFailure
 from pytest_amp.numerics import Conditions, predicted, tolerance
 from pytest_amp.numerics.compare import Compared
-from pytest_amp.numerics.oracle.local import Observed
+from pytest_amp.numerics.oracle.local import ObservedCall
 from pytest_amp.numerics.oracle.models import Model
 from pytest_amp.numerics.oracle.places import Direction, Place
 from pytest_amp.precision import BF16
@@ -64,7 +64,7 @@ def test_a_tensor_that_is_far_from_its_prediction() -> None:
 
 def test_an_operator_that_cannot_be_followed_is_no_healthy_one(monkeypatch: pytest.MonkeyPatch) -> None:
     place = Place("layer", Direction.FORWARD, None)
-    lost = Observed(place, "aten::odd", (), Model(), (), "no kernel for Double")
+    lost = ObservedCall(place, "aten::odd", (), Model(), (), "no kernel for Double")
     monkeypatch.setattr(predicted, "observed_step", lambda *_, **__: (lost,))
     with pytest.raises(AmpFailure, match="the rounding oracle cannot follow aten::odd in layer") as raised:
         predicted.check_operators(CASE, WHERE, 1.0, lambda *_: None)

@@ -20,7 +20,7 @@ from pytest_amp.failure import AmpFailure
 from pytest_amp.numerics import tolerance
 from pytest_amp.numerics.compare import compare
 from pytest_amp.numerics.oracle import observed_step
-from pytest_amp.numerics.oracle.local import Observed
+from pytest_amp.numerics.oracle.local import ObservedCall
 from pytest_amp.numerics.prediction import predict
 from pytest_amp.numerics.step import run_step
 from pytest_amp.precision import BF16, FP16, Precision
@@ -35,7 +35,7 @@ def main(arguments: list[str]) -> int:
     warnings.simplefilter("ignore")
     print(f"torch {torch.__version__}, {device.describe()}, seed {SEED}\n")  # noqa: T201  # a program's output
     print("| case | dtype | noise | excess | distance | agreement | seconds |\n|---|---|---|---|---|---|---|")  # noqa: T201
-    seen: dict[str, list[Observed]] = defaultdict(list)
+    seen: dict[str, list[ObservedCall]] = defaultdict(list)
     for case in (*zoo(), *wider_zoo()):
         for precision in (BF16, FP16):
             line, observed = _measured(case, device, precision)
@@ -45,7 +45,7 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def _measured(case: Case, device: Device, precision: Precision) -> tuple[str, tuple[Observed, ...]]:
+def _measured(case: Case, device: Device, precision: Precision) -> tuple[str, tuple[ObservedCall, ...]]:
     """A row of the first table: medians and, in brackets, the worst tensor of 16 elements or more."""
     realised = case.realise(seed=SEED)
     begun = time.perf_counter()
@@ -73,7 +73,7 @@ def _measured(case: Case, device: Device, precision: Precision) -> tuple[str, tu
     ), seen
 
 
-def _signatures(seen: dict[str, list[Observed]], device: Device) -> str:
+def _signatures(seen: dict[str, list[ObservedCall]], device: Device) -> str:
     """The second table: operators with at least 1000 low elements."""
     shares: dict[tuple[str, str], dict[str, tuple[int, int, str]]] = defaultdict(dict)
     for name, observed in seen.items():

@@ -56,7 +56,7 @@ class Agreement:
 
 
 @dataclass(frozen=True)
-class Observed:
+class ObservedCall:
     """One operator call of a real step: where, which, on which dtypes, by which model, and how well it agrees.
 
     ``longest`` is the largest dimension of an argument: about as many numbers are added up in a row.
@@ -86,7 +86,7 @@ class Observer:
     device_type: str
     low: torch.dtype
     places: Places | None = None
-    seen: list[Observed] = field(default_factory=list)
+    seen: list[ObservedCall] = field(default_factory=list)
 
     @contextlib.contextmanager
     def on(self, rules: dict[str, Rule]) -> Iterator[None]:
@@ -227,7 +227,7 @@ class Observer:
         place = self.places.here() if self.places is not None else _NOWHERE
         dtypes = tuple(dtype for dtype in given if dtype is not None)
         longest = max((size for leaf in _leaves(call) if is_real(leaf) for size in leaf.shape), default=1)
-        self.seen.append(Observed(place, call.overload.name(), dtypes, model, results, problem, longest))
+        self.seen.append(ObservedCall(place, call.overload.name(), dtypes, model, results, problem, longest))
 
 
 def _has_values(tensor: torch.Tensor) -> bool:

@@ -10,7 +10,7 @@ import torch
 
 from pytest_amp.cases import Case
 from pytest_amp.devices import Device
-from pytest_amp.numerics.oracle.local import Observed, Observer
+from pytest_amp.numerics.oracle.local import ObservedCall, Observer
 from pytest_amp.numerics.oracle.places import Places
 from pytest_amp.numerics.step import run_step
 from pytest_amp.precision import dtype_name
@@ -103,7 +103,7 @@ def _cells(row: Row) -> tuple[str, ...]:
 
 def observed_step(  # noqa: PLR0913  # keywords of one run
     case: Case, device: Device, low: torch.dtype, *, seed: int, loss_scale: float = 1.0, autocast: bool = True
-) -> tuple[Observed, ...]:
+) -> tuple[ObservedCall, ...]:
     """Every operator call of one real step of ``case`` on ``device``, held against its model."""
     realised = case.realise(seed=seed).on(device.torch_device)
     observer = Observer(device.type, low, Places(realised.model))
@@ -116,7 +116,7 @@ def observed_step(  # noqa: PLR0913  # keywords of one run
     return tuple(observer.seen)
 
 
-def trace_of(title: str, seen: Sequence[Observed], device_type: str) -> Trace:
+def trace_of(title: str, seen: Sequence[ObservedCall], device_type: str) -> Trace:
     """``seen`` as a table."""
     rules = spec.expected(device_type, torch.__version__)
     rows: dict[tuple[object, ...], Row] = {}
@@ -127,7 +127,7 @@ def trace_of(title: str, seen: Sequence[Observed], device_type: str) -> Trace:
     return Trace(title, tuple(rows.values()))
 
 
-def _row(each: Observed, rules: dict[str, spec.Rule]) -> Row:
+def _row(each: ObservedCall, rules: dict[str, spec.Rule]) -> Row:
     elements = sum(result.elements for result in each.results)
     operator = each.place.operator
     return Row(

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 import torch
 
 from pytest_amp.numerics import tolerance
-from pytest_amp.numerics.oracle.local import Agreement, Observed
+from pytest_amp.numerics.oracle.local import Agreement, ObservedCall
 from pytest_amp.numerics.oracle.models import ModelName
 from pytest_amp.numerics.oracle.sums import most_of_float32, probable, roundoff
 from pytest_amp.precision import dtype_name
@@ -43,7 +43,7 @@ ENOUGH = 64
 class Fault:
     """How one operator call differs from its model: ``what`` it does, and the ``model`` that it should follow."""
 
-    seen: Observed
+    seen: ObservedCall
     what: str
     model: str
     likely: str
@@ -60,7 +60,7 @@ class Fault:
         return f"{self.seen.place.module or 'the model'}, {self.seen.place.direction.value} pass"
 
 
-def faults(seen: Iterable[Observed], low: torch.dtype, scale: float = 1.0) -> list[Fault]:
+def faults(seen: Iterable[ObservedCall], low: torch.dtype, scale: float = 1.0) -> list[Fault]:
     """The calls that do not follow their model, worst kinds first; bounds are multiplied by ``scale``."""
     found = [fault for each in seen for result in each.results if (fault := fault_of(each, result, low, scale))]
     return sorted(found, key=lambda fault: _ORDER.index(fault.likely))
@@ -74,7 +74,7 @@ _SHARE = "the operator rounds twice"
 _ORDER = (_DTYPE, _HOLLOW, _WIDE, _LOW, _SHARE)
 
 
-def fault_of(each: Observed, result: Agreement, low: torch.dtype, scale: float) -> Fault | None:
+def fault_of(each: ObservedCall, result: Agreement, low: torch.dtype, scale: float) -> Fault | None:
     """What is wrong with one result, with other numbers, too, if there are any; None if it follows its model."""
     if result.wanted is not None and result.wanted != result.dtype:
         return Fault(each, f"returned {dtype_name(result.dtype)}", dtype_name(result.wanted), _DTYPE)
@@ -85,7 +85,7 @@ def fault_of(each: Observed, result: Agreement, low: torch.dtype, scale: float) 
 
 
 def _fault_of_values(
-    each: Observed, result: Agreement, low: torch.dtype, scale: float, *, again: bool = False
+    each: ObservedCall, result: Agreement, low: torch.dtype, scale: float, *, again: bool = False
 ) -> Fault | None:
     if result.dtype in (torch.float32, torch.float64):
         least = max(most_of_float32(low), probable(each.longest)) if again else most_of_float32(low)
@@ -93,7 +93,9 @@ def _fault_of_values(
     return _fault_of_low(each, result, scale) if result.dtype in (torch.bfloat16, torch.float16) else None
 
 
-def _fault_of_float32(each: Observed, result: Agreement, low: torch.dtype, least: float, scale: float) -> Fault | None:
+def _fault_of_float32(
+    each: ObservedCall, result: Agreement, low: torch.dtype, least: float, scale: float
+) -> Fault | None:
     kept_low = each.model.name is ModelName.RUNNING_SUM and any(dtype == low for dtype in each.given)
     if result.hollow and not kept_low:
         return Fault(each, f"returned float32 with values of {dtype_name(low)} alone", _model(each), _HOLLOW)
@@ -104,7 +106,7 @@ def _fault_of_float32(each: Observed, result: Agreement, low: torch.dtype, least
     return None
 
 
-def _fault_of_low(each: Observed, result: Agreement, scale: float) -> Fault | None:
+def _fault_of_low(each: ObservedCall, result: Agreement, scale: float) -> Fault | None:
     least = tolerance.floor(result.elements, roundoff(result.dtype))
     excess = result.error / max(result.ideal, least)
     if excess > EXCESS * each.model.factor * scale:
@@ -116,5 +118,5 @@ def _fault_of_low(each: Observed, result: Agreement, scale: float) -> Fault | No
     return None
 
 
-def _model(each: Observed) -> str:
+def _model(each: ObservedCall) -> str:
     return f"{each.model.name.value}: {each.model.source}"

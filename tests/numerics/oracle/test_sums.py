@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as f
 
 from pytest_amp.numerics.oracle import verdict
-from pytest_amp.numerics.oracle.local import Observed, Observer
+from pytest_amp.numerics.oracle.local import ObservedCall, Observer
 from pytest_amp.numerics.oracle.sums import (
     certain,
     most_of_float32,
@@ -27,7 +27,7 @@ ROWS = 8192
 DTYPES = pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bf16", "fp16"])
 
 
-def observed(step: Callable[[], object], dtype: torch.dtype) -> list[Observed]:
+def observed(step: Callable[[], object], dtype: torch.dtype) -> list[ObservedCall]:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     observer = Observer("cpu", dtype)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from pytest_amp.numerics import tolerance
-from pytest_amp.numerics.oracle.local import Agreement, Observed
+from pytest_amp.numerics.oracle.local import Agreement, ObservedCall
 from pytest_amp.numerics.oracle.models import Model, ModelName
 from pytest_amp.numerics.oracle.places import Direction, Place
 from pytest_amp.numerics.oracle.sums import most_of_float32, probable
@@ -25,12 +25,14 @@ def observed(
     factor: float = 1.0,
     longest: int = 1,
     given: torch.dtype = BF16,
-) -> Observed:
+) -> ObservedCall:
     place = Place("layer", Direction.FORWARD, "aten::linear")
-    return Observed(place, "aten::mm", (given,), Model(name, factor=factor), (result,), None, longest)
+    return ObservedCall(place, "aten::mm", (given,), Model(name, factor=factor), (result,), None, longest)
 
 
-def said(result: Agreement, each: Observed | None = None, *, low: torch.dtype = BF16, scale: float = 1.0) -> str | None:
+def said(
+    result: Agreement, each: ObservedCall | None = None, *, low: torch.dtype = BF16, scale: float = 1.0
+) -> str | None:
     found = fault_of(each or observed(result), result, low, scale)
     return None if found is None else found.what
 
