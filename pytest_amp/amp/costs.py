@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     from pytest_amp.cases import Case
     from pytest_amp.floors import Row
     from pytest_amp.memory import Census, MemoryUse
-    from pytest_amp.speed import Conditions as Timing
-    from pytest_amp.speed import Interval, MakeOptimizer, Measured, Workload
+    from pytest_amp.speed import Interval, MakeOptimizer, Measured, SpeedConditions, Workload
 
 __tracebackhide__ = is_misuse
 
@@ -79,7 +78,7 @@ class CostChecks(Bound):
         make_step = speed.step_maker(work, self.device, seed=self.config.seed, dtype=self.dtype, optimizer=optimizer)
         return speed.check_speedup(make_step, demand, conditions, self._request)
 
-    def _timed(self) -> Timing:
+    def _timed(self) -> SpeedConditions:
         """Where and how speed is measured; on a CPU only for a report that was asked for."""
         from pytest_amp import speed
 
@@ -87,7 +86,7 @@ class CostChecks(Bound):
         reason = timed.reason
         if self.device.kind is not DeviceKind.ACCELERATOR and mode != "report":
             mode, reason = "off", "a CPU is timed with --amp-speed=report only"
-        return speed.Conditions(
+        return speed.SpeedConditions(
             self.device,
             self.precision,
             mode,
