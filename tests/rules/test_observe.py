@@ -199,10 +199,16 @@ def test_what_other_builds_have_is_not_gone() -> None:
 
 def test_on_a_real_device_a_faked_call_runs_no_kernel() -> None:
     """Fake tensors without a rule for an operator otherwise try its kernel, with any layout and size."""
-    ran = []
-    library = torch.library.Library("pytest_amp_faked", "DEF")
+    ran: list[torch.Tensor] = []
+
+    def kernel(x: torch.Tensor) -> torch.Tensor:
+        ran.append(x)
+        return x.clone()
+
+    make_library: Any = torch.library.Library
+    library = make_library("pytest_amp_faked", "DEF")
     library.define("op(Tensor x) -> Tensor")
-    library.impl("op", lambda x: ran.append(x) or x.clone(), "CPU")
+    library.impl("op", kernel, "CPU")
     device = find_device("cpu")
     try:
         for faked in (False, True):
