@@ -103,17 +103,23 @@ def patches() -> Case:
 
 
 class Sampler(nn.Module):
-    """An image looked up where a convolution says (Jaderberg et al. 2015): places are float32, bf16 too coarse."""
+    """An image looked up where a convolution says (Jaderberg et al. 2015, Dai et al. 2017): places are float32.
+
+    Each lies between four pixels of its own, a tenth of a pixel inside at least: a gradient for a place jumps at
+    pixels, and rounding would decide on which side of one a place lies, and with it the whole gradient.
+    """
 
     def __init__(self) -> None:
         """One convolution makes features, another where to look."""
         super().__init__()
-        self.features, self.where = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(3, 2, 3, padding=1)
+        self.features, self.where = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(3, 2, 2)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Shapes: (batch, 3, height, width) to (batch, 8, height, width)."""
-        grid = self.where(x).float().permute(0, 2, 3, 1).sigmoid() * 1.6 - 0.8
-        return functional.grid_sample(self.features(x), grid, align_corners=False)
+        """Shapes: (batch, 3, size, size) to (batch, 8, size - 1, size - 1)."""
+        size, offset = x.shape[-1], self.where(x).float().permute(0, 2, 3, 1).tanh() * 0.4
+        middle = torch.arange(size - 1, dtype=offset.dtype, device=x.device) + 0.5
+        pixels = torch.stack(torch.meshgrid(middle, middle, indexing="xy"), -1) + offset
+        return functional.grid_sample(self.features(x), (2 * pixels + 1) / size - 1, align_corners=False)
 
 
 def sampling() -> Case:

@@ -18,7 +18,8 @@ error of a tensor, as vectors, and d = r - p, excess is |r| / |p| and distance |
   least over tensors of 16 elements or more. An error of 1e-7 means that autocast was off.
 - MEDIAN_DISTANCE and WORST_DISTANCE are for the same device's kernels with casts made by hand: 0.5 in
   the median of a case, where other kernels that sum in another order (AVX2 against AVX512) made 0.21 at
-  most, and 2, where two independent errors are sqrt(2) apart. From the prediction a tensor may be
+  most, and 2, where two independent errors are sqrt(2) apart. Where atomics add up in any order (``order``) the two
+  steps are independent draws, and only the latter holds. From the prediction a tensor may be
   FARTHEST, sqrt(2) EXCESS, away; measured 1.18 at most over 64 elements or more.
 
 - Where terms cancel, float32 itself is as far from exact as the noise, and mixed precision makes that error, too. It is

@@ -72,16 +72,13 @@ def _hold_ratio(amp: Amp, name: str, ratio: float, *, unit: str, likely: str) ->
         )
 
 
-#: Kinks: rounding decides between which pixels a place lies, and with it a whole gradient (bf16 on an H200: 40 to 74
-#: times the error of fp16).
-HINGED = ("sampling",)
 #: Convolutions, which some CPUs add up in fp16.
 CONVOLUTIONAL = ("residual", "unet", "patches")
 
 
 @pytest.mark.amp(dtypes=["bf16"])
 @pytest.mark.filterwarnings("ignore:Mismatch dtype between input and weight")
-@pytest.mark.parametrize("name", [name for name in CASES if name not in HINGED])
+@pytest.mark.parametrize("name", CASES)
 def test_real_errors_differ_by_their_bits(amp: Amp, name: str) -> None:
     """What a step is off float64 in bf16 is 4 to 16 times what it is in fp16, in the median over its tensors."""
     case, seed, device = CASES[name], amp.config.seed, amp.device
