@@ -29,7 +29,7 @@ def _at_a_step() -> Case:
         return torch.ones(32, 32) * (1 + 2.0**-12 if near else 2.0) + torch.eye(32)
 
     def loss(model: nn.Module, x: Tensor) -> Tensor:
-        y = model(x).float()
+        y: Tensor = model(x).float()
         return y.square().mean() * torch.where(y[0, 1] > 1, 2.0, 1.0)
 
     return Case("at a step", build, batch, loss)

@@ -33,7 +33,7 @@ def test_what_has_no_order_is_named_and_the_mode_is_restored() -> None:
 
 def test_bits_tell_where_each_step_repeats_them_in_one_order() -> None:
     assert different_bits(lambda: _sum(1.0), lambda: _sum(1.0)) == frozenset()
-    assert different_bits(lambda: _sum(1.0), lambda: _sum(2.0)) == {"output.y"}
+    assert different_bits(lambda: _sum(1.0), lambda: _sum(2.0)) == frozenset({"output.y"})
     assert different_bits(lambda: _put(1.0), lambda: _put(2.0)) is None
     drawn = iter(range(10))
     assert different_bits(lambda: _sum(float(next(drawn))), lambda: _sum(1.0)) is None
