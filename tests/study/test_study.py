@@ -64,6 +64,18 @@ def test_where_the_time_goes() -> None:
     assert 0 < found["attention"] < 1
 
 
+def test_the_peak_is_beside_what_was_held_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Counting:
+        counts, allocated, peaks = True, 300, (1000, 5000)
+
+        def empty(self) -> None:
+            """Nothing is reserved."""
+
+    monkeypatch.setattr(transformer, "Allocator", lambda _device: Counting())
+    found = transformer.measure(Cell("small", 8, 2, "fp32", "sdpa", "forward"), find_device("cpu"))
+    assert found["peak"] == 700
+
+
 def test_running_out_of_memory_is_a_result(monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise torch.OutOfMemoryError
