@@ -37,9 +37,9 @@ def measure(cell: Cell, device: Device) -> Result:
 
     ``step_time`` and ``device_time`` are seconds of one call, eagerly and replayed from a graph (None without one),
     ``first_calls`` those of the first three after the warm-up;
-    ``peak`` is the most that was allocated, in bytes, beside what was before; in float32, ``products`` and ``attention`` are their shares of
-    the device's time (torch.profiler): what a low precision can make faster. ``doubts`` say why the times cannot be
-    trusted.
+    ``peak`` is the most that was allocated, in bytes, beside what was before; in float32, ``products`` and
+    ``attention`` are their shares of the device's time (torch.profiler): what a low precision can make faster.
+    ``doubts`` say why the times cannot be trusted.
     """
     try:
         with float32_precision("ieee" if cell.precision == "fp32" else "tf32"):
