@@ -14,7 +14,18 @@ from typing import TYPE_CHECKING
 import pytest
 
 import pytest_amp
-from pytest_amp.record import Failure, Record, RecordError, Value, Verdict, canonical, write_record, write_whole
+from pytest_amp.record import (
+    Failure,
+    Record,
+    RecordError,
+    Value,
+    Verdict,
+    alone,
+    canonical,
+    read_record,
+    write_record,
+    write_whole,
+)
 from pytest_amp.report.markdown import append_to_job_summary, page
 from pytest_amp.session import installed_torch
 
@@ -59,18 +70,33 @@ def finish(session: AmpSession, exitstatus: int) -> int:
 
 
 def _accept(session: AmpSession) -> None:
-    """Put what the passing tests observed in place of what the baseline has of them.
+    """Put what the passing tests observed in place of what the baseline's file has of them.
 
-    Where that is all of the baseline, the file's provenance becomes this run's; else the baseline keeps
-    its own, and says which keys are of another run. Nothing else in the file changes.
+    That is read again, alone: another run may have changed it since this one was compared with it, and both count.
     """
-    path, baseline = session.asked.baseline, session.baseline
+    path = session.asked.baseline
     assert path is not None
-    assert baseline is not None
+    try:
+        with alone(path):
+            accepted, moved = _merged(session, read_record(path))
+            write_record(accepted, path, replace=True)
+    except RecordError as error:
+        session.problems.append(f"not written: {error}")
+        return
+    session.accepted = moved
+    session.written.append(str(path))
+
+
+def _merged(session: AmpSession, baseline: Record) -> tuple[Record, int]:
+    """The baseline with what the passing tests observed, and how many observations that changes.
+
+    Where that is all of the baseline, its provenance becomes this run's; else it keeps its own, and says
+    which keys are of another run. Nothing else in it changes.
+    """
     run = record_of(session, complete=True)
     known = baseline.by_key()
     taken = {each.key: replace(each, baseline=None, verdict=Verdict.PASS) for each in session.tally.accepted()}
-    gone = {observation.key for observation in session.gone}
+    gone = {observation.key for observation in session.gone} & known.keys()
     merged = {**{key: each for key, each in known.items() if key not in gone}, **taken}
     moved = [key for key in taken if key not in known or canonical(known[key].value) != canonical(taken[key].value)]
     provenance = dict(run.provenance)
@@ -85,14 +111,8 @@ def _accept(session: AmpSession) -> None:
     summary = run.summary if not merged.keys() - taken.keys() else baseline.summary
     ran = None if baseline.ran is None or run.ran is None else _together(baseline.ran, run.ran)
     failures = tuple(each for each in baseline.failures if not run.ran_whole(each))
-    accepted = Record(tuple(merged.values()), provenance, summary, baseline.complete, ran, failures)
-    try:
-        write_record(accepted, path, replace=True)
-    except RecordError as error:
-        session.problems.append(f"not written: {error}")
-        return
-    session.accepted = len(moved) + len(gone)
-    session.written.append(str(path))
+    record = Record(tuple(merged.values()), provenance, summary, baseline.complete, ran, failures)
+    return record, len(moved) + len(gone)
 
 
 def _together(*places: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, ...]]:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
-from tests.project import Project, refused, summary
+from pytest_amp.record import lock
+from tests.project import Project, red, refused, summary
 
 ON_CPU = ("--amp-device=cpu", "--amp-dtype=bf16")
 ACCEPTING = (*ON_CPU, "--amp-baseline=old.json", "--amp-accept")
@@ -116,3 +119,47 @@ def test_what_ran_and_what_failed_stays_true(project: Project) -> None:
     assert project.here(*arguments, "--amp-baseline=old.json", "--amp-accept", "-k", "test_other").ret == 0
     whole = project.record("old.json")
     assert (whole["ran"], whole["failures"]) == ({"cpu-bf16 project": ["test_it::test_it", "test_it::test_other"]}, [])
+
+
+TOGETHER = """
+import time
+from pathlib import Path
+
+
+def test_{name}(amp):
+    amp.observe({name!r}, 'b', kind='rule')
+    Path({name!r}).touch()
+    until = time.monotonic() + 60
+    while not Path({other!r}).exists() and time.monotonic() < until:
+        time.sleep(0.01)
+"""
+
+
+def test_two_runs_at_once_lose_nothing(with_baseline: Project) -> None:
+    """Both have read the baseline before either changes it."""
+    names = {"one": "two", "two": "one"}
+    with_baseline.write(**{f"test_{name}": TOGETHER.format(name=name, other=other) for name, other in names.items()})
+    with ThreadPoolExecutor(2) as pool:
+        results = [*pool.map(lambda name: with_baseline.apart(*ACCEPTING, f"test_{name}.py"), names)]
+    assert [result.ret for result in results] == [0, 0]
+    assert with_baseline.observed("old.json") == {
+        "project/cpu/bf16/lost": 1,
+        "project/cpu/bf16/one": "b",
+        "project/cpu/bf16/two": "b",
+    }
+    accepted = with_baseline.record("old.json")["provenance"]["accepted"]
+    assert sorted(entry["keys"] for entry in accepted) == [["project/cpu/bf16/one"], ["project/cpu/bf16/two"]]
+
+
+def test_a_file_that_another_process_never_gives_back(with_baseline: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lock, "PATIENCE", 0.1)
+    left = with_baseline.file(".old.json.lock", "")
+    before = (with_baseline.path / "old.json").read_bytes()
+    result = with_baseline.here(*ACCEPTING)
+    assert result.ret == 1
+    (line,) = red(result)
+    assert line.startswith(f"not written: {with_baseline.path / 'old.json'}: another process has been changing it")
+    assert ".old.json.lock" in line
+    assert (with_baseline.path / "old.json").read_bytes() == before
+    left.unlink()
+    assert with_baseline.here(*ACCEPTING).ret == 0

@@ -23,7 +23,7 @@ from pytest_amp.bisection import (
 )
 from pytest_amp.bisection.search import most_trials
 from pytest_amp.bisection.trial import PACKAGE, forget
-from pytest_amp.cli.common import Commands, write
+from pytest_amp.cli.common import Commands, is_a_wheel, write
 from pytest_amp.record.difference import FAILING, ORDER
 from pytest_amp.record.observation import Verdict
 
@@ -102,8 +102,7 @@ def _installer(options: argparse.Namespace) -> Installer:
 
 
 def _arguments(options: argparse.Namespace) -> tuple[str, ...]:
-    inside = (PACKAGE / "suites").is_dir()
-    suites = ["--pyargs", "pytest_amp.suites"] if inside else [str(PACKAGE.parent / "suites")]
+    suites = ["--pyargs", "pytest_amp.suites"] if is_a_wheel() else [str(PACKAGE.parent / "suites")]
     chosen = ["-k", options.expression] if options.expression else []
     target = [f"--amp-device={options.device}", f"--amp-dtype={options.dtype}", "--amp-speed=off"]
     return (*(options.tests or suites), *chosen, *target, *shlex.split(options.pytest_args))

@@ -13,9 +13,11 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_amp.cli.common import Commands, write
+from pytest_amp.cli.common import Commands, is_a_wheel, write
+from pytest_amp.record import RecordError, alone, content
 
 if TYPE_CHECKING:
+    from pytest_amp.floors import Row
     from pytest_amp.speed.calibration import Session
 
 #: Exit statuses: whether the file was written.
@@ -47,7 +49,12 @@ def add(commands: Commands) -> None:
     command.add_argument("--sessions", type=int, default=5, help="how many processes, 3 or more (default: 5)")
     command.add_argument("--device", default="cuda", help="default: cuda")
     command.add_argument("--dtype", default="auto", help="comma list (default: what the device computes)")
-    command.add_argument("--to", type=Path, help="the file (default: the one that comes with this package)")
+    command.add_argument(
+        "--to",
+        type=Path,
+        help="the file (default: the one that comes with this package, in a checkout of it; an installed one is the "
+        "next upgrade's)",
+    )
     command.add_argument("--reason", help="why floors fall, where they do")
     command.set_defaults(run=_calibrate, parser=command)
 
@@ -58,12 +65,17 @@ def _calibrate(options: argparse.Namespace) -> int:
 
     if options.sessions < LEAST_SESSIONS:
         options.parser.error(f"argument --sessions: {options.sessions}; valid: {LEAST_SESSIONS} or more")
+    if options.to is None and is_a_wheel():
+        options.parser.error(
+            "argument --to: nothing; valid: a file of yours, for pytest --amp-floors=FILE: the package's own one goes "
+            "with its next upgrade"
+        )
     if options.device == "cpu" and not options.from_:
         write("a CPU is held against no floor: what follows is for you to read\n")
     path = options.to or Path(floors.__file__).with_name("floors.json")
     sessions: list[Session] = []
     try:
-        old = floors.read(path) if path.exists() else ()
+        _there(path)  # what is no file of floors is told before anything is measured
         runs = [_from(file) for file in options.from_] or [partial(_session, options)] * options.sessions
         for number, run in enumerate(runs, start=1):
             sessions.append(run())
@@ -75,8 +87,9 @@ def _calibrate(options: argparse.Namespace) -> int:
         if not new:
             write("nothing was measured often enough; no file was written\n")
             return NOT_WRITTEN
-        floors.write(path, floors.merged(old, new, options.reason))
-    except (floors.FloorsError, calibration.CalibrationError) as error:
+        with alone(path):
+            floors.write(path, floors.merged(_there(path), new, options.reason))
+    except (floors.FloorsError, calibration.CalibrationError, RecordError) as error:
         sys.stderr.write(f"pytest-amp: {error}\n")
         return NOT_WRITTEN
     write(calibration.as_text(new))
@@ -84,9 +97,17 @@ def _calibrate(options: argparse.Namespace) -> int:
     return WRITTEN
 
 
+def _there(path: Path) -> tuple[Row, ...]:
+    """The floors that the file has. Raises FloorsError, also where there is no folder for it."""
+    from pytest_amp import floors
+
+    if not path.parent.is_dir():
+        raise floors.FloorsError(f"{path}: its folder is not there")
+    return floors.read(path) if path.exists() else ()
+
+
 def _from(file: Path) -> Callable[[], Session]:
     """Reads what a run measured earlier. Raises CalibrationError."""
-    from pytest_amp.record import RecordError, content
     from pytest_amp.speed import calibration
 
     def read() -> Session:
@@ -126,8 +147,6 @@ def _session(options: argparse.Namespace) -> Session:
 
 def _suite() -> tuple[str, ...]:
     """The suite as it is installed, or as it lies in the tree."""
-    from importlib.util import find_spec
-
-    if find_spec("pytest_amp.suites") is not None:
+    if is_a_wheel():
         return "--pyargs", "pytest_amp.suites.speed"
     return (str(Path(__file__).parents[2] / "suites" / "speed"),)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import fnmatch
+import importlib.util
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -30,6 +31,11 @@ def read(path: Path, parser: argparse.ArgumentParser) -> Record:
 def matching(keys: Iterable[str], pattern: str) -> list[str]:
     """The keys that match a shell pattern; a pattern that is a key, brackets and all, is that key."""
     return [key for key in keys if key == pattern or fnmatch.fnmatchcase(key, pattern)]
+
+
+def is_a_wheel() -> bool:
+    """Whether this was installed from a wheel, which has the suites within; a checkout has them beside the package."""
+    return importlib.util.find_spec("pytest_amp.suites") is not None
 
 
 def write(text: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 import platform
 import shutil
@@ -13,7 +12,7 @@ from importlib import metadata, util
 from typing import Any
 
 from pytest_amp import __version__
-from pytest_amp.cli.common import Commands, write
+from pytest_amp.cli.common import Commands, is_a_wheel, write
 from pytest_amp.cli.machine import Machine, ask
 
 #: Exit statuses: whether the suites have a device to run on.
@@ -132,8 +131,7 @@ def _would_run(machine: Machine) -> list[str]:
     works = _computing(machine)
     real = [name for name in works if not name.startswith("fake:")]
     fakes = [name for name in works if name.startswith("fake:")]
-    # The suites are within the package where it was installed from a wheel, beside it in a checkout.
-    suites = "--pyargs pytest_amp.suites" if importlib.util.find_spec("pytest_amp.suites") else "suites"
+    suites = "--pyargs pytest_amp.suites" if is_a_wheel() else "suites"
     lines = []
     if real:
         best = next((name for name in real if name != "cpu"), "cpu")

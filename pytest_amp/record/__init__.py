@@ -18,6 +18,7 @@ from pytest_amp.record.file import (
     write_record,
     write_whole,
 )
+from pytest_amp.record.lock import alone
 from pytest_amp.record.observation import (
     EXACT,
     Better,
@@ -50,6 +51,7 @@ __all__ = [
     "Trend",
     "Value",
     "Verdict",
+    "alone",
     "canonical",
     "check_value",
     "check_written",

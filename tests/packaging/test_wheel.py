@@ -146,3 +146,21 @@ def test_the_command_of_the_wheel(program: str, unpacked: Path, tmp_path: Path) 
         )
         assert (done.returncode, done.stderr) == (0, "")
         assert said in done.stdout
+
+
+def test_a_calibration_writes_nothing_into_what_is_installed(unpacked: Path, tmp_path: Path) -> None:
+    floors = unpacked / "pytest_amp" / "floors.json"
+    before = floors.read_bytes()
+    command = [sys.executable, "-m", "pytest_amp", "calibrate", "--from", "a.json", "b.json", "c.json"]
+    done = subprocess.run(
+        command,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(unpacked)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "error: argument --to: nothing; valid: a file of yours, for pytest --amp-floors=FILE" in done.stderr
+    assert floors.read_bytes() == before
+    assert list(tmp_path.iterdir()) == []

@@ -104,6 +104,48 @@ def test_too_few_sessions_are_refused(tmp_path: Path, capsys: pytest.CaptureFixt
     assert not (tmp_path / "floors.json").exists()
 
 
+def test_an_installed_package_is_not_written_to(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before anything is measured; tests/packaging does it with a wheel."""
+    monkeypatch.setattr("pytest_amp.cli.calibrate.is_a_wheel", lambda: True)
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["calibrate"])
+    assert ended.value.code == 2
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if "error: " in line]
+    assert line.endswith(
+        "error: argument --to: nothing; valid: a file of yours, for pytest --amp-floors=FILE: the package's own one "
+        "goes with its next upgrade"
+    )
+    assert calibrate(tmp_path, 2.0) == 0
+    assert floors.read(tmp_path / "floors.json")
+
+
+def test_a_folder_that_is_not_there_is_told_before_anything_is_measured(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "nowhere" / "floors.json"
+    assert cli.main(["calibrate", "--to", str(path)]) == 1
+    out, err = capsys.readouterr()
+    assert (out, err) == ("", f"pytest-amp: {path}: its folder is not there\n")
+
+
+def test_what_another_calibration_wrote_meanwhile_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes minutes: what the file has counts when it is written, not when the first process started."""
+    path = tmp_path / "floors.json"
+    other = floors.Row(
+        "another card", "tf32", "bf16", "decoder", "device", 1.0, 1.1, 0.0, 3, "2", "1", "9", "5", "today"
+    )
+
+    def at_last(*arguments: Any, **options: Any) -> Any:
+        floors.write(path, [other])
+        return rows(*arguments, **options)
+
+    monkeypatch.setattr("pytest_amp.speed.calibration.rows", at_last)
+    assert calibrate(tmp_path, 2.0) == 0
+    assert {row.gpu for row in floors.read(path)} == {"another card", "NVIDIA H100 80GB HBM3"}
+
+
 def test_fresh_processes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The whole way on a CPU, one that is no card and has its times reported only."""
     test = tmp_path / "test_it.py"
