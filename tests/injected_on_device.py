@@ -1,6 +1,6 @@
 """Slowdowns put into healthy work on a GPU, and what the gate says of each: a table, as Markdown.
 
-    python -m tests.injected_on_device [--repetitions 20] [--kinds KIND ...] [--only NAME ...] [--out FILE]
+    python -m tests.injected_on_device [--repetitions 20] [--kinds KIND ...] [--only NAME ...] [--dtype D] [--out FILE]
 
 Each slowdown is held against the first measurement of the healthy work as a baseline, and against the floor that is
 made of it; how much may be lost depends on how the work was calibrated on this card (--floors, or what comes with the
@@ -27,7 +27,7 @@ from pytest_amp.cases import Case
 from pytest_amp.devices import Device, find_device
 from pytest_amp.float32 import float32_precision
 from pytest_amp.floors import SHARES, Row, read
-from pytest_amp.precision import BF16
+from pytest_amp.precision import LOW, Precision
 from pytest_amp.speed import (
     Arms,
     Demand,
@@ -74,21 +74,21 @@ HEALTHY = Injected("healthy")
 class Bench:
     """One piece of work on one device, measured as the gate measures it."""
 
-    def __init__(self, device: Device, case: Case, kind: str, floors: tuple[Row, ...]) -> None:
-        """In bf16, over TF32; ``floors`` are calibrations beside those of the package."""
-        self.device, self.case, self.kind, self.floors = device, case, kind, floors
+    def __init__(self, device: Device, case: Case, kind: str, floors: tuple[Row, ...], low: Precision) -> None:
+        """In ``low``, over TF32; ``floors`` are calibrations beside those of the package."""
+        self.device, self.case, self.kind, self.floors, self.low = device, case, kind, floors, low
         self.clock = checked_clock(device)
 
     def measured(self, injected: Injected, demand: Demand, before: Interval | None) -> tuple[Measured, float]:
         """What the gate measures, and how long that takes."""
         began = time.perf_counter()
-        conditions = SpeedConditions(self.device, BF16, "gate", before=lambda _: before, floors=self.floors)
+        conditions = SpeedConditions(self.device, self.low, "gate", before=lambda _: before, floors=self.floors)
         floor, _ = conditions.least(demand)
         case = Case(self.case.name, lambda: _changed(self.case.build(), injected), self.case.batch, self.case.loss)
-        make = step_maker(case, self.device, seed=0, dtype=BF16.dtype)
+        make = step_maker(case, self.device, seed=0, dtype=self.low.dtype)
 
         def arms() -> Arms:
-            made = arms_of(injected.step(make()), self.device, BF16.dtype)
+            made = arms_of(injected.step(make()), self.device, self.low.dtype)
             if self.kind != "device":
                 return made
             return Arms(*(captured(call, self.device, "it") for call in (made.reference, made.candidate)))
@@ -281,21 +281,22 @@ def main() -> int:
     parser.add_argument("--kinds", default=[*KINDS], nargs="*", choices=KINDS)
     parser.add_argument("--floors", type=Path, help="what pytest-amp calibrate wrote")
     parser.add_argument("--device", default="cuda")
+    parser.add_argument("--dtype", default="bf16", choices=[*LOW])
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    device = find_device(options.device)
+    device, low = find_device(options.device), LOW[options.dtype]
     notes = Notes(device, options.out)
     floors = read(options.floors) if options.floors else ()
     decoders = []
     for kind in options.kinds:
-        work = held(Bench(device, decoder_for(kind)(None), kind, floors), DECODERS[kind], notes)
+        work = held(Bench(device, decoder_for(kind)(None), kind, floors, low), DECODERS[kind], notes)
         decoders.append(work)
         for injected in _chosen(slowdowns(work, device), options.only):
             work.note(injected, notes)
     layouts = _chosen(LAYOUTS, options.only)
     if layouts and "device" in options.kinds:
         images = trained("resnet", resnet, 32, 3, 112, 112, last=True)(None)
-        work = held(Bench(device, images, "device", floors), "resnet", notes)
+        work = held(Bench(device, images, "device", floors, low), "resnet", notes)
         for injected in layouts:
             work.note(injected, notes)
     sys.stdout.write(table(notes.rows))
