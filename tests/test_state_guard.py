@@ -38,6 +38,10 @@ LEAKS = {
     "setattr(torch.backends.cuda.matmul, 'allow_tf32', True)": "cuda matmul): ",
     "setattr(torch.backends.cudnn, 'allow_tf32', False)": "cudnn",
 }
+#: A setting that torch 2.7 brought.
+ACCUMULATION = {
+    "setattr(torch.backends.cuda.matmul, 'allow_fp16_accumulation', True)": "fp16 accumulation: False became True"
+}
 #: The same by the settings that torch 2.9 brought.
 NEWER = {
     "setattr(torch.backends, 'fp32_precision', 'ieee')": "fp32 precision: ",
@@ -84,7 +88,11 @@ ON_CPU = ("--amp-device=cpu", "--amp-dtype=bf16")
 def test_each_piece_of_state(project: Project) -> None:
     import torch
 
-    leaks = {**LEAKS, **(NEWER if hasattr(torch.backends, "fp32_precision") else {})}
+    leaks = dict(LEAKS)
+    if hasattr(torch.backends.cuda.matmul, "allow_fp16_accumulation"):
+        leaks |= ACCUMULATION
+    if hasattr(torch.backends, "fp32_precision"):
+        leaks |= NEWER
     project.write(test_it=TEST.format(leaks=list(leaks)))
     result = project.apart(*ON_CPU, "-p", "no:randomly", "-rE")
     result.assert_outcomes(passed=len(leaks) + 1, errors=len(leaks))
@@ -258,7 +266,7 @@ def test_a_leak_of_a_fixture_is_seen(project: Project) -> None:
 
 def test_every_amp_test_has_one_thread_and_gives_them_back(project: Project) -> None:
     project.write(
-        test_it="import torch\n\nBEFORE = torch.get_num_threads()\n\n\ndef test_one(amp):\n"
+        test_it="import torch\n\ntorch.set_num_threads(3)\nBEFORE = torch.get_num_threads()\n\n\ndef test_one(amp):\n"
         "    assert torch.get_num_threads() == 1\n    torch.set_num_threads(2)\n\n\n"
         "def test_again(amp):\n    assert torch.get_num_threads() == 1\n\n\n"
         "def test_plain():\n    assert torch.get_num_threads() == BEFORE\n"

@@ -256,7 +256,7 @@ class ReferenceScaler:
 
     def pickled(self) -> ReferenceScaler:
         """What pickling and unpickling gives: the same state, not initialized (``__getstate__``)."""
-        if self.enabled and self.optimizers:
+        if self.optimizers:
             raise Refused(AssertionError, "may only be pickled at the beginning of an iteration")
         return ReferenceScaler(self.scale_now, self.rule, self.tracker, self.enabled)
 

@@ -10,10 +10,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from pytest_amp.cases import Case
+from pytest_amp.cases import Case, Realised
 from pytest_amp.devices import find_device
-from pytest_amp.numerics import Conditions, predict, run_step
+from pytest_amp.numerics import Conditions, cancellation, predict, relative_error, run_step
 from pytest_amp.numerics.cancellation import DRAWS, STUDENT, float32_errors
+from pytest_amp.numerics.step import Region, Step
 from pytest_amp.precision import BF16
 from tests.numerics.planted import kernel
 
@@ -60,6 +61,53 @@ def test_the_model_is_left_as_it_was() -> None:
     prediction = predict(CASE, realised, WHERE.device, BF16, seed=0)
     float32_errors(CASE, realised, fp32, prediction, WHERE)
     assert all(torch.equal(value, before[name]) for name, value in realised.model.state_dict().items())
+
+
+class Moved(nn.Module):
+    """Weights of two widths, and zeros."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 16)
+        self.wide = nn.Parameter(torch.rand(16, dtype=torch.float64) + 1)
+        self.zeros = nn.Parameter(torch.zeros(16))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear(x) * self.wide.float() + self.zeros  # type: ignore[no-any-return]
+
+
+def test_each_draw_moves_each_float32_weight_to_a_number_beside_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = Case("moved", Moved, lambda: torch.randn(4, 8), lambda m, x: m(x).square().mean())
+    before = case.realise(seed=WHERE.seed).model.state_dict()
+    moved: list[dict[str, Tensor]] = []
+    steps: list[Step] = []
+
+    def run(case: Case, realised: Realised, region: Region, *, seed: int) -> Step:
+        assert seed == WHERE.seed
+        moved.append({name: value.clone() for name, value in realised.model.state_dict().items()})
+        steps.append(run_step(case, realised, region, seed=seed))
+        return steps[-1]
+
+    monkeypatch.setattr(cancellation, "run_step", run)
+    realised = case.realise(seed=WHERE.seed)
+    first = run_step(case, realised.on("cpu"), contextlib.nullcontext, seed=WHERE.seed)
+    prediction = predict(case, realised, WHERE.device, BF16, seed=WHERE.seed)
+    found = float32_errors(case, realised, first, prediction, WHERE)
+    assert len(moved) == DRAWS
+    weights = [each["linear.weight"] for each in moved]
+    assert len({tuple(weight.flatten().tolist()) for weight in weights}) == DRAWS
+    for weight in weights:
+        by = (weight.double() / before["linear.weight"].double() - 1) / torch.finfo(torch.float32).eps
+        assert by.abs().min() > 0.4
+        assert by.abs().max() < 1.6
+        assert 0.2 < (by > 0).float().mean() < 0.8
+    for each in moved:
+        assert torch.equal(each["wide"], before["wide"])
+        assert torch.equal(each["zeros"], before["zeros"])
+    name = "linear.weight"
+    exact, size = prediction.exact.named()[name], prediction.sizes[name]
+    made = [relative_error(step.named()[name], exact, scale=size) for step in (first, *steps)]
+    assert found[name] == pytest.approx(STUDENT * math.hypot(*made) / math.sqrt(DRAWS + 1))
 
 
 def test_a_float32_kernel_that_is_low_explains_nothing() -> None:

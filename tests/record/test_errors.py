@@ -37,6 +37,14 @@ def verdict(now: Observation, before: Observation) -> Verdict:
         ((0.0020, 0.0026, 0.0032), (0.0040, 0.0052, 0.0064), Verdict.REGRESSED),
         # Half as much again, where seeds differ by a factor of two: the spread explains it.
         ((0.0020, 0.0030, 0.0045), (0.0030, 0.0045, 0.0067), Verdict.PASS),
+        # Every seed says about the same: 0.55 more of the logarithm, a range of 0.2.
+        ((0.00200, 0.00200, 0.00200), (0.00314, 0.00347, 0.00383), Verdict.REGRESSED),
+        # It is the mean that counts: one seed that changed less does not hide it, one that changed more is not all.
+        ((0.00200, 0.00200, 0.00200), (0.00333, 0.00450, 0.00450), Verdict.REGRESSED),
+        ((0.00200, 0.00200, 0.00200), (0.00492, 0.00330, 0.00330), Verdict.PASS),
+        # Of two spreads over seeds their mean, whichever is the larger: 0.8 for 1.0 and 0.6, and the change is 0.9.
+        ((0.00100, 0.00165, 0.00272), (0.00300, 0.00406, 0.00547), Verdict.REGRESSED),
+        ((0.00100, 0.00135, 0.00182), (0.00201, 0.00332, 0.00547), Verdict.REGRESSED),
         # The one element of a loss may be right by chance.
         ((0.0001, 0.0030, 0.0012), (0.0040, 0.0020, 0.0035), Verdict.PASS),
     ],
@@ -51,6 +59,7 @@ def test_a_seed_that_is_far_beyond_what_was_allowed() -> None:
     assert verdict(now, before) is Verdict.REGRESSED
     near = error(0.0079, 0.0026, 0.0028, allowed=0.174)
     assert verdict(near, before) is Verdict.PASS
+    assert verdict(error(0.0085, 0.0026, 0.0028, allowed=0.174), before) is Verdict.REGRESSED
 
 
 def test_a_known_fault_that_is_the_same_is_no_difference() -> None:
@@ -80,6 +89,11 @@ def test_what_is_not_finite_is_compared_as_it_is() -> None:
     nan = math.nan
     assert verdict(error(nan, 1.0, 1.0), error(nan, 1.0, 1.0)) is Verdict.PASS
     assert verdict(error(nan, 1.0, 1.0), error(1.0, 1.0, 1.0)) is Verdict.CHANGED
+
+
+def test_a_factor_beyond_all_numbers_is_a_large_one() -> None:
+    factor, _ = errors.growth([1e-300] * 3, [1e10] * 3)
+    assert 1e300 < factor < math.inf
 
 
 def test_a_failure_says_how_far_it_may_go() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from typing import Any
 
 import pytest
@@ -9,9 +11,10 @@ import torch
 from torch import nn
 
 from pytest_amp.cases import Case
+from pytest_amp.devices import find_device
 from pytest_amp.failure import AmpFailure
-from pytest_amp.precision import Precision
-from pytest_amp.scaler import Iteration
+from pytest_amp.precision import FP16, Precision
+from pytest_amp.scaler import Iteration, Train, Training, check
 from tests.scaler.test_check_scaler import BOTH, backward, finish, run
 
 
@@ -97,3 +100,58 @@ def test_each_iteration_is_judged_by_itself() -> None:
     with pytest.raises(AmpFailure, match="an overflow is left in buffers: largest"):
         run(case=case)
     run(case=case, spoilt=["largest"])
+
+
+def updates_twice(iteration: Iteration) -> None:
+    backward(iteration)
+    finish(iteration)
+    iteration.scaler.update(iteration.scaler.get_scale())
+
+
+def steps_with_two_optimizers(iteration: Iteration) -> None:
+    backward(iteration)
+    iteration.scaler.step(torch.optim.SGD(iteration.model.parameters(), lr=0.0))
+    finish(iteration)
+
+
+@pytest.mark.parametrize(
+    ("train", "says"),
+    [(updates_twice, "calls scaler.update 2 times"), (steps_with_two_optimizers, "calls scaler.step 2 times")],
+)
+def test_what_is_called_twice_is_named_though_nothing_comes_of_it(train: Train, says: str) -> None:
+    with pytest.raises(AmpFailure, match=f"iteration 0: the training step {says}"):
+        run(train)
+
+
+def test_what_is_added_to_scaled_gradients_is_named_while_it_is_small() -> None:
+    """Weight decay by hand, before ``unscale_``: the gradients at the two scales differ by half of their size."""
+    decay = 0.0
+
+    def decays(iteration: Iteration) -> None:
+        nonlocal decay
+        backward(iteration)
+        weights = [parameter.detach() for parameter in iteration.model.parameters()]
+        gradients = [parameter.grad for parameter in iteration.model.parameters() if parameter.grad is not None]
+        ratio = float(nn.utils.get_total_norm(gradients) / nn.utils.get_total_norm(weights))
+        decay = decay or (0.06 * ratio if math.isfinite(ratio) else 0.0)
+        for weight, gradient in zip(weights, gradients, strict=True):
+            gradient.add_(weight, alpha=decay)
+        finish(iteration)
+
+    with pytest.raises(AmpFailure, match="the gradients that the optimizer sees depend on the scale") as raised:
+        run(decays)
+    assert re.search(r"relative distance 0\.[3-8]", str(raised.value))
+
+
+def test_the_scale_has_room_to_grow() -> None:
+    """Three times the scale has to be a number of fp16: at 2^14 it is, at 2^15 it is not."""
+    case = Case("three", lambda: nn.Linear(4, 1), lambda: torch.full((1, 4), 0.1), lambda m, x: 3 * m(x).float().sum())
+    traced = check(Training(case, find_device("cpu"), FP16, overflow_at=(8,)), lambda *_: None, spoilt=())
+    assert [index for index, step in enumerate(traced) if step.skipped] == [8]
+    assert max(step.scale for step in traced) == 2.0**13
+
+
+def test_gradients_that_are_no_numbers_are_not_taken_for_old_ones() -> None:
+    """An overflow in the second iteration, the one in which gradients are watched for what is added to them."""
+    traced = run(forward_at=(1,))
+    assert [step.skipped for step in traced[:3]] == [False, True, True]

@@ -134,6 +134,13 @@ def test_a_long_sum_of_low_terms_is_named() -> None:
     assert [fault.operator for fault in verdict.faults(other, torch.bfloat16)] == ["mm"]
 
 
+def test_what_no_float32_sum_exceeds_and_what_no_short_one_does() -> None:
+    """One roundoff for each term; and between the formats, 256 float32 roundings in bf16 and 90 in fp16."""
+    assert [certain(terms) / FP32.u for terms in (1, 3, ROWS)] == [1, 3, ROWS]
+    assert most_of_float32(torch.bfloat16) / FP32.u == 256
+    assert round(most_of_float32(torch.float16) / FP32.u, 1) == 90.5
+
+
 @DTYPES
 def test_what_is_asked_of_other_numbers_lies_between_float32_and_a_rounding(dtype: torch.dtype) -> None:
     """Twice as far from one as from the other, at least: sums of 131072 terms, and 0.289 u for one low rounding."""

@@ -1,0 +1,127 @@
+"""What a check of an operator compares beside its calls, and what it says where there is nothing to compare."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from pytest_amp.devices import find_device
+from pytest_amp.rules import checks, observe
+from pytest_amp.rules.checks import Checked, follow
+from pytest_amp.rules.observe import UNOBSERVED
+from pytest_amp.rules.samples import Sample
+from pytest_amp.rules.spec import Rule, RuleName
+
+CPU = find_device("cpu")
+LOW = torch.bfloat16
+NAME = "pytest_amp_checked::op"
+Kernel = Callable[[torch.Tensor], Any]
+Defined = Callable[..., None]
+
+
+@pytest.fixture
+def define(monkeypatch: pytest.MonkeyPatch) -> Iterator[Defined]:
+    """An operator of one tensor, with the kernel that it is given and no other rule, and one sample."""
+    make: Any = torch.library.Library
+    library = make("pytest_amp_checked", "DEF")
+
+    def with_kernel(kernel: Kernel, *, returns: str = "Tensor", sample: Sample | None = None) -> None:
+        library.define(f"op(Tensor x) -> {returns}")
+        library.impl("op", kernel, "CPU")
+        made = [sample or Sample((torch.linspace(1, 2, 3),))]
+        for module in (checks, observe):
+            monkeypatch.setattr(module, "samples", lambda _: made)
+        monkeypatch.setattr(checks, "further_samples", lambda _: [])
+        monkeypatch.setattr(checks, "unusual", lambda *_: [])
+
+    yield with_kernel
+    library._destroy()
+
+
+def followed() -> Checked:
+    return follow("hand_cast", NAME, CPU, LOW, rule=Rule(RuleName.NONE, "nobody"))
+
+
+def in_turn(*results: Callable[[torch.Tensor], Any]) -> Kernel:
+    """A kernel that does something else each time: what is compared is the second pair of calls of each dtype."""
+    upcoming = itertools.cycle(results)
+
+    def kernel(x: torch.Tensor) -> Any:
+        return next(upcoming)(x)
+
+    return kernel
+
+
+def test_a_result_that_is_written_by_nobody_is_not_compared(define: Defined) -> None:
+    kernel = in_turn(
+        lambda x: (x * 1, x + 1), lambda x: (x * 1, x + 2), lambda x: (x * 1, x + 3), lambda x: (x * 1, x + 4)
+    )
+    define(kernel, returns="(Tensor, Tensor)", sample=Sample((torch.ones(3),), undefined=(1,)))
+    assert followed().failures == ()
+
+
+def test_a_result_with_other_bits_is_named_by_its_place(define: Defined) -> None:
+    kernel = in_turn(
+        lambda x: (x * 1, x + 1), lambda x: (x * 1, x + 1), lambda x: (x * 1, x + 3), lambda x: (x * 1, x + 4)
+    )
+    define(kernel, returns="(Tensor, Tensor)", sample=Sample((torch.ones(3),), undefined=(0,)))
+    assert followed().failures[0] == "float32: result 1 differs from the one by hand in 3 of 3 values"
+
+
+def test_a_result_that_only_one_of_two_calls_gives_is_named(define: Defined) -> None:
+    def fails(_: torch.Tensor) -> torch.Tensor:
+        raise RuntimeError("not today")
+
+    define(in_turn(torch.clone, torch.clone, fails, torch.clone))
+    assert followed().failures[0].startswith("float32: gives 'RuntimeError', by hand {0: tensor(")
+
+
+def test_results_at_other_places_are_named(define: Defined, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of a back end that leaves one of several results out where nobody records it."""
+    define(torch.clone)
+    given = iter([{0: torch.ones(1)}, {0: torch.ones(1), 2: torch.ones(1)}] * 9)
+    monkeypatch.setattr(checks, "_results", lambda _: next(given))
+    assert followed().failures[0] == "float32: gives tensors at [0], by hand at [0, 2]"
+
+
+def test_a_kernel_that_is_missing_for_one_dtype_leaves_the_others_to_check(define: Defined) -> None:
+    def only_float32(x: torch.Tensor) -> torch.Tensor:
+        if x.dtype != torch.float32:
+            raise RuntimeError("could not create a primitive descriptor")
+        return x.clone()
+
+    define(only_float32)
+    found = followed()
+    assert found.ran == ("float32",)
+    assert len(found.refused) >= 2
+    assert (found.failures, found.cannot) == ((), None)
+
+
+def test_a_kernel_that_is_missing_for_all_says_why_nothing_is_checked(define: Defined) -> None:
+    def nothing(_: torch.Tensor) -> torch.Tensor:
+        raise RuntimeError("op: ATen not compiled with some library\nsecond line")
+
+    define(nothing)
+    found = followed()
+    assert (found.ran, found.failures) == ((), ())
+    assert found.cannot == "op: ATen not compiled with some library"
+
+
+def test_one_argument_does_not_tell_promotion_from_no_rule_where_a_call_failed(define: Defined) -> None:
+    def no_halves(x: torch.Tensor) -> torch.Tensor:
+        if x.dtype != torch.float32:
+            raise RuntimeError("halves are not implemented")
+        return x.clone()
+
+    define(no_halves)
+    found = observe.observe(NAME, CPU, LOW)
+    assert (found.rule, found.reason) == (UNOBSERVED, "fits promote, none: halves are not implemented")
+
+
+def test_one_argument_without_a_failure_has_no_rule(define: Defined) -> None:
+    define(torch.clone)
+    assert observe.observe(NAME, CPU, LOW).rule == "none"
