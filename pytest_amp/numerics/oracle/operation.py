@@ -112,8 +112,17 @@ _COMPARED = frozenset(
     for name in (
         *("gt.Scalar", "ge.Scalar", "lt.Scalar", "le.Scalar", "eq.Scalar", "ne.Scalar"),
         *("hardshrink", "hardshrink_backward", "softshrink_backward"),
+        # Computed in the dtype itself; of remainders on both (H200, torch 2.11: 1.000 of the elements, else 0.22).
+        *(
+            f"{name}{place}"
+            for name in ("fmod", "remainder")
+            for place in (".Scalar", "_.Scalar", ".Tensor", "_.Tensor")
+        ),
+        "remainder.Scalar_Tensor",
     )
 )
+
+_OF_LISTS = (".Scalar", ".ScalarList", ".List", ".Tensor", "_.Scalar", "_.ScalarList", "_.List", "_.Tensor")
 
 #: By device type, where numbers beside a low tensor are rounded to its dtype first. On a CPU a product or a quotient
 #: takes them as they are (measured, torch 2.13): aten/src/ATen/native/cpu/BinaryOpsKernel.cpp; so does softshrink up to
@@ -126,7 +135,10 @@ ROUNDS_SCALARS = {
         f"aten::{name}"
         for name in (
             *("add.Tensor", "add_.Tensor", "sub.Tensor", "sub_.Tensor", "rsub.Scalar", "rsub.Tensor", "add.Scalar"),
-            *("sub.Scalar", "fmod.Scalar", "fmod.Tensor", "remainder.Scalar", "remainder.Tensor"),
+            *("sub.Scalar", "pow.Scalar", "pow.Tensor_Tensor", "lerp.Tensor", "atan2"),
+            # Lists of tensors run one by one.
+            *(f"_foreach_{name}{place}" for name in ("add", "sub") for place in _OF_LISTS),
+            *(f"_foreach_pow{place}" for place in _OF_LISTS),
         )
     ),
     "cuda": _COMPARED | {"aten::threshold", "aten::threshold_backward", "aten::softshrink"},
@@ -152,6 +164,10 @@ TAKES_INTEGERS = TAKES_SCALARS | {
         "div_.Tensor_mode",
         "floor_divide",
         "floor_divide_",
+        "xlogy.Tensor",
+        "xlogy_.Tensor",
+        "special_xlog1py",
+        "pow.Tensor_Tensor",
         "atan2",
         "addcmul",
         "addcdiv",

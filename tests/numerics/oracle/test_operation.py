@@ -11,12 +11,20 @@ from pytest_amp import torch_private
 from pytest_amp.numerics.oracle.local import Observer
 from pytest_amp.numerics.oracle.operation import WIDE, draws, operation_of, widened
 from pytest_amp.numerics.oracle.verdict import faults
+from pytest_amp.releases import holds_in, release_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 LOW = pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bf16", "fp16"])
 #: Whole numbers that a low dtype does not have, and one that both have.
 NUMBERS = {torch.bfloat16: (257, 1023, 257.0, 8), torch.float16: (2049, 4099, 2049.0, 8)}
+
+
+def _weight(x: torch.Tensor) -> torch.dtype:
+    """Up to 2.6 lerp takes a weight of its own dtype alone."""
+    return torch.float32 if holds_in(release_of(torch.__version__), since="2.9", until=None) else x.dtype
+
+
 BESIDE_A_NUMBER: dict[str, Callable[[torch.Tensor, float], torch.Tensor]] = {
     "add": torch.add,
     "subtract": torch.sub,
@@ -37,6 +45,33 @@ BESIDE_A_NUMBER: dict[str, Callable[[torch.Tensor, float], torch.Tensor]] = {
     "angle to a row": lambda x, number: torch.atan2(x, torch.full((256,), number)),
     "add products with a row": lambda x, number: torch.addcmul(x, x / 600, torch.full((256,), number)),
     "add a row in place": lambda x, number: x.clone().add_(torch.full((256,), number)),
+    "remainder in place": lambda x, number: x.clone().remainder_(number),
+    "fmod in place": lambda x, number: x.clone().fmod_(number),
+    "remainder of the number": lambda x, number: torch.remainder(number, x),
+    "cut off": lambda x, number: torch.div(x, number, rounding_mode="trunc"),
+    "cut off a quotient of rows": lambda x, number: torch.div(x, x.flip(0) / number, rounding_mode="trunc"),
+    "cut off in place": lambda x, number: x.clone().div_(x.flip(0) / number, rounding_mode="trunc"),
+    "floor": lambda x, number: torch.div(x, number, rounding_mode="floor"),
+    "floor of a quotient of rows": lambda x, number: x // (x.flip(0) / number),
+    "floor of the number": lambda x, number: number // x,
+    "xlogy": torch.xlogy,
+    "xlogy in place": lambda x, number: x.clone().xlogy_(number),
+    "xlogy of the number": lambda x, number: torch.xlogy(number, x.abs()),
+    "xlogy of a row": lambda x, number: torch.xlogy(x, torch.full((256,), number)),
+    "xlog1py": torch.special.xlog1py,
+    "xlog1py of the number": lambda x, number: torch.special.xlog1py(number, x.abs()),
+    "a power of the number": lambda x, number: torch.pow(number, x / 600),
+    "to the power of a tensor": lambda x, number: torch.pow((x / 600).abs(), torch.tensor(number / 100)),
+    "angle to a tensor": lambda x, number: torch.atan2(x, torch.tensor(number)),
+    "between by a tensor": lambda x, number: torch.lerp(x, x.flip(0), torch.tensor(number / 1000, dtype=_weight(x))),
+    "add a multiple at indices": lambda x, number: x.index_add(0, torch.arange(256), x.flip(0), alpha=number),
+    "logit": lambda x, number: torch.logit((x / 2000).abs(), number / 10000),
+    "lists: add": lambda x, number: torch._foreach_add([x], number)[0],
+    "lists: add each": lambda x, number: torch._foreach_add([x], [number])[0],
+    "lists: add multiples": lambda x, number: torch._foreach_add([x], [x.flip(0)], alpha=number)[0],
+    "lists: subtract": lambda x, number: torch._foreach_sub([x], number)[0],
+    "lists: multiply": lambda x, number: torch._foreach_mul([x], number)[0],
+    "lists: power": lambda x, number: torch._foreach_pow([(x / 600).abs()], number / 100)[0],
 }
 
 

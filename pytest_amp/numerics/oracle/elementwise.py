@@ -1,0 +1,91 @@
+"""Float64 formulas of elementwise kernels that compute in the low dtype itself, each step rounded."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pytest_amp.numerics.oracle.operation import WIDE, Operation
+
+LOW = (torch.bfloat16, torch.float16)
+QUOTIENTS = ("div.Tensor_mode", "div_.Tensor_mode", "floor_divide", "floor_divide_")
+TIMES_LOGARITHM = (
+    *("xlogy.Tensor", "xlogy.Scalar_Self", "xlogy.Scalar_Other", "xlogy_.Tensor", "xlogy_.Scalar_Other"),
+    *("special_xlog1py", "special_xlog1py.self_scalar", "special_xlog1py.other_scalar"),
+)
+
+
+def quotient(operation: Operation) -> list[Any]:
+    """``aten::div.Tensor_mode`` and ``floor_divide``: what is cut off is a quotient of the dtype.
+
+    div_trunc_kernel and div_floor_kernel in aten/src/ATen/native/cpu/BinaryOpsKernel.cpp: of two tensors in the dtype,
+    by a number in float32. Where it lies near a whole number, that decides which.
+    """
+    a, b = (_number(operation.args[place]) for place in (0, 1))
+    mode = operation.kwargs.get("rounding_mode", "floor" if "floor_divide" in operation.name else None)
+    dtype = operation.returned[0]
+    if dtype not in LOW or mode is None:
+        return operation.once()
+    if b.dim():
+        a = operation.low(a, dtype)  # a number that is divided
+    step = dtype if b.dim() else torch.float32
+    found = operation.low(a / b, step).trunc() if mode == "trunc" else _floor(operation, a, b, step)
+    return operation.finished([found])
+
+
+def _floor(operation: Operation, a: Tensor, b: Tensor, step: torch.dtype | None) -> Tensor:
+    """Python's ``a // b``: div_floor_floating in c10/util/generic_math.h, each step rounded to ``step``."""
+    rest = torch.fmod(a, b)
+    divided = operation.low(operation.low(a - rest, step) / b, step)
+    divided = torch.where((rest != 0) & ((b < 0) != (rest < 0)), operation.low(divided - 1, step), divided)
+    found = divided.floor()
+    found = torch.where(operation.low(divided - found, step) > 0.5, operation.low(found + 1, step), found)
+    return torch.where(b == 0, a / b, torch.where(divided == 0, 0 * (a / b), found))
+
+
+def times_logarithm(operation: Operation) -> list[Any]:
+    """``aten::xlogy`` and ``special_xlog1py``: numbers and the logarithm are rounded before the product is.
+
+    xlogy_kernel and xlog1py_kernel in aten/src/ATen/native/cpu/BinaryOpsKernel.cpp compute in the dtype.
+    """
+    dtype = operation.returned[0]
+    if dtype not in LOW:
+        return operation.once()
+    x, y = (operation.low(_number(operation.args[place]), dtype) for place in (0, 1))
+    logarithm = operation.low(y.log1p() if "log1p" in operation.name else y.log(), dtype)
+    return operation.finished([torch.where((x == 0) & ~y.isnan(), 0.0, x * logarithm)])
+
+
+def logit(operation: Operation) -> list[Any]:
+    """``aten::logit``: the share, what is left of one, and their ratio are numbers of the dtype.
+
+    logit_mkl_kernel and logit_kernel in aten/src/ATen/native/cpu/UnaryOpsKernel.cpp.
+    """
+    x, eps, dtype = operation.args[0], operation.argument(1, "eps"), operation.returned[0]
+    if dtype not in LOW:
+        return operation.once()
+    if eps is not None and eps >= 0:
+        least = operation.low(_number(eps), dtype)
+        most = operation.low(1 - least, dtype)
+        x = torch.minimum(torch.maximum(x, least.to(x.device)), most.to(x.device))
+    return operation.finished([operation.low(x / operation.low(1 - x, dtype), dtype).log()])
+
+
+def index_add(operation: Operation) -> list[Any]:
+    """``aten::index_add`` with an ``alpha``: the number, and its products with what is added, are rounded first.
+
+    index_add_cpu_out in aten/src/ATen/native/TensorAdvancedIndexing.cpp.
+    """
+    x, dim, index, source = operation.args[:4]
+    alpha, dtype = operation.argument(4, "alpha"), operation.returned[0]
+    if dtype not in LOW or alpha in (None, 1):
+        return operation.once()
+    added = operation.low(operation.low(_number(alpha), dtype).to(source.device) * source, dtype)
+    return operation.finished([x.index_add(dim, index, added)])
+
+
+def _number(value: Any) -> Tensor:
+    """``value``, a tensor or a number, in float64."""
+    return torch.as_tensor(value).to(WIDE[False])
