@@ -33,8 +33,8 @@ class CompileChecks(Bound):
         further from float64 than rounding explains (as ``check_gradients`` does, by the same bounds); in the median
         they are no more exact than half of it, which would mean that autocast was off. ``eager`` and
         ``aot_eager`` call the same kernels, or their parts: they are no further from eager than kernels that sum in
-        another order. Compiled code is kept in a folder of this
-        session, not in the user's caches; what was compiled before is forgotten (``torch.compiler.reset``).
+        another order. Compiled code is kept in a folder of this session for each device and dtype, not
+        in the user's caches; what was compiled before is forgotten (``torch.compiler.reset``).
         Observed as ``<case>/<arguments>/graphs``, ``…/excess`` and ``…/equal``.
 
         Raises AmpFailure; also where ``inductor`` has no C++ compiler or no Triton, unless --amp-allow-missing
@@ -47,7 +47,7 @@ class CompileChecks(Bound):
         self._refuse_wide("check_compiled")
         self._refuse_ambient("check_compiled")
         how = compiled.Compilation(backend=backend, mode=mode, fullgraph=fullgraph, dynamic=dynamic)
-        with compiled.sandbox(compiled.folder(self._request)):
+        with compiled.sandbox(compiled.folder(self._request, self.target)):
             how.check()
             if how.needs_toolchain:
                 self.need_compiler()

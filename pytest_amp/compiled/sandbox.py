@@ -12,20 +12,28 @@ from pathlib import Path
 import pytest
 import torch
 
+from pytest_amp.targets import Target
 from pytest_amp.torch_private import compile_settings
 
 #: Read by inductor whenever it asks for its cache, by Triton likewise, and by inductor when it is first imported.
 _VARIABLES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TORCHINDUCTOR_COMPILE_THREADS")
 
 
-def folder(request: pytest.FixtureRequest) -> Path:
-    """Where this process keeps what it compiles; removed when the session ends, for it may be hundreds of megabytes."""
+def folder(request: pytest.FixtureRequest, target: Target) -> Path:
+    """Where this process keeps what it compiles for ``target``; removed at the session's end: it may be hundreds of MB.
+
+    Each target has its own. Up to torch 2.11 the key of AOTAutograd's cache says that autocast is on and not in which
+    dtype (``AOTAutogradCacheDetails.disable_amp``, pytorch/pytorch#181564): in one folder a test in fp16 would be given
+    what another one has compiled for bf16.
+    """
     factory: pytest.TempPathFactory = request.getfixturevalue("tmp_path_factory")
     path = factory.getbasetemp() / "compiled"
     if not path.exists():
         path.mkdir()
         request.config.add_cleanup(lambda: shutil.rmtree(path, ignore_errors=True))
-    return path
+    own = path / target.id
+    own.mkdir(exist_ok=True)
+    return own
 
 
 @contextmanager

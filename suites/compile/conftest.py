@@ -23,11 +23,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(autouse=True)
-def compiled_apart(request: pytest.FixtureRequest) -> Iterator[None]:
+def compiled_apart(request: pytest.FixtureRequest, amp: Amp) -> Iterator[None]:
     """Nothing is left of what an earlier test compiled, and nothing is left behind."""
     from pytest_amp.compiled import folder, sandbox
 
-    with sandbox(folder(request)):
+    with sandbox(folder(request, amp.target)):
         yield
 
 
