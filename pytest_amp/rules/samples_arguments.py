@@ -150,7 +150,12 @@ ARGUMENTS: dict[str, Build] = {
     "softplus": _each((2.0, 1.0)),
     "pow.Tensor_Scalar": _each((2,), (3,), (0.5,)),
     "pow.Scalar": lambda v: _of(2, v.normal(3, 4)),
-    "cat": lambda v: [_of([v.normal(2, 3), v.normal(2, 4)], 1), _of([v.normal(2, 3), v.normal(2, 3)], -1)],
+    "cat": lambda v: [
+        _of([v.normal(2, 3), v.normal(2, 4)], 1),
+        _of([v.normal(2, 3), v.normal(2, 3)], -1),
+        _of([v.normal(2, 3), v.normal(0)]),  # which counts for the dtype, and for nothing else
+        _of([v.normal(0), v.normal(2, 3)]),
+    ],
     "stack": lambda v: _of([v.normal(2, 3), v.normal(2, 3)], -1),
     "index_copy": lambda v: _of(v.normal(5, 3), 1, v.permutation(3)[:2], v.normal(5, 2)),
     "index_put": lambda v: [

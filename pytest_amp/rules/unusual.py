@@ -1,4 +1,4 @@
-"""Calls that differ from an operator's sample in one thing that no rule asks about: layout, size, mode, an option.
+"""Calls that differ from an operator's sample in what no rule asks about: layout, size, mode, one option or two.
 
 A kernel that asks about it before it casts is right for every sample and wrong for one of these. They are made on
 fake tensors and compared in casts, dtypes and shapes: no kernel runs, and a size costs nothing. What an operator
@@ -7,8 +7,9 @@ refuses, it refuses under autocast and by hand alike.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -21,15 +22,28 @@ from pytest_amp.rules.variations import Variation, call_of
 
 #: How much longer the first dimension is where a sample is made large: beyond 2^20 elements.
 _LARGE = 2**20
-#: By the type that a schema gives an optional argument: another value than its default.
-_OTHER: dict[str, Callable[[Any], Any]] = {
-    "bool": lambda default: not default,
-    "float": lambda default: default + 0.5,
-    "number": lambda default: default + 0.5,
-    "Optional[float]": lambda _: 0.5,
+#: By the type that a schema gives an argument which is no tensor: other values than the one it has.
+_OTHER: dict[str, Callable[[Any], tuple[Any, ...]]] = {
+    "bool": lambda usual: (not usual,),
+    "int": lambda usual: (usual + 1,),
+    "float": lambda usual: (usual + 0.5, 0.0),
+    "number": lambda usual: (usual + 0.5, 0),
+    "List[int]": lambda usual: ([each + 1 for each in usual],),
+    "Optional[bool]": lambda usual: (not usual,),
+    "Optional[int]": lambda _: (2,),
+    "Optional[float]": lambda _: (0.5,),
+    "Optional[number]": lambda _: (1,),
+    "Optional[List[int]]": lambda _: ([1],),
 }
-#: By the name of an option that is a word, another one.
-_WORDS = {"norm": "ortho", "interpolation": "nearest"}
+#: By the name of an option that is a word, other ones.
+_WORDS = {
+    "norm": ("ortho", "forward"),
+    "interpolation": ("nearest", "midpoint"),
+    "padding": ("valid", "same"),
+    "UPLO": ("U",),
+    "mode": ("complete", "r"),
+    "pad_mode": ("constant",),
+}
 _MEMORY_FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 
@@ -38,11 +52,16 @@ def unusual(
 ) -> Iterator[tuple[Sample, Variation]]:
     """Each unusual call of a qualified overload, and the dtypes in which ``rule`` shows; ``made`` are its samples."""
     sample = made[0]
-    dtypes = _telling(rule, sample, low)
-    text = ", then ".join(map(dtype_name, dtypes))
-    for what, changed in (*_changed(overload, sample), *_channels_last(made)):
-        yield changed, Variation(f"{text}, {what}", dtypes, faked=True)
-    yield sample, Variation(f"{text}, in inference mode", dtypes, faked=True, inference=True)
+    telling, silent = _telling(rule, sample, low), _silent(rule, sample, low)
+    for what, changed in (*_changed(sample), *_channels_last(made), *_with_other_options(overload, sample, pairs=True)):
+        yield changed, Variation(f"{_listed(telling)}, {what}", telling, faked=True)
+    for what, changed in _with_other_options(overload, sample):
+        yield changed, Variation(f"{_listed(silent)}, {what}", silent, faked=True)
+    yield sample, Variation(f"{_listed(telling)}, in inference mode", telling, faked=True, inference=True)
+
+
+def _listed(dtypes: tuple[torch.dtype, ...]) -> str:
+    return ", then ".join(map(dtype_name, dtypes))
 
 
 def _telling(rule: RuleName, sample: Sample, low: torch.dtype) -> tuple[torch.dtype, ...]:
@@ -53,7 +72,12 @@ def _telling(rule: RuleName, sample: Sample, low: torch.dtype) -> tuple[torch.dt
     return (low,)
 
 
-def _changed(overload: str, sample: Sample) -> Iterator[tuple[str, Sample]]:
+def _silent(rule: RuleName, sample: Sample, low: torch.dtype) -> tuple[torch.dtype, ...]:
+    """Dtypes in which ``rule`` casts nothing, so that any cast is one too many."""
+    return (torch.float32,) if _telling(rule, sample, low) == (low,) else (low,)
+
+
+def _changed(sample: Sample) -> Iterator[tuple[str, Sample]]:
     yield "transposed", _mapped(sample, lambda x: x.mT.contiguous().mT if x.dim() > 1 else x)
     yield "strided", _mapped(sample, lambda x: torch.stack([x, x], -1)[..., 0])
     yield "scalars", _mapped(sample, lambda x: x.new_empty(()))
@@ -61,7 +85,6 @@ def _changed(overload: str, sample: Sample) -> Iterator[tuple[str, Sample]]:
     if first is not None:
         yield "empty", _mapped(sample, lambda x: _resized(x, first, 0))
         yield "large", _mapped(sample, lambda x: _resized(x, first, first * _LARGE))
-    yield from _with_other_options(overload, sample)
 
 
 def _length(sample: Sample) -> int | None:
@@ -95,23 +118,53 @@ def _resized(x: torch.Tensor, length: int, wanted: int) -> torch.Tensor:
     return torch.empty(wanted, *x.shape[1:], dtype=x.dtype, device="meta")
 
 
-def _with_other_options(overload: str, sample: Sample) -> Iterator[tuple[str, Sample]]:
-    """Dimensions counted from the end, and each option in turn with another value than its default."""
+@dataclass(frozen=True)
+class _Option:
+    """An argument that is no tensor, with another value than a sample's."""
+
+    index: int
+    name: str
+    value: Any
+
+    def given_to(self, sample: Sample) -> Sample:
+        """The sample with this value in place of its own."""
+        if self.index < len(sample.arguments):
+            arguments = (*sample.arguments[: self.index], self.value, *sample.arguments[self.index + 1 :])
+            return replace(sample, arguments=arguments)
+        return replace(sample, keywords={**sample.keywords, self.name: self.value})
+
+
+def _with_other_options(overload: str, sample: Sample, *, pairs: bool = False) -> Iterator[tuple[str, Sample]]:
+    """Each option in turn with each of its other values, and any two of them with ``pairs``."""
+    options = list(_options(overload, sample))
+    for option in options:
+        yield f"{option.name}={option.value}", option.given_to(sample)
+    if pairs:
+        for one, other in itertools.combinations(options, 2):
+            if one.name != other.name:
+                what = f"{one.name}={one.value}, {other.name}={other.value}"
+                yield what, other.given_to(one.given_to(sample))
+
+
+def _options(overload: str, sample: Sample) -> Iterator[_Option]:
+    """Dimensions counted from the end, and whatever else is no tensor, with other values than ``sample`` has."""
     function = torch_private.find_overload(overload)
     defaults = torch_private.defaults_of(function)
     for index, (name, kind) in enumerate(torch_private.arguments_of(function).items()):
-        if name == "dim" and index < len(sample.arguments):
-            counted = _from_the_end(sample.arguments[index], sample)
-            if counted != sample.arguments[index]:
-                yield "a negative dim", _given(sample, index, name, counted)
+        given = index < len(sample.arguments)
+        usual = sample.arguments[index] if given else sample.keywords.get(name, defaults.get(name))
+        values: tuple[Any, ...]
+        if name == "dim" and given:
+            values = (_from_the_end(usual, sample),)
         elif name == "reduction":
-            for reduction in (0, 2):
-                yield f"reduction={reduction}", _given(sample, index, name, reduction)
-        elif name in _WORDS:
-            yield f"{name}={_WORDS[name]}", _given(sample, index, name, _WORDS[name])
-        elif name in defaults and kind in _OTHER:
-            value = _OTHER[kind](defaults[name])
-            yield f"{name}={value}", _given(sample, index, name, value)
+            values = (0, 2)
+        elif name in _WORDS and "str" in kind:
+            values = _WORDS[name]
+        elif kind in _OTHER and (usual is not None or kind.startswith("Optional")):
+            values = _OTHER[kind](usual)
+        else:
+            continue
+        yield from (_Option(index, name, value) for value in values if value != usual)
 
 
 def _from_the_end(dim: Any, sample: Sample) -> Any:
@@ -119,9 +172,3 @@ def _from_the_end(dim: Any, sample: Sample) -> Any:
         return [_from_the_end(each, sample) for each in dim]
     tensors = call_of(sample).tensors()
     return dim - tensors[0].dim() if isinstance(dim, int) and tensors and dim >= 0 else dim
-
-
-def _given(sample: Sample, index: int, name: str, value: Any) -> Sample:
-    if index < len(sample.arguments):
-        return replace(sample, arguments=(*sample.arguments[:index], value, *sample.arguments[index + 1 :]))
-    return replace(sample, keywords={**sample.keywords, name: value})

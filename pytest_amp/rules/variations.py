@@ -104,10 +104,12 @@ def orders(overload: str, sample: Sample, low: torch.dtype) -> Iterable[Variatio
 
 
 def unsuitable(overload: str, sample: Sample, low: torch.dtype) -> Iterable[Variation]:  # noqa: ARG001 - a Vary
-    """float64 alone and beside float32, integers and complex numbers: what autocast never casts."""
+    """float64 alone and beside what is cast, integers and complex numbers: what autocast never casts."""
     yield Variation("float64", (torch.float64,))
     if _count(sample) > 1:
         yield Variation("float32, then float64", (torch.float32, torch.float64))
+        yield Variation(f"{dtype_name(low)}, then float64", (low, torch.float64), faked=True)
+        yield Variation(f"float64, then {dtype_name(low)}", (torch.float64, low), faked=True)
     for dtype in _NEVER_CAST:
         yield Variation(dtype_name(dtype), (dtype,), faked=True)
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import inspect
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import torch
 from torch import nn
@@ -55,14 +57,45 @@ UPSTREAM: dict[str, str] = {
 }
 
 
-def make_optimizer(optimizer: str, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
-    """The optimizer of an id such as ``Adam, fused``; raises what torch raises where there is none."""
+def make_optimizer(
+    optimizer: str, parameters: list[nn.Parameter], options: Mapping[str, object] = MappingProxyType({})
+) -> torch.optim.Optimizer:
+    """The optimizer of an id such as ``Adam, fused``, and with ``options``; raises what torch raises without one."""
     name, _, implementation = optimizer.partition(", ")
     variant = VARIANTS[name]
-    made: torch.optim.Optimizer = getattr(torch.optim, variant.class_name)(
-        parameters, lr=0.125, **dict(variant.keywords), **IMPLEMENTATIONS.get(implementation, {})
-    )
+    keywords = {"lr": 0.125, **dict(variant.keywords), **IMPLEMENTATIONS.get(implementation, {}), **options}
+    made: torch.optim.Optimizer = getattr(torch.optim, variant.class_name)(parameters, **keywords)
     return made
+
+
+def options_of(optimizer: str) -> Iterator[dict[str, object]]:
+    """Each option that the class of an id has, with another value than its own, alone and beside momentum.
+
+    Not how a step is made, which an id says, and not steps that autograd records.
+    """
+    variant = VARIANTS[optimizer.partition(", ")[0]]
+    parameters = inspect.signature(getattr(torch.optim, variant.class_name)).parameters
+    yield {"lr": torch.tensor(0.125)}
+    for name in sorted(parameters.keys() - {"params", "lr", "differentiable"}.union(*IMPLEMENTATIONS.values())):
+        usual = dict(variant.keywords).get(name, parameters[name].default)
+        other = _other(usual)
+        if other is not None:
+            yield {name: other}
+            if "momentum" in parameters and name != "momentum":
+                yield {name: other, "momentum": 0.5}
+
+
+def _other(usual: object) -> object:
+    """Another value of an option; None where there is no telling."""
+    if isinstance(usual, bool):
+        return not usual
+    if isinstance(usual, int) and usual > 1:
+        return usual + 1
+    if isinstance(usual, (int, float)):
+        return usual / 2 if usual else 0.25
+    if isinstance(usual, tuple) and all(isinstance(each, float) for each in usual):
+        return tuple(each * 0.75 for each in usual)
+    return None
 
 
 @functools.cache

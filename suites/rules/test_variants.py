@@ -124,6 +124,9 @@ VARIANTS = {**_convolutions(), **_PRODUCTS}
 #: CUDA's list promotes tensordot to the widest of its arguments, and ``inner`` of matrices is one (LinearAlgebra.cpp).
 _WIDE_ON_CUDA = ("tensordot", "inner")
 
+#: Where autocast has no rule for it, it looks at the dtypes of its arguments itself (LinearAlgebra.cpp).
+_LOOKS = ("tensordot", "inner", "multi_dot")
+
 
 def _dtype(amp: Amp, variant: str) -> torch.dtype:
     """What a variant of float32 tensors is computed in."""
@@ -176,3 +179,39 @@ def test_variants_are_cast_as_the_plain_product(amp: Amp, variant: str, mode: st
             now=f"{found[0].dtype}; results that differ: {different} (0 is the result, then the gradients)",
             likely="the autocast kernel of an overload, or of one of its arguments, is gone or wrong",
         )
+
+
+def _in_a_region(amp: Amp, call: Call, values: list[torch.Tensor]) -> torch.Tensor | None:
+    """None if the call refuses its dtypes, as functions do that look at them before autocast does."""
+    try:
+        with amp.autocast():
+            return call(*values)
+    except RuntimeError as error:
+        if "same dtype" not in str(error):
+            raise
+        return None
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_variants_of_mixed_arguments_are_cast_alike(amp: Amp, variant: str) -> None:
+    """Each argument in turn is low already, as the output of another layer is: refused, or cast as by hand."""
+    shapes, call = VARIANTS[variant]
+    values, dtype = _values(amp, shapes), _dtype(amp, variant)
+    refused = []
+    for low in range(len(values)):
+        mixed = [value.detach().to(amp.dtype) if i == low else value.detach() for i, value in enumerate(values)]
+        found = _in_a_region(amp, call, mixed)
+        refused.append(found is None)
+        if found is None:
+            continue
+        wanted = call(*(value.to(dtype) for value in mixed))
+        if found.dtype is not dtype or not torch.equal(found, wanted):
+            raise AmpFailure(
+                f"{variant} on {amp.target.id}, its argument {low} in {amp.precision.dtype_name}, is not cast",
+                label_before="rule",
+                before=f"{dtype}, and the bits of casts by hand",
+                now=f"{found.dtype}" + ("" if found.dtype is not dtype else ", and other bits"),
+                likely="a function made of products casts to one dtype itself, and leaves nothing to autocast",
+            )
+    amp.observe(f"{variant}, mixed", "refused" if any(refused) else "cast", kind="state")
+    assert not any(refused) or variant.startswith(_LOOKS), f"{variant} refuses mixed arguments"

@@ -17,6 +17,11 @@ def _hand_cast(module: str, breaks: str, device: str, operator: str) -> Defect:
     return Defect(module, breaks, (_HAND_CAST, f"--amp-device=fake:{device}", "-k", operator), failing)
 
 
+def _on_the_cpu(module: str, breaks: str, operator: str) -> Defect:
+    failing = f"test_does_what_casting_by_hand_does[cpu-bf16-{operator}]"
+    return Defect(module, breaks, (_HAND_CAST, "-k", operator), failing)
+
+
 def _arguments(module: str, breaks: str, row: str) -> Defect:
     return Defect(module, breaks, (_ARGUMENTS,), f"test_operator_with_arguments[cpu-bf16-{row}]")
 
@@ -144,5 +149,27 @@ CALLS = (
         "options that are words",
         (_HAND_CAST, "-k", "fft_rfft"),
         "test_does_what_casting_by_hand_does[cpu-bf16-fft_rfft]",
+    ),
+    _on_the_cpu("same_padding_of_dilated_rows_is_wide", "two options together", "conv1d.padding"),
+    _on_the_cpu("baddbmm_of_no_product_is_wide", "an option that is zero", "baddbmm"),
+    _on_the_cpu("reduced_decompositions_are_rounded", "float32 as it is, whatever the options", "linalg_svd"),
+    _on_the_cpu("empty_tensors_do_not_promote", "tensors with nothing in them", "cat"),
+    Defect(
+        "cat_narrows_float64",
+        "float64 beside what is cast",
+        ("suites/rules/test_left_alone.py", "-k", "cat"),
+        "test_other_dtypes_and_other_devices[cpu-bf16-cat]",
+    ),
+    Defect(
+        "hstack_takes_the_first_dtype",
+        "joins by every name",
+        ("suites/rules/test_joins.py",),
+        "test_a_join_is_as_wide_as_its_widest[cpu-bf16-hstack]",
+    ),
+    Defect(
+        "einsum_of_both_dtypes_is_wide",
+        "products of mixed arguments, by every name",
+        (_VARIANTS, "-k", "mixed"),
+        "test_variants_of_mixed_arguments_are_cast_alike[cpu-bf16-einsum of two]",
     ),
 )

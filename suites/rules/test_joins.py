@@ -1,0 +1,94 @@
+"""What joins tensors, by any name: the dtype of the widest, and every bit of all of them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import pytest
+import torch
+
+from pytest_amp.amp import Amp
+from pytest_amp.devices import DeviceKind
+from pytest_amp.failure import AmpFailure
+from pytest_amp.precision import dtype_name
+from pytest_amp.targets import Target
+
+pytestmark = pytest.mark.amp(fake=True)
+
+_Join = Callable[[Sequence[torch.Tensor]], torch.Tensor]
+
+
+#: Some of its functions have no types.
+_torch: Any = torch
+
+
+def _named(name: str, **keywords: int) -> _Join:
+    """Looked up when it is called."""
+    return lambda tensors: getattr(_torch, name)(tensors, **keywords)
+
+
+_EMPTY = "cat, the first empty"
+#: Each with the shape of what it joins.
+JOINS: dict[str, tuple[tuple[int, ...], _Join]] = {
+    "cat": ((3, 4), _named("cat")),
+    "cat of columns": ((3, 4), _named("cat", dim=-1)),
+    _EMPTY: ((4,), lambda tensors: torch.cat([tensors[0][:0], *tensors[1:]])),
+    "concat": ((3, 4), _named("concat")),
+    "concatenate": ((3, 4), _named("concatenate", dim=1)),
+    "stack": ((3, 4), _named("stack")),
+    "stack of columns": ((3, 4), _named("stack", dim=1)),
+    "hstack": ((3, 4), _named("hstack")),
+    "hstack of rows": ((4,), _named("hstack")),
+    "vstack": ((3, 4), _named("vstack")),
+    "row_stack": ((4,), _named("row_stack")),
+    "dstack": ((3, 4), _named("dstack")),
+    "column_stack": ((4,), _named("column_stack")),
+    "block_diag": ((3, 4), lambda tensors: _torch.block_diag(*tensors)),
+}
+
+
+def _mixes(amp: Amp) -> list[tuple[torch.dtype, ...]]:
+    """Any two dtypes, and all three, in every order; MPS has no float64."""
+    dtypes = [amp.dtype, torch.float32] + ([torch.float64] if amp.device.type != "mps" else [])
+    return [*itertools.product(dtypes, repeat=2), *itertools.permutations(dtypes, 3)]
+
+
+def _joined(amp: Amp, join: _Join, values: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Within a region; on a fake device its dtype and no values."""
+    fake = amp.device.kind is DeviceKind.FAKE
+    with amp.device.tensors(), torch.no_grad():
+        where = amp.device.torch_device
+        given = [torch.empty_like(x, device=where) if fake else x.to(where) for x in values]
+        with amp.device.autocast(amp.dtype):
+            return join(given)
+
+
+def _joins(target: Target) -> Iterable[str]:
+    """Fake tensors leave out what is empty; test_hand_cast has that call on them."""
+    return [join for join in JOINS if join != _EMPTY or target.device.kind is not DeviceKind.FAKE]
+
+
+@pytest.mark.amp_parametrize("join", _joins)
+def test_a_join_is_as_wide_as_its_widest(amp: Amp, join: str) -> None:
+    """No tensor is narrowed on its way, whatever the dtypes, their order and the name."""
+    shape, function = JOINS[join]
+    torch.manual_seed(amp.config.seed)
+    numbers = [torch.randn(shape, dtype=torch.float64) for _ in range(3)]
+    for mix in _mixes(amp):
+        values = [number.to(dtype) for number, dtype in zip(numbers, mix, strict=False)]
+        widest = max(mix, key=lambda dtype: dtype.itemsize)
+        found = _joined(amp, function, values)
+        wrong = dtype_name(found.dtype) if found.dtype is not widest else None
+        if wrong is None and amp.device.kind is not DeviceKind.FAKE:
+            exact = torch.equal(found.cpu(), function([value.to(widest) for value in values]))
+            wrong = None if exact else "the dtype, and other numbers"
+        if wrong is not None:
+            raise AmpFailure(
+                f"{join} of {', '.join(map(dtype_name, mix))} loses bits within a region on {amp.target.id}",
+                label_before="rule",
+                before=f"{dtype_name(widest)}, with every bit of what is joined",
+                now=wrong,
+                likely="cat or stack no longer promotes, or a function made of them casts to its first tensor",
+            )

@@ -1,0 +1,128 @@
+"""Every option of every optimizer: steps with a scaler are those without one, which are float64's but for rounding."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+import torch
+from torch import nn
+
+from pytest_amp.amp import Amp
+from pytest_amp.failure import AmpFailure
+from pytest_amp.scaler.optimizers import VARIANTS, make_optimizer, optimizers_on, options_of
+from pytest_amp.targets import Target
+
+from .training import INF, ScalerFactory
+
+_SCALE = 2.0**10
+#: What torch raises where an implementation does not have an option.
+_REFUSALS = (ValueError, RuntimeError, AssertionError, NotImplementedError)
+
+
+class _Run:
+    """Three parameters and their optimizer; steps with seeded gradients, scaled by hand."""
+
+    def __init__(
+        self, amp: Amp, optimizer: str, options: Mapping[str, object], scaler: torch.amp.GradScaler, dtype: torch.dtype
+    ) -> None:
+        torch.manual_seed(amp.config.seed)
+        device = amp.device.torch_device
+        self.parameters = [nn.Parameter(torch.randn(3, 5).to(device, dtype)) for _ in range(3)]
+        self.sparse = VARIANTS[optimizer.partition(", ")[0]].sparse
+        own = {name: x.clone() if isinstance(x, torch.Tensor) else x for name, x in options.items()}
+        self.optimizer = make_optimizer(optimizer, self.parameters, own)
+        self.scaler = scaler
+        scaler.scale(torch.zeros((), device=device))
+
+    def step(self, number: int, bad: float | None = None) -> None:
+        """The step of that number; ``bad`` stands in one gradient."""
+        generator = torch.Generator().manual_seed(number)
+        for index, parameter in enumerate(self.parameters):
+            gradient = torch.randn(parameter.shape, generator=generator) * self.scaler.get_scale()
+            if bad is not None and index == 1:
+                gradient[2, 3] = bad
+            gradient = gradient.to(parameter)
+            parameter.grad = gradient.to_sparse(1) if self.sparse else gradient
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """Parameters and state, by name."""
+        found = {f"parameter {index}": parameter.detach() for index, parameter in enumerate(self.parameters)}
+        for index, state in self.optimizer.state_dict()["state"].items():
+            found |= {f"{index}.{key}": torch.as_tensor(value) for key, value in state.items() if value is not None}
+        return found
+
+
+def _stepped(
+    amp: Amp,
+    optimizer: str,
+    options: Mapping[str, object],
+    scaler: torch.amp.GradScaler,
+    dtype: torch.dtype = torch.float32,
+) -> dict[str, torch.Tensor]:
+    """Two clean steps; with a scaler that is on an overflow between them."""
+    run = _Run(amp, optimizer, options, scaler, dtype)
+    run.step(0)
+    if scaler.is_enabled():
+        run.step(9, INF)
+    run.step(1)
+    return run.tensors()
+
+
+def _optimizers(target: Target) -> tuple[str, ...]:
+    return optimizers_on(target.device.torch_device)
+
+
+@pytest.mark.amp_parametrize("optimizer", _optimizers)
+def test_with_every_option_a_scaler_changes_nothing(amp: Amp, amp_scaler: ScalerFactory, optimizer: str) -> None:
+    """A skipped step leaves no trace, and clean ones are the unscaled ones, bit for bit."""
+    tried = 0
+    for options in options_of(optimizer):
+        try:
+            plain = _stepped(amp, optimizer, options, amp_scaler(enabled=False))
+        except _REFUSALS:
+            continue
+        tried += 1
+        scaled = _stepped(amp, optimizer, options, amp_scaler(init_scale=_SCALE))
+        different = [key for key in plain if key not in scaled or not torch.equal(plain[key], scaled[key])]
+        if different or plain.keys() != scaled.keys():
+            raise AmpFailure(
+                f"{optimizer} with {_written(options)} on {amp.target.id} steps otherwise with a scaler than without",
+                label_before="rule",
+                before="a step, one that overflows, and a step: the same as two steps, bit for bit",
+                now=f"these differ: {', '.join(different)}",
+                likely="with that option found_inf is not obeyed, or gradients are unscaled otherwise",
+            )
+    assert tried > 0, "no option was tried"
+
+
+def _written(options: Mapping[str, object]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in options.items())
+
+
+def _exact_ones(target: Target) -> list[str]:
+    """Muon makes its update orthogonal in bf16 (torch/optim/_muon.py)."""
+    return [optimizer for optimizer in _optimizers(target) if not optimizer.startswith("Muon")]
+
+
+@pytest.mark.amp(devices=["cpu", "cuda", "xpu"])  # MPS has no float64
+@pytest.mark.amp_parametrize("optimizer", _exact_ones)
+def test_steps_are_those_in_float64(amp: Amp, amp_scaler: ScalerFactory, optimizer: str) -> None:
+    """Nothing that a step is given is rounded on its way: with every option float32 ends where float64 does.
+
+    A dozen operations a step, each rounded once: 64 units of 2**-24 bound two steps of them.
+    """
+    for options in ({}, *options_of(optimizer)):
+        off = amp_scaler(enabled=False)
+        try:
+            exact = _stepped(amp, optimizer, options, off, torch.float64)
+        except _REFUSALS:
+            continue
+        found = _stepped(amp, optimizer, options, amp_scaler(init_scale=_SCALE))
+        ends = [
+            torch.stack([x.double() for key, x in end.items() if key.startswith("parameter")]) for end in (exact, found)
+        ]
+        distance = float((ends[0] - ends[1]).norm() / ends[0].norm())
+        assert distance <= 64 * 2.0**-24, f"with {_written(options)} it ends {distance:.1e} away from float64"
