@@ -217,6 +217,16 @@ def test_what_is_not_finite() -> None:
     assert "is not finite" in failure(mlp(), broken("gelu", spoilt))
 
 
+def test_what_underflows_in_casts_made_by_hand_as_well_is_not_called_lost() -> None:
+    """Every gradient is zero in fp16, by its range: no kernel has lost it."""
+    case = Case(
+        "faint", lambda: nn.Linear(8, 4), lambda: torch.randn(4, 8), lambda m, x: 1e-14 * m(x).float().square().mean()
+    )
+    text = failure(case, CPU, FP16)
+    assert "the predicted rounding loses 100% of the gradients" in text
+    assert "underflows" in text
+
+
 def test_what_does_not_run() -> None:
     def refused(*_arguments: Any) -> Any:
         raise RuntimeError("expected scalar type Float but found BFloat16")

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
 
+from pytest_amp.numerics.oracle import local, verdict
 from pytest_amp.numerics.oracle.local import FLOAT32_FLIPS, Agreement, Observer
+from tests.numerics.planted import kernel
 
 LOW = torch.bfloat16
 
@@ -63,3 +66,50 @@ def test_a_float32_result_of_low_values_is_hollow() -> None:
     assert not agreement(low.to(LOW), exact).hollow  # it says that it is low
     few = torch.linspace(1, 2, 40, dtype=torch.float64) / 3
     assert not agreement(few.to(LOW).float(), few).hollow
+
+
+def test_the_way_of_rounding_that_agrees_best_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two thirds of the elements are the first way's by chance, all of them the second's."""
+    x = torch.tensor([1.0, 2.0, 3.0], dtype=LOW)
+    first, second = (x.double() + torch.tensor([0.0, 0.0, off], dtype=torch.float64) for off in (0.25, 0.0))
+    monkeypatch.setattr(local, "evaluate_both", lambda _: ([second], iter([[first], [second]])))
+    observer = Observer("cpu", LOW)
+    with observer.on({}):
+        torch.mul(x, 1)
+    assert [result.equal for result in observer.seen[0].results] == [3]
+
+
+def cancelling() -> tuple[torch.Tensor, torch.Tensor]:
+    """A row and a column of bf16 whose product is 2**-18; its terms are up to 2**12, and bits of theirs are lost."""
+    generator = torch.Generator().manual_seed(0)
+    order = torch.randperm(512, generator=generator)
+    row, column = ((12 * torch.rand(512, generator=generator) - 6).exp2().to(LOW) for _ in range(2))
+    small = torch.tensor([2.0**-9], dtype=LOW)
+    return torch.cat([row, row[order], small])[None], torch.cat([column, -column[order], small])[:, None]
+
+
+def test_a_low_sum_of_terms_that_cancel_may_be_off_by_a_float32_rounding_of_them() -> None:
+    def in_float32(original: Any, args: tuple[Any, ...], _kwargs: dict[str, Any]) -> Any:
+        """The terms in the order that they are in, which cancels nothing early."""
+        a, b = args
+        return sum(a[0].float() * b[:, 0].float()).view(1, 1).to(LOW) if a.dtype == LOW else original(*args)
+
+    observer = Observer("cpu", LOW)
+    with kernel("mm", in_float32), observer.on({}):
+        torch.mm(*cancelling())
+    (seen,) = [each for each in observer.seen if each.operator == "aten::mm"]
+    assert seen.results[0].error > 0.02, "else nothing cancels here"
+    assert verdict.faults([seen], LOW) == []
+
+
+def test_a_float32_sum_of_low_terms_that_cancel_is_named() -> None:
+    """It is relative to the terms, which are some times as large as the sum: the rounding of fp16 is still there."""
+
+    def low_terms(original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return original(*(x.half().float() if x.dtype == torch.float32 else x for x in args), **kwargs)
+
+    generator = torch.Generator().manual_seed(0)
+    observer = Observer("cpu", torch.float16)
+    with kernel("mm", low_terms), observer.on({}):
+        torch.mm(torch.randn(8, 16, generator=generator), torch.randn(16, 4, generator=generator))
+    assert [fault.operator for fault in verdict.faults(observer.seen, torch.float16)] == ["mm"]

@@ -13,6 +13,8 @@ from torch.nn import functional as f
 from pytest_amp.cases import Case, cnn, mlp, wider_zoo
 from pytest_amp.devices import Device, find_device
 from pytest_amp.numerics.oracle import Row, Trace, observed_step, trace_of, verdict
+from pytest_amp.numerics.oracle.local import Observer
+from pytest_amp.numerics.oracle.places import Direction, Places
 from tests.numerics.planted import broken
 
 CPU = find_device("cpu")
@@ -174,3 +176,14 @@ def test_a_call_is_in_the_module_that_makes_it() -> None:
     assert {row.module for row in rows(trace, "cosh", "forward")} == {""}
     assert {row.module for row in rows(trace, "cosh", "backward")} == {"0", "1"}  # what goes back through sinh
     assert {row.module for row in rows(trace, "sinh", "backward")} == {""}
+
+
+def test_a_gradient_that_is_added_to_an_older_one_belongs_to_the_module_of_its_parameter() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    observer = Observer("cpu", torch.bfloat16, Places(model))
+    with observer.on({}):
+        for _ in range(2):
+            torch.autograd.backward(model(torch.ones(2, 4)).sum())
+    added = [each.place for each in observer.seen if each.operator.startswith("aten::add_.")]
+    assert sorted(place.module for place in added) == ["0", "0", "1", "1"]
+    assert {place.direction for place in added} == {Direction.BACKWARD}

@@ -13,9 +13,10 @@ from torch import Tensor, nn
 from torch.nn import functional as f
 from torch.utils.checkpoint import checkpoint
 
-from pytest_amp.cases import Attention, Case, cnn, decoder, lstm, mlp
+from pytest_amp.cases import Attention, Case, Realised, cnn, decoder, lstm, mlp
 from pytest_amp.devices import find_device
 from pytest_amp.numerics.oracle import CannotFollow, Predictor, Wide, run_exact, run_virtual
+from pytest_amp.numerics.oracle.virtual import values, virtual
 from pytest_amp.numerics.prediction import by_hand
 from pytest_amp.numerics.step import Step, run_step
 from pytest_amp.precision import BF16, FP16, Precision
@@ -258,3 +259,32 @@ def test_nothing_is_rounded_in_the_exact_step() -> None:
     )
     for name, value in plain.named().items():
         assert torch.allclose(exact.named()[name], value, rtol=1e-12, atol=1e-15)
+
+
+def test_a_plain_tensor_that_is_written_to_has_the_values() -> None:
+    plain, given = torch.zeros(3), torch.tensor([1 / 3, 2 / 3, 1.0])
+    with Predictor("cpu", rounds=True).on():
+        plain.add_(virtual(given))
+    assert torch.equal(plain, given)
+
+
+def test_statistics_that_a_norm_updates_are_rounded_to_their_dtype() -> None:
+    predictor = Predictor("cpu", rounds=True)
+    realised = predictor.virtualised(Realised(nn.BatchNorm1d(4), torch.randn(8, 4)))
+    with predictor.on():
+        realised.model(realised.batch)
+    for name in ("running_mean", "running_var"):
+        found = values(realised.model.get_buffer(name))
+        assert found.dtype == torch.float64
+        assert torch.equal(found, found.float().double()), name
+        assert found.abs().max() > 0
+
+
+def test_an_operator_whose_roundings_nothing_follows_is_kept_by_name() -> None:
+    predictor = Predictor("cpu", rounds=True)
+    with predictor.on():
+        a, b, weight = (virtual(torch.randn(*shape).bfloat16()) for shape in ((2, 3), (2, 4), (5, 3, 4)))
+        a.mul(2)
+        assert predictor.unmodelled == set()
+        f.bilinear(a, b, weight)
+    assert predictor.unmodelled == {"aten::_trilinear"}
