@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from pytest_amp.speed.clocks import Clock, ClockError
-from pytest_amp.speed.verdict import LOOKS
+from pytest_amp.speed.verdict import LOOKS, Outcome
 
 
 @dataclass(frozen=True)
@@ -128,13 +128,13 @@ class Measurement:
         self.quads.append(Quad(*blocks))
         return self.quads[-1].log_ratio
 
-    def affordable(self, further: int, decided: bool = True) -> bool:  # noqa: FBT001, FBT002  # as decide asks
+    def affordable(self, further: int, outcome: Outcome) -> bool:
         """Whether ``further`` quads still fit into the budget, going by the time that this took so far.
 
-        Into PATIENCE budgets, while nothing is ``decided``.
+        Into PATIENCE budgets, while the ``outcome`` is inconclusive.
         """
         elapsed = self._now() - self._start
-        budget = self.plan.budget * (1 if decided else self.PATIENCE)
+        budget = self.plan.budget * (self.PATIENCE if outcome is Outcome.INCONCLUSIVE else 1)
         return elapsed * (1 + further / max(len(self.quads), 1)) <= budget
 
     @property

@@ -128,12 +128,12 @@ def judge(interval: Interval, rule: Rule) -> Outcome:
 
 
 def decide(
-    sample: Callable[[], float], rule: Rule, *, affordable: Callable[[int, bool], bool] = lambda *_: True
+    sample: Callable[[], float], rule: Rule, *, affordable: Callable[[int, Outcome], bool] = lambda *_: True
 ) -> SpeedVerdict:
     """Draw log-ratios from ``sample`` until a look is decisive, and as precise as the rule wants it.
 
-    ``affordable(n, decided)`` is asked before ``n`` further quads are drawn for the second look and later ones:
-    something decided is to become precise only.
+    ``affordable(n, outcome)`` is asked before ``n`` further quads are drawn for the second look and later ones, with
+    the outcome so far: what is decided is to become precise only.
     """
     log_ratios = [sample() for _ in range(rule.looks[0])]
     verdict = _look(log_ratios, rule)
@@ -142,7 +142,7 @@ def decide(
         decided = verdict.outcome is not Outcome.INCONCLUSIVE
         if decided and verdict.interval.half_width <= rule.precision:
             break
-        if not affordable(further, decided):
+        if not affordable(further, verdict.outcome):
             return verdict if decided else replace(verdict, reasons=(f"{verdict.reasons[0]}, when the time was up",))
         log_ratios += [sample() for _ in range(further)]
         verdict = _look(log_ratios, rule)

@@ -8,6 +8,7 @@ import pytest
 
 from pytest_amp.speed.clocks import ClockError
 from pytest_amp.speed.paired import Arms, Measurement, Plan, Quad
+from pytest_amp.speed.verdict import Outcome
 from tests.speed.simulated import SimulatedClock, taking
 
 PLAN = Plan(warm_up=0)
@@ -75,10 +76,10 @@ def test_a_look_beyond_the_budget_is_too_dear() -> None:
     measured = measurement(taking(0.01, 0.01))
     for _ in range(12):
         measured.quad()
-    assert measured.affordable(1)
-    assert not measured.affordable(24)
-    assert measured.affordable(12, decided=False), "what is not decided may take twice the time"
-    assert not measured.affordable(48, decided=False)
+    assert measured.affordable(1, Outcome.PASS)
+    assert not measured.affordable(24, Outcome.FAIL)
+    assert measured.affordable(12, Outcome.INCONCLUSIVE), "what is not decided may take twice the time"
+    assert not measured.affordable(48, Outcome.INCONCLUSIVE)
 
 
 def test_spread_is_that_of_the_worse_arm() -> None:

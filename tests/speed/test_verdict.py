@@ -136,13 +136,13 @@ def test_no_look_is_decisive() -> None:
 def test_a_look_that_is_too_dear_is_not_begun() -> None:
     asked = []
 
-    def affordable(further: int, decided: bool) -> bool:  # noqa: FBT001  # as decide asks
-        asked.append((further, decided))
+    def affordable(further: int, outcome: Outcome) -> bool:
+        asked.append((further, outcome))
         return further < 24
 
     sample, left = drawn([0.8, 1.2] * 24)
     verdict = decide(sample, Rule(1.0), affordable=affordable)
-    assert (verdict.outcome, asked, len(left)) == (INCONCLUSIVE, [(12, False), (24, False)], 24)
+    assert (verdict.outcome, asked, len(left)) == (INCONCLUSIVE, [(12, INCONCLUSIVE), (24, INCONCLUSIVE)], 24)
     assert verdict.reasons == ("undecided after 24 quads, when the time was up",)
 
 
