@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import pytest
 import torch
@@ -20,6 +20,10 @@ _SCALE = 2.0**10
 _REFUSALS = (ValueError, RuntimeError, AssertionError, NotImplementedError)
 
 
+#: What makes a gradient of numbers that are drawn.
+Make = Callable[[torch.Tensor, torch.Generator], torch.Tensor]
+
+
 class _Run:
     """Three parameters and their optimizer; steps with seeded gradients, scaled by hand."""
 
@@ -33,13 +37,15 @@ class _Run:
         own = {name: x.clone() if isinstance(x, torch.Tensor) else x for name, x in options.items()}
         self.optimizer = make_optimizer(optimizer, self.parameters, own)
         self.scaler = scaler
+        self.made: Make = lambda drawn, _: drawn
         scaler.scale(torch.zeros((), device=device))
 
     def step(self, number: int, bad: float | None = None) -> None:
         """The step of that number; ``bad`` stands in one gradient."""
         generator = torch.Generator().manual_seed(number)
         for index, parameter in enumerate(self.parameters):
-            gradient = torch.randn(parameter.shape, generator=generator) * self.scaler.get_scale()
+            gradient = self.made(torch.randn(parameter.shape, generator=generator), generator)
+            gradient *= self.scaler.get_scale()
             if bad is not None and index == 1:
                 gradient[2, 3] = bad
             gradient = gradient.to(parameter)
@@ -126,3 +132,34 @@ def test_steps_are_those_in_float64(amp: Amp, amp_scaler: ScalerFactory, optimiz
         ]
         distance = float((ends[0] - ends[1]).norm() / ends[0].norm())
         assert distance <= 64 * 2.0**-24, f"with {_written(options)} it ends {distance:.1e} away from float64"
+
+
+def _sensitive_ones(target: Target) -> list[str]:
+    """Rprop asks for signs alone, and Muon rounds what it is given."""
+    return [optimizer for optimizer in _exact_ones(target) if not optimizer.startswith("Rprop")]
+
+
+@pytest.mark.amp_parametrize("optimizer", _sensitive_ones)
+def test_the_last_bits_of_a_gradient_count(amp: Amp, amp_scaler: ScalerFactory, optimizer: str) -> None:
+    """Gradients that are apart by less than any low format tells lead to other parameters, with every option."""
+
+    def beside(distance: float) -> Make:
+        def make(drawn: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+            signs = torch.randint(2, drawn.shape, generator=generator) * 2 - 1
+            return drawn.bfloat16().float() * (1 + signs * distance)
+
+        return make
+
+    for options in ({}, *options_of(optimizer)):
+        ends = []
+        try:
+            for make in (beside(0.0), beside(2.0**-13)):
+                run = _Run(amp, optimizer, options, amp_scaler(init_scale=_SCALE), torch.float32)
+                run.made = make
+                for number in range(3):
+                    run.step(number)
+                ends.append(run.tensors())
+        except _REFUSALS:
+            continue
+        same = all(torch.equal(ends[0][key], ends[1][key]) for key in ends[0] if key.startswith("parameter"))
+        assert not same, f"with {_written(options)} it rounds gradients to a low dtype"

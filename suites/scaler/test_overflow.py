@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from typing import Any
 
 import pytest
@@ -300,3 +301,34 @@ def test_a_scaler_in_another_thread_skips_its_step(amp: Amp, amp_scaler: ScalerF
         states = [pool.submit(run.iterate, bad).result() for bad in (INF, None)]
     assert [scale for scale, _ in states] == [4.0, 4.0]
     assert bool(run.parameter.isfinite().all()), "an overflow reached a parameter in a thread"
+
+
+#: What a loop may have around its step: none of it is the scaler's business.
+AROUND: dict[str, Callable[[Amp], AbstractContextManager[object]]] = {
+    "no_grad": lambda _: torch.no_grad(),
+    "inference_mode": lambda _: torch.inference_mode(),
+    "enable_grad": lambda _: torch.enable_grad(),
+    "a region": lambda amp: amp.autocast(),
+    "a disabled region": lambda amp: amp.autocast(enabled=False),
+    "detect_anomaly": lambda _: torch.autograd.detect_anomaly(check_nan=False),
+    "saved_tensors_hooks": lambda _: torch.autograd.graph.saved_tensors_hooks(lambda x: x, lambda x: x),
+    "set_default_device": lambda _: torch.device("meta"),
+    "record_function": lambda _: torch.profiler.record_function("a step"),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Anomaly Detection has been enabled")
+@pytest.mark.parametrize("call", ["step", "unscale_ then step"])
+@pytest.mark.parametrize("around", AROUND)
+def test_what_is_around_a_step_is_nothing_to_it(amp: Amp, amp_scaler: ScalerFactory, around: str, call: str) -> None:
+    """Contexts that a loop is in: an overflow is skipped there, and the next step is exact."""
+    run = training(amp, amp_scaler(init_scale=8.0))
+    for bad, values in ((INF, [1.0, 1.0, 1.0, 1.0]), (None, [0.5, 2.0, -0.5, 0.75])):
+        run.backward(bad)
+        with AROUND[around](amp):
+            if call == "unscale_ then step":
+                run.scaler.unscale_(run.optimizer)
+            run.scaler.step(run.optimizer)
+            run.scaler.update()
+        assert run.parameter.flatten().tolist() == values, f"a step in {around} is not the one outside"
+        assert run.scaler.get_scale() == 4.0

@@ -8,6 +8,7 @@ _LIFE = "suites/scaler/test_life_of_parameters.py"
 _ARGUMENTS = "suites/gradients/test_arguments.py"
 _LAYERS = "suites/gradients/test_layer_arguments.py"
 _HOOKS = "suites/gradients/test_hooks.py"
+_OPTIONS = "suites/scaler/test_optimizer_options.py"
 _BYSTANDERS = "suites/semantics/test_bystanders.py"
 
 UNUSUAL = (
@@ -118,5 +119,35 @@ UNUSUAL = (
         "the bits of a whole state dict",
         ("suites/distributed/test_clipping.py", "-k", "state"),
         "test_a_whole_state_dict_has_the_bits_of_the_shards[cpu-bf16-outside-FSDP2]",
+    ),
+    Defect(
+        "maximising_steps_despite_inf",
+        "found_inf with every option of an optimizer",
+        (_OPTIONS, "-k", "fused"),
+        "test_with_every_option_a_scaler_changes_nothing[cpu-bf16-AdamW, fused]",
+    ),
+    Defect(
+        "adafactor_rounds_what_it_is_given",
+        "every bit of what an optimizer is given",
+        (_OPTIONS, "-k", "Adafactor"),
+        "test_the_last_bits_of_a_gradient_count[cpu-bf16-Adafactor, loop]",
+    ),
+    Defect(
+        "weights_that_decay_decay_low",
+        "steps as exact as float32, with every option",
+        (_OPTIONS, "-k", "Adam"),
+        "test_steps_are_those_in_float64[cpu-bf16-Adam, loop]",
+    ),
+    Defect(
+        "total_norms_are_low",
+        "the norm by which gradients are clipped, by either name",
+        ("suites/scaler/test_clipping.py", "-k", "norm"),
+        "test_the_norm_is_a_float32_norm[cpu-bf16-2-loop-get_total_norm]",
+    ),
+    Defect(
+        "infs_are_missed_without_gradients",
+        "steps within other contexts",
+        ("suites/scaler/test_overflow.py", "-k", "around"),
+        "test_what_is_around_a_step_is_nothing_to_it[cpu-bf16-no_grad-step]",
     ),
 )
