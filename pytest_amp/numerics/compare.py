@@ -16,12 +16,9 @@ from pytest_amp.numerics import tolerance
 from pytest_amp.numerics.cancellation import float32_errors
 from pytest_amp.numerics.conditions import Conditions
 from pytest_amp.numerics.errors import relative_error
+from pytest_amp.numerics.oracle.sums import most_of
 from pytest_amp.numerics.prediction import Prediction, predict
 from pytest_amp.numerics.step import Step, run_step
-from pytest_amp.precision import FP32
-
-#: What a step in float32 may be off where nothing cancels.
-FLOAT32 = 2.0**14 * FP32.u
 
 
 @dataclass(frozen=True)
@@ -31,8 +28,8 @@ class Compared:
     ``error`` is E(amp, exact), ``noise`` E(reference, exact), ``plain`` E(amp, fp32) and ``distance``
     E(amp, reference) in units of the noise; ``from_model`` is E(amp, predicted) in the same units, where the
     rounding oracle has predicted, else 0. ``allowed`` is what ``error`` may be, before the run's own
-    scale; ``float32`` is the part of it that float32 itself explains, where it was asked. ``equal`` tells whether it
-    is the reference bit for bit, dtype included.
+    scale; ``float32`` is the part of it that float32 itself explains, where it was asked, and ``short`` what it may
+    make of any tensor. ``equal`` tells whether it is the reference bit for bit, dtype included.
     """
 
     name: str
@@ -46,6 +43,7 @@ class Compared:
     factor: float = tolerance.CERTAIN
     from_model: float = 0.0
     float32: float = 0.0
+    short: float = 0.0
 
     @property
     def is_doubtful(self) -> bool:
@@ -54,9 +52,18 @@ class Compared:
         return self.error > self.allowed or self.plain > self.allowed_plain or far
 
     @property
+    def of_float32(self) -> float:
+        """What E(fp32, exact) may be, by which E(amp, fp32) may exceed E(amp, exact): the triangle inequality.
+
+        Below the geometric mean of the two formats' roundoffs nothing was low on its way (``oracle.sums``). What is
+        above it, since sums are long or terms cancel, is measured.
+        """
+        return max(self.short, self.float32)
+
+    @property
     def allowed_plain(self) -> float:
-        """What E(amp, fp32) may be: float32 is no closer to exact than its own rounding."""
-        return self.allowed + max(FLOAT32, self.float32)
+        """What E(amp, fp32) may be, before the run's own scale."""
+        return max(self.allowed, self.error) + self.of_float32
 
     @property
     def excess(self) -> float:
@@ -115,6 +122,7 @@ def _compared(
                 equal=same(value, reference[name]),
                 from_model=off / least if off > 0 else 0.0,
                 float32=own,
+                short=most_of(u),
             )
         )
     return found

@@ -118,14 +118,11 @@ def likely_operator(case: Case, where: Conditions, loss_scale: float) -> str | N
     return f"{found[0].operator} in {found[0].place}: {found[0].what}, {found[0].likely}" if found else None
 
 
-def own_rounding(case: Case, where: Conditions) -> str | None:
-    """Where the model is low without autocast, as the likely cause of a failure; None if it nowhere is."""
+def rounds_by_itself(case: Case, where: Conditions) -> bool:
+    """Whether the model is low somewhere without autocast: then its float32 step tells nothing of float32."""
     low = (torch.bfloat16, torch.float16)
-    for each in observed_step(case, where.device, where.precision.dtype, seed=where.seed, autocast=False):
-        if any(result.dtype in low for result in each.results):
-            place = each.place.module or "the model"
-            return f"the model rounds by itself, without autocast: {each.operator.removeprefix('aten::')} in {place}"
-    return None
+    seen = observed_step(case, where.device, where.precision.dtype, seed=where.seed, autocast=False)
+    return any(result.dtype in low for each in seen for result in each.results)
 
 
 def _check_followed(case: Case, where: Conditions, seen: Sequence[ObservedCall]) -> None:

@@ -12,10 +12,12 @@ from torch import Tensor, nn
 
 from pytest_amp.cases import Case, Realised
 from pytest_amp.devices import find_device
+from pytest_amp.failure import AmpFailure
 from pytest_amp.numerics import Conditions, cancellation, predict, relative_error, run_step
 from pytest_amp.numerics.cancellation import DRAWS, STUDENT, float32_errors
+from pytest_amp.numerics.gradients import check
 from pytest_amp.numerics.step import Region, Step
-from pytest_amp.precision import BF16
+from pytest_amp.precision import BF16, FP16
 from tests.numerics.planted import kernel
 
 WHERE = Conditions(find_device("cpu"), BF16)
@@ -139,3 +141,35 @@ def test_the_quantile_is_students() -> None:
     at = [density(1 / (end * i / steps)) / (end * i / steps) ** 2 if i else 0.0 for i in range(steps + 1)]
     beyond = end / steps / 3 * (at[0] + at[-1] + 4 * sum(at[1:-1:2]) + 2 * sum(at[2:-1:2]))
     assert 2 * beyond == pytest.approx(1e-4, rel=0.01)
+
+
+@pytest.mark.parametrize("off", [0.0, 1.5e-3])
+def test_float32_that_is_as_coarse_as_fp16_is_red(off: float) -> None:
+    """What mixed precision is off float32 by is the error of both: E(fp32, exact) is far below the low roundoff."""
+
+    def scaled(original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        made = original(*args, **kwargs)
+        return made * (1 + off) if made.dtype == torch.float32 else made
+
+    case = Case("wide", lambda: nn.Linear(32, 32), lambda: torch.randn(64, 32), lambda m, x: m(x).float().mean())
+    failing = pytest.raises(AmpFailure, match="off float32 by") if off else contextlib.nullcontext()
+    with kernel("addmm", scaled), failing:
+        check(case, Conditions(find_device("cpu"), FP16), lambda *_: None)
+
+
+class RoundsByItself(nn.Module):
+    """Explicit casts, with autocast and without."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(32, 32), nn.Linear(32, 32)
+
+    def forward(self, x: Tensor) -> Tensor:
+        made: Tensor = self.second(self.first(x).tanh().half().float() * 1.3)
+        return made.half().float()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_model_that_rounds_by_itself_is_no_broken_float32(seed: int) -> None:
+    case = Case("own", RoundsByItself, lambda: torch.randn(64, 32), lambda m, x: m(x).square().mean())
+    check(case, Conditions(find_device("cpu"), FP16, seed), lambda *_: None)

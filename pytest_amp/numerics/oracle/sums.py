@@ -43,7 +43,12 @@ def most_of_float32(low: torch.dtype) -> float:
     The geometric mean of the two formats' roundoffs, as many times one as it is a part of the other: 90 float32
     roundings in fp16, 256 in bf16. Measured 22 at most but for long sums (torch 2.13, CPU).
     """
-    return math.sqrt(FP32.u * roundoff(low))
+    return most_of(roundoff(low))
+
+
+def most_of(u: float) -> float:
+    """``most_of_float32`` of the format whose unit roundoff is ``u``."""
+    return math.sqrt(FP32.u * u)
 
 
 def certain(terms: int) -> float:

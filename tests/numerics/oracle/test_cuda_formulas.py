@@ -68,6 +68,21 @@ def test_recurrent_layers(kind: Any, mode: int, *, batch_first: bool, bidirectio
         assert torch.allclose(a, b)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_the_states_part_of_recurrent_gates_is_stored_in_bf16(dtype: torch.dtype) -> None:
+    def low(values: Tensor) -> Tensor:
+        return values.to(dtype).to(WIDE)
+
+    x, h = low(wide(1, 3, 5)), low(wide(1, 3, 7))
+    weights = [low(wide(7, 5)), low(wide(7, 7)), low(wide(7)), low(wide(7))]
+    tail: tuple[Any, ...] = (1, 7, 0, 1, False, 0.0, True, False, [], None)
+    made = operation("aten::_cudnn_rnn", x, weights, 4, None, h, None, *tail, rounds=True, dtype=dtype)
+    got = run(replace(made, returned=(dtype, dtype, dtype, None, None)))
+    of_state = h[0] @ weights[1].T
+    stored = low(of_state) if dtype == torch.bfloat16 else of_state
+    assert torch.equal(got[0][0], low((low(x[0] @ weights[0].T) + stored + weights[2] + weights[3]).tanh()))
+
+
 ZERO = torch.zeros((), dtype=torch.int64)
 
 
