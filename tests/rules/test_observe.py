@@ -116,6 +116,13 @@ def test_a_detour_is_no_rule(plant: Plant) -> None:
     assert _rule("mm") == UNRECOGNISED
 
 
+def test_an_explicit_dtype_that_is_not_taken_is_no_rule(plant: Plant) -> None:
+    plant("softmax.int", lambda x, dim, dtype=None: torch.softmax(x, dim, dtype=dtype or torch.float32))
+    assert _rule("softmax.int") == "fp32_set_opt_dtype"
+    plant("softmax.int", lambda x, dim, dtype=None: torch.softmax(x, dim, dtype=torch.float32))  # noqa: ARG005  # so
+    assert _rule("softmax.int") == UNRECOGNISED
+
+
 def test_any_error_is_no_refusal(plant: Plant) -> None:
     def kernel(*_: object) -> None:
         raise RuntimeError("out of order")
