@@ -2,7 +2,18 @@
 
 from pytest_amp.compiled.check import check, eager_and_compiled
 from pytest_amp.compiled.compilation import Compilation, Where
+from pytest_amp.compiled.packages import loaded, own_cpp_library
 from pytest_amp.compiled.sandbox import folder, sandbox
 from pytest_amp.compiled.toolchain import lacking
 
-__all__ = ["Compilation", "Where", "check", "eager_and_compiled", "folder", "lacking", "sandbox"]
+__all__ = [
+    "Compilation",
+    "Where",
+    "check",
+    "eager_and_compiled",
+    "folder",
+    "lacking",
+    "loaded",
+    "own_cpp_library",
+    "sandbox",
+]

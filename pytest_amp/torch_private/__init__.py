@@ -10,7 +10,8 @@ from pytest_amp.torch_private.casts import Cast, counted_casts
 from pytest_amp.torch_private.collectives import Collective, recorded_collectives, small_first_bucket
 from pytest_amp.torch_private.compiler import (
     Traced,
-    aot_inductor,
+    aot_compile,
+    aot_load,
     backward_without_region,
     compile_settings,
     compiled_graphs,
@@ -73,7 +74,8 @@ __all__ = [
     "PrivateApiGone",
     "Traced",
     "aliasing_of",
-    "aot_inductor",
+    "aot_compile",
+    "aot_load",
     "arguments_of",
     "autocast_registrations",
     "backend_flags_settable",

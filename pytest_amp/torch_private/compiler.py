@@ -183,12 +183,12 @@ def _nodes(graph_module: Any) -> Iterator[Traced]:
         yield Traced(node.target.name(), tuple(dtype_name(dtype) for dtype in floating))
 
 
-def aot_inductor(program: Any, package: str) -> Callable[..., Any]:
-    """What AOTInductor makes of an exported ``program``: compiled into the file ``package``, and loaded from it.
+def aot_compile(program: Any, package: str) -> None:
+    """Compile an exported ``program`` into the file ``package``; PrivateApiGone without aoti_compile_and_package."""
+    _attribute("torch._inductor", "aoti_compile_and_package")(program, package_path=package)
 
-    Raises PrivateApiGone without ``torch._inductor.aoti_compile_and_package`` and ``aoti_load_package``.
-    """
-    compile_and_package = _attribute("torch._inductor", "aoti_compile_and_package")
-    load = _attribute("torch._inductor", "aoti_load_package")
-    loaded: Callable[..., Any] = load(compile_and_package(program, package_path=package))
+
+def aot_load(package: str) -> Callable[..., Any]:
+    """The function that AOTInductor has compiled into ``package``; PrivateApiGone without aoti_load_package."""
+    loaded: Callable[..., Any] = _attribute("torch._inductor", "aoti_load_package")(package)
     return loaded

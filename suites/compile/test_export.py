@@ -12,11 +12,12 @@ import torch.export
 from torch import nn
 
 from pytest_amp.amp import Amp
+from pytest_amp.compiled import loaded, own_cpp_library
 from pytest_amp.devices import DeviceKind
 from pytest_amp.failure import AmpFailure
 from pytest_amp.numerics import relative_error, tolerance
 from pytest_amp.precision import dtype_name
-from pytest_amp.torch_private import aot_inductor
+from pytest_amp.torch_private import aot_compile
 
 from .programs import OTHER
 from .releases import EXPORTED
@@ -105,22 +106,26 @@ def test_a_compiled_program_keeps_its_regions(amp: Amp) -> None:
     _expect_same(amp, "an exported program, compiled, in the other dtype", found, expected, exact=True)
 
 
-# On CUDA torch 2.11.0+cu130 ends the process where it loads a package (aoti_load_package: segmentation fault), with a
-# plain linear layer in it, too; seen on one H200, 2026-11-28, no report found.
-@pytest.mark.amp(devices=["cpu"])
 @pytest.mark.amp_long
 @QUIET
 @EXPORTED
-@pytest.mark.parametrize("called", ["outside", "in the other dtype"])
-def test_aot_inductor_keeps_the_regions(amp: Amp, needs: Callable[[str], str], tmp_path: Path, called: str) -> None:
+def test_aot_inductor_keeps_the_regions(amp: Amp, needs: Callable[[str], str], tmp_path: Path) -> None:
     """Compiled ahead of time and loaded: the library has casts and no regions, so that none around it matters."""
     needs("inductor")
     model, batch = _made(amp)
+    package = tmp_path / "model.pt2"
     with torch.no_grad():
         expected = model(batch)
-        run = aot_inductor(torch.export.export(model, (batch,)), str(tmp_path / "model.pt2"))
-        with amp.autocast(dtype=OTHER[amp.dtype], enabled=called != "outside"):
-            found = run(batch)
-    _expect_same(amp, f"an AOTInductor library, {called}", found[:3], expected[:3], exact=False)
-    assert len(found) == 4
-    assert found[3].dtype is torch.float32, "what is in no region is float32 in the library, wherever it is called"
+        aot_compile(torch.export.export(model, (batch,)), str(package))
+        linked = own_cpp_library(package)
+        if linked is not None:
+            amp.missing("compiler", linked)
+        run = loaded(package, amp.device)
+        for called in ("outside", "in the other dtype"):
+            with amp.autocast(dtype=OTHER[amp.dtype], enabled=called != "outside"):
+                found = run(batch)
+            _expect_same(amp, f"an AOTInductor library, {called}", found[:3], expected[:3], exact=False)
+            assert len(found) == 4
+            assert found[3].dtype is torch.float32, (
+                "what is in no region is float32 in the library, wherever it is called"
+            )

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from on_device import DEVICE
 
 _untyped: Any = torch.library
 _LIBRARY = _untyped.Library("aten", "IMPL")
@@ -26,7 +27,7 @@ def replace_kernel(operator: str, kernel: Callable[..., Any]) -> None:
 
 
 def truncate_conversions(where: Callable[[torch.Tensor], bool] = lambda _: True) -> None:
-    """Let float32 become bf16 by losing its lower half, on a CPU, for the tensors that ``where`` is true of."""
+    """Let tensors that ``where`` is true of lose their lower half, from float32 to bf16 on the device under test."""
 
     def to_copy(
         x: Any,
@@ -49,4 +50,4 @@ def truncate_conversions(where: Callable[[torch.Tensor], bool] = lambda _: True)
             x = halves.view(torch.float32)
         return made.copy_(x, non_blocking=non_blocking)
 
-    _LIBRARY.impl("_to_copy", to_copy, "CPU")
+    _LIBRARY.impl("_to_copy", to_copy, DEVICE.upper())

@@ -125,4 +125,16 @@ COMPILE = (
         ("suites/compile/test_functions.py",),
         "test_a_custom_function_with_regions_of_its_own_computes_in_them[cpu-bf16-aot_eager]",
     ),
+    Defect(
+        "packages_bring_their_own_cpp_library",
+        "the C++ library of AOTInductor's packages",
+        ("suites/compile/test_export.py", "--amp-tier=long", "-k", "aot_inductor"),
+        "test_aot_inductor_keeps_the_regions[cpu-bf16]",
+    ),
+    Defect(
+        "cached_graphs_forget_their_dtype",
+        "the dtype in the key of AOTAutograd's cache",
+        ("suites/compile/test_ambient.py", "-k", "taken_for_another"),
+        "test_what_was_compiled_for_one_dtype_is_not_taken_for_another[cpu-bf16-recompiled-inductor]",
+    ),
 )
