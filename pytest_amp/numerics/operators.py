@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -85,7 +86,7 @@ def measure_operator(
     excess: dict[str, float] = {}
     hollow = []
     for key, value in made.items():
-        error, noise = (relative_error(each, known[key]) for each in (value, model[key]))
+        error, noise = _errors(value, model[key], known[key])
         if value.dtype in (torch.bfloat16, torch.float16):
             excess[key] = error / max(noise, tolerance.floor(value.numel(), sums.roundoff(value.dtype)))
         else:
@@ -104,6 +105,14 @@ def measure_operator(
         {key: value.dtype for key, value in made.items()},
         tuple(each for each in seen if each.problem is not None),
     )
+
+
+def _errors(value: Tensor, model: Tensor, exact: Tensor) -> tuple[float, float]:
+    """E(value, exact) and E(model, exact) over what is finite; infinite if that is not the same in both."""
+    finite = model.isfinite()
+    if not torch.equal(value.isfinite().cpu(), finite.cpu()):
+        return math.inf, relative_error(model[finite], exact[finite])
+    return relative_error(value[finite], exact[finite]), relative_error(model[finite], exact[finite])
 
 
 def measure_registered(overload: str, where: Conditions) -> dict[str, Measured]:

@@ -1,0 +1,49 @@
+"""One operator at several sizes: what is not finite hides nothing of what is."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from pytest_amp.devices import find_device
+from pytest_amp.numerics import Conditions, measure_operator
+from pytest_amp.precision import FP16
+from tests.numerics.planted import kernel
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+WHERE = Conditions(find_device("cpu"), FP16)
+
+
+def _exponentials(count: int = 512) -> Tensor:
+    """Of two of them fp16 has no exponential."""
+    x = torch.randn(count, generator=torch.Generator().manual_seed(0)).half()
+    x[:2] = 12.0
+    return x
+
+
+def test_an_overflow_that_is_predicted_leaves_the_rest_to_be_judged() -> None:
+    healthy = measure_operator("exp", torch.exp, [_exponentials()], WHERE)
+    assert healthy.excess["result"] == pytest.approx(1.0, abs=0.01)
+
+    def coarse(original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        made = original(*args, **kwargs)
+        return made * 1.01 if made.dtype == torch.float16 else made
+
+    with kernel("exp", coarse):
+        broken = measure_operator("exp", torch.exp, [_exponentials()], WHERE)
+    assert broken.excess["result"] > 10
+
+
+def test_another_overflow_than_predicted_is_beyond_any_bound() -> None:
+    def loses_one(original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        made = original(*args, **kwargs)
+        return made.index_fill(0, torch.tensor([7]), math.inf) if made.dtype == torch.float16 else made
+
+    with kernel("exp", loses_one):
+        broken = measure_operator("exp", torch.exp, [_exponentials()], WHERE)
+    assert broken.excess["result"] == math.inf
