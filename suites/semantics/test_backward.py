@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -13,7 +16,7 @@ from pytest_amp.failure import AmpFailure
 from pytest_amp.precision import dtype_name
 from pytest_amp.torch_private import recorded_calls
 
-from .models import loss_of
+from .models import loss_of, small
 from .state import State, expect_state
 
 _PRODUCTS = ("aten::mm", "aten::addmm")
@@ -151,3 +154,64 @@ def test_a_gradient_penalty_has_gradients(amp: Amp) -> None:
         assert parameter.grad is not None, f"{key} has no gradient of the penalty"
         assert parameter.grad.isfinite().all()
         assert parameter.grad.any(), f"{key}'s gradient of the penalty is zero"
+
+
+def _in_a_thread(call: Callable[[], object]) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(call).result()
+
+
+def _by_grad(loss: torch.Tensor, parameters: list[nn.Parameter], *, create_graph: bool = False) -> None:
+    gradients = torch.autograd.grad(loss, parameters, create_graph=create_graph)
+    for parameter, gradient in zip(parameters, gradients, strict=True):
+        parameter.grad = gradient.detach()
+
+
+def _in_parts(loss: torch.Tensor, parameters: list[nn.Parameter]) -> None:
+    for parameter in parameters:
+        loss.backward(inputs=[parameter], retain_graph=True)
+
+
+def _in_one_thread(loss: torch.Tensor, _: list[nn.Parameter]) -> None:
+    with torch.autograd.set_multithreading_enabled(False):
+        loss.backward()
+
+
+#: Ways to ask for the gradients of a loss.
+CALLERS: dict[str, Callable[[torch.Tensor, list[nn.Parameter]], None]] = {
+    "autograd.backward": lambda loss, _: torch.autograd.backward(loss),
+    "autograd.backward of several": lambda loss, _: torch.autograd.backward([loss, loss * 0]),
+    "autograd.grad": _by_grad,
+    "a gradient of its own": lambda loss, _: loss.backward(torch.ones_like(loss)),
+    "one parameter at a time": _in_parts,
+    "autograd.grad, create_graph": lambda loss, parameters: _by_grad(loss, parameters, create_graph=True),
+    "a thread": lambda loss, _: _in_a_thread(loss.backward),
+    "a thread, autograd.backward": lambda loss, _: _in_a_thread(lambda: torch.autograd.backward(loss)),
+    "a thread, autograd.grad": lambda loss, parameters: _in_a_thread(lambda: _by_grad(loss, parameters)),
+    "no threads": _in_one_thread,
+    "no_grad": lambda loss, _: torch.no_grad()(loss.backward)(),
+    "a Timer": lambda loss, _: _by_a_timer(loss.backward),
+}
+
+
+def _by_a_timer(call: Callable[[], object]) -> None:
+    timer = threading.Timer(0, call)
+    timer.start()
+    timer.join()
+
+
+@pytest.mark.parametrize("caller", CALLERS)
+def test_gradients_do_not_depend_on_who_asks(amp: Amp, caller: str) -> None:
+    """By whatever name and in whatever thread backward is called: every bit is that of ``loss.backward()``."""
+    found = []
+    for ask in (lambda loss, _: loss.backward(), CALLERS[caller]):
+        model, batch = small(amp)
+        parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        with amp.autocast():
+            loss = loss_of(model, batch)
+        ask(loss, parameters)
+        found.append([parameter.grad for parameter in parameters])
+    for expected, gradient in zip(*found, strict=True):
+        assert expected is not None
+        assert gradient is not None, f"asked for by {caller}, a gradient is missing"
+        assert torch.equal(gradient, expected), f"asked for by {caller}, a gradient has other bits"

@@ -16,6 +16,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.utils import fusion, parametrize
 from torch.optim.swa_utils import AveragedModel, update_bn
 from torch.overrides import TorchFunctionMode
+from torch.utils import checkpoint
 from torch.utils.data import DataLoader, TensorDataset, default_collate
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -53,11 +54,18 @@ CONTEXTS: dict[str, Callable[[], Any]] = {
     "TorchFunctionMode": _Functions,
     "check_sparse_tensor_invariants": torch.sparse.check_sparse_tensor_invariants,
     "safe_globals": lambda: torch.serialization.safe_globals([nn.Linear]),
+    "allow_mutation_on_saved_tensors": torch.autograd.graph.allow_mutation_on_saved_tensors,
+    "set_detect_anomaly": lambda: torch.autograd.set_detect_anomaly(True, check_nan=False),
+    "autograd.profiler.profile": torch.autograd.profiler.profile,
+    "mkldnn.flags": lambda: torch.backends.mkldnn.flags(enabled=True),
+    "cudnn.flags": lambda: torch.backends.cudnn.flags(enabled=True, allow_tf32=torch.backends.cudnn.allow_tf32),
+    "torch.device": lambda: torch.device("cpu"),
+    "set_checkpoint_early_stop": lambda: checkpoint.set_checkpoint_early_stop(enable=False),
 }
 
 
 @pytest.mark.filterwarnings("ignore:Anomaly Detection has been enabled")
-@pytest.mark.filterwarnings("ignore:.*[Pp]rofil")
+@pytest.mark.filterwarnings("ignore:.*[Pp]rofil", "ignore:TF32 acceleration")
 @pytest.mark.parametrize("context", CONTEXTS)
 def test_a_context_leaves_the_region_alone(amp: Amp, context: str) -> None:
     """Inside it and after it; and the loss and the gradients are those without it, bit for bit."""
@@ -70,8 +78,8 @@ def test_a_context_leaves_the_region_alone(amp: Amp, context: str) -> None:
             with within():
                 inside = State.now(amp.device.type), product_dtype(amp.device.torch_device)
                 loss = loss_of(model, batch)
+                loss.backward()
             after = State.now(amp.device.type), product_dtype(amp.device.torch_device)
-        loss.backward()
         expect_state(amp, f"in {context}", inside, before, likely="the context switches autocast")
         expect_state(amp, f"after {context}", after, before, likely="the context restores a state of its own")
         results.append([loss.detach(), *(p.grad for p in model.parameters() if p.grad is not None)])

@@ -6,10 +6,12 @@ Fake devices have regions that the plugin makes of the setters beneath; here the
 from __future__ import annotations
 
 import contextlib
+import copy
 import gc
+import pickle
 import warnings
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -123,6 +125,26 @@ def test_an_exception_is_never_swallowed(amp: Amp) -> None:
     for kind in (AssertionError, LookupError, StopIteration, ArithmeticError, KeyboardInterrupt, RuntimeError):
         with pytest.raises(kind), _region(amp, "plain", amp.dtype):
             raise kind
+
+
+COPIES: dict[str, Callable[[Any], Any]] = {
+    "copy": copy.copy,
+    "deepcopy": copy.deepcopy,
+    "pickle": lambda region: pickle.loads(pickle.dumps(region)),  # noqa: S301  # what was pickled here
+}
+
+
+@EACH
+@pytest.mark.parametrize("way", COPIES)
+def test_a_copy_is_the_region_that_it_was_made_of(amp: Amp, way: str, kind: str) -> None:
+    """As of a model that keeps its region and is copied, or sent to a worker."""
+    before, other = State.now(amp.device.type), OTHER[amp.dtype]
+    made = COPIES[way](_region(amp, kind, other))
+    with made:
+        seen = State.now(amp.device.type)
+    expected = _inside(amp, kind, other, before)
+    expect_state(amp, f"in a {way} of torch.autocast ({kind})", seen, expected, likely="a copy forgets its arguments")
+    assert State.now(amp.device.type) == before
 
 
 @pytest.mark.parametrize("ends", ["leaves", "raises"])

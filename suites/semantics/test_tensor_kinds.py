@@ -270,10 +270,27 @@ def _pool(size: int) -> Callable[[torch.Tensor], torch.Tensor]:
     return lambda t: pool(t, 2)
 
 
-IMAGES: dict[str, Callable[[int], Callable[[torch.Tensor], torch.Tensor]]] = {
+def _channels_last(layer: nn.Module) -> nn.Module:
+    """With its weight in that memory format, whatever its inputs are in."""
+    layout = torch.channels_last if layer.get_parameter("weight").dim() == 4 else torch.channels_last_3d
+    moved: Any = layer.to
+    return moved(memory_format=layout)  # type: ignore[no-any-return]
+
+
+CONVOLUTIONS: dict[str, Callable[[int], nn.Module]] = {
     "conv": lambda n: (nn.Conv2d if n == 4 else nn.Conv3d)(3, 4, 3, padding=1),
     "grouped conv": lambda n: (nn.Conv2d if n == 4 else nn.Conv3d)(3, 3, 3, groups=3),
     "transposed conv": lambda n: (nn.ConvTranspose2d if n == 4 else nn.ConvTranspose3d)(3, 4, 3),
+}
+
+
+def _with_its_weight_channels_last(kind: str) -> Callable[[int], nn.Module]:
+    return lambda dimensions: _channels_last(CONVOLUTIONS[kind](dimensions))
+
+
+IMAGES: dict[str, Callable[[int], Callable[[torch.Tensor], torch.Tensor]]] = {
+    **CONVOLUTIONS,
+    **{f"{kind}, weight channels last": _with_its_weight_channels_last(kind) for kind in CONVOLUTIONS},
     "relu": lambda _: functional.relu,
     "max_pool": _pool,
     "batch_norm": lambda n: (nn.BatchNorm2d if n == 4 else nn.BatchNorm3d)(3),

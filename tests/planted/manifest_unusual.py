@@ -150,4 +150,28 @@ UNUSUAL = (
         ("suites/scaler/test_overflow.py", "-k", "around"),
         "test_what_is_around_a_step_is_nothing_to_it[cpu-bf16-no_grad-step]",
     ),
+    Defect(
+        "mutations_leave_the_region",
+        "a region around any context",
+        (_BYSTANDERS, "-k", "context"),
+        "test_a_context_leaves_the_region_alone[cpu-bf16-allow_mutation_on_saved_tensors]",
+    ),
+    Defect(
+        "copied_regions_are_plain",
+        "copies of a region",
+        ("suites/semantics/test_region_class.py", "-k", "copy"),
+        "test_a_copy_is_the_region_that_it_was_made_of[cpu-bf16-deepcopy-no cache]",
+    ),
+    Defect(
+        "layouts_of_weights_are_forgotten",
+        "the memory format that a weight asks for",
+        ("suites/semantics/test_tensor_kinds.py", "-k", "memory_format"),
+        "test_the_memory_format_is_that_of_casts_by_hand[cpu-bf16-conv, weight channels last-contiguous]",
+    ),
+    Defect(
+        "threads_go_back_rounded",
+        "gradients, whoever asks for them",
+        ("suites/semantics/test_backward.py", "-k", "asks"),
+        "test_gradients_do_not_depend_on_who_asks[cpu-bf16-a thread]",
+    ),
 )
