@@ -17,7 +17,7 @@ from pytest_amp.targets import Target
 from pytest_amp.torch_private import cuda_graph_trees, skipped_cuda_graphs
 
 from .programs import OTHER
-from .releases import CACHE_KEY, LOOP_ORDER
+from .releases import CACHE_KEY, fused_pooling
 
 pytestmark = pytest.mark.amp(devices=["cuda"])
 
@@ -25,10 +25,11 @@ pytestmark = pytest.mark.amp(devices=["cuda"])
 _CALLS = 5
 
 
-def _cases(_target: Target) -> Iterator[object]:
+def _cases(target: Target) -> Iterator[object]:
     for case in zoo():
         if case.name in {"mlp", "cnn", "decoder"}:
-            yield pytest.param(case, id=case.name, marks=[LOOP_ORDER, pytest.mark.amp_long] * (case.name == "cnn"))
+            marks = [*fused_pooling(target), pytest.mark.amp_long] if case.name == "cnn" else []
+            yield pytest.param(case, id=case.name, marks=marks)
 
 
 def _index(amp: Amp) -> int:

@@ -16,7 +16,7 @@ from pytest_amp.failure import AmpFailure
 from pytest_amp.numerics import predict, relative_error, tolerance
 from pytest_amp.targets import Target
 
-from .releases import EMULATED, LOOP_ORDER, ROUND_TRIP
+from .releases import EMULATED, ROUND_TRIP, fused_pooling
 
 _EMULATED = (("emulate_precision_casts", True),)
 
@@ -62,9 +62,9 @@ def test_a_round_trip_by_hand_rounds(amp: Amp, needs: Callable[[str], str], *, e
 
 
 def _networks(target: Target) -> Iterator[object]:
-    """Three of the zoo; the cnn's loops inductor reorders, and is wrong."""
+    """Three of the zoo."""
     for case in zoo():
-        marks = [LOOP_ORDER] if case.name == "cnn" and target.device.type == "cuda" else []
+        marks = fused_pooling(target) if case.name == "cnn" else []
         if case.name in {"mlp", "cnn", "decoder"}:
             yield pytest.param(case, id=case.name, marks=marks)
 

@@ -16,7 +16,7 @@ from pytest_amp.numerics import predict, relative_error, run_step, tolerance
 from pytest_amp.targets import Target
 from pytest_amp.torch_private import compiled_graphs
 
-from .releases import BACKWARD, LOOP_ORDER, NATIVE_BATCH_NORM, TAKES_NOTHING_APART
+from .releases import BACKWARD, NATIVE_BATCH_NORM, TAKES_NOTHING_APART, fused_pooling
 
 
 def whole(_target: Target) -> Iterator[object]:
@@ -35,9 +35,9 @@ def traced(target: Target) -> Iterator[object]:
 
 
 def fused(target: Target) -> Iterator[object]:
-    """The same, by inductor: the cnn's loops it reorders, and is wrong."""
+    """The same, by inductor."""
     for case in zoo():
-        marks = [LOOP_ORDER] if case.name == "cnn" and target.device.type == "cuda" else []
+        marks = fused_pooling(target) if case.name == "cnn" else []
         if case.name != "lstm":
             yield pytest.param(case, id=case.name, marks=marks)
 
