@@ -81,6 +81,20 @@ def compile_settings() -> Iterator[None]:
 
 
 @contextmanager
+def compile_workers(count: int) -> Iterator[None]:
+    """Inductor compiles in ``count`` processes, where kernels are chosen out of hundreds; they end with the block.
+
+    Within ``compile_settings``. Raises PrivateApiGone without ``torch._inductor.async_compile``'s way to end them.
+    """
+    end = _attribute("torch._inductor.async_compile", "shutdown_compile_workers")
+    try:
+        with _module("torch._inductor.config").patch(compile_threads=count):
+            yield
+    finally:
+        end()
+
+
+@contextmanager
 def vectors_are_tried() -> Iterator[None]:
     """Inductor finds out by itself which vectors of the CPU its compiler knows; what it finds it keeps."""
     isa = _module("torch._inductor.cpu_vec_isa")

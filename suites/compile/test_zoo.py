@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
@@ -14,7 +15,7 @@ from pytest_amp.compiled import Compilation, Where, check
 from pytest_amp.failure import AmpFailure
 from pytest_amp.numerics import predict, relative_error, run_step, tolerance
 from pytest_amp.targets import Target
-from pytest_amp.torch_private import compiled_graphs
+from pytest_amp.torch_private import compile_workers, compiled_graphs
 
 from .releases import BACKWARD, NATIVE_BATCH_NORM, TAKES_NOTHING_APART, fused_pooling
 
@@ -208,7 +209,9 @@ def test_step_of_the_wider_zoo(amp: Amp, case: Case) -> None:
 @pytest.mark.parametrize("mode", ["reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"])
 @pytest.mark.parametrize("name", ["mlp", "decoder"])
 @pytest.mark.amp(devices=["cuda"])
-def test_step_in_each_mode(amp: Amp, name: str, mode: str) -> None:
-    """CUDA graphs, and kernels chosen by timing them."""
+def test_step_in_each_mode(amp: Amp, needs: Callable[[str], str], name: str, mode: str) -> None:
+    """CUDA graphs, and kernels chosen by timing them: hundreds of them, compiled side by side."""
     (case,) = (case for case in zoo() if case.name == name)
-    amp.check_compiled(case, mode=mode, fullgraph=True)
+    how = Compilation(backend=needs("inductor"), mode=mode, fullgraph=True)
+    with compile_workers(min(8, os.cpu_count() or 1)):
+        _check(amp, case, how)

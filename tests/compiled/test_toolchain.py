@@ -96,3 +96,26 @@ def test_the_sandbox_leaves_torch_as_it_was(tmp_path: Path) -> None:
         with vectors_are_tried():
             assert config.cpp.vec_isa_ok is None
     assert (guards.profile_guard_manager, config.cpp.vec_isa_ok, config.compile_threads) == before
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ to compile with")
+def test_workers_compile_and_are_gone_afterwards(project: Project) -> None:
+    project.write(
+        test_it="""
+        import torch
+        from pytest_amp.compiled import sandbox
+        from pytest_amp.torch_private import compile_workers
+        from torch._inductor import config
+        from torch._inductor.async_compile import _pool_set
+
+        def test_it(amp, tmp_path):
+            with sandbox(tmp_path):
+                with compile_workers(2):
+                    assert config.compile_threads == 2
+                    found = torch.compile(lambda x: torch.exp(x * 2 + 1), backend="inductor")(torch.ones(16))
+                assert config.compile_threads == 1
+                assert not _pool_set
+            assert torch.allclose(found, torch.full((16,), 20.0855))
+        """
+    )
+    project.apart("--amp-device=cpu", "--amp-dtype=bf16").assert_outcomes(passed=1)
