@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from pytest_amp.cases import Case
@@ -11,12 +10,9 @@ from pytest_amp.failure import AmpFailure, Misuse, is_misuse
 from pytest_amp.memory.passes import Passes
 from pytest_amp.memory.peaks import Allocator, Peak, growth, peak_of
 from pytest_amp.memory.saved import Saved, saved_bytes
-from pytest_amp.numerics.conditions import Conditions
+from pytest_amp.numerics.conditions import Conditions, Observe
 
 __tracebackhide__ = is_misuse
-
-#: Records a fact: name, value, kind, unit, what was allowed.
-Observe = Callable[[str, "float | int", str, "str | None", "float | None"], object]
 
 #: Steps over which nothing may grow.
 STEPS = 4

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from pytest_amp.amp import Amp
+from pytest_amp.failure import AmpFailure
 
 from .models import Tensors, by_hand, mean
 
@@ -78,3 +80,21 @@ POLICIES = {
     "autocast": Policy(region=True),
     "float32": Policy(),
 }
+
+
+def hold_sent(amp: Amp, answer: Mapping[str, Any], policy: Policy, *, what: str) -> dict[str, list[str]]:
+    """A step gathers and reduces in the dtypes of its policy; what it sent, by kind. Raises AmpFailure."""
+    gathered, reduced = policy.gathered(amp), policy.reduced(amp)
+    found: dict[str, set[str]] = {}
+    for kind, *dtypes in answer["sent"]:
+        found.setdefault(kind, set()).update(dtypes)
+    sent = {kind: sorted(dtypes) for kind, dtypes in found.items()}
+    if sent != {"all_gather": [gathered], "reduce_scatter": [reduced]}:
+        raise AmpFailure(
+            f"{what} of {amp.target.id} sends other dtypes than its policy asks for",
+            label_before="rule",
+            before=f"all_gather of {gathered}, reduce_scatter of {reduced}",
+            now=str(sent),
+            likely="param_dtype or reduce_dtype is not looked at, or parameters are cast after they are gathered",
+        )
+    return sent

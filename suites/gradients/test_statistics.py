@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import torch
-from packaging.version import Version
 from torch import Tensor, nn
 
 from pytest_amp.amp import Amp
 from pytest_amp.failure import AmpFailure
 from pytest_amp.numerics import is_hollow, relative_error
 from pytest_amp.precision import FP32
+from pytest_amp.releases import release_of
 from pytest_amp.targets import Target
 
 #: 80 channels: enough values to tell whether they were rounded.
@@ -49,7 +49,7 @@ def layers(target: Target) -> Iterator[object]:
 
 def _rounds(target: Target) -> str | None:
     """Why instance_norm fails: on a CPU right in torch 2.6, wrong in 2.13 and 2.14; on CUDA wrong in 2.11."""
-    cpu = target.device.type == "cpu" and Version(torch.__version__).release >= (2, 11)
+    cpu = target.device.type == "cpu" and release_of(torch.__version__) >= (2, 11)
     if cpu or target.device.type == "cuda":
         return "instance_norm rounds float32 statistics to the dtype of a low input (on a CPU: pytorch/pytorch#164069)"
     return None

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from packaging.version import Version
 
-RELEASE = Version(torch.__version__).release
+from pytest_amp.releases import release_of
+
+RELEASE = release_of(torch.__version__)
 
 GROUPED_FLASH = pytest.mark.skipif(
     RELEASE < (2, 7), reason="the CPU's flash kernel takes no grouped queries (torch 2.6.0)"

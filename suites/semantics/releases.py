@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from packaging.version import Version
 
-RELEASE = Version(torch.__version__).release
+from pytest_amp.releases import release_of
+
+RELEASE = release_of(torch.__version__)
 
 #: pytorch/pytorch#165068: a copy cached under no_grad keeps its history; inference mode goes around the cache.
 HISTORY_KEPT = RELEASE >= (2, 11)

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
 from pytest_amp.amp import Amp
-from pytest_amp.failure import AmpFailure
 from pytest_amp.precision import dtype_name
 
+from .checkpoints import REENTRANT, Block, expect_same, gradients
 from .releases import NO_HISTORY
 from .state import OTHER, State, expect_state, product_dtype
-
-REENTRANT = pytest.mark.parametrize("reentrant", [True, False], ids=["reentrant", "non-reentrant"])
-
-Block = Callable[[torch.Tensor], torch.Tensor]
 
 
 @pytest.fixture
@@ -26,36 +20,6 @@ def model(amp: Amp) -> nn.Sequential:
     """With dropout, so that the recomputation has to draw the same mask."""
     layers = nn.Linear(8, 16), nn.Tanh(), nn.Dropout(0.3), nn.Linear(16, 8)
     return nn.Sequential(*layers).to(amp.device.torch_device)
-
-
-def _gradients(amp: Amp, model: nn.Module, block: Block, *, inside: bool) -> list[torch.Tensor]:
-    """The result, and the gradients of input and parameters; backward is called inside or outside the region."""
-    torch.manual_seed(amp.config.seed)
-    batch = torch.randn(4, 8).to(amp.device.torch_device).requires_grad_()
-    model.zero_grad()
-    with amp.autocast():
-        result = block(batch)
-        loss = result.float().square().sum()
-        if inside:
-            loss.backward()
-    if not inside:
-        loss.backward()
-    found = [batch.grad, *(parameter.grad for parameter in model.parameters())]
-    return [result.detach(), *(gradient.clone() for gradient in found if gradient is not None)]
-
-
-def _expect_same(amp: Amp, plain: list[torch.Tensor], found: list[torch.Tensor]) -> None:
-    same = len(plain) == len(found) and all(
-        left.dtype is right.dtype and torch.equal(left, right) for left, right in zip(plain, found, strict=True)
-    )
-    if not same:
-        raise AmpFailure(
-            f"checkpointing changes what a region computes on {amp.target.id}",
-            label_before="rule",
-            before="result and gradients equal those without a checkpoint, bit for bit",
-            now=f"{len(found)} tensors with other bits, {len(plain)} expected",
-            likely="the recomputation runs without the region, in another dtype, or with another dropout mask",
-        )
 
 
 @pytest.mark.parametrize(
@@ -70,9 +34,9 @@ def _expect_same(amp: Amp, plain: list[torch.Tensor], found: list[torch.Tensor])
 def test_gradients_are_those_without_a_checkpoint(
     amp: Amp, model: nn.Sequential, *, inside: bool, reentrant: bool
 ) -> None:
-    plain = _gradients(amp, model, model, inside=inside)
-    found = _gradients(amp, model, lambda batch: checkpoint(model, batch, use_reentrant=reentrant), inside=inside)
-    _expect_same(amp, plain, found)
+    plain = gradients(amp, model, model, inside=inside)
+    found = gradients(amp, model, lambda batch: checkpoint(model, batch, use_reentrant=reentrant), inside=inside)
+    expect_same(amp, plain, found)
 
 
 @REENTRANT
@@ -85,9 +49,9 @@ def test_a_use_under_no_grad_inside_the_block(amp: Amp, model: nn.Sequential, *,
             target = model(batch)
         return model(batch) + target  # type: ignore[no-any-return]
 
-    plain = _gradients(amp, model, block, inside=False)
-    found = _gradients(amp, model, lambda batch: checkpoint(block, batch, use_reentrant=reentrant), inside=False)
-    _expect_same(amp, plain, found)
+    plain = gradients(amp, model, block)
+    found = gradients(amp, model, lambda batch: checkpoint(block, batch, use_reentrant=reentrant))
+    expect_same(amp, plain, found)
 
 
 @REENTRANT
@@ -160,7 +124,7 @@ def test_a_region_inside_the_block_is_recomputed(amp: Amp, model: nn.Sequential,
         found = [batch.grad, *(parameter.grad for parameter in model.parameters())]
         return [result.detach(), *(gradient.clone() for gradient in found if gradient is not None)]
 
-    _expect_same(amp, run(block), run(lambda batch: checkpoint(block, batch, use_reentrant=reentrant)))
+    expect_same(amp, run(block), run(lambda batch: checkpoint(block, batch, use_reentrant=reentrant)))
 
 
 @pytest.mark.parametrize("reentrant", [False, True], ids=["non-reentrant", "reentrant"])
@@ -174,5 +138,5 @@ def test_segments_of_a_sequence_are_recomputed_in_the_region(
         result: torch.Tensor = checkpoint_sequential(model, 2, batch, use_reentrant=reentrant)
         return result
 
-    plain = _gradients(amp, model, model, inside=False)
-    _expect_same(amp, plain, _gradients(amp, model, block, inside=False))
+    plain = gradients(amp, model, model)
+    expect_same(amp, plain, gradients(amp, model, block))

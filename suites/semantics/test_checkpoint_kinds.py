@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,14 +12,11 @@ from torch import nn
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint
 
 from pytest_amp.amp import Amp
-from pytest_amp.failure import AmpFailure
 from pytest_amp.precision import dtype_name
 from pytest_amp.torch_private import recorded_calls
 
+from .checkpoints import REENTRANT, expect_same, gradients
 from .state import OTHER, State, product_dtype
-
-Block = Callable[[torch.Tensor], torch.Tensor]
-REENTRANT = pytest.mark.parametrize("reentrant", [True, False], ids=["reentrant", "non-reentrant"])
 
 
 @pytest.fixture
@@ -28,33 +24,6 @@ def model(amp: Amp) -> nn.Sequential:
     """Two blocks with dropout in each."""
     blocks = [nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Dropout(0.3), nn.Linear(16, 8)) for _ in range(2)]
     return nn.Sequential(*blocks).to(amp.device.torch_device)
-
-
-def _run(amp: Amp, model: nn.Module, block: Block) -> list[torch.Tensor]:
-    """The result, and the gradients of input and parameters; backward is called outside."""
-    torch.manual_seed(amp.config.seed)
-    batch = torch.randn(4, 8).to(amp.device.torch_device).requires_grad_()
-    model.zero_grad()
-    with amp.autocast():
-        result = block(batch)
-        loss = result.float().square().sum()
-    loss.backward()
-    found = [batch.grad, *(parameter.grad for parameter in model.parameters())]
-    return [result.detach(), *(gradient.clone() for gradient in found if gradient is not None)]
-
-
-def _expect_same(amp: Amp, what: str, plain: list[torch.Tensor], found: list[torch.Tensor]) -> None:
-    different = len(plain) != len(found) or [
-        i for i, (a, b) in enumerate(zip(plain, found, strict=True)) if a.dtype is not b.dtype or not torch.equal(a, b)
-    ]
-    if different:
-        raise AmpFailure(
-            f"{what} changes what a region computes on {amp.target.id}",
-            label_before="rule",
-            before="result and gradients equal those without a checkpoint, bit for bit",
-            now=f"other bits in {different} of {len(plain)} tensors",
-            likely="the recomputation runs without the region, in another dtype, or with another dropout mask",
-        )
 
 
 @pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")  # within a reentrant one, under no_grad
@@ -68,9 +37,9 @@ def test_a_checkpoint_in_a_checkpoint(amp: Amp, model: nn.Sequential, *, reentra
         first = checkpoint(model[0], batch, use_reentrant=reentrant)
         return checkpoint(model[1], first, use_reentrant=reentrant)  # type: ignore[no-any-return]
 
-    plain = _run(amp, model, model)
-    found = _run(amp, model, lambda batch: checkpoint(block, batch, use_reentrant=reentrant))
-    _expect_same(amp, "a checkpoint in a checkpoint", plain, found)
+    plain = gradients(amp, model, model)
+    found = gradients(amp, model, lambda batch: checkpoint(block, batch, use_reentrant=reentrant))
+    expect_same(amp, plain, found, what="a checkpoint in a checkpoint")
 
 
 def _policy(choice: CheckpointPolicy, *_: Any, **__: Any) -> CheckpointPolicy:
@@ -104,9 +73,9 @@ def test_selective_checkpoints_recompute_in_the_region(amp: Amp, model: nn.Seque
         # Looked up here: what a project has replaced is what its models call.
         return checkpoints.create_selective_checkpoint_contexts(POLICIES[policy])
 
-    plain = _run(amp, model, model)
-    found = _run(amp, model, lambda batch: checkpoint(block, batch, use_reentrant=False, context_fn=contexts))
-    _expect_same(amp, f"a selective checkpoint ({policy})", plain, found)
+    plain = gradients(amp, model, model)
+    found = gradients(amp, model, lambda batch: checkpoint(block, batch, use_reentrant=False, context_fn=contexts))
+    expect_same(amp, plain, found, what=f"a selective checkpoint ({policy})")
     assert seen == [dtype_name(amp.dtype)] * 2
 
 
@@ -137,19 +106,21 @@ def test_rng_state_and_region_are_separate(amp: Amp, model: nn.Sequential, *, rn
     """``preserve_rng_state=False`` frees the dropout mask of the recomputation, and nothing else."""
     if not rng:
         model.eval()
-    plain = _run(amp, model, model)
-    found = _run(amp, model, lambda batch: checkpoint(model, batch, use_reentrant=reentrant, preserve_rng_state=rng))
-    _expect_same(amp, f"a checkpoint with preserve_rng_state={rng}", plain, found)
+    plain = gradients(amp, model, model)
+    found = gradients(
+        amp, model, lambda batch: checkpoint(model, batch, use_reentrant=reentrant, preserve_rng_state=rng)
+    )
+    expect_same(amp, plain, found, what=f"a checkpoint with preserve_rng_state={rng}")
 
 
 @pytest.mark.parametrize("early", [True, False], ids=["early stop", "to the end"])
 def test_stopping_early_changes_nothing(amp: Amp, model: nn.Sequential, *, early: bool) -> None:
     """``set_checkpoint_early_stop``: the recomputation ends with the last tensor that is needed, by an exception."""
-    plain = _run(amp, model, model)
+    plain = gradients(amp, model, model)
     before = State.now(amp.device.type)
     with checkpoints.set_checkpoint_early_stop(early):
-        found = _run(amp, model, lambda batch: checkpoint(model, batch, use_reentrant=False))
-    _expect_same(amp, f"set_checkpoint_early_stop({early})", plain, found)
+        found = gradients(amp, model, lambda batch: checkpoint(model, batch, use_reentrant=False))
+    expect_same(amp, plain, found, what=f"set_checkpoint_early_stop({early})")
     assert State.now(amp.device.type) == before
 
 
@@ -195,8 +166,8 @@ def test_what_is_saved_keeps_its_dtype_on_the_way(amp: Amp, model: nn.Sequential
         with hooks[where]():
             return model(batch)  # type: ignore[no-any-return]
 
-    plain = _run(amp, model, model)
-    _expect_same(amp, where, plain, _run(amp, model, block))
+    plain = gradients(amp, model, model)
+    expect_same(amp, plain, gradients(amp, model, block), what=where)
     if where == "hooks":
         amp.observe("dtypes of what is saved", ", ".join(sorted({dtype_name(dtype) for dtype in packed})), kind="dtype")
         assert amp.dtype in packed

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from overriding import DEVICE_TYPES
+from overriding import outside_of_regions
 
 _compiler: Any = torch.compiler
 _disable = _compiler.disable
@@ -16,19 +16,7 @@ _disable = _compiler.disable
 def _outside(function: Callable[..., Any] | None = None, **keywords: Any) -> Any:
     if function is None:
         return functools.partial(_outside, **keywords)
-
-    @functools.wraps(function)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        on = [name for name in DEVICE_TYPES if torch.is_autocast_enabled(name)]
-        for name in on:
-            torch.set_autocast_enabled(name, False)
-        try:
-            return function(*args, **kwargs)
-        finally:
-            for name in on:
-                torch.set_autocast_enabled(name, True)
-
-    return _disable(call, **keywords)
+    return _disable(outside_of_regions(function), **keywords)
 
 
 _compiler.disable = _outside

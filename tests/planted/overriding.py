@@ -5,6 +5,7 @@ Imported before any test runs, by ``pytest -p``; nothing is undone.
 
 from __future__ import annotations
 
+import functools
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -65,6 +66,23 @@ def override(operator: str, kernel: Callable[[Overridden], Any], device_types: I
     """Run ``kernel`` as the autocast kernel of ``operator`` (``softmax.int``), whether it has one or not."""
     for device_type in device_types:
         _register(operator, device_type, _kernel(operator, device_type, kernel))
+
+
+def outside_of_regions(function: Callable[..., Any]) -> Callable[..., Any]:
+    """``function``, with autocast off on every device for as long as it runs."""
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        on = [name for name in DEVICE_TYPES if torch.is_autocast_enabled(name)]
+        for name in on:
+            torch.set_autocast_enabled(name, False)
+        try:
+            return function(*args, **kwargs)
+        finally:
+            for name in on:
+                torch.set_autocast_enabled(name, True)
+
+    return call
 
 
 def let_through(operator: str, device_types: Iterable[str] = DEVICE_TYPES) -> None:

@@ -1,0 +1,46 @@
+"""What checkpointed blocks compute, and that it is what they compute without a checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+from pytest_amp.amp import Amp
+from pytest_amp.failure import AmpFailure
+
+Block = Callable[[torch.Tensor], torch.Tensor]
+REENTRANT = pytest.mark.parametrize("reentrant", [True, False], ids=["reentrant", "non-reentrant"])
+
+
+def gradients(amp: Amp, model: nn.Module, block: Block, *, inside: bool = False) -> list[torch.Tensor]:
+    """The result, and the gradients of input and parameters; backward is called inside or outside the region."""
+    torch.manual_seed(amp.config.seed)
+    batch = torch.randn(4, 8).to(amp.device.torch_device).requires_grad_()
+    model.zero_grad()
+    with amp.autocast():
+        result = block(batch)
+        loss = result.float().square().sum()
+        if inside:
+            loss.backward()
+    if not inside:
+        loss.backward()
+    found = [batch.grad, *(parameter.grad for parameter in model.parameters())]
+    return [result.detach(), *(gradient.clone() for gradient in found if gradient is not None)]
+
+
+def expect_same(amp: Amp, plain: list[torch.Tensor], found: list[torch.Tensor], *, what: str = "checkpointing") -> None:
+    """``found`` are the tensors of ``plain``, bit for bit. Raises AmpFailure, in which ``what`` is the cause."""
+    different = len(plain) != len(found) or [
+        i for i, (a, b) in enumerate(zip(plain, found, strict=True)) if a.dtype is not b.dtype or not torch.equal(a, b)
+    ]
+    if different:
+        raise AmpFailure(
+            f"{what} changes what a region computes on {amp.target.id}",
+            label_before="rule",
+            before="result and gradients equal those without a checkpoint, bit for bit",
+            now=f"other bits in {different} of {len(plain)} tensors",
+            likely="the recomputation runs without the region, in another dtype, or with another dropout mask",
+        )
