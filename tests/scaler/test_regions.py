@@ -1,0 +1,71 @@
+"""Where it is noted in which dtypes autocast is on, and until when."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from pytest_amp.cases import mlp
+from pytest_amp.devices import find_device
+from pytest_amp.failure import AmpFailure
+from pytest_amp.precision import BF16
+from pytest_amp.scaler import Iteration
+from pytest_amp.scaler.reference import UpdateRule
+from pytest_amp.scaler.regions import check_region, noted_in_backward
+from pytest_amp.scaler.trace import WatchedScaler
+
+CPU = find_device("cpu")
+
+
+def iteration(*regions: torch.dtype) -> Iteration:
+    """One of which autocast was seen on in these dtypes."""
+    model = nn.Linear(2, 2)
+    scaler = WatchedScaler("cpu", 8.0, UpdateRule())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    return Iteration(model, None, optimizer, scaler, 0, mlp(), CPU, BF16, regions={*regions})
+
+
+def refused() -> None:
+    raise AssertionError("the step was taken once more")
+
+
+def test_a_step_whose_region_was_seen_is_not_taken_again() -> None:
+    check_region(iteration(torch.bfloat16), refused)
+
+
+@pytest.mark.parametrize(
+    ("regions", "now", "likely"),
+    [
+        ((), "autocast is never on", "the region is missing, disabled, or closed before the forward pass"),
+        ((torch.float16,), "autocast is on in float16 only", "a region of its own with another dtype"),
+    ],
+)
+def test_a_step_without_the_region_is_told_what_it_has(regions: tuple[torch.dtype, ...], now: str, likely: str) -> None:
+    found = iteration(*regions)
+    with pytest.raises(AmpFailure, match=r"computes nothing under autocast\(bfloat16\)") as raised:
+        check_region(found, lambda: torch.ones(1) + 1)
+    assert now in str(raised.value)
+    assert likely in str(raised.value)
+    assert found.regions == {*regions}, "what was seen stays as it was"
+
+
+def test_a_region_within_is_looked_for() -> None:
+    def again() -> None:
+        with torch.autocast("cpu", torch.bfloat16):
+            torch.ones(1).add(1)
+
+    check_region(iteration(), again)
+
+
+def test_gradients_are_watched_for_as_long_as_was_asked() -> None:
+    weight, seen = nn.Parameter(torch.ones(2)), set[torch.dtype]()
+    with noted_in_backward("cpu", [weight], seen):
+        torch.autograd.backward(weight.sum())
+        assert seen == set()
+    with torch.autocast("cpu", torch.bfloat16):
+        torch.autograd.backward(weight.sum())
+        assert seen == set()
+        with noted_in_backward("cpu", [weight], seen):
+            torch.autograd.backward(weight.sum())
+    assert seen == {torch.bfloat16}
