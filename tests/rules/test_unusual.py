@@ -1,0 +1,111 @@
+"""The unusual calls of an operator: each differs from its sample in what it says, and in nothing else."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from pytest_amp.rules.samples import Sample, samples
+from pytest_amp.rules.spec import RuleName
+from pytest_amp.rules.unusual import unusual
+from pytest_amp.rules.variations import Variation
+
+BF16, FP32 = torch.bfloat16, torch.float32
+LOW = RuleName.LOWER_PRECISION_FP
+
+
+def calls(overload: str, rule: RuleName, made: list[Sample] | None = None) -> dict[str, tuple[Sample, Variation]]:
+    """By what they say; what is given twice in other dtypes once for each."""
+    found = list(unusual(f"aten::{overload}", made or samples(f"aten::{overload}"), rule, BF16))
+    named = {variation.name: (sample, variation) for sample, variation in found}
+    assert len(named) == len(found)
+    return named
+
+
+def first(sample: Sample) -> torch.Tensor:
+    tensor = sample.arguments[0]
+    assert isinstance(tensor, torch.Tensor)
+    return tensor
+
+
+def test_layouts_and_sizes() -> None:
+    made = [Sample((torch.arange(12.0).view(3, 4), [0]))]
+    found = calls("sum.dim_IntList", RuleName.FP32, made)
+    x, usual = {name.removeprefix("bfloat16, "): first(sample) for name, (sample, _) in found.items()}, first(made[0])
+    for name, stride in (("transposed", (1, 3)), ("strided", (8, 2))):
+        assert torch.equal(x[name], usual)
+        assert x[name].stride() == stride
+    assert x["scalars"].shape == ()
+    assert x["empty"].shape == (0, 4)
+    assert x["large"].shape == (3 * 2**20, 4)
+    assert (x["empty"].device.type, x["large"].device.type) == ("meta", "meta"), "they cost nothing"
+    assert torch.equal(x["in inference mode"], usual)
+    assert "channels last" not in x
+
+
+def test_all_tensors_with_the_first_dimension_are_resized_and_others_are_not() -> None:
+    made = [Sample((torch.ones(3, 4), torch.ones(4, 5)))]
+    sample, _ = calls("mm", LOW, made)["float32, large"]
+    assert [tuple(x.shape) for x in sample.arguments] == [(3 * 2**20, 4), (4, 5)]
+    made = [Sample((torch.ones(()), torch.ones(3), 1.0))]
+    sample, _ = calls("add.Tensor", RuleName.PROMOTE, made)["bfloat16, then float32, empty"]
+    assert [tuple(x.shape) for x in sample.arguments[:2]] == [(), (0,)]
+
+
+def test_images_are_channels_last_in_the_first_sample_that_has_them() -> None:
+    made = [
+        Sample((torch.ones(2, 3, 4), torch.ones(5, 3, 2))),
+        Sample((torch.ones(1, 2, 3, 4), torch.ones(5, 2, 1, 2))),
+    ]
+    sample, _ = calls("conv2d", LOW, made)["float32, channels last"]
+    assert all(x.is_contiguous(memory_format=torch.channels_last) for x in sample.arguments)
+    assert [x.shape for x in sample.arguments] == [x.shape for x in made[1].arguments]
+
+
+def test_dimensions_are_counted_from_the_end() -> None:
+    x = torch.ones(2, 3, 4)
+    found = calls("sum.dim_IntList", RuleName.FP32, [Sample((x, [0, 2]))])
+    assert found["bfloat16, dim=[-3, -1]"][0].arguments[1] == [-3, -1]
+    assert not any("dim=" in name for name in calls("softmax.int", RuleName.FP32, [Sample((x, -1))])), "it is already"
+    sample, _ = calls("softmax.int", RuleName.FP32, [Sample((x, 1))])["bfloat16, dim=-2"]
+    assert sample.arguments[1] == -2
+
+
+def test_options_are_others_alone_and_by_twos() -> None:
+    found = calls("conv2d", LOW, [Sample((torch.ones(1, 2, 8, 8), torch.ones(2, 2, 3, 3)))])
+    alone = ["stride=[2, 2]", "padding=[1, 1]", "dilation=[2, 2]", "groups=2"]
+    for option in alone:
+        name, _, _ = option.partition("=")
+        for dtypes in ("float32", "bfloat16"):
+            sample, variation = found[f"{dtypes}, {option}"]
+            assert sample.keywords.keys() == {name}
+            assert variation.dtypes == (getattr(torch, dtypes),)
+            assert variation.faked
+    pairs = {name.removeprefix("float32, ") for name in found if name.count("=") == 2}
+    assert pairs == {f"{one}, {other}" for index, one in enumerate(alone) for other in alone[index + 1 :]}
+    assert found["float32, stride=[2, 2], groups=2"][0].keywords == {"stride": [2, 2], "groups": 2}
+
+
+def test_an_option_that_is_given_is_another_one_in_its_place() -> None:
+    made = [Sample((torch.ones(2, 3), [1], True), {"dtype": None})]
+    sample, _ = calls("sum.dim_IntList", RuleName.FP32, made)["bfloat16, keepdim=False"]
+    assert sample.arguments[2] is False
+    assert sample.keywords == {"dtype": None}
+
+
+@pytest.mark.parametrize(
+    ("overload", "rule", "telling", "silent"),
+    [
+        ("baddbmm", LOW, (FP32,), (BF16,)),
+        ("sum.dim_IntList", RuleName.FP32, (BF16,), (FP32,)),
+        ("addcmul", RuleName.PROMOTE, (BF16, FP32), (BF16,)),
+    ],
+)
+def test_the_dtypes_are_those_in_which_a_rule_casts_and_those_in_which_it_does_not(
+    overload: str, rule: RuleName, telling: tuple[torch.dtype, ...], silent: tuple[torch.dtype, ...]
+) -> None:
+    found = calls(overload, rule)
+    dtypes = {variation.dtypes for name, (_, variation) in found.items() if "=" in name}
+    assert dtypes == {telling, silent}
+    assert {variation.dtypes for name, (_, variation) in found.items() if "=" not in name} == {telling}
+    assert [variation.inference for _, variation in found.values()] == [False] * (len(found) - 1) + [True]
