@@ -174,4 +174,10 @@ UNUSUAL = (
         ("suites/semantics/test_backward.py", "-k", "asks"),
         "test_gradients_do_not_depend_on_who_asks[cpu-bf16-a thread]",
     ),
+    Defect(
+        "groups_at_rest_hide_infs",
+        "groups that do not move yet",
+        ("suites/scaler/test_optimizer_inputs.py", "-k", "any_group"),
+        "test_a_bad_gradient_in_any_group_skips_all[cpu-bf16-last group-inf-loop]",
+    ),
 )
