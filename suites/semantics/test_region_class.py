@@ -43,7 +43,7 @@ def _switches_itself_off(amp: Amp) -> bool:
     return amp.device.type == "cuda" and not torch.cuda.is_available()
 
 
-def _region(amp: Amp, kind: str, dtype: torch.dtype) -> torch.autocast:
+def _region(amp: Amp, kind: str, dtype: torch.dtype | None) -> torch.autocast:
     if amp.device.kind is DeviceKind.FAKE and amp.device.type == "mps" and RELEASE < (2, 11):
         pytest.skip("up to torch 2.9 the class asks macOS for its version, which there is none of here")
     region: Any = torch.autocast
@@ -171,6 +171,24 @@ def _restored(kinds: list[str]) -> Iterator[None]:
         for kind, enabled, dtype in before:
             torch.set_autocast_enabled(kind, enabled)
             torch.set_autocast_dtype(kind, dtype)
+
+
+@pytest.mark.parametrize("found", ["a setter", "a region"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bf16", "fp16"])
+def test_without_a_dtype_it_has_the_current_one(amp: Amp, dtype: torch.dtype, found: str) -> None:
+    """``torch.autocast("cuda")`` keeps what ``set_autocast_dtype`` or the region around it says, whichever that is."""
+    with _restored([amp.device.type]), contextlib.ExitStack() as around:
+        if found == "a setter":
+            torch.set_autocast_dtype(amp.device.type, dtype)
+        else:
+            around.enter_context(_region(amp, "plain", dtype))
+        before = State.now(amp.device.type)
+        with _region(amp, "plain", None):
+            seen = State.now(amp.device.type)
+    expected = _inside(amp, "plain", dtype, before)
+    expect_state(
+        amp, f"in torch.autocast without a dtype, in {found}", seen, expected, likely="its dtype is a constant"
+    )
 
 
 @pytest.mark.parametrize("setter", ["enabled", "dtype"])
