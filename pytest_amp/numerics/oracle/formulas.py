@@ -20,6 +20,7 @@ from pytest_amp.numerics.oracle import (
     products,
     recurrent,
     recurrent_cuda,
+    scattered,
 )
 from pytest_amp.numerics.oracle.operation import Operation, rounded
 
@@ -234,6 +235,9 @@ ON_CUDA: dict[tuple[str, str], Formula] = {
 BY_MODEL: dict[tuple[str, str], Formula] = {
     ("running_sum", "aten::embedding_dense_backward"): embedding_backward,
     ("running_sum", "aten::native_layer_norm_backward"): layer_norm_backward,
+    ("running_sum", "aten::avg_pool2d_backward"): pooling.average_backward_cpu,
+    **{("running_sum", name): scattered.taken_backward for name in scattered.BY_INDICES},
+    **{("running_sum", name): scattered.padding_backward for name in scattered.PADDING},
     ("fused", "aten::_log_softmax"): log_softmax,
     ("fused", "aten::_log_softmax_backward_data"): log_softmax_backward,
     ("fused", "aten::_softmax_backward_data"): softmax_backward,

@@ -1,4 +1,4 @@
-"""What goes back through an adaptive average pool: shares of windows that overlap, added up in the dtype."""
+"""What goes back through an average pool: shares of windows that overlap, added up in the dtype."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import Any
 import torch
 
 from pytest_amp.numerics.oracle.operation import Operation
+
+LOW = (torch.bfloat16, torch.float16)
 
 
 def adaptive_backward_cpu(operation: Operation) -> list[Any]:
@@ -43,3 +45,34 @@ def _adaptive_backward(operation: Operation, *, height_first: bool) -> list[Any]
 def _window(index: int, size: int, count: int) -> slice:
     """What an adaptive pool of ``count`` results averages for one of them."""
     return slice(index * size // count, -(-(index + 1) * size // count))
+
+
+def average_backward_cpu(operation: Operation) -> list[Any]:
+    """``aten::avg_pool2d_backward`` on a CPU: each window's share is rounded, and each sum of windows that overlap.
+
+    cpu_avg_pool2d_backward in aten/src/ATen/native/cpu/AvgPoolKernel.cpp.
+    """
+    grad, x = operation.args[:2]
+    dtype, (kernel, stride, padding) = operation.returned[0], (_pair(operation.argument(at, "")) for at in (2, 3, 4))
+    stride = stride or kernel
+    if dtype not in LOW or not any(size > step for size, step in zip(kernel, stride, strict=True)):
+        return operation.once()
+    with_padding, divisor = operation.argument(6, "count_include_pad"), operation.argument(7, "divisor_override")
+    result = torch.zeros_like(x)
+    for i in range(grad.shape[-2]):
+        for j in range(grad.shape[-1]):
+            sides, count = [], 1
+            for place, size, step, pad, length in zip((i, j), kernel, stride, padding, x.shape[-2:], strict=True):
+                start, stop = place * step - pad, min(place * step - pad + size, length + pad)
+                sides.append(slice(max(start, 0), min(stop, length)))
+                count *= stop - start if with_padding else sides[-1].stop - sides[-1].start
+            share = operation.low(grad[..., i, j] / (divisor or count), dtype)
+            rows, columns = sides
+            result[..., rows, columns] = operation.low(result[..., rows, columns] + share[..., None, None], dtype)
+    return operation.finished([result])
+
+
+def _pair(value: Any) -> tuple[int, ...]:
+    """One size for both dimensions, or one for each; nothing where none is given."""
+    given = tuple(value)
+    return given * 2 if len(given) == 1 else given
