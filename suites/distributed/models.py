@@ -123,6 +123,17 @@ def backward(model: nn.Module, rows: Mapping[str, torch.Tensor], region: Region,
     return {name: value.detach() for name, value in outputs.items()}
 
 
+def evaluated(model: nn.Module, rows: Mapping[str, torch.Tensor], region: Region) -> Tensors:
+    """The logits of evaluation in each grad mode; the model is in training mode again afterwards."""
+    found: Tensors = {}
+    model.eval()
+    for mode in (torch.no_grad, torch.inference_mode, torch.enable_grad):
+        with mode(), region():
+            found[mode.__name__] = model(rows["inputs"])
+    model.train()
+    return {name: value.detach().clone() for name, value in found.items()}
+
+
 def by_hand(seed: int, device: torch.device, region: Region, *, dtype: torch.dtype | None = None) -> list[Tensors]:
     """The gradients of each rank's rows, computed one after the other in this process.
 

@@ -13,7 +13,7 @@ from pytest_amp.distributed import Rank
 from pytest_amp.precision import dtype_name
 from pytest_amp.torch_private import recorded_collectives, small_first_bucket
 
-from .models import HIDDEN, LATER, WIDTH, Keeping, backward, gradients, realised, rows_of, state_of
+from .models import HIDDEN, LATER, WIDTH, Keeping, backward, evaluated, gradients, realised, rows_of, state_of
 from .programs import low_dtype, on_cpu, own, sent
 
 
@@ -61,6 +61,17 @@ def step(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
         "sent": sent(calls),
         "autocast": [list(each) for each in seen],
     }
+
+
+def evaluate(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """A training step, an evaluation in each grad mode, and what was sent in it."""
+    model, rows = own(rank, settings)
+    parallel = _parallel(model, rank, {})
+    region = lambda: rank.autocast(low_dtype(settings))  # noqa: E731
+    backward(parallel, rows, region)
+    with recorded_collectives() as calls:
+        logits = evaluated(parallel, rows, region)
+    return {"logits": on_cpu(logits), "sent": sent(calls)}
 
 
 def without_sync(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from pytest_amp.distributed import Rank
 from pytest_amp.precision import dtype_name
 from pytest_amp.torch_private import recorded_collectives
 
-from .models import Tensors, backward, gradients, loss, plain, realised
+from .models import Tensors, backward, evaluated, gradients, loss, plain, realised
 from .programs import dtype_of, low_dtype, on_cpu, own, sent
 from .training import train_steps
 
@@ -133,6 +133,15 @@ def buffers(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
     parallel = wrapped(model, rank, settings["policy"])
     parallel(torch.randn(4, 8, device=rank.device))
     return {"seen": model.seen, "counter": dtype_name(model.get_buffer("counter").dtype)}
+
+
+def evaluate(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """An evaluation in each grad mode; ``unit`` names who shards."""
+    model, rows = own(rank, settings)
+    shard = {"FSDP1": wrapped, "FSDP2": sharded}[settings["unit"]]
+    parallel = shard(model, rank, settings["policy"])
+    logits = evaluated(parallel, rows, lambda: rank.autocast(low_dtype(settings), enabled=settings["region"]))
+    return {"logits": on_cpu(logits)}
 
 
 def train(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:

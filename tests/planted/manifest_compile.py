@@ -137,4 +137,22 @@ COMPILE = (
         ("suites/compile/test_ambient.py", "-k", "taken_for_another"),
         "test_what_was_compiled_for_one_dtype_is_not_taken_for_another[cpu-bf16-recompiled-inductor]",
     ),
+    Defect(
+        "compiled_evaluation_leaves_the_region",
+        "evaluating a compiled module in the region",
+        ("suites/compile/test_calls.py",),
+        "test_evaluation_follows_the_region[cpu-bf16-module]",
+    ),
+    Defect(
+        "keywords_leave_the_region",
+        "calling compiled code with keywords",
+        ("suites/compile/test_calls.py", "-k", "keyword"),
+        "test_calls_of_every_form_follow_the_region[cpu-bf16-module-by keyword]",
+    ),
+    Defect(
+        "compiled_inputs_are_rounded",
+        "float32 inputs of compiled code",
+        ("suites/compile/test_calls.py", "-k", "every_bit"),
+        "test_what_no_rule_casts_keeps_every_bit[cpu-bf16]",
+    ),
 )

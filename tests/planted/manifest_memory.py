@@ -41,4 +41,16 @@ MEMORY = (
         ("suites/memory/test_kept.py",),
         "test_an_operator_keeps_what_its_derivative_needs[cpu-bf16-cross_entropy]",
     ),
+    Defect(
+        "backward_keeps_its_losses",
+        "letting go of what backward was called on",
+        ("suites/memory/test_trainings.py",),
+        "test_a_training_keeps_nothing_of_its_steps[cpu-bf16-the method, micro-batches-plain]",
+    ),
+    Defect(
+        "optimizers_keep_their_gradients",
+        "letting go of the gradients of a step",
+        ("suites/memory/test_trainings.py",),
+        "test_optimizers_keep_no_gradients[cpu-bf16-SGD, loop]",
+    ),
 )

@@ -92,4 +92,10 @@ TRAINING = (
         ("suites/training/test_loops.py",),
         "test_schedule_and_average_stand_still_where_a_step_is_skipped[cpu-bf16]",
     ),
+    Defect(
+        "small_updates_of_large_weights_are_lost",
+        "small updates of large weights",
+        ("suites/training/test_updates.py", "-k", "AdamW"),
+        "test_small_updates_arrive[cpu-bf16-AdamW, loop-large]",
+    ),
 )

@@ -1,0 +1,151 @@
+"""However compiled code is called, in evaluation, by keywords, on trees of tensors: it follows the region as eager."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from torch import nn
+
+from pytest_amp.amp import Amp
+from pytest_amp.failure import AmpFailure
+from pytest_amp.precision import dtype_name
+
+from .programs import ambient
+
+# Whether a region is followed on the way in has nothing to do with its dtype, which test_ambient.py changes.
+pytestmark = pytest.mark.amp(dtypes=["bf16"])
+
+
+class Pair(NamedTuple):
+    """A tree of tensors."""
+
+    left: torch.Tensor
+    right: torch.Tensor
+
+
+class Called(nn.Module):
+    """A network that is told in several ways what to compute on."""
+
+    def __init__(self) -> None:
+        """Two layers, and a dropout that evaluation leaves out."""
+        super().__init__()
+        self.first, self.dropout, self.second = nn.Linear(16, 24), nn.Dropout(0.5), nn.Linear(24, 8)
+
+    def forward(
+        self, x: torch.Tensor | None = None, *, beside: torch.Tensor | None = None, given: Any = None
+    ) -> torch.Tensor:
+        """Shapes: (rows, 16), each of what is given, to (rows, 8)."""
+        for each in [beside, *(given.values() if isinstance(given, dict) else given or ())]:
+            if each is not None:
+                x = each if x is None else x + each
+        assert x is not None
+        result: torch.Tensor = self.second(self.dropout(torch.tanh(self.first(x))))
+        return result
+
+
+Call = Callable[[Any, torch.Tensor], torch.Tensor]
+
+CALLS: dict[str, Call] = {
+    "by position": lambda f, x: f(x),
+    "by keyword": lambda f, x: f(x=x),
+    "by position and keyword": lambda f, x: f(x, beside=2 * x),
+    "keywords only": lambda f, x: f(beside=x),
+    "a list": lambda f, x: f(x, given=[x, 2 * x]),
+    "a dictionary": lambda f, x: f(given={"a": x, "b": -2 * x}),
+    "a named tuple": lambda f, x: f(given=Pair(x, 2 * x)),
+}
+
+
+def _function(model: nn.Module, **how: Any) -> Any:
+    @torch.compile(**how)
+    def decorated(*args: Any, **kwargs: Any) -> Any:
+        return model(*args, **kwargs)
+
+    return decorated
+
+
+def _in_place(model: nn.Module, **how: Any) -> Any:
+    model.compile(**how)
+    return model
+
+
+#: What is compiled, of a model.
+COMPILED: dict[str, Callable[..., Any]] = {
+    "module": torch.compile,
+    "module.compile()": _in_place,
+    "decorated function": _function,
+    "partial": lambda model, **how: torch.compile(functools.partial(model, beside=None), **how),
+}
+
+MODES: dict[str, Callable[[], Any]] = {
+    "grad": torch.enable_grad,
+    "no_grad": torch.no_grad,
+    "inference_mode": torch.inference_mode,
+}
+
+
+def _model(amp: Amp) -> Called:
+    torch.manual_seed(amp.config.seed)
+    return Called().to(amp.device.torch_device).eval()
+
+
+def _expect_eager(amp: Amp, what: str, found: Sequence[torch.Tensor], eager: Sequence[torch.Tensor]) -> None:
+    """The same bits: AOTAutograd calls eager's kernels, on the same shapes."""
+    for index, (made, expected) in enumerate(zip(found, eager, strict=True)):
+        if made.dtype is not expected.dtype or not torch.equal(made, expected):
+            off = float((made.double() - expected.double()).abs().max())
+            raise AmpFailure(
+                f"{what} on {amp.target.id} does not give what eager does",
+                label_before="eager",
+                before=dtype_name(expected.dtype),
+                now=f"{dtype_name(made.dtype)}, off by {off:.3g} in tensor {index}, on torch {torch.__version__}",
+                likely="on this way of calling it the region is lost, or what is given is cast",
+            )
+
+
+@pytest.mark.parametrize("compiled", COMPILED)
+def test_evaluation_follows_the_region(amp: Amp, compiled: str) -> None:
+    """In each grad mode, in a region and in a disabled one: as eager, bit for bit."""
+    model, eager = _model(amp), _model(amp)
+    made = COMPILED[compiled](model, backend="aot_eager")
+    x = torch.randn(4, 16, device=amp.device.torch_device)
+    for mode, entered in MODES.items():
+        for kind in ("low", "disabled"):
+            with entered(), ambient(amp, kind):
+                found, expected = made(x), eager(x)
+            _expect_eager(amp, f"a compiled {compiled} in evaluation, {mode}, {kind}", [found], [expected])
+
+
+@pytest.mark.parametrize(
+    ("compiled", "call"), [*(("module", call) for call in CALLS), ("decorated function", "by position and keyword")]
+)
+def test_calls_of_every_form_follow_the_region(amp: Amp, compiled: str, call: str) -> None:
+    """Outputs and gradients of a training step, as eager's."""
+    model, eager = _model(amp), _model(amp)
+    made = COMPILED[compiled](model, backend="aot_eager", fullgraph=True)
+    x = torch.randn(4, 16, device=amp.device.torch_device)
+    with ambient(amp, "low"):
+        found, expected = CALLS[call](made, x), CALLS[call](eager, x)
+    for result in (found, expected):
+        torch.autograd.backward(result.float().square().sum())
+    gradients = [[p.grad for p in each.parameters() if p.grad is not None] for each in (model, eager)]
+    _expect_eager(amp, f"a compiled {compiled}, called with {call}", [found, *gradients[0]], [expected, *gradients[1]])
+
+
+def test_what_no_rule_casts_keeps_every_bit(amp: Amp, needs: Callable[[str], str]) -> None:
+    """By inductor, of inputs that want no gradient: sums, choices and scalings are exact, in each dtype given."""
+
+    def function(x: torch.Tensor, y: torch.Tensor, *, z: torch.Tensor) -> list[torch.Tensor]:
+        return [x * 2, x + y, torch.where(x > y, x, y), z - 1, x.t().contiguous(), torch.cat([x, y]) * 0.5]
+
+    torch.manual_seed(amp.config.seed)
+    x, y, z = (torch.randn(24, 24, device=amp.device.torch_device) for _ in range(3))
+    compiled = torch.compile(function, backend=needs("inductor"), fullgraph=True)
+    given = x, y, z.double()
+    with ambient(amp, "low"):
+        found, expected = (each(given[0], given[1], z=given[2]) for each in (compiled, function))
+    _expect_eager(amp, "what autocast leaves alone, compiled by inductor,", found, expected)

@@ -1,0 +1,58 @@
+"""Evaluation on ranks is that of one process: in the region and the policy that training has, in every grad mode."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import pytest
+import torch
+
+from pytest_amp.amp import Amp
+from pytest_amp.distributed import RankGroup
+
+from . import ranks_ddp, ranks_fsdp
+from .held import hold_same, needs_streams, settings
+from .models import SIZE, Tensors, evaluated, realised, rows_of
+from .policies import POLICIES, Policy
+
+POLICY = {name: POLICIES[name] for name in ("low, reduced in float32, output float32", "autocast", "float32")}
+
+
+def _expected(amp: Amp, policy: Policy) -> list[Tensors]:
+    """What each rank's rows give in one process, weights and inputs cast by hand as the policy says."""
+    found = []
+    for number in range(SIZE):
+        made = realised(amp.config.seed, amp.device.torch_device)
+        rows = rows_of(number, made.batch)
+        region: Any = amp.autocast if policy.region else contextlib.nullcontext
+        if policy.param is not None:
+            made.model.to(amp.dtype)
+            rows["inputs"] = rows["inputs"].to(amp.dtype)
+        returned = getattr(torch, policy.returned(amp))
+        found.append({name: value.to(returned) for name, value in evaluated(made.model, rows, region).items()})
+    return found
+
+
+def test_ddp_evaluates_in_the_region(amp: Amp, ranks: RankGroup) -> None:
+    """After a training step, bit for bit; there is nothing to send."""
+    answers = ranks.ask(ranks_ddp.evaluate, settings(amp))
+    for number, (answer, expected) in enumerate(zip(answers, _expected(amp, POLICIES["autocast"]), strict=True)):
+        hold_same(amp, answer["logits"], expected, what=f"DDP in evaluation, rank {number}")
+        assert answer["sent"] == []
+
+
+@pytest.mark.parametrize("policy", POLICY)
+@pytest.mark.parametrize("unit", ["FSDP1", "FSDP2"])
+def test_shards_are_evaluated_as_they_are_trained(amp: Amp, ranks: RankGroup, unit: str, policy: str) -> None:
+    """Gathered and cast by the policy, or in the region, bit for bit."""
+    rule = POLICY[policy]
+    if unit == "FSDP2":
+        needs_streams(amp)
+    elif rule.output is not None:
+        rule = Policy(param=rule.param, reduce=rule.reduce)  # FSDP1 has no dtype of outputs
+    asked = settings(amp, unit=unit, policy=rule.asked(amp), region=rule.region)
+    for number, (answer, expected) in enumerate(
+        zip(ranks.ask(ranks_fsdp.evaluate, asked), _expected(amp, rule), strict=True)
+    ):
+        hold_same(amp, answer["logits"], expected, what=f"{unit} ({policy}) in evaluation, rank {number}")

@@ -1,0 +1,133 @@
+"""Whole trainings, with optimizer, scaler and schedule: after each step as much is held as after the one before."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.optim import lr_scheduler
+
+from pytest_amp.amp import Amp
+from pytest_amp.failure import AmpFailure
+from pytest_amp.scaler.optimizers import VARIANTS, make_optimizer, optimizers_on
+from pytest_amp.targets import Target
+from pytest_amp.torch_private import live_storages
+
+#: After the second step everything is there that a training makes once.
+_FIRST, _STEPS = 2, 6
+
+
+def _hold(amp: Amp, what: str, step: Callable[[int], object], *, given: Any = ()) -> None:
+    held = []
+    with live_storages(given=given) as holding:
+        for index in range(_STEPS):
+            step(index)
+            held.append(sum(holding()))
+        if len(set(held[_FIRST:])) > 1:  # what a cycle of references holds goes when Python gets to it
+            gc.collect()
+            held[-1] = sum(holding())
+    if held[-1] > held[_FIRST]:
+        raise AmpFailure(
+            f"a training with {what} on {amp.target.id} holds more memory after each step",
+            label_before=f"step {_FIRST + 1}",
+            before=f"{held[_FIRST]} bytes",
+            now=f"{', '.join(map(str, held[_FIRST + 1 :]))} bytes after the next {_STEPS - _FIRST - 1} steps",
+            likely="losses, gradients or casts of earlier steps are kept: by backward, the optimizer, the scaler",
+        )
+
+
+def _model(amp: Amp) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 4)).to(amp.device.torch_device)
+
+
+def _optimizers(target: Target) -> Iterator[object]:
+    """Those that take dense gradients."""
+    for optimizer in optimizers_on(target.device.torch_device):
+        if not VARIANTS[optimizer.partition(", ")[0]].sparse:
+            yield pytest.param(optimizer, id=optimizer)
+
+
+@pytest.mark.amp_parametrize("optimizer", _optimizers)
+def test_optimizers_keep_no_gradients(amp: Amp, amp_scaler: Any, optimizer: str) -> None:
+    """Each in each implementation, with gradients made anew in each step; one step is skipped for an overflow."""
+    model = _model(amp)
+    weights = [p for p in model.parameters() if p.dim() == 2]  # Muon takes no others
+    made, scaler = make_optimizer(optimizer, weights), amp_scaler(init_scale=8.0)
+    batch = torch.randn(4, 8, device=amp.device.torch_device)
+
+    def step(index: int) -> None:
+        model.zero_grad(set_to_none=True)
+        with amp.autocast():
+            loss: Any = model(batch).float().square().mean()
+        scaler.scale(loss * (float("inf") if index == _STEPS - 2 else 1.0)).backward()
+        scaler.step(made)
+        scaler.update()
+
+    _hold(amp, optimizer, step, given=[*model.parameters(), batch])
+
+
+def _accumulated(_: nn.Module, losses: list[Any], scaler: Any) -> None:
+    for loss in losses:
+        scaler.scale(loss / len(losses)).backward()
+
+
+def _twice(_: nn.Module, losses: list[Any], scaler: Any) -> None:
+    for loss in losses:
+        scaler.scale(loss).backward(retain_graph=True)
+        scaler.scale(loss).backward()
+
+
+def _by_inputs(model: nn.Module, losses: list[Any], scaler: Any) -> None:
+    for loss in losses:
+        scaler.scale(loss).backward(inputs=list(model.parameters()))
+
+
+def _with_a_penalty(model: nn.Module, losses: list[Any], scaler: Any) -> None:
+    for loss in losses:
+        found = torch.autograd.grad(scaler.scale(loss), list(model.parameters()), create_graph=True)
+        penalty: Any = torch.stack([each.square().sum() for each in found]).sum()
+        (scaler.scale(loss) + penalty).backward()
+
+
+def _by_a_function(_: nn.Module, losses: list[Any], scaler: Any) -> None:
+    torch.autograd.backward([scaler.scale(loss) for loss in losses])
+
+
+#: Ways back, by which a loss could be kept.
+BACKWARD: dict[str, Callable[[nn.Module, list[Any], Any], None]] = {
+    "the method, micro-batches": _accumulated,
+    "the method, a graph used twice": _twice,
+    "the method, with inputs": _by_inputs,
+    "a penalty on gradients": _with_a_penalty,
+    "the function": _by_a_function,
+}
+
+
+@pytest.mark.parametrize("clipping", [False, True], ids=["plain", "clipped"])
+@pytest.mark.parametrize("way", BACKWARD)
+def test_a_training_keeps_nothing_of_its_steps(amp: Amp, amp_scaler: Any, way: str, *, clipping: bool) -> None:
+    """However its losses go back, with a schedule, and with gradients that stay where they are."""
+    model = _model(amp)
+    optimizer, scaler = torch.optim.AdamW(model.parameters(), lr=1e-3), amp_scaler(init_scale=8.0)
+    scheduler = lr_scheduler.ExponentialLR(optimizer, 0.9)
+    batches = [torch.randn(4, 8, device=amp.device.torch_device) for _ in range(2)]
+
+    def step(_: int) -> None:
+        optimizer.zero_grad(set_to_none=False)
+        losses = []
+        for batch in batches:
+            with amp.autocast():
+                losses.append(model(batch).float().square().mean())
+        BACKWARD[way](model, losses, scaler)
+        if clipping:
+            scaler.unscale_(optimizer)
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+        scheduler.step()
+
+    _hold(amp, f"{way}{', clipped' if clipping else ''}", step, given=[*model.parameters(), *batches])
