@@ -119,3 +119,23 @@ def test_workers_compile_and_are_gone_afterwards(project: Project) -> None:
         """
     )
     project.apart("--amp-device=cpu", "--amp-dtype=bf16").assert_outcomes(passed=1)
+
+
+def test_each_dtype_has_a_folder_of_its_own_which_the_session_removes(project: Project) -> None:
+    """Where one has compiled the other finds nothing: up to torch 2.11 the key of a cache does not tell them apart."""
+    project.write(
+        test_it="""
+        from pytest_amp.compiled import folder
+
+        def test_it(amp, request):
+            own = folder(request, amp.target)
+            assert not any(own.iterdir())
+            (own / "compiled here").write_text(str(own))
+            with open("folders", "a") as file:
+                print(own, file=file)
+        """
+    )
+    project.apart("--amp-device=cpu", "--amp-dtype=bf16,fp16").assert_outcomes(passed=2)
+    folders = {Path(line) for line in (project.path / "folders").read_text().splitlines()}
+    assert len(folders) == 2
+    assert not any(path.exists() or path.parent.exists() for path in folders)
