@@ -118,13 +118,24 @@ def test_a_tensor_without_gradients_is_read_as_it_is(amp: Amp) -> None:
             assert torch.equal(product(one, table), before * 2), "a product has what was in a tensor before"
 
 
-def test_a_computed_weight_is_never_cached(amp: Amp, layer: nn.Linear, batch: torch.Tensor) -> None:
+#: What is made of a weight, in its shape: numbers of its own, and views.
+COMPUTED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "product": lambda weight: weight * 2,
+    "view": lambda weight: weight.view_as(weight),
+    "rows": lambda weight: torch.cat([weight, weight])[: len(weight)],
+    "all rows": lambda weight: weight[:],
+    "transposed twice": lambda weight: weight.t().t(),
+}
+
+
+@pytest.mark.parametrize("way", COMPUTED)
+def test_a_computed_weight_is_never_cached(amp: Amp, layer: nn.Linear, batch: torch.Tensor, way: str) -> None:
     """Only leaves: what is computed from parameters may be gone before the region ends."""
     with _casts() as casts, amp.autocast():
-        weight = layer.weight * 2
+        weight = COMPUTED[way](layer.weight)
         for _ in range(3):
             nn.functional.linear(batch, weight)
-    _expect(amp, "three uses, computed", casts(), 3, likely="the cache takes in activations")
+    _expect(amp, f"three uses, computed, {way}", casts(), 3, likely="the cache takes in activations")
 
 
 def test_each_region_casts_anew(amp: Amp, layer: nn.Linear, batch: torch.Tensor) -> None:
