@@ -225,6 +225,22 @@ def _row(target: Target, value: object, marks: Sequence[pytest.MarkDecorator]) -
     return pytest.param(target, value, id=f"{target.id}-{value}", marks=marks)
 
 
+def keep_together(items: list[pytest.Item]) -> None:
+    """Put tests of amp_parametrize that have one file and one target next to each other, where the first of them was.
+
+    A session has one target at a time, so that pytest takes their parameters for the session's and brings together
+    those that have the same place in the list of a test, whatever file that is in: a terminal had a line for each.
+    """
+    places = [index for index, item in enumerate(items) if item.get_closest_marker("amp_parametrize") is not None]
+    together: dict[tuple[str, Path], list[pytest.Item]] = {}
+    for item in (items[index] for index in places):
+        target = target_of(item)
+        together.setdefault((target.id if target else "", item.path), []).append(item)
+    ordered = [item for group in together.values() for item in group]
+    for index, item in zip(places, ordered, strict=True):
+        items[index] = item
+
+
 def select(items: list[pytest.Item], session: AmpSession) -> None:
     """Note what each amp test is, and deselect what does not exist on its target or is not of this tier."""
     if session.asked.speed == "gate":

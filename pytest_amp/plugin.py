@@ -102,7 +102,7 @@ def pytest_pycollect_makeitem(collector: pytest.Module | pytest.Class) -> Genera
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(session: pytest.Session, items: list[pytest.Item]) -> None:
-    """Deselect what does not exist on its device; raise the usage errors that collection found.
+    """Deselect what does not exist on its device, order the rest; raise the usage errors that collection found.
 
     Last, so that only what ``-k``, ``-m`` and other plugins have left is looked at.
     """
@@ -110,9 +110,10 @@ def pytest_collection_modifyitems(session: pytest.Session, items: list[pytest.It
     if not amp_session.active and not amp_session.usage_errors:
         return
     if not amp_session.usage_errors:
-        from pytest_amp.collection import select
+        from pytest_amp.collection import keep_together, select
 
         select(items, amp_session)
+        keep_together(items)
     if amp_session.usage_errors:
         items.clear()
         if not workers.is_worker(session.config):

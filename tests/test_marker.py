@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from pytest_amp.markers import AmpMarker
@@ -199,6 +201,18 @@ def test_values_that_depend_on_the_target(project: Project) -> None:
     result.assert_outcomes(passed=3)
     for name in ("cpu-bf16-softmax.int", "fake-cuda-bf16-mm", "fake-cuda-bf16-e"):
         assert f"test_it[{name}] PASSED" in result.stdout.str()
+
+
+def test_tests_of_one_file_run_one_after_another(project: Project) -> None:
+    text = EACH.format(values="['mm', 'exp', 'softmax.int']")
+    more = "\n\ndef test_plain():\n    pass\n"
+    project.write(test_a=text + more, test_b=text)
+    result = project.here("--collect-only", "-q", "--amp-device=cpu,fake:cuda", "--amp-dtype=bf16")
+    found = [line for line in result.outlines if "::test_it" in line]
+    assert len(found) == 12
+    groups = [(line.partition("::")[0], "fake" in line) for line in found]
+    assert [group for group, _ in itertools.groupby(groups)] == list(dict.fromkeys(groups)), found
+    assert "test_a.py::test_plain" in result.outlines
 
 
 def test_marks_of_values_are_kept(project: Project) -> None:
