@@ -53,10 +53,8 @@ def test_all_tensors_with_the_first_dimension_are_resized_and_others_are_not() -
 
 
 def test_images_are_channels_last_in_the_first_sample_that_has_them() -> None:
-    made = [
-        Sample((torch.ones(2, 3, 4), torch.ones(5, 3, 2))),
-        Sample((torch.ones(1, 2, 3, 4), torch.ones(5, 2, 1, 2))),
-    ]
+    shapes = (((2, 3, 4), (5, 3, 2)), ((1, 2, 3, 4), (5, 2, 1, 2)), ((7, 2, 3, 4), (5, 2, 1, 2)))
+    made = [Sample(tuple(torch.ones(shape) for shape in each)) for each in shapes]
     sample, _ = calls("conv2d", LOW, made)["float32, channels last"]
     assert all(x.is_contiguous(memory_format=torch.channels_last) for x in sample.arguments)
     assert [x.shape for x in sample.arguments] == [x.shape for x in made[1].arguments]
@@ -91,6 +89,23 @@ def test_an_option_that_is_given_is_another_one_in_its_place() -> None:
     sample, _ = calls("sum.dim_IntList", RuleName.FP32, made)["bfloat16, keepdim=False"]
     assert sample.arguments[2] is False
     assert sample.keywords == {"dtype": None}
+    by_name = calls("sum.dim_IntList", RuleName.FP32, [Sample((torch.ones(2, 3), [1]), {"keepdim": True})])
+    assert by_name["bfloat16, keepdim=False"][0].keywords == {"keepdim": False}
+    assert "bfloat16, keepdim=True" not in by_name
+
+
+def test_an_option_with_several_values_is_never_paired_with_itself() -> None:
+    found = calls("addcmul", RuleName.PROMOTE, [Sample((torch.ones(3),) * 3)])
+    assert {name.rpartition(", ")[2] for name in found if "=" in name} == {"value=1.5", "value=0"}
+    assert not any(name.count("=") > 1 for name in found)
+
+
+def test_every_reduction_is_asked_for() -> None:
+    found = calls("mse_loss", RuleName.FP32, [Sample((torch.ones(3), torch.zeros(3)))])
+    assert {name for name in found if name.startswith("bfloat16, reduction")} == {
+        "bfloat16, reduction=0",
+        "bfloat16, reduction=2",
+    }
 
 
 @pytest.mark.parametrize(
