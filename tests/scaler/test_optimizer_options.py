@@ -1,0 +1,31 @@
+"""The options that are tried with every optimizer."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+import torch
+
+from pytest_amp.scaler.optimizers import IMPLEMENTATIONS, VARIANTS, make_optimizer, options_of
+
+
+@pytest.mark.parametrize("variant", [name for name, each in VARIANTS.items() if hasattr(torch.optim, each.class_name)])
+def test_each_has_another_value_than_its_own(variant: str) -> None:
+    usual = inspect.signature(getattr(torch.optim, VARIANTS[variant].class_name)).parameters
+    own = {name: parameter.default for name, parameter in usual.items()} | dict(VARIANTS[variant].keywords)
+    options = list(options_of(variant))
+    assert len(options) > 2
+    assert all(any(value is not own[name] and value != own[name] for name, value in each.items()) for each in options)
+    names = {name for each in options for name in each}
+    assert not names & {name for implementation in IMPLEMENTATIONS.values() for name in implementation}
+    assert "differentiable" not in names
+
+
+def test_options_go_to_the_optimizer() -> None:
+    """Also beside momentum, where some of them count only then."""
+    options = list(options_of("SGD, loop"))
+    assert {"nesterov": True, "momentum": 0.5} in options
+    made = make_optimizer("SGD, loop", [torch.nn.Parameter(torch.ones(2))], {"maximize": True})
+    assert made.defaults["maximize"] is True
+    assert made.defaults["lr"] == 0.125
