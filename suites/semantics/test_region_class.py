@@ -95,11 +95,12 @@ def test_it_nests_in_any_region(amp: Amp, outer: str, kind: str) -> None:
     expect_state(amp, "after it", (after, again), (before, product), likely="__exit__ restores defaults")
 
 
-def test_its_decorator_is_a_region(amp: Amp) -> None:
-    """Around each call; the function keeps its name and its documentation."""
+@EACH
+def test_its_decorator_is_a_region(amp: Amp, kind: str) -> None:
+    """Around each call, with every argument of its own; the function keeps its name and its documentation."""
     seen: list[State] = []
 
-    @_region(amp, "plain", OTHER[amp.dtype])
+    @_region(amp, kind, OTHER[amp.dtype])
     def look() -> str:
         """What the state is."""
         seen.append(State.now(amp.device.type))
@@ -107,8 +108,8 @@ def test_its_decorator_is_a_region(amp: Amp) -> None:
 
     before = State.now(amp.device.type)
     assert [look(), look()] == ["a result"] * 2
-    expected = [_inside(amp, "plain", OTHER[amp.dtype], before)] * 2
-    expect_state(amp, "in a decorated function", seen, expected, likely="the decorator asks which device it is for")
+    expected = [_inside(amp, kind, OTHER[amp.dtype], before)] * 2
+    expect_state(amp, "in a decorated function", seen, expected, likely="the decorator drops what its region was told")
     assert State.now(amp.device.type) == before
     assert (look.__name__, look.__doc__) == ("look", "What the state is.")
 

@@ -192,4 +192,10 @@ UNUSUAL = (
         ("suites/semantics/test_cast_cache.py", "-k", "computed"),
         "test_a_computed_weight_is_never_cached[cpu-bf16-view]",
     ),
+    Defect(
+        "decorated_functions_cache_always",
+        "what a decorator was told",
+        ("suites/semantics/test_region_class.py", "-k", "decorator"),
+        "test_its_decorator_is_a_region[cpu-bf16-no cache]",
+    ),
 )
