@@ -192,13 +192,16 @@ class Bound:
             check_written(made)
         except ValueError as error:
             raise Misuse(str(error)) from None
-        baseline = self._session.baseline
+        return self._kept(made)
+
+    def _kept(self, made: Observation) -> Observation:
+        """An observation of this test, compared with the baseline. Raises AmpFailure where that disagrees."""
+        baseline, before = self._session.baseline, self._session.before(made.key)
         if baseline is not None:
-            made = compare(made, self._session.before(key), fair=self._session.unfair(self.device.key) is None)
+            made = compare(made, before, fair=self._session.unfair(self.device.key) is None)
         self._item.stash[OBSERVATIONS].append(made)
-        self._item.user_properties.append((f"amp {key}", f"{value} ({made.verdict.value})"))
+        self._item.user_properties.append((f"amp {made.key}", f"{made.value} ({made.verdict.value})"))
         failed = made.verdict in (Verdict.CHANGED, Verdict.REGRESSED)
-        before = self._session.before(key)
         if failed and baseline is not None and before is not None and not self.config.accept:
             self._differs(made, before, str(baseline.provenance.get("torch", "unknown")))
         return made

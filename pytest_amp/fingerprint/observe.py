@@ -117,7 +117,7 @@ def _convert(module: torch.nn.Module, function: Callable[[torch.Tensor], torch.T
             setattr(part, name, function(buffer))
 
 
-@functools.cache  # for both precisions and every device
+@functools.cache  # for both precisions and every device; all that torch's tests know take 0.2 GB of a child process
 def operator_samples(name: str) -> list[Sample] | str:
     """The samples of an ``op_db`` entry that are called; a text says why there are none."""
     entry = testing.operator_entries()[name]
@@ -131,7 +131,7 @@ def operator_samples(name: str) -> list[Sample] | str:
     return made or f"{NOT}no sample arguments"
 
 
-@functools.cache
+@functools.cache  # a call is the same object for both precisions: see _PLAIN
 def calls_of(name: str, device_name: str) -> Sequence[Call] | str:
     """The calls of an entry of ``op_db`` or ``module_db`` on a device; a text says why there are none.
 
@@ -195,7 +195,7 @@ def scope(device: Device) -> Iterator[None]:
         yield
 
 
-#: The outcomes in float32 with autocast off, which are the same for both precisions.
+#: The outcomes in float32 with autocast off, which are the same for both precisions: some 6300 for each device.
 _PLAIN: dict[Call, tuple[str, str]] = {}
 
 
