@@ -216,10 +216,12 @@ def _attended(name: str, how: object) -> Case:
 
 
 def _by(name: str, *backends: SDPBackend) -> Case:
-    """Attention by the first of these back ends that takes the device and the dtype."""
+    """Attention by the first of these back ends, in torch's own order, that takes the device and the dtype."""
 
     def mixed(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        with sdpa_kernel(list(backends), set_priority=True):
+        # Not with set_priority: where that is a process's first attention on a Hopper or Blackwell, what is restored
+        # after it is an order that torch has not settled yet, and cuDNN's kernel is not preferred any more.
+        with sdpa_kernel(list(backends)):
             return functional.scaled_dot_product_attention(q, k, v, is_causal=True)
 
     return _attended(name, mixed)
