@@ -196,6 +196,10 @@ INDEXING = {
     "take_along_dim": of(12, 20)(lambda x: x.take_along_dim(torch.arange(40, device=x.device).view(2, 20) % 12, 0)),
     "repeat_interleave": of(12, 20)(lambda x: x.repeat_interleave(33, 1)),
     "expand": of(4, 1, 6)(lambda x: x.expand(4, 500, 6).contiguous()),
+    "expand of a row": of(1, 20)(lambda x: x.expand(500, 20).contiguous()),
+    "repeat": of(4, 6)(lambda x: x.repeat(300, 2)),
+    "a row beside many": Row(torch.mul, ((1, 20), (300, 20))),
+    "a column beside many": Row(lambda x, y: y - x, ((300, 20), (300, 1))),
     "masked_fill": of(12, 20)(lambda x: x.masked_fill(x > 0.5, 0.1)),
     "tril": of(12, 20)(lambda x: x.tril(-2).roll(3, 1).flip(0)),
     "clamp by tensors": Row(lambda x, y: x.clamp(y, y * 2), ((12, 20), (12, 20)), distinct=True),
@@ -208,6 +212,10 @@ INDEXING = {
         lambda w: f.embedding(_index(w.new_empty(60), 9), w, sparse=True), (), ((9, 16),)
     ),
     "embedding of low weights": of(9, 16)(lambda w: f.embedding(_index(w.new_empty(600), 9), w)),
+    "embedding of low weights, padding": of(9, 16)(lambda w: f.embedding(_index(w.new_empty(60), 9), w, padding_idx=3)),
+    "embedding of low weights, by frequency": of(9, 16)(
+        lambda w: f.embedding(_index(w.new_empty(60), 9) // 2, w, scale_grad_by_freq=True)
+    ),
     "embedding_bag, sum": Row(lambda w: _bag(w, mode="sum", padding_idx=2), (), ((9, 16),)),
     "embedding_bag, mean": Row(lambda w: _bag(w, mode="mean"), (), ((9, 16),)),
     "embedding_bag, weighted": Row(lambda w, s: _bag(w, mode="sum", per_sample_weights=s), (), ((9, 16), (40,))),

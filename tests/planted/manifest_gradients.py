@@ -199,4 +199,28 @@ GRADIENTS = (
         ("suites/gradients/test_reductions.py", "-k", "addbmm"),
         "test_sums_over_features[cpu-bf16-addbmm]",
     ),
+    Defect(
+        "products_lose_half_a_second_derivative",
+        "second derivatives of products",
+        ("suites/gradients/test_autograd.py", "-k", "second"),
+        "test_second_derivatives[cpu-bf16-bmm]",
+    ),
+    Defect(
+        "padding_rows_of_low_embeddings_get_gradients",
+        "padding in low embeddings",
+        ("suites/gradients/test_arguments.py", "-k", "embedding"),
+        "test_operator_with_arguments[cpu-bf16-embedding of low weights, padding]",
+    ),
+    Defect(
+        "gradients_of_large_tables_are_rounded",
+        "the float32 gradient of a large table",
+        ("suites/gradients/test_formulas.py", "-k", "read"),
+        "test_each_read_of_a_row_counts[cpu-bf16-embedding-of a large table]",
+    ),
+    Defect(
+        "expanded_rows_go_back_once",
+        "adding up what comes back to an expanded row",
+        ("suites/gradients/test_arguments.py", "-k", "expand"),
+        "test_operator_with_arguments[cpu-bf16-expand of a row]",
+    ),
 )
