@@ -11,6 +11,7 @@ import torch
 from pytest_amp.amp import Amp
 from pytest_amp.failure import AmpFailure
 from pytest_amp.precision import dtype_name
+from pytest_amp.releases import release_of
 
 BF16, FP16, FP32, FP64 = torch.bfloat16, torch.float16, torch.float32, torch.float64
 
@@ -64,6 +65,12 @@ def test_two_dtypes_make_the_one_that_holds_both(amp: Amp, way: str, other: torc
         _expect(amp, what, ASKED[way](a, b), MET[amp.dtype][other])
 
 
+#: torch 2.14 has complex numbers of two bfloat16.
+OF_COMPLEX: dict[torch.dtype, Any] = {
+    FP16: torch.complex32,
+    BF16: getattr(torch, "bcomplex32", None) if release_of(torch.__version__) >= (2, 14) else torch.complex64,
+}
+
 #: Beside a low tensor: what has no dimensions, or no dtype, is as wide as the tensor, unless it is of another kind.
 SCALARS: dict[str, tuple[Any, bool]] = {
     "a float": (1.5, False),
@@ -79,8 +86,7 @@ def test_a_scalar_leaves_a_low_tensor_low(amp: Amp, scalar: str) -> None:
     """In words and in deed; a complex one makes it complex, of the same width where there is one."""
     value, is_complex = SCALARS[scalar]
     low = torch.ones(3, dtype=amp.dtype, device=amp.device.torch_device)
-    of_complex = torch.complex32 if amp.dtype is FP16 else torch.complex64
-    wanted = of_complex if is_complex else amp.dtype
+    wanted = OF_COMPLEX[amp.dtype] if is_complex else amp.dtype
     for way, found in {
         "result_type": torch.result_type(low, value),
         "result_type, the other way round": torch.result_type(value, low),
