@@ -1,0 +1,51 @@
+"""Observations of earlier schemas in today's form, and an interval as one that is read."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_amp.record import Better, Kind, Observation
+from pytest_amp.record.earlier import upgraded
+
+NAME = "speed/cuda/bf16/mlp/over-fp32/step/speedup"
+
+
+def three(low: float, median: float, high: float) -> list[Observation]:
+    """A speedup as schema 1 has it."""
+    named = ((NAME, median), (f"{NAME}-low", low), (f"{NAME}-high", high))
+    return [Observation(key, Kind.RATIO, value, "times") for key, value in named]
+
+
+@pytest.mark.parametrize("ends", [(1.5, 1.7), (1.6, 1.6)])
+def test_a_speedup_and_its_ends_are_one(ends: tuple[float, float]) -> None:
+    (found,) = upgraded(three(ends[0], 1.6, ends[1]), 1)
+    assert (found.key, found.value, found.interval, found.better) == (NAME, 1.6, ends, Better.HIGHER)
+
+
+def test_ends_that_are_no_interval_stay_numbers_of_their_own() -> None:
+    """As of a run that nothing could be said of: NaN for an end, or the larger one first."""
+    for low, high in ((1.7, 1.5), (float("nan"), 1.7)):
+        found = upgraded(three(low, 1.6, high), 1)
+        assert [each.key for each in found] == [NAME, f"{NAME}-low", f"{NAME}-high"]
+        assert {each.interval for each in found} == {None}
+    assert [each.key for each in upgraded(three(1.5, 1.6, 1.7)[:2], 1)] == [NAME, f"{NAME}-low"]
+
+
+def test_an_operator_has_the_least_share_of_its_calls() -> None:
+    shares = (
+        ("add/64/mul/forward", 0.9),
+        ("add/64/mul/backward", 0.8),
+        ("add/64/add/forward", 1.0),
+        ("add/128/add/forward", 0.7),
+    )
+    made = [Observation(f"gradients/cpu/bf16/{call}.signature", Kind.RATIO, share) for call, share in shares]
+    found = {each.name: each.value for each in upgraded(made, 2)}
+    assert found == {"add/64/signature": 0.8, "add/128/signature": 0.7}
+    assert upgraded(made, 3) == tuple(made)
+
+
+def test_an_interval_of_one_point_is_read() -> None:
+    written = Observation(NAME, Kind.RATIO, 1.6, interval=(1.6, 1.6)).to_json()
+    assert Observation.from_json(written).interval == (1.6, 1.6)
+    with pytest.raises(ValueError, match="two numbers, the smaller one first"):
+        Observation.from_json({**written, "interval": [1.7, 1.6]})
