@@ -12,7 +12,6 @@ from pytest_amp.record import read_record
 from tests.planted.defect import Defect
 from tests.planted.manifest import DEFECTS
 from tests.planted.manifest_fingerprint import FINGERPRINT_ON_CUDA
-from tests.planted.manifest_formats import FORMATS_ON_CUDA
 from tests.planted.manifest_scaler import SCALER_ON_CUDA
 from tests.planted.manifest_semantics_kinds import SEMANTICS_KINDS_ON_CUDA
 from tests.planted_in_the_diff import named, observes
@@ -42,5 +41,5 @@ def test_a_planted_defect_is_noticed(defect: Defect, tmp_path: Path) -> None:
 
 def test_every_planted_defect_is_in_the_manifest() -> None:
     modules = {path.stem for path in PLANTED.glob("*.py") if not path.stem.startswith("manifest")} - HELPERS
-    on_cuda = (*SCALER_ON_CUDA, *FINGERPRINT_ON_CUDA, *FORMATS_ON_CUDA, *SEMANTICS_KINDS_ON_CUDA)
+    on_cuda = (*SCALER_ON_CUDA, *FINGERPRINT_ON_CUDA, *SEMANTICS_KINDS_ON_CUDA)
     assert {defect.module for defect in (*DEFECTS, *on_cuda)} == modules

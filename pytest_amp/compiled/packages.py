@@ -22,15 +22,15 @@ _CPP_LIBRARIES = (b"libstdc++.so", b"libc++.so")
 def own_cpp_library(package: Path) -> str | None:
     """Why ``package`` is linked wrongly, in one line; None where its libraries share torch's C++ library.
 
-    A linker that finds ``libstdc++.a`` only puts a copy of it into the library. What torch hands over, streams and
-    exceptions among it, meets the other copy: ``std::bad_cast``, or a segmentation fault, where it is loaded.
+    A linker that takes ``libstdc++.a`` puts a copy of it into the library. What torch hands over, streams among it, meets
+    the other copy: ``std::bad_cast``, or a segmentation fault, where it is loaded.
     """
     with zipfile.ZipFile(package) as archive:
         for name in archive.namelist():
             if name.endswith(".so") and not any(library in archive.read(name) for library in _CPP_LIBRARIES):
                 return (
-                    "the C++ compiler links AOTInductor's libraries with a libstdc++ of their own, and torch has "
-                    "another: its linker finds libstdc++.a and no libstdc++.so"
+                    "the C++ compiler links AOTInductor's libraries with a libstdc++ of their own (libstdc++.a), "
+                    "and torch has another: loading them is a crash"
                 )
     return None
 

@@ -54,24 +54,3 @@ FORMATS = (
         "test_quantised_channels[cpu-bf16-0]",
     ),
 )
-
-FORMATS_ON_CUDA = (
-    Defect(
-        "bf16_support_is_denied",
-        "saying what works, where it does",
-        ("suites/formats/test_support.py",),
-        "test_cuda_supports_bf16_where_it_says_so[cuda-bf16-asked]",
-    ),
-    Defect(
-        "low_dtypes_promote_to_bf16",
-        "the dtype of both low ones",
-        ("suites/formats/test_promotion.py",),
-        "test_two_dtypes_make_the_one_that_holds_both[cpu-bf16-promote_types-float16]",
-    ),
-    Defect(
-        "joined_low_tensors_are_fp16",
-        "joining tensors of both low dtypes",
-        ("suites/formats/test_promotion.py",),
-        "test_two_dtypes_make_the_one_that_holds_both[cpu-bf16-cat-float16]",
-    ),
-)
