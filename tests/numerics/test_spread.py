@@ -16,6 +16,7 @@ from pytest_amp.failure import AmpFailure
 from pytest_amp.numerics import Conditions
 from pytest_amp.numerics.gradients import check
 from pytest_amp.numerics.spread import other_draws, over_seeds
+from pytest_amp.numerics.step import Step, run_step
 from pytest_amp.precision import BF16, FP16, Precision
 from pytest_amp.record import Kind, Observation, Verdict, compare
 from tests.numerics.planted import Replacement, broken
@@ -71,6 +72,25 @@ def test_a_case_that_does_not_run_with_other_numbers_has_no_spread() -> None:
     case = Case("one", lambda: torch.nn.Linear(2, 2), lambda: torch.ones(1, 2), lambda m, x: m(x).sum())
     assert other_draws(case, Conditions(CPU, BF16, draws=3), step) == []  # type: ignore[arg-type]  # it only raises
     assert over_seeds([]) is None
+
+
+def test_all_runs_of_a_seed_draw_the_same_numbers_on_their_way() -> None:
+    """A dropout's mask among them: with another one an error is of the size of the tensor."""
+    case = Case(
+        "dropout",
+        lambda: torch.nn.Sequential(torch.nn.Linear(8, 64), torch.nn.Dropout(0.5), torch.nn.Linear(64, 4)),
+        lambda: torch.randn(16, 8),
+        lambda m, x: m(x).float().square().mean(),
+    )
+    where = Conditions(CPU, BF16, draws=3)
+
+    def step(seed: int) -> Step:
+        return run_step(case, case.realise(seed=seed).on("cpu"), where.region, seed=seed)
+
+    draws = other_draws(case, where, step)
+    assert len(draws) == 2
+    for errors in (each for draw in draws for each in draw):
+        assert 1e-5 < max(errors.values()) < 0.05
 
 
 def test_an_error_that_some_numbers_do_not_have_has_no_spread() -> None:
