@@ -53,4 +53,16 @@ FORMATS = (
         ("suites/formats/test_quantisation.py",),
         "test_quantised_channels[cpu-bf16-0]",
     ),
+    Defect(
+        "low_dtypes_promote_to_bf16",
+        "the dtype of both low ones",
+        ("suites/formats/test_promotion.py",),
+        "test_two_dtypes_make_the_one_that_holds_both[cpu-bf16-promote_types-float16]",
+    ),
+    Defect(
+        "joined_low_tensors_are_fp16",
+        "joining tensors of both low dtypes",
+        ("suites/formats/test_promotion.py",),
+        "test_two_dtypes_make_the_one_that_holds_both[cpu-bf16-cat-float16]",
+    ),
 )
