@@ -22,8 +22,8 @@ _CPP_LIBRARIES = (b"libstdc++.so", b"libc++.so")
 def own_cpp_library(package: Path) -> str | None:
     """Why ``package`` is linked wrongly, in one line; None where its libraries share torch's C++ library.
 
-    A linker that takes ``libstdc++.a`` puts a copy of it into the library. What torch hands over, streams say, meets the
-    other copy: ``std::bad_cast``, or a segmentation fault, where it is loaded.
+    A linker that takes ``libstdc++.a`` puts a copy of it into the library. What torch hands over meets the other copy:
+    ``std::bad_cast``, or a segmentation fault, where it is loaded.
     """
     with zipfile.ZipFile(package) as archive:
         for name in archive.namelist():
