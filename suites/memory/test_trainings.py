@@ -51,6 +51,7 @@ def _optimizers(target: Target) -> Iterator[object]:
             yield pytest.param(optimizer, id=optimizer)
 
 
+@pytest.mark.amp(dtypes=["bf16"])  # what optimizers are given is float32
 @pytest.mark.amp_parametrize("optimizer", _optimizers)
 def test_optimizers_keep_no_gradients(amp: Amp, amp_scaler: Any, optimizer: str) -> None:
     """Each in each implementation, with gradients made anew in each step; one step is skipped for an overflow."""
