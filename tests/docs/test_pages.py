@@ -76,6 +76,8 @@ def my_layer(x):
 """
 #: Parts of a program that is whole elsewhere, and what times an accelerator: not run, but what is called is there.
 READ = ("distributed.md", "speed.md")
+#: In a block of any page, that it needs a GPU: it is read as well.
+ON_A_GPU = 'device="cuda"'
 #: Options of pytest and of the plugins that the pages use beside --amp-….
 OTHERS = {"-n", "-k", "-p", "-q", "-v", "--pyargs"}
 
@@ -110,7 +112,11 @@ def test_the_python_of_a_page_runs(page: Path, tmp_path: Path) -> None:
         for block in blocks:
             _check_calls(block)
         return
-    source = "\n\n".join([PRELUDE, *blocks, "def test_that_it_can_be_imported():\n    pass\n"])
+    for block in blocks:
+        if ON_A_GPU in block:
+            _check_calls(block)
+    run = [block for block in blocks if ON_A_GPU not in block]
+    source = "\n\n".join([PRELUDE, *run, "def test_that_it_can_be_imported():\n    pass\n"])
     # The hooks of a page are a conftest's; a module that has them is loaded as a plugin.
     (tmp_path / "test_page.py").write_text(source, encoding="utf-8")
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("PYTEST_", "CUDA_"))}
