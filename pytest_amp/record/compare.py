@@ -68,6 +68,8 @@ def moved(now: Observation, before: Observation) -> str:
         if draws is None:
             return f"{value / old:.3g} times that; allowed {ERROR_RATIO} times"
         factor, most = errors.growth(*draws)
+        if factor <= most and _is_beyond(now, before):
+            return f"{value / old:.3g} times that, and more than {errors.BEYOND:g} times what was allowed then"
         return f"{factor:.3g} times that over {len(draws[0])} seeds; {most:.3g} times are within their spread"
     margin = MARGINS.get(now.kind, 0.0) if now.margin is None else now.margin
     change = (value - old) / abs(old)

@@ -57,6 +57,7 @@ def test_a_seed_that_is_far_beyond_what_was_allowed() -> None:
     """Another derivative at a kink: two seeds do not meet it."""
     before, now = error(0.0027, 0.0026, 0.0028, allowed=0.004), error(0.116, 0.0026, 0.0028, allowed=0.174)
     assert verdict(now, before) is Verdict.REGRESSED
+    assert moved(now, before) == "43 times that, and more than 2 times what was allowed then"
     near = error(0.0079, 0.0026, 0.0028, allowed=0.174)
     assert verdict(near, before) is Verdict.PASS
     assert verdict(error(0.0085, 0.0026, 0.0028, allowed=0.174), before) is Verdict.REGRESSED
