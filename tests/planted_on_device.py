@@ -41,7 +41,7 @@ ON_CUDA: dict[str, str | None] = {
     "encoder_fast_path_ignores_its_mask": None,  # the encoder leaves its fast path where autocast is on for CUDA
     # What products of float32 are on CUDA is a default of torch, and not what they always are.
     "float32_products_in_ten_bits": "test_the_defaults[cuda-fp32]",
-    # Added up by atomics of the dtype, which is expected to fail: that rows are lost, the formula tells.
+    # Atomics of the dtype make a large error of long sums, too: that rows are lost, the formula tells.
     "index_add_loses_duplicates": f"{_FORMULAS}[cuda-bf16-index_add]",
     "rules_of_extensions_on_every_device": "test_a_rule_of_an_extension_is_its_devices[cuda-bf16]",
     "sharded_scaler_never_grows": None,  # it has an update of its own on a CPU, and torch's operator elsewhere

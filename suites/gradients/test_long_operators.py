@@ -45,14 +45,7 @@ ROUNDED_ON_CUDA = (
     "cross_entropy asks log_softmax for the low dtype, which fp32_set_opt_dtype respects (no report found): "
     "F.nll_loss(F.log_softmax(x, -1), t), or cross_entropy of .float() logits, is float32"
 )
-ADDED_BY_ATOMICS = (
-    "CUDA adds rows of low numbers to one place with atomics, each of which rounds (no report found): "
-    "the error grows with the number of rows; add them up in float32"
-)
-ON_CUDA = {
-    **dict.fromkeys(("index_add", "scatter_add", "index_select", "gather"), ADDED_BY_ATOMICS),
-    **dict.fromkeys(("cross_entropy", "cross_entropy_ignoring", "cross_entropy_of_images"), ROUNDED_ON_CUDA),
-}
+ON_CUDA = dict.fromkeys(("cross_entropy", "cross_entropy_ignoring", "cross_entropy_of_images"), ROUNDED_ON_CUDA)
 
 
 #: torch 2.6 has no kernel for it on a CPU.

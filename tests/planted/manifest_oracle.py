@@ -22,6 +22,12 @@ ORACLE = (
         "test_sums_do_not_lose_with_length[cpu-bf16-index_add]",
     ),
     Defect(
+        "index_put_loses_duplicates",
+        "every number that is added to a place by its index",
+        ("suites/gradients/test_arguments.py", "-k", "index_put"),
+        "test_operator_with_arguments[cpu-bf16-index_put, accumulating]",
+    ),
+    Defect(
         "gelu_rounds_twice",
         "one rounding of a function",
         (OPERATORS, "-k", "gelu"),

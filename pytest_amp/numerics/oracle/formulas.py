@@ -16,6 +16,7 @@ from pytest_amp.numerics.oracle import (
     convolution,
     cuda,
     elementwise,
+    meetings,
     pooling,
     products,
     recurrent,
@@ -229,6 +230,10 @@ ON_CUDA: dict[tuple[str, str], Formula] = {
     ("running_sum", "aten::embedding_dense_backward"): cuda.embedding_backward,
     ("running_sum", "aten::cumsum"): cuda.cumulative_sum,
     ("running_sum", "aten::logcumsumexp"): cuda.cumulative_logarithm,
+    ("fused", "aten::avg_pool2d_backward"): pooling.average_backward_cuda,
+    **{("any_order", name): formula for name, formula in meetings.FORMULAS.items()},
+    **{("any_order", name): scattered.taken_backward for name in scattered.BY_INDICES},
+    **{("any_order", name): scattered.padding_backward for name in scattered.PADDING},
 }
 
 #: By model and overload.
@@ -236,6 +241,7 @@ BY_MODEL: dict[tuple[str, str], Formula] = {
     ("running_sum", "aten::embedding_dense_backward"): embedding_backward,
     ("running_sum", "aten::native_layer_norm_backward"): layer_norm_backward,
     ("running_sum", "aten::avg_pool2d_backward"): pooling.average_backward_cpu,
+    **{("running_sum", name): formula for name, formula in meetings.FORMULAS.items()},
     **{("running_sum", name): scattered.taken_backward for name in scattered.BY_INDICES},
     **{("running_sum", name): scattered.padding_backward for name in scattered.PADDING},
     ("fused", "aten::_log_softmax"): log_softmax,

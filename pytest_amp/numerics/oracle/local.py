@@ -15,7 +15,8 @@ import torch
 
 from pytest_amp import torch_private
 from pytest_amp.numerics.errors import is_hollow
-from pytest_amp.numerics.oracle.models import Model, evaluate_both, model_for
+from pytest_amp.numerics.oracle.meetings import spread
+from pytest_amp.numerics.oracle.models import Model, ModelName, evaluate_both, model_for
 from pytest_amp.numerics.oracle.operation import (
     SILENTLY_WRITTEN,
     Operation,
@@ -43,6 +44,7 @@ class Agreement:
     ``error`` is E(real, exact), ``ideal``
     E(model, exact), both relative L2 for these inputs; ``wanted`` is the dtype that torch's promotion gives. ``again``
     is the agreement for other numbers, where these may have met a sum that is long or cancels: see ``oracle.sums``.
+    ``spread`` is what chance makes of the error where its order is any: see ``oracle.meetings``.
     """
 
     dtype: torch.dtype
@@ -53,6 +55,7 @@ class Agreement:
     ideal: float
     hollow: bool
     again: Agreement | None = None
+    spread: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -152,7 +155,7 @@ class Observer:
         compared: list[Agreement] = []
         for predicted in ways:
             found = [
-                self._agreement(a, b, c, dtype)
+                self._agreement(a, b, c, dtype, any_order=model_for(operation).name is ModelName.ANY_ORDER)
                 for a, b, c, dtype in zip(real, predicted, exact, dtypes, strict=True)
                 if is_real(a) and a.numel()
             ]
@@ -195,7 +198,13 @@ class Observer:
         return [replace(each, again=draw) for each, draw in zip(compared, draws, strict=True)]
 
     def _agreement(
-        self, real: torch.Tensor, predicted: torch.Tensor, exact: torch.Tensor, wanted: torch.dtype | None
+        self,
+        real: torch.Tensor,
+        predicted: torch.Tensor,
+        exact: torch.Tensor,
+        wanted: torch.dtype | None,
+        *,
+        any_order: bool = False,
     ) -> Agreement:
         values, size = widened(real), _norm(exact)
         same = (values == predicted) | (values.isnan() & predicted.isnan())
@@ -214,6 +223,7 @@ class Observer:
             and _representable(values, self.low)
             and not _representable(exact, self.low)
             and bool(is_hollow(real, self.low)),
+            spread=spread(predicted - exact) if any_order and _meets(predicted, exact, real.dtype) else 1.0,
         )
 
     def _note(
@@ -296,6 +306,11 @@ def _relative_to_input(operation: Operation, statistic: Agreement, value: torch.
         return statistic
     added = momentum * _norm(x.abs().mean([0, *range(2, x.dim())]))
     return replace(statistic, error=statistic.error / max(added / (_norm(value) or 1.0), 1.0))
+
+
+def _meets(predicted: torch.Tensor, exact: torch.Tensor, dtype: torch.dtype) -> bool:
+    """Whether numbers have met, so that more was rounded than each result once."""
+    return not torch.equal(predicted, rounded(exact, dtype))
 
 
 #: The share of equal elements at which no other way of rounding is looked for.

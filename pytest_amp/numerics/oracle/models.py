@@ -28,6 +28,7 @@ class ModelName(enum.Enum):
     RUNNING_SUM = "running_sum"
     EITHER = "either"
     FUSED = "fused"
+    ANY_ORDER = "any_order"
     UNMODELLED = "unmodelled"
 
 

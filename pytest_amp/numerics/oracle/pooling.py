@@ -52,6 +52,18 @@ def average_backward_cpu(operation: Operation) -> list[Any]:
 
     cpu_avg_pool2d_backward in aten/src/ATen/native/cpu/AvgPoolKernel.cpp.
     """
+    return _average_backward(operation, sums_are_low=True)
+
+
+def average_backward_cuda(operation: Operation) -> list[Any]:
+    """``aten::avg_pool2d_backward`` on CUDA: each window's share is rounded, and their sum once, at its end.
+
+    avg_pool2d_backward_out_cuda_frame in aten/src/ATen/native/cuda/AveragePool2d.cu.
+    """
+    return _average_backward(operation, sums_are_low=False)
+
+
+def _average_backward(operation: Operation, *, sums_are_low: bool) -> list[Any]:
     grad, x = operation.args[:2]
     dtype, (kernel, stride, padding) = operation.returned[0], (_pair(operation.argument(at, "")) for at in (2, 3, 4))
     stride = stride or kernel
@@ -68,7 +80,8 @@ def average_backward_cpu(operation: Operation) -> list[Any]:
                 count *= stop - start if with_padding else sides[-1].stop - sides[-1].start
             share = operation.low(grad[..., i, j] / (divisor or count), dtype)
             rows, columns = sides
-            result[..., rows, columns] = operation.low(result[..., rows, columns] + share[..., None, None], dtype)
+            total = result[..., rows, columns] + share[..., None, None]
+            result[..., rows, columns] = operation.low(total, dtype) if sums_are_low else total
     return operation.finished([result])
 
 

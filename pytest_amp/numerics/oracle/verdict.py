@@ -11,6 +11,9 @@ error of the float64 value before it rounds. So
   float32 sums that are off by 0.05 units of the low dtype's last place, which is 400 float32 roundings
   in fp16 and 3000 in bf16; a second rounding takes a quarter or more. Sums that cancel do come near
   it, without making a larger error: so a low share counts only where the excess is above SHARE_EXCESS.
+- An operator that adds up in any order (``ANY_ORDER``) makes another draw of its model's error, which may be larger by
+  chance: by ``meetings.spread``, and twice, since it is made of other numbers, too. Its elements tell nothing. Where no
+  two numbers meet, it rounds once, and is held to that.
 - No threshold sits on one draw: a low result that is off by more than its model, as one whose terms cancel in float32
   is (the gradient that a norm hands back of its own squares), is made of other numbers, and has to be off again.
 - a float32 result was not low on its way if its error is below the geometric mean of the two
@@ -109,10 +112,10 @@ def _fault_of_float32(
 def _fault_of_low(each: ObservedCall, result: Agreement, scale: float) -> Fault | None:
     least = tolerance.floor(result.elements, roundoff(result.dtype))
     excess = result.error / max(result.ideal, least)
-    if excess > EXCESS * each.model.factor * scale:
+    if excess > EXCESS * each.model.factor * result.spread * scale:
         return Fault(each, f"is off by {excess:.3g} times its model's error", _model(each), _LOW)
     share = result.equal / result.elements
-    known = each.model.name is not ModelName.UNMODELLED
+    known = each.model.name is not ModelName.UNMODELLED and result.spread == 1.0
     if known and result.elements >= ENOUGH and share < 1 - (1 - SHARE) * scale and excess > SHARE_EXCESS:
         return Fault(each, f"equals its model in {share:.0%} of its elements", _model(each), _SHARE)
     return None

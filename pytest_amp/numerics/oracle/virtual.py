@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -166,7 +166,10 @@ class Predictor:
         if operation.name in _LAZY:
             results, spec = [_LAZY[operation.name](operation)], None
         elif aliasing.views or aliasing.writes:
+            added = self._added_in_place(call, operation)
             results, spec = torch_private.flat(call.overload(*operation.args, **operation.kwargs))
+            if added is not None:
+                operation.args[0].copy_(added)
             if aliasing.writes and self.rounds:
                 _round_written(call, operation)
             for tensor, value in plain if aliasing.writes else ():
@@ -184,13 +187,20 @@ class Predictor:
     def _evaluated(self, call: torch_private.Dispatched, operation: Operation) -> list[Any]:
         """The results by the operator's model, flat; statistics that it updates are rounded, too."""
         results = evaluate(operation)
-        if model_for(operation).name is ModelName.UNMODELLED:
+        if model_for(operation).name is ModelName.UNMODELLED or _meets(operation, results):
             self.unmodelled.add(operation.name)
         for index in SILENTLY_WRITTEN.get(operation.name, ()):
             statistic, dtype = operation.args[index], getattr(call.args[index], "dtype", None)
             if statistic is not None and dtype is not None and self.rounds:
                 statistic.copy_(rounded(statistic, dtype))
         return results
+
+    def _added_in_place(self, call: torch_private.Dispatched, operation: Operation) -> torch.Tensor | None:
+        """What an operator that adds up in any order leaves in its first argument; None for any other operator."""
+        if not self.rounds or model_for(operation).name is not ModelName.ANY_ORDER:
+            return None
+        kept = replace(operation, args=(operation.args[0].clone(), *operation.args[1:]))
+        return self._evaluated(call, kept)[0]  # type: ignore[no-any-return]
 
     def _drawn(self, call: torch_private.Dispatched, returned: tuple[torch.dtype | None, ...]) -> Any:
         """What the generator gives for the real dtypes."""
@@ -206,6 +216,13 @@ class Predictor:
             for value, dtype in zip(results, returned, strict=True)
         ]
         return torch_private.unflat(made, shape)
+
+
+def _meets(operation: Operation, results: list[Any]) -> bool:
+    """Whether an operator that adds up in any order had more than one rounding to make: then this is one draw of it."""
+    if model_for(operation).name is not ModelName.ANY_ORDER or not operation.rounds:
+        return False
+    return any(not torch.equal(*pair) for pair in zip(results, operation.once(), strict=True))
 
 
 def _as_wide(value: torch.Tensor) -> torch.Tensor:

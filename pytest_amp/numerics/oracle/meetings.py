@@ -1,0 +1,107 @@
+"""Float64 formulas of kernels that add numbers to places in the low dtype, on CUDA in whatever order threads come.
+
+Each addition to a place that has a number already rounds (``gpuAtomicAdd`` in aten/src/ATen/cuda/Atomic.cuh), so that
+the error grows with the number of those that meet there. Here they come in the order of the arguments, as on a CPU.
+Another order is another draw of the same error: of equal elements nothing is known, and two errors are as far apart as
+``spread`` says.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pytest_amp.numerics.oracle.operation import Operation
+
+LOW = (torch.bfloat16, torch.float16)
+#: How many standard deviations two draws are taken to be apart; an operator has to be so twice.
+DEVIATIONS = 3.0
+
+
+def spread(errors: Tensor) -> float:
+    """How many times the other's norm one of two errors may have that are independent draws of ``errors``.
+
+    The logarithm of the norm of n independent numbers has a standard deviation of 1 / sqrt(2 n), the difference of
+    two 1 / sqrt(n). n is (sum of e^2)^2 / (sum of e^4): the number of elements where all errors are of one size, a
+    third of it where they are normal, and one where a single place has nearly all of the error. No error is no draw.
+    """
+    squares = errors.square()
+    fourth = float(squares.square().sum())
+    number = float(squares.sum()) ** 2 / fourth if fourth > 0 else math.inf
+    return math.exp(DEVIATIONS / math.sqrt(number))
+
+
+def index_add(operation: Operation) -> list[Any]:
+    """``aten::index_add``: aten/src/ATen/native/cuda/Indexing.cu multiplies by ``alpha`` in the dtype."""
+    x, dim, index, source = operation.args[:4]
+    alpha, dtype = operation.argument(4, "alpha"), operation.returned[0]
+    factor = torch.as_tensor(1 if alpha is None else alpha, dtype=source.dtype, device=source.device)
+    added = operation.low(source * operation.low(factor, dtype), dtype) if dtype in LOW else source
+    return _added(operation, x, lambda numbers: numbers.index_select(dim, index), added)
+
+
+def scatter_add(operation: Operation) -> list[Any]:
+    """``aten::scatter_add``, and ``scatter_reduce`` that adds: aten/src/ATen/native/cuda/ScatterGatherKernel.cu."""
+    x, dim, index, source = operation.args[:4]
+    if "reduce" in operation.name and operation.args[4] != "sum":
+        return operation.once()
+    if operation.argument(5, "include_self") is False:
+        x = x.scatter(dim, index, 0.0)
+    taken = source[tuple(slice(size) for size in index.shape)]
+    return _added(operation, x, lambda numbers: numbers.gather(dim, index), taken)
+
+
+def index_put(operation: Operation) -> list[Any]:
+    """``aten::index_put`` that accumulates: indexing_backward_kernel in aten/src/ATen/native/cuda/Indexing.cu."""
+    x, indices, source = operation.args[:3]
+    if not operation.argument(3, "accumulate"):
+        return operation.once()
+    return _added(operation, x, lambda numbers: torch.ops.aten.index(numbers, indices), source)
+
+
+def put(operation: Operation) -> list[Any]:
+    """``aten::put`` that accumulates: aten/src/ATen/native/cuda/IndexKernel.cu."""
+    x, index, source = operation.args[:3]
+    if not operation.argument(3, "accumulate"):
+        return operation.once()
+    return _added(operation, x, lambda numbers: numbers.take(index), source.reshape(index.shape))
+
+
+def unfold_backward(operation: Operation) -> list[Any]:
+    """``aten::unfold_backward``: aten/src/ATen/native/cuda/UnfoldBackwardKernel.cu."""
+    grad, shape, dim, size, step = operation.args[:5]
+    x = grad.new_zeros(list(shape))
+    return _added(operation, x, lambda numbers: numbers.unfold(dim, size, step), grad)
+
+
+FORMULAS = {
+    **{f"aten::index_add{end}": index_add for end in ("", "_")},
+    **{f"aten::scatter_add{end}": scatter_add for end in ("", "_")},
+    **{f"aten::scatter_reduce{end}.two": scatter_add for end in ("", "_")},
+    **{f"aten::{name}": index_put for name in ("index_put", "index_put_", "_index_put_impl_", "_unsafe_index_put")},
+    **{f"aten::put{end}": put for end in ("", "_")},
+    "aten::unfold_backward": unfold_backward,
+}
+
+
+def _added(operation: Operation, x: Tensor, read: Any, source: Tensor) -> list[Any]:
+    """``x`` with each number of ``source`` added to the place that ``read`` takes its value from, rounded each time."""
+    dtype = operation.returned[0]
+    if dtype not in LOW or not operation.rounds:
+        return operation.once()
+    targets = read(torch.arange(x.numel(), device=x.device).view(x.shape)).flatten()
+    values = source.expand(read(x).shape).flatten()
+    total = x.flatten().clone()
+    by_place = targets.argsort(stable=True)
+    count = torch.bincount(targets, minlength=total.numel())
+    first = count.cumsum(0) - count
+    turn = torch.empty_like(targets)
+    turn[by_place] = torch.arange(targets.numel(), device=x.device) - first[targets[by_place]]
+    of_turn = turn.argsort(stable=True)
+    for each in torch.split(of_turn, torch.bincount(turn).tolist() if turn.numel() else [0]):
+        places = targets[each]
+        total[places] = operation.low(total[places] + values[each], dtype)
+    return operation.finished([total.view(x.shape)])
