@@ -16,6 +16,7 @@ from pytest_amp.numerics.oracle import (
     convolution,
     cuda,
     elementwise,
+    interpolated,
     meetings,
     pooling,
     products,
@@ -232,6 +233,7 @@ ON_CUDA: dict[tuple[str, str], Formula] = {
     ("running_sum", "aten::logcumsumexp"): cuda.cumulative_logarithm,
     ("fused", "aten::avg_pool2d_backward"): pooling.average_backward_cuda,
     **{("any_order", name): formula for name, formula in meetings.FORMULAS.items()},
+    **{("any_order", name): interpolated.backward for name in interpolated.INTERPOLATED},
     **{("any_order", name): scattered.taken_backward for name in scattered.BY_INDICES},
     **{("any_order", name): scattered.padding_backward for name in scattered.PADDING},
 }

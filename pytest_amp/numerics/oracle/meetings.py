@@ -94,14 +94,18 @@ def _added(operation: Operation, x: Tensor, read: Any, source: Tensor) -> list[A
         return operation.once()
     targets = read(torch.arange(x.numel(), device=x.device).view(x.shape)).flatten()
     values = source.expand(read(x).shape).flatten()
-    total = x.flatten().clone()
+    return operation.finished([in_turn(operation, x.flatten().clone(), targets, values).view(x.shape)])
+
+
+def in_turn(operation: Operation, total: Tensor, targets: Tensor, values: Tensor) -> Tensor:
+    """``total``, with each of ``values`` added to its place of ``targets``, one after the other, each sum rounded."""
     by_place = targets.argsort(stable=True)
     count = torch.bincount(targets, minlength=total.numel())
     first = count.cumsum(0) - count
     turn = torch.empty_like(targets)
-    turn[by_place] = torch.arange(targets.numel(), device=x.device) - first[targets[by_place]]
+    turn[by_place] = torch.arange(targets.numel(), device=total.device) - first[targets[by_place]]
     of_turn = turn.argsort(stable=True)
     for each in torch.split(of_turn, torch.bincount(turn).tolist() if turn.numel() else [0]):
         places = targets[each]
-        total[places] = operation.low(total[places] + values[each], dtype)
-    return operation.finished([total.view(x.shape)])
+        total[places] = operation.low(total[places] + values[each], operation.returned[0])
+    return total

@@ -17,6 +17,7 @@ from pytest_amp.numerics.oracle import Predictor, run_virtual
 from pytest_amp.numerics.oracle.local import ObservedCall, Observer
 from pytest_amp.numerics.oracle.meetings import DEVIATIONS, spread
 from pytest_amp.numerics.oracle.models import ModelName
+from pytest_amp.numerics.oracle.operation import Operation
 from pytest_amp.numerics.oracle.verdict import EXCESS, faults
 from pytest_amp.numerics.prediction import by_hand
 from pytest_amp.precision import BF16
@@ -199,6 +200,47 @@ def test_the_noise_grows_with_what_meets(dtype: torch.dtype, *, in_place: bool) 
     many, more = noise(Places(1, in_place=in_place), dtype)
     assert 2 * few < many
     assert some == more == {"aten::index_add_" if in_place else "aten::index_add"}
+
+
+MODES = {"linear": (4, 8, 24), "bilinear": (4, 8, 12, 10), "bicubic": (4, 8, 12, 10), "trilinear": (2, 4, 4, 6, 7)}
+
+
+def going_back(device: str, mode: str, dtype: torch.dtype, **options: Any) -> ObservedCall:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(MODES[mode], generator=generator).to(dtype).requires_grad_()
+    observer = Observer(device, dtype)
+    with observer.on({}):
+        made = f.interpolate(x, mode=mode, **options)
+        torch.autograd.backward(made, torch.randn(made.shape, generator=generator).to(dtype))
+    [found] = [each for each in observer.seen if each.operator.startswith("aten::upsample") and "back" in each.operator]
+    return found
+
+
+@pytest.mark.parametrize("options", [{"scale_factor": 1.7}, {"scale_factor": 0.6, "recompute_scale_factor": True}])
+@pytest.mark.parametrize("align_corners", [False, True])
+@pytest.mark.parametrize("mode", MODES)
+def test_places_and_weights_of_an_interpolation(
+    mode: str, options: dict[str, Any], dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch, *, align_corners: bool
+) -> None:
+    """Without rounding it is what a CPU makes of float64."""
+    with monkeypatch.context() as patched:
+        patched.setattr(Operation, "low", lambda _, values, __: values)
+        found = going_back("cuda", mode, dtype, align_corners=align_corners, **options)
+    [result] = found.results
+    assert result.equal > 0.98 * result.elements  # of fp16 the rest are float32 roundings of a place
+    assert result.error == pytest.approx(result.ideal, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("mode", "least", "most"),
+    [("linear", 1.75, 1.95), ("bilinear", 3.0, 3.35), ("bicubic", 5.3, 5.9), ("trilinear", 5.4, 6.0)],
+)
+def test_an_interpolation_on_cuda_rounds_each_share(mode: str, least: float, most: float, dtype: torch.dtype) -> None:
+    """In units of one rounding, which this CPU makes; an H200 1.8 to 1.9, 3.1 to 3.2, 5.4 to 5.8, 5.5 to 5.9."""
+    [result] = going_back("cuda", mode, dtype, scale_factor=2.0).results
+    [once] = going_back("cpu", mode, dtype, scale_factor=2.0).results
+    assert once.equal > 0.99 * once.elements
+    assert least < result.ideal / once.ideal < most
 
 
 def test_an_average_on_cuda_rounds_its_shares(dtype: torch.dtype) -> None:
