@@ -29,6 +29,7 @@ from pytest_amp.cases import Case, Realised
 from pytest_amp.numerics.conditions import Conditions
 from pytest_amp.numerics.errors import relative_error
 from pytest_amp.numerics.oracle import observed_step, verdict
+from pytest_amp.numerics.oracle.operation import LOW
 from pytest_amp.numerics.prediction import Prediction
 from pytest_amp.numerics.step import Step, run_step
 
@@ -66,7 +67,7 @@ def _is_float32(case: Case, where: Conditions) -> bool:
     low = where.precision.dtype
     seen = observed_step(case, where.device, low, seed=where.seed, autocast=False)
     dtypes = {result.dtype for each in seen for result in each.results}
-    return not verdict.faults(seen, low, where.tolerance_scale) and not dtypes & {torch.bfloat16, torch.float16}
+    return not verdict.faults(seen, low, where.tolerance_scale) and not dtypes.intersection(LOW)
 
 
 def _move(model: torch.nn.Module, generator: torch.Generator) -> None:

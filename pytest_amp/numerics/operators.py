@@ -20,6 +20,7 @@ from pytest_amp.numerics.errors import is_hollow, relative_error
 from pytest_amp.numerics.oracle import sums, verdict
 from pytest_amp.numerics.oracle.local import ObservedCall, Observer
 from pytest_amp.numerics.oracle.models import ModelName
+from pytest_amp.numerics.oracle.operation import LOW
 from pytest_amp.numerics.oracle.places import Places
 from pytest_amp.numerics.predicted import fault_failure
 from pytest_amp.numerics.prediction import by_hand
@@ -87,7 +88,7 @@ def measure_operator(
     hollow = []
     for key, value in made.items():
         error, noise = _errors(value, model[key], known[key])
-        if value.dtype in (torch.bfloat16, torch.float16):
+        if value.dtype in LOW:
             excess[key] = error / max(noise, tolerance.floor(value.numel(), sums.roundoff(value.dtype)))
         else:
             least = sums.most_of_float32(low)

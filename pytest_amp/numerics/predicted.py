@@ -14,6 +14,7 @@ from pytest_amp.numerics.conditions import Conditions, Observe
 from pytest_amp.numerics.errors import is_hollow
 from pytest_amp.numerics.oracle import Trace, observed_step, trace_of, verdict
 from pytest_amp.numerics.oracle.local import ObservedCall
+from pytest_amp.numerics.oracle.operation import LOW
 from pytest_amp.numerics.prediction import Prediction, reference_step
 from pytest_amp.precision import FP16, dtype_name
 
@@ -106,7 +107,7 @@ def check_fp32(tensor: torch.Tensor, where: Conditions, *, name: str) -> None:
             before="float32, with values between those of the low dtype",
             now=where.now(kind),
             likely="it was computed in the low dtype, or rounded on its way and cast back"
-            if tensor.dtype in (torch.float32, torch.bfloat16, torch.float16)
+            if tensor.dtype in (torch.float32, *LOW)
             else f"what it was made of is {kind}: autocast makes none",
         )
 
@@ -120,9 +121,8 @@ def likely_operator(case: Case, where: Conditions, loss_scale: float) -> str | N
 
 def rounds_by_itself(case: Case, where: Conditions) -> bool:
     """Whether the model is low somewhere without autocast: then its float32 step tells nothing of float32."""
-    low = (torch.bfloat16, torch.float16)
     seen = observed_step(case, where.device, where.precision.dtype, seed=where.seed, autocast=False)
-    return any(result.dtype in low for each in seen for result in each.results)
+    return any(result.dtype in LOW for each in seen for result in each.results)
 
 
 def _check_followed(case: Case, where: Conditions, seen: Sequence[ObservedCall]) -> None:

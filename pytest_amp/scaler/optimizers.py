@@ -57,12 +57,16 @@ UPSTREAM: dict[str, str] = {
 }
 
 
+def variant_of(optimizer: str) -> Variant:
+    """That of an id such as ``Adam, fused``. Raises KeyError where VARIANTS has none."""
+    return VARIANTS[optimizer.partition(", ")[0]]
+
+
 def make_optimizer(
     optimizer: str, parameters: list[nn.Parameter], options: Mapping[str, object] = MappingProxyType({})
 ) -> torch.optim.Optimizer:
     """The optimizer of an id such as ``Adam, fused``, and with ``options``; raises what torch raises without one."""
-    name, _, implementation = optimizer.partition(", ")
-    variant = VARIANTS[name]
+    variant, implementation = variant_of(optimizer), optimizer.partition(", ")[2]
     keywords = {"lr": 0.125, **dict(variant.keywords), **IMPLEMENTATIONS.get(implementation, {}), **options}
     made: torch.optim.Optimizer = getattr(torch.optim, variant.class_name)(parameters, **keywords)
     return made
@@ -73,7 +77,7 @@ def options_of(optimizer: str) -> Iterator[dict[str, object]]:
 
     Not how a step is made, which an id says, and not steps that autograd records.
     """
-    variant = VARIANTS[optimizer.partition(", ")[0]]
+    variant = variant_of(optimizer)
     parameters = inspect.signature(getattr(torch.optim, variant.class_name)).parameters
     yield {"lr": torch.tensor(0.125)}
     for name in sorted(parameters.keys() - {"params", "lr", "differentiable"}.union(*IMPLEMENTATIONS.values())):

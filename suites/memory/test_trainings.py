@@ -13,7 +13,7 @@ from torch.optim import lr_scheduler
 
 from pytest_amp.amp import Amp
 from pytest_amp.failure import AmpFailure
-from pytest_amp.scaler.optimizers import VARIANTS, make_optimizer, optimizers_on
+from pytest_amp.scaler.optimizers import make_optimizer, optimizers_on, variant_of
 from pytest_amp.targets import Target
 from pytest_amp.torch_private import live_storages
 
@@ -47,7 +47,7 @@ def _model(amp: Amp) -> nn.Sequential:
 def _optimizers(target: Target) -> Iterator[object]:
     """Those that take dense gradients."""
     for optimizer in optimizers_on(target.device.torch_device):
-        if not VARIANTS[optimizer.partition(", ")[0]].sparse:
+        if not variant_of(optimizer).sparse:
             yield pytest.param(optimizer, id=optimizer)
 
 

@@ -10,7 +10,7 @@ from torch import nn
 
 from pytest_amp.amp import Amp
 from pytest_amp.failure import AmpFailure
-from pytest_amp.scaler.optimizers import VARIANTS, make_optimizer, optimizers_on, options_of
+from pytest_amp.scaler.optimizers import make_optimizer, optimizers_on, options_of, variant_of
 from pytest_amp.targets import Target
 
 from .training import INF, ScalerFactory
@@ -33,7 +33,7 @@ class _Run:
         torch.manual_seed(amp.config.seed)
         device = amp.device.torch_device
         self.parameters = [nn.Parameter(torch.randn(3, 5).to(device, dtype)) for _ in range(3)]
-        self.sparse = VARIANTS[optimizer.partition(", ")[0]].sparse
+        self.sparse = variant_of(optimizer).sparse
         own = {name: x.clone() if isinstance(x, torch.Tensor) else x for name, x in options.items()}
         self.optimizer = make_optimizer(optimizer, self.parameters, own)
         self.scaler = scaler
@@ -84,7 +84,7 @@ def _optimizers(target: Target) -> list[str]:
 
 
 def _class_name(optimizer: str) -> str:
-    return VARIANTS[optimizer.partition(", ")[0]].class_name
+    return variant_of(optimizer).class_name
 
 
 @pytest.mark.amp_parametrize("optimizer", _optimizers)

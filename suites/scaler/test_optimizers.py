@@ -13,7 +13,7 @@ from torch import nn
 
 from pytest_amp.amp import Amp
 from pytest_amp.failure import AmpFailure
-from pytest_amp.scaler.optimizers import UPSTREAM, VARIANTS, make_optimizer, optimizers_on
+from pytest_amp.scaler.optimizers import UPSTREAM, make_optimizer, optimizers_on, variant_of
 from pytest_amp.targets import Target
 
 from .training import INF, NAN, ScalerFactory
@@ -46,7 +46,7 @@ def _set_gradients(
         if bad is not None and index == 1:
             gradient[2, 3] = bad
         gradient = gradient.to(parameter.device)
-        parameter.grad = gradient.to_sparse(1) if VARIANTS[optimizer.partition(", ")[0]].sparse else gradient
+        parameter.grad = gradient.to_sparse(1) if variant_of(optimizer).sparse else gradient
 
 
 def _initialized(amp: Amp, scaler: torch.amp.GradScaler) -> torch.amp.GradScaler:

@@ -10,7 +10,7 @@ from torch import nn
 
 from pytest_amp.amp import Amp
 from pytest_amp.failure import AmpFailure
-from pytest_amp.scaler.optimizers import VARIANTS, make_optimizer, optimizers_on
+from pytest_amp.scaler.optimizers import make_optimizer, optimizers_on, variant_of
 from pytest_amp.targets import Target
 
 _STEPS = 4
@@ -23,7 +23,7 @@ _SIZE = 512.0
 def _optimizers(target: Target) -> Iterator[object]:
     """Those of dense gradients; not Muon, which makes its updates in bfloat16 (torch/optim/_muon.py)."""
     for optimizer in optimizers_on(target.device.torch_device):
-        if optimizer != "Muon" and not VARIANTS[optimizer.partition(", ")[0]].sparse:
+        if optimizer != "Muon" and not variant_of(optimizer).sparse:
             yield pytest.param(optimizer, id=optimizer)
 
 

@@ -97,6 +97,11 @@ def _run(arguments: list[str], path: Path, cwd: Path) -> str:
     return done.stdout
 
 
+def _called(command: list[str], path: Path, cwd: Path) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": str(path)}
+    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
+
+
 def _ids(output: str) -> list[str]:
     """From the family on: what stands before it is where the folder lies, as pytest's root sees it."""
     return sorted(re.findall(r"^(?:\S*/)?(\w+/test_\w+\.py::.*)$", output, re.MULTILINE))
@@ -136,14 +141,7 @@ def test_the_command_of_the_wheel(program: str, unpacked: Path, tmp_path: Path) 
         (["rules", "softmax.int", "--device=cuda"], "fp32_set_opt_dtype"),
         (["doctor"], "  pytest --pyargs pytest_amp.suites: "),
     ):
-        done = subprocess.run(
-            [*command, *arguments],
-            cwd=tmp_path,
-            env={**os.environ, "PYTHONPATH": str(unpacked)},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = _called([*command, *arguments], unpacked, tmp_path)
         assert (done.returncode, done.stderr) == (0, "")
         assert said in done.stdout
 
@@ -152,14 +150,7 @@ def test_a_calibration_writes_nothing_into_what_is_installed(unpacked: Path, tmp
     floors = unpacked / "pytest_amp" / "floors.json"
     before = floors.read_bytes()
     command = [sys.executable, "-m", "pytest_amp", "calibrate", "--from", "a.json", "b.json", "c.json"]
-    done = subprocess.run(
-        command,
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(unpacked)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = _called(command, unpacked, tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
     assert "error: argument --to: nothing; valid: a file of yours, for pytest --amp-floors=FILE" in done.stderr
     assert floors.read_bytes() == before

@@ -21,6 +21,7 @@ from pytest_amp.numerics import tolerance
 from pytest_amp.numerics.compare import compare
 from pytest_amp.numerics.oracle import observed_step
 from pytest_amp.numerics.oracle.local import ObservedCall
+from pytest_amp.numerics.oracle.operation import LOW
 from pytest_amp.numerics.prediction import predict
 from pytest_amp.numerics.step import run_step
 from pytest_amp.precision import BF16, FP16, Precision
@@ -79,7 +80,7 @@ def _signatures(seen: dict[str, list[ObservedCall]], device: Device) -> str:
     for name, observed in seen.items():
         for each in observed:
             for result in each.results:
-                if result.dtype not in (torch.bfloat16, torch.float16):
+                if result.dtype not in LOW:
                     continue
                 key = (each.operator.removeprefix("aten::"), each.place.direction.value)
                 equal, elements, _ = shares[key].get(name, (0, 0, ""))

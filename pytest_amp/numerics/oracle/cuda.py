@@ -9,9 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pytest_amp.numerics.oracle.operation import Operation
+from pytest_amp.numerics.oracle.operation import LOW, Operation
 
-LOW = (torch.bfloat16, torch.float16)
 LANES = 32
 
 

@@ -7,9 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pytest_amp.numerics.oracle.operation import WIDE, Operation
+from pytest_amp.numerics.oracle.operation import LOW, WIDE, Operation
 
-LOW = (torch.bfloat16, torch.float16)
 QUOTIENTS = ("div.Tensor_mode", "div_.Tensor_mode", "floor_divide", "floor_divide_")
 TIMES_LOGARITHM = (
     *("xlogy.Tensor", "xlogy.Scalar_Self", "xlogy.Scalar_Other", "xlogy_.Tensor", "xlogy_.Scalar_Other"),
@@ -71,19 +70,6 @@ def logit(operation: Operation) -> list[Any]:
         most = operation.low(1 - least, dtype)
         x = torch.minimum(torch.maximum(x, least.to(x.device)), most.to(x.device))
     return operation.finished([operation.low(x / operation.low(1 - x, dtype), dtype).log()])
-
-
-def index_add(operation: Operation) -> list[Any]:
-    """``aten::index_add`` with an ``alpha``: the number, and its products with what is added, are rounded first.
-
-    index_add_cpu_out in aten/src/ATen/native/TensorAdvancedIndexing.cpp.
-    """
-    x, dim, index, source = operation.args[:4]
-    alpha, dtype = operation.argument(4, "alpha"), operation.returned[0]
-    if dtype not in LOW or alpha in (None, 1):
-        return operation.once()
-    added = operation.low(operation.low(_number(alpha), dtype).to(source.device) * source, dtype)
-    return operation.finished([x.index_add(dim, index, added)])
 
 
 def _number(value: Any) -> Tensor:

@@ -24,7 +24,7 @@ from pytest_amp.numerics.oracle import (
     recurrent_cuda,
     scattered,
 )
-from pytest_amp.numerics.oracle.operation import Operation, rounded
+from pytest_amp.numerics.oracle.operation import LOW, Operation, rounded
 
 Formula = Callable[[Operation], list[Any]]
 
@@ -69,7 +69,7 @@ def log_softmax(operation: Operation) -> list[Any]:
     """
     x, dim, *_ = operation.args
     dtype = operation.given[0]
-    if dtype not in (torch.bfloat16, torch.float16) or not x.dim() or dim % x.dim() != x.dim() - 1:
+    if dtype not in LOW or not x.dim() or dim % x.dim() != x.dim() - 1:
         return operation.once()
     shifted = x - x.amax(dim, keepdim=True)
     total = operation.low(shifted.exp().sum(dim, keepdim=True), dtype)
@@ -134,7 +134,7 @@ def power(operation: Operation) -> list[Any]:
     """
     x, exponent = operation.args[:2]
     dtype = operation.returned[0]
-    if dtype not in (torch.bfloat16, torch.float16):
+    if dtype not in LOW:
         return operation.once()
     if exponent in (3, -2) and dtype == torch.bfloat16:
         square = operation.low(x * x, dtype)
@@ -150,7 +150,7 @@ def softmax(operation: Operation) -> list[Any]:
     """
     x, dim, *_ = operation.args
     dtype = operation.returned[0]
-    if dtype not in (torch.bfloat16, torch.float16) or not x.dim() or dim % x.dim() == x.dim() - 1:
+    if dtype not in LOW or not x.dim() or dim % x.dim() == x.dim() - 1:
         return operation.once()
     moved = x.movedim(dim, 0)
     flat = moved.reshape(moved.shape[0], -1, math.prod(x.shape[dim % x.dim() + 1 :]))
@@ -173,7 +173,7 @@ def embedding_backward(operation: Operation) -> list[Any]:
     """
     grad, indices, count, padding, by_frequency = operation.args
     dtype = operation.returned[0]
-    if dtype not in (torch.bfloat16, torch.float16) or by_frequency:
+    if dtype not in LOW or by_frequency:
         return operation.once()
     result = grad.new_zeros(count, grad.shape[-1])
     for index, row in zip(indices.flatten().tolist(), grad.reshape(-1, grad.shape[-1]), strict=True):
@@ -190,7 +190,7 @@ def batch_norm(operation: Operation) -> list[Any]:
     """
     dtype = operation.returned[1] if len(operation.returned) > 1 else None
     x, weight, bias, _, _, training, _, eps = operation.args
-    if dtype not in (torch.bfloat16, torch.float16) or not training:
+    if dtype not in LOW or not training:
         return operation.once()
     dims, shape = [0, *range(2, x.dim())], (1, -1, *[1] * (x.dim() - 2))
     operation.overload(*operation.args)  # for the running statistics, which it updates
@@ -259,7 +259,7 @@ BY_MODEL: dict[tuple[str, str], Formula] = {
     **{("two_step", f"aten::{name}"): convolution.in_two_steps for name in convolution.NAMES},
     ("fused", "aten::addr"): products.outer,
     ("fused", "aten::logit"): elementwise.logit,
-    ("fused", "aten::index_add"): elementwise.index_add,
+    ("fused", "aten::index_add"): meetings.index_add_cpu,
     **{("fused", f"aten::{name}"): elementwise.quotient for name in elementwise.QUOTIENTS},
     **{("fused", f"aten::{name}"): elementwise.times_logarithm for name in elementwise.TIMES_LOGARITHM},
     **{(model, "aten::conv_tbc"): convolution.over_time for model in ("fused", "either")},

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pytest_amp.numerics.oracle.meetings import LOW, in_turn
-from pytest_amp.numerics.oracle.operation import Operation
+from pytest_amp.numerics.oracle.meetings import in_turn
+from pytest_amp.numerics.oracle.operation import LOW, Operation
 
 #: By overload: the number of dimensions.
 INTERPOLATED = {

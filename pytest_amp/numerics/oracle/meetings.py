@@ -14,9 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pytest_amp.numerics.oracle.operation import Operation
+from pytest_amp.numerics.oracle.operation import LOW, Operation
 
-LOW = (torch.bfloat16, torch.float16)
 #: How many standard deviations two draws are taken to be apart; an operator has to be so twice.
 DEVIATIONS = 3.0
 
@@ -36,11 +35,28 @@ def spread(errors: Tensor) -> float:
 
 def index_add(operation: Operation) -> list[Any]:
     """``aten::index_add``: aten/src/ATen/native/cuda/Indexing.cu multiplies by ``alpha`` in the dtype."""
-    x, dim, index, source = operation.args[:4]
-    alpha, dtype = operation.argument(4, "alpha"), operation.returned[0]
-    factor = torch.as_tensor(1 if alpha is None else alpha, dtype=source.dtype, device=source.device)
-    added = operation.low(source * operation.low(factor, dtype), dtype) if dtype in LOW else source
-    return _added(operation, x, lambda numbers: numbers.index_select(dim, index), added)
+    x, dim, index = operation.args[:3]
+    return _added(operation, x, lambda numbers: numbers.index_select(dim, index), _times_alpha(operation))
+
+
+def index_add_cpu(operation: Operation) -> list[Any]:
+    """``aten::index_add`` on a CPU, which multiplies by ``alpha`` in the dtype, and adds up in a wider one.
+
+    index_add_cpu_out in aten/src/ATen/native/TensorAdvancedIndexing.cpp.
+    """
+    if operation.returned[0] not in LOW:
+        return operation.once()
+    x, dim, index = operation.args[:3]
+    return operation.finished([x.index_add(dim, index, _times_alpha(operation))])
+
+
+def _times_alpha(operation: Operation) -> Tensor:
+    """What ``index_add`` adds: in a low dtype ``alpha`` is rounded, and so is its product with the numbers."""
+    source, alpha, dtype = operation.args[3], operation.argument(4, "alpha"), operation.returned[0]
+    if dtype not in LOW or alpha in (None, 1):
+        return source  # type: ignore[no-any-return]
+    factor = torch.as_tensor(alpha, dtype=source.dtype, device=source.device)
+    return operation.low(source * operation.low(factor, dtype), dtype)
 
 
 def scatter_add(operation: Operation) -> list[Any]:

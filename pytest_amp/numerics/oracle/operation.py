@@ -13,6 +13,8 @@ from pytest_amp.releases import holds_in, release_of
 
 #: What stands for the values of a real or complex dtype of any size.
 WIDE = {True: torch.complex128, False: torch.float64}
+#: The dtypes of 16 bits, in which kernels may compute or keep a sum.
+LOW = (torch.bfloat16, torch.float16)
 
 
 def is_real(value: object) -> bool:

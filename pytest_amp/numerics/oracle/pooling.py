@@ -6,9 +6,7 @@ from typing import Any
 
 import torch
 
-from pytest_amp.numerics.oracle.operation import Operation
-
-LOW = (torch.bfloat16, torch.float16)
+from pytest_amp.numerics.oracle.operation import LOW, Operation
 
 
 def adaptive_backward_cpu(operation: Operation) -> list[Any]:

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from pytest_amp.numerics.oracle.operation import Operation
+from pytest_amp.numerics.oracle.meetings import in_turn
+from pytest_amp.numerics.oracle.operation import LOW, Operation
 
-LOW = (torch.bfloat16, torch.float16)
 #: By the place of the indices of what was taken among the arguments.
 BY_INDICES = {
     "aten::max_pool2d_with_indices_backward": 7,
@@ -42,7 +42,7 @@ def taken_backward(operation: Operation) -> list[Any]:
         return operation.once()
     size = math.prod(x.shape[-dims:])
     rows = math.prod(x.shape[:-dims])
-    return operation.finished([_in_turn(operation, grad.reshape(rows, -1), indices.reshape(rows, -1), size).view_as(x)])
+    return operation.finished([_summed(operation, grad.reshape(rows, -1), indices.reshape(rows, -1), size).view_as(x)])
 
 
 def padding_backward(operation: Operation) -> list[Any]:
@@ -56,18 +56,12 @@ def padding_backward(operation: Operation) -> list[Any]:
     read = functional.pad(numbers, list(padding), mode=mode).reshape(1, -1).to(torch.int64)
     rows = math.prod(x.shape[:-dims])
     given = grad.reshape(rows, -1)
-    return operation.finished([_in_turn(operation, given, read.expand_as(given), numbers.numel()).view_as(x)])
+    return operation.finished([_summed(operation, given, read.expand_as(given), numbers.numel()).view_as(x)])
 
 
-def _in_turn(operation: Operation, values: Tensor, targets: Tensor, size: int) -> Tensor:
+def _summed(operation: Operation, values: Tensor, targets: Tensor, size: int) -> Tensor:
     """Rows of ``size`` sums: of each row's ``values`` to their ``targets``, one after the other, each sum rounded."""
-    order = targets.argsort(dim=1, stable=True)
-    sorted_targets = targets.gather(1, order)
-    first = torch.searchsorted(sorted_targets.contiguous(), sorted_targets.contiguous())
-    place = torch.arange(targets.shape[1], device=targets.device).expand_as(targets)
-    turn = torch.empty_like(targets).scatter_(1, order, place - first)
-    total = values.new_zeros(values.shape[0], size)
-    for each in range(int(turn.max()) + 1 if turn.numel() else 0):
-        added = torch.where(turn == each, values, 0.0)
-        total = operation.low(total.scatter_add(1, targets, added), operation.returned[0])
-    return total
+    rows = values.shape[0]
+    first = torch.arange(rows, device=targets.device).view(-1, 1) * size
+    total = in_turn(operation, values.new_zeros(rows * size), (first + targets).flatten(), values.flatten())
+    return total.view(rows, size)

@@ -32,6 +32,7 @@ import torch
 from pytest_amp.numerics import tolerance
 from pytest_amp.numerics.oracle.local import Agreement, ObservedCall
 from pytest_amp.numerics.oracle.models import ModelName
+from pytest_amp.numerics.oracle.operation import LOW
 from pytest_amp.numerics.oracle.sums import most_of_float32, probable, roundoff
 from pytest_amp.precision import dtype_name
 
@@ -93,7 +94,7 @@ def _fault_of_values(
     if result.dtype in (torch.float32, torch.float64):
         least = max(most_of_float32(low), probable(each.longest)) if again else most_of_float32(low)
         return _fault_of_float32(each, result, low, least, scale)
-    return _fault_of_low(each, result, scale) if result.dtype in (torch.bfloat16, torch.float16) else None
+    return _fault_of_low(each, result, scale) if result.dtype in LOW else None
 
 
 def _fault_of_float32(
