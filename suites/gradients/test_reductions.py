@@ -24,6 +24,7 @@ class Reduction:
 
     function: Callable[..., Tensor]
     shapes: Callable[[int], tuple[tuple[int, ...], ...]]
+    low: bool = False  #: Whether its arguments are low: of float32 ones, some autocasts leave the sum in float32.
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -55,9 +56,11 @@ FORWARD = {
     "einsum": Reduction(bilinear_einsum, lambda k: ((4, 16, k), (4, k, 16))),
     "addbmm": Reduction(torch.addbmm, lambda k: ((16, 24), (2, 16, k), (2, k, 24))),
     "linalg_vecdot": Reduction(torch.linalg.vecdot, lambda k: ((48, k), (48, k))),
-    # Of 32 rows, as mm: for 16 cuBLAS splits the sum and rounds its parts, which torch allows it unless told otherwise.
-    "inner": Reduction(torch.inner, lambda k: ((32, k), (24, k))),
-    "tensordot": Reduction(lambda a, b: torch.tensordot(a, b, 2), lambda k: ((32, k // 8, 8), (k // 8, 8, 24))),
+    # inner is made of tensordot, which autocast promotes on CUDA in place of casting it.
+    "inner": Reduction(torch.inner, lambda k: ((32, k), (24, k)), low=True),
+    "tensordot": Reduction(
+        lambda a, b: torch.tensordot(a, b, 2), lambda k: ((32, k // 8, 8), (k // 8, 8, 24)), low=True
+    ),
     "conv1d": Reduction(functional.conv1d, lambda k: ((4, k // 4, 16), (16, k // 4, 4), (16,))),
     "conv2d": Reduction(functional.conv2d, lambda k: ((4, k // 16, 8, 8), (16, k // 16, 4, 4), (16,))),
     "conv3d": Reduction(functional.conv3d, lambda k: ((2, k // 64, 6, 6, 6), (16, k // 64, 4, 4, 4), (16,))),
@@ -99,7 +102,11 @@ if holds_in(release_of(torch.__version__), since=None, until="2.8"):
 def check(amp: Amp, name: str, reduction: Reduction, *, direction: str) -> None:
     """``name`` begins with the operator's, as which it rounds."""
     operator, _, variant = name.partition(" ")
-    short, long = (measure(reduction.function, normal(reduction.shapes(k)), amp.conditions) for k in (512, 4096))
+    dtype = amp.dtype if reduction.low else torch.float32
+    short, long = (
+        measure(reduction.function, [x.to(dtype) for x in normal(reduction.shapes(k))], amp.conditions)
+        for k in (512, 4096)
+    )
 
     def observe(key: str, value: float, kind: str, unit: str, allowed: float) -> None:
         way = f"over_{direction}, {variant}" if variant else f"over_{direction}"
