@@ -1,0 +1,32 @@
+"""An expected failure is strict, so that one that passes is red: it has been mended, or nobody has looked."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from tests.project import ROOT
+
+
+def _lenient(tree: ast.AST) -> Iterator[ast.Call]:
+    """Calls of ``pytest.mark.xfail`` that do not say ``strict=True``, which the projects of users may not set."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "pytest.mark.xfail":
+            strict = {each.arg: each.value for each in node.keywords}.get("strict")
+            if not (isinstance(strict, ast.Constant) and strict.value is True):
+                yield node
+
+
+def test_expected_failures_are_strict() -> None:
+    found, lenient = 0, []
+    for path in [*sorted((ROOT / "suites").rglob("*.py")), *sorted((ROOT / "pytest_amp").rglob("*.py"))]:
+        text = path.read_text(encoding="utf-8")
+        found += text.count("pytest.mark.xfail(")
+        lenient += [f"{path.relative_to(ROOT)}:{node.lineno}" for node in _lenient(ast.parse(text))]
+    assert found
+    assert lenient == []
+
+
+def test_a_lenient_one_is_found() -> None:
+    marks = "pytest.mark.xfail(reason='a'), pytest.mark.xfail(strict=False), pytest.mark.xfail(strict=True, reason='b')"
+    assert len(list(_lenient(ast.parse(marks)))) == 2
