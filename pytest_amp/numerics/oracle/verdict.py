@@ -92,34 +92,52 @@ def _fault_of_values(
     each: ObservedCall, result: Agreement, low: torch.dtype, scale: float, *, again: bool = False
 ) -> Fault | None:
     if result.dtype in (torch.float32, torch.float64):
-        least = max(most_of_float32(low), probable(each.longest)) if again else most_of_float32(low)
-        return _fault_of_float32(each, result, low, least, scale)
-    return _fault_of_low(each, result, scale) if result.dtype in LOW else None
+        return _fault_of_float32(each, result, low, scale, again=again)
+    return _fault_of_low(each, result, low, scale) if result.dtype in LOW else None
 
 
 def _fault_of_float32(
-    each: ObservedCall, result: Agreement, low: torch.dtype, least: float, scale: float
+    each: ObservedCall, result: Agreement, low: torch.dtype, scale: float, *, again: bool
 ) -> Fault | None:
     kept_low = each.model.name is ModelName.RUNNING_SUM and any(dtype == low for dtype in each.given)
     if result.hollow and not kept_low:
         return Fault(each, f"returned float32 with values of {dtype_name(low)} alone", _model(each), _HOLLOW)
-    rounds = EXCESS if result.ideal > least else 1.0  # a model that keeps sums low on its way
-    most = result.ideal * each.model.factor * rounds + least * scale
-    if result.error > most:
-        return Fault(each, f"returned float32 that is off by {result.error:.2g}", f"at most {most:.2g}", _WIDE)
+    error, most = error_and_bound(each, result, low, scale, again=again)
+    if error > most:
+        return Fault(each, f"returned float32 that is off by {error:.2g}", f"at most {most:.2g}", _WIDE)
     return None
 
 
-def _fault_of_low(each: ObservedCall, result: Agreement, scale: float) -> Fault | None:
-    least = tolerance.floor(result.elements, roundoff(result.dtype))
-    excess = result.error / max(result.ideal, least)
-    if excess > EXCESS * each.model.factor * result.spread * scale:
+def _fault_of_low(each: ObservedCall, result: Agreement, low: torch.dtype, scale: float) -> Fault | None:
+    excess, most = error_and_bound(each, result, low, scale)
+    if excess > most:
         return Fault(each, f"is off by {excess:.3g} times its model's error", _model(each), _LOW)
-    share = result.equal / result.elements
-    known = each.model.name is not ModelName.UNMODELLED and result.spread == 1.0
-    if known and result.elements >= ENOUGH and share < 1 - (1 - SHARE) * scale and excess > SHARE_EXCESS:
-        return Fault(each, f"equals its model in {share:.0%} of its elements", _model(each), _SHARE)
+    unlike = unequal(each, result)
+    if unlike is not None and unlike > (1 - SHARE) * scale and excess > SHARE_EXCESS:
+        return Fault(each, f"equals its model in {1 - unlike:.0%} of its elements", _model(each), _SHARE)
     return None
+
+
+def error_and_bound(
+    each: ObservedCall, result: Agreement, low: torch.dtype, scale: float = 1.0, *, again: bool = False
+) -> tuple[float, float]:
+    """The error of a result and what it may be: relative L2 of a float32 one, of a low one in units of its model's.
+
+    ``again`` where the result is of other numbers.
+    """
+    factor = each.model.factor
+    if result.dtype in LOW:
+        least = tolerance.floor(result.elements, roundoff(result.dtype))
+        return result.error / max(result.ideal, least), EXCESS * factor * result.spread * scale
+    least = max(most_of_float32(low), probable(each.longest)) if again else most_of_float32(low)
+    rounds = EXCESS if result.ideal > least else 1.0  # a model that keeps sums low on its way
+    return result.error, result.ideal * factor * rounds + least * scale
+
+
+def unequal(each: ObservedCall, result: Agreement) -> float | None:
+    """The share of a low result's elements that are not its model's; None where it tells nothing, or chance has it."""
+    known = each.model.name is not ModelName.UNMODELLED and result.spread == 1.0
+    return 1 - result.equal / result.elements if known and result.elements >= ENOUGH else None
 
 
 def _model(each: ObservedCall) -> str:
