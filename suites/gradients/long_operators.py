@@ -161,6 +161,9 @@ ELEMENTWISE: dict[str, Callable[[Tensor], Tensor]] = {
     "reciprocal": lambda x: (x.abs() + 0.5).reciprocal(),
     "sqrt": lambda x: (x.abs() + 0.5).sqrt(),
     "rsqrt": lambda x: (x.abs() + 0.5).rsqrt(),
+    # Of 2048 numbers with gaps between them, and 31 that fill no vector.
+    "rsqrt_with_gaps": lambda x: (x.abs() + 0.5)[:, ::2].rsqrt(),
+    "rsqrt_of_few": lambda x: (x[:31, 0].abs() + 0.5).rsqrt(),
     "log": lambda x: (x.abs() + 0.5).log(),
     "log2": lambda x: (x.abs() + 0.5).log2(),
     "log10": lambda x: (x.abs() + 0.5).log10(),
@@ -176,6 +179,7 @@ ELEMENTWISE: dict[str, Callable[[Tensor], Tensor]] = {
     "add": lambda x: x + x.flip(0),
     "add_number": lambda x: x + 0.3,
     "add_times_number": lambda x: torch.add(x, x.flip(0), alpha=0.3),
+    "add_times_number_with_gaps": lambda x: torch.add(x[:, ::2], x[:, 1::2], alpha=0.3),
     "subtract_from_number": lambda x: 0.3 - x,
     "subtract": lambda x: x - 0.3 * x.flip(0),
     "multiply": lambda x: x * x.flip(0),

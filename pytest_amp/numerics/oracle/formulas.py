@@ -23,6 +23,7 @@ from pytest_amp.numerics.oracle import (
     recurrent,
     recurrent_cuda,
     scattered,
+    tails,
 )
 from pytest_amp.numerics.oracle.operation import LOW, Operation, rounded
 
@@ -265,6 +266,9 @@ BY_MODEL: dict[tuple[str, str], Formula] = {
     **{(model, "aten::conv_tbc"): convolution.over_time for model in ("fused", "either")},
     **{(model, "aten::conv_tbc_backward"): convolution.over_time_backward for model in ("fused", "either")},
     ("either", "aten::mm"): Operation.once,
+    ("either", "aten::rsqrt"): tails.root,
+    ("either", "aten::add.Tensor"): tails.multiple,
+    ("either", "aten::sub.Tensor"): tails.multiple,
     ("either", "aten::addmm"): products.product_and_sum,
     ("either", "aten::addmv"): products.product_and_sum,
     ("either", "aten::baddbmm"): products.product_and_sum,
@@ -276,6 +280,8 @@ BY_MODEL: dict[tuple[str, str], Formula] = {
 OTHER_WAYS: dict[str, tuple[Callable[[Operation], Iterator[list[Any]]], ...]] = {
     "aten::mm": (products.in_parts,),
     **dict.fromkeys(("aten::addmm", "aten::addmv", "aten::baddbmm"), (products.once, products.in_two_steps)),
+    "aten::rsqrt": (tails.root_in_steps,),
+    **dict.fromkeys(("aten::add.Tensor", "aten::sub.Tensor"), (tails.multiple_in_steps,)),
     "aten::conv_tbc": (convolution.over_time_in_two_steps,),
     "aten::conv_tbc_backward": (convolution.over_time_backward_in_two_steps,),
 }

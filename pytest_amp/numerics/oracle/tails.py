@@ -1,0 +1,86 @@
+"""Kernels of a CPU that compute whole vectors in float32, and numbers that fill none in the low dtype, step by step.
+
+What is left of whole vectors, what lies in memory with gaps, and all that a machine computes for whose vectors torch
+has no kernels (a capability of ``DEFAULT``) goes through ``cpu_kernel_vec``'s scalar function: vectorized_loop in
+aten/src/ATen/native/cpu/Loops.h.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pytest_amp.numerics.oracle.operation import LOW, Operation
+
+#: Low numbers that a loop takes at once: two vectors of AVX2, for which these kernels are compiled under AVX512, too
+#: (torch 2.13: of 63 elements the first 32 are rounded once).
+AT_ONCE = 32
+
+
+def _joined(operation: Operation, whole: Tensor, by_steps: Callable[[], Tensor]) -> list[Any]:
+    """``whole`` for the elements that fill vectors, the others ``by_steps``."""
+    vectors = torch.backends.cpu.get_cpu_capability() in {"AVX2", "AVX512"} and not any(
+        _has_gaps(each) for each in operation.args if isinstance(each, Tensor)
+    )
+    filled = whole.numel() // AT_ONCE * AT_ONCE if vectors else 0
+    if filled == whole.numel():
+        return operation.finished([whole])
+    parts = whole.flatten()[:filled], by_steps().flatten()[filled:]
+    return operation.finished([torch.cat(parts).view_as(whole)])
+
+
+def _has_gaps(tensor: Tensor) -> bool:
+    """Whether numbers of ``tensor`` do not lie side by side, in whatever order of its dimensions."""
+    beside = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size > 1 and stride != beside:
+            return True
+        beside *= size
+    return False
+
+
+def root(operation: Operation) -> list[Any]:
+    """``aten::rsqrt``: a root that is rounded before one is divided by it, or not.
+
+    rsqrt_kernel in aten/src/ATen/native/cpu/UnaryOpsKernel.cpp.
+    """
+    x = operation.args[0]
+    if operation.returned[0] not in LOW:
+        return operation.once()
+    return _joined(operation, x.rsqrt(), lambda: _root_in_steps(operation))
+
+
+def _root_in_steps(operation: Operation) -> Tensor:
+    return 1 / operation.low(operation.args[0].sqrt(), operation.returned[0])
+
+
+def root_in_steps(operation: Operation) -> Iterator[list[Any]]:
+    """All numbers with a rounded root, as where they lie with gaps between them."""
+    if operation.returned[0] in LOW:
+        yield operation.finished([_root_in_steps(operation)])
+
+
+def multiple(operation: Operation) -> list[Any]:
+    """``aten::add.Tensor`` and ``sub.Tensor``: a multiple that is rounded before it is added, or not.
+
+    add_clamp and add_kernel in aten/src/ATen/native/cpu/BinaryOpsKernel.cpp.
+    """
+    dtype = operation.returned[0]
+    if dtype not in LOW or operation.kwargs.get("alpha", 1) == 1:
+        return operation.once()
+    return _joined(operation, operation.once()[0], lambda: _multiple_in_steps(operation))
+
+
+def _multiple_in_steps(operation: Operation) -> Tensor:
+    a, b = operation.args[:2]
+    sign = 1 if operation.name.startswith("aten::add") else -1
+    return a + sign * operation.low(operation.kwargs["alpha"] * b, operation.returned[0])
+
+
+def multiple_in_steps(operation: Operation) -> Iterator[list[Any]]:
+    """All numbers with a rounded multiple, as where they lie with gaps between them."""
+    if operation.returned[0] in LOW and operation.kwargs.get("alpha", 1) != 1:
+        yield operation.finished([_multiple_in_steps(operation)])

@@ -1,0 +1,76 @@
+"""Numbers that fill no vector of a CPU, in kernels that round them on their way, and only them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from pytest_amp.numerics.oracle import formulas
+from pytest_amp.numerics.oracle.local import Observer
+from pytest_amp.numerics.oracle.models import ModelName, model_of
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+CALLS: dict[str, Callable[[Tensor], Tensor]] = {
+    "root": lambda x: (x.abs() + 0.5).rsqrt(),
+    "root, gaps": lambda x: (x.abs() + 0.5)[:, ::2].rsqrt(),
+    "sum": lambda x: torch.add(x, x.flip(0), alpha=0.3),
+    "sum, gaps": lambda x: torch.add(x[:, ::2], x.flip(0)[:, ::2], alpha=0.3),
+    "difference": lambda x: torch.sub(x, x[:1], alpha=0.3),
+    "difference of float32": lambda x: torch.sub(x.float(), x[:1], alpha=0.3),
+    "sum without a multiple": lambda x: x + x.flip(0),
+}
+
+
+def shares(name: str, dtype: torch.dtype) -> list[float]:
+    """Of what each call returns, of 1 to 888 numbers, the share that is its model's."""
+    found = []
+    for shape in ((1, 1), (31, 1), (9, 7), (32, 2), (37, 24)):
+        observer = Observer("cpu", dtype)
+        x = torch.randn(shape, generator=torch.Generator().manual_seed(0)).to(dtype)
+        with observer.on({}):
+            CALLS[name](x)
+        (result,) = observer.seen[-1].results
+        found.append(result.equal / result.elements)
+    return found
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bf16", "fp16"])
+@pytest.mark.parametrize("name", CALLS)
+def test_every_element_is_as_predicted(name: str, dtype: torch.dtype) -> None:
+    assert shares(name, dtype) == [1.0] * 5
+
+
+@pytest.mark.parametrize("capability", ["default", "avx2"])
+def test_so_it_is_on_other_machines(capability: str) -> None:
+    """Those whose vectors torch has no kernels for, or narrower ones."""
+    code = (
+        "import torch; torch.set_num_threads(1); from tests.numerics.oracle.test_tails import CALLS, shares; "
+        "least = min(min(shares(name, dtype)) for name in CALLS for dtype in (torch.bfloat16, torch.float16)); "
+        "print(torch.backends.cpu.get_cpu_capability(), least)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "ATEN_CPU_CAPABILITY": capability},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    # A machine without AVX2 says what it has.
+    assert done.stdout.split()[1] == "1.0", done.stdout
+
+
+@pytest.mark.parametrize("overload", ["aten::rsqrt", "aten::add.Tensor", "aten::sub.Tensor"])
+def test_one_rounding_is_left_where_there_is_no_low_number(overload: str) -> None:
+    assert model_of(overload, "cpu", "bf16").name is ModelName.EITHER
+    assert model_of(overload, "cuda", "bf16").name is ModelName.ONCE
+    assert ("either", overload) in formulas.BY_MODEL
+    assert overload in formulas.OTHER_WAYS
