@@ -77,7 +77,8 @@ def multiple(operation: Operation) -> list[Any]:
 def _multiple_in_steps(operation: Operation) -> Tensor:
     a, b = operation.args[:2]
     sign = 1 if operation.name.startswith("aten::add") else -1
-    return a + sign * operation.low(operation.kwargs["alpha"] * b, operation.returned[0])
+    found: Tensor = a + sign * operation.low(operation.kwargs["alpha"] * b, operation.returned[0])
+    return found
 
 
 def multiple_in_steps(operation: Operation) -> Iterator[list[Any]]:
