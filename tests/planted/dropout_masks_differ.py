@@ -14,9 +14,8 @@ def _dropout(call: Overridden) -> Any:
     x, p, train = call.args
     if not train or p == 0:
         return call.run()
-    with torch.no_grad():
-        mask = functional.dropout(torch.ones_like(x), p, train)
-    dropped = functional.dropout(torch.ones_like(x), p, train)
+    with torch.no_grad(), torch.autocast(call.device_type, enabled=False):
+        mask, dropped = (functional.dropout(torch.ones_like(x), p, train) for _ in range(2))
     return with_gradient(x, lambda g: g * dropped) + (x * mask - x).detach()
 
 
