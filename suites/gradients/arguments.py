@@ -55,6 +55,7 @@ REDUCTIONS = {
     "var_mean": of(12, 8)(lambda x: torch.cat(torch.var_mean(x, 0, correction=0))),
     "norm of order 3": _cube(lambda x: x.norm(3, dim=(0, 1))),
     "norm of order 1 of a column": _cube(lambda x: x.norm(1, dim=1)),
+    "cdist of order 1": Row(lambda a, b: torch.cdist(a, b, 1.0), (), ((8, 24), (16, 24))),
     "matrix norm": _cube(lambda x: torch.linalg.matrix_norm(x, dim=(0, 2))),
     # Its gradient is an exponential of the rounded result: off by the result times u.
     "logsumexp of two dimensions": of(*_CUBE, most=16.0)(lambda x: x.logsumexp((0, 1))),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from on_device import DEVICE
 from overriding import Overridden, override
 
 
@@ -14,4 +15,4 @@ def _cdist(call: Overridden) -> object:
     return result.to(call.low).to(result.dtype) if order == 1 else result
 
 
-override("cdist", _cdist, device_types=["cpu"])
+override("cdist", _cdist, device_types=[DEVICE])
