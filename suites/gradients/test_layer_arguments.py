@@ -14,6 +14,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from pytest_amp.amp import Amp
 from pytest_amp.cases import lacks_lstm_kernel
+from pytest_amp.failure import AmpFailure
 from pytest_amp.numerics import relative_error
 from pytest_amp.targets import Target
 
@@ -47,13 +48,16 @@ def _unsorted(layer: nn.Module, x: Tensor, state: Tensor) -> Any:
     return pad_packed_sequence(output)[0], last
 
 
-def _away_from_zero() -> nn.Module:
+def _away_from_zero(inputs: int, units: int, *, bidirectional: bool = False) -> nn.Module:
     """Units that are either on or off: at a kink rounding decides, and with it a whole gradient."""
-    layer: Any = nn.RNN(12, 16, nonlinearity="relu")
+    layer = nn.RNN(inputs, units, nonlinearity="relu", bidirectional=bidirectional)
     with torch.no_grad():
-        layer.weight_hh_l0.mul_(0.25)
-        layer.bias_ih_l0.copy_(4.0 * (1 - 2 * (torch.arange(16) % 2)))
-    return layer  # type: ignore[no-any-return]
+        for name, parameter in layer.named_parameters():
+            if name.startswith("weight_hh"):
+                parameter.mul_(4 / units)
+            if name.startswith("bias_ih"):
+                parameter.copy_(4.0 * (1 - 2 * (torch.arange(units) % 2)))
+    return layer
 
 
 def _with_state(layer: nn.Module, x: Tensor, state: Tensor) -> Any:
@@ -94,6 +98,8 @@ def _decoded(layer: nn.Module, x: Tensor, memory: Tensor) -> Any:
 
 
 _ROWS, _STATE = (7, 3, 12), (4, 3, 16)
+#: cuDNN has kernels of its own for batches of 8 and units of 32.
+_TILES = (7, 8, 32)
 _TEXT = ((5, 3, 16), (7, 3, 16))
 
 LAYERS = {
@@ -123,7 +129,14 @@ LAYERS = {
     },
     "LSTM, projected": Layer(lambda: nn.LSTM(12, 16, proj_size=6), (_ROWS,)),
     "LSTM, projected both ways": Layer(lambda: nn.LSTM(12, 16, proj_size=6, bidirectional=True), (_ROWS,)),
-    "RNN, relu": Layer(_away_from_zero, (_ROWS,)),
+    **{
+        f"{kind.__name__}, both ways, of whole tiles": Layer(
+            lambda kind=kind: kind(32, 32, bidirectional=True), (_TILES,)  # type: ignore[misc]
+        )
+        for kind in (nn.LSTM, nn.GRU, nn.RNN)
+    },
+    "RNN, relu": Layer(lambda: _away_from_zero(12, 16), (_ROWS,)),
+    "RNN, relu, both ways, of whole tiles": Layer(lambda: _away_from_zero(32, 32, bidirectional=True), (_TILES,)),
     "LSTM, dropout in evaluation": Layer(lambda: nn.LSTM(12, 16, 2, dropout=0.5), (_ROWS,), evaluated=True),
     "attention, padded": Layer(lambda: nn.MultiheadAttention(16, 2), _TEXT, _attended(weights=False)),
     "attention, padded, weights": Layer(lambda: nn.MultiheadAttention(16, 2), _TEXT, _attended(weights=True)),
@@ -180,6 +193,15 @@ def _step(layer: nn.Module, inputs: list[Tensor], region: Any, call: Callable[..
 MOST = 12.0
 
 
+#: Found by this suite: the forward pass is right, and the gradients that go through the second direction are off by
+#: 0.05 to 0.4, the more the fewer steps there are. So it is for 8, 16, 32, 64 and 128 rows with 32, 64, 96, 128 and 256
+#: units, not for 1, 31 and 33 rows, 48, 63 and 512 units, LSTM, GRU, float32, bfloat16, or one direction.
+OTHER_DIRECTION = (
+    "no report found: cuDNN's fp16 gradients of nn.RNN(bidirectional=True) are wrong for batches of 8 and units of 32 "
+    "(cuDNN 9.19, H200, torch 2.11): torch.backends.cudnn.flags(enabled=False) around the layer, or an LSTM or a GRU"
+)
+
+
 def layers(target: Target) -> Iterator[object]:
     """All; an LSTM that is neither packed nor projected is oneDNN's on a CPU, which may have no kernel for it."""
     lacking = lacks_lstm_kernel(target.device.type, target.precision.name)
@@ -188,6 +210,8 @@ def layers(target: Target) -> Iterator[object]:
         if layer.evaluated and target.device.type == "cuda":
             known = "cuDNN's backward pass of recurrent layers is refused in evaluation mode, with autocast or without"
         marks = [pytest.mark.xfail(reason=known, raises=RuntimeError, strict=True)] if known else []
+        if name.startswith("RNN") and name.endswith("of whole tiles") and target.device.type == "cuda":
+            marks = [pytest.mark.xfail(reason=OTHER_DIRECTION, raises=AmpFailure, strict=True)]
         yield pytest.param(name, id=name, marks=marks)
 
 
