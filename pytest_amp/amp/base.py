@@ -206,19 +206,6 @@ class Bound:
             self._differs(made, before, str(baseline.provenance.get("torch", "unknown")))
         return made
 
-    def _observed(  # noqa: PLR0913, PLR0917  # one fact
-        self,
-        name: str,
-        value: float,
-        kind: str,
-        unit: str | None,
-        allowed: float | None,
-        over_seeds: tuple[float, ...] | None = None,
-        /,
-    ) -> None:
-        """``observe`` as checks call it."""
-        self.observe(name, value, kind=kind, unit=unit, allowed=allowed, over_seeds=over_seeds)
-
     def _differs(self, made: Observation, before: Observation, torch_before: str) -> NoReturn:
         """Raises AmpFailure for what is not as the baseline has it."""
         worse = made.verdict is Verdict.REGRESSED

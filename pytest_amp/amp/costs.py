@@ -145,11 +145,8 @@ class CostChecks(Bound):
         self._refuse_wide("check_casts")
         self._refuse_ambient("check_casts")
 
-        def observe(name: str, value: int, unit: str | None, allowed: float | None) -> None:
-            self.observe(name, value, kind="count", unit=unit, allowed=allowed)
-
         with told_of(case, self.conditions):
-            return memory.check_casts(case, self.conditions, observe, most=most)
+            return memory.check_casts(case, self.conditions, self.observe, most=most)
 
     def check_memory(self, case: Case, *, ceiling: float | None = None, peak_ceiling: float | None = None) -> MemoryUse:
         """Hold what a training step of ``case`` keeps for its backward pass, and takes at its peak.
@@ -175,10 +172,5 @@ class CostChecks(Bound):
         self._refuse_wide("check_memory")
         self._refuse_ambient("check_memory")
 
-        def observe(name: str, value: float, kind: str, unit: str | None, allowed: float | None) -> None:
-            # What is reserved comes in blocks, and depends on what was there before: it is recorded only.
-            better = "lower" if name.endswith("/peak allocated") else None
-            self.observe(name, value, kind=kind, unit=unit, allowed=allowed, better=better)
-
         with told_of(case, self.conditions):
-            return memory.check_memory(case, self.conditions, observe, ceiling=ceiling, peak_ceiling=peak_ceiling)
+            return memory.check_memory(case, self.conditions, self.observe, ceiling=ceiling, peak_ceiling=peak_ceiling)

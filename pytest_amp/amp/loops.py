@@ -58,11 +58,8 @@ class LoopChecks(Bound):
         self._refuse_ambient("check_scaler")
         training = replace(self._training(case, train, optimizer, overflow_at), forward_at=forward_at)
 
-        def observe(name: str, value: list[str]) -> None:
-            self.observe(f"{case.name}/{name}", [*value], kind="state")
-
         with told_of(case, self.conditions):
-            return scaler.check(training, observe, spoilt=spoilt)
+            return scaler.check(training, self.observe, spoilt=spoilt)
 
     def check_training(
         self,
@@ -112,11 +109,8 @@ class LoopChecks(Bound):
             fresh=fresh,
         )
 
-        def observe(name: str, value: float, kind: str, allowed: float | None) -> None:
-            self.observe(name, value, kind=kind, allowed=allowed)
-
         with told_of(case, self.conditions):
-            return training.check(setup, observe, tolerance_scale=self.config.tolerance_scale)[0]
+            return training.check(setup, self.observe, tolerance_scale=self.config.tolerance_scale)[0]
 
     def scaler_trace(  # noqa: PLR0913  # keywords of one run
         self,

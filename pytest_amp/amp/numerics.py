@@ -46,9 +46,7 @@ class NumericChecks(Bound):
         if tolerance is not None:
             cases.expect_number("tolerance", tolerance, least=0, above=True)
 
-        check(
-            case, self.conditions, self._observed, tolerance=self.marker.tolerance if tolerance is None else tolerance
-        )
+        check(case, self.conditions, self.observe, tolerance=self.marker.tolerance if tolerance is None else tolerance)
 
     def over_seeds(
         self, measure: Callable[[], Mapping[str, float]]
@@ -116,8 +114,5 @@ class NumericChecks(Bound):
         self._refuse_ambient("check_dtypes")
         cases.expect_case(case, check="check_dtypes")
 
-        def observe(name: str, value: str) -> None:
-            self.observe(name, value, kind="dtype")
-
         with told_of(case, self.conditions):
-            check_dtypes(case, self.conditions, expected, observe)
+            check_dtypes(case, self.conditions, expected, self.observe)

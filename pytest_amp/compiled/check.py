@@ -22,9 +22,9 @@ from pytest_amp.failure import AmpFailure, is_misuse
 from pytest_amp.numerics import Conditions, Prediction, Step, predict, relative_error, run_step, tolerance
 from pytest_amp.numerics.cancellation import float32_errors
 from pytest_amp.numerics.compare import Compared, compare, confirmed, same
-from pytest_amp.numerics.conditions import Observe
 from pytest_amp.numerics.step import in_words, run_wide
 from pytest_amp.precision import dtype_name
+from pytest_amp.record import Observe
 from pytest_amp.torch_private import compiled_graphs
 
 __tracebackhide__ = is_misuse
@@ -100,15 +100,16 @@ def check(case: Case, how: Compilation, where: Conditions, observe: Observe, *, 
     run = _Run(case, how.case(case, where), how, where)
     eager, made, graphs = _first(run, prediction.loss_scale)
     u, name = where.precision.u, f"{case.name}/{how}"
-    observe(f"{name}/graphs", graphs, "count", None, None)
+    observe(f"{name}/graphs", graphs, kind="count")
     _check_dtypes(run, eager, made)
     _check_finite(run, eager, made)
     own = partial(float32_errors, case, realised, fp32, prediction, where)
     compared = compare(prediction, made, fp32, u=u, float32=own)
     equal = [each for each in made.named() if same(eager.named()[each], made.named()[each])]
     worst = max(compared, key=lambda each: each.excess)
-    observe(f"{name}/excess", worst.excess, "ratio", "noise", worst.factor * where.tolerance_scale)
-    observe(f"{name}/equal", len(equal) / len(made.named()), "ratio", "share of tensors", None)
+    limit = worst.factor * where.tolerance_scale
+    observe(f"{name}/excess", worst.excess, kind="ratio", unit="noise", allowed=limit)
+    observe(f"{name}/equal", len(equal) / len(made.named()), kind="ratio", unit="share of tensors")
     _check_errors(run, compared)
     _check_least(run, compared, u)
     if not how.fuses:

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from pytest_amp.cases import Case
 from pytest_amp.failure import AmpFailure, is_misuse
 from pytest_amp.memory.passes import Passes, Region
 from pytest_amp.numerics.conditions import Conditions
+from pytest_amp.record import Observe
 from pytest_amp.torch_private import Cast, counted_casts
 
 __tracebackhide__ = is_misuse
-
-#: Records a fact that is the same in every run: name, value, unit, what was allowed.
-ObserveCount = Callable[[str, int, "str | None", "float | None"], object]
 
 
 @dataclass(frozen=True)
@@ -51,7 +48,7 @@ def census(passes: Passes, region: Region) -> Census:
     return Census(forward, tuple(casts[len(forward) :]))
 
 
-def check_casts(case: Case, where: Conditions, observe: ObserveCount, *, most: int | None = None) -> Census:
+def check_casts(case: Case, where: Conditions, observe: Observe, *, most: int | None = None) -> Census:
     """Hold the casts of a step against those that the rules ask for, with the weight cache and without it.
 
     See ``Amp.check_casts``. Raises AmpFailure.
@@ -64,9 +61,9 @@ def check_casts(case: Case, where: Conditions, observe: ObserveCount, *, most: i
     with_cache = found[True]
     for cache, name in ((True, ""), (False, " without the cache")):
         each, allowed = found[cache], most if cache else None
-        observe(f"{case.name}/casts{name}", each.count, None, allowed)
-        observe(f"{case.name}/casts forward{name}", len(each.forward), None, None)
-        observe(f"{case.name}/bytes cast{name}", each.bytes, "bytes", None)
+        observe(f"{case.name}/casts{name}", each.count, kind="count", allowed=allowed)
+        observe(f"{case.name}/casts forward{name}", len(each.forward), kind="count")
+        observe(f"{case.name}/bytes cast{name}", each.bytes, kind="count", unit="bytes")
     if most is not None and with_cache.count > most:
         worst, times = _largest(with_cache)
         raise AmpFailure(

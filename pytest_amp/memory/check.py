@@ -10,7 +10,8 @@ from pytest_amp.failure import AmpFailure, Misuse, is_misuse
 from pytest_amp.memory.passes import Passes
 from pytest_amp.memory.peaks import Allocator, Peak, growth, peak_of
 from pytest_amp.memory.saved import Saved, saved_bytes
-from pytest_amp.numerics.conditions import Conditions, Observe
+from pytest_amp.numerics.conditions import Conditions
+from pytest_amp.record import Observe
 
 __tracebackhide__ = is_misuse
 
@@ -82,14 +83,15 @@ def check_memory(
 
 
 def _observe(name: str, use: MemoryUse, observe: Observe, ceiling: float | None, peak_ceiling: float | None) -> None:
-    observe(f"{name}/bytes saved", use.saved.bytes, "count", "bytes", None)
-    observe(f"{name}/bytes saved in fp32", use.saved_fp32.bytes, "count", "bytes", None)
-    observe(f"{name}/bytes saved over fp32", use.saved_ratio, "ratio", None, ceiling)
+    observe(f"{name}/bytes saved", use.saved.bytes, kind="count", unit="bytes")
+    observe(f"{name}/bytes saved in fp32", use.saved_fp32.bytes, kind="count", unit="bytes")
+    observe(f"{name}/bytes saved over fp32", use.saved_ratio, kind="ratio", allowed=ceiling)
     if use.peak is not None and use.peak_fp32 is not None and use.peak_ratio is not None:
-        observe(f"{name}/peak allocated", use.peak.allocated, "bytes", "bytes", None)
-        observe(f"{name}/peak allocated in fp32", use.peak_fp32.allocated, "bytes", "bytes", None)
-        observe(f"{name}/peak reserved", use.peak.reserved, "bytes", "bytes", None)
-        observe(f"{name}/peak allocated over fp32", use.peak_ratio, "ratio", None, peak_ceiling)
+        observe(f"{name}/peak allocated", use.peak.allocated, kind="bytes", unit="bytes", better="lower")
+        observe(f"{name}/peak allocated in fp32", use.peak_fp32.allocated, kind="bytes", unit="bytes")
+        # It comes in blocks, and depends on what was there before: no more is not better.
+        observe(f"{name}/peak reserved", use.peak.reserved, kind="bytes", unit="bytes")
+        observe(f"{name}/peak allocated over fp32", use.peak_ratio, kind="ratio", allowed=peak_ceiling)
 
 
 def _check_by_hand(passes: Passes, saved: Saved) -> None:

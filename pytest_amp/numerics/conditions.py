@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 
@@ -16,26 +15,6 @@ from pytest_amp.numerics.step import Region
 from pytest_amp.precision import Precision
 
 __tracebackhide__ = is_misuse
-
-
-#: Records a fact: name, value, kind, unit, allowed.
-Observe = Callable[[str, float, str, str | None, float | None], object]
-
-
-class ObserveError(Protocol):
-    """Records a fact, and of an error what it is with the numbers of other seeds."""
-
-    def __call__(  # noqa: PLR0913, PLR0917  # one fact
-        self,
-        name: str,
-        value: float,
-        kind: str,
-        unit: str | None,
-        allowed: float | None,
-        over_seeds: tuple[float, ...] | None = None,
-        /,
-    ) -> object:
-        """As ``Amp.observe``."""
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from fnmatch import fnmatchcase
 
 import torch
@@ -12,14 +12,12 @@ from pytest_amp.failure import AmpFailure, Misuse, is_misuse
 from pytest_amp.numerics.conditions import Conditions
 from pytest_amp.numerics.locate import module_runs
 from pytest_amp.precision import dtype_name
+from pytest_amp.record import Observe
 
 __tracebackhide__ = is_misuse
 
-#: Records a module's dtype by name.
-ObserveDtype = Callable[[str, str], object]
 
-
-def check_dtypes(case: Case, where: Conditions, expected: Mapping[str, torch.dtype], observe: ObserveDtype) -> None:
+def check_dtypes(case: Case, where: Conditions, expected: Mapping[str, torch.dtype], observe: Observe) -> None:
     """Run ``case`` forward in mixed precision and hold the dtypes of the named modules' outputs against ``expected``.
 
     See ``Amp.check_dtypes``. Raises Misuse for what names no module, AmpFailure for a module that does not run,
@@ -48,7 +46,7 @@ def check_dtypes(case: Case, where: Conditions, expected: Mapping[str, torch.dty
         found |= returned
         wanted |= dict.fromkeys(returned, expected[given])
     for name, dtypes in found.items():
-        observe(f"{case.name}/{name or 'model'}.dtype", ", ".join(dtypes))
+        observe(f"{case.name}/{name or 'model'}.dtype", ", ".join(dtypes), kind="dtype")
     wrong = {name: dtypes for name, dtypes in found.items() if dtypes != [dtype_name(wanted[name])]}
     if wrong:
         first, dtypes = next(iter(wrong.items()))

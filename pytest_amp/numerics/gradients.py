@@ -15,7 +15,7 @@ from pytest_amp.numerics import predicted as rounding
 from pytest_amp.numerics import tolerance as limits
 from pytest_amp.numerics.cancellation import float32_errors
 from pytest_amp.numerics.compare import Compared, compare, confirmed, median_distance
-from pytest_amp.numerics.conditions import Conditions, ObserveError, runs_under
+from pytest_amp.numerics.conditions import Conditions, runs_under
 from pytest_amp.numerics.errors import is_hollow, norm
 from pytest_amp.numerics.locate import first_difference
 from pytest_amp.numerics.order import different_bits, same_step
@@ -23,11 +23,12 @@ from pytest_amp.numerics.prediction import Prediction, predict
 from pytest_amp.numerics.spread import Errors, other_draws, over_seeds
 from pytest_amp.numerics.step import Step, in_words, run_step, run_wide
 from pytest_amp.precision import dtype_name
+from pytest_amp.record import Observe
 
 __tracebackhide__ = is_misuse
 
 
-def check(case: Case, where: Conditions, observe: ObserveError, *, tolerance: float | None = None) -> None:
+def check(case: Case, where: Conditions, observe: Observe, *, tolerance: float | None = None) -> None:
     """Run ``case`` in mixed precision and hold everything that it computes against its prediction.
 
     See ``Amp.check_gradients``, which says what is held. Raises AmpFailure.
@@ -54,7 +55,7 @@ def check(case: Case, where: Conditions, observe: ObserveError, *, tolerance: fl
     float32 = partial(float32_errors, case, realised, fp32, prediction, where)
     compared = compare(prediction, amp, fp32, u=where.precision.u, float32=float32)
     if _is_at_a_cliff(run):
-        observe(f"{case.name}/summary.redrawn", 1, "count", "draws", None)
+        observe(f"{case.name}/summary.redrawn", 1, kind="count", unit="draws")
         check(case, replace(where, seed=where.seed + 1), observe)
         return
     _observe(run, compared, others, observe)
@@ -182,24 +183,25 @@ def _check_finite(run: _Run, amp: Step) -> None:
         )
 
 
-def _observe(run: _Run, compared: Sequence[Compared], others: Sequence[Errors], observe: ObserveError) -> None:
+def _observe(run: _Run, compared: Sequence[Compared], others: Sequence[Errors], observe: Observe) -> None:
+    case, summary, u = run.case.name, f"{run.case.name}/summary", run.where.precision.u
+    error, ratio = partial(observe, kind="error", unit="relative L2"), partial(observe, kind="ratio")
     has = run.prediction.exact.gradients
     without = [name for name, p in run.realised.model.named_parameters() if p.requires_grad and has.get(name) is None]
     if without:
-        observe(f"{run.case.name}/summary.without_gradient", len(without), "count", "parameters", None)
+        observe(f"{summary}.without_gradient", len(without), kind="count", unit="parameters")
     for each in compared:
         again = over_seeds(errors.get(each.name) for errors, _ in others)
-        observe(f"{run.case.name}/{each.name}", each.error, "error", "relative L2", run.allowed(each), again)
+        error(f"{case}/{each.name}", each.error, allowed=run.allowed(each), over_seeds=again)
+        if each.name == "output.loss":  # |L_amp - L|, in units of u |L|
+            ratio(f"{summary}.loss", each.error / u, unit="u |L|", allowed=run.allowed(each) / u)
     worst = max(compared, key=lambda each: each.plain / run.allowed_plain(each))
-    summary = f"{run.case.name}/summary"
     again = over_seeds(plain.get(worst.name) for _, plain in others)
-    observe(f"{summary}.fp32", worst.plain, "error", "relative L2", run.allowed_plain(worst), again)
-    u, losses = run.where.precision.u, [each for each in compared if each.name == "output.loss"]
-    for loss in losses:  # |L_amp - L|, in units of u |L|
-        observe(f"{summary}.loss", loss.error / u, "ratio", "u |L|", run.allowed(loss) / u)
-    observe(f"{summary}.excess", max(each.excess for each in compared), "ratio", "noise", compared[0].factor)
-    observe(f"{summary}.distance", median_distance(compared), "ratio", "noise", limits.MEDIAN_DISTANCE)
-    observe(f"{summary}.equal", sum(each.equal for each in compared) / len(compared), "ratio", "share of tensors", None)
+    error(f"{summary}.fp32", worst.plain, allowed=run.allowed_plain(worst), over_seeds=again)
+    most, equal = max(each.excess for each in compared), sum(each.equal for each in compared) / len(compared)
+    ratio(f"{summary}.excess", most, unit="noise", allowed=compared[0].factor)
+    ratio(f"{summary}.distance", median_distance(compared), unit="noise", allowed=limits.MEDIAN_DISTANCE)
+    ratio(f"{summary}.equal", equal, unit="share of tensors")
 
 
 def _lost(prediction: Prediction) -> tuple[float, str]:

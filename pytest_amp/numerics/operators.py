@@ -15,7 +15,7 @@ from pytest_amp.cases import Case
 from pytest_amp.failure import AmpFailure
 from pytest_amp.float32 import float32_precision
 from pytest_amp.numerics import oracle, tolerance
-from pytest_amp.numerics.conditions import Conditions, Observe
+from pytest_amp.numerics.conditions import Conditions
 from pytest_amp.numerics.errors import is_hollow, relative_error
 from pytest_amp.numerics.oracle import sums, verdict
 from pytest_amp.numerics.oracle.local import ObservedCall, Observer
@@ -25,6 +25,7 @@ from pytest_amp.numerics.oracle.places import Places
 from pytest_amp.numerics.predicted import fault_failure
 from pytest_amp.numerics.prediction import by_hand
 from pytest_amp.numerics.step import run_step
+from pytest_amp.record import Observe
 from pytest_amp.rules import spec
 from pytest_amp.rules.samples import Sample, samples
 
@@ -221,9 +222,11 @@ def check_operator(name: str, sizes: Mapping[str, Measured], where: Conditions, 
     """
     for size, measured in sizes.items():
         for key, value in measured.excess.items():
-            observe(f"{name}/{size}/{key}", value, "ratio", "noise", verdict.EXCESS * where.tolerance_scale)
+            limit = verdict.EXCESS * where.tolerance_scale
+            observe(f"{name}/{size}/{key}", value, kind="ratio", unit="noise", allowed=limit)
         if measured.shares:
-            observe(f"{name}/{size}/signature", min(measured.shares.values()), "ratio", "share of elements", None)
+            least = min(measured.shares.values())
+            observe(f"{name}/{size}/signature", least, kind="ratio", unit="share of elements")
         _check_size(f"{name}, {size}", measured, where)
 
 

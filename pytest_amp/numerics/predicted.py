@@ -10,13 +10,14 @@ from pytest_amp.cases import Case, expect_python
 from pytest_amp.failure import AmpFailure, Misuse, is_misuse
 from pytest_amp.numerics import tolerance
 from pytest_amp.numerics.compare import Compared
-from pytest_amp.numerics.conditions import Conditions, Observe
+from pytest_amp.numerics.conditions import Conditions
 from pytest_amp.numerics.errors import is_hollow
 from pytest_amp.numerics.oracle import Trace, observed_step, trace_of, verdict
 from pytest_amp.numerics.oracle.local import ObservedCall
 from pytest_amp.numerics.oracle.operation import LOW
 from pytest_amp.numerics.prediction import Prediction, reference_step
 from pytest_amp.precision import FP16, dtype_name
+from pytest_amp.record import Observe
 
 __tracebackhide__ = is_misuse
 
@@ -63,7 +64,8 @@ def check_operators(case: Case, where: Conditions, loss_scale: float, observe: O
     seen = observed_step(case, where.device, low, seed=where.seed, loss_scale=loss_scale)
     trace = trace_of(case.name, seen, where.device.type)
     shares = trace.signatures()
-    observe(f"{case.name}/summary.agreement", min(shares.values(), default=1.0), "ratio", "share of elements", None)
+    least = min(shares.values(), default=1.0)
+    observe(f"{case.name}/summary.agreement", least, kind="ratio", unit="share of elements")
     _check_followed(case, where, seen)
     found = verdict.faults(seen, low, where.tolerance_scale)
     if found:

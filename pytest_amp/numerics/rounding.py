@@ -15,9 +15,7 @@ from pytest_amp.failure import AmpFailure
 from pytest_amp.float32 import float32_precision
 from pytest_amp.numerics.conditions import Conditions
 from pytest_amp.numerics.errors import relative_error
-
-#: Records a fact: name, value, kind, unit, allowed.
-Observe = Callable[[str, float, str, str, float], object]
+from pytest_amp.record import Observe
 
 #: Sums in float32 in another order move a few results across the middle between two low values: measured,
 #: 0.5 % of the elements and 0.001 of one rounding.
@@ -115,7 +113,7 @@ def check_reduction(operator: str, short: Roundings, long: Roundings, where: Con
         ("backward", short.backward, long.backward, data.gradients),
     ):
         most = limit * MARGIN * where.tolerance_scale
-        observe(f"{operator}/{direction}", many, "ratio", "roundings", most)
+        observe(f"{operator}/{direction}", many, kind="ratio", unit="roundings", allowed=most)
         if max(few, many) > most:
             raise AmpFailure(
                 f"{operator}, {direction}, makes {many:.3g} times one rounding under {where}; "

@@ -32,6 +32,7 @@ from pytest_amp.record.observation import (
     finite,
     make_key,
 )
+from pytest_amp.record.observe import Observe
 from pytest_amp.record.trend import Trend, trend
 
 __all__ = [
@@ -46,6 +47,7 @@ __all__ = [
     "Failure",
     "Kind",
     "Observation",
+    "Observe",
     "Record",
     "RecordError",
     "Trend",

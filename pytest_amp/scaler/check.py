@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 
 import torch
 
 from pytest_amp.failure import AmpFailure, Misuse, is_misuse
+from pytest_amp.record import Observe
 from pytest_amp.scaler.reference import UpdateRule
 from pytest_amp.scaler.regions import check_region
 from pytest_amp.scaler.trace import Iteration, TraceStep, Training
@@ -20,8 +21,6 @@ RULE = UpdateRule(growth_interval=3)
 #: By how much the scale of the second run is smaller. A gradient that was not divided by the scale, or was
 #: clipped before it was, differs by about as much; one that was, by the rounding of subnormal numbers.
 _OTHER_SCALE, _DISTANCE = 8.0, 0.25
-
-Observe = Callable[[str, list[str]], None]
 
 
 class SwallowedOverflow(UserWarning):
@@ -54,13 +53,17 @@ def check(training: Training, observe: Observe, *, spoilt: Collection[str]) -> t
         if iteration.index in training.forward_at and not step.found_inf:
             swallowed.append(f"{iteration.index} ({iteration.planted_in})")
     _check_buffers(training, names, spoilt)
-    observe("skipped", [str(index) for index, step in enumerate(traced) if step.skipped])
-    observe("spoilt buffers", names)
-    observe("swallowed overflows", swallowed)
-    observe("scale", [str(step.scale) for step in traced])
+    _observe(training.case.name, observe, traced, names, swallowed)
     if swallowed:
         warnings.warn(_swallowed(training, swallowed), stacklevel=3)
     return tuple(traced)
+
+
+def _observe(name: str, observe: Observe, traced: list[TraceStep], spoilt: list[str], swallowed: list[str]) -> None:
+    observe(f"{name}/skipped", [str(index) for index, step in enumerate(traced) if step.skipped], kind="state")
+    observe(f"{name}/spoilt buffers", [*spoilt], kind="state")
+    observe(f"{name}/swallowed overflows", [*swallowed], kind="state")
+    observe(f"{name}/scale", [str(step.scale) for step in traced], kind="state")
 
 
 def _swallowed(training: Training, where: list[str]) -> SwallowedOverflow:

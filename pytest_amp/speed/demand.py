@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from pytest_amp.cases import expect_number
 from pytest_amp.devices import Device, DeviceKind
@@ -12,6 +11,7 @@ from pytest_amp.failure import Misuse, is_misuse
 from pytest_amp.float32 import Float32Kind
 from pytest_amp.floors import Row, calibrated
 from pytest_amp.precision import Precision
+from pytest_amp.record import Observe
 from pytest_amp.speed.environment import doubts_of
 from pytest_amp.speed.paired import Plan
 from pytest_amp.speed.peaks import peaks_of
@@ -37,24 +37,6 @@ MARGINS = {"device": DEVICE_MARGIN, "step": EAGER_MARGIN}
 TOLERANCES = {"device": ((0.0035, 0.01),), "step": ((0.0075, 0.03), (0.015, 0.06))}
 #: What a speedup may lose against a baseline's that it is not held against: all of it.
 ANYTHING = 1.0
-
-
-class Observe(Protocol):
-    """Records a fact, as ``amp.observe`` does."""
-
-    def __call__(  # noqa: PLR0913  # as amp.observe
-        self,
-        name: str,
-        value: float,
-        *,
-        kind: str,
-        unit: str | None = None,
-        allowed: float | None = None,
-        interval: tuple[float, float] | None = None,
-        better: str | None = None,
-        margin: float | None = None,
-    ) -> object:
-        """See ``pytest_amp.amp.base.Bound.observe``."""
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from pytest_amp.failure import AmpFailure, is_misuse
 from pytest_amp.float32 import float32_precision
 from pytest_amp.speed.benchmark import Benchmark
 from pytest_amp.speed.clocks import Clock, ClockError, checked_clock
-from pytest_amp.speed.demand import KINDS, OVER, Demand, Observe, SpeedConditions
+from pytest_amp.speed.demand import KINDS, OVER, Demand, SpeedConditions
 from pytest_amp.speed.measure import Measured, measure
 from pytest_amp.speed.paired import Arms
 from pytest_amp.speed.replay import captured
@@ -89,7 +89,7 @@ def _observe(demand: Demand, measured: Measured, conditions: SpeedConditions) ->
 
     A baseline judges the speedup only where this check does: a gate, and a sound measurement.
     """
-    observe: Observe | None = conditions.observe
+    observe = conditions.observe
     if observe is None:
         return
     verdict = measured.verdict

@@ -9,6 +9,7 @@ import torch
 
 from pytest_amp.failure import AmpFailure, is_misuse
 from pytest_amp.precision import dtype_name
+from pytest_amp.record import Observe
 from pytest_amp.scaler.regions import check_region
 from pytest_amp.training.band import WIDTH, Band, band_of
 from pytest_amp.training.state import rounded_parameters, rounded_state
@@ -27,8 +28,6 @@ _OWN_VALUES = 2
 _OTHER_SIZE = 0.1
 #: The least number of half widths that the float32 loss has to move, for the band to tell anything apart.
 _VISIBLE = 4.0
-
-Observe = Callable[[str, float, str, float | None], None]
 
 
 def check(setup: Setup, observe: Observe, *, tolerance_scale: float = 1.0) -> tuple[Trajectory, Band]:
@@ -55,8 +54,8 @@ def check(setup: Setup, observe: Observe, *, tolerance_scale: float = 1.0) -> tu
     left = band.leaves(found.losses)
     margin = band.margin(found.losses)
     if _finite(margin):
-        observe(f"{name}/loss beside fp32", margin, "ratio", 1.0)
-    observe(f"{name}/steps skipped", sum(step.skipped for step in found.steps), "count", None)
+        observe(f"{name}/loss beside fp32", margin, kind="ratio", allowed=1.0)
+    observe(f"{name}/steps skipped", sum(step.skipped for step in found.steps), kind="count")
     if left is not None:
         raise AmpFailure(
             f"{name}: the loss leaves the band of float32 at step {left} of 0 to {setup.steps - 1}",

@@ -74,10 +74,7 @@ def added(target: Target) -> Iterator[object]:
 
 
 def _check(amp: Amp, case: Case, how: Compilation, *, bits: bool = False) -> None:
-    def observe(name: str, value: float, kind: str, unit: str | None, allowed: float | None) -> None:
-        amp.observe(name, value, kind=kind, unit=unit, allowed=allowed)
-
-    check(case, how, amp.conditions, observe, bits=bits)
+    check(case, how, amp.conditions, amp.observe, bits=bits)
 
 
 @pytest.mark.amp_parametrize("case", traced)

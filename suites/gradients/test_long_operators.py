@@ -24,10 +24,7 @@ def measured(amp: Amp, name: str, function: Callable[..., Tensor], *tensors: Ten
 
 
 def hold(amp: Amp, name: str, sizes: dict[str, Measured]) -> None:
-    def observe(key: str, value: float, kind: str, unit: str | None, allowed: float | None) -> None:
-        amp.observe(key, value, kind=kind, unit=unit, allowed=allowed)
-
-    check_operator(name, sizes, amp.conditions, observe)
+    check_operator(name, sizes, amp.conditions, amp.observe)
 
 
 def reduction(amp: Amp, name: str, length: int) -> Measured:

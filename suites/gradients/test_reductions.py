@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from pytest_amp.amp import Amp
 from pytest_amp.cases import adds_up_convolutions_in_fp16
 from pytest_amp.failure import AmpFailure
 from pytest_amp.numerics import check_reduction, measure
+from pytest_amp.record import Value
 from pytest_amp.releases import holds_in, release_of
 from pytest_amp.targets import Target
 
@@ -108,9 +110,10 @@ def check(amp: Amp, name: str, reduction: Reduction, *, direction: str) -> None:
         for k in (512, 4096)
     )
 
-    def observe(key: str, value: float, kind: str, unit: str, allowed: float) -> None:
-        way = f"over_{direction}, {variant}" if variant else f"over_{direction}"
-        amp.observe(f"{key}/{way}", value, kind=kind, unit=unit, allowed=allowed)
+    way = f"over_{direction}, {variant}" if variant else f"over_{direction}"
+
+    def observe(key: str, value: Value, /, **facts: Any) -> None:
+        amp.observe(f"{key}/{way}", value, **facts)
 
     check_reduction(operator, short, long, amp.conditions, observe)
 

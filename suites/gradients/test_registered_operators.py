@@ -50,8 +50,5 @@ def test_no_operator_is_forgotten(amp: Amp) -> None:
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.amp_parametrize("name", operators)
 def test_operator_with_a_rule(amp: Amp, name: str) -> None:
-    def observe(key: str, value: float, kind: str, unit: str | None, allowed: float | None) -> None:
-        amp.observe(key, value, kind=kind, unit=unit, allowed=allowed)
-
     short = name.removeprefix("aten::")
-    check_operator(f"registered/{short}", measure_registered(name, amp.conditions), amp.conditions, observe)
+    check_operator(f"registered/{short}", measure_registered(name, amp.conditions), amp.conditions, amp.observe)

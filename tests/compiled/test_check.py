@@ -17,6 +17,7 @@ from pytest_amp.devices import find_device
 from pytest_amp.failure import AmpFailure
 from pytest_amp.numerics import Conditions
 from pytest_amp.precision import BF16
+from tests.observing import Noted
 
 TRACED = Compilation(backend="aot_eager", fullgraph=True)
 
@@ -28,12 +29,8 @@ def apart(tmp_path: Path) -> Iterator[None]:
 
 
 def held(case: Case, how: Compilation = TRACED, *, bits: bool = True) -> dict[str, float]:
-    observed: dict[str, float] = {}
-
-    def observe(name: str, value: float, _kind: str, _unit: str | None, _allowed: float | None) -> None:
-        observed[name] = value
-
-    check(case, how, Conditions(find_device("cpu"), BF16), observe, bits=bits)
+    observed = Noted()
+    check(case, how, Conditions(find_device("cpu"), BF16), observed.observe, bits=bits)
     return observed
 
 

@@ -17,6 +17,7 @@ from pytest_amp.memory import MemoryUse, Passes, check_casts, check_memory, grow
 from pytest_amp.memory.saved import Saved
 from pytest_amp.numerics.conditions import Conditions
 from pytest_amp.precision import BF16, FP16, Precision
+from tests.observing import Noted, unheeded
 from tests.project import Project
 
 CPU = find_device("cpu")
@@ -66,8 +67,8 @@ class Hoarder(nn.Module):
 
 @pytest.mark.parametrize("precision", [BF16, FP16], ids=["bf16", "fp16"])
 def test_census_of_two_layers(precision: Precision) -> None:
-    seen: dict[str, int] = {}
-    found = check_casts(layers(), where(precision), lambda name, value, _unit, _allowed: seen.update({name: value}))
+    seen = Noted()
+    found = check_casts(layers(), where(precision), seen.observe)
     # Both layers: x, weight, bias going forward (the second x is low), weight and bias back; and the loss, to and fro.
     assert (len(found.forward), len(found.backward)) == (3 + 2 + 1, 2 + 2 + 1)
     assert seen["it/casts"] == seen["it/casts without the cache"] == 11
@@ -77,10 +78,10 @@ def test_census_of_two_layers(precision: Precision) -> None:
 
 
 def test_more_casts_than_allowed() -> None:
-    found = check_casts(case(Wide, 64, 16), where(), lambda *_: None)
-    check_casts(case(Wide, 64, 16), where(), lambda *_: None, most=found.count)
+    found = check_casts(case(Wide, 64, 16), where(), unheeded)
+    check_casts(case(Wide, 64, 16), where(), unheeded, most=found.count)
     with pytest.raises(AmpFailure, match="makes 15 casts in one step") as failure:
-        check_casts(case(Wide, 64, 16), where(), lambda *_: None, most=11)
+        check_casts(case(Wide, 64, 16), where(), unheeded, most=11)
     assert "4 times a tensor" in str(failure.value) or "times a tensor, bfloat16 to float32" in str(failure.value)
 
 
@@ -97,7 +98,7 @@ def test_a_lost_cache_is_named() -> None:
             return out
 
     with pytest.raises(AmpFailure, match="other casts than autocast's rules ask for") as failure:
-        check_casts(case(Again, 4, 16), where(), lambda *_: None)
+        check_casts(case(Again, 4, 16), where(), unheeded)
     assert "layer.weight" in str(failure.value)
 
 
@@ -109,7 +110,7 @@ def test_what_is_kept() -> None:
 
 
 def use(build: Callable[[], nn.Module], **ceilings: float) -> MemoryUse:
-    return check_memory(case(build, 64, 16), where(), lambda *_: None, **ceilings)
+    return check_memory(case(build, 64, 16), where(), unheeded, **ceilings)
 
 
 def test_ceiling() -> None:
@@ -123,7 +124,7 @@ def test_ceiling() -> None:
 def test_a_ceiling_that_copies_of_weights_break() -> None:
     """Many weights and few rows: what is kept on top is low, and no activation is wide."""
     with pytest.raises(AmpFailure, match="low copies of weights") as failure:
-        check_memory(layers(64), where(), lambda *_: None, ceiling=0.9)
+        check_memory(layers(64), where(), unheeded, ceiling=0.9)
     assert re.search(r"now .* times; \d+ bytes kept for backward \(bfloat16 \d+\)", str(failure.value))
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 import pytest
 import torch
@@ -17,6 +16,7 @@ from pytest_amp.memory import Passes, Peak, check_memory, peak_of, peaks
 from pytest_amp.memory import check as checks
 from pytest_amp.numerics.conditions import Conditions
 from pytest_amp.precision import BF16
+from tests.observing import Noted, unheeded
 
 WHERE = Conditions(find_device("cpu"), BF16)
 HELD = 1000
@@ -67,18 +67,15 @@ def test_a_peak_is_beside_what_was_there(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_peaks_are_observed_and_have_a_ceiling(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: dict[str, Any] = {}
-
-    def observe(name: str, value: float, kind: str, _unit: str | None, allowed: float | None) -> None:
-        seen[name] = (value, kind, allowed)
-
+    seen = Noted()
     counting(monkeypatch, 600, 1000)
-    use = check_memory(case(), WHERE, observe, peak_ceiling=0.6)
+    use = check_memory(case(), WHERE, seen.observe, peak_ceiling=0.6)
     assert use.peak_ratio == 0.6
-    assert seen["it/peak allocated"] == (600, "bytes", None)
-    assert seen["it/peak allocated in fp32"] == (1000, "bytes", None)
-    assert seen["it/peak reserved"] == (1200, "bytes", None)
-    assert seen["it/peak allocated over fp32"] == (0.6, "ratio", 0.6)
+    names = ("peak allocated", "peak allocated in fp32", "peak reserved", "peak allocated over fp32")
+    assert [seen[f"it/{name}"] for name in names] == [600, 1000, 1200, 0.6]
+    size = {"kind": "bytes", "unit": "bytes"}
+    facts = [{**size, "better": "lower"}, size, size, {"kind": "ratio", "allowed": 0.6}]
+    assert [seen.facts[f"it/{name}"] for name in names] == facts, "what is reserved has no direction"
     counting(monkeypatch, 610, 1000)
     with pytest.raises(AmpFailure, match=r"it takes at its peak 0\.61 times what float32 does"):
-        check_memory(case(), WHERE, observe, peak_ceiling=0.6)
+        check_memory(case(), WHERE, unheeded, peak_ceiling=0.6)

@@ -12,13 +12,14 @@ from pytest_amp.failure import AmpFailure
 from pytest_amp.numerics import Conditions
 from pytest_amp.numerics.dtypes import check_dtypes
 from pytest_amp.precision import BF16
+from tests.observing import Noted
 
 CPU = Conditions(find_device("cpu"), BF16)
 
 
 def run(case: Case, expected: dict[str, torch.dtype]) -> dict[str, str]:
-    seen: dict[str, str] = {}
-    check_dtypes(case, CPU, expected, seen.__setitem__)
+    seen = Noted()
+    check_dtypes(case, CPU, expected, seen.observe)
     return seen
 
 

@@ -19,6 +19,7 @@ from pytest_amp.numerics import Conditions, prediction
 from pytest_amp.numerics.gradients import check
 from pytest_amp.precision import BF16, FP16, Precision
 from tests.numerics.planted import broken, in_low_precision
+from tests.observing import Noted
 
 CPU = find_device("cpu")
 
@@ -27,21 +28,17 @@ def run(
     case: Case, device: Device = CPU, precision: Precision = BF16, *, tolerance: float | None = None, scale: float = 1.0
 ) -> dict[str, float]:
     """Check, on one thread as the plugin does; what was observed."""
-    seen: dict[str, float] = {}
-
-    def observe(name: str, value: float, kind: str, unit: str | None, allowed: float | None, *_: object) -> None:
-        assert name not in seen
-        assert kind in ("error", "ratio", "count")
-        assert unit
-        assert allowed is None or math.isfinite(allowed)
-        seen[name] = value
-
+    seen = Noted()
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        check(case, Conditions(device, precision, 0, scale), observe, tolerance=tolerance)
+        check(case, Conditions(device, precision, 0, scale), seen.observe, tolerance=tolerance)
     finally:
         torch.set_num_threads(threads)
+    for facts in seen.facts.values():
+        assert facts["kind"] in ("error", "ratio", "count")
+        assert facts["unit"]
+        assert facts.get("allowed") is None or math.isfinite(facts["allowed"])
     return seen
 
 
@@ -371,11 +368,9 @@ def test_parameters_without_a_gradient_are_counted() -> None:
             y: Tensor = self.used(x)
             return y
 
-    def observe(name: str, value: float, kind: str, unit: str | None, allowed: float | None, *_: object) -> None:
-        if kind == "count":
-            seen.append((name, value, unit, allowed))
-
-    seen: list[object] = []
+    seen = Noted()
     case = Case("unused", Unused, lambda: torch.randn(32, 16), lambda m, x: m(x).float().square().mean())
-    check(case, Conditions(CPU, BF16, 0, 1.0), observe, tolerance=None)
-    assert seen == [("unused/summary.without_gradient", 2, "parameters", None)]
+    check(case, Conditions(CPU, BF16, 0, 1.0), seen.observe, tolerance=None)
+    counts = {name: value for name, value in seen.items() if seen.facts[name]["kind"] == "count"}
+    assert counts == {"unused/summary.without_gradient": 2}
+    assert seen.facts["unused/summary.without_gradient"] == {"kind": "count", "unit": "parameters"}

@@ -12,6 +12,7 @@ from pytest_amp.failure import AmpFailure
 from pytest_amp.numerics import Conditions
 from pytest_amp.numerics.gradients import check
 from pytest_amp.precision import BF16
+from tests.observing import Noted
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -36,13 +37,8 @@ def _at_a_step() -> Case:
 
 
 def _run(case: Case, seed: int) -> dict[str, float]:
-    seen: dict[str, float] = {}
-
-    def observe(name: str, value: float, *_: object) -> None:
-        assert name not in seen
-        seen[name] = value
-
-    check(case, Conditions(find_device("cpu"), BF16, seed), observe)
+    seen = Noted()
+    check(case, Conditions(find_device("cpu"), BF16, seed), seen.observe)
     return seen
 
 

@@ -15,6 +15,7 @@ from pytest_amp.numerics import Conditions, predicted
 from pytest_amp.numerics.dtypes import check_dtypes
 from pytest_amp.precision import BF16
 from tests.numerics.test_check_gradients import run
+from tests.observing import unheeded
 
 CPU = Conditions(find_device("cpu"), BF16)
 
@@ -45,7 +46,7 @@ def test_a_batch_that_is_not_finite() -> None:
 def test_a_module_that_returns_what_it_was_given() -> None:
     """LayerNorm has no rule on a CPU."""
     with pytest.raises(AmpFailure, match=r"likely +it was given bfloat16: its operators have no rule here"):
-        check_dtypes(mlp(), CPU, {"3": torch.float32}, lambda *_: None)
+        check_dtypes(mlp(), CPU, {"3": torch.float32}, unheeded)
 
 
 class Halves(nn.Module):
@@ -63,7 +64,7 @@ def test_a_module_that_casts() -> None:
     with pytest.raises(
         AmpFailure, match=r"likely +it was given float32: an operator in it runs in bfloat16 .*, or the model casts"
     ):
-        check_dtypes(case, CPU, {"1": torch.float32}, lambda *_: None)
+        check_dtypes(case, CPU, {"1": torch.float32}, unheeded)
 
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.float64])

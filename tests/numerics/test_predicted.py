@@ -20,6 +20,7 @@ from pytest_amp.numerics.compare import Compared
 from pytest_amp.numerics.gradients import check
 from pytest_amp.precision import BF16, FP16, Precision
 from tests.numerics.planted import broken, kernel
+from tests.observing import Noted
 
 CPU = find_device("cpu")
 
@@ -29,12 +30,8 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 def run(
     case: Case, precision: Precision = BF16, *, scale: float = 1.0, seed: int = 0, device: Device = CPU
 ) -> dict[str, float]:
-    seen: dict[str, float] = {}
-
-    def observe(name: str, value: float, *_: object) -> None:
-        seen[name] = value
-
-    check(case, Conditions(device, precision, seed, scale), observe)
+    seen = Noted()
+    check(case, Conditions(device, precision, seed, scale), seen.observe)
     return seen
 
 

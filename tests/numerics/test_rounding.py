@@ -25,9 +25,9 @@ def arguments(length: int) -> list[Tensor]:
     return [torch.randn(32, length) / 8, torch.randn(16, length) / 8, torch.randn(16) / 8]
 
 
-def ignored(name: str, value: float, kind: str, unit: str, allowed: float) -> None:
-    assert (kind, unit) == ("ratio", "roundings")
-    assert allowed > 0
+def ignored(name: str, value: Any, /, **facts: Any) -> None:
+    assert facts.pop("allowed") > 0
+    assert facts == {"kind": "ratio", "unit": "roundings"}
     assert value >= 0
     assert name.startswith("linear/")
 

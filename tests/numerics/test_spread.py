@@ -20,34 +20,26 @@ from pytest_amp.numerics.step import Step, run_step
 from pytest_amp.precision import BF16, FP16, Precision
 from pytest_amp.record import Kind, Observation, Verdict, compare
 from tests.numerics.planted import Replacement, broken
+from tests.observing import Noted
 
 CPU = find_device("cpu")
 
 
 def observed(precision: Precision, *, seed: int = 0, draws: int = 3, device: Device = CPU) -> dict[str, Observation]:
     """The errors that the check of an MLP observes, by name, whether it passes or not."""
-    found: dict[str, Observation] = {}
-
-    def observe(  # noqa: PLR0917  # one fact
-        name: str,
-        value: float,
-        kind: str,
-        unit: str | None,
-        allowed: float | None,
-        others: tuple[float, ...] | None = None,
-    ) -> None:
-        if kind == "error":
-            key = f"gradients/cpu/{precision.name}/{name}"
-            found[name] = Observation(key, Kind(kind), value, unit, allowed, over_seeds=others)
-
+    seen = Noted()
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         with contextlib.suppress(AmpFailure):
-            check(mlp(), Conditions(device, precision, seed, draws=draws), observe)
+            check(mlp(), Conditions(device, precision, seed, draws=draws), seen.observe)
     finally:
         torch.set_num_threads(threads)
-    return found
+    return {
+        name: Observation(f"gradients/cpu/{precision.name}/{name}", value=value, **{**facts, "kind": Kind.ERROR})
+        for name, value in seen.items()
+        if (facts := seen.facts[name])["kind"] == "error"
+    }
 
 
 def test_the_errors_of_the_next_seeds() -> None:

@@ -24,6 +24,7 @@ from pytest_amp.scaler import (
     plain_sgd,
     standard_step,
 )
+from tests.observing import Noted, unheeded
 
 BOTH = pytest.mark.parametrize("precision", [FP16, BF16], ids=["fp16", "bf16"])
 
@@ -46,7 +47,7 @@ def run(
     make_optimizer: MakeOptimizer = plain_sgd,
     forward_at: Collection[int] = (6,),
     spoilt: Collection[str] = (),
-    observed: dict[str, list[str]] | None = None,
+    observed: Noted | None = None,
 ) -> tuple[TraceStep, ...]:
     training = Training(
         case or unbounded(),
@@ -57,7 +58,7 @@ def run(
         overflow_at=(2,),
         forward_at=forward_at,
     )
-    return check(training, ({} if observed is None else observed).__setitem__, spoilt=spoilt)
+    return check(training, unheeded if observed is None else observed.observe, spoilt=spoilt)
 
 
 def forward(iteration: Iteration) -> torch.Tensor:
@@ -246,16 +247,17 @@ def with_batch_norm() -> Case:
 @BOTH
 @pytest.mark.parametrize("train", [standard_step, clipped, zeroes_at_the_end, accumulates])
 def test_a_right_step(precision: Precision, train: Train) -> None:
-    observed: dict[str, list[str]] = {}
+    observed = Noted()
     traced = run(train, precision=precision, observed=observed)
     assert [step.skipped for step in traced] == [False, False, True, False, False, False, True, False, False, False]
     assert [step.found_inf for step in traced] == [step.skipped for step in traced]
     start = traced[0].scale
     relative = [step.scale_after / start for step in traced]
     assert relative == [1, 1, 0.5, 0.5, 0.5, 1, 0.5, 0.5, 0.5, 1]
-    scales = observed.pop("scale")
+    scales = observed.pop("unbounded/scale")
     assert [float(scale) for scale in scales] == [step.scale for step in traced]
-    assert observed == {"skipped": ["2", "6"], "spoilt buffers": [], "swallowed overflows": []}
+    assert observed.pop("unbounded/skipped") == ["2", "6"]
+    assert observed == {"unbounded/spoilt buffers": [], "unbounded/swallowed overflows": []}
 
 
 def test_an_optimizer_of_some_parameters() -> None:
@@ -265,13 +267,14 @@ def test_an_optimizer_of_some_parameters() -> None:
 
 
 def test_an_overflow_that_an_activation_makes_finite_is_no_skip() -> None:
-    observed: dict[str, list[str]] = {}
+    observed = Noted()
     with pytest.warns(SwallowedOverflow, match=r"reached no gradient in iteration 6 \(0\).*forward_at=\(\)"):
         traced = run(case=mlp(width=16, batch=4), observed=observed)
     assert [i for i, step in enumerate(traced) if step.skipped] == [2]
-    assert observed["swallowed overflows"] == ["6 (0)"]
+    assert observed["mlp/swallowed overflows"] == ["6 (0)"]
+    observed = Noted()
     run(case=mlp(width=16, batch=4), forward_at=(), observed=observed)
-    assert observed["swallowed overflows"] == []
+    assert observed["mlp/swallowed overflows"] == []
 
 
 @BOTH
@@ -325,10 +328,10 @@ def test_spoilt_statistics_are_named(precision: Precision) -> None:
     text = str(raised.value)
     assert "an overflow is left in buffers: 1.running_mean, 1.running_var" in text
     assert "accept    name them: spoilt=['1.running_mean', '1.running_var']" in text
-    observed: dict[str, list[str]] = {}
+    observed = Noted()
     names = ["1.running_mean", "1.running_var"]
     run(case=with_batch_norm(), precision=precision, spoilt=names, observed=observed)
-    assert observed["spoilt buffers"] == names
+    assert observed["normed/spoilt buffers"] == names
 
 
 def test_what_is_called_spoilt_has_to_be() -> None:
@@ -384,7 +387,7 @@ def test_a_region_within_the_model_is_one() -> None:
 
 def test_iterations_that_cannot_be() -> None:
     with pytest.raises(Misuse, match="one at least, none before 1"):
-        check(Training(mlp(), find_device("cpu"), BF16), dict[str, list[str]]().__setitem__, spoilt=())
+        check(Training(mlp(), find_device("cpu"), BF16), unheeded, spoilt=())
     with pytest.raises(Misuse, match="no parameter that requires a gradient"):
         run(case=Case("frozen", nn.Identity, lambda: torch.ones(2), lambda model, batch: model(batch).sum()))
 

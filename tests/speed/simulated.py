@@ -13,8 +13,8 @@ import torch
 
 from pytest_amp.devices import find_device
 from pytest_amp.precision import BF16
+from pytest_amp.record import Observe
 from pytest_amp.speed import Arms, Demand, Interval, Measured, Plan, SpeedConditions, TimedStep, check_speedup
-from pytest_amp.speed.demand import Observe
 from pytest_amp.speed.workloads import Autocast
 
 

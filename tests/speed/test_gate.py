@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import pytest
 import torch
@@ -29,6 +28,7 @@ from pytest_amp.speed import (
     training_step,
 )
 from pytest_amp.speed.workloads import Autocast
+from tests.observing import Noted
 from tests.speed.simulated import SimulatedClock, check_simulated
 
 
@@ -96,43 +96,28 @@ def test_off_is_skipped_with_the_reason(request: pytest.FixtureRequest) -> None:
 
 @pytest.mark.parametrize("candidate", [2.0, 4.0])
 def test_what_is_observed(request: pytest.FixtureRequest, candidate: float) -> None:
-    seen: list[tuple[object, ...]] = []
-
-    def observe(
-        name: str,
-        value: float,
-        *,
-        kind: str,
-        unit: str | None = None,
-        allowed: float | None = None,
-        interval: tuple[float, float] | None = None,
-        better: str | None = None,
-        margin: float | None = None,
-    ) -> None:
-        seen.append((name, value, kind, unit, allowed, interval, better, margin))
-
-    check_simulated(request, candidate=candidate, mode="report", observe=observe)
+    seen = Noted()
+    check_simulated(request, candidate=candidate, mode="report", observe=seen.observe)
     ratio = pytest.approx(3.0 / candidate)
+    names = ("speedup", "float32-time", "autocast-time")
+    assert dict(seen) == dict(
+        zip((f"sums/over-fp32/step/{name}" for name in names), (ratio, 3.0, candidate), strict=True)
+    )
     # A report is not judged, by a baseline neither.
-    assert seen == [
-        ("sums/over-fp32/step/speedup", ratio, "ratio", "times", 1.2, (ratio, ratio), None, None),
-        ("sums/over-fp32/step/float32-time", 3.0, "seconds", "s", None, None, None, None),
-        ("sums/over-fp32/step/autocast-time", candidate, "seconds", "s", None, None, None, None),
-    ]
+    judged = {"interval": (ratio, ratio), "better": None, "margin": None}
+    assert seen.facts["sums/over-fp32/step/speedup"] == {"kind": "ratio", "unit": "times", "allowed": 1.2, **judged}
+    for name in names[1:]:
+        assert seen.facts[f"sums/over-fp32/step/{name}"] == {"kind": "seconds", "unit": "s"}
 
 
 def test_what_is_in_doubt_is_observed_without_a_direction(request: pytest.FixtureRequest) -> None:
     """No baseline judges it, and nothing is judged beside it."""
-    seen: dict[str, tuple[object, ...]] = {}
-
-    def observe(name: str, value: float, **facts: Any) -> None:
-        seen[name] = value, facts.get("better"), facts.get("margin")
-
+    doubtful, sound, name = Noted(), Noted(), "sums/over-fp32/step/speedup"
     with pytest.raises(pytest.skip.Exception, match="inconclusive: sums"):
-        check_simulated(request, reference=8.0, candidate=SHAKY, observe=observe)
-    assert seen["sums/over-fp32/step/speedup"][1:] == (None, None)
-    check_simulated(request, observe=observe)
-    assert seen["sums/over-fp32/step/speedup"][1] == "higher"
+        check_simulated(request, reference=8.0, candidate=SHAKY, observe=doubtful.observe)
+    assert (doubtful.facts[name]["better"], doubtful.facts[name]["margin"]) == (None, None)
+    check_simulated(request, observe=sound.observe)
+    assert sound.facts[name]["better"] == "higher"
 
 
 class H100(CpuDevice):

@@ -16,6 +16,7 @@ from pytest_amp.failure import AmpFailure, Misuse
 from pytest_amp.precision import BF16, FP16, Precision
 from pytest_amp.scaler import MakeOptimizer, standard_step
 from pytest_amp.training import Setup, TrainingIteration, TrainingStep, Trajectory, check, images
+from tests.observing import Noted, unheeded
 
 BOTH = pytest.mark.parametrize("precision", [BF16, FP16], ids=["bf16", "fp16"])
 
@@ -36,14 +37,13 @@ def run(
     optimizer: MakeOptimizer = sgd,
     steps: int = 12,
     fresh: bool = False,
-    observed: dict[str, float] | None = None,
+    observed: Noted | None = None,
 ) -> Trajectory:
     setup = Setup(
         case or mlp(width=32, batch=16), find_device("cpu"), precision, steps=steps, train=train,
         make_optimizer=optimizer, fresh=fresh,
     )  # fmt: skip
-    seen = {} if observed is None else observed
-    return check(setup, lambda name, value, _kind, _allowed: seen.update({name: value}))[0]
+    return check(setup, unheeded if observed is None else observed.observe)[0]
 
 
 def forward(iteration: TrainingIteration) -> torch.Tensor:
@@ -62,7 +62,7 @@ def finish(iteration: TrainingIteration, loss: torch.Tensor) -> None:
 @BOTH
 @pytest.mark.parametrize("optimizer", [sgd, adamw])
 def test_the_usual_step_passes(precision: Precision, optimizer: MakeOptimizer) -> None:
-    observed: dict[str, float] = {}
+    observed = Noted()
     found = run(precision=precision, optimizer=optimizer, observed=observed)
     assert len(found.losses) == 12
     assert set(observed) == {"mlp/loss beside fp32", "mlp/steps skipped"}
@@ -79,7 +79,7 @@ def test_fresh_batches_and_dropout_pass(seed: int) -> None:
         task.case.loss,
     )
     setup = Setup(case, find_device("cpu"), BF16, steps=40, seed=seed, make_optimizer=task.optimizer, fresh=True)
-    check(setup, lambda *_: None)
+    check(setup, unheeded)
 
 
 def test_the_scaler_is_on_where_the_dtype_needs_one() -> None:
@@ -100,7 +100,7 @@ def test_skipped_steps_are_taken_again() -> None:
     def train(iteration: TrainingIteration) -> None:
         finish(iteration, forward(iteration) * 2.0**8)
 
-    observed: dict[str, float] = {}
+    observed = Noted()
     run(train, precision=FP16, optimizer=lambda p: torch.optim.SGD(p, lr=0.1 * 2.0**-8), observed=observed)
     assert observed["mlp/steps skipped"] > 0
 
