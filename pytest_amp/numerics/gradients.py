@@ -20,7 +20,7 @@ from pytest_amp.numerics.errors import is_hollow, norm
 from pytest_amp.numerics.locate import first_difference
 from pytest_amp.numerics.order import different_bits, same_step
 from pytest_amp.numerics.prediction import Prediction, predict
-from pytest_amp.numerics.spread import Errors, other_draws, over_seeds
+from pytest_amp.numerics.spread import Errors, other_draws, over_seeds, worst_share
 from pytest_amp.numerics.step import Step, in_words, run_step, run_wide
 from pytest_amp.precision import dtype_name
 from pytest_amp.record import Observe
@@ -195,9 +195,11 @@ def _observe(run: _Run, compared: Sequence[Compared], others: Sequence[Errors], 
         error(f"{case}/{each.name}", each.error, allowed=run.allowed(each), over_seeds=again)
         if each.name == "output.loss":  # |L_amp - L|, in units of u |L|
             ratio(f"{summary}.loss", each.error / u, unit="u |L|", allowed=run.allowed(each) / u)
-    worst = max(compared, key=lambda each: each.plain / run.allowed_plain(each))
-    again = over_seeds(plain.get(worst.name) for _, plain in others)
-    error(f"{summary}.fp32", worst.plain, allowed=run.allowed_plain(worst), over_seeds=again)
+    # A share, since the worst of two tensors that are about as bad may be another one in each run, and much larger.
+    scale, plains = run.where.tolerance_scale, [{each.name: each.plain for each in compared}, *(p for _, p in others)]
+    allowed = {each.name: run.allowed_plain(each) / scale for each in compared}
+    share, *again = (worst_share(plain, allowed) for plain in plains)
+    error(f"{summary}.fp32", share, unit="of what is allowed", allowed=scale, over_seeds=over_seeds(again))
     most, equal = max(each.excess for each in compared), sum(each.equal for each in compared) / len(compared)
     ratio(f"{summary}.excess", most, unit="noise", allowed=compared[0].factor)
     ratio(f"{summary}.distance", median_distance(compared), unit="noise", allowed=limits.MEDIAN_DISTANCE)

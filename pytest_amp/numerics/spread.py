@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from pytest_amp.cases import Case
 from pytest_amp.failure import AmpFailure, is_misuse
@@ -41,3 +41,8 @@ def over_seeds(drawn: Iterable[float | None]) -> tuple[float, ...] | None:
     """One error with the numbers of each of these seeds; None where there are none, or one has no finite error."""
     found = [math.inf if each is None else each for each in drawn]
     return tuple(found) if found and all(map(math.isfinite, found)) else None
+
+
+def worst_share(plain: Mapping[str, float], allowed: Mapping[str, float]) -> float:
+    """The largest of the errors ``plain``, in units of what is ``allowed`` for each; infinite where one is missing."""
+    return max(plain.get(name, math.inf) / most for name, most in allowed.items())

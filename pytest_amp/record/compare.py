@@ -34,10 +34,11 @@ def compare(now: Observation, before: Observation | None, *, fair: bool = True) 
     one of the two has no others over seeds, if it is ERROR_RATIO times the earlier one, or one part of it. A
     number that is better lower or higher moved if it did by more than a margin (MARGINS, or its own): with
     intervals, if the whole of one lies beyond the whole of the other, which for a speedup is the ratio of the
-    ratios with both intervals; it is inconclusive where they are too wide to exclude that, and beside a number
-    that was not judged when it was recorded: a speedup in doubt, or of a report. Where the comparison is not
-    ``fair`` (see ``unfair``) a number that moved is inconclusive. Everything else keeps the verdict of its
-    own check. A value that changed its kind has changed. Without ``before`` the observation is new.
+    ratios with both intervals; it is inconclusive where they are too wide to exclude that. An error or a number
+    is inconclusive beside one of another unit, and beside one that was not judged when it was recorded: a speedup
+    in doubt, or of a report. Where the comparison is not ``fair`` (see ``unfair``) a number that moved is
+    inconclusive. Everything else keeps the verdict of its own check. A value that changed its kind has changed.
+    Without ``before`` the observation is new.
     """
     if before is None:
         return replace(now, verdict=Verdict.NEW) if now.verdict is Verdict.PASS else now
@@ -50,7 +51,7 @@ def compare(now: Observation, before: Observation | None, *, fair: bool = True) 
     measured_once = same and now.interval == before.interval  # a record and itself, however wide its intervals are
     if verdict is Verdict.PASS and not exact and judged(now) and not measured_once:
         verdict = _of_errors(now, before) if now.kind is Kind.ERROR else _of_numbers(now, before)
-        if not judged(before):
+        if not judged(before) or now.unit != before.unit:
             verdict = Verdict.INCONCLUSIVE
         if verdict is not Verdict.PASS and not fair:
             verdict = Verdict.INCONCLUSIVE

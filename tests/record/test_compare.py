@@ -169,3 +169,10 @@ def test_what_a_machine_could_not_tell_is_like_anything(before: str, now: str, b
     assert compare(new, old).verdict is becomes
     old, new = (Observation(KEY, Kind.STATE, value) for value in (before, now))
     assert compare(new, old).verdict is Verdict.CHANGED
+
+
+def test_what_has_another_unit_is_no_other_value() -> None:
+    before = Observation(KEY, Kind.ERROR, 0.003, unit="relative L2")
+    now = Observation(KEY, Kind.ERROR, 0.7, unit="of what is allowed")
+    assert compare(now, before).verdict is Verdict.INCONCLUSIVE
+    assert compare(replace(now, unit="relative L2"), before).verdict is Verdict.REGRESSED
