@@ -198,8 +198,8 @@ def _observe(run: _Run, compared: Sequence[Compared], others: Sequence[Errors], 
     # A share, since the worst of two tensors that are about as bad may be another one in each run, and much larger.
     scale, plains = run.where.tolerance_scale, [{each.name: each.plain for each in compared}, *(p for _, p in others)]
     allowed = {each.name: run.allowed_plain(each) / scale for each in compared}
-    share, *again = (worst_share(plain, allowed) for plain in plains)
-    error(f"{summary}.fp32", share, unit="of what is allowed", allowed=scale, over_seeds=over_seeds(again))
+    share, *shares = (worst_share(plain, allowed) for plain in plains)
+    error(f"{summary}.fp32", share, unit="of what is allowed", allowed=scale, over_seeds=over_seeds(shares))
     most, equal = max(each.excess for each in compared), sum(each.equal for each in compared) / len(compared)
     ratio(f"{summary}.excess", most, unit="noise", allowed=compared[0].factor)
     ratio(f"{summary}.distance", median_distance(compared), unit="noise", allowed=limits.MEDIAN_DISTANCE)
