@@ -123,6 +123,11 @@ def parametrize(metafunc: pytest.Metafunc, session: AmpSession) -> None:
         session.usage_error(f"{name} (marker amp): {error}")
         metafunc.parametrize(TARGET, [], indirect=True, scope="session")
         return
+    if sys.flags.optimize and family is not PROJECT:
+        session.usage_error(
+            f"python -O, or PYTHONOPTIMIZE={sys.flags.optimize}: removes assert statements, and a check without them "
+            "holds whatever it finds; valid: a run without it"
+        )
     place = _Place(marker, family, session)
     if (unknown := _unknown_types(marker, session)) is not None:
         session.usage_error(f"{name} (marker amp): {unknown}")

@@ -47,3 +47,12 @@ def family_of_package(name: str | None) -> tuple[Family, Path | None]:
             return family, Path(file).parent if file else None
         name = name.rpartition(".")[0]
     return PROJECT, None
+
+
+def declared_around(folder: Path) -> bool:
+    """Whether ``folder``, or a package around it, declares a family: read, for what is not imported yet."""
+    while (file := folder / "__init__.py").is_file():
+        if any(line.startswith(("FAMILY =", "FAMILY:")) for line in file.read_text(encoding="utf-8").splitlines()):
+            return True
+        folder = folder.parent
+    return False

@@ -52,6 +52,9 @@ def finish(session: AmpSession, exitstatus: int) -> int:
     tally = session.tally
     # A run that was interrupted (2) or broke (3) is red, and cannot be blamed for what it did not come to.
     session.problems += tally.unexecuted(session.selected if exitstatus in (0, 1, 5) else {}) + tally.clashes()
+    if exitstatus == 0:
+        # A run that stopped at a failure (1) is red for that.
+        session.problems += tally.unreported(session.selected)
     session.problems += tally.fixed(session.asked.known)
     if not (option.keyword or option.markexpr or getattr(option, "lf", False)):
         # With one of these, nobody knows whether a test of a skipped module was asked for.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Generator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from pytest_amp.fixtures import (  # noqa: F401  # pytest finds fixtures in the 
     amp_scaler,
     concerned,
 )
+from pytest_amp.left_out import judge, note_file, note_folder, note_function
 from pytest_amp.session import KEY, AmpSession
 
 
@@ -90,13 +92,36 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_pycollect_makeitem(collector: pytest.Module | pytest.Class) -> Generator[None, object, object]:
-    """Count the tests that a function becomes."""
+def pytest_pycollect_makeitem(
+    collector: pytest.Module | pytest.Class, name: str, obj: object
+) -> Generator[None, object, object]:
+    """Count the tests that a function becomes, or note that it becomes none."""
     made = yield
-    if made and (session := collector.config.stash[KEY]).active:
+    session = collector.config.stash[KEY]
+    if not made:
+        note_function(collector, name, obj, session)
+    elif session.active:
         from pytest_amp.collection import count_made
 
         count_made(made, session)
+    return made
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> Generator[None, bool | None, bool | None]:
+    """Note the folder of a family that nobody goes into."""
+    ignored = yield
+    if ignored:
+        note_folder(collection_path, config.stash[KEY])
+    return ignored
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> Generator[None, list[object], list[object]]:
+    """Note the file of a family that nothing is made of."""
+    made = yield
+    if not made:
+        note_file(file_path, parent.config.stash[KEY])
     return made
 
 
@@ -107,6 +132,7 @@ def pytest_collection_modifyitems(session: pytest.Session, items: list[pytest.It
     Last, so that only what ``-k``, ``-m`` and other plugins have left is looked at.
     """
     amp_session = session.config.stash[KEY]
+    judge(session, amp_session)
     if not amp_session.active and not amp_session.usage_errors:
         return
     if not amp_session.usage_errors:

@@ -8,11 +8,13 @@ from collections import Counter
 from collections.abc import Iterable
 from functools import cached_property
 from importlib import metadata
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pytest_amp.config import AmpConfig
+from pytest_amp.quoted import quoted_with_type
 
 if TYPE_CHECKING:
     from pytest_amp.record import Observation, Record, Value, Verdict
@@ -48,6 +50,8 @@ class AmpSession:
         self.selected: Counter[tuple[str, str]] = Counter()
         #: Modules of families that were skipped while they were imported: family and reason by node id.
         self.skipped_modules: dict[str, tuple[str, str]] = {}
+        #: What an ini key keeps from being collected, of families: the path, and what is wrong in a line.
+        self.left_out: dict[Path, str] = {}
         #: Whether a test that uses this plugin has been collected in this process.
         self.active = False
         self.provenance: dict[str, Value] = {}
@@ -83,7 +87,7 @@ class AmpSession:
         try:
             import torch  # noqa: F401  # whether it can be
         except Exception as error:  # noqa: BLE001  # a missing library is an OSError, half an installation anything
-            reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+            reason = quoted_with_type(error)
             return f"torch cannot be imported ({reason}); valid: pip install torch; `pytest-amp doctor` says more"
         return None
 

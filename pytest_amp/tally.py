@@ -92,6 +92,15 @@ class Tally:
             lines.append(f"{family} on {target}: {count} selected, not one executed: {reasons}")
         return lines
 
+    def unreported(self, selected: Mapping[tuple[str, str], int]) -> list[str]:
+        """A line for each target and family of which fewer tests came to an end than were to run, but some did."""
+        return [
+            f"{family} on {target}: {count} selected, {ended} came to an end: the run stopped before, or another "
+            "plugin kept them from running"
+            for (target, family), count in sorted(selected.items())
+            if 0 < (ended := sum(self.outcomes.get((target, family), Counter()).values())) < count
+        ]
+
     def unseen(self, skipped_modules: Mapping[str, tuple[str, str]]) -> list[str]:
         """A line for each module that was skipped whole while it was collected, of a family that ran nowhere."""
         seen = {family for (_, family), counts in self.outcomes.items() if any(counts[name] for name in EXECUTED)}

@@ -121,6 +121,29 @@ def test_a_run_that_stops_early_does_not_vouch_for_the_rest(project: Project) ->
     ]
 
 
+_STOPPED = (
+    "pytest_runtest_teardown(item):\n    if item.name.endswith('-1]'):\n        pytest.exit('done', returncode=0)"
+)
+_SWALLOWED = "pytest_runtest_protocol(item):\n    return item.name.endswith('-1]') or None"
+
+
+@pytest.mark.parametrize(
+    ("hook", "workers"),
+    [(_STOPPED, "0"), (_SWALLOWED, "0"), (_SWALLOWED, "2")],  # a worker that leaves so is pytest-xdist's own error
+    ids=["stopped", "swallowed", "swallowed by workers"],
+)
+def test_some_of_a_family_do_not_vouch_for_the_rest(project: Project, hook: str, workers: str) -> None:
+    """Whoever ends the run as a green one, or keeps tests from running, without a report of them."""
+    project.write(
+        conftest=f"import pytest\n\n\ndef {hook}\n",
+        test_it="import pytest\n\n\n@pytest.mark.parametrize('n', range(3))\ndef test_it(amp, n):\n    pass\n",
+    )
+    result = project.apart(*ON_CPU, "-n", workers)
+    assert result.ret == 1
+    (line,) = red(result)
+    assert line.startswith("project on cpu-bf16: 3 selected, 2 came to an end: the run stopped before, or another")
+
+
 def test_what_exitfirst_did_not_reach_is_named(project: Project) -> None:
     family(project, "a", test_a="def test_it(amp):\n    assert False\n")
     family(project, "b", test_b=PASSING)

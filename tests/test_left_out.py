@@ -1,0 +1,72 @@
+"""A project's ini says which of its own files are tests: what it leaves out of a family was asked for all the same."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.project import Project
+
+ON_CPU = ("--amp-device=cpu", "--amp-dtype=bf16")
+PASSING = "def test_it(amp):\n    pass\n\n\ndef test_other(amp):\n    pass\n"
+FAMILY = "from pytest_amp.families import Family\n\nFAMILY = Family('rules')\n"
+
+
+@pytest.fixture
+def checks(project: Project) -> Project:
+    """A family of two folders and two files, beside a project's own tests."""
+    project.file("checks/__init__.py", FAMILY)
+    project.file("checks/test_first.py", PASSING)
+    project.file("checks/more/__init__.py", "")
+    project.file("checks/more/test_second.py", PASSING)
+    project.file("own/test_own.py", PASSING)
+    return project
+
+
+@pytest.mark.parametrize(
+    ("setting", "where", "valid"),
+    [
+        ("norecursedirs=more", "checks/more", "--ignore="),
+        ("norecursedirs=own checks", "checks", "--ignore="),
+        ("python_files=test_f*.py", "checks/more/test_second.py", "test_*.py among its patterns"),
+        ("python_functions=test_i*", "checks/test_first.py", "test among its prefixes"),
+    ],
+)
+@pytest.mark.parametrize("workers", ["0", "2"])
+def test_what_an_ini_leaves_out_is_refused(checks: Project, setting: str, where: str, valid: str, workers: str) -> None:
+    run = checks.here if workers == "0" else checks.apart
+    result = run(*ON_CPU, "-o", setting, "-n", workers)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    key, _, value = setting.partition("=")
+    told = f"{key} = {value}: leaves out checks of a family, in {checks.path / where}; valid: {valid}"
+    assert sum(told in line for line in result.stderr.lines) == 1, result.stderr.str()
+
+
+@pytest.mark.parametrize(
+    ("setting", "arguments"),
+    [
+        ("norecursedirs=more", ("checks/test_first.py",)),
+        ("python_files=test_f*.py", ("checks/test_first.py",)),
+        ("python_files=test_f*.py", ("checks", "--ignore=checks/more")),
+        ("python_functions=test_o*", ("own",)),
+        ("norecursedirs=own", ()),
+    ],
+)
+def test_what_nobody_asked_for_may_be_left_out(checks: Project, setting: str, arguments: tuple[str, ...]) -> None:
+    result = checks.here(*ON_CPU, "-o", setting, *arguments)
+    assert result.ret == 0, result.stdout.str() + result.stderr.str()
+
+
+def test_a_folder_that_is_ignored_by_name_may_fit_a_pattern_too(checks: Project) -> None:
+    assert checks.here(*ON_CPU, "-o", "norecursedirs=more", "--ignore=checks/more").ret == 0
+
+
+@pytest.mark.parametrize(("folder", "status"), [("checks", 4), ("own", 0)])
+def test_checks_without_their_assertions_are_refused(
+    checks: Project, monkeypatch: pytest.MonkeyPatch, folder: str, status: int
+) -> None:
+    """Python removes them under -O, from what a family's tests share; a project's own are its own matter."""
+    monkeypatch.setenv("PYTHONOPTIMIZE", "1")
+    result = checks.apart(*ON_CPU, folder)
+    assert result.ret == status, result.stdout.str() + result.stderr.str()
+    told = "python -O, or PYTHONOPTIMIZE=1: removes assert statements" in result.stderr.str()
+    assert told is (status == 4)
