@@ -52,23 +52,23 @@ _AT_ONCE = 2
 _TIMEOUT = 120.0
 
 
-def _failing(defect: Defect, device: str) -> str | None:
+def failing_on(defect: Defect, device: str) -> str | None:
     there = defect.failing.replace("[cpu-", f"[{device}-")
     return ON_CUDA.get(defect.module, there) if device == "cuda" else there
 
 
-def _where(defect: Defect, failing: str) -> list[str]:
+def where_on(defect: Defect, failing: str) -> list[str]:
     return [failing] if "::" in failing else where(defect, failing)
 
 
 def planted(defect: Defect, device: str) -> dict[str, object]:
     """Whether the test that is meant for the defect turned red there."""
-    failing = _failing(defect, device)
+    failing = failing_on(defect, device)
     if failing is None:
         return {"defect": defect.module, "noticed": None}
     given = [*loaded(defect), "-p", "no:xdist", "-q", "-rfE", "--tb=line"]
     dtype = "fp16" if f"[{device}-fp16" in failing else "bf16"
-    given += [f"--amp-device={device}", f"--amp-dtype={dtype}", "--amp-speed=off", *_where(defect, failing)]
+    given += [f"--amp-device={device}", f"--amp-dtype={dtype}", "--amp-speed=off", *where_on(defect, failing)]
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         environment = {**os.environ, VARIABLE: device}

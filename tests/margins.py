@@ -1,0 +1,201 @@
+"""What tests measure on their way to a verdict: a plugin of pytest, ``-p tests.margins``, for tests/planted_margins.py.
+
+``MARGINS`` names a JSON file to be made. It has an entry for each test that has run: its outcome, what it says, noise,
+excess and distance of its step, the operator that is furthest from its model, and by measure of the verdict the margin:
+value over bound, the worst of the test. Only those tests run whose ids ``MARGINS_OF`` has, one a line, or begin so.
+
+Errors are in units of what the model should make, and errors that are independent of one another add as squares: what
+makes e times its model's error has one of its own of ``sqrt(e^2 - 1)``. A margin is a ratio of those.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import statistics
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from pytest_amp.amp import OBSERVATIONS
+from pytest_amp.numerics import gradients, rounding, tolerance
+from pytest_amp.numerics.compare import Compared
+from pytest_amp.numerics.oracle import verdict
+from pytest_amp.numerics.oracle.local import Agreement, ObservedCall
+from pytest_amp.numerics.oracle.models import ModelName
+from pytest_amp.numerics.oracle.operation import LOW
+from pytest_amp.numerics.prediction import Prediction
+
+TO, OF = "MARGINS", "MARGINS_OF"
+
+#: Of what is yes or no.
+YES = math.inf
+
+
+def own(error: float) -> float:
+    """The error that is not the model's, in units of the model's."""
+    return math.sqrt(max(error * error - 1.0, 0.0))
+
+
+@dataclass
+class Measured:
+    """What one test has measured; the worst of each measure, and of which tensor or operator."""
+
+    step: dict[str, Any] = field(default_factory=dict)
+    operator: dict[str, Any] = field(default_factory=dict)
+    margins: dict[str, tuple[float, str]] = field(default_factory=dict)
+
+    def note(self, measure: str, margin: float, whose: str) -> None:
+        """Keep a margin, if it is the worst."""
+        if not margin <= self.margins.get(measure, (-1.0, ""))[0]:
+            self.margins[measure] = (margin, whose)
+
+
+_now = Measured()
+_found: dict[str, dict[str, Any]] = {}
+
+
+def _of_step(prediction: Prediction, compared: Sequence[Compared], u: float) -> None:
+    """The global verdict's measures, as ``gradients.check`` has them."""
+    followed = prediction.predicted is not None
+    for each in compared:
+        kind = "tensor's error" if followed else "tensor's error beside hand casts"
+        _now.note(kind, own(each.excess) / own(each.factor), each.name)
+        _now.note("distance from float32", each.plain / (each.allowed_plain or math.inf), each.name)
+        if followed and not prediction.unmodelled:
+            _now.note("tensor's distance", each.from_model / tolerance.FARTHEST, each.name)
+        if followed and each.elements >= tolerance.ENOUGH and each.noise > u / 8:
+            _now.note("too exact", tolerance.LEAST * each.noise / max(each.error, 1e-30), each.name)
+    large = [each for each in compared if each.elements >= tolerance.ENOUGH] or list(compared)
+    excess, far = [each.excess_over_noise(u) for each in large], [each.from_model for each in large]
+    if large:
+        _now.step = {
+            "noise": statistics.median(each.noise for each in large) / u,
+            "excess": (statistics.median(excess), max(excess)),
+            "distance": (statistics.median(far), max(far)) if followed else None,
+        }
+
+
+def _of_operator(each: ObservedCall, result: Agreement, low: torch.dtype, fault: verdict.Fault | None) -> None:
+    """The local verdict's: of a result that was looked at again with other numbers, the lesser."""
+    what = f"{each.operator.removeprefix('aten::')} {each.place.direction.value}"
+    draws = [(result, False)] if result.again is None else [(result, False), (result.again, True)]
+    here: dict[str, float] = {}
+    for draw, again in draws:
+        margins = _of_draw(each, draw, low, again=again)
+        here = {name: min(here.get(name, YES), margin) for name, margin in margins.items()}
+    if result.wanted is not None and result.wanted != result.dtype:
+        here["operator's dtype"] = YES
+    if (fault is None) != all(margin <= 1 for margin in here.values()):
+        here["not what the verdict says"] = YES
+    for name, margin in here.items():
+        _now.note(name, margin, what)
+    worst = max(here.values(), default=0.0)
+    if not worst <= _now.operator.get("margin", -1.0):
+        error, _ = verdict.error_and_bound(each, result, low)
+        _now.operator = {
+            "what": what,
+            "margin": worst,
+            "equal": result.equal / result.elements,
+            "error": error if result.dtype in LOW else None,
+            "float32": None if result.dtype in LOW else error,
+            "hollow": result.hollow,
+        }
+
+
+def _of_draw(each: ObservedCall, result: Agreement, low: torch.dtype, *, again: bool) -> dict[str, float]:
+    error, most = verdict.error_and_bound(each, result, low, again=again)
+    if result.dtype not in LOW:
+        margins = {"float32 operator's error": error / most}
+        if result.hollow and (each.model.name is not ModelName.RUNNING_SUM or low not in each.given):
+            margins["operator is hollow"] = YES
+        return margins if result.dtype in (torch.float32, torch.float64) else {}
+    # A factor of the model is one of its own error.
+    usual = most / verdict.EXCESS
+    margins = {"operator's error": own(error / usual) / own(verdict.EXCESS)}
+    unlike = verdict.unequal(each, result)
+    if unlike is not None:  # both have to be: the lesser of two margins
+        larger = own(error) / own(verdict.SHARE_EXCESS)
+        margins["operator rounds twice"] = min(unlike / (1 - verdict.SHARE), larger)
+    return margins
+
+
+#: Modules whose functions are listened to.
+_gradients: Any = gradients
+_verdict: Any = verdict
+
+
+def pytest_configure() -> None:
+    """Listen to what the checks compute."""
+    compare, fault_of, different_bits = _gradients.compare, _verdict.fault_of, _gradients._different_bits
+
+    def compared(*args: Any, **kwargs: Any) -> list[Compared]:
+        made: list[Compared] = compare(*args, **kwargs)
+        _of_step(args[0], made, kwargs["u"])
+        return made
+
+    def judged(each: ObservedCall, result: Agreement, low: torch.dtype, scale: float) -> verdict.Fault | None:
+        fault: verdict.Fault | None = fault_of(each, result, low, scale)
+        _of_operator(each, result, low, fault)
+        return fault
+
+    def bits(*args: Any) -> tuple[bool, frozenset[str]]:
+        found: tuple[bool, frozenset[str]] = different_bits(*args)
+        different = len(found[1])
+        _now.note("bits beside hand casts", YES if different else 0.0, f"{different} of {len(args[2])} tensors")
+        return found
+
+    _gradients.compare, _verdict.fault_of, _gradients._different_bits = compared, judged, bits
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Only those that are asked for."""
+    wanted = tuple(os.environ[OF].splitlines())
+    left = [item for item in items if not item.nodeid.startswith(wanted)]
+    items[:] = [item for item in items if item.nodeid.startswith(wanted)]
+    config.hook.pytest_deselected(items=left)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
+    """Note what the test has measured, and forget it."""
+    report = yield
+    if report.when == "setup" and report.passed:
+        globals()["_now"] = Measured()
+    if report.when == "call" or not report.passed:
+        _observed(item)
+        said = getattr(report, "wasxfail", "") or ("" if call.excinfo is None else str(call.excinfo.value).strip())
+        _found[item.nodeid] = {
+            "outcome": "xfailed" if hasattr(report, "wasxfail") else report.outcome,
+            "says": (said.splitlines() or [""])[0],
+            "seconds": report.duration,
+            "step": _now.step,
+            "operator": _now.operator,
+            "margins": _now.margins,
+        }
+    return report
+
+
+def _observed(item: pytest.Item) -> None:
+    """What a test observes itself beside what it allows. The checks of a step have their own, above."""
+    for each in item.stash.get(OBSERVATIONS, []):
+        name = each.key.split("/", 3)[3]
+        if each.allowed is None or not isinstance(each.value, (int, float)) or _now.step:
+            continue
+        if each.unit == "noise":
+            _now.note("operator's error", own(each.value) / own(each.allowed), name)
+        elif each.unit == "roundings":  # of which an operator may be known to make more than one
+            usual = each.allowed / rounding.MARGIN
+            _now.note("error of long sums", own(each.value / usual) / own(rounding.MARGIN), name)
+        else:
+            _now.note(f"observed {each.unit or each.kind.value}", each.value / (each.allowed or 1e-30), name)
+
+
+def pytest_sessionfinish() -> None:
+    """Write the file."""
+    Path(os.environ[TO]).write_text(json.dumps(_found, indent=1), encoding="utf-8")

@@ -1,0 +1,199 @@
+"""The tables of tests/planted_margins.py: what tells a planted defect, and by how much."""
+
+from __future__ import annotations
+
+import math
+import re
+import textwrap
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+DTYPES = ("bf16", "fp16")
+#: How many times a defect is to be beyond the worst healthy test, by a measure that is beyond its bound.
+ENOUGH = 2.0
+
+#: What a test has measured, as tests/margins.py writes it, and by its id.
+Entry = dict[str, Any]
+Found = dict[str, Entry]
+
+#: Why a defect does nothing in a dtype.
+IDLE = {
+    ("conversions_truncate", "fp16"): "only conversions to bf16 are cut off",
+    ("matmul_casts_through_float16", "fp16"): "the cast is the right one",
+    ("small_gradients_flushed", "fp16"): "the loss is scaled: no gradient is as small",
+}
+
+
+@dataclass
+class Report:
+    """By test what it measured healthy, and by defect and test what it did with the defect."""
+
+    healthy: Found = field(default_factory=dict)
+    planted: dict[str, Found] = field(default_factory=dict)
+
+    def worst(self) -> dict[str, tuple[float, str]]:
+        """By measure, the largest margin of the healthy tests, and of which."""
+        found: dict[str, tuple[float, str]] = {}
+        for test, each in self.healthy.items():
+            for measure, (margin, whose) in each["margins"].items() if each["outcome"] == "passed" else ():
+                if not margin <= found.get(measure, (-1.0, ""))[0]:
+                    found[measure] = margin, f"{_case(test)}, {_dtype(test)}: {whose}"
+        return found
+
+
+class Telling(NamedTuple):
+    """What tells a defect best: the measure, its margin, and how many times the worst healthy margin that is.
+
+    The margin is infinite of what is yes or no; the measure is empty where a test says in words alone what is wrong.
+    """
+
+    test: str
+    measure: str
+    margin: float
+    factor: float
+
+
+def telling(test: str, entry: Entry, worst: Mapping[str, tuple[float, str]]) -> Telling:
+    """A number that is ``ENOUGH`` goes before what is yes or no, and that before other numbers."""
+    found = []
+    for measure, (margin, _) in entry["margins"].items():
+        most = worst.get(measure, (0.0, ""))[0]
+        if margin > 1:
+            found.append(Telling(test, measure, margin, margin / most if most else math.inf))
+    numbers = [each for each in found if each.factor >= ENOUGH and each.margin < math.inf]
+    certain = [each for each in found if each.margin == math.inf]
+    if numbers or (found and not certain):
+        return max(numbers or found, key=lambda each: (each.factor < math.inf, each.factor))
+    return certain[0] if certain else Telling(test, "", math.inf, math.inf)
+
+
+def told(report: Report, defect: str, dtype: str) -> Telling | None:
+    """What tells a defect best in a dtype; None where all of its tests are green there."""
+    worst, found = report.worst(), report.planted[defect]
+    red = [
+        telling(test, each, worst)
+        for test, each in found.items()
+        if _dtype(test) == dtype and each["outcome"] == "failed"
+    ]
+
+    def order(each: Telling) -> tuple[bool, bool, float, bool]:
+        whole_sentence = found[each.test]["says"].startswith("AmpFailure")
+        return each.measure != "", each.factor < math.inf, each.factor, whole_sentence
+
+    return max(red, key=order, default=None)
+
+
+def too_near(report: Report) -> list[str]:
+    """The defects that are green in both dtypes, or in one of them not far enough from healthy."""
+    every = {name: [told(report, name, dtype) for dtype in DTYPES] for name in report.planted}
+    return [
+        name
+        for name, both in every.items()
+        if not any(both) or any(each is not None and each.factor < ENOUGH for each in both)
+    ]
+
+
+_NUMBERS = (
+    *("defect", "case", "dtype", "noise", "excess", "distance", "local prediction", "seconds"),
+    *("told by", "margin", "healthy", "worst healthy", "factor"),
+)
+_WORDS = ("defect", "case", "bf16", "fp16")
+_MEASURES = ("measure", "worst healthy margin", "of", "weakest defect", "of", "factor")
+
+
+def tables(report: Report) -> str:
+    """Of the defects that a number tells, of those that a sentence does, and of the measures."""
+    parts = (_NUMBERS, _numbers(report)), (_WORDS, _words(report)), (_MEASURES, _measures(report))
+    return "\n".join(line for head, rows in parts for line in (*_table(head, rows), ""))
+
+
+def _table(head: tuple[str, ...], rows: Iterator[tuple[str, ...]]) -> Iterator[str]:
+    yield f"| {' | '.join(head)} |"
+    yield "|" + "---|" * len(head)
+    for row in rows:
+        yield f"| {' | '.join(cell.replace('|', '/') for cell in row)} |"
+
+
+def _numbers(report: Report) -> Iterator[tuple[str, ...]]:
+    worst = report.worst()
+    for name, found in report.planted.items():
+        for dtype in DTYPES:
+            best = told(report, name, dtype)
+            if best is None or not best.measure:
+                continue
+            entry = found[best.test]
+            own = report.healthy.get(best.test, {"margins": {}})["margins"].get(best.measure, (0.0, ""))[0]
+            yield (
+                *(f"`{name}`", _case(best.test), dtype, *_step(entry["step"]), _local(entry["operator"])),
+                *(f"{entry['seconds']:.1f}", best.measure, _number(best.margin), _number(own)),
+                *(_number(worst.get(best.measure, (0.0, ""))[0]), _number(best.factor)),
+            )
+
+
+def _words(report: Report) -> Iterator[tuple[str, ...]]:
+    """What only words tell in one dtype or in both."""
+    for name, found in report.planted.items():
+        both = {dtype: told(report, name, dtype) for dtype in DTYPES}
+        if all(each is not None and each.measure for each in both.values()):
+            continue
+        test = next((each.test for each in both.values() if each is not None and not each.measure), next(iter(found)))
+        yield f"`{name}`", _case(test), *(_said(found, name, dtype, each) for dtype, each in both.items())
+
+
+def _said(found: Found, name: str, dtype: str, best: Telling | None) -> str:
+    if best is not None:
+        return "see above" if best.measure else _sentence(found[best.test]["says"])
+    here = [each["says"] for test, each in found.items() if _dtype(test) == dtype and each["outcome"] == "xfailed"]
+    return f"green: {IDLE.get((name, dtype)) or next(iter(here), 'it is as it should be')}"
+
+
+def _measures(report: Report) -> Iterator[tuple[str, ...]]:
+    best = {(name, dtype): told(report, name, dtype) for name in report.planted for dtype in DTYPES}
+    for measure, (margin, whose) in sorted(report.worst().items()):
+        by_it = [(each.margin, key) for key, each in best.items() if each is not None and each.measure == measure]
+        least, of = min(by_it, default=(math.nan, ("", "")))
+        factor = least / margin if margin else math.inf
+        weakest = (_number(least), f"`{of[0]}`, {of[1]}", _number(factor)) if by_it else ("", "", "")
+        yield measure, _number(margin), whose, *weakest
+
+
+def _dtype(test: str) -> str:
+    return "fp16" if re.search(r"\[[a-z]+-fp16", test) else "bf16"
+
+
+def _case(test: str) -> str:
+    """Its file, and its parameter or name."""
+    file, _, name = test.partition("::")
+    function, _, parameters = name.removesuffix("]").partition("[")
+    own = re.sub(r"^[a-z]+-(bf16|fp16)-?", "", parameters)
+    return f"{Path(file).stem.removeprefix('test_')}: {own or function.removeprefix('test_').replace('_', ' ')}"
+
+
+def _step(step: Mapping[str, Any]) -> tuple[str, str, str]:
+    """Noise, and median and worst of excess and distance."""
+    if not step:
+        return "", "", ""
+    pairs = [step["excess"], step["distance"]]
+    excess, distance = ("" if pair is None else f"{pair[0]:.3g} ({pair[1]:.3g})" for pair in pairs)
+    return f"{step['noise']:.2f} u", excess, distance
+
+
+def _local(operator: Mapping[str, Any]) -> str:
+    """Of the operator that is furthest from its model."""
+    if not operator or operator["margin"] <= 1:
+        return "silent" if operator else ""
+    error = f"off by {operator['float32']:.2g}" if operator["error"] is None else f"{operator['error']:.3g} times"
+    equal = f"{operator['equal']:.2f} equal"
+    return f"{operator['what']}: {'hollow, ' if operator['hollow'] else ''}{equal}, {error}"
+
+
+def _sentence(said: str) -> str:
+    """The beginning of what a test says; of an assertion without a sentence, that it is one."""
+    text = re.sub(r"\s+", " ", said.removeprefix("AmpFailure: ")).replace("`", "").strip()
+    return "an assertion" if not text or text.startswith("assert ") else textwrap.shorten(text, 100, placeholder=" ...")
+
+
+def _number(value: float) -> str:
+    return "yes" if value == math.inf else f"{value:.2g}" if value < 100 else f"{value:.0f}"

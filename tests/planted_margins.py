@@ -1,0 +1,134 @@
+"""How far beyond healthy planted defects are: ``python -m tests.planted_margins DEVICE REPORT [DEFECT ...]``.
+
+The tests of the gradients suite that are meant for defects of numerics run healthy, and the zoo beside them; then each
+again with its defect planted; in both dtypes. ``REPORT`` becomes a JSON file of what they measured (tests/margins.py).
+A defect that is in it is not planted again, so that a run may come in pieces. Printed are the tables of
+docs/planted.md; the status is 1 where a defect is green, or told by nothing that is ``ENOUGH`` times the worst
+healthy test, and where a healthy one is red.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from tests import margins
+from tests.margins_table import DTYPES, Found, Report, tables, too_near
+from tests.planted.defect import Defect
+from tests.planted.manifest import DEFECTS
+from tests.planted.on_device import VARIABLE
+from tests.planted_on_device import failing_on, where_on
+from tests.planting import PLUGIN, run
+
+_SUITE = "suites/gradients"
+_STEP, _WIDER = f"{_SUITE}/test_zoo.py::test_step", f"{_SUITE}/test_wider_zoo.py::test_step"
+_OPERATOR = f"{_SUITE}/test_operators.py::test_operator"
+ZOO = (_STEP, _WIDER)
+_TIMEOUT = 300.0
+_AT_ONCE = max(2, min(6, (os.cpu_count() or 2) - 2))
+
+#: Tests of the gradients suite that notice a defect beside its own: which is another suite's, or of one dtype alone.
+ALSO: dict[str, str] = {
+    "avg_pool_adds_in_low_precision": (
+        f"{_SUITE}/test_long_operators.py::test_sums_do_not_lose_with_length[cpu-bf16-avg_pool2d]"
+    ),
+    "cast_loses_history": f"{_STEP}[cpu-bf16-mlp]",
+    "cat_promotes_to_the_first": f"{_OPERATOR}[cpu-bf16-cat_of_both_dtypes]",
+    "cat_stack_narrow": f"{_OPERATOR}[cpu-bf16-cat_of_both_dtypes]",
+    "city_block_distances_rounded": (
+        f"{_SUITE}/test_arguments.py::test_operator_with_arguments[cpu-bf16-cdist of order 1]"
+    ),
+    "conversions_truncate": f"{_OPERATOR}[cpu-bf16-linear]",
+    "layer_norm_low_precision": f"{_STEP}[cpu-bf16-decoder]",
+    "matmul_casts_through_float16": f"{_OPERATOR}[cpu-bf16-matmul]",
+    "micro_batches_add_up_in_bf16": (
+        f"{_SUITE}/test_accumulation.py::test_sums_of_micro_batches_stay_in_float32[cpu-bf16]"
+    ),
+    "mse_loss_is_hollow": f"{_WIDER}[cpu-bf16-loss_mse]",
+    "mse_loss_low_precision": f"{_WIDER}[cpu-bf16-loss_mse]",
+    "products_of_fp16_by_way_of_bf16": f"{_STEP}[cpu-bf16-mlp]",
+    "small_gradients_flushed": f"{_STEP}[cpu-bf16-mlp]",
+    "weight_gradients_five_percent_short": f"{_SUITE}/test_queries.py::test_nothing_asks_for_autocast[cpu-bf16-layers]",
+}
+
+
+def guards(defect: Defect, device: str) -> list[str]:
+    """The tests of the gradients suite that notice it there, by their ids for bf16; none where none is meant to."""
+    failing = failing_on(defect, device)
+    own = [] if failing is None else where_on(defect, failing)
+    also = ALSO.get(defect.module)
+    tests = [*own, *([] if also is None else [also.replace("[cpu-", f"[{device}-")])]
+    return [_in(test, "bf16") for test in tests if test.startswith(_SUITE)]
+
+
+def _in(test: str, dtype: str) -> str:
+    return re.sub(r"(\[[a-z]+)-(?:bf16|fp16)", rf"\1-{dtype}", test)
+
+
+def measured(tests: Iterable[str], device: str, *defect: str) -> Found:
+    """What these tests measure, in both dtypes, by their ids; all that begin so, where an id is not whole."""
+    given = [*PLUGIN, "-p", "tests.margins", *(f"-p{name}" for name in defect), "-p", "no:xdist", "-p", "no:randomly"]
+    given += ["-q", "--tb=no", f"--amp-device={device}", f"--amp-dtype={','.join(DTYPES)}", "--amp-speed=off"]
+    wanted = "\n".join(_in(test, dtype) for test in tests for dtype in DTYPES)
+    with tempfile.TemporaryDirectory() as folder:
+        made = Path(folder) / "margins.json"
+        environment = {**os.environ, VARIABLE: device, margins.TO: str(made), margins.OF: wanted}
+        functions = sorted({test.partition("[")[0] for test in tests})
+        _, text = run([*given, *functions], Path(folder) / "output", timeout=_TIMEOUT, environment=environment)
+        found: Found = json.loads(made.read_text(encoding="utf-8")) if made.exists() else {}
+    if not found:
+        sys.stderr.write(f"{' '.join(defect) or 'healthy'}: nothing ran\n{text[-3000:]}\n")
+    return found
+
+
+def _healthy(tests: Iterable[str], known: Iterable[str]) -> list[list[str]]:
+    """By file, those that are not known yet."""
+    there = {_in(test, "bf16") for test in known}
+    files: dict[str, list[str]] = {}
+    for test in sorted(set(tests)):
+        if not any(each.startswith(test) for each in there):
+            files.setdefault(test.partition("::")[0], []).append(test)
+    return [*files.values()]
+
+
+def main(arguments: list[str]) -> int:
+    """Measure what is not in the report yet, and print the tables of it."""
+    device, path, *names = arguments
+    file = Path(path)
+    report = Report(**json.loads(file.read_text(encoding="utf-8"))) if file.exists() else Report()
+    noticed = {each.module: guards(each, device) for each in DEFECTS if not names or each.module in names}
+    noticed = {name: tests for name, tests in noticed.items() if tests}
+    every = [test for tests in noticed.values() for test in tests]
+    jobs: list[tuple[str, list[str]]] = [
+        *(("", tests) for tests in _healthy([*every, *(() if names else ZOO)], report.healthy)),
+        *((name, tests) for name, tests in noticed.items() if name not in report.planted),
+    ]
+
+    def measure(job: tuple[str, list[str]]) -> Found:
+        return measured(job[1], device, *filter(None, [job[0]]))
+
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        for (defect, _), found in zip(jobs, pool.map(measure, jobs), strict=True):
+            if not defect:
+                report.healthy.update(found)
+            elif found:
+                report.planted[defect] = found
+            file.write_text(json.dumps(vars(report), indent=1), encoding="utf-8")
+    sys.stdout.write(tables(report))
+    near = [*too_near(report), *(f"{name} (nothing ran)" for name in noticed if name not in report.planted)]
+    red = [test for test, each in report.healthy.items() if each["outcome"] == "failed"]
+    sys.stdout.write(
+        f"\n{len(report.planted)} planted, green or too near: {', '.join(near) or 'none'}; "
+        f"{len(report.healthy)} healthy tests, red: {', '.join(red) or 'none'}\n"
+    )
+    return 1 if near or red else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
