@@ -14,6 +14,8 @@ import sys
 from dataclasses import dataclass, field
 from typing import Any
 
+from pytest_amp.quoted import quoted_with_type
+
 #: Seconds: importing torch from a cold disk and making a CUDA context may take most of a minute.
 TIMEOUT = 180.0
 
@@ -79,7 +81,7 @@ def main(path: str) -> None:
 
         version = str(torch.__version__)
     except BaseException as error:  # noqa: BLE001  # a broken library may raise anything
-        reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        reason = quoted_with_type(error, 300)
         found = getattr(sys.modules.get("torch"), "__file__", None)
         _say("torch", "torch", {"problem": reason, "file": found})
         return

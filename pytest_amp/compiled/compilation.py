@@ -12,6 +12,7 @@ import torch
 from pytest_amp.cases import Case, Outputs, expect_flag
 from pytest_amp.failure import Misuse, is_misuse
 from pytest_amp.numerics import Conditions
+from pytest_amp.quoted import quoted
 
 __tracebackhide__ = is_misuse
 
@@ -73,7 +74,7 @@ class Compilation:
                 options=dict(self.options) or None,
             )
         except RuntimeError as error:  # of a mode, or of a mode beside options
-            raise Misuse(" ".join(str(error).split())) from None
+            raise Misuse(quoted(error)) from None
         return compiled
 
     def case(self, case: Case, where: Conditions) -> Case:

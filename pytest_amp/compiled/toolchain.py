@@ -11,6 +11,7 @@ import torch
 
 from pytest_amp import torch_private
 from pytest_amp.devices import Device
+from pytest_amp.quoted import quoted_with_type
 
 #: The device types for which inductor writes Triton kernels.
 _TRITON = frozenset({"cuda", "xpu"})
@@ -36,8 +37,7 @@ def _lacking(device_type: str, device: str, cxx: str | None, cc: str | None) -> 
             error = _tried(device)
     if error is None:
         return None
-    said = " ".join(str(error).split()) or type(error).__name__
-    return f"inductor cannot compile for {device_type}: {type(error).__name__}: {said[:300]}"
+    return f"inductor cannot compile for {device_type}: {quoted_with_type(error, 300)}"
 
 
 def _tried(device: str) -> Exception | None:

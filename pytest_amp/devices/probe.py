@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from pytest_amp.devices.base import Device, DeviceKind
 from pytest_amp.devices.names import DeviceType, find_device
 from pytest_amp.precision import LOW, Precision
+from pytest_amp.quoted import quoted_with_type
 
 if TYPE_CHECKING:
     import torch
@@ -52,7 +53,7 @@ def _try(device: Device, precision: Precision) -> str:
     try:
         return _compute(device, precision)
     except Exception as error:  # noqa: BLE001  # whatever a back end raises is the answer
-        return " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        return quoted_with_type(error)
 
 
 def _compute(device: Device, precision: Precision) -> str:

@@ -23,6 +23,8 @@ from multiprocessing.connection import Client, Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pytest_amp.quoted import quoted_with_type
+
 if TYPE_CHECKING:
     import torch
 
@@ -133,7 +135,7 @@ def _described(error: BaseException) -> str:
         frame for frame in traceback.extract_tb(error.__traceback__) if f"{os.sep}torch{os.sep}" not in frame.filename
     ]
     where = f" ({Path(own[-1].filename).name}:{own[-1].lineno})" if own else ""
-    return " ".join(f"{type(error).__name__}: {error}{where}".split())[:600]
+    return f"{quoted_with_type(error, 600)}{where}"
 
 
 def _show_where(path: Path) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import IO, Any
 
 from pytest_amp.isolation.poison import POISONED, is_sticky
+from pytest_amp.quoted import quoted_with_type
 
 
 def main(settings: dict[str, Any]) -> int:
@@ -55,12 +56,11 @@ def _answer(examine: Callable[..., Any], request: dict[str, Any]) -> dict[str, A
         device = find_device(request["device"])
         value = examine(request, device)
     except Exception as error:  # noqa: BLE001  # whatever it is, the parent names what it asked for
-        message = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-        return {"poisoned" if is_sticky(error) else "error": message}
+        return {"poisoned" if is_sticky(error) else "error": quoted_with_type(error, 300)}
     try:
         device.synchronize()
     except Exception as error:  # noqa: BLE001  # whatever the back end raises, the device does not answer
-        return {"poisoned": " ".join(f"{type(error).__name__}: {error}".split())[:300]}
+        return {"poisoned": quoted_with_type(error, 300)}
     return {"value": value}
 
 

@@ -21,6 +21,7 @@ from pytest_amp.numerics.errors import norm, relative_error
 from pytest_amp.numerics.hand_cast import asked_for_autocast, hand_cast, rules_are_known
 from pytest_amp.numerics.step import Region, Step, run_step
 from pytest_amp.precision import FP16, Precision
+from pytest_amp.quoted import quoted
 
 __tracebackhide__ = is_misuse
 
@@ -132,7 +133,7 @@ def run_exact(case: Case, realised: Realised, device: Device, *, seed: int) -> S
     except (RuntimeError, TypeError) as error:
         raise AmpFailure(
             f"{case.name} does not run in float64, so there is nothing exact to hold it against",
-            now=" ".join(str(error).split())[:200],
+            now=quoted(error),
             likely="its forward writes float32 out: take the dtype from a parameter or an input",
         ) from error
 

@@ -9,6 +9,7 @@ import torch
 
 from pytest_amp.devices import Device
 from pytest_amp.failure import AmpFailure
+from pytest_amp.quoted import quoted
 
 #: Calls before the capture: libraries choose algorithms and take their workspaces, autograd makes its gradients.
 WARM_UP = 3
@@ -45,7 +46,7 @@ def captured(call: Callable[[], object], device: Device, what: str) -> Callable[
             f"{what} cannot be captured in a CUDA graph, so its device time cannot be taken",
             label_before="rule",
             before="a captured step waits for nothing, and reads no value on the host",
-            now=" ".join(str(error).split())[:200],
+            now=quoted(error),
             likely="item(), a condition on a tensor, data from the host, or a scaler with an optimizer that is not "
             'fused; take those out of the step, or time it eagerly: kind="step"',
         ) from error

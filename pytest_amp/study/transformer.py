@@ -17,6 +17,7 @@ from pytest_amp.devices import Device
 from pytest_amp.failure import AmpFailure
 from pytest_amp.float32 import float32_precision
 from pytest_amp.memory.peaks import Allocator
+from pytest_amp.quoted import quoted
 from pytest_amp.speed.clocks import Clock, clock_of
 from pytest_amp.speed.environment import doubts_of
 from pytest_amp.speed.replay import can_replay, captured
@@ -77,7 +78,7 @@ def _measured(cell: Cell, device: Device) -> Result:
         found["device_time"] = _time(clock, replay, clock.time(replay, repeats=1, timings=2)) if replay else None
     except (AmpFailure, torch.OutOfMemoryError) as error:
         # A graph has memory of its own, and may not fit where the step did.
-        found |= {"device_time": None, "not_captured": " ".join(str(error).split())[:200]}
+        found |= {"device_time": None, "not_captured": quoted(error)}
     return found
 
 

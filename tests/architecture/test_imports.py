@@ -14,7 +14,7 @@ from tests.project import ROOT
 PACKAGE = ROOT / "pytest_amp"
 #: The parts of the package, from those that know nobody up; a part imports its own layer and those below it.
 LAYERS = {
-    "foundation": {"extras", "failure", "float32", "precision", "releases", "toml", "torch_private"},
+    "foundation": {"extras", "failure", "float32", "precision", "quoted", "releases", "toml", "torch_private"},
     "facts": {
         *(
             "config",
@@ -44,6 +44,7 @@ ALONE = {
     "record": set[str](),
     "config": {"floors", "known", "precision"},
     "failure": set[str](),
+    "quoted": set[str](),
 }
 #: Targets know the cases that a hook adds; a type of a check there, and no check.
 ABOVE = {("targets", "cases")}
@@ -53,6 +54,7 @@ WITHOUT_TORCH = {
     *(
         "record",
         "precision",
+        "quoted",
         "devices",
         "known",
         "toml",
