@@ -23,13 +23,15 @@ import pytest
 import torch
 
 from pytest_amp.amp import OBSERVATIONS
+from pytest_amp.failure import AmpFailure
 from pytest_amp.numerics import gradients, rounding, tolerance
-from pytest_amp.numerics.compare import Compared
+from pytest_amp.numerics.compare import Compared, median_distance
 from pytest_amp.numerics.oracle import verdict
 from pytest_amp.numerics.oracle.local import Agreement, ObservedCall
 from pytest_amp.numerics.oracle.models import ModelName
 from pytest_amp.numerics.oracle.operation import LOW
 from pytest_amp.numerics.prediction import Prediction
+from pytest_amp.numerics.step import Step
 
 TO, OF = "MARGINS", "MARGINS_OF"
 
@@ -144,11 +146,20 @@ def pytest_configure() -> None:
         _of_operator(each, result, low, fault)
         return fault
 
-    def bits(*args: Any) -> tuple[bool, frozenset[str]]:
-        found: tuple[bool, frozenset[str]] = different_bits(*args)
-        different = len(found[1])
-        _now.note("bits beside hand casts", YES if different else 0.0, f"{different} of {len(args[2])} tensors")
-        return found
+    def bits(run: Any, amp: Step, found: Sequence[Compared]) -> tuple[bool, frozenset[str]]:
+        ordered, names = different_bits(run, amp, found)
+        _now.note("bits beside hand casts", YES if names else 0.0, f"{len(names)} of {len(found)} tensors")
+        if ordered:
+            _now.note("median distance beside hand casts", median_distance(found) / tolerance.MEDIAN_DISTANCE, "")
+        for each in found:
+            _now.note("distance beside hand casts", each.distance / tolerance.WORST_DISTANCE, each.name)
+        try:  # which is asked last, where all else is well
+            _gradients._check_hollow(run, amp)
+        except AmpFailure as failure:
+            _now.note("hollow float32", YES, str(failure))
+        else:
+            _now.note("hollow float32", 0.0, "")
+        return ordered, names
 
     _gradients.compare, _verdict.fault_of, _gradients._different_bits = compared, judged, bits
 

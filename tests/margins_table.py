@@ -124,11 +124,12 @@ def _numbers(report: Report) -> Iterator[tuple[str, ...]]:
             if best is None or not best.measure:
                 continue
             entry = found[best.test]
+            by = [measure for measure, (margin, _) in entry["margins"].items() if margin == best.margin == math.inf]
             own = report.healthy.get(best.test, {"margins": {}})["margins"].get(best.measure, (0.0, ""))[0]
             yield (
                 *(f"`{name}`", _case(best.test), dtype, *_step(entry["step"]), _local(entry["operator"])),
-                *(f"{entry['seconds']:.1f}", best.measure, _number(best.margin), _number(own)),
-                *(_number(worst.get(best.measure, (0.0, ""))[0]), _number(best.factor)),
+                *(f"{entry['seconds']:.1f}", ", ".join(by) or best.measure, _number(best.margin), _number(own)),
+                *(_number(worst.get(best.measure, (0.0, ""))[0]), _factor(best.factor)),
             )
 
 
@@ -155,7 +156,7 @@ def _measures(report: Report) -> Iterator[tuple[str, ...]]:
         by_it = [(each.margin, key) for key, each in best.items() if each is not None and each.measure == measure]
         least, of = min(by_it, default=(math.nan, ("", "")))
         factor = least / margin if margin else math.inf
-        weakest = (_number(least), f"`{of[0]}`, {of[1]}", _number(factor)) if by_it else ("", "", "")
+        weakest = (_number(least), f"`{of[0]}`, {of[1]}", _factor(factor)) if by_it else ("", "", "")
         yield measure, _number(margin), whose, *weakest
 
 
@@ -193,6 +194,10 @@ def _sentence(said: str) -> str:
     """The beginning of what a test says; of an assertion without a sentence, that it is one."""
     text = re.sub(r"\s+", " ", said.removeprefix("AmpFailure: ")).replace("`", "").strip()
     return "an assertion" if not text or text.startswith("assert ") else textwrap.shorten(text, 100, placeholder=" ...")
+
+
+def _factor(value: float) -> str:
+    return "∞" if value == math.inf else _number(value)
 
 
 def _number(value: float) -> str:
