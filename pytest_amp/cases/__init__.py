@@ -16,7 +16,7 @@ from pytest_amp.cases.given import (
     made_of,
     takes,
 )
-from pytest_amp.cases.limits import adds_up_convolutions_in_fp16, lacks_lstm_kernel
+from pytest_amp.cases.limits import adds_up_low_convolutions, lacks_lstm_kernel
 from pytest_amp.cases.raised import in_one_line
 from pytest_amp.cases.wider import wider_zoo
 from pytest_amp.cases.zoo import Kinks, SequenceClassifier, classification, cnn, decoder, lstm, mlp, zoo
@@ -31,7 +31,7 @@ __all__ = [
     "Outputs",
     "Realised",
     "SequenceClassifier",
-    "adds_up_convolutions_in_fp16",
+    "adds_up_low_convolutions",
     "classification",
     "cnn",
     "decoder",

@@ -21,12 +21,13 @@ def lacks_lstm_kernel(device_type: str, precision: str) -> str | None:
     return None
 
 
-def adds_up_convolutions_in_fp16(device_type: str, precision: str) -> str | None:
+def adds_up_low_convolutions(device_type: str, precision: str) -> str | None:
     """Why weight gradients of convolutions lose accuracy with the size of the batch on this machine, or None."""
-    if device_type == "cpu" and precision == "fp16" and not torch_private.cpu_has_onednn_kernels("fp16"):
+    if device_type == "cpu" and not torch_private.cpu_has_onednn_kernels(precision):
+        needed = {"bf16": "AVX512", "fp16": "AVX512-FP16"}.get(precision, "another CPU")
         return (
-            "where oneDNN has no fp16 convolution (AVX512-FP16), aten's own (ConvolutionMM2d.cpp) adds up the samples "
-            "of a batch in fp16"
+            f"where oneDNN has no {precision} convolution ({needed}), aten's own (ConvolutionMM2d.cpp) adds up the "
+            f"samples of a batch in {precision}"
         )
     return None
 

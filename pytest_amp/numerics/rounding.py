@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from pytest_amp import toml
+from pytest_amp import toml, torch_private
 from pytest_amp.failure import AmpFailure
 from pytest_amp.float32 import float32_precision
 from pytest_amp.numerics.conditions import Conditions
@@ -96,6 +96,7 @@ def known(operator: str, where: Conditions) -> Known:
         here = (
             row["device_type"] == where.device.type and row.get("dtype", where.precision.name) == where.precision.name
         )
+        here = here and not (row.get("without_onednn") and torch_private.cpu_has_onednn_kernels(where.precision.name))
         if here and operator in row["names"]:
             return Known(row.get("forward", 1.0), row.get("gradients", 1.0), row["source"])
     return Known()

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from pytest_amp.amp import Amp
-from pytest_amp.cases import adds_up_convolutions_in_fp16
+from pytest_amp.cases import adds_up_low_convolutions
 from pytest_amp.failure import AmpFailure
 from pytest_amp.numerics import check_reduction, measure
 from pytest_amp.record import Value
@@ -137,7 +137,7 @@ def test_sums_over_features(amp: Amp, name: str) -> None:
 
 def over_the_batch(target: Target) -> Iterator[object]:
     """BACKWARD; convolutions are expected to fail where this machine adds them up in fp16."""
-    reason = adds_up_convolutions_in_fp16(target.device.type, target.precision.name)
+    reason = adds_up_low_convolutions(target.device.type, target.precision.name)
     known = pytest.mark.xfail(reason=reason or "", raises=AmpFailure, strict=True)
     for name in BACKWARD:
         if name not in _UNMEASURED or target.device.type == "cpu":

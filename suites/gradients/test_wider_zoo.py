@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 from pytest_amp.amp import Amp
-from pytest_amp.cases import Case, adds_up_convolutions_in_fp16, wider_zoo, zoo
+from pytest_amp.cases import Case, adds_up_low_convolutions, wider_zoo, zoo
 from pytest_amp.failure import AmpFailure
 from pytest_amp.numerics import predict, relative_error, run_step
 from pytest_amp.precision import BF16, FP16
@@ -35,8 +35,8 @@ SMOOTH = [case for case in zoo() if case.name not in ("cnn_relu", "lstm")]
 @pytest.mark.parametrize("case", SMOOTH, ids=lambda case: case.name)
 def test_the_two_formats_differ_by_their_bits(amp: Amp, case: Case) -> None:
     """The predicted noise of a tensor in bf16 is 4 to 16 times that in fp16, in the median over a case."""
-    if adds_up_convolutions_in_fp16(amp.device.type, "fp16") and case.name == "cnn":
-        pytest.skip("fp16 convolutions add up in fp16 on this machine")
+    if case.name == "cnn":
+        _skip_unless_alike(amp)
     realised = case.realise(seed=amp.config.seed)
     noise = {
         precision.name: predict(case, realised, amp.device, precision, seed=amp.config.seed)
@@ -72,8 +72,15 @@ def _hold_ratio(amp: Amp, name: str, ratio: float, *, unit: str, likely: str) ->
         )
 
 
-#: Convolutions, which some CPUs add up in fp16.
+#: Convolutions, which some CPUs add up in the low dtype.
 CONVOLUTIONAL = ("residual", "unet", "patches")
+
+
+def _skip_unless_alike(amp: Amp) -> None:
+    """Convolutions of the two formats are compared where neither is added up in itself."""
+    for precision in (BF16, FP16):
+        if adds_up_low_convolutions(amp.device.type, precision.name):
+            pytest.skip(f"{precision.name} convolutions add up in {precision.name} on this machine")
 
 
 @pytest.mark.amp(dtypes=["bf16"])
@@ -82,8 +89,8 @@ CONVOLUTIONAL = ("residual", "unet", "patches")
 def test_real_errors_differ_by_their_bits(amp: Amp, name: str) -> None:
     """What a step is off float64 in bf16 is 4 to 16 times what it is in fp16, in the median over its tensors."""
     case, seed, device = CASES[name], amp.config.seed, amp.device
-    if name in CONVOLUTIONAL and adds_up_convolutions_in_fp16(device.type, "fp16"):
-        pytest.skip("fp16 convolutions add up in fp16 on this machine")
+    if name in CONVOLUTIONAL:
+        _skip_unless_alike(amp)
     realised = case.realise(seed=seed)
     errors: dict[str, dict[str, float]] = {}
     for precision in (BF16, FP16):

@@ -63,7 +63,7 @@ def _expected(amp: Amp, kind: str, given: torch.dtype, state: torch.dtype | None
         return [carried, carried]
     if kind == "LSTM projected":
         return [amp.dtype, amp.dtype, carried]
-    in_onednn = not packed and (amp.precision.name == "bf16" or lacks_lstm_kernel("cpu", amp.precision.name) is None)
+    in_onednn = not packed and lacks_lstm_kernel("cpu", amp.precision.name) is None
     return [amp.dtype if in_onednn else carried] * 3
 
 

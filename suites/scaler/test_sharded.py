@@ -27,6 +27,12 @@ pytestmark = [
 ]
 
 
+#: Groups that were destroyed. Up to torch 2.7 the last one who lets go of a group waits, with Python's lock, for its
+#: threads, and one of these may wait for the lock to let go of a tensor (pytorch/pytorch#154976, #56297): for ever.
+#: They are let go of as Python ends, when their threads have long had nothing to do.
+_KEPT: list[object] = []
+
+
 @pytest.fixture
 def sharded(amp: Amp) -> Iterator[Callable[..., torch.amp.GradScaler]]:
     """A factory of ShardedGradScalers in a gloo group of this process alone."""
@@ -34,6 +40,7 @@ def sharded(amp: Amp) -> Iterator[Callable[..., torch.amp.GradScaler]]:
 
     store: Any = vars(dist)["HashStore"]()  # in no list of torch.distributed's names
     dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+    _KEPT.append(dist.group.WORLD)
 
     def make(**keywords: float) -> torch.amp.GradScaler:
         return ShardedGradScaler(device=amp.device.type, process_group=dist.group.WORLD, **keywords)  # type: ignore[arg-type]

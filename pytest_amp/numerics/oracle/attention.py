@@ -50,10 +50,10 @@ def _scale(given: float | None, query: Tensor) -> float:
 
 
 def approximate_exponential(scores: Tensor) -> Tensor:
-    """``exp`` as whole vectors of AVX512 take it since torch 2.8: a polynomial that is off by 1e-4 at most.
+    """``exp`` as whole vectors take it since torch 2.8: a polynomial that is off by 1e-4 at most.
 
-    fexp_u20 in aten/src/ATen/cpu/vec/vec512/vec512_float.h, after Malossi et al. 2015: the bits of a float32 are its
-    logarithm, but for a correction of the fraction.
+    fexp_u20 in aten/src/ATen/cpu/vec/vec512/vec512_float.h and vec256/vec256_float.h, after Malossi et al. 2015: the
+    bits of a float32 are its logarithm, but for a correction of the fraction.
     """
     exponent = scores * math.log2(math.e)
     fraction = exponent - exponent.floor()
@@ -63,16 +63,16 @@ def approximate_exponential(scores: Tensor) -> Tensor:
     return torch.where(scores.isinf(), 0.0, bits.view(torch.float32).to(scores.dtype))
 
 
-#: float32 numbers of a vector.
-LANES = 16
+#: float32 numbers of a vector, by what this CPU can.
+LANES = {"AVX512": 16, "AVX2": 8}
 
 
 def cpu_exponential(scores: Tensor) -> Tensor:
     """``exp`` of a block of scores, whose last vector is exact unless it is full."""
-    approximate = torch.backends.cpu.get_cpu_capability() == "AVX512"
-    if not approximate or not holds_in(release_of(torch.__version__), since="2.8", until=None):
+    lanes = LANES.get(torch.backends.cpu.get_cpu_capability())
+    if lanes is None or not holds_in(release_of(torch.__version__), since="2.8", until=None):
         return scores.exp()
-    whole = scores.shape[-1] // LANES * LANES
+    whole = scores.shape[-1] // lanes * lanes
     return torch.cat([approximate_exponential(scores[..., :whole]), scores[..., whole:].exp()], -1)
 
 

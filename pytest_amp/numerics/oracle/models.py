@@ -44,13 +44,18 @@ class Model:
     source: str = "accumulates in float32 or wider, and rounds once"
 
 
+_COLUMNS = {
+    *("overloads", "device_types", "dtype", "without_onednn", "since", "until", "model", "factor", "source"),
+}
+
+
 @functools.cache
 def _rows() -> list[dict[str, Any]]:
     text = resources.files("pytest_amp.numerics.oracle").joinpath("models.toml").read_text(encoding="utf-8")
     rows = toml.loads(text)["models"]
     assert isinstance(rows, list)
     for row in rows:
-        unknown = row.keys() - {"overloads", "device_types", "dtype", "since", "until", "model", "factor", "source"}
+        unknown = row.keys() - _COLUMNS
         if unknown or row["model"] not in {each.value for each in ModelName}:
             raise ValueError(f"{MODELS_FILE}: {row.get('overloads')}: {sorted(unknown) or row['model']!r} is not known")
     return rows
@@ -67,6 +72,7 @@ def model_of(overload: str, device_type: str, dtype: str) -> Model:
     found = Model()
     for row in _rows():
         here = device_type in row.get("device_types", [device_type]) and dtype == row.get("dtype", dtype)
+        here = here and not (row.get("without_onednn") and torch_private.cpu_has_onednn_kernels(dtype))
         if here and _holds(row) and overload in row["overloads"]:
             found = Model(ModelName(row["model"]), float(row.get("factor", 1.0)), row["source"])
     return found
