@@ -19,6 +19,7 @@ from pytest_amp.torch_private.compiler import (
     cpp_compiler,
     cuda_graph_trees,
     skipped_cuda_graphs,
+    taken_apart,
     tracing_backend,
     vectors_are_tried,
 )
@@ -118,6 +119,7 @@ __all__ = [
     "skipped_cuda_graphs",
     "small_first_bucket",
     "strict_fake_tensor_mode",
+    "taken_apart",
     "tracing_backend",
     "unflat",
     "values_of",

@@ -66,18 +66,33 @@ def compile_settings() -> Iterator[None]:
     often in each process: ``pytest_amp.compiled.lacking`` tries them, by compiling, and calls
     ``vectors_are_tried`` where that fails. Nor is the latency of guards measured, for a log, by flushing the CPU's
     caches behind each compilation.
+
+    Inductor draws random numbers as eager does, from the same generators in the same order: a compiled step then drops
+    what the step in eager drops, and can be held against it.
     """
     inductor, dynamo = _module("torch._inductor.config"), _module("torch._dynamo.config")
     if not hasattr(inductor, "compile_threads") or not hasattr(dynamo, "suppress_errors"):
         raise PrivateApiGone("torch._inductor.config.compile_threads or torch._dynamo.config.suppress_errors")
+    as_eager = {"fallback_random": True} if hasattr(inductor, "fallback_random") else {}
     with (
-        inductor.patch(compile_threads=1),
+        inductor.patch(compile_threads=1, **as_eager),
         dynamo.patch(suppress_errors=False),
         _vectors_tried(inductor, by_torch=False),
         _untraced(),
         _guards_untimed(),
     ):
         yield
+
+
+def taken_apart() -> AbstractContextManager[object]:
+    """What is called within is taken apart in Python as torch's tracers take it apart, and runs in eager all the same.
+
+    On a CPU ``dropout`` then is ``native_dropout``, which multiplies by 1 / (1 - p) in float32; called otherwise it
+    multiplies by a noise of the input's dtype, in which that number is rounded. Raises PrivateApiGone without
+    ``torch._dispatch.python.enable_python_dispatcher``.
+    """
+    scope: AbstractContextManager[object] = _attribute("torch._dispatch.python", "enable_python_dispatcher")()
+    return scope
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch import nn
 
 from pytest_amp.amp import Amp
 from pytest_amp.cases import Case, map_tensors, mlp, wider_zoo, zoo
@@ -93,6 +94,16 @@ def test_step_as_dynamo_captures_it(amp: Amp, case: Case) -> None:
 @pytest.mark.amp_parametrize("case", added)
 def test_step_of_a_project(amp: Amp, case: Case) -> None:
     amp.check_compiled(case, backend="aot_eager")
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.amp_long)])
+def test_step_that_drops(amp: Amp, needs: Callable[[str], str], backend: str) -> None:
+    """Dropout drops what it drops in eager, going forward and back, and scales what is left."""
+    plain = mlp()
+    case = replace(
+        plain, name="mlp_dropout", build=lambda: nn.Sequential(nn.Dropout(0.1), plain.build(), nn.Dropout(0.1))
+    )
+    amp.check_compiled(case, backend=needs(backend), fullgraph=True)
 
 
 @pytest.mark.parametrize("name", ["mlp", pytest.param("decoder", marks=pytest.mark.amp_long)])

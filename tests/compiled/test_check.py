@@ -99,6 +99,29 @@ def test_a_kernel_that_rounds_otherwise_is_noticed() -> None:
         held(_changed(lambda outputs, _model, _batch: {**outputs, "loss": outputs["loss"] * (1 + 2.0**-20)}))
 
 
+def _dropping() -> Case:
+    """The mlp with dropout behind it."""
+    case = mlp()
+    return replace(case, name="dropping", build=lambda: nn.Sequential(nn.Dropout(0.1), case.build(), nn.Dropout(0.1)))
+
+
+def test_dropout_is_the_traces_own_operator() -> None:
+    """On a CPU it is not eager's, which multiplies by a rounded 1 / (1 - p): the trace's bits are those of its own."""
+    assert held(_dropping())["dropping/aot_eager/equal"] < 1
+
+
+def test_what_draws_is_still_held_against_eager() -> None:
+    case = _dropping()
+
+    def loss(model: nn.Module, batch: dict[str, torch.Tensor]) -> Outputs:
+        outputs = case.loss(model, batch)
+        assert isinstance(outputs, dict)
+        return {**outputs, "loss": outputs["loss"] * (1 + 2.0**-20)} if torch.compiler.is_compiling() else outputs
+
+    with pytest.raises(AmpFailure, match="is not that of eager"):
+        held(replace(case, loss=loss))
+
+
 def test_nothing_compiled_is_no_success(monkeypatch: pytest.MonkeyPatch) -> None:
     """As with TORCH_COMPILE_DISABLE=1."""
     monkeypatch.setattr(torch, "compile", lambda function, **_keywords: function)
