@@ -180,7 +180,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
         globals()["_now"] = Measured()
     if report.when == "call" or not report.passed:
         _observed(item)
-        said = getattr(report, "wasxfail", "") or ("" if call.excinfo is None else str(call.excinfo.value).strip())
+        said = getattr(report, "wasxfail", "") or ("" if call.excinfo is None else _said(call.excinfo.value))
         _found[item.nodeid] = {
             "outcome": "xfailed" if hasattr(report, "wasxfail") else report.outcome,
             "says": (said.splitlines() or [""])[0],
@@ -190,6 +190,12 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
             "margins": _now.margins,
         }
     return report
+
+
+def _said(error: BaseException) -> str:
+    """With what kind of error it is, where it is none that tests raise: that may have another cause."""
+    own = isinstance(error, (AmpFailure, AssertionError))
+    return str(error).strip() if own else f"{type(error).__name__}: {error}"
 
 
 def _observed(item: pytest.Item) -> None:

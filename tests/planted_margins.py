@@ -15,7 +15,7 @@ import re
 import sys
 import tempfile
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
 from tests import margins
@@ -88,13 +88,12 @@ def measured(tests: Iterable[str], device: str, *defect: str) -> Found:
 
 
 def _healthy(tests: Iterable[str], known: Iterable[str]) -> list[list[str]]:
-    """By file, those that are not known yet."""
+    """Those that are not known yet, in groups that take about as long: each zoo, and the others."""
     there = {_in(test, "bf16") for test in known}
-    files: dict[str, list[str]] = {}
-    for test in sorted(set(tests)):
-        if not any(each.startswith(test) for each in there):
-            files.setdefault(test.partition("::")[0], []).append(test)
-    return [*files.values()]
+    left = [test for test in sorted(set(tests)) if not any(each.startswith(test) for each in there)]
+    zoos = [[test for test in left if test.startswith(zoo)] for zoo in ZOO]
+    others = [test for test in left if not test.startswith(ZOO)]
+    return [group for group in (*zoos, *(others[i::_AT_ONCE] for i in range(_AT_ONCE))) if group]
 
 
 def main(arguments: list[str]) -> int:
@@ -110,16 +109,17 @@ def main(arguments: list[str]) -> int:
         *((name, tests) for name, tests in noticed.items() if name not in report.planted),
     ]
 
-    def measure(job: tuple[str, list[str]]) -> Found:
-        return measured(job[1], device, *filter(None, [job[0]]))
-
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        for (defect, _), found in zip(jobs, pool.map(measure, jobs), strict=True):
-            if not defect:
+        running = {pool.submit(measured, tests, device, *filter(None, [name])): name for name, tests in jobs}
+        for each in as_completed(running):
+            name, found = running[each], each.result()
+            if not name:
                 report.healthy.update(found)
             elif found:
-                report.planted[defect] = found
+                report.planted[name] = found
             file.write_text(json.dumps(vars(report), indent=1), encoding="utf-8")
+    order = [defect.module for defect in DEFECTS]
+    report.planted = dict(sorted(report.planted.items(), key=lambda entry: order.index(entry[0])))
     sys.stdout.write(tables(report))
     near = [*too_near(report), *(f"{name} (nothing ran)" for name in noticed if name not in report.planted)]
     red = [test for test, each in report.healthy.items() if each["outcome"] == "failed"]
