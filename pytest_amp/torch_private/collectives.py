@@ -9,7 +9,7 @@ from typing import Any
 
 from pytest_amp.precision import dtype_name
 from pytest_amp.torch_private.gone import PrivateApiGone
-from pytest_amp.torch_private.modes import dispatch_mode
+from pytest_amp.torch_private.modes import each_call
 
 #: Namespaces of torch's collectives: those that process groups have, and those that DTensor calls.
 NAMESPACES = ("c10d", "_c10d_functional")
@@ -40,18 +40,15 @@ def recorded_collectives() -> Iterator[list[Collective]]:
     """
     calls: list[Collective] = []
 
-    class Recorder(dispatch_mode()):  # type: ignore[misc]
-        """Notes collectives, and lets everything run."""
+    def recorded(overload: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if overload.namespace in NAMESPACES:
+            dtypes = dict.fromkeys(_dtypes((args, tuple(kwargs.values()))))
+            name = overload.name().partition("::")[2].partition(".")[0]
+            if dtypes and not any(word in name for word in _BOOKKEEPING):
+                calls.append(Collective(name, tuple(dtypes)))
+        return overload(*args, **kwargs)
 
-        def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            if function.namespace in NAMESPACES:
-                dtypes = dict.fromkeys(_dtypes((args, tuple((kwargs or {}).values()))))
-                name = function.name().partition("::")[2].partition(".")[0]
-                if dtypes and not any(word in name for word in _BOOKKEEPING):
-                    calls.append(Collective(name, tuple(dtypes)))
-            return function(*args, **(kwargs or {}))
-
-    with Recorder():
+    with each_call(recorded):
         yield calls
 
 

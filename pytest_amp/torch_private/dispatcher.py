@@ -57,15 +57,20 @@ def has_overload(name: str) -> bool:
     return True
 
 
+def schema_of(overload: Any) -> Any:
+    """What an overload takes and returns, as torch has parsed it; PrivateApiGone without its ``_schema``."""
+    schema = getattr(overload, "_schema", None)
+    if schema is None:
+        raise PrivateApiGone("torch._ops.OpOverload._schema")
+    return schema
+
+
 def arguments_of(overload: Any) -> dict[str, str]:
     """The arguments of an overload and their types as the schema writes them: ``{"dtype": "Optional[int]"}``.
 
     Raises PrivateApiGone without the overload's ``_schema``.
     """
-    schema = getattr(overload, "_schema", None)
-    if schema is None:
-        raise PrivateApiGone("torch._ops.OpOverload._schema")
-    return {argument.name: str(argument.real_type) for argument in schema.arguments}
+    return {argument.name: str(argument.real_type) for argument in schema_of(overload).arguments}
 
 
 def defaults_of(overload: Any) -> dict[str, Any]:
@@ -73,10 +78,8 @@ def defaults_of(overload: Any) -> dict[str, Any]:
 
     Raises PrivateApiGone without the overload's ``_schema``.
     """
-    schema = getattr(overload, "_schema", None)
-    if schema is None:
-        raise PrivateApiGone("torch._ops.OpOverload._schema")
-    return {argument.name: argument.default_value for argument in schema.arguments if argument.has_default_value()}
+    arguments = schema_of(overload).arguments
+    return {argument.name: argument.default_value for argument in arguments if argument.has_default_value()}
 
 
 def mutates_arguments(overload: Any) -> bool:
@@ -84,10 +87,7 @@ def mutates_arguments(overload: Any) -> bool:
 
     Raises PrivateApiGone without the overload's ``_schema``.
     """
-    schema = getattr(overload, "_schema", None)
-    if schema is None:
-        raise PrivateApiGone("torch._ops.OpOverload._schema")
-    return bool(schema.is_mutable)
+    return bool(schema_of(overload).is_mutable)
 
 
 def cpu_has_onednn_kernels(precision: str) -> bool:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_amp.torch_private.gone import PrivateApiGone
-from pytest_amp.torch_private.modes import dispatch_mode
+from pytest_amp.torch_private.modes import each_call
 from pytest_amp.torch_private.trees import tree_leaves, tree_map
 
 
@@ -116,53 +116,43 @@ def values_from_cpu() -> Iterator[None]:
     Numbers are one and truths false there. Below autocast, so what autocast casts is cast as ever. Raises
     PrivateApiGone without ``torch.utils._python_dispatch``.
     """
-    with _answering_mode()():
-        yield
-
-
-@functools.cache
-def _answering_mode() -> Any:
     import torch
 
     try:
         from torch.utils._python_dispatch import _disable_current_modes
     except ImportError:
         raise PrivateApiGone("torch.utils._python_dispatch._disable_current_modes") from None
-
-    mode: Any = dispatch_mode()
     disable: Any = _disable_current_modes
 
-    class Answering(mode):  # type: ignore[misc]  # the base has no types
-        """Does on a CPU what fake tensors cannot."""
+    def answered(overload: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        try:
+            return overload(*args, **kwargs)
+        except Exception as error:
+            if not is_limit_of_fake_tensors(error):
+                raise
+            limit = error
+        device = next(leaf.device for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor))
 
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            try:
-                return func(*args, **(kwargs or {}))
-            except Exception as error:
-                if not is_limit_of_fake_tensors(error):
-                    raise
-                limit = error
-            device = next(leaf.device for leaf in tree_leaves((args, kwargs or {})) if isinstance(leaf, torch.Tensor))
+        def real(leaf: Any) -> Any:
+            if isinstance(leaf, torch.Tensor):
+                # Most questions are whether something is wrong: no.
+                return torch.full(leaf.shape, int(leaf.dtype != torch.bool), dtype=leaf.dtype)
+            return torch.device("cpu") if isinstance(leaf, torch.device) else leaf
 
-            def real(leaf: Any) -> Any:
-                if isinstance(leaf, torch.Tensor):
-                    # Most questions are whether something is wrong: no.
-                    return torch.full(leaf.shape, int(leaf.dtype != torch.bool), dtype=leaf.dtype)
-                return torch.device("cpu") if isinstance(leaf, torch.device) else leaf
+        def fake(leaf: Any) -> Any:
+            if isinstance(leaf, torch.Tensor):
+                return torch.empty(leaf.shape, dtype=leaf.dtype, device=device)
+            return leaf
 
-            def fake(leaf: Any) -> Any:
-                if isinstance(leaf, torch.Tensor):
-                    return torch.empty(leaf.shape, dtype=leaf.dtype, device=device)
-                return leaf
+        try:
+            with disable():
+                result = overload(*tree_map(real, args), **tree_map(real, kwargs))
+        except Exception:  # noqa: BLE001  # a CPU cannot do it, either
+            raise limit from None
+        return tree_map(fake, result)
 
-            try:
-                with disable():
-                    result = func(*tree_map(real, args), **tree_map(real, kwargs or {}))
-            except Exception:  # noqa: BLE001  # a CPU cannot do it, either
-                raise limit from None
-            return tree_map(fake, result)
-
-    return Answering
+    with each_call(answered):
+        yield
 
 
 def install_device_guards(device_types: Iterable[str]) -> None:

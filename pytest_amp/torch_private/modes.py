@@ -1,19 +1,44 @@
-"""The base of what looks at every operator call below autograd."""
+"""A look at every operator call below autograd."""
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 from pytest_amp.torch_private.gone import PrivateApiGone
 
 
-def dispatch_mode() -> Any:
-    """The class ``torch.utils._python_dispatch.TorchDispatchMode``, without types; PrivateApiGone if there is none."""
+def each_call(handler: Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]) -> AbstractContextManager[Any]:
+    """``handler(overload, args, kwargs)`` in place of each operator call that reaches the back end inside the block.
+
+    Of backward passes, too. Its result is the call's; what it calls itself is not handed to it. Raises PrivateApiGone
+    without ``torch.utils._python_dispatch.TorchDispatchMode``.
+    """
+    made: AbstractContextManager[Any] = _handing_on()(handler)
+    return made
+
+
+@functools.cache
+def _handing_on() -> Any:
     try:
         from torch.utils._python_dispatch import TorchDispatchMode
     except ImportError:
         raise PrivateApiGone("torch.utils._python_dispatch.TorchDispatchMode") from None
-    return TorchDispatchMode
+    base: Any = TorchDispatchMode
+
+    class HandingOn(base):  # type: ignore[misc]  # the base has no types
+        """Hands every call on."""
+
+        def __init__(self, handler: Callable[..., Any]) -> None:
+            super().__init__()
+            self.handler = handler
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            return self.handler(func, tuple(args), kwargs or {})
+
+    return HandingOn
 
 
 def inside_transform() -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from pytest_amp.torch_private.modes import dispatch_mode
+from pytest_amp.torch_private.modes import each_call
 
 #: Operators that bring a value to the host: ``item``, ``bool`` and ``tolist`` of one element, ``torch.equal``.
 _READING = ("aten._local_scalar_dense", "aten.equal", "aten.is_nonzero")
@@ -17,14 +17,12 @@ def counted_reads(call: Callable[[], object]) -> int:
     Raises PrivateApiGone without ``torch.utils._python_dispatch.TorchDispatchMode``.
     """
     count = 0
-    mode: Any = dispatch_mode()
 
-    class Reads(mode):  # type: ignore[misc]  # the base has no types
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            nonlocal count
-            count += str(func).startswith(_READING)
-            return func(*args, **(kwargs or {}))
+    def counted(overload: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        nonlocal count
+        count += str(overload).startswith(_READING)
+        return overload(*args, **kwargs)
 
-    with Reads():
+    with each_call(counted):
         call()
     return count

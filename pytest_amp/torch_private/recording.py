@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from pytest_amp.precision import dtype_name
-from pytest_amp.torch_private.modes import dispatch_mode
+from pytest_amp.torch_private.modes import each_call
 
 
 @dataclass(frozen=True)
@@ -33,36 +32,6 @@ def _flat(values: Any) -> Iterator[Any]:
             yield value
 
 
-@functools.cache
-def _recorder() -> Any:
-    import torch
-
-    mode: Any = dispatch_mode()
-
-    class Recorder(mode):  # type: ignore[misc]  # the base has no types
-        """Writes down each call and lets it run."""
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.calls: list[Call] = []
-
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            keywords = kwargs or {}
-            if func.namespace != "prim":  # queries that fake tensors make, no work
-                given = list(_flat((args, tuple(keywords.values()))))
-                tensors = [v for v in given if isinstance(v, torch.Tensor)]
-                self.calls.append(
-                    Call(
-                        func.name(),
-                        tuple(f"{dtype_name(t.dtype)}{list(t.shape)}" for t in tensors),
-                        tuple(dtype_name(v) for v in given if isinstance(v, torch.dtype)),
-                    )
-                )
-            return func(*args, **keywords)
-
-    return Recorder
-
-
 @contextmanager
 def recorded_calls() -> Iterator[list[Call]]:
     """The operator calls that reach the back end inside the block, in order, those that fail included.
@@ -71,5 +40,22 @@ def recorded_calls() -> Iterator[list[Call]]:
     composite operator is made of. Raises PrivateApiGone without
     ``torch.utils._python_dispatch.TorchDispatchMode``.
     """
-    with _recorder()() as recorder:
-        yield recorder.calls
+    import torch
+
+    calls: list[Call] = []
+
+    def recorded(overload: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if overload.namespace != "prim":  # queries that fake tensors make, no work
+            given = list(_flat((args, tuple(kwargs.values()))))
+            tensors = [v for v in given if isinstance(v, torch.Tensor)]
+            calls.append(
+                Call(
+                    overload.name(),
+                    tuple(f"{dtype_name(t.dtype)}{list(t.shape)}" for t in tensors),
+                    tuple(dtype_name(v) for v in given if isinstance(v, torch.dtype)),
+                )
+            )
+        return overload(*args, **kwargs)
+
+    with each_call(recorded):
+        yield calls

@@ -2,59 +2,48 @@
 
 from __future__ import annotations
 
-import functools
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from pytest_amp.torch_private.gone import PrivateApiGone
-from pytest_amp.torch_private.modes import dispatch_mode
+from pytest_amp.torch_private.modes import each_call
+from pytest_amp.torch_private.trees import tree_leaves
 
 
-@functools.cache
-def _tracker() -> Any:
-    import torch
+class _Tracker:
+    """Keeps a weak reference to the storage of each result, and of each argument to tell the two apart."""
 
-    try:
-        from torch.utils._pytree import tree_leaves
-    except ImportError:
-        raise PrivateApiGone("torch.utils._pytree") from None
+    def __init__(self) -> None:
+        self.given: dict[int, weakref.ref[Any]] = {}
+        self.made: dict[int, weakref.ref[Any]] = {}
 
-    mode: Any = dispatch_mode()
+    def run(self, overload: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The result of one call."""
+        self.note(self.given, tree_leaves((args, kwargs)))
+        result = overload(*args, **kwargs)
+        self.note(self.made, tree_leaves(result))
+        return result
 
-    class Tracker(mode):  # type: ignore[misc]  # the base has no types
-        """Keeps a weak reference to the storage of each result, and of each argument to tell the two apart."""
+    def note(self, into: dict[int, weakref.ref[Any]], values: Iterable[Any]) -> None:
+        """Remember the storages of the tensors among ``values``."""
+        import torch
 
-        def __init__(self) -> None:
-            super().__init__()
-            self.given: dict[int, weakref.ref[Any]] = {}
-            self.made: dict[int, weakref.ref[Any]] = {}
+        for value in values:
+            if isinstance(value, torch.Tensor):
+                self._note_one(into, value)
 
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            self._note(self.given, tree_leaves((args, kwargs or {})))
-            result = func(*args, **(kwargs or {}))
-            self._note(self.made, tree_leaves(result))
-            return result
-
-        def _note(self, into: dict[int, weakref.ref[Any]], values: list[Any]) -> None:
-            for value in values:
-                if isinstance(value, torch.Tensor):
-                    self._note_one(into, value)
-
-        def _note_one(self, into: dict[int, weakref.ref[Any]], tensor: torch.Tensor) -> None:
-            try:
-                storage = tensor.untyped_storage()
-            except NotImplementedError:  # a tensor without storage: sparse, or a wrapper
-                return
-            key = storage._cdata
-            known = next((d[key]() for d in (self.given, self.made) if key in d), None)
-            if known is None:  # new, or at the address of one that is gone
-                self.given.pop(key, None)
-                self.made.pop(key, None)
-                into[key] = weakref.ref(storage)
-
-    return Tracker
+    def _note_one(self, into: dict[int, weakref.ref[Any]], tensor: Any) -> None:
+        try:
+            storage = tensor.untyped_storage()
+        except NotImplementedError:  # a tensor without storage: sparse, or a wrapper
+            return
+        key = storage._cdata
+        known = next((d[key]() for d in (self.given, self.made) if key in d), None)
+        if known is None:  # new, or at the address of one that is gone
+            self.given.pop(key, None)
+            self.made.pop(key, None)
+            into[key] = weakref.ref(storage)
 
 
 @contextmanager
@@ -71,7 +60,7 @@ def live_storages(*, given: Iterable[Any] = ()) -> Iterator[Callable[[], list[in
         storages = (reference() for reference in tracker.made.values())
         return sorted(storage.nbytes() for storage in storages if storage is not None)
 
-    given = list(given)
-    with _tracker()() as tracker:
-        tracker._note(tracker.given, given)
+    tracker = _Tracker()
+    tracker.note(tracker.given, given)
+    with each_call(tracker.run):
         yield held

@@ -8,8 +8,10 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
+from pytest_amp.torch_private.dispatcher import schema_of
 from pytest_amp.torch_private.gone import PrivateApiGone
-from pytest_amp.torch_private.modes import dispatch_mode
+from pytest_amp.torch_private.modes import each_call
+from pytest_amp.torch_private.trees import pytree
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,7 @@ def dispatched_calls(handler: Handler, *, virtual_only: bool = False) -> Iterato
     """
     _HANDLERS.append(handler)
     try:
-        with nullcontext() if virtual_only else _mode()(handler):
+        with nullcontext() if virtual_only else each_call(lambda *call: handler(Dispatched(*call))):
             yield
     finally:
         _HANDLERS.pop()
@@ -146,23 +148,6 @@ def _virtual() -> Any:
     return Virtual
 
 
-@functools.cache
-def _mode() -> Any:
-    mode: Any = dispatch_mode()
-
-    class Mode(mode):  # type: ignore[misc]  # the base has no types
-        """Hands every call on."""
-
-        def __init__(self, handler: Handler) -> None:
-            super().__init__()
-            self.handler = handler
-
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            return self.handler(Dispatched(func, tuple(args), kwargs or {}))
-
-    return Mode
-
-
 @dataclass(frozen=True)
 class Aliasing:
     """What an overload's schema says of its results: views of an argument, or an argument that it has written to."""
@@ -174,9 +159,7 @@ class Aliasing:
 @functools.cache
 def aliasing_of(overload: Any) -> Aliasing:
     """Whether ``overload`` returns views, or arguments that it writes to. Raises PrivateApiGone without ``_schema``."""
-    schema = getattr(overload, "_schema", None)
-    if schema is None:
-        raise PrivateApiGone("torch._ops.OpOverload._schema")
+    schema = schema_of(overload)
     aliases = [each.alias_info for each in schema.returns if each.alias_info is not None]
     writes = any(alias.is_write for alias in aliases) or bool(schema.is_mutable)
     return Aliasing(bool(aliases) and not writes, writes)
@@ -185,10 +168,8 @@ def aliasing_of(overload: Any) -> Aliasing:
 @functools.cache
 def written_arguments(overload: Any) -> tuple[str, ...]:
     """The names of the arguments that ``overload`` writes to. Raises PrivateApiGone without ``_schema``."""
-    schema = getattr(overload, "_schema", None)
-    if schema is None:
-        raise PrivateApiGone("torch._ops.OpOverload._schema")
-    return tuple(each.name for each in schema.arguments if each.alias_info is not None and each.alias_info.is_write)
+    arguments = schema_of(overload).arguments
+    return tuple(each.name for each in arguments if each.alias_info is not None and each.alias_info.is_write)
 
 
 def with_aliases(call: Dispatched, result: Any) -> Any:
@@ -250,10 +231,7 @@ def result_kinds(overload: Any) -> tuple[str, ...]:
 
     Raises PrivateApiGone without the overload's ``_schema``.
     """
-    schema = getattr(overload, "_schema", None)
-    if schema is None:
-        raise PrivateApiGone("torch._ops.OpOverload._schema")
-    return tuple(str(each.type) for each in schema.returns)
+    return tuple(str(each.type) for each in schema_of(overload).returns)
 
 
 def returns_tensors(overload: Any) -> bool:
@@ -266,19 +244,10 @@ def flat(tree: Any) -> tuple[list[Any], Any]:
 
     Raises PrivateApiGone without ``torch.utils._pytree``.
     """
-    leaves, spec = _pytree().tree_flatten(tree)
+    leaves, spec = pytree().tree_flatten(tree)
     return leaves, spec
 
 
 def unflat(leaves: list[Any], spec: Any) -> Any:
     """The tree of ``flat`` with other leaves."""
-    return _pytree().tree_unflatten(leaves, spec)
-
-
-@functools.cache
-def _pytree() -> Any:
-    try:
-        from torch.utils import _pytree
-    except ImportError:
-        raise PrivateApiGone("torch.utils._pytree") from None
-    return _pytree
+    return pytree().tree_unflatten(leaves, spec)
