@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-#: What the plugin and its suites run on, besides torch: the ``dependencies`` and the extra ``suites`` of the project.
+#: What an environment needs besides torch: the ``dependencies`` and the extra ``suites`` of the project. The plugin
+#: itself is used where it lies.
 REQUIREMENTS = (
     "expecttest>=0.2",
     "hypothesis>=6.100",
@@ -21,11 +22,6 @@ REQUIREMENTS = (
     "pytest-xdist>=3.6",
     "tomli>=2.0; python_version < '3.11'",
 )
-
-
-def requirements() -> tuple[str, ...]:
-    """What an environment needs besides torch and the plugin, which is used where it lies."""
-    return REQUIREMENTS
 
 
 class InstallFailed(RuntimeError):
@@ -75,4 +71,4 @@ class Installer:
             make = [self.python, "-m", "venv", "--clear", str(folder)]
             install = [python, "-m", "pip", "install", "--disable-pip-version-check"]
         links = ["--find-links", str(self.wheels.resolve())] if self.wheels is not None else []
-        return [make, [*install, *links, *self.arguments, f"torch=={release}", *requirements(), *self.more]]
+        return [make, [*install, *links, *self.arguments, f"torch=={release}", *REQUIREMENTS, *self.more]]

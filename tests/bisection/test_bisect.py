@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_amp.bisection import Installer, InstallFailed, Question, Standing, Trials, requirements
+from pytest_amp.bisection import REQUIREMENTS, Installer, InstallFailed, Question, Standing, Trials
 from pytest_amp.bisection.trial import _run as run
 from pytest_amp.bisection.trial import forget
 from pytest_amp.cli import main
@@ -224,7 +224,7 @@ def test_what_is_installed(tmp_path: Path, tool: str) -> None:
     assert make[-1] == str(tmp_path / "venv")
     assert "python3.12" in make
     start = install.index("--find-links")
-    assert install[start:] == ["--find-links", str(tmp_path), "--pre", "torch==2.13.0", *requirements(), "einops"]
+    assert install[start:] == ["--find-links", str(tmp_path), "--pre", "torch==2.13.0", *REQUIREMENTS, "einops"]
 
 
 def test_a_tool_that_fails_or_is_not_there(tmp_path: Path) -> None:
@@ -240,4 +240,4 @@ def test_the_requirements_are_those_of_the_project() -> None:
     assert dependencies is not None
     assert suites is not None
     wanted = [*re.findall(r'"(.+?)",?$', dependencies[1], re.MULTILINE), *json.loads(suites[1])]
-    assert sorted(requirements()) == sorted(each for each in wanted if not each.startswith("torch"))
+    assert sorted(REQUIREMENTS) == sorted(each for each in wanted if not each.startswith("torch"))
