@@ -84,6 +84,7 @@ REDUCTIONS: dict[str, Long] = {
     "norm_1": rows(lambda x: torch.linalg.vector_norm(x, 1, dim=-1)),
     "cumsum": rows(lambda x: x.cumsum(-1)),
     "logcumsumexp": rows(lambda x: x.logcumsumexp(-1)),
+    "cumprod": rows(lambda x: (x / 128 + 1).cumprod(-1)),
     "logsumexp": rows(lambda x: x.logsumexp(-1)),
     "softmax": rows(lambda x: x.softmax(-1)),
     "softmax_of_columns": Long(lambda x: x.softmax(0), lambda k: ((k, 4),)),
@@ -109,9 +110,14 @@ REDUCTIONS: dict[str, Long] = {
     "avg_pool2d": images(lambda x: f.avg_pool2d(x, x.shape[-1] // 2)),
     "global_avg_pool2d": images(lambda x: f.adaptive_avg_pool2d(x, 1)),
     "adaptive_avg_pool2d": images(lambda x: f.adaptive_avg_pool2d(x, 2)),
+    "adaptive_avg_pool3d": images(lambda x: f.adaptive_avg_pool3d(x, (3, 2, 2))),
     "max_pool2d": images(lambda x: f.max_pool2d(x, 2)),
     "interpolate_bilinear": images(lambda x: f.interpolate(x, scale_factor=2.0, mode="bilinear", align_corners=False)),
+    "interpolate_to_a_size": images(lambda x: f.interpolate(x, size=(81, 75), mode="bilinear")),
+    "interpolate_bicubic": images(lambda x: f.interpolate(x, size=(41, 35), mode="bicubic")),
+    "interpolate_nearest_to_a_size": images(lambda x: f.interpolate(x.flatten(2), size=1000)),
     "interpolate_nearest": images(lambda x: f.interpolate(x, scale_factor=2.0)),
+    "unfold": images(lambda x: f.unfold(x, 3, padding=1)),
     "index_add": Long(lambda x, y: x.index_add(0, _few(y, x.shape[0]), y), lambda k: ((4, 8), (k, 8))),
     "scatter_add": Long(
         lambda x, y: x.scatter_add(0, _few(y, x.shape[0])[:, None].expand_as(y), y), lambda k: ((4, 8), (k, 8))
@@ -127,6 +133,10 @@ REDUCTIONS: dict[str, Long] = {
     "embedding_bag": Long(
         lambda w: f.embedding_bag(torch.arange(64, device=w.device).view(2, 32) % 8, w, mode="mean"),
         lambda _: (),
+        lambda k: ((8, k // 64),),
+    ),
+    "embedding_bag_low": Long(
+        lambda w: f.embedding_bag(torch.arange(64, device=w.device).view(2, 32) % 8, w, mode="mean"),
         lambda k: ((8, k // 64),),
     ),
     "embedding_of_float32": Long(
@@ -158,6 +168,8 @@ ELEMENTWISE: dict[str, Callable[[Tensor], Tensor]] = {
     )
 } | {
     "gelu_tanh": lambda x: f.gelu(x, approximate="tanh"),
+    "gelu_of_large": lambda x: f.gelu(4 * x),
+    "gelu_tanh_of_large": lambda x: f.gelu(4 * x, approximate="tanh"),
     "reciprocal": lambda x: (x.abs() + 0.5).reciprocal(),
     "sqrt": lambda x: (x.abs() + 0.5).sqrt(),
     "rsqrt": lambda x: (x.abs() + 0.5).rsqrt(),

@@ -14,26 +14,6 @@ from pytest_amp.numerics.oracle.operation import LOW, Operation
 LANES = 32
 
 
-def tanh_backward(operation: Operation) -> list[Any]:
-    """``aten::tanh_backward``: grad * (1 - y * y), each step in the dtype.
-
-    tanh_backward_kernel_cuda in aten/src/ATen/native/cuda/BinaryMiscBackwardOpsKernels.cu.
-    """
-    grad, y = operation.args[:2]
-    dtype = operation.returned[0]
-    return operation.finished([grad * operation.low(1 - operation.low(y * y, dtype), dtype)])
-
-
-def sigmoid_backward(operation: Operation) -> list[Any]:
-    """``aten::sigmoid_backward``: grad * (1 - y) * y, each step in the dtype.
-
-    sigmoid_backward_kernel_cuda in aten/src/ATen/native/cuda/BinaryMiscBackwardOpsKernels.cu.
-    """
-    grad, y = operation.args[:2]
-    dtype = operation.returned[0]
-    return operation.finished([operation.low(grad * operation.low(1 - y, dtype), dtype) * y])
-
-
 def batch_norm_backward(operation: Operation) -> list[Any]:
     """``aten::native_batch_norm_backward`` of planes: sums hand low numbers from lane to lane.
 
@@ -120,6 +100,11 @@ def cumulative_sum(operation: Operation) -> list[Any]:
 def cumulative_logarithm(operation: Operation) -> list[Any]:
     """``aten::logcumsumexp`` of low numbers: each step of the scan is rounded; see ``_scanned``."""
     return _scanned(operation, torch.logaddexp, -math.inf)
+
+
+def cumulative_product(operation: Operation) -> list[Any]:
+    """``aten::cumprod`` of low numbers: each product of the scan is rounded; see ``_scanned``."""
+    return _scanned(operation, torch.mul, 1.0)
 
 
 def _scanned(operation: Operation, join: Join, nothing: float) -> list[Any]:

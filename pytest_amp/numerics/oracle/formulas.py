@@ -13,6 +13,7 @@ from pytest_amp import torch_private
 from pytest_amp.numerics.oracle import (
     attention,
     attention_cuda,
+    bags,
     convolution,
     cuda,
     elementwise,
@@ -23,6 +24,7 @@ from pytest_amp.numerics.oracle import (
     recurrent,
     recurrent_cuda,
     scattered,
+    steps,
     tails,
 )
 from pytest_amp.numerics.oracle.operation import LOW, Operation, rounded
@@ -89,16 +91,6 @@ def log_softmax_backward(operation: Operation) -> list[Any]:
     grad, y, dim, _ = operation.args
     total = operation.low(grad.sum(dim, keepdim=True), operation.returned[0])
     return operation.finished([grad - y.exp() * total])
-
-
-def sigmoid_backward(operation: Operation) -> list[Any]:
-    """``aten::sigmoid_backward`` in fp16 on a CPU: grad * (1 - y) * y, rounded at each step.
-
-    sigmoid_backward_kernel in aten/src/ATen/native/cpu/BinaryOpsKernel.cpp computes in the dtype itself.
-    """
-    grad, y = operation.args[:2]
-    dtype = operation.returned[0]
-    return operation.finished([operation.low(grad * operation.low(1 - y, dtype), dtype) * y])
 
 
 def logsumexp(operation: Operation) -> list[Any]:
@@ -206,11 +198,13 @@ def batch_norm(operation: Operation) -> list[Any]:
     return operation.finished([result if bias is None else result + bias.view(shape), mean, scale])
 
 
-#: By the name of the overload; ``ALWAYS`` are needed without rounding, too: there is no float64 kernel.
+#: By the name of the overload; ``ALWAYS`` are needed without rounding, too: there is no float64 kernel, or
+#: it reads another place.
 ALWAYS: dict[str, Formula] = {
     "aten::mkldnn_rnn_layer": recurrent.cpu_forward,
     "aten::mkldnn_rnn_layer_backward": recurrent.cpu_backward,
     "aten::native_dropout": dropout,
+    **dict.fromkeys(interpolated.NEAREST, interpolated.nearest),
     "aten::_cudnn_rnn": recurrent_cuda.forward,
     "aten::_cudnn_rnn_backward": recurrent_cuda.backward,
     "aten::_scaled_dot_product_flash_attention": attention_cuda.flash_forward,
@@ -223,16 +217,17 @@ ALWAYS: dict[str, Formula] = {
 
 #: By model and overload; a formula for one device type is in ``ON_CUDA``.
 ON_CUDA: dict[tuple[str, str], Formula] = {
-    ("fused", "aten::tanh_backward"): cuda.tanh_backward,
-    ("fused", "aten::sigmoid_backward"): cuda.sigmoid_backward,
     ("fused", "aten::native_batch_norm_backward"): cuda.batch_norm_backward,
-    ("fused", "aten::_adaptive_avg_pool2d_backward"): pooling.adaptive_backward_cuda,
     ("fused", "aten::_thnn_fused_lstm_cell_backward_impl"): cuda.lstm_cell_backward,
     ("fused", "aten::_thnn_fused_gru_cell_backward"): cuda.gru_cell_backward,
     ("running_sum", "aten::embedding_dense_backward"): cuda.embedding_backward,
     ("running_sum", "aten::cumsum"): cuda.cumulative_sum,
     ("running_sum", "aten::logcumsumexp"): cuda.cumulative_logarithm,
+    ("running_sum", "aten::cumprod"): cuda.cumulative_product,
     ("fused", "aten::avg_pool2d_backward"): pooling.average_backward_cuda,
+    ("either", "aten::addmv"): products.product_and_sum,
+    **{("fused", name): interpolated.antialiased for name in interpolated.ANTIALIASED},
+    **{("any_order", name): pooling.adaptive_backward_cuda for name in pooling.ADAPTIVE},
     **{("any_order", name): formula for name, formula in meetings.FORMULAS.items()},
     **{("any_order", name): interpolated.backward for name in interpolated.INTERPOLATED},
     **{("any_order", name): scattered.taken_backward for name in scattered.BY_INDICES},
@@ -247,20 +242,27 @@ BY_MODEL: dict[tuple[str, str], Formula] = {
     **{("running_sum", name): formula for name, formula in meetings.FORMULAS.items()},
     **{("running_sum", name): scattered.taken_backward for name in scattered.BY_INDICES},
     **{("running_sum", name): scattered.padding_backward for name in scattered.PADDING},
+    **{("fused", name): interpolated.forward for name in interpolated.FORWARD},
+    **{("fused", f"aten::fractional_max_pool{dims}d"): scattered.fractional_forward for dims in (2, 3)},
+    ("running_sum", "aten::col2im"): scattered.columns_to_image,
+    ("running_sum", "aten::_embedding_bag_backward"): bags.backward,
+    **{("fused", name): bags.forward for name in bags.FORWARD},
     ("fused", "aten::_log_softmax"): log_softmax,
     ("fused", "aten::_log_softmax_backward_data"): log_softmax_backward,
     ("fused", "aten::_softmax_backward_data"): softmax_backward,
-    ("fused", "aten::_adaptive_avg_pool2d_backward"): pooling.adaptive_backward_cpu,
+    **{("fused", name): pooling.adaptive_backward_cpu for name in pooling.ADAPTIVE},
+    ("running_sum", "aten::_adaptive_avg_pool3d"): pooling.adaptive_forward,
     ("fused", "aten::_softmax"): softmax,
     ("fused", "aten::glu_backward"): glu_backward,
     ("fused", "aten::logsumexp"): logsumexp,
     ("fused", "aten::native_batch_norm"): batch_norm,
     ("fused", "aten::pow.Tensor_Scalar"): power,
-    ("fused", "aten::sigmoid_backward"): sigmoid_backward,
     **{("two_step", f"aten::{name}"): convolution.in_two_steps for name in convolution.NAMES},
+    **{("fused", name): steps.in_steps for name in (*steps.STEPS, *steps.ON_CUDA)},
+    ("fused", "aten::renorm"): steps.scaled_to_a_norm,
     ("fused", "aten::addr"): products.outer,
     ("fused", "aten::logit"): elementwise.logit,
-    ("fused", "aten::index_add"): meetings.index_add_cpu,
+    **{("fused", f"aten::index_add{end}"): meetings.index_add_cpu for end in ("", "_")},
     **{("fused", f"aten::{name}"): elementwise.quotient for name in elementwise.QUOTIENTS},
     **{("fused", f"aten::{name}"): elementwise.times_logarithm for name in elementwise.TIMES_LOGARITHM},
     **{(model, "aten::conv_tbc"): convolution.over_time for model in ("fused", "either")},
@@ -270,7 +272,7 @@ BY_MODEL: dict[tuple[str, str], Formula] = {
     ("either", "aten::add.Tensor"): tails.multiple,
     ("either", "aten::sub.Tensor"): tails.multiple,
     ("either", "aten::addmm"): products.product_and_sum,
-    ("either", "aten::addmv"): products.product_and_sum,
+    ("either", "aten::addmv"): products.matrix_and_vector,
     ("either", "aten::baddbmm"): products.product_and_sum,
     ("fused", "aten::_scaled_dot_product_flash_attention_for_cpu"): attention.cpu_forward,
     ("fused", "aten::_scaled_dot_product_flash_attention_for_cpu_backward"): attention.cpu_backward,

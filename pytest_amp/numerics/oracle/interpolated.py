@@ -1,7 +1,11 @@
-"""What goes back through an interpolation on CUDA: shares are rounded, and added to a pixel with atomics of the dtype.
+"""Interpolation, forward and going back.
+
+On CUDA shares are rounded, and added to a pixel with atomics of the dtype:
 
 UpSampleLinear1d.cu, UpSampleBilinear2d.cu, UpSampleTrilinear3d.cu and UpSampleBicubic2d.cu in
-aten/src/ATen/native/cuda; places and weights as in UpSample.cuh there.
+aten/src/ATen/native/cuda; places and weights as in UpSample.cuh there. With ``antialias=True`` the weights are numbers
+of the dtype, and so is what comes of rows before columns are: upsample_gen2d_aa_out_frame and
+upsample_gen2d_aa_backward_out_frame in UpSampleBilinear2d.cu.
 """
 
 from __future__ import annotations
@@ -22,9 +26,14 @@ INTERPOLATED = {
     "aten::upsample_bilinear2d_backward": 2,
     "aten::upsample_trilinear3d_backward": 3,
     "aten::upsample_bicubic2d_backward": 2,
+    "aten::_upsample_bilinear2d_aa_backward": 2,
+    "aten::_upsample_bicubic2d_aa_backward": 2,
 }
+ANTIALIASED = ("aten::_upsample_bilinear2d_aa", "aten::_upsample_bicubic2d_aa")
 #: Of the cubic convolution: get_cubic_upsample_coefficients.
 A = -0.75
+#: The same of what is antialiased: BicubicFilterFunctor.
+SMOOTH_A = -0.5
 
 
 def backward(operation: Operation) -> list[Any]:
@@ -33,12 +42,17 @@ def backward(operation: Operation) -> list[Any]:
     if dtype not in LOW or not operation.rounds:
         return operation.once()
     grad, _, shape, aligned = operation.args[:4]
-    cubic = "cubic" in operation.name
     own = shape[-dims:]
-    taps = [
-        _taps(size, count, operation.argument(4 + at, name), aligned=aligned, cubic=cubic)
-        for at, (size, count, name) in enumerate(zip(own, grad.shape[-dims:], _scales(dims), strict=True))
-    ]
+    smooth = "_aa_" in operation.name
+    taps = []
+    for at, (size, count, name) in enumerate(zip(own, grad.shape[-dims:], _scales(dims), strict=True)):
+        scale = _scale(size, count, operation.argument(4 + at, name), aligned=aligned)
+        cubic = "cubic" in operation.name
+        taps.append(
+            _smooth_taps(operation, size, count, scale)
+            if smooth
+            else _taps(size, count, scale, aligned=aligned, cubic=cubic)
+        )
     rows = math.prod(shape[:-dims])
     first = torch.arange(rows).view(-1, *[1] * dims) * math.prod(own)
     total = grad.new_zeros(math.prod(shape))
@@ -47,23 +61,104 @@ def backward(operation: Operation) -> list[Any]:
         for at, (index, factor) in enumerate(chosen):
             along = [-1 if each == at else 1 for each in range(dims)]
             place, weight = place * own[at] + index.view(along), weight * factor.view(along)
+        weight = operation.low(weight, dtype) if smooth else weight
         share = operation.low(grad * weight.to(grad.device), dtype)
         total = in_turn(operation, total, (first + place).to(grad.device).flatten(), share.flatten())
     return operation.finished([total.view(list(shape))])
+
+
+def antialiased(operation: Operation) -> list[Any]:
+    """Rows by the weights of their columns, rounded, then columns by those of their rows."""
+    x, counts, aligned = operation.args[:3]
+    dtype = operation.returned[0]
+    if dtype not in LOW or not operation.rounds or list(x.shape[-2:]) == list(counts):
+        return operation.once()
+    for at in (1, 0):
+        size, count = x.shape[at - 2], counts[at]
+        scale = _scale(size, count, operation.argument(3 + at, _scales(2)[at]), aligned=aligned)
+        x = operation.low(_along(x, at - 2, count, _smooth_taps(operation, size, count, scale)), dtype)
+    return operation.finished([x])
+
+
+def forward(operation: Operation) -> list[Any]:
+    """``aten::upsample_linear1d`` and its like on a CPU: weights are low but in kernels for channels that are last.
+
+    upsample_generic_Nd_kernel_impl in aten/src/ATen/native/cpu/UpSampleKernel.cpp; a linear weight is what the
+    other, rounded one leaves of 1.
+    """
+    x, counts, aligned = operation.args[:3]
+    dtype, dims, cubic = operation.returned[0], len(operation.args[1]), "cubic" in operation.name
+    if dtype not in LOW or not operation.rounds or list(x.shape[-dims:]) == list(counts):
+        return operation.once()
+    last = {2: torch.channels_last, 3: torch.channels_last_3d}.get(dims)
+    by_channels = last is not None and x.is_contiguous(memory_format=last) and x.shape[1] > FEW_CHANNELS
+    if not cubic and (by_channels or (dims == 2 and sum(counts) <= FEW_PIXELS)):
+        return operation.once()
+    for at in range(dims):
+        size, count = x.shape[at - dims], counts[at]
+        scale = _scale(size, count, operation.argument(3 + at, _scales(dims)[at]), aligned=aligned)
+        taps = [
+            (index, operation.low(weight, dtype))
+            for index, weight in _taps(size, count, scale, aligned=aligned, cubic=cubic)
+        ]
+        if not cubic:
+            taps[0] = (taps[0][0], operation.low(1 - taps[1][1], dtype))
+        x = _along(x, at - dims, count, taps)
+    return operation.finished([x])
+
+
+#: _use_vectorized_kernel_cond_2d and _use_vectorized_kernel_cond_3d there.
+FEW_CHANNELS, FEW_PIXELS = 3, 128
+FORWARD = tuple(name.removesuffix("_backward") for name in INTERPOLATED if "_aa_" not in name)
+
+
+def _along(x: Tensor, dim: int, count: int, taps: list[tuple[Tensor, Tensor]]) -> Tensor:
+    """What ``taps`` make of one dimension of ``x``."""
+    matrix = torch.zeros(count, x.shape[dim], dtype=torch.float64)
+    for index, weight in taps:
+        matrix.scatter_add_(1, index[:, None], weight[:, None])
+    return (x.movedim(dim, -1) @ matrix.T.to(x.device)).movedim(-1, dim)
+
+
+def nearest(operation: Operation) -> list[Any]:
+    """``aten::upsample_nearest1d`` and its like: the pixel that is read is found in float32, with or without rounding.
+
+    Where a place is a whole number, or a half, another one is read than in float64.
+    """
+    x, *others = operation.args
+    dims = int(operation.name[-2])
+    own = list(x.shape[-dims:])
+    count = math.prod(own)
+    if count > MOST_PIXELS:
+        return operation.once()
+    numbers = torch.arange(count, dtype=torch.float32, device=x.device).view(1, 1, *own)
+    read = operation.overload(numbers, *others, **operation.kwargs)[0, 0].to(torch.int64)
+    return operation.finished([x.flatten(-dims)[..., read]])
+
+
+#: Float32 has no more numbers of pixels than these.
+MOST_PIXELS = 2**24
+NEAREST = tuple(
+    f"aten::{name}{dims}d" for name in ("upsample_nearest", "_upsample_nearest_exact") for dims in (1, 2, 3)
+)
 
 
 def _scales(dims: int) -> tuple[str, ...]:
     return ("scales",) if dims == 1 else ("scales_d", "scales_h", "scales_w")[-dims:]
 
 
-def _taps(size: int, count: int, scale: float | None, *, aligned: bool, cubic: bool) -> list[tuple[Tensor, Tensor]]:
-    """For each tap of one dimension: the pixel that each result reads there, and its weight."""
-    to = torch.arange(count, dtype=torch.float64)
+def _scale(size: int, count: int, scale: float | None, *, aligned: bool) -> float:
+    """Pixels for each result."""
     if aligned:
-        source = to * ((size - 1) / (count - 1) if count > 1 else 0.0)
-    else:
-        source = (to + 0.5) * (1 / scale if scale else size / count) - 0.5
-        source = source if cubic else source.clamp_min(0.0)
+        return (size - 1) / (count - 1) if count > 1 else 0.0
+    return 1 / scale if scale else size / count
+
+
+def _taps(size: int, count: int, scale: float, *, aligned: bool, cubic: bool) -> list[tuple[Tensor, Tensor]]:
+    """For each tap of one dimension: the pixel that each result reads there, and its weight; places are float32."""
+    to, scale = torch.arange(count, dtype=torch.float32), float(torch.tensor(scale, dtype=torch.float32))
+    source = (to * scale if aligned else (to + 0.5) * scale - 0.5).to(torch.float64)
+    source = source if aligned or cubic else source.clamp_min(0.0)
     pixel = source.floor()
     part = source - pixel
     if not cubic:
@@ -73,6 +168,31 @@ def _taps(size: int, count: int, scale: float | None, *, aligned: bool, cubic: b
     return [
         (_within(pixel + at, size), each) for at, each in zip((-1, 0, 1, 2), (before, near, far, after), strict=True)
     ]
+
+
+def _smooth_taps(operation: Operation, size: int, count: int, scale: float) -> list[tuple[Tensor, Tensor]]:
+    """The same of an antialiased one, whose filter is as wide as a result is; weights beyond an edge are zero.
+
+    They are rounded, divided by their sum, which is rounded, and rounded again.
+    """
+    dtype, cubic = operation.returned[0], "cubic" in operation.name
+    wide = max(scale, 1.0)
+    support = (2 if cubic else 1) * wide
+    centre = scale * (torch.arange(count, dtype=torch.float64) + 0.5)
+    first = (centre - support + 0.5).trunc().clamp_min(0.0)
+    stop = (centre + support + 0.5).trunc().clamp_max(size)
+    pixel = first[:, None] + torch.arange(2 * math.ceil(support) + 1)
+    far = ((pixel - centre[:, None] + 0.5) / wide).abs()
+    if cubic:
+        near = ((SMOOTH_A + 2) * far - (SMOOTH_A + 3)) * far * far + 1
+        weight = torch.where(far < 1, near, (((far - 5) * far + 8) * far - 4) * SMOOTH_A)
+        weight = torch.where(far < 2, weight, 0.0)
+    else:
+        weight = (1 - far).clamp_min(0.0)
+    weight = torch.where(pixel < stop[:, None], weight, 0.0)
+    total = operation.low(weight.sum(1, keepdim=True), dtype)
+    weight = operation.low(operation.low(weight, dtype) / total, dtype)
+    return [(_within(pixel[:, at], size), weight[:, at]) for at in range(pixel.shape[1])]
 
 
 def _within(pixel: Tensor, size: int) -> Tensor:

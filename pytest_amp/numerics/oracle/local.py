@@ -21,6 +21,7 @@ from pytest_amp.numerics.oracle.operation import (
     SILENTLY_WRITTEN,
     Operation,
     draws,
+    flips,
     is_real,
     operation_of,
     rounded,
@@ -31,9 +32,6 @@ from pytest_amp.numerics.oracle.promotion import KERNEL_DECIDES, returned_dtypes
 from pytest_amp.numerics.oracle.sums import certain, most_of_float32, other_numbers
 from pytest_amp.precision import FP32
 from pytest_amp.rules.spec import Rule
-
-#: Float32 results are sums in another order: 64 roundings of the element or, where that is larger, of a typical one.
-FLOAT32_FLIPS = 2.0**-18
 
 
 @dataclass(frozen=True)
@@ -209,8 +207,7 @@ class Observer:
         values, size = widened(real), _norm(exact)
         same = (values == predicted) | (values.isnan() & predicted.isnan())
         if real.dtype == torch.float32 and size:
-            typical = size / real.numel() ** 0.5
-            same |= (values - predicted).abs() <= FLOAT32_FLIPS * predicted.abs().clamp_min(typical)
+            same |= (values - predicted).abs() <= flips(predicted)
         wide = real.dtype in (torch.float32, torch.float64)
         return Agreement(
             dtype=real.dtype,

@@ -25,6 +25,7 @@ class ModelName(enum.Enum):
     ONCE = "once"
     TWO_STEP = "two_step"
     SAVED_OUTPUT = "saved_output"
+    IN_FLOAT32 = "in_float32"
     RUNNING_SUM = "running_sum"
     EITHER = "either"
     FUSED = "fused"
@@ -98,7 +99,10 @@ def model_for(operation: Operation) -> Model:
 def _formula(operation: Operation) -> formulas.Formula | None:
     if operation.name in formulas.ALWAYS:
         return formulas.ALWAYS[operation.name]
-    key = (model_for(operation).name.value, operation.name)
+    model = model_for(operation).name
+    if model is ModelName.IN_FLOAT32:
+        return Operation.of_float32
+    key = (model.value, operation.name)
     own = formulas.ON_CUDA.get(key) if operation.device_type == "cuda" else None
     return own or formulas.BY_MODEL.get(key)
 
@@ -129,6 +133,9 @@ def evaluate_both(operation: Operation) -> tuple[list[Any], Iterator[list[Any]]]
 
 def _ways(operation: Operation, formula: formulas.Formula) -> Iterator[list[Any]]:
     yield formula(operation)
-    if model_for(operation).name is ModelName.EITHER:
+    model = model_for(operation).name
+    if model is ModelName.IN_FLOAT32 and operation.device_type == "cpu":
+        yield operation.of_float32(onednn=operation.returned[0] == torch.float16)
+    if model is ModelName.EITHER:
         for other in formulas.OTHER_WAYS.get(operation.name, (products.once,)):
             yield from other(operation)

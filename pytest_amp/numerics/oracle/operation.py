@@ -17,6 +17,21 @@ WIDE = {True: torch.complex128, False: torch.float64}
 LOW = (torch.bfloat16, torch.float16)
 
 
+#: Float32 results are sums in another order: 64 roundings of the element or, where that is larger, of a typical one.
+FLOAT32_FLIPS = 2.0**-18
+
+
+def flips(values: torch.Tensor) -> torch.Tensor:
+    """By how much float32 may be off each of ``values``: ``FLOAT32_FLIPS``."""
+    typical = float(torch.linalg.vector_norm(values.nan_to_num(0.0, 0.0, 0.0))) / max(values.numel(), 1) ** 0.5
+    return FLOAT32_FLIPS * values.abs().clamp_min(typical)
+
+
+def _near(made: torch.Tensor, exact: torch.Tensor) -> torch.Tensor:
+    wide = made.to(exact.dtype)
+    return torch.where((wide - exact).abs() <= flips(exact), wide, exact)
+
+
 def is_real(value: object) -> bool:
     """Whether ``value`` is a tensor of numbers with a fraction: the ones that are rounded."""
     return isinstance(value, torch.Tensor) and (value.is_floating_point() or value.is_complex())
@@ -65,6 +80,26 @@ class Operation:
         """The results of the float64 kernel, flat, each rounded once at its end."""
         results = torch_private.flat(self.overload(*self.args, **self.kwargs))[0]
         return self.finished(results)
+
+    def of_float32(self, *, onednn: bool | None = None) -> list[Any]:
+        """The results of the float32 kernel, flat, each rounded once at its end.
+
+        Where they are off by more than ``FLOAT32_FLIPS``, those of the float64 one: a broken kernel is not followed.
+        On a CPU float32 and bf16 may run in oneDNN, unless ``onednn`` is false; fp16 does not.
+        """
+        leaves, spec = torch_private.flat((self.args, self.kwargs))
+        args, kwargs = torch_private.unflat(
+            [leaf.to(torch.float32) if is_real(leaf) else leaf for leaf in leaves], spec
+        )
+        exact = torch_private.flat(self.overload(*self.args, **self.kwargs))[0]
+        mkldnn: Any = torch.backends.mkldnn
+        before = mkldnn.set_flags(False)[0]  # its first argument: whether it is enabled
+        try:
+            mkldnn.set_flags(before and (self.returned[0] != torch.float16 if onednn is None else onednn))
+            made = torch_private.flat(self.overload(*args, **kwargs))[0]
+        finally:
+            mkldnn.set_flags(before)
+        return self.finished([_near(a, b) if is_real(b) else b for a, b in zip(made, exact, strict=True)])
 
     def finished(self, results: list[Any]) -> list[Any]:
         """``results``, flat, rounded to the dtypes that are returned."""

@@ -1,48 +1,90 @@
-"""What goes back through an average pool: shares of windows that overlap, added up in the dtype."""
+"""Average pools that divide and add up in the dtype: forward in three dimensions, and shares of windows going back."""
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from pytest_amp.numerics.oracle.operation import LOW, Operation
 
+#: By overload, the number of dimensions of adaptive pools going back.
+ADAPTIVE = {"aten::_adaptive_avg_pool2d_backward": 2, "aten::_adaptive_avg_pool3d_backward": 3}
 
-def adaptive_backward_cpu(operation: Operation) -> list[Any]:
-    """``aten::_adaptive_avg_pool2d_backward`` on a CPU, which divides by height and then by width.
 
-    cpu_adaptive_avg_pool2d_backward in aten/src/ATen/native/cpu/AdaptiveAvgPoolKernel.cpp.
+def adaptive_forward(operation: Operation) -> list[Any]:
+    """``aten::_adaptive_avg_pool3d`` on a CPU: the sum of a window is kept, and each time divided, in the dtype.
+
+    adaptive_avg_pool3d_out_frame in aten/src/ATen/native/AdaptiveAveragePooling3d.cpp.
     """
-    return _adaptive_backward(operation, height_first=True)
-
-
-def adaptive_backward_cuda(operation: Operation) -> list[Any]:
-    """``aten::_adaptive_avg_pool2d_backward`` on CUDA, which divides by width and then by height.
-
-    adaptive_average_gradinput in aten/src/ATen/native/cuda/AdaptiveAveragePooling.cu.
-    """
-    return _adaptive_backward(operation, height_first=False)
-
-
-def _adaptive_backward(operation: Operation, *, height_first: bool) -> list[Any]:
-    """Each window's share is rounded after either division, and each sum of windows."""
-    grad, x = operation.args[:2]
+    x, counts = operation.args[:2]
     dtype = operation.returned[0]
-    result = torch.zeros_like(x)
-    for i in range(grad.shape[-2]):
-        for j in range(grad.shape[-1]):
-            rows, columns = _window(i, x.shape[-2], grad.shape[-2]), _window(j, x.shape[-1], grad.shape[-1])
-            sides = (rows.stop - rows.start, columns.stop - columns.start)
-            first, second = sides if height_first else sides[::-1]
-            share = operation.low(operation.low(grad[..., i, j] / first, dtype) / second, dtype)
-            result[..., rows, columns] = operation.low(result[..., rows, columns] + share[..., None, None], dtype)
+    if dtype not in LOW:
+        return operation.once()
+    result = x.new_zeros([*x.shape[:-3], *counts])
+    for place, window in _windows(x.shape[-3:], counts):
+        taken = x[window].flatten(-3)
+        total = torch.zeros_like(taken[..., 0])
+        for each in taken.unbind(-1):
+            total = operation.low(total + each, dtype)
+        result[place] = _divided(operation, total, window[1:])
     return operation.finished([result])
 
 
-def _window(index: int, size: int, count: int) -> slice:
-    """What an adaptive pool of ``count`` results averages for one of them."""
-    return slice(index * size // count, -(-(index + 1) * size // count))
+def adaptive_backward_cpu(operation: Operation) -> list[Any]:
+    """``aten::_adaptive_avg_pool2d_backward`` and 3d on a CPU, which divide by each size from the first on.
+
+    cpu_adaptive_avg_pool2d_backward in aten/src/ATen/native/cpu/AdaptiveAvgPoolKernel.cpp, and
+    adaptive_avg_pool3d_backward_out_frame in aten/src/ATen/native/AdaptiveAveragePooling3d.cpp.
+    """
+    return _adaptive_backward(operation, first_to_last=True)
+
+
+def adaptive_backward_cuda(operation: Operation) -> list[Any]:
+    """``aten::_adaptive_avg_pool2d_backward`` and 3d on CUDA, with atomics where windows overlap.
+
+    adaptive_average_gradinput and its like in aten/src/ATen/native/cuda/AdaptiveAveragePooling.cu divide by each size
+    from the last on, atomicadaptiveaveragegradinput in AdaptiveAveragePooling3d.cu there from the first.
+    """
+    grad, x = operation.args[:2]
+    dims = ADAPTIVE[operation.name]
+    uneven = any(size % count for size, count in zip(x.shape[-dims:], grad.shape[-dims:], strict=True))
+    return _adaptive_backward(operation, first_to_last=dims == 3 and uneven)
+
+
+def _adaptive_backward(operation: Operation, *, first_to_last: bool) -> list[Any]:
+    """Each window's share is rounded after every division, and each sum of windows."""
+    grad, x = operation.args[:2]
+    dims, dtype = ADAPTIVE[operation.name], operation.returned[0]
+    result = torch.zeros_like(x)
+    for place, window in _windows(x.shape[-dims:], grad.shape[-dims:]):
+        share = _divided(operation, grad[place], window[1:] if first_to_last else window[:0:-1])
+        total = result[window] + share.view(*share.shape, *[1] * dims)
+        result[window] = operation.low(total, dtype)
+    return operation.finished([result])
+
+
+Index = tuple[Any, ...]
+
+
+def _windows(sizes: torch.Size, counts: Any) -> Iterator[tuple[Index, Index]]:
+    """Of an adaptive pool the place of each result, and what it averages, behind an ellipsis each."""
+    for place in itertools.product(*(range(count) for count in counts)):
+        window = (
+            slice(index * size // count, -(-(index + 1) * size // count))
+            for index, size, count in zip(place, sizes, counts, strict=True)
+        )
+        yield (..., *place), (..., *window)
+
+
+def _divided(operation: Operation, values: Tensor, window: Index) -> Tensor:
+    """``values`` over the sizes of ``window``, one after the other, each quotient rounded."""
+    for side in window:
+        values = operation.low(values / (side.stop - side.start), operation.returned[0])
+    return values
 
 
 def average_backward_cpu(operation: Operation) -> list[Any]:

@@ -35,6 +35,29 @@ def product_in_two_steps(operation: Operation) -> list[Any]:
     return operation.finished([beta * added + alpha * product])
 
 
+#: Products of a bf16 matrix with as many elements, and a vector, run in oneDNN: use_mkldnn_matmul in
+#: aten/src/ATen/native/mkldnn/Matmul.cpp.
+SMALL = 4096
+
+
+def matrix_and_vector(operation: Operation) -> list[Any]:
+    """``aten::addmv`` on a CPU, where oneDNN does not run it: factors and what is added are rounded.
+
+    gemv in aten/src/ATen/native/cpu/BlasKernel.cpp rounds the product, too, where it goes along columns.
+    """
+    added, a, b = operation.args[:3]
+    dtype = operation.returned[0]
+    if dtype == torch.bfloat16 and a.numel() > SMALL:
+        return operation.once()
+    beta, alpha = (_low_number(operation, operation.kwargs.get(name, 1)) for name in ("beta", "alpha"))
+    product, added = alpha * (a @ b), beta * added
+    if a.stride(0) == 1:
+        product = operation.low(product, dtype)
+    elif dtype == torch.float16 and alpha == 1:  # fp16_gemv_trans there
+        return operation.finished([added + product])
+    return operation.finished([operation.low(added, dtype) + product])
+
+
 #: Results whose last dimension is a multiple of this run on cuBLAS's kernels for aligned memory.
 ALIGNED = 8
 

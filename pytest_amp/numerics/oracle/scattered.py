@@ -2,11 +2,13 @@
 
 Where windows overlap, or a border is read more than once, an element has several gradients, and each is added to what
 is there: cpu_max_pool_backward in aten/src/ATen/native/cpu/MaxPoolKernel.cpp, cpu_avg_pool2d_backward in
-AvgPoolKernel.cpp, cpu_padding_backward in PaddingKernel.cpp.
+AvgPoolKernel.cpp, cpu_padding_backward in PaddingKernel.cpp; FractionalMaxPool2d.cpp, FractionalMaxPool3d.cpp and
+im2col.h in aten/src/ATen/native.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
@@ -23,6 +25,8 @@ BY_INDICES = {
     "aten::max_pool3d_with_indices_backward": 7,
     "aten::adaptive_max_pool2d_backward": 2,
     "aten::adaptive_max_pool3d_backward": 2,
+    "aten::fractional_max_pool2d_backward": 4,
+    "aten::fractional_max_pool3d_backward": 4,
 }
 #: By mode and number of dimensions.
 PADDING = {
@@ -57,6 +61,58 @@ def padding_backward(operation: Operation) -> list[Any]:
     rows = math.prod(x.shape[:-dims])
     given = grad.reshape(rows, -1)
     return operation.finished([_summed(operation, given, read.expand_as(given), numbers.numel()).view_as(x)])
+
+
+def fractional_forward(operation: Operation) -> list[Any]:
+    """``aten::fractional_max_pool2d`` and 3d on a CPU: where windows begin is computed in the dtype.
+
+    generate_intervals in aten/src/ATen/native/FractionalMaxPooling.h. Of two dimensions the random number of the last
+    comes first, of three that of the first.
+    """
+    x, kernel, counts, samples = operation.args[:4]
+    dims, dtype = len(kernel), operation.returned[0]
+    if dtype not in LOW or not operation.rounds:
+        return operation.once()
+    own = x.shape[-dims:]
+    samples = samples.reshape(-1, dims)[: math.prod(x.shape[:-dims])]
+    samples = samples.flip(1) if dims == 2 else samples
+    place = torch.zeros([1] * (2 * dims + 1), dtype=torch.int64, device=x.device)
+    for at, (size, sides, count) in enumerate(zip(own, kernel, counts, strict=True)):
+        sample = samples[:, at, None]
+        step = operation.low(sample.new_tensor((size - sides) / max(count - 1, 1)), dtype)
+        to = operation.low(torch.arange(count, device=x.device) + sample, dtype)
+        start = operation.low(to * step, dtype).trunc() - operation.low(sample * step, dtype).trunc()
+        start[:, -1] = size - sides
+        within = start.to(torch.int64)[:, :, None] + torch.arange(sides, device=x.device)
+        shape = [1] * (2 * dims + 1)
+        shape[0], shape[1 + at], shape[1 + dims + at] = len(samples), count, sides
+        place = place * size + within.reshape(shape)
+    place = place.flatten(-dims)
+    read = x.reshape(len(samples), -1).gather(1, place.flatten(1)).view(place.shape)
+    found = read.argmax(-1, keepdim=True)
+    shape = [*x.shape[:-dims], *counts]
+    return operation.finished([each.gather(-1, found).view(shape) for each in (read, place)])
+
+
+def columns_to_image(operation: Operation) -> list[Any]:
+    """``aten::col2im``, fold and unfold going back: one place of the window after the other is added."""
+    given, size, kernel, dilation, padding, stride = operation.args[:6]
+    dtype = operation.returned[0]
+    if dtype not in LOW:
+        return operation.once()
+    steps = zip(size, kernel, dilation, padding, stride, strict=True)
+    counts = [(whole + 2 * pad - gap * (sides - 1) - 1) // step + 1 for whole, sides, gap, pad, step in steps]
+    parts = given.reshape(*given.shape[:-2], -1, *kernel, *counts)
+    room = parts.new_zeros(*parts.shape[:-4], *(whole + 2 * pad for whole, pad in zip(size, padding, strict=True)))
+    for row, column in itertools.product(*(range(sides) for sides in kernel)):
+        first = (row * dilation[0], column * dilation[1])
+        rows, columns = (
+            slice(start, start + step * (count - 1) + 1, step)
+            for start, step, count in zip(first, stride, counts, strict=True)
+        )
+        room[..., rows, columns] = operation.low(room[..., rows, columns] + parts[..., row, column, :, :], dtype)
+    rows, columns = (slice(pad, pad + whole) for whole, pad in zip(size, padding, strict=True))
+    return operation.finished([room[..., rows, columns]])
 
 
 def _summed(operation: Operation, values: Tensor, targets: Tensor, size: int) -> Tensor:

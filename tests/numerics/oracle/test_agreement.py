@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from pytest_amp.numerics.oracle import local, verdict
-from pytest_amp.numerics.oracle.local import FLOAT32_FLIPS, Agreement, Observer
+from pytest_amp.numerics.oracle.local import Agreement, Observer
+from pytest_amp.numerics.oracle.operation import FLOAT32_FLIPS
 from tests.numerics.planted import kernel
 
 LOW = torch.bfloat16

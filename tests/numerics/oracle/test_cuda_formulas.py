@@ -12,6 +12,7 @@ from torch.nn import functional as f
 
 from pytest_amp import torch_private
 from pytest_amp.numerics.oracle import cuda, formulas, products
+from pytest_amp.numerics.oracle.models import ModelName, evaluate, model_for
 from pytest_amp.numerics.oracle.operation import Operation
 
 WIDE = torch.float64
@@ -204,3 +205,86 @@ def test_a_sum_in_parts(*, reduced: bool) -> None:
         flags.allow_bf16_reduced_precision_reduction = before
     assert any(torch.equal(way, wanted) for way in ways) == reduced
     assert not any(torch.equal(way, made.once()[0]) for way in ways)
+
+
+def _volumes(x: Tensor, size: tuple[int, ...]) -> tuple[Any, ...]:
+    count = 8 * torch.Size(size).numel()
+    return x[:count].view(4, 2, *size), x.new_zeros(4, 2, 4, 12, 12)
+
+
+_AA = "aten::_upsample_{}2d_aa{}"
+#: By overload and arguments: what an H200 makes of them in units of one rounding, and its share of elements equal to it
+#: (torch 2.11, the worst of four draws, bf16 and fp16).
+AS_ON_A_GPU: dict[str, tuple[Any, Any, tuple[float, float], tuple[float, float]]] = {
+    "a product": ("aten::cumprod", lambda x: (x.view(64, 72) / 8 + 1, 1), (8.31, 8.66), (0.247, 0.253)),
+    "antialiased": (
+        _AA.format("bilinear", ""),
+        lambda x: (x.view(4, 8, 12, 12), [5, 7], False, None, None),
+        (2.454, 2.801),
+        (0.367, 0.354),
+    ),
+    "antialiased, going back": (
+        _AA.format("bilinear", "_backward"),
+        lambda x: (x[:1120].view(4, 8, 5, 7), [5, 7], [4, 8, 12, 12], False, None, None),
+        (2.67, 3.21),
+        (0.416, 0.349),
+    ),
+    "an adaptive average of volumes": (
+        "aten::_adaptive_avg_pool3d_backward",
+        lambda x: _volumes(x, (3, 5, 5)),
+        (2.16, 2.11),
+        (0.604, 0.607),
+    ),
+}
+
+
+@pytest.mark.parametrize("place", [0, 1], ids=["bf16", "fp16"])
+@pytest.mark.parametrize("name", AS_ON_A_GPU)
+def test_the_error_is_that_of_a_gpu(name: str, place: int) -> None:
+    """Up to what chance makes of another draw: in a tenth of the error, and a twentieth of the elements."""
+    overload, arguments, errors, shares = AS_ON_A_GPU[name]
+    dtype = (torch.bfloat16, torch.float16)[place]
+    ratios, equal = [], []
+    for seed in range(4):
+        x = torch.randn(4608, generator=torch.Generator().manual_seed(seed)).to(dtype).double()
+        args = [each.to(dtype).double() if isinstance(each, Tensor) else each for each in arguments(x)]
+        made = replace(operation(overload, *args, rounds=True, dtype=dtype), returned=(dtype,))
+        exact, (got,), (once,) = replace(made, rounds=False).once()[0], evaluate(made), made.once()
+        ratios.append(float((got - exact).norm() / (once - exact).norm()))
+        equal.append(float((got == once).double().mean()))
+    assert max(ratios) == pytest.approx(errors[place], rel=0.1)
+    assert min(equal) == pytest.approx(shares[place], rel=0.05)
+
+
+OTHER_SIZES: dict[str, tuple[str, Any]] = {
+    "bicubic": (_AA.format("bicubic", ""), lambda x: (x, [5, 7], False, None, None)),
+    "bicubic, larger": (_AA.format("bicubic", ""), lambda x: (x, [25, 17], False, None, None)),
+    "larger": (_AA.format("bilinear", ""), lambda x: (x, [25, 17], False, 2.1, 1.45)),
+    "aligned": (_AA.format("bilinear", ""), lambda x: (x, [5, 17], True, None, None)),
+    "bicubic, going back": (
+        _AA.format("bicubic", "_backward"),
+        lambda x: (x, [12, 12], [4, 8, 29, 7], False, None, None),
+    ),
+    "aligned, going back": (
+        _AA.format("bilinear", "_backward"),
+        lambda x: (x, [12, 12], [4, 8, 29, 7], True, None, None),
+    ),
+    "even windows": ("aten::_adaptive_avg_pool3d_backward", lambda x: _volumes(x.flatten(), (2, 4, 6))),
+    "images": (
+        "aten::_adaptive_avg_pool2d_backward",
+        lambda x: (x[:, :, :5, :7].contiguous(), torch.zeros_like(x)),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", [*OTHER_SIZES, *AS_ON_A_GPU])
+def test_without_rounding_it_is_the_float64_kernel(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    overload, arguments = OTHER_SIZES[name] if name in OTHER_SIZES else AS_ON_A_GPU[name][:2]
+    x = torch.randn(4608, dtype=WIDE, generator=torch.Generator().manual_seed(0))
+    made = operation(overload, *arguments(x.view(4, 8, 12, 12) if name in OTHER_SIZES else x), rounds=True)
+    made = replace(made, returned=(torch.bfloat16,))
+    with monkeypatch.context() as patched:
+        patched.setattr(Operation, "low", lambda _, values, __: values)
+        patched.setattr(Operation, "finished", lambda _, results: results)
+        assert torch.allclose(evaluate(made)[0], made.once()[0])
+    assert model_for(made).name is not ModelName.ONCE

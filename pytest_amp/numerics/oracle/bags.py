@@ -1,0 +1,87 @@
+"""Bags of embeddings on a CPU: how their sums, means and gradients round.
+
+aten/src/ATen/native/EmbeddingBag.cpp.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pytest_amp.numerics.oracle.meetings import in_turn
+from pytest_amp.numerics.oracle.operation import LOW, Operation
+
+_SUM, _MEAN = 0, 1
+FORWARD = ("aten::_embedding_bag", "aten::_embedding_bag_forward_only")
+
+
+def forward(operation: Operation) -> list[Any]:
+    """The sum of a bag is rounded, and a mean once more as it is divided.
+
+    FBGEMM's kernel, which runs where no index is a padding, rounds sums that lie in the middle of two bf16 numbers
+    away from zero.
+    """
+    dtype, mode = operation.returned[0], operation.argument(4, "mode") or _SUM
+    results = operation.overload(*operation.args, **operation.kwargs)
+    if dtype not in LOW or mode not in (_SUM, _MEAN):
+        return operation.once()
+    padding = operation.argument(8, "padding_idx")
+    counts = _counts(operation, padding).clamp_min(1) if mode == _MEAN else torch.ones_like(results[0][:, 0])
+    total = results[0] * counts[:, None]
+    away = dtype == torch.bfloat16 and (padding is None or padding < 0)
+    total = _away_from_zero(total) if away and operation.rounds else operation.low(total, dtype)
+    return operation.finished([total / counts[:, None], *results[1:]])
+
+
+def _counts(operation: Operation, padding: int | None) -> Tensor:
+    """How many indices of each bag are none of the padding."""
+    weight, indices, offsets = operation.args[:3]
+    ends = (
+        offsets[1:]
+        if operation.argument(7, "include_last_offset")
+        else torch.cat([offsets[1:], offsets.new_tensor([len(indices)])])
+    )
+    kept = (indices != (-1 if padding is None else padding)).to(weight.dtype).cumsum(0)
+    before = torch.cat([kept.new_zeros(1), kept])
+    return before[ends] - before[offsets[: len(ends)]]
+
+
+def _away_from_zero(values: Tensor) -> Tensor:
+    """Float32 of ``values`` rounded to bf16, and in the middle of two numbers to the larger one."""
+    half = 0x8000
+    return ((values.to(torch.float32).view(torch.int32) + half) & -2 * half).view(torch.float32).to(values.dtype)
+
+
+def backward(operation: Operation) -> list[Any]:
+    """Rows are multiplied by the share of their bag, and added up in the order in which indices are sorted.
+
+    _embedding_bag_dense_backward_cpu_sum_mean; a largest one's by index_add: _embedding_bag_dense_backward_cpu_max.
+    """
+    grad, indices, offsets, _, sizes, largest, count, by_frequency, mode, sparse, weights = operation.args[:11]
+    padding = operation.argument(11, "padding_idx")
+    dtype = operation.returned[0]
+    if dtype not in LOW or sparse or not operation.rounds:
+        return operation.once()
+    columns = torch.arange(grad.shape[1], device=grad.device)
+    result = grad.new_zeros(count, grad.shape[1])
+    if mode not in (_SUM, _MEAN):
+        some = sizes.nonzero().flatten()
+        targets, values = largest[some] * grad.shape[1] + columns, grad[some]
+    else:
+        indices, order = indices.sort()
+        bags = torch.searchsorted(offsets, order, right=True) - 1
+        scale = torch.ones_like(indices, dtype=grad.dtype) if weights is None else weights[order]
+        if by_frequency:
+            # As the kernel has it: of the n-th index it takes the count of the n-th of all that are sorted.
+            number = indices.unique(return_inverse=True)[1]
+            scale = scale / torch.bincount(indices, minlength=count)[indices[number]]
+        scale = scale / sizes[bags].clamp_min(1) if mode == _MEAN else scale
+        kept = indices != (-1 if padding is None else padding)
+        share = operation.low(scale, dtype)[:, None] * grad[bags]
+        values = operation.low(share, dtype)[kept]
+        targets = indices[kept, None] * grad.shape[1] + columns
+    return operation.finished(
+        [in_turn(operation, result.flatten(), targets.flatten(), values.flatten()).view_as(result)]
+    )

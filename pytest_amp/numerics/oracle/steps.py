@@ -1,0 +1,193 @@
+"""Kernels that compute in the low dtype itself: what they compute, as it is written there; each step is rounded.
+
+On a CPU aten/src/ATen/native/cpu/BinaryOpsKernel.cpp, PointwiseOpsKernel.cpp and UnaryOpsKernel.cpp, on CUDA
+BinaryMiscOpsKernels.cu, BinaryMiscBackwardOpsKernels.cu and PointwiseOpsKernel.cu in aten/src/ATen/native/cuda; on both
+aten/src/ATen/native/Loss.cpp, which is made of operators that each round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pytest_amp import torch_private
+from pytest_amp.numerics.oracle.operation import LOW, WIDE, Operation
+
+
+@dataclass(frozen=True)
+class Low:
+    """Numbers of a low dtype: ``low`` rounds to it, and is applied to the result of each operation on them."""
+
+    values: Tensor
+    low: Callable[[Tensor], Tensor]
+
+    def then(self, function: Callable[..., Tensor], *others: Any) -> Low:
+        """``function`` of these and ``others``, rounded."""
+        given = [other.values if isinstance(other, Low) else other for other in others]
+        return replace(self, values=self.low(function(self.values, *given)))
+
+    def __add__(self, other: Any) -> Low:
+        return self.then(torch.add, other)
+
+    def __sub__(self, other: Any) -> Low:
+        return self.then(torch.sub, other)
+
+    def __rsub__(self, other: float) -> Low:
+        return self.then(torch.rsub, other)
+
+    def __mul__(self, other: Any) -> Low:
+        return self.then(torch.mul, other)
+
+    def __rmul__(self, other: float) -> Low:
+        return self.then(torch.mul, other)
+
+    def __truediv__(self, other: Any) -> Low:
+        return self.then(torch.div, other)
+
+    def __neg__(self) -> Low:
+        return self.then(torch.neg)
+
+    def __abs__(self) -> Low:
+        return self.then(torch.abs)
+
+    def __lt__(self, other: Any) -> Tensor:
+        less: Tensor = self.values < (other.values if isinstance(other, Low) else other)
+        return less
+
+    def where(self, condition: Tensor, other: Low) -> Low:
+        """These where ``condition`` holds, else ``other``."""
+        return replace(self, values=torch.where(condition, self.values, other.values))
+
+
+def in_steps(operation: Operation) -> list[Any]:
+    """The one result of an operator of ``STEPS``; numbers beside its tensors are rounded to their dtype, too."""
+    dtype = operation.returned[0]
+    if dtype not in LOW:
+        return operation.once()
+
+    def taken(argument: Any) -> Any:
+        if not isinstance(argument, (Tensor, float)):
+            return argument
+        values = torch.as_tensor(argument, dtype=WIDE[False])
+        return Low(operation.low(values, dtype), lambda numbers: operation.low(numbers, dtype))
+
+    kwargs = {name: taken(value) for name, value in operation.kwargs.items()}
+    steps = ON_CUDA if operation.device_type == "cuda" else {}
+    made = {**STEPS, **steps}[operation.name](*(taken(value) for value in operation.args), **kwargs)
+    return operation.finished([made.values])
+
+
+_NONE, _MEAN = 0, 1  # aten/src/ATen/core/Reduction.h
+
+
+def _reduced(each: Low, reduction: int) -> Low:
+    return each if reduction == _NONE else each.then(torch.mean if reduction == _MEAN else torch.sum)
+
+
+def _share(x: Low, reduction: int, times: float = 1.0) -> Low:
+    """What a mean hands back to each of ``x``, ``times`` a number; a sum that number."""
+    share = times / x.values.numel() if reduction == _MEAN else times
+    return x.then(lambda values: torch.full((), share, dtype=values.dtype, device=values.device))
+
+
+def _mse(x: Low, target: Low, reduction: int = _MEAN) -> Low:
+    return _reduced((x - target) * (x - target), reduction)
+
+
+def _mse_backward(grad: Low, x: Low, target: Low, reduction: int) -> Low:
+    return _share(x, reduction, 2.0) * (x - target) * grad
+
+
+def _smooth_l1(x: Low, target: Low, reduction: int = _MEAN, beta: Any = 1.0) -> Low:
+    far = abs(x - target)
+    return _reduced((0.5 * far * far / beta).where(far < beta, far - 0.5 * beta), reduction)
+
+
+def _huber(x: Low, target: Low, reduction: int = _MEAN, delta: Any = 1.0) -> Low:
+    far = abs(x - target)
+    return _reduced((0.5 * far * far).where(far < delta, (far - 0.5 * delta) * delta), reduction)
+
+
+def _huber_backward(grad: Low, x: Low, target: Low, reduction: int, delta: Low) -> Low:
+    """The derivative first, as vectors are computed; what is left of whole ones is multiplied the other way round."""
+    apart = x - target
+    bounded = apart.where(abs(apart) < delta, apart.then(torch.sign) * delta)
+    return _share(x, reduction) * bounded * grad
+
+
+def _soft_margin(x: Low, target: Low, reduction: int = _MEAN) -> Low:
+    return _reduced((-x * target).then(torch.exp).then(torch.log1p), reduction)
+
+
+def _soft_margin_backward(grad: Low, x: Low, target: Low, reduction: int) -> Low:
+    z = (-target * x).then(torch.exp)
+    return target * z * -_share(x, reduction) / (z + 1) * grad
+
+
+def _cross_entropy_of_logits(
+    x: Low, target: Low, weight: Low | None = None, pos_weight: Low | None = None, reduction: int = _MEAN
+) -> Low:
+    logarithm = x.then(torch.nn.functional.logsigmoid)
+    if pos_weight is not None:
+        logarithm = logarithm * ((pos_weight - 1) * target + 1)
+    loss = (1 - target) * x - logarithm
+    return _reduced(loss if weight is None else loss * weight, reduction)
+
+
+def _entropy(x: Low) -> Low:
+    made = -x * x.then(torch.log)
+    return replace(made, values=torch.where(x.values > 0, made.values, torch.special.entr(x.values)))
+
+
+#: By the name of the overload.
+STEPS: dict[str, Callable[..., Low]] = {
+    "aten::sigmoid_backward": lambda grad, y: grad * (1 - y) * y,
+    "aten::tanh_backward": lambda grad, y: grad * (1 - y * y),
+    "aten::mse_loss": _mse,
+    "aten::mse_loss_backward": _mse_backward,
+    "aten::smooth_l1_loss": _smooth_l1,
+    "aten::huber_loss": _huber,
+    "aten::huber_loss_backward": _huber_backward,
+    "aten::soft_margin_loss": _soft_margin,
+    "aten::soft_margin_loss_backward": _soft_margin_backward,
+    "aten::binary_cross_entropy_with_logits": _cross_entropy_of_logits,
+    "aten::special_entr": _entropy,
+}
+
+
+def _huber_backward_cuda(grad: Low, x: Low, target: Low, reduction: int, delta: Low) -> Low:
+    apart = x - target
+    share = _share(x, reduction)
+    return (share * apart * grad).where(abs(apart) < delta, share * apart.then(torch.sign) * grad * delta)
+
+
+def _smooth_l1_backward_cuda(grad: Low, x: Low, target: Low, reduction: int, beta: Low) -> Low:
+    apart = x - target
+    share = _share(x, reduction)
+    return (share * apart.then(torch.sign) * grad).where(beta < abs(apart), share * apart * grad / beta)
+
+
+#: Where CUDA's kernels compute otherwise.
+ON_CUDA: dict[str, Callable[..., Low]] = {
+    "aten::huber_loss_backward": _huber_backward_cuda,
+    "aten::smooth_l1_loss_backward": _smooth_l1_backward_cuda,
+}
+
+
+def scaled_to_a_norm(operation: Operation) -> list[Any]:
+    """``aten::renorm``: the factor of each slice, computed in float32, is rounded before it is multiplied.
+
+    renorm_out in aten/src/ATen/native/Normalization.cpp.
+    """
+    x, p, dim, most = operation.args[:4]
+    dtype = operation.returned[0]
+    if dtype not in LOW:
+        return operation.once()
+    others = [each for each in range(x.dim()) if each != dim % x.dim()]
+    norm = torch_private.find_overload("aten::linalg_vector_norm")(x, p, others, True)  # noqa: FBT003  # keepdim
+    factor = torch.where(norm > most, most / (norm + 1e-7), 1.0)
+    return operation.finished([x * operation.low(factor, dtype)])

@@ -1,0 +1,267 @@
+"""Kernels of a CPU that compute, add up or have weights in the low dtype, held to their models element by element."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as f
+
+from pytest_amp.numerics.oracle.local import NEARLY_ALL, Observer
+from pytest_amp.numerics.oracle.models import ModelName
+from pytest_amp.numerics.oracle.verdict import faults
+from pytest_amp.releases import holds_in, release_of
+from tests.numerics.planted import kernel
+
+pytestmark = [
+    pytest.mark.usefixtures("one_thread"),
+    pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bf16", "fp16"]),
+]
+RELEASE = release_of(torch.__version__)
+
+
+def pair(x: Tensor) -> tuple[Tensor, Tensor]:
+    """The two halves of the numbers; 64 numbers are a whole number of vectors."""
+    first, second = x.flatten().chunk(2)
+    return first, second.detach()
+
+
+def image(x: Tensor) -> Tensor:
+    return x.view(4, 8, 12, 12)
+
+
+def last(x: Tensor) -> Tensor:
+    return image(x).contiguous(memory_format=torch.channels_last)
+
+
+def volume(x: Tensor) -> Tensor:
+    return x.view(4, 2, 4, 12, 12)
+
+
+#: Of losses of two tensors.
+OPTIONS: dict[str, dict[str, Any]] = {"mse_loss": {}, "smooth_l1_loss": {"beta": 0.7}, "huber_loss": {"delta": 0.7}}
+
+
+def loss(x: Tensor, *, name: str, **options: Any) -> Tensor:
+    made: Tensor = getattr(f, name)(*pair(x), **options)
+    return made
+
+
+def product(x: Tensor, *, rows: bool, alpha: float, beta: float) -> Tensor:
+    """``addmv`` of a matrix that has its rows in turn, or its columns."""
+    matrix = x.view(64, 72) if rows else x.view(72, 64).t()
+    return torch.addmv(x[:64], matrix, x[64:136], alpha=alpha, beta=beta)
+
+
+BAGS: dict[str, dict[str, Any]] = {
+    "sum": {"mode": "sum"},
+    "mean": {"mode": "mean"},
+    "maximum": {"mode": "max"},
+    "mean without a row": {"mode": "mean", "padding_idx": 3},
+    "sum without a row": {"mode": "sum", "padding_idx": 3},
+    "by frequency": {"mode": "sum", "scale_grad_by_freq": True},
+}
+
+
+def bag(x: Tensor, **options: Any) -> Tensor:
+    return f.embedding_bag(torch.arange(128).view(8, 16) * 7 % 32, x.view(64, 72), **options)
+
+
+def added(x: Tensor, shape: tuple[int, ...], dim: int, **options: Any) -> Tensor:
+    """Four numbers at each place of a tensor that is a quarter as long in one dimension."""
+    room = torch.ones(shape, dtype=x.dtype)
+    many = [size * 4 if each == dim else size for each, size in enumerate(shape)]
+    return room.index_add(dim, torch.arange(many[dim]) % shape[dim], x.view(many), **options)
+
+
+#: By what is computed: the operator that has a model, and a call of it on 4608 low numbers; all results are equal.
+STEPS: dict[str, tuple[str, Callable[[Tensor], Tensor]]] = {
+    **{
+        f"{name}, {reduction}": (name, partial(loss, name=name, reduction=reduction, **options))
+        for name, options in OPTIONS.items()
+        for reduction in ("none", "mean", "sum")
+    },
+    "soft margins": ("soft_margin_loss", lambda x: f.soft_margin_loss(x, x.detach().flip(0).sign())),
+    "each soft margin": (
+        "soft_margin_loss",
+        lambda x: f.soft_margin_loss(x, x.detach().flip(0).sign(), reduction="none"),
+    ),
+    "cross-entropy of logits": (
+        "binary_cross_entropy_with_logits",
+        lambda x: f.binary_cross_entropy_with_logits(4 * x, x.detach().flip(0).sigmoid(), reduction="none"),
+    ),
+    "weighted cross-entropy of logits": (
+        "binary_cross_entropy_with_logits",
+        lambda x: f.binary_cross_entropy_with_logits(
+            x, x.detach().sigmoid(), x.detach().abs(), pos_weight=x[:1].detach().abs(), reduction="sum"
+        ),
+    ),
+    "entropy": ("special_entr", lambda x: torch.special.entr(x.abs())),
+    "entropy of negative numbers": ("special_entr", lambda x: torch.special.entr(x.detach())),
+    "renorm": ("renorm", lambda x: x.view(64, 72).renorm(2, 0, 1.3)),
+    "renorm of columns": ("renorm", lambda x: x.view(64, 72).renorm(1, 1, 1.3)),
+    **{
+        f"addmv, {alpha} and {beta}, {order}": (
+            "addmv",
+            partial(product, rows=order == "rows", alpha=alpha, beta=beta),
+        )
+        for alpha, beta in ((1, 1), (0.3, 0.7), (1, 1.7), (0.3, 1))
+        for order in ("rows", "columns")
+    },
+    "adaptive average": ("_adaptive_avg_pool3d", lambda x: f.adaptive_avg_pool3d(volume(x), (3, 5, 5))),
+    "adaptive average of one volume": (
+        "_adaptive_avg_pool3d",
+        lambda x: f.adaptive_avg_pool3d(volume(x)[0], (2, 4, 1)),
+    ),
+    "columns": ("col2im", lambda x: f.unfold(image(x), 3)),
+    "columns with gaps": ("col2im", lambda x: f.unfold(image(x), 3, padding=2, dilation=2, stride=(1, 2))),
+    "fold": ("col2im", lambda x: f.fold(x.view(4, 72, 16), (6, 6), 3)),
+    "fold of one image": ("col2im", lambda x: f.fold(x[:1440].view(72, 20), (8, 5), 3, padding=1, stride=(2, 1))),
+    "fractional maxima": (
+        "fractional_max_pool2d",
+        lambda x: f.fractional_max_pool2d(image(x), 3, output_size=9),
+    ),
+    "fractional maxima of volumes": (
+        "fractional_max_pool3d",
+        lambda x: f.fractional_max_pool3d(volume(x), (2, 3, 3), output_size=(2, 9, 9)),
+    ),
+    **{f"a bag, {name}": ("_embedding_bag", partial(bag, **options)) for name, options in BAGS.items()},
+    "a weighted bag": (
+        "_embedding_bag",
+        lambda x: bag(x, mode="sum", per_sample_weights=x[:128].detach().view(8, 16)),
+    ),
+    "a bag by offsets": (
+        "_embedding_bag",
+        lambda x: f.embedding_bag(
+            torch.arange(99) % 9, x.view(64, 72), torch.tensor([0, 7, 7, 50]), mode="mean", padding_idx=2
+        ),
+    ),
+    "as_strided": ("index_add_", lambda x: x.as_strided((32, 100), (40, 1))),
+    "index_add": ("index_add", lambda x: added(x, (16, 72), 0)),
+    "index_add along the last dimension": ("index_add", lambda x: added(x, (64, 18), 1)),
+    "index_add in the middle": ("index_add", lambda x: added(x, (8, 18, 8), 1)),
+    "index_add times a number": ("index_add", lambda x: added(x, (16, 72), 0, alpha=0.3)),
+    "index_add times a number in the middle": ("index_add", lambda x: added(x, (8, 18, 8), 1, alpha=0.3)),
+    "index_add of one dimension": ("index_add", lambda x: added(x, (1152,), 0, alpha=0.3)),
+}
+
+
+def seen(function: Callable[[Tensor], Tensor], dtype: torch.dtype, seed: int = 0) -> Observer:
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(4608, generator=generator).to(dtype).requires_grad_()
+    observer = Observer("cpu", dtype)
+    torch.manual_seed(seed)
+    with observer.on({}):
+        made = function(x)
+        if made.requires_grad:
+            torch.autograd.backward(made, torch.randn(made.shape, generator=generator).to(made.dtype))
+    assert [each.problem for each in observer.seen if each.problem] == []
+    return observer
+
+
+def held(observer: Observer, dtype: torch.dtype, *operators: str, least: float = 1.0) -> None:
+    """``operators`` have models, and of low results ``least`` are equal to them, as of their derivatives."""
+    assert faults(observer.seen, dtype) == []
+    for operator in operators:
+        found = [each for each in observer.seen if each.operator == f"aten::{operator}"]
+        assert found, operator
+        for each in (each for each in observer.seen if each.operator.startswith(f"aten::{operator}")):
+            share = min(least, NEARLY_ALL) if each.model.name is ModelName.ONCE else least
+            for result in (result for result in each.results if result.dtype == dtype):
+                assert result.equal >= share * result.elements, each
+
+
+@pytest.mark.filterwarnings("ignore:reduction. 'mean' divides:UserWarning")
+@pytest.mark.parametrize("name", STEPS)
+def test_each_step_is_rounded_where_the_kernel_rounds(name: str, dtype: torch.dtype) -> None:
+    operator, function = STEPS[name]
+    if name.startswith("smooth_l1_loss") and dtype == torch.float16 and holds_in(RELEASE, since=None, until="2.9"):
+        pytest.skip("smooth_l1_loss_backward has no fp16 on a CPU up to torch 2.9")
+    if name.startswith("addmv") and name.endswith("rows") and holds_in(RELEASE, since=None, until="2.6"):
+        pytest.skip("addmv has another kernel")
+    held(seen(function, dtype), dtype, operator)
+
+
+#: Weights of an interpolation are float32 functions of float32 places: a few fall on the other side of a middle.
+INTERPOLATED: dict[str, tuple[str, Callable[[Tensor], Tensor]]] = {
+    "linear": ("upsample_linear1d", lambda x: f.interpolate(x.view(4, 8, 144), size=333, mode="linear")),
+    "a wide image": ("upsample_bilinear2d", lambda x: f.interpolate(image(x), size=(20, 120), mode="bilinear")),
+    "a small image": ("upsample_bilinear2d", lambda x: f.interpolate(image(x), size=(20, 30), mode="bilinear")),
+    "channels last": ("upsample_bilinear2d", lambda x: f.interpolate(last(x), size=(70, 80), mode="bilinear")),
+    "aligned": (
+        "upsample_bilinear2d",
+        lambda x: f.interpolate(image(x), size=(70, 80), mode="bilinear", align_corners=True),
+    ),
+    "by a factor": ("upsample_bilinear2d", lambda x: f.interpolate(image(x), scale_factor=7.3, mode="bilinear")),
+    "bicubic": ("upsample_bicubic2d", lambda x: f.interpolate(image(x), size=(20, 30), mode="bicubic")),
+    "bicubic, channels last": ("upsample_bicubic2d", lambda x: f.interpolate(last(x), size=(20, 31), mode="bicubic")),
+    "trilinear": ("upsample_trilinear3d", lambda x: f.interpolate(volume(x), size=(9, 14, 11), mode="trilinear")),
+    "trilinear, channels last": (
+        "upsample_trilinear3d",
+        lambda x: f.interpolate(
+            x.view(1, 8, 4, 12, 12).contiguous(memory_format=torch.channels_last_3d), size=(9, 14, 11), mode="trilinear"
+        ),
+    ),
+    "nearest": ("upsample_nearest1d", lambda x: f.interpolate(x.view(4, 8, 144), scale_factor=2.3)),
+    "nearest to a size": ("upsample_nearest1d", lambda x: f.interpolate(x.view(4, 8, 144), size=1000)),
+    "nearest, exact": (
+        "_upsample_nearest_exact1d",
+        lambda x: f.interpolate(x.view(4, 8, 144), scale_factor=2.3, mode="nearest-exact"),
+    ),
+    "nearest of an image": ("upsample_nearest2d", lambda x: f.interpolate(image(x), size=(41, 100))),
+    "nearest of a volume": ("upsample_nearest3d", lambda x: f.interpolate(volume(x), scale_factor=2.3)),
+}
+
+
+@pytest.mark.parametrize("name", INTERPOLATED)
+def test_weights_of_an_interpolation_are_low(name: str, dtype: torch.dtype) -> None:
+    operator, function = INTERPOLATED[name]
+    held(seen(function, dtype), dtype, operator, least=0.97 if dtype == torch.float16 else 0.985)
+
+
+def test_the_pixel_that_is_read_is_found_in_float32(dtype: torch.dtype) -> None:
+    """Also by float32 tensors: float64 reads another one where a place is a whole number."""
+    del dtype
+    held(seen(lambda x: f.interpolate(x.float().view(4, 8, 144), size=1000), torch.bfloat16), torch.bfloat16)
+
+
+def scaled(x: Tensor, *, scale: float, approximate: str) -> Tensor:
+    return f.gelu(scale * x, approximate=approximate)
+
+
+#: Functions in which terms cancel in float32.
+CANCELLING: dict[str, tuple[str, Callable[[Tensor], Tensor]]] = {
+    **{
+        f"gelu of {scale}, {approximate}": ("gelu", partial(scaled, scale=scale, approximate=approximate))
+        for scale in (1, 4, 15)
+        for approximate in ("none", "tanh")
+    },
+    "gelu with gaps": ("gelu", lambda x: f.gelu(4 * x.view(32, 144)[:, ::2])),
+    "sinc": ("sinc", lambda x: torch.sinc(15 * x)),
+}
+
+
+@pytest.mark.parametrize("name", CANCELLING)
+def test_what_cancels_in_float32_is_followed(name: str, dtype: torch.dtype) -> None:
+    operator, function = CANCELLING[name]
+    observer = seen(function, dtype)
+    held(observer, dtype, operator, least=0.99)
+    found = [each.model.name for each in observer.seen if each.operator == f"aten::{operator}"]
+    assert set(found) == {ModelName.IN_FLOAT32}
+
+
+@pytest.mark.parametrize("operator", ["gelu", "gelu_backward"])
+def test_a_broken_float32_kernel_is_not_followed(operator: str, dtype: torch.dtype) -> None:
+    """Off by two per cent in the low dtype and in float32 alike."""
+
+    def broken(original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        made = original(*args, **kwargs)
+        return made if made.dtype == torch.float64 else made * 1.02
+
+    with kernel(operator, broken):
+        found = faults(seen(lambda x: f.gelu(4 * x), dtype).seen, dtype)
+    assert [each.operator for each in found] == [operator]
