@@ -23,14 +23,17 @@ from pytest_amp.bisection import (
 )
 from pytest_amp.bisection.search import most_trials
 from pytest_amp.bisection.trial import PACKAGE, forget
-from pytest_amp.cli.common import Commands, is_a_wheel, write
-from pytest_amp.record.difference import FAILING, ORDER
-from pytest_amp.record.observation import Verdict
-
-#: Exit statuses, as grep has them: whether a release was found.
-FOUND, NOT_FOUND = 0, 1
-DEFAULT = (*(verdict.value for verdict in ORDER if verdict in FAILING), Verdict.NEW.value)
-WIDTH = 24
+from pytest_amp.cli.common import (
+    FOUND,
+    NOTHING_FOUND,
+    Commands,
+    bar,
+    chosen_verdicts,
+    failing,
+    is_a_wheel,
+    write,
+)
+from pytest_amp.record import Verdict
 
 
 def add(commands: Commands) -> None:
@@ -55,20 +58,15 @@ def add(commands: Commands) -> None:
     command.add_argument("--install-args", default="", metavar="ARGS", help="more arguments for each pip install")
     command.add_argument("--requires", default="", metavar="LIST", help="what the tests need besides, a comma list")
     command.add_argument("--installer", choices=("uv", "pip"), help="default: uv where there is one")
-    command.add_argument(
-        "--fail-on", default=",".join(DEFAULT), metavar="VERDICTS", help="what counts (default: %(default)s)"
-    )
+    default = failing(Verdict.NEW)
+    command.add_argument("--fail-on", default=default, metavar="VERDICTS", help="what counts (default: %(default)s)")
     command.add_argument("--folder", type=Path, default=Path(".pytest-amp-bisect"), help="default: %(default)s")
     command.add_argument("--restart", action="store_true", help="forget what an earlier search has found")
     command.set_defaults(run=_bisect, parser=command)
 
 
 def _bisect(options: argparse.Namespace) -> int:
-    verdicts = tuple(options.fail_on.split(","))
-    valid = [verdict.value for verdict in ORDER]
-    unknown = next((name for name in verdicts if name not in valid), None)
-    if unknown is not None:
-        options.parser.error(f"argument --fail-on: {unknown!r} is no verdict; valid: {', '.join(valid)}")
+    verdicts = tuple(verdict.value for verdict in chosen_verdicts(options))
     from pytest_amp.config import OPTIONS, Context
 
     try:
@@ -86,7 +84,7 @@ def _bisect(options: argparse.Namespace) -> int:
     except ValueError as error:
         options.parser.error(str(error))
     write(_told(answer, releases[0]))
-    return FOUND if answer.first is not None else NOT_FOUND
+    return FOUND if answer.first is not None else NOTHING_FOUND
 
 
 def _candidates(options: argparse.Namespace) -> list[str]:
@@ -138,11 +136,9 @@ class Progress:
         """A step begins."""
         self._tried.add(release)
         done = max(len(self._tried) - 1, 0)
-        filled = round(WIDTH * min(done / self._most, 1))
-        bar = "#" * filled + "." * (WIDTH - filled)
         start, end = ("\r\x1b[K", "") if self._stream.isatty() else ("", "\n")
         seconds = time.monotonic() - self._started
-        line = f"[{bar}] {done} of at most {self._most}, {seconds:.0f} s: torch {release}: {what}"
+        line = f"{bar(done, self._most)} {done} of at most {self._most}, {seconds:.0f} s: torch {release}: {what}"
         self._stream.write(f"{start}{line}{end}")
         self._stream.flush()
 

@@ -7,8 +7,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from pytest_amp.cli.common import DIFFERENT, SAME, Commands, read, write
-from pytest_amp.record import FAILING, ORDER, Difference, Trend, Verdict, difference, trend
+from pytest_amp.cli.common import DIFFERENT, SAME, Commands, chosen_verdicts, failing, read, write
+from pytest_amp.record import ORDER, Difference, Trend, difference, trend
 from pytest_amp.report import difference as differences
 from pytest_amp.report import trend as trends
 
@@ -51,7 +51,7 @@ def add(commands: Commands) -> None:
     command.add_argument("old", type=Path, help="a record, before")
     command.add_argument("new", type=Path, nargs="+", help="a record, after; more of them are a history")
     command.add_argument("--format", choices=FORMATS, default="text", help="default: text")
-    default = ",".join(verdict.value for verdict in ORDER if verdict in FAILING)
+    default = failing()
     command.add_argument(
         "--fail-on",
         metavar="VERDICTS",
@@ -62,11 +62,7 @@ def add(commands: Commands) -> None:
 
 
 def _diff(options: argparse.Namespace) -> int:
-    names = [] if options.fail_on == "none" else options.fail_on.split(",")
-    valid = [verdict.value for verdict in ORDER]
-    unknown = next((name for name in names if name not in valid), None)
-    if unknown is not None:
-        options.parser.error(f"argument --fail-on: {unknown!r} is no verdict; valid: {', '.join(valid)}, or none")
+    verdicts = chosen_verdicts(options, none=True)
     records = [read(path, options.parser) for path in (options.old, *options.new)]
     judged: list[Difference]
     try:
@@ -84,5 +80,5 @@ def _diff(options: argparse.Namespace) -> int:
         )
         return 2
     write(text)
-    failed = any(each.of(Verdict(name)) for each in judged for name in names)
+    failed = any(each.of(verdict) for each in judged for verdict in verdicts)
     return DIFFERENT if failed else SAME

@@ -9,13 +9,12 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from pytest_amp.cli.common import Commands, write
+from pytest_amp.cli.common import Commands, bar, write
 from pytest_amp.devices.probe import probe_in_child
 from pytest_amp.study import grid
 
 #: Exit statuses: whether every cell is measured.
 WHOLE, PARTLY = 0, 1
-BAR = 24
 
 
 def add(commands: Commands) -> None:
@@ -114,8 +113,7 @@ def _measure(options: argparse.Namespace, path: Path) -> int:
 
 def _progress(done: int, count: int, elapsed: float, what: str) -> None:
     """One line, written over itself."""
-    filled = BAR if not count else BAR * done // count
     left = f", {elapsed / done * (count - done):.0f} s left" if done else ""
-    line = f"[{'#' * filled}{'.' * (BAR - filled)}] {done}/{count}{left} {what}"
+    line = f"{bar(done, count)} {done}/{count}{left} {what}"
     sys.stderr.write(f"\r{line:<110}")
     sys.stderr.flush()
