@@ -2,11 +2,9 @@
 
 from pytest_amp.formats.conversion import converted, from_patterns, patterns_of
 from pytest_amp.formats.format import (
-    BF16,
     FLOAT8_E4M3FN,
     FLOAT8_E5M2,
     FORMATS,
-    FP16,
     FP32,
     TF32,
     Format,
@@ -16,7 +14,6 @@ from pytest_amp.formats.neighbours import Neighbours, neighbours
 from pytest_amp.formats.products import SIZE, product_of, survives, visible_bits
 
 __all__ = [
-    "BF16",
     "FLOAT8_E4M3FN",
     "FLOAT8_E5M2",
     "FORMATS",

@@ -1,7 +1,7 @@
 """Is mixed precision faster? Ratios measured in turn in one run, with an interval, against a floor."""
 
 from pytest_amp.cases import MakeOptimizer
-from pytest_amp.speed.demand import NO_FLOOR, NO_HARM, OVER, Demand, SpeedConditions, kind_on
+from pytest_amp.speed.demand import NO_FLOOR, NO_HARM, Demand, SpeedConditions, kind_on
 from pytest_amp.speed.gate import check_speedup
 from pytest_amp.speed.hardware import kinds_of_float32
 from pytest_amp.speed.measure import Measured, measure
@@ -20,7 +20,6 @@ from pytest_amp.speed.workloads import (
 __all__ = [
     "NO_FLOOR",
     "NO_HARM",
-    "OVER",
     "Arms",
     "Demand",
     "Interval",

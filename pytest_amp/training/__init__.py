@@ -3,7 +3,7 @@
 from pytest_amp.training.band import WIDTH, Band, band_of, make_band
 from pytest_amp.training.check import check
 from pytest_amp.training.state import Rounded, rounded_parameters, rounded_state
-from pytest_amp.training.tasks import Task, accuracy, characters, images, zen
+from pytest_amp.training.tasks import Task, accuracy, characters, images
 from pytest_amp.training.trajectory import Setup, TrainingIteration, TrainingStep, Trajectory, TrajectoryStep, run
 
 __all__ = [
@@ -25,5 +25,4 @@ __all__ = [
     "rounded_parameters",
     "rounded_state",
     "run",
-    "zen",
 ]
