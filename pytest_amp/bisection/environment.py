@@ -57,7 +57,7 @@ class Installer:
                 try:
                     done = subprocess.run(command, stdout=output, stderr=subprocess.STDOUT, check=False)  # noqa: S603
                 except OSError as error:
-                    raise InstallFailed(f"{command[0]}: {error.strerror}") from error
+                    raise InstallFailed(f"{command[0]}: {error.strerror or error}") from error
                 if done.returncode:
                     raise InstallFailed(f"{shlex.join(command)[:80]} ended with {done.returncode}; see {log}")
         return python

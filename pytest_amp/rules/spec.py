@@ -119,7 +119,7 @@ def _load(path: Path) -> Spec:
     try:
         return parse_spec(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise ValueError(f"{path}: {error.strerror}") from None
+        raise ValueError(f"{path}: {error.strerror or error}") from None
     except ValueError as error:
         raise ValueError(str(error).replace(SPEC_FILE, str(path))) from None
 
