@@ -291,6 +291,18 @@ class Bound:
         own = own_parameters(self._item, self.target)
         return f"{function}[{own}]" if own else function
 
+    def _expect_case(self, case: object, check: str, *, low: bool = True) -> None:
+        """What every check of a case asks for: a case, a ``low`` dtype unless it has no need of one, no region around.
+
+        Raises Misuse, and AmpFailure in a region.
+        """
+        from pytest_amp import cases
+
+        cases.expect_case(case, check=check)
+        if low:
+            self._refuse_wide(check)
+        self._refuse_ambient(check)
+
     def _refuse_wide(self, check: str) -> None:
         """Without a low dtype there is no mixed precision to check. Raises Misuse."""
         if not self.precision.is_low:

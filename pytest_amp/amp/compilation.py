@@ -40,12 +40,10 @@ class CompileChecks(Bound):
         Raises AmpFailure; also where ``inductor`` has no C++ compiler or no Triton, unless --amp-allow-missing
         names ``compiler``, which skips the test.
         """
-        from pytest_amp import cases, compiled
+        from pytest_amp import compiled
         from pytest_amp.numerics.running import told_of
 
-        cases.expect_case(case, check="check_compiled")
-        self._refuse_wide("check_compiled")
-        self._refuse_ambient("check_compiled")
+        self._expect_case(case, "check_compiled")
         how = compiled.Compilation(backend=backend, mode=mode, fullgraph=fullgraph, dynamic=dynamic)
         with compiled.sandbox(compiled.folder(self._request, self.target)):
             how.check()

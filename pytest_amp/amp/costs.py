@@ -139,12 +139,9 @@ class CostChecks(Bound):
         from pytest_amp import cases, memory
         from pytest_amp.numerics.running import told_of
 
-        cases.expect_case(case, check="check_casts")
+        self._expect_case(case, "check_casts")
         if most is not None:
             cases.expect_number("most", most, least=0, whole=True)
-        self._refuse_wide("check_casts")
-        self._refuse_ambient("check_casts")
-
         with told_of(case, self.conditions):
             return memory.check_casts(case, self.conditions, self.observe, most=most)
 
@@ -165,12 +162,9 @@ class CostChecks(Bound):
         from pytest_amp import cases, memory
         from pytest_amp.numerics.running import told_of
 
-        cases.expect_case(case, check="check_memory")
+        self._expect_case(case, "check_memory")
         for name, limit in (("ceiling", ceiling), ("peak_ceiling", peak_ceiling)):
             if limit is not None:
                 cases.expect_number(name, limit, least=0)
-        self._refuse_wide("check_memory")
-        self._refuse_ambient("check_memory")
-
         with told_of(case, self.conditions):
             return memory.check_memory(case, self.conditions, self.observe, ceiling=ceiling, peak_ceiling=peak_ceiling)

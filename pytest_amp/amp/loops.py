@@ -52,10 +52,9 @@ class LoopChecks(Bound):
         from pytest_amp import cases, scaler
         from pytest_amp.numerics.running import told_of
 
-        cases.expect_case(case, check="check_scaler")
+        self._expect_case(case, "check_scaler", low=False)
         cases.expect_iterations("forward_at", forward_at)
         cases.expect_names("spoilt", spoilt)
-        self._refuse_ambient("check_scaler")
         training = replace(self._training(case, train, optimizer, overflow_at), forward_at=forward_at)
 
         with told_of(case, self.conditions):
@@ -91,13 +90,11 @@ class LoopChecks(Bound):
         from pytest_amp import cases, scaler, training
         from pytest_amp.numerics.running import told_of
 
-        cases.expect_case(case, check="check_training")
+        self._expect_case(case, "check_training")
         cases.expect_number("steps", steps, least=2, whole=True)
         cases.expect_step(train)
         cases.expect_maker(optimizer)
         cases.expect_flag("fresh", fresh)
-        self._refuse_wide("check_training")
-        self._refuse_ambient("check_training")
         setup = training.Setup(
             case,
             self.device,

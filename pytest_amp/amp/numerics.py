@@ -40,9 +40,7 @@ class NumericChecks(Bound):
         from pytest_amp import cases
         from pytest_amp.numerics.gradients import check
 
-        self._refuse_wide("check_gradients")
-        self._refuse_ambient("check_gradients")
-        cases.expect_case(case, check="check_gradients")
+        self._expect_case(case, "check_gradients")
         if tolerance is not None:
             cases.expect_number("tolerance", tolerance, least=0, above=True)
 
@@ -75,13 +73,10 @@ class NumericChecks(Bound):
         autocast's rule of the operator around it that has one, its rounding model, and the share of elements that
         equal that model for the operator's own real inputs: 1 where it rounds as it should.
         """
-        from pytest_amp import cases
         from pytest_amp.numerics import predicted
         from pytest_amp.numerics.running import told_of
 
-        self._refuse_wide("trace")
-        self._refuse_ambient("trace")
-        cases.expect_case(case, check="trace")
+        self._expect_case(case, "trace")
         with told_of(case, self.conditions):
             return predicted.trace(case, self.conditions)
 
@@ -107,12 +102,9 @@ class NumericChecks(Bound):
         pattern names those count that returned one. Raises Misuse for what names no module, AmpFailure for
         another dtype.
         """
-        from pytest_amp import cases
         from pytest_amp.numerics.dtypes import check_dtypes
         from pytest_amp.numerics.running import told_of
 
-        self._refuse_ambient("check_dtypes")
-        cases.expect_case(case, check="check_dtypes")
-
+        self._expect_case(case, "check_dtypes", low=False)
         with told_of(case, self.conditions):
             check_dtypes(case, self.conditions, expected, self.observe)
