@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from pytest_amp.cases import Case
 from pytest_amp.failure import AmpFailure, is_misuse
-from pytest_amp.memory.passes import Passes, Region
+from pytest_amp.memory.passes import Passes
 from pytest_amp.numerics.conditions import Conditions
+from pytest_amp.numerics.step import Region
 from pytest_amp.record import Observe
 from pytest_amp.torch_private import Cast, counted_casts
 

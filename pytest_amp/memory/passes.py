@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import torch
@@ -14,10 +13,9 @@ from pytest_amp.cases import Case, Realised, expect_graph, loss_of, named_tensor
 from pytest_amp.failure import is_misuse
 from pytest_amp.numerics.conditions import Conditions
 from pytest_amp.numerics.hand_cast import hand_cast, rules_are_known
+from pytest_amp.numerics.step import Region
 
 __tracebackhide__ = is_misuse
-
-Region = Callable[[], AbstractContextManager[object]]
 
 
 @dataclass

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 
 from pytest_amp.devices import Device, DeviceKind
-from pytest_amp.memory.passes import Passes, Region
+from pytest_amp.memory.passes import Passes
+from pytest_amp.numerics.step import Region
 from pytest_amp.torch_private import live_storages
 
 

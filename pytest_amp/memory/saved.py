@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import torch
 
-from pytest_amp.memory.passes import Passes, Region
+from pytest_amp.memory.passes import Passes
+from pytest_amp.numerics.step import Region
 from pytest_amp.precision import dtype_name
 
 

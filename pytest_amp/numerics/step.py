@@ -13,18 +13,19 @@ from pytest_amp.cases import Case, Realised, expect_graph, in_one_line, loss_of,
 from pytest_amp.failure import Misuse, is_misuse
 from pytest_amp.float32 import float32_precision
 
-Region = Callable[[], AbstractContextManager[object]]
-
 __tracebackhide__ = is_misuse
+
+#: Makes the scope in which a forward pass runs: a region of autocast, of casts made by hand, or none.
+Region = Callable[[], AbstractContextManager[object]]
 
 
 @dataclass(frozen=True)
 class Step:
-    """What one step computed, by name; gradients are those of the loss without its scale.
+    """What one step computed, by name.
 
     ``outputs`` are what the loss function returned, ``gradients`` those of the parameters (None where
     there is none), ``inputs`` those of the batch's tensors that want one, ``buffers`` the module's own
-    after the step. Gradients are still times ``loss_scale``, a power of two.
+    after the step. Gradients are those of the loss times ``loss_scale``, a power of two.
     """
 
     outputs: Mapping[str, torch.Tensor]
