@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_amp import toml
+from pytest_amp.quoted import quoted
 
 if TYPE_CHECKING:
     from pytest_amp.tally import TestInfo
@@ -25,11 +26,12 @@ class Known:
 
     def matches(self, key: str) -> bool:
         """Whether the fault has ``key``."""
-        return _pattern(self.key).fullmatch(key) is not None
+        return key_pattern(self.key).fullmatch(key) is not None
 
 
 @functools.cache
-def _pattern(key: str) -> re.Pattern[str]:
+def key_pattern(key: str) -> re.Pattern[str]:
+    """The keys that ``key`` stands for: ``*`` is anything, and brackets, which ids of tests have, are themselves."""
     return re.compile(".*".join(re.escape(part) for part in key.split("*")))
 
 
@@ -40,7 +42,7 @@ def read_known(path: Path) -> tuple[Known, ...]:
     except OSError as error:
         raise ValueError(f"{path}: {error.strerror or error}; valid: a TOML file") from None
     except ValueError as error:
-        raise ValueError(f"{path}: not TOML: {' '.join(str(error).split())}; valid: a TOML file") from None
+        raise ValueError(f"{path}: not TOML: {quoted(error)}; valid: a TOML file") from None
     rows = data.pop("known", [])
     if data or not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise ValueError(f"{path}: {next(iter(data), 'known')!r}; valid: tables [[known]] with key, reason and report")

@@ -4,7 +4,7 @@ Pure Python: neither torch nor pytest is needed to read or compare.
 """
 
 from pytest_amp.record.compare import ERROR_RATIO, compare, judged, moved, unfair
-from pytest_amp.record.difference import FAILING, ORDER, Difference, difference, families
+from pytest_amp.record.difference import FAILING, ORDER, Difference, as_gone, difference, families, flattened
 from pytest_amp.record.errors import DRAWS
 from pytest_amp.record.file import (
     SCHEMA,
@@ -54,6 +54,7 @@ __all__ = [
     "Value",
     "Verdict",
     "alone",
+    "as_gone",
     "canonical",
     "check_value",
     "check_written",
@@ -62,6 +63,7 @@ __all__ = [
     "difference",
     "families",
     "finite",
+    "flattened",
     "from_data",
     "judged",
     "make_key",

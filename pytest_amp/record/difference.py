@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from pytest_amp.record.compare import compare, judged, unfair
@@ -53,7 +53,7 @@ class Difference:
 
     def provenance(self) -> Iterator[tuple[str, Value, Value]]:
         """What differs in where the records come from, but for date and command: a name, what it was, what it is."""
-        before, now = _flat(self.old.provenance), _flat(self.new.provenance)
+        before, now = flattened(self.old.provenance), flattened(self.new.provenance)
         for name in sorted(before.keys() | now.keys()):
             if name not in ("date", "command", "baseline") and canonical(before.get(name)) != canonical(now.get(name)):
                 yield name, before.get(name), now.get(name)
@@ -81,7 +81,7 @@ def difference(old: Record, new: Record) -> Difference:
             unjudged += 1
     missing = [observation for key, observation in before.items() if key not in now]
     gone = [observation for observation in missing if new.ran_whole(observation)]
-    found += [_gone(observation) for observation in gone]
+    found += [as_gone(observation) for observation in gone]
     tests = _tests(old, new)
     found += tests
     found.sort(key=lambda observation: (ORDER.index(observation.verdict), observation.key))
@@ -90,7 +90,8 @@ def difference(old: Record, new: Record) -> Difference:
     return Difference(old, new, tuple(found), same, unjudged, not_run, not_run_before, both, reasons)
 
 
-def _gone(observation: Observation) -> Observation:
+def as_gone(observation: Observation) -> Observation:
+    """What has become of an earlier observation that no later one has: its value is the baseline's, and none now."""
     return Observation(
         observation.key,
         observation.kind,
@@ -126,12 +127,12 @@ def families(observations: Iterable[Observation]) -> dict[str, dict[Verdict, int
     return dict(sorted(counts.items()))
 
 
-def _flat(provenance: object, prefix: str = "") -> dict[str, Value]:
+def flattened(provenance: Mapping[str, Value], prefix: str = "") -> dict[str, Value]:
     """A provenance with one value a name: ``devices.cuda.cudnn``."""
     flat: dict[str, Value] = {}
-    for name, value in provenance.items() if isinstance(provenance, dict) else ():
+    for name, value in provenance.items():
         if isinstance(value, dict):
-            flat |= _flat(value, f"{prefix}{name}.")
+            flat |= flattened(value, f"{prefix}{name}.")
         else:
             flat[f"{prefix}{name}"] = value
     return flat

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib import resources
@@ -11,6 +10,7 @@ from importlib import resources
 from packaging.version import InvalidVersion
 
 from pytest_amp import toml
+from pytest_amp.known import key_pattern
 from pytest_amp.record import Observation, Verdict
 from pytest_amp.releases import Release, release_of
 from pytest_amp.rules.spec import Rule, Spec, load_spec
@@ -20,7 +20,7 @@ _OF_OPERATORS = ("rules", "fingerprint", "gradients")
 
 
 @dataclass(frozen=True)
-class Change:
+class ReleaseChange:
     """Something that a release changed: ``changes.toml``."""
 
     since: Release
@@ -30,20 +30,17 @@ class Change:
 
     def has(self, key: str) -> bool:
         """Whether an observation's key is one of its patterns."""
-        return any(_pattern(pattern).fullmatch(key) for pattern in self.keys)
+        return any(key_pattern(pattern).fullmatch(key) for pattern in self.keys)
 
 
 @functools.cache
-def _pattern(pattern: str) -> re.Pattern[str]:
-    return re.compile(".*".join(re.escape(part) for part in pattern.split("*")))
-
-
-@functools.cache
-def load_changes() -> tuple[Change, ...]:
+def load_changes() -> tuple[ReleaseChange, ...]:
     """The changes that the package carries."""
     text = resources.files("pytest_amp.report").joinpath("changes.toml").read_text(encoding="utf-8")
     rows = toml.loads(text)["change"]
-    return tuple(Change(release_of(row["since"]), tuple(row["keys"]), row["text"], row["source"]) for row in rows)
+    return tuple(
+        ReleaseChange(release_of(row["since"]), tuple(row["keys"]), row["text"], row["source"]) for row in rows
+    )
 
 
 def reasons(observations: Iterable[Observation], old: object, new: object) -> dict[str, str]:

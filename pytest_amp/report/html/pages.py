@@ -21,7 +21,9 @@ from pytest_amp.record import (
     Trend,
     Value,
     Verdict,
+    as_gone,
     finite,
+    flattened,
     judged,
 )
 from pytest_amp.report import difference as differences
@@ -117,7 +119,8 @@ def of_run(session: AmpSession, record: Record) -> str:
     failures = session.tally.failures
     red = bool(failures or session.problems or not record.complete)
     groups = session.differences() if session.baseline is not None else {}
-    gone = [_as_gone(each) for each in groups.get(Verdict.GONE, ())]
+    # A run keeps what has gone as the baseline's own observation.
+    gone = [as_gone(each) for each in groups.get(Verdict.GONE, ())]
     groups = {**groups, Verdict.GONE: gone} if groups else {}
     differing = [each for group in groups.values() for each in group]
     known = reasons_of(session, differing)
@@ -155,12 +158,6 @@ def _worst_first(each: Observation) -> tuple[int, str]:
 
 def _torch(record: Record | None) -> Value:
     return "unknown" if record is None else record.provenance.get("torch", "unknown")
-
-
-def _as_gone(earlier: Observation) -> Observation:
-    """A run keeps what has gone as the baseline's own observation."""
-    kind, unit, test = earlier.kind, earlier.unit, earlier.test
-    return Observation(earlier.key, kind, None, unit, verdict=Verdict.GONE, baseline=earlier.value, test=test)
 
 
 def _beside(each: Observation, before: Observation | None) -> Observation:
@@ -237,20 +234,10 @@ def _share(each: Observation) -> Value:
 
 
 def _provenances(records: Sequence[Record], heads: Sequence[str]) -> Section:
-    flat = [_flat(record.provenance) for record in records]
+    flat = [flattened(record.provenance) for record in records]
     names = dict.fromkeys(name for each in flat for name in each)
-    rows = [(name, *(each.get(name, "") for each in flat)) for name in names]
+    rows = [(name, *("" if each.get(name) is None else short(each[name], 400) for each in flat)) for name in names]
     return Section("where it ran" if len(records) == 1 else "where they ran", "", ("", *heads), rows, opened=False)
-
-
-def _flat(values: Mapping[str, Value], prefix: str = "") -> dict[str, str]:
-    flat: dict[str, str] = {}
-    for name, value in values.items():
-        if isinstance(value, dict):
-            flat |= _flat(value, f"{prefix}{name}.")
-        else:
-            flat[f"{prefix}{name}"] = "" if value is None else short(value, 400)
-    return flat
 
 
 def _render(page: Page) -> str:
