@@ -261,6 +261,8 @@ BY_MODEL: dict[tuple[str, str], Formula] = {
     **{("fused", name): steps.in_steps for name in (*steps.STEPS, *steps.ON_CUDA)},
     ("fused", "aten::renorm"): steps.scaled_to_a_norm,
     ("fused", "aten::addr"): products.outer,
+    ("unmodelled", "aten::_trilinear"): products.trilinear,
+    **{("fused", f"aten::scatter_reduce{end}.two"): meetings.scatter_mean_cpu for end in ("", "_")},
     ("fused", "aten::logit"): elementwise.logit,
     **{("fused", f"aten::index_add{end}"): meetings.index_add_cpu for end in ("", "_")},
     **{("fused", f"aten::{name}"): elementwise.quotient for name in elementwise.QUOTIENTS},

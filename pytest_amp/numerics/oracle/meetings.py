@@ -9,6 +9,7 @@ Another order is another draw of the same error: of equal elements nothing is kn
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -75,14 +76,32 @@ def _times_alpha(operation: Operation) -> Tensor:
 
 
 def scatter_add(operation: Operation) -> list[Any]:
-    """``aten::scatter_add``, and ``scatter_reduce`` that adds: aten/src/ATen/native/cuda/ScatterGatherKernel.cu."""
+    """``aten::scatter_add``, and ``scatter_reduce``: aten/src/ATen/native/cuda/ScatterGatherKernel.cu."""
     x, dim, index, source = operation.args[:4]
-    if "reduce" in operation.name and operation.args[4] != "sum":
-        return operation.once()
-    if operation.argument(5, "include_self") is False:
-        x = x.scatter(dim, index, 0.0)
     taken = source[tuple(slice(size) for size in index.shape)]
-    return _added(operation, x, lambda numbers: numbers.gather(dim, index), taken)
+    return _reduced(operation, x, lambda numbers: numbers.gather(dim, index), taken)
+
+
+def index_reduce(operation: Operation) -> list[Any]:
+    """``aten::index_reduce``: aten/src/ATen/native/cuda/Indexing.cu, and on a CPU TensorAdvancedIndexing.cpp there."""
+    x, dim, index, source = operation.args[:4]
+    return _reduced(operation, x, lambda numbers: numbers.index_select(dim, index), source)
+
+
+def scatter_mean_cpu(operation: Operation) -> list[Any]:
+    """``aten::scatter_reduce`` on a CPU, whose means are sums that are rounded before they are divided.
+
+    scatter_reduce_two in aten/src/ATen/native/TensorAdvancedIndexing.cpp.
+    """
+    x, dim, index, source, reduce = operation.args[:5]
+    dtype, alone = operation.returned[0], operation.argument(5, "include_self") is False
+    if dtype not in LOW or reduce != "mean":
+        return operation.once()
+    count = torch.zeros_like(x) if alone else torch.ones_like(x)
+    count = count.scatter_add(dim, index, torch.ones_like(source)).clamp_min(1)
+    start = x.scatter(dim, index, 0.0) if alone else x
+    total = operation.low(start.scatter_add(dim, index, source), dtype)
+    return operation.finished([total / operation.low(count, dtype)])
 
 
 def index_put(operation: Operation) -> list[Any]:
@@ -112,6 +131,7 @@ FORMULAS = {
     **{f"aten::index_add{end}": index_add for end in ("", "_")},
     **{f"aten::scatter_add{end}": scatter_add for end in ("", "_")},
     **{f"aten::scatter_reduce{end}.two": scatter_add for end in ("", "_")},
+    **{f"aten::index_reduce{end}": index_reduce for end in ("", "_")},
     **{f"aten::{name}": index_put for name in ("index_put", "index_put_", "_index_put_impl_", "_unsafe_index_put")},
     **{f"aten::put{end}": put for end in ("", "_")},
     "aten::unfold_backward": unfold_backward,
@@ -128,8 +148,31 @@ def _added(operation: Operation, x: Tensor, read: Any, source: Tensor) -> list[A
     return operation.finished([in_turn(operation, x.flatten().clone(), targets, values).view(x.shape)])
 
 
-def in_turn(operation: Operation, total: Tensor, targets: Tensor, values: Tensor) -> Tensor:
-    """``total``, with each of ``values`` added to its place of ``targets``, one after the other, each sum rounded."""
+#: How a reduction joins what meets.
+JOINS: dict[str, Callable[..., Tensor]] = {"sum": torch.add, "mean": torch.add, "prod": torch.mul}
+
+
+def _reduced(operation: Operation, x: Tensor, read: Any, source: Tensor) -> list[Any]:
+    """``x`` with each number of ``source`` joined to its place, and a mean divided by their number, in the dtype."""
+    reduce = operation.args[4] if "reduce" in operation.name else "sum"
+    dtype, alone = operation.returned[0], operation.argument(5, "include_self") is False
+    if reduce not in JOINS or dtype not in LOW or not operation.rounds:
+        return operation.once()
+    targets = read(torch.arange(x.numel(), device=x.device).view(x.shape)).flatten()
+    start, count = x.flatten().clone(), torch.ones_like(x.flatten())
+    if alone:
+        start[targets], count[targets] = (1.0 if reduce == "prod" else 0.0), 0.0
+    values = source.expand(read(x).shape).flatten()
+    total = in_turn(operation, start, targets, values, JOINS[reduce])
+    if reduce == "mean":
+        total = total / in_turn(operation, count, targets, torch.ones_like(values)).clamp_min(1)
+    return operation.finished([total.view(x.shape)])
+
+
+def in_turn(
+    operation: Operation, total: Tensor, targets: Tensor, values: Tensor, join: Callable[..., Tensor] = torch.add
+) -> Tensor:
+    """``total``, with each of ``values`` joined to its place of ``targets``, one after the other, each time rounded."""
     by_place = targets.argsort(stable=True)
     count = torch.bincount(targets, minlength=total.numel())
     first = count.cumsum(0) - count
@@ -138,5 +181,5 @@ def in_turn(operation: Operation, total: Tensor, targets: Tensor, values: Tensor
     of_turn = turn.argsort(stable=True)
     for each in torch.split(of_turn, torch.bincount(turn).tolist() if turn.numel() else [0]):
         places = targets[each]
-        total[places] = operation.low(total[places] + values[each], operation.returned[0])
+        total[places] = operation.low(join(total[places], values[each]), operation.returned[0])
     return total

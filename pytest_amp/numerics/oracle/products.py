@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from pytest_amp.numerics.oracle.operation import Operation
+from pytest_amp.numerics.oracle.operation import LOW, Operation
 
 
 def outer(operation: Operation) -> list[Any]:
@@ -25,6 +25,33 @@ def outer(operation: Operation) -> list[Any]:
 def _low_number(operation: Operation, number: float) -> float:
     dtype = operation.returned[0]
     return float(operation.low(torch.tensor(float(number), dtype=torch.float64), dtype))
+
+
+def trilinear(operation: Operation) -> list[Any]:
+    """``aten::_trilinear``, of which ``bilinear`` is made: the product of two tensors is rounded before the third's.
+
+    aten/src/ATen/native/Linear.cpp, which takes one slice of a dimension after the other. Of wide tensors autocast
+    decides what is rounded.
+    """
+    tensors, expanded, summed = operation.args[:3], operation.args[3:6], set(operation.args[6])
+    dtype = operation.returned[0]
+    if dtype not in LOW or any(given != dtype for given in operation.given[:3]):
+        return operation.once()
+    slices = operation.argument(7, "unroll_dim")
+    slices = 1 if slices is None else slices
+    letters = {place: chr(ord("a") + place) for place in range(tensors[0].dim() + len(expanded[0]))}
+    first, second, third = ("".join(at for place, at in letters.items() if place not in each) for each in expanded)
+    early = {at for place, at in letters.items() if place in summed and place in expanded[2] and place != slices}
+    between = "".join(sorted({*first, *second} - early))
+    pair = operation.low(torch.einsum(f"{first},{second}->{between}", *tensors[:2]), dtype)
+    kept = "".join(at for place, at in letters.items() if place not in summed)
+    if slices not in summed:
+        return operation.finished([torch.einsum(f"{between},{third}->{kept}", pair, tensors[2])])
+    parts = torch.einsum(f"{between},{third}->{letters[slices]}{kept}", pair, tensors[2])
+    total = torch.zeros_like(parts[0])
+    for part in parts:
+        total = operation.low(total + operation.low(part, dtype), dtype)
+    return operation.finished([total])
 
 
 def product_in_two_steps(operation: Operation) -> list[Any]:

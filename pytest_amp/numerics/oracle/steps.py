@@ -143,6 +143,13 @@ def _entropy(x: Low) -> Low:
     return replace(made, values=torch.where(x.values > 0, made.values, torch.special.entr(x.values)))
 
 
+def _cross(x: Low, y: Low, dim: int = -1) -> Low:
+    def turned(values: Low, by: int) -> Low:
+        return values.then(lambda numbers: numbers.roll(-by, dim))
+
+    return turned(x, 1) * turned(y, 2) - turned(x, 2) * turned(y, 1)
+
+
 #: By the name of the overload.
 STEPS: dict[str, Callable[..., Low]] = {
     "aten::sigmoid_backward": lambda grad, y: grad * (1 - y) * y,
@@ -156,6 +163,7 @@ STEPS: dict[str, Callable[..., Low]] = {
     "aten::soft_margin_loss_backward": _soft_margin_backward,
     "aten::binary_cross_entropy_with_logits": _cross_entropy_of_logits,
     "aten::special_entr": _entropy,
+    "aten::linalg_cross": _cross,
 }
 
 

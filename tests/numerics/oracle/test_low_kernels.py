@@ -78,6 +78,15 @@ def added(x: Tensor, shape: tuple[int, ...], dim: int, **options: Any) -> Tensor
     return room.index_add(dim, torch.arange(many[dim]) % shape[dim], x.view(many), **options)
 
 
+def reduced(x: Tensor, *, name: str, reduce: str, include: bool) -> Tensor:
+    """Four rows at each of 16 places."""
+    rows = x.detach().view(64, 72) / (8 if reduce == "prod" else 1) + 1
+    index = torch.arange(64) % 16
+    index = index[:, None].expand(64, 72) if name == "scatter_reduce" else index
+    made: Tensor = getattr(rows[:16] * 0.7, name)(0, index, rows, reduce, include_self=include)
+    return made
+
+
 #: By what is computed: the operator that has a model, and a call of it on 4608 low numbers; all results are equal.
 STEPS: dict[str, tuple[str, Callable[[Tensor], Tensor]]] = {
     **{
@@ -102,6 +111,11 @@ STEPS: dict[str, tuple[str, Callable[[Tensor], Tensor]]] = {
     ),
     "entropy": ("special_entr", lambda x: torch.special.entr(x.abs())),
     "entropy of negative numbers": ("special_entr", lambda x: torch.special.entr(x.detach())),
+    "cross product": ("linalg_cross", lambda x: torch.linalg.cross(x.view(-1, 3), x.view(-1, 3).flip(0))),
+    "cross product of columns": (
+        "linalg_cross",
+        lambda x: torch.linalg.cross(x.view(3, -1), x.view(3, -1).flip(1), dim=0),
+    ),
     "renorm": ("renorm", lambda x: x.view(64, 72).renorm(2, 0, 1.3)),
     "renorm of columns": ("renorm", lambda x: x.view(64, 72).renorm(1, 1, 1.3)),
     **{
@@ -140,6 +154,15 @@ STEPS: dict[str, tuple[str, Callable[[Tensor], Tensor]]] = {
             torch.arange(99) % 9, x.view(64, 72), torch.tensor([0, 7, 7, 50]), mode="mean", padding_idx=2
         ),
     ),
+    **{
+        f"{name} of a {reduce}, {'in' if include else 'ex'}clusive": (
+            operator,
+            partial(reduced, name=name, reduce=reduce, include=include),
+        )
+        for name, operator in (("scatter_reduce", "scatter_reduce.two"), ("index_reduce", "index_reduce"))
+        for reduce in ("mean", "prod")
+        for include in (True, False)
+    },
     "as_strided": ("index_add_", lambda x: x.as_strided((32, 100), (40, 1))),
     "index_add": ("index_add", lambda x: added(x, (16, 72), 0)),
     "index_add along the last dimension": ("index_add", lambda x: added(x, (64, 18), 1)),
@@ -175,7 +198,7 @@ def held(observer: Observer, dtype: torch.dtype, *operators: str, least: float =
                 assert result.equal >= share * result.elements, each
 
 
-@pytest.mark.filterwarnings("ignore:reduction. 'mean' divides:UserWarning")
+@pytest.mark.filterwarnings("ignore:index_reduce")
 @pytest.mark.parametrize("name", STEPS)
 def test_each_step_is_rounded_where_the_kernel_rounds(name: str, dtype: torch.dtype) -> None:
     operator, function = STEPS[name]
@@ -252,6 +275,24 @@ def test_what_cancels_in_float32_is_followed(name: str, dtype: torch.dtype) -> N
     held(observer, dtype, operator, least=0.99)
     found = [each.model.name for each in observer.seen if each.operator == f"aten::{operator}"]
     assert set(found) == {ModelName.IN_FLOAT32}
+
+
+@pytest.mark.parametrize("shape", [(64, 24, 20, 7), (5, 3, 64, 40)])
+def test_a_bilinear_layer_rounds_the_first_of_its_products(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    rows, first, second, features = shape
+    generator = torch.Generator().manual_seed(0)
+    a, b, weight = (
+        torch.randn(sizes, generator=generator).to(dtype).requires_grad_()
+        for sizes in ((rows, first), (rows, second), (features, first, second))
+    )
+    observer = Observer("cpu", dtype)
+    with observer.on({}):
+        made = f.bilinear(a, b, weight)
+        torch.autograd.backward(made, torch.randn(made.shape, generator=generator).to(dtype))
+    assert faults(observer.seen, dtype) == []
+    found = [result for each in observer.seen if each.operator == "aten::_trilinear" for result in each.results]
+    assert len(found) > 1
+    assert all(result.equal >= NEARLY_ALL * result.elements for result in found), found
 
 
 @pytest.mark.parametrize("operator", ["gelu", "gelu_backward"])
