@@ -49,11 +49,15 @@ class CpuDevice:
         return f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}"
 
     def provenance(self) -> dict[str, str]:
-        """Bits of CPU results depend on the vector extension and on oneDNN."""
+        """Bits of CPU results depend on the vector extension, and on the dtypes for which oneDNN has kernels."""
         import torch
 
+        from pytest_amp import torch_private
+
+        low = [name for name in ("bf16", "fp16") if torch_private.cpu_has_onednn_kernels(name)]
         return {
             "machine": platform.machine(),
             "cpu_capability": torch.backends.cpu.get_cpu_capability(),
             "mkldnn": str(torch.backends.mkldnn.is_available()),  # type: ignore[no-untyped-call,unused-ignore]
+            "onednn": ", ".join(low) or "neither bf16 nor fp16",
         }

@@ -173,13 +173,16 @@ def unfair(old: Mapping[str, Value], new: Mapping[str, Value], device: str) -> s
             return f"{words} {old.get(name)} before, {new.get(name)} now"
     before, now = (_device(provenance, device) for provenance in (old, new))
     for name in sorted(before.keys() | now.keys()):
-        if name in HARDWARE and canonical(before.get(name)) != canonical(now.get(name)):
+        known = name not in ONLY_WHERE_KNOWN or (name in before and name in now)
+        if name in HARDWARE and known and canonical(before.get(name)) != canonical(now.get(name)):
             return f"{device}: {name} {before.get(name)} before, {now.get(name)} now"
     return None
 
 
 #: What of a device's provenance is hardware. Its software (CUDA, cuDNN, driver) comes with an upgrade, and is compared.
-HARDWARE = frozenset({"machine", "cpu_capability", "gpu", "compute_capability", "accelerator"})
+HARDWARE = frozenset({"machine", "cpu_capability", "onednn", "gpu", "compute_capability", "accelerator"})
+#: What records did not have from the beginning: one without it is compared.
+ONLY_WHERE_KNOWN = frozenset({"onednn"})
 
 
 def _device(provenance: Mapping[str, Value], device: str) -> dict[str, Value]:

@@ -275,3 +275,15 @@ def test_what_cannot_be_compared_is_one_line(
     captured = capsys.readouterr()
     assert f"error: {says}" in captured.err.splitlines()[-1]
     assert captured.out == ""
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "fair"), [("bf16", "bf16, fp16", False), (None, "bf16", True), ("bf16", "bf16", True)]
+)
+def test_dtypes_that_onednn_has_are_hardware(before: str | None, now: str, *, fair: bool) -> None:
+    """Convolutions add up elsewhere without its kernels; a record of before it was written down is compared."""
+    old, new = (
+        Record(each.observations, {**each.provenance, "devices": {"cpu": {} if known is None else {"onednn": known}}})
+        for each, known in ((OLD, before), (NEW, now))
+    )
+    assert (difference(old, new).unfair == {}) is fair
