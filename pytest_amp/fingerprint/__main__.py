@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pytest_amp.devices.probe import probe_in_child
 from pytest_amp.fingerprint import data, page, update
-from pytest_amp.fingerprint.sweep import Unavailable
+from pytest_amp.fingerprint.sweep import NoEntries
 
 
 def main() -> int:
@@ -28,7 +28,7 @@ def main() -> int:
             parser.exit(2, f"{parser.prog}: {name} does not compute here: {found.reason}\n")
     try:
         return update.main(given.device, path=given.file, check=given.check)
-    except Unavailable as error:
+    except NoEntries as error:
         parser.exit(2, f"{parser.prog}: {error}\n")
 
 

@@ -30,7 +30,7 @@ _REASON = "  # "
 Place = tuple[str, str, str]
 
 
-def release_of(version: str) -> str:
+def short_release(version: str) -> str:
     """``2.13`` of ``2.13.0+cu130``."""
     return ".".join(map(str, releases.release_of(version)))
 
@@ -54,7 +54,7 @@ class Fingerprints:
 
     def covers(self, device_type: str, version: str, *, real: bool = False) -> bool:
         """Whether the fingerprints of just this release are known."""
-        return release_of(version) in self.measured.get(REAL * real + device_type, ())
+        return short_release(version) in self.measured.get(REAL * real + device_type, ())
 
     def expected(self, device_type: str, dtype: str, version: str, *, real: bool = False) -> dict[str, set[str | None]]:
         """What each entry may give on ``version``: one fingerprint, or None for an entry that is not there.
@@ -67,7 +67,7 @@ class Fingerprints:
         measured = self.measured.get(device_type, [])
         if not measured or (real and REAL + device_type not in self.measured):
             return {}
-        if _order(release_of(version)) < _order(measured[0]):
+        if _order(short_release(version)) < _order(measured[0]):
             raise ValueError(f"fingerprints of {device_type} are known from torch {measured[0]} on, this is {version}")
         found: dict[str, set[str | None]] = {}
         around = _around(measured, version)
@@ -87,7 +87,7 @@ class Fingerprints:
         ``real-cuda`` takes what a real device gives otherwise; raises ValueError where the release is not yet
         known of the fake one.
         """
-        release = release_of(version)
+        release = short_release(version)
         place = (device_type, dtype, release)
         if device_type.startswith(REAL) and release not in self.measured.get(device_type.removeprefix(REAL), ()):
             raise ValueError(f"torch {release} has to be read on fake:{device_type.removeprefix(REAL)} first")
@@ -102,7 +102,7 @@ class Fingerprints:
 
 def _around(measured: Sequence[str], version: str) -> tuple[str, str]:
     """The measured releases before and after a version: itself twice, if it is one; the nearest, if there is one."""
-    release = _order(release_of(version))
+    release = _order(short_release(version))
     before = [each for each in measured if _order(each) <= release]
     after = [each for each in measured if _order(each) >= release]
     return (before or after)[-1 if before else 0], (after or before)[0 if after else -1]

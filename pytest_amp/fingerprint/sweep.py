@@ -20,7 +20,7 @@ EXAMINER = "pytest_amp.fingerprint.child:answer"
 LOSSES = 3
 
 
-class Unavailable(Exception):
+class NoEntries(Exception):
     """What torch's own tests know cannot be read here: nothing can be looked at."""
 
 
@@ -43,15 +43,15 @@ class FingerprintSweep:
         self.losses: list[str] = []
 
     def entries(self, device: Device) -> tuple[str, ...]:
-        """The names of all operators and modules that torch's own tests know. Raises Unavailable."""
+        """The names of all operators and modules that torch's own tests know. Raises NoEntries."""
         place = _place(device)
         if place not in self._entries:
             try:
                 found = self._process(device).ask({"device": device.name}, "the list of operators")
             except ExaminationFailed as failed:
-                raise Unavailable(str(failed)) from None
+                raise NoEntries(str(failed)) from None
             if "unavailable" in found:
-                raise Unavailable(found["unavailable"])
+                raise NoEntries(found["unavailable"])
             self._entries[place] = (*found["operators"], *found["modules"])
         return self._entries[place]
 

@@ -12,7 +12,7 @@ from packaging.version import Version
 from pytest_amp.devices import Device, DeviceKind, find_device
 from pytest_amp.fingerprint import data
 from pytest_amp.fingerprint.compare import differences
-from pytest_amp.fingerprint.data import REAL, Fingerprints, release_of
+from pytest_amp.fingerprint.data import REAL, Fingerprints, short_release
 from pytest_amp.fingerprint.dtypes import UNSEEN, matches
 from pytest_amp.fingerprint.sweep import FingerprintSweep
 from pytest_amp.precision import LOW
@@ -26,7 +26,7 @@ def update(path: Path, devices: Sequence[str] = DEVICES, *, check: bool = False)
     """Put what this torch gives on ``devices`` into the file; the lines that say what changed.
 
     A new release is added beside those that are known, and the one that is known is replaced. ``check``
-    leaves the file as it is. Raises ``sweep.Unavailable`` where torch's own tests cannot be read, and ExaminationFailed
+    leaves the file as it is. Raises ``sweep.NoEntries`` where torch's own tests cannot be read, and ExaminationFailed
     where an entry cannot be looked at.
     """
     before, known = (data.load(path) if path.exists() else Fingerprints() for _ in range(2))
@@ -98,5 +98,5 @@ def main(devices: Sequence[str] = DEVICES, *, path: Path | None = None, check: b
     lines = update(path or carried(), devices, check=check)
     for line in lines:
         print(line)  # noqa: T201  # a command's output
-    print(f"torch {torch.__version__} ({release_of(torch.__version__)}): {len(lines)} differences")  # noqa: T201
+    print(f"torch {torch.__version__} ({short_release(torch.__version__)}): {len(lines)} differences")  # noqa: T201
     return int(check and bool(lines))

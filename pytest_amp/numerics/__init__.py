@@ -3,26 +3,32 @@
 from pytest_amp.numerics.conditions import Conditions
 from pytest_amp.numerics.errors import is_hollow, relative_error
 from pytest_amp.numerics.hand_cast import asked_for_autocast, hand_cast
-from pytest_amp.numerics.operators import Measured, check_operator, confirmed, measure_operator, measure_registered
+from pytest_amp.numerics.operators import (
+    MeasuredOperator,
+    check_operator,
+    confirmed_operator,
+    measure_operator,
+    measure_registered,
+)
 from pytest_amp.numerics.prediction import Prediction, predict
-from pytest_amp.numerics.rounding import Roundings, check_reduction, measure
+from pytest_amp.numerics.rounding import Roundings, check_reduction, measure_roundings
 from pytest_amp.numerics.step import Step, run_step
 
 __all__ = [
     "Conditions",
-    "Measured",
+    "MeasuredOperator",
     "Prediction",
     "Roundings",
     "Step",
     "asked_for_autocast",
     "check_operator",
     "check_reduction",
-    "confirmed",
+    "confirmed_operator",
     "hand_cast",
     "is_hollow",
-    "measure",
     "measure_operator",
     "measure_registered",
+    "measure_roundings",
     "predict",
     "relative_error",
     "run_step",

@@ -34,7 +34,7 @@ _OTHER = 1_000_003
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredOperator:
     """One operator at one size: by tensor (``result``, ``gradient.0``) the excess, and what else is wrong with it.
 
     ``excess`` is E(amp, exact) in units of the predicted rounding; for float32 tensors in units of the error
@@ -51,7 +51,7 @@ class Measured:
 
 def measure_operator(
     name: str, function: Callable[..., Tensor], arguments: Sequence[Tensor], where: Conditions
-) -> Measured:
+) -> MeasuredOperator:
     """Run ``function`` forward and backward in mixed precision on ``arguments``, of any dtype, and hold it to float64.
 
     Gradients are those of the arguments that are floating tensors, for a random incoming gradient.
@@ -99,7 +99,7 @@ def measure_operator(
     if predictors[1].unmodelled:
         excess = {}  # what the kernels round is known by a factor alone, which the faults respect
     seen = tuple(observer.seen)
-    return Measured(
+    return MeasuredOperator(
         excess,
         tuple(verdict.faults(seen, low, where.tolerance_scale)),
         oracle.trace_of(name, seen, device.type).signatures(),
@@ -117,7 +117,7 @@ def _errors(value: Tensor, model: Tensor, exact: Tensor) -> tuple[float, float]:
     return relative_error(value[finite], exact[finite]), relative_error(model[finite], exact[finite])
 
 
-def measure_registered(overload: str, where: Conditions) -> dict[str, Measured]:
+def measure_registered(overload: str, where: Conditions) -> dict[str, MeasuredOperator]:
     """Each sample of a qualified overload, run under autocast and, where it has a gradient, going back.
 
     Every operator that it is made of is held to its rounding model with its own real inputs; by number of the
@@ -127,7 +127,7 @@ def measure_registered(overload: str, where: Conditions) -> dict[str, Measured]:
     found = {}
     for number, sample in enumerate(samples(overload)):
         seen = _observed(overload, sample, where)
-        found[str(number)] = Measured(
+        found[str(number)] = MeasuredOperator(
             {},
             tuple(verdict.faults(seen, where.precision.dtype, where.tolerance_scale)),
             oracle.trace_of(overload, seen, where.device.type).signatures(),
@@ -175,7 +175,7 @@ def _incoming(value: Tensor) -> Tensor:
     return torch.randn(value.shape, dtype=torch.float32, device="cpu").to(value.device, value.dtype)
 
 
-def confirmed(draw: Callable[[], Measured], *, seed: int) -> Measured:
+def confirmed_operator(draw: Callable[[], MeasuredOperator], *, seed: int) -> MeasuredOperator:
     """What ``draw`` measures after torch has been seeded, or the median of three draws.
 
     The median where an excess is no more than what one draw may make, as ``tolerance`` has it for tensors: no
@@ -214,7 +214,7 @@ def _tensors(named: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name.replace("output.result", "result").replace("input", "gradient"): value for name, value in kept.items()}
 
 
-def check_operator(name: str, sizes: Mapping[str, Measured], where: Conditions, observe: Observe) -> None:
+def check_operator(name: str, sizes: Mapping[str, MeasuredOperator], where: Conditions, observe: Observe) -> None:
     """Hold what was measured of an operator at each size to its model, and the longest to the shortest.
 
     Raises AmpFailure for an operator that makes more than its rounding (bounds: ``oracle.verdict``),
@@ -230,7 +230,7 @@ def check_operator(name: str, sizes: Mapping[str, Measured], where: Conditions, 
         _check_size(f"{name}, {size}", measured, where)
 
 
-def _check_size(name: str, measured: Measured, where: Conditions) -> None:
+def _check_size(name: str, measured: MeasuredOperator, where: Conditions) -> None:
     if measured.problems:
         lost = measured.problems[0]
         raise AmpFailure(f"{name}: the rounding oracle cannot follow {lost.operator}", now=lost.problem)

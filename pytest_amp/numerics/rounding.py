@@ -35,7 +35,9 @@ class Roundings:
         return max(self.gradients, default=0.0)
 
 
-def measure(function: Callable[..., torch.Tensor], arguments: Sequence[torch.Tensor], where: Conditions) -> Roundings:
+def measure_roundings(
+    function: Callable[..., torch.Tensor], arguments: Sequence[torch.Tensor], where: Conditions
+) -> Roundings:
     """The error of ``function`` in mixed precision on float32 ``arguments``, against float64.
 
     The exact values are those of the arguments rounded to the low dtype, as autocast casts them, so that
@@ -74,7 +76,7 @@ def _in_roundings(value: torch.Tensor, exact: torch.Tensor, dtype: torch.dtype) 
 
 
 @dataclass(frozen=True)
-class Known:
+class KnownRounding:
     """What an operator is known to make, and who says so."""
 
     forward: float = 1.0
@@ -90,7 +92,7 @@ def _table() -> list[dict[str, Any]]:
     return rows
 
 
-def known(operator: str, where: Conditions) -> Known:
+def known(operator: str, where: Conditions) -> KnownRounding:
     """The row of ``roundings.toml`` for ``operator`` on a device and dtype, else one rounding."""
     for row in _table():
         here = (
@@ -98,8 +100,8 @@ def known(operator: str, where: Conditions) -> Known:
         )
         here = here and not (row.get("without_onednn") and torch_private.cpu_has_onednn_kernels(where.precision.name))
         if here and operator in row["names"]:
-            return Known(row.get("forward", 1.0), row.get("gradients", 1.0), row["source"])
-    return Known()
+            return KnownRounding(row.get("forward", 1.0), row.get("gradients", 1.0), row["source"])
+    return KnownRounding()
 
 
 def check_reduction(operator: str, short: Roundings, long: Roundings, where: Conditions, observe: Observe) -> None:

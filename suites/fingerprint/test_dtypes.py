@@ -13,7 +13,7 @@ from pytest_amp.failure import AmpFailure
 from pytest_amp.fingerprint.compare import Change, Difference, differences
 from pytest_amp.fingerprint.data import DATA_FILE, load
 from pytest_amp.fingerprint.groups import GROUPS, group_of
-from pytest_amp.fingerprint.sweep import FingerprintSweep, Unavailable
+from pytest_amp.fingerprint.sweep import FingerprintSweep, NoEntries
 from pytest_amp.isolation import ExaminationFailed
 from pytest_amp.targets import Target
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.amp(fake=True)
 def _entries(amp: Amp, sweep: FingerprintSweep) -> tuple[str, ...]:
     try:
         return sweep.entries(amp.device)
-    except Unavailable as unavailable:
+    except NoEntries as unavailable:
         amp.missing("sweep", f"the operators of torch {torch.__version__} cannot be looked at: {unavailable}")
 
 

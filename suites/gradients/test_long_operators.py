@@ -10,7 +10,7 @@ from torch import Tensor
 
 from pytest_amp.amp import Amp
 from pytest_amp.failure import AmpFailure
-from pytest_amp.numerics import Measured, check_operator, confirmed, measure_operator, relative_error
+from pytest_amp.numerics import MeasuredOperator, check_operator, confirmed_operator, measure_operator, relative_error
 from pytest_amp.releases import holds_in, release_of
 from pytest_amp.targets import Target
 
@@ -19,22 +19,22 @@ from .long_operators import ELEMENTWISE, LOSSES, REDUCTIONS
 SHORT, LONG, LONGEST = 256, 16384, 262144
 
 
-def measured(amp: Amp, name: str, function: Callable[..., Tensor], *tensors: Tensor) -> Measured:
+def measured(amp: Amp, name: str, function: Callable[..., Tensor], *tensors: Tensor) -> MeasuredOperator:
     return measure_operator(name, function, tensors, amp.conditions)
 
 
-def hold(amp: Amp, name: str, sizes: dict[str, Measured]) -> None:
+def hold(amp: Amp, name: str, sizes: dict[str, MeasuredOperator]) -> None:
     check_operator(name, sizes, amp.conditions, amp.observe)
 
 
-def reduction(amp: Amp, name: str, length: int) -> Measured:
+def reduction(amp: Amp, name: str, length: int) -> MeasuredOperator:
     long = REDUCTIONS[name]
 
-    def draw() -> Measured:
+    def draw() -> MeasuredOperator:
         low = [(torch.randn(shape) * long.spread).to(amp.dtype) for shape in long.low(length)]
         return measured(amp, name, long.function, *low, *(torch.randn(shape) for shape in long.wide(length)))
 
-    return confirmed(draw, seed=amp.config.seed)
+    return confirmed_operator(draw, seed=amp.config.seed)
 
 
 #: By name, what CUDA gets wrong, and what to do instead.
@@ -108,10 +108,10 @@ def test_sums_do_not_lose_with_great_length(amp: Amp, name: str) -> None:
 
 @pytest.mark.parametrize("name", ELEMENTWISE)
 def test_elementwise_functions_round_as_their_model(amp: Amp, name: str) -> None:
-    def draw() -> Measured:
+    def draw() -> MeasuredOperator:
         return measured(amp, name, ELEMENTWISE[name], torch.randn(64, 64).to(amp.dtype))
 
-    hold(amp, name, {"4096": confirmed(draw, seed=amp.config.seed)})
+    hold(amp, name, {"4096": confirmed_operator(draw, seed=amp.config.seed)})
 
 
 @pytest.mark.filterwarnings("ignore:reduction. 'mean' divides:UserWarning")  # kl_div's advice to its users

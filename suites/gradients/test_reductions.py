@@ -14,7 +14,7 @@ from torch.nn import functional
 from pytest_amp.amp import Amp
 from pytest_amp.cases import adds_up_low_convolutions
 from pytest_amp.failure import AmpFailure
-from pytest_amp.numerics import check_reduction, measure
+from pytest_amp.numerics import check_reduction, measure_roundings
 from pytest_amp.record import Value
 from pytest_amp.releases import holds_in, release_of
 from pytest_amp.targets import Target
@@ -106,7 +106,7 @@ def check(amp: Amp, name: str, reduction: Reduction, *, direction: str) -> None:
     operator, _, variant = name.partition(" ")
     dtype = amp.dtype if reduction.low else torch.float32
     short, long = (
-        measure(reduction.function, [x.to(dtype) for x in normal(reduction.shapes(k))], amp.conditions)
+        measure_roundings(reduction.function, [x.to(dtype) for x in normal(reduction.shapes(k))], amp.conditions)
         for k in (512, 4096)
     )
 

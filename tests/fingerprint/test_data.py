@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_amp.fingerprint.data import Fingerprints, load, parse, release_of, write
+from pytest_amp.fingerprint.data import Fingerprints, load, parse, short_release, write
 from pytest_amp.fingerprint.dtypes import NOT
 from pytest_amp.fingerprint.groups import group_of
 from tests.project import ROOT
@@ -155,7 +155,7 @@ def test_a_malformed_line_is_named(line: str, problem: str) -> None:
 
 
 def test_the_release_of_a_version() -> None:
-    assert [release_of(v) for v in ("2.13.0", "2.6.0+cu124", "2.15.0.dev20260101+cpu")] == ["2.13", "2.6", "2.15"]
+    assert [short_release(v) for v in ("2.13.0", "2.6.0+cu124", "2.15.0.dev20260101+cpu")] == ["2.13", "2.6", "2.15"]
 
 
 def test_the_file_of_the_package_is_as_it_would_be_written() -> None:

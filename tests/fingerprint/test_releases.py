@@ -12,7 +12,7 @@ import torch
 from pytest_amp.fingerprint import data
 
 known = data.load()
-release = data.release_of(torch.__version__)
+release = data.short_release(torch.__version__)
 if NEWER:
     last = known.measured["cpu"] = ["2.6"]
     was = known.expected("cpu", "bf16", torch.__version__)

@@ -9,7 +9,7 @@ import pytest
 
 from pytest_amp.devices import find_device
 from pytest_amp.fingerprint.compare import NOT_HERE
-from pytest_amp.fingerprint.sweep import FingerprintSweep, Unavailable
+from pytest_amp.fingerprint.sweep import FingerprintSweep, NoEntries
 from pytest_amp.isolation import ExaminationFailed
 
 CPU = find_device("cpu")
@@ -85,14 +85,14 @@ def test_an_entry_that_is_not_there_is_an_error(sweep: FingerprintSweep) -> None
 
 def test_entries_that_are_no_longer_what_they_were_cannot_be_looked_at() -> None:
     sweep = FingerprintSweep(modules=["tests.fingerprint.changed_entries"], path=sys.path)
-    with pytest.raises(Unavailable, match=r"no .*common_methods_invocations.op_db as it was \(AttributeError"):
+    with pytest.raises(NoEntries, match=r"no .*common_methods_invocations.op_db as it was \(AttributeError"):
         sweep.entries(CPU)
     sweep.close()
 
 
 def test_without_torchs_own_tests_nothing_can_be_looked_at() -> None:
     sweep = FingerprintSweep(modules=["tests.fingerprint.no_operators"], path=sys.path)
-    with pytest.raises(Unavailable, match=r"no usable .*common_methods_invocations.op_db "):
+    with pytest.raises(NoEntries, match=r"no usable .*common_methods_invocations.op_db "):
         sweep.entries(CPU)
     sweep.close()
 

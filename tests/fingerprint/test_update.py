@@ -13,11 +13,11 @@ import torch
 from pytest_amp.devices import FAKE_TYPES, Device, find_device
 from pytest_amp.devices.accelerator import CudaDevice
 from pytest_amp.fingerprint import update
-from pytest_amp.fingerprint.data import load, release_of
+from pytest_amp.fingerprint.data import load, short_release
 from tests.project import ROOT
 
 LOW, FULL, SAME = "fp32 low | low low", "fp32 low | fp32 fp32", "fp32 low | ="
-NOW = release_of(torch.__version__)
+NOW = short_release(torch.__version__)
 
 
 class Swept:
