@@ -23,6 +23,7 @@ from pytest_amp.numerics.oracle.operation import (
     draws,
     flips,
     is_real,
+    met,
     operation_of,
     rounded,
     widened,
@@ -220,7 +221,7 @@ class Observer:
             and _representable(values, self.low)
             and not _representable(exact, self.low)
             and bool(is_hollow(real, self.low)),
-            spread=spread(predicted - exact) if any_order and _meets(predicted, exact, real.dtype) else 1.0,
+            spread=spread(predicted - exact) if any_order and met(predicted, rounded(exact, real.dtype)) else 1.0,
         )
 
     def _note(
@@ -303,11 +304,6 @@ def _relative_to_input(operation: Operation, statistic: Agreement, value: torch.
         return statistic
     added = momentum * _norm(x.abs().mean([0, *range(2, x.dim())]))
     return replace(statistic, error=statistic.error / max(added / (_norm(value) or 1.0), 1.0))
-
-
-def _meets(predicted: torch.Tensor, exact: torch.Tensor, dtype: torch.dtype) -> bool:
-    """Whether numbers have met, so that more was rounded than each result once."""
-    return not torch.equal(predicted, rounded(exact, dtype))
 
 
 #: The share of equal elements at which no other way of rounding is looked for.

@@ -47,6 +47,11 @@ def rounded(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return values.to(dtype).to(values.dtype)
 
 
+def met(result: torch.Tensor, once: torch.Tensor) -> bool:
+    """Whether numbers have met on the way to ``result``: it is not ``once``, which was rounded at its end alone."""
+    return not torch.equal(result, once)
+
+
 @dataclass(frozen=True)
 class Operation:
     """A call whose real arguments are wide, and what their dtypes are meant to be.

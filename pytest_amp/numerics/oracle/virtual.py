@@ -25,6 +25,7 @@ from pytest_amp.numerics.oracle.operation import (
     Operation,
     draws,
     is_real,
+    met,
     operation_of,
     rounded,
     widened,
@@ -222,7 +223,7 @@ def _meets(operation: Operation, results: list[Any]) -> bool:
     """Whether an operator that adds up in any order had more than one rounding to make: then this is one draw of it."""
     if model_for(operation).name is not ModelName.ANY_ORDER or not operation.rounds:
         return False
-    return any(not torch.equal(*pair) for pair in zip(results, operation.once(), strict=True))
+    return any(met(*pair) for pair in zip(results, operation.once(), strict=True))
 
 
 def _as_wide(value: torch.Tensor) -> torch.Tensor:
