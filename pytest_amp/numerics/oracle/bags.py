@@ -74,9 +74,7 @@ def backward(operation: Operation) -> list[Any]:
         bags = torch.searchsorted(offsets, order, right=True) - 1
         scale = torch.ones_like(indices, dtype=grad.dtype) if weights is None else weights[order]
         if by_frequency:
-            # As the kernel has it: of the n-th index it takes the count of the n-th of all that are sorted.
-            number = indices.unique(return_inverse=True)[1]
-            scale = scale / torch.bincount(indices, minlength=count)[indices[number]]
+            scale = scale / _frequencies(operation)[indices]
         scale = scale / sizes[bags].clamp_min(1) if mode == _MEAN else scale
         kept = indices != (-1 if padding is None else padding)
         share = operation.low(scale, dtype)[:, None] * grad[bags]
@@ -85,3 +83,12 @@ def backward(operation: Operation) -> list[Any]:
     return operation.finished(
         [in_turn(operation, result.flatten(), targets.flatten(), values.flatten()).view_as(result)]
     )
+
+
+def _frequencies(operation: Operation) -> Tensor:
+    """By what the kernel divides each row: up to torch 2.13 a CPU takes another's count (pytorch/pytorch#190063)."""
+    place = 7  # of scale_grad_by_freq
+    plain = operation.overload(*operation.args[:place], False, *operation.args[place + 1 :])  # noqa: FBT003
+    scaled = operation.overload(*operation.args)
+    counts = plain.abs().sum(1) / scaled.abs().sum(1)
+    return counts.nan_to_num(1.0).round()
