@@ -90,5 +90,5 @@ def _frequencies(operation: Operation) -> Tensor:
     place = 7  # of scale_grad_by_freq
     plain = operation.overload(*operation.args[:place], False, *operation.args[place + 1 :])  # noqa: FBT003
     scaled = operation.overload(*operation.args)
-    counts = plain.abs().sum(1) / scaled.abs().sum(1)
+    counts: Tensor = plain.abs().sum(1) / scaled.abs().sum(1)
     return counts.nan_to_num(1.0).round()
