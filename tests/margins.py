@@ -63,7 +63,7 @@ _found: dict[str, dict[str, Any]] = {}
 
 
 def _of_step(prediction: Prediction, compared: Sequence[Compared], u: float) -> None:
-    """The global verdict's measures, as ``gradients.check`` has them."""
+    """The global verdict's measures, as ``check_gradients`` has them."""
     followed = prediction.predicted is not None
     for each in compared:
         kind = "tensor's error" if followed else "tensor's error beside hand casts"

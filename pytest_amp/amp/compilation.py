@@ -50,7 +50,7 @@ class CompileChecks(Bound):
             if how.needs_toolchain:
                 self.need_compiler()
             with told_of(case, self.conditions):
-                compiled.check(case, how, self.conditions, self.observe)
+                compiled.check_compiled(case, how, self.conditions, self.observe)
 
     def need_compiler(self) -> None:
         """Say that this test cannot look where inductor has no compiler: ``missing("compiler", …)``.

@@ -58,7 +58,7 @@ class LoopChecks(Bound):
         training = replace(self._training(case, train, optimizer, overflow_at), forward_at=forward_at)
 
         with told_of(case, self.conditions):
-            return scaler.check(training, self.observe, spoilt=spoilt)
+            return scaler.check_scaler(training, self.observe, spoilt=spoilt)
 
     def check_training(
         self,
@@ -107,7 +107,7 @@ class LoopChecks(Bound):
         )
 
         with told_of(case, self.conditions):
-            return training.check(setup, self.observe, tolerance_scale=self.config.tolerance_scale)[0]
+            return training.check_training(setup, self.observe, tolerance_scale=self.config.tolerance_scale)[0]
 
     def scaler_trace(  # noqa: PLR0913  # keywords of one run
         self,

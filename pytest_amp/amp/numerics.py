@@ -38,13 +38,15 @@ class NumericChecks(Bound):
         gradients finite. Raises AmpFailure.
         """
         from pytest_amp import cases
-        from pytest_amp.numerics.gradients import check
+        from pytest_amp.numerics.gradients import check_gradients
 
         self._expect_case(case, "check_gradients")
         if tolerance is not None:
             cases.expect_number("tolerance", tolerance, least=0, above=True)
 
-        check(case, self.conditions, self.observe, tolerance=self.marker.tolerance if tolerance is None else tolerance)
+        check_gradients(
+            case, self.conditions, self.observe, tolerance=self.marker.tolerance if tolerance is None else tolerance
+        )
 
     def over_seeds(
         self, measure: Callable[[], Mapping[str, float]]

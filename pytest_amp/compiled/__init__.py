@@ -1,6 +1,6 @@
 """torch.compile under mixed precision: how a case is compiled, what it is held against, what the compiler needs."""
 
-from pytest_amp.compiled.check import check, eager_and_compiled
+from pytest_amp.compiled.check import check_compiled, eager_and_compiled
 from pytest_amp.compiled.compilation import Compilation, Where
 from pytest_amp.compiled.packages import loaded, own_cpp_library
 from pytest_amp.compiled.sandbox import folder, sandbox
@@ -9,7 +9,7 @@ from pytest_amp.compiled.toolchain import lacking
 __all__ = [
     "Compilation",
     "Where",
-    "check",
+    "check_compiled",
     "eager_and_compiled",
     "folder",
     "lacking",

@@ -102,7 +102,7 @@ def _first(run: _Run, loss_scale: float) -> tuple[Step, Step, int]:
     return eager, made, graphs
 
 
-def check(case: Case, how: Compilation, where: Conditions, observe: Observe, *, bits: bool = False) -> None:
+def check_compiled(case: Case, how: Compilation, where: Conditions, observe: Observe, *, bits: bool = False) -> None:
     """Run ``case`` compiled as ``how`` says, and hold it against eager. See ``Amp.check_compiled``, which says how.
 
     With ``bits`` a back end that fuses nothing has to give eager's bits on a CPU. That is so where AOTAutograd takes

@@ -28,7 +28,7 @@ from pytest_amp.record import Observe
 __tracebackhide__ = is_misuse
 
 
-def check(case: Case, where: Conditions, observe: Observe, *, tolerance: float | None = None) -> None:
+def check_gradients(case: Case, where: Conditions, observe: Observe, *, tolerance: float | None = None) -> None:
     """Run ``case`` in mixed precision and hold everything that it computes against its prediction.
 
     See ``Amp.check_gradients``, which says what is held. Raises AmpFailure.
@@ -56,7 +56,7 @@ def check(case: Case, where: Conditions, observe: Observe, *, tolerance: float |
     compared = compare(prediction, amp, fp32, u=where.precision.u, float32=float32)
     if _is_at_a_cliff(run):
         observe(f"{case.name}/summary.redrawn", 1, kind="count", unit="draws")
-        check(case, replace(where, seed=where.seed + 1), observe)
+        check_gradients(case, replace(where, seed=where.seed + 1), observe)
         return
     _observe(run, compared, others, observe)
     _check_errors(run, compared)

@@ -27,7 +27,7 @@ class SwallowedOverflow(UserWarning):
     """An overflow that was planted in the forward pass reached no gradient, and its step was taken."""
 
 
-def check(training: Training, observe: Observe, *, spoilt: Collection[str]) -> tuple[TraceStep, ...]:
+def check_scaler(training: Training, observe: Observe, *, spoilt: Collection[str]) -> tuple[TraceStep, ...]:
     """Run the training step with planted overflow. Raises AmpFailure; see ``Amp.check_scaler``."""
     bad = {*training.overflow_at, *training.forward_at}
     if not training.overflow_at or min(bad) < 1:

@@ -1,7 +1,7 @@
 """Short trainings in mixed precision beside float32: the band of the loss, what stays in float32, small real tasks."""
 
 from pytest_amp.training.band import WIDTH, Band, band_of, make_band
-from pytest_amp.training.check import check
+from pytest_amp.training.check import check_training
 from pytest_amp.training.state import Rounded, rounded_parameters, rounded_state
 from pytest_amp.training.tasks import Task, accuracy, characters, images
 from pytest_amp.training.trajectory import Setup, TrainingIteration, TrainingStep, Trajectory, TrajectoryStep, run
@@ -19,7 +19,7 @@ __all__ = [
     "accuracy",
     "band_of",
     "characters",
-    "check",
+    "check_training",
     "images",
     "make_band",
     "rounded_parameters",

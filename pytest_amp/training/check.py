@@ -30,7 +30,7 @@ _OTHER_SIZE = 0.1
 _VISIBLE = 4.0
 
 
-def check(setup: Setup, observe: Observe, *, tolerance_scale: float = 1.0) -> tuple[Trajectory, Band]:
+def check_training(setup: Setup, observe: Observe, *, tolerance_scale: float = 1.0) -> tuple[Trajectory, Band]:
     """Both runs, compared step by step. Raises AmpFailure; see ``Amp.check_training``."""
     plain = run(setup, low=False, inspect=_keeps_float32(setup, "float32"))
     band = band_of(setup, plain, scale=tolerance_scale)

@@ -12,7 +12,7 @@ from torch import nn
 
 from pytest_amp.amp import Amp
 from pytest_amp.cases import Case, map_tensors, mlp, wider_zoo, zoo
-from pytest_amp.compiled import Compilation, Where, check
+from pytest_amp.compiled import Compilation, Where, check_compiled
 from pytest_amp.failure import AmpFailure
 from pytest_amp.numerics import predict, relative_error, run_step, tolerance
 from pytest_amp.targets import Target
@@ -75,7 +75,7 @@ def added(target: Target) -> Iterator[object]:
 
 
 def _check(amp: Amp, case: Case, how: Compilation, *, bits: bool = False) -> None:
-    check(case, how, amp.conditions, amp.observe, bits=bits)
+    check_compiled(case, how, amp.conditions, amp.observe, bits=bits)
 
 
 @pytest.mark.amp_parametrize("case", traced)

@@ -12,7 +12,7 @@ from torch import nn
 
 from pytest_amp.cases import Case, mlp
 from pytest_amp.cases.case import Outputs
-from pytest_amp.compiled import Compilation, Where, check, sandbox
+from pytest_amp.compiled import Compilation, Where, check_compiled, sandbox
 from pytest_amp.devices import find_device
 from pytest_amp.failure import AmpFailure
 from pytest_amp.numerics import Conditions
@@ -30,7 +30,7 @@ def apart(tmp_path: Path) -> Iterator[None]:
 
 def held(case: Case, how: Compilation = TRACED, *, bits: bool = True) -> dict[str, float]:
     observed = Noted()
-    check(case, how, Conditions(find_device("cpu"), BF16), observed.observe, bits=bits)
+    check_compiled(case, how, Conditions(find_device("cpu"), BF16), observed.observe, bits=bits)
     return observed
 
 

@@ -10,7 +10,7 @@ from pytest_amp.cases import Case
 from pytest_amp.devices import find_device
 from pytest_amp.failure import AmpFailure
 from pytest_amp.numerics import Conditions
-from pytest_amp.numerics.gradients import check
+from pytest_amp.numerics.gradients import check_gradients
 from pytest_amp.precision import BF16
 from tests.observing import unheeded
 
@@ -38,7 +38,7 @@ def counted(times: int) -> None:
         lambda: torch.randn(4, 8),
         lambda model, x: model(x).float().square().mean(),
     )
-    check(case, Conditions(find_device("cpu"), BF16), unheeded)
+    check_gradients(case, Conditions(find_device("cpu"), BF16), unheeded)
 
 
 def test_a_count_is_the_same_under_autocast() -> None:

@@ -15,7 +15,7 @@ from pytest_amp.devices import find_device
 from pytest_amp.failure import AmpFailure
 from pytest_amp.numerics import Conditions, cancellation, predict, relative_error, run_step
 from pytest_amp.numerics.cancellation import DRAWS, STUDENT, float32_errors
-from pytest_amp.numerics.gradients import check
+from pytest_amp.numerics.gradients import check_gradients
 from pytest_amp.numerics.step import Region, Step
 from pytest_amp.precision import BF16, FP16
 from tests.numerics.planted import kernel
@@ -155,7 +155,7 @@ def test_float32_that_is_as_coarse_as_fp16_is_red(off: float) -> None:
     case = Case("wide", lambda: nn.Linear(32, 32), lambda: torch.randn(64, 32), lambda m, x: m(x).float().mean())
     failing = pytest.raises(AmpFailure, match="off float32 by") if off else contextlib.nullcontext()
     with kernel("addmm", scaled), failing:
-        check(case, Conditions(find_device("cpu"), FP16), unheeded)
+        check_gradients(case, Conditions(find_device("cpu"), FP16), unheeded)
 
 
 class RoundsByItself(nn.Module):
@@ -173,4 +173,4 @@ class RoundsByItself(nn.Module):
 @pytest.mark.parametrize("seed", range(3))
 def test_a_model_that_rounds_by_itself_is_no_broken_float32(seed: int) -> None:
     case = Case("own", RoundsByItself, lambda: torch.randn(64, 32), lambda m, x: m(x).square().mean())
-    check(case, Conditions(find_device("cpu"), FP16, seed), unheeded)
+    check_gradients(case, Conditions(find_device("cpu"), FP16, seed), unheeded)

@@ -16,7 +16,7 @@ from pytest_amp.cases import Case, cnn, decoder, mlp
 from pytest_amp.devices import Device, find_device
 from pytest_amp.failure import AmpFailure
 from pytest_amp.numerics import Conditions, prediction
-from pytest_amp.numerics.gradients import check
+from pytest_amp.numerics.gradients import check_gradients
 from pytest_amp.precision import BF16, FP16, Precision
 from tests.numerics.planted import broken, in_low_precision
 from tests.observing import Noted
@@ -32,7 +32,7 @@ def run(
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        check(case, Conditions(device, precision, 0, scale), seen.observe, tolerance=tolerance)
+        check_gradients(case, Conditions(device, precision, 0, scale), seen.observe, tolerance=tolerance)
     finally:
         torch.set_num_threads(threads)
     for facts in seen.facts.values():
@@ -371,7 +371,7 @@ def test_parameters_without_a_gradient_are_counted() -> None:
 
     seen = Noted()
     case = Case("unused", Unused, lambda: torch.randn(32, 16), lambda m, x: m(x).float().square().mean())
-    check(case, Conditions(CPU, BF16, 0, 1.0), seen.observe, tolerance=None)
+    check_gradients(case, Conditions(CPU, BF16, 0, 1.0), seen.observe, tolerance=None)
     counts = {name: value for name, value in seen.items() if seen.facts[name]["kind"] == "count"}
     assert counts == {"unused/summary.without_gradient": 2}
     assert seen.facts["unused/summary.without_gradient"] == {"kind": "count", "unit": "parameters"}

@@ -10,7 +10,7 @@ from pytest_amp.cases import Case
 from pytest_amp.devices import find_device
 from pytest_amp.failure import AmpFailure
 from pytest_amp.numerics import Conditions
-from pytest_amp.numerics.gradients import check
+from pytest_amp.numerics.gradients import check_gradients
 from pytest_amp.precision import BF16
 from tests.observing import Noted
 
@@ -38,7 +38,7 @@ def _at_a_step() -> Case:
 
 def _run(case: Case, seed: int) -> dict[str, float]:
     seen = Noted()
-    check(case, Conditions(find_device("cpu"), BF16, seed), seen.observe)
+    check_gradients(case, Conditions(find_device("cpu"), BF16, seed), seen.observe)
     return seen
 
 

@@ -17,7 +17,7 @@ from pytest_amp.devices import Device, find_device
 from pytest_amp.failure import AmpFailure
 from pytest_amp.numerics import Conditions, gradients, predicted, tolerance
 from pytest_amp.numerics.compare import Compared
-from pytest_amp.numerics.gradients import check
+from pytest_amp.numerics.gradients import check_gradients
 from pytest_amp.precision import BF16, FP16, Precision
 from tests.numerics.planted import broken, kernel
 from tests.observing import Noted
@@ -31,7 +31,7 @@ def run(
     case: Case, precision: Precision = BF16, *, scale: float = 1.0, seed: int = 0, device: Device = CPU
 ) -> dict[str, float]:
     seen = Noted()
-    check(case, Conditions(device, precision, seed, scale), seen.observe)
+    check_gradients(case, Conditions(device, precision, seed, scale), seen.observe)
     return seen
 
 

@@ -15,7 +15,7 @@ from pytest_amp.cases import Case, mlp
 from pytest_amp.devices import Device, find_device
 from pytest_amp.failure import AmpFailure
 from pytest_amp.numerics import Conditions
-from pytest_amp.numerics.gradients import check
+from pytest_amp.numerics.gradients import check_gradients
 from pytest_amp.numerics.spread import other_draws, over_seeds, worst_share
 from pytest_amp.numerics.step import Step, run_step
 from pytest_amp.precision import BF16, FP16, Precision
@@ -33,7 +33,7 @@ def observed(precision: Precision, *, seed: int = 0, draws: int = 3, device: Dev
     torch.set_num_threads(1)
     try:
         with contextlib.suppress(AmpFailure):
-            check(mlp(), Conditions(device, precision, seed, draws=draws), seen.observe)
+            check_gradients(mlp(), Conditions(device, precision, seed, draws=draws), seen.observe)
     finally:
         torch.set_num_threads(threads)
     return {

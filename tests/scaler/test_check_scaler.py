@@ -20,7 +20,7 @@ from pytest_amp.scaler import (
     TraceStep,
     Train,
     Training,
-    check,
+    check_scaler,
     plain_sgd,
     standard_step,
 )
@@ -58,7 +58,7 @@ def run(
         overflow_at=(2,),
         forward_at=forward_at,
     )
-    return check(training, unheeded if observed is None else observed.observe, spoilt=spoilt)
+    return check_scaler(training, unheeded if observed is None else observed.observe, spoilt=spoilt)
 
 
 def forward(iteration: Iteration) -> torch.Tensor:
@@ -387,7 +387,7 @@ def test_a_region_within_the_model_is_one() -> None:
 
 def test_iterations_that_cannot_be() -> None:
     with pytest.raises(Misuse, match="one at least, none before 1"):
-        check(Training(mlp(), find_device("cpu"), BF16), unheeded, spoilt=())
+        check_scaler(Training(mlp(), find_device("cpu"), BF16), unheeded, spoilt=())
     with pytest.raises(Misuse, match="no parameter that requires a gradient"):
         run(case=Case("frozen", nn.Identity, lambda: torch.ones(2), lambda model, batch: model(batch).sum()))
 

@@ -14,7 +14,7 @@ from pytest_amp.cases import Case
 from pytest_amp.devices import find_device
 from pytest_amp.failure import AmpFailure
 from pytest_amp.precision import FP16, Precision
-from pytest_amp.scaler import Iteration, Train, Training, check
+from pytest_amp.scaler import Iteration, Train, Training, check_scaler
 from tests.observing import unheeded
 from tests.scaler.test_check_scaler import BOTH, backward, finish, run
 
@@ -147,7 +147,7 @@ def test_what_is_added_to_scaled_gradients_is_named_while_it_is_small() -> None:
 def test_the_scale_has_room_to_grow() -> None:
     """Three times the scale has to be a number of fp16: at 2^14 it is, at 2^15 it is not."""
     case = Case("three", lambda: nn.Linear(4, 1), lambda: torch.full((1, 4), 0.1), lambda m, x: 3 * m(x).float().sum())
-    traced = check(Training(case, find_device("cpu"), FP16, overflow_at=(8,)), unheeded, spoilt=())
+    traced = check_scaler(Training(case, find_device("cpu"), FP16, overflow_at=(8,)), unheeded, spoilt=())
     assert [index for index, step in enumerate(traced) if step.skipped] == [8]
     assert max(step.scale for step in traced) == 2.0**13
 

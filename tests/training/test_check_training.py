@@ -15,7 +15,7 @@ from pytest_amp.devices import find_device
 from pytest_amp.failure import AmpFailure, Misuse
 from pytest_amp.precision import BF16, FP16, Precision
 from pytest_amp.scaler import MakeOptimizer, standard_step
-from pytest_amp.training import Setup, TrainingIteration, TrainingStep, Trajectory, check, images
+from pytest_amp.training import Setup, TrainingIteration, TrainingStep, Trajectory, check_training, images
 from tests.observing import Noted, unheeded
 
 BOTH = pytest.mark.parametrize("precision", [BF16, FP16], ids=["bf16", "fp16"])
@@ -43,7 +43,7 @@ def run(
         case or mlp(width=32, batch=16), find_device("cpu"), precision, steps=steps, train=train,
         make_optimizer=optimizer, fresh=fresh,
     )  # fmt: skip
-    return check(setup, unheeded if observed is None else observed.observe)[0]
+    return check_training(setup, unheeded if observed is None else observed.observe)[0]
 
 
 def forward(iteration: TrainingIteration) -> torch.Tensor:
@@ -79,7 +79,7 @@ def test_fresh_batches_and_dropout_pass(seed: int) -> None:
         task.case.loss,
     )
     setup = Setup(case, find_device("cpu"), BF16, steps=40, seed=seed, make_optimizer=task.optimizer, fresh=True)
-    check(setup, unheeded)
+    check_training(setup, unheeded)
 
 
 def test_the_scaler_is_on_where_the_dtype_needs_one() -> None:
