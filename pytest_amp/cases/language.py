@@ -1,4 +1,4 @@
-"""Cases of language: encoder, a decoder of today's kind, mixture of experts, bags of words, low-rank adapters."""
+"""Cases of language: encoder, a gated decoder, mixture of experts, bags of words, low-rank adapters."""
 
 from __future__ import annotations
 
