@@ -36,16 +36,29 @@ RELEVANT = (
 def rerun_command(item: pytest.Item) -> str:
     """The command that, typed where this run was started, runs just this test on its device and dtype."""
     asked = item.config.stash[KEY].asked
-    file = os.path.relpath(item.path, item.config.invocation_params.dir)
     # Not from the node id, to which pytest-xdist may add a group.
     names = [node.name for node in item.listchain() if isinstance(node, (pytest.Class, pytest.Item))]
-    words = ["pytest", "::".join([file, *names])]
+    *options, place = _place(item)
+    words = ["pytest", *options, "::".join([place, *names])]
     target = target_of(item)
     if target is not None:
         words.append(f"--amp-device={target.device.name}")
     if target is not None and target.precision.is_low:
         words.append(f"--amp-dtype={target.precision.name}")
     return shlex.join([*words, *asked.typed(RELEVANT)])
+
+
+def _place(item: pytest.Item) -> list[str]:
+    """What pytest takes for the test's file; of a suite that is installed its module.
+
+    Beside a path outside of the folder in which it is started pytest does not load that folder's conftest, and so
+    does not have the cases of a project.
+    """
+    module = item.getparent(pytest.Module)
+    name = "" if module is None else str(module.obj.__name__)
+    if name.startswith("pytest_amp.suites."):
+        return ["--pyargs", name]
+    return [os.path.relpath(item.path, item.config.invocation_params.dir)]
 
 
 def attach(item: pytest.Item, report: pytest.TestReport) -> None:

@@ -91,6 +91,49 @@ def test_the_command_reruns_just_this_test(project: Project, monkeypatch: pytest
         assert {"--amp-seed=7", "--amp-tier=all"} <= set(words)
 
 
+#: Of a project: a case for the suites, which lie elsewhere.
+ADDING = """
+from pathlib import Path
+
+import pytest_amp
+from torch import nn
+import torch
+from pytest_amp.cases import Case
+
+pytest_amp.__path__.append(str(Path(__file__).parents[1] / "installed" / "pytest_amp"))
+
+
+def pytest_amp_cases():
+    yield Case("ours", lambda: nn.Linear(4, 4), lambda: torch.ones(2, 4), lambda model, batch: model(batch).sum())
+"""
+
+#: One of the suites, which fails for every case.
+ADDED = """
+import pytest
+
+from pytest_amp.failure import AmpFailure
+
+
+@pytest.mark.amp_parametrize("case", lambda target: [pytest.param(each, id=each.name) for each in target.added_cases()])
+def test_it(amp, case):
+    raise AmpFailure("it is off")
+"""
+
+
+def test_the_command_reruns_a_projects_case_in_an_installed_suite(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A path outside of the folder would leave that folder's conftest unread, and the case unknown."""
+    for package in ("pytest_amp", "pytest_amp/suites"):
+        project.file(f"installed/{package}/__init__.py", "")
+    project.file("installed/pytest_amp/suites/test_it.py", ADDED)
+    monkeypatch.chdir(project.file("mine/conftest.py", ADDING).parent)
+    result = project.apart("--pyargs", "pytest_amp.suites.test_it", "--amp-device=cpu", "--amp-dtype=bf16")
+    (command,) = [line.removeprefix("  rerun     ") for line in result.outlines if line.startswith("  rerun ")]
+    assert command.startswith("pytest --pyargs 'pytest_amp.suites.test_it::test_it[cpu-bf16-ours]' ")
+    project.apart(*shlex.split(command)[1:]).assert_outcomes(failed=1)
+
+
 def test_the_message_is_at_most_a_dozen_lines(project: Project) -> None:
     project.write(test_it=FAILING)
     result = project.here("--amp-device=cpu", "--amp-dtype=bf16", "--amp-tier=all", "-k", "bf16 and mm")

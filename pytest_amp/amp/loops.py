@@ -45,9 +45,10 @@ class LoopChecks(Bound):
         the same at another scale (clipping before ``unscale_`` changes them); the forward pass is under autocast in
         the test's dtype, and backward is not; an iteration begins without gradients; and no buffer is left with an inf
         or NaN, but for those named in ``spoilt``, which have to be (pytorch/pytorch#115500). The scale starts where
-        the first iteration does not overflow by itself. Warns (SwallowedOverflow) where an activation that was made inf
-        reaches no gradient. Observed as ``<case>/skipped``, ``spoilt buffers``, ``swallowed overflows`` and
-        ``scale``. Raises AmpFailure; Misuse for arguments that cannot be.
+        the first iteration does not overflow by itself. Warns (LowLoss) of a loss in float16, and
+        (SwallowedOverflow) where an activation that was made inf reaches no gradient. Observed as
+        ``<case>/skipped``, ``spoilt buffers``, ``swallowed overflows`` and ``scale``. Raises AmpFailure; Misuse for
+        arguments that cannot be.
         """
         from pytest_amp import cases, scaler
         from pytest_amp.numerics.running import told_of

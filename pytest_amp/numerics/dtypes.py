@@ -51,7 +51,11 @@ def check_dtypes(case: Case, where: Conditions, expected: Mapping[str, torch.dty
     if wrong:
         first, dtypes = next(iter(wrong.items()))
         module = type(realised.model.get_submodule(first)).__name__
-        others = "".join(f", {name} {' and '.join(wrong[name]) or 'nothing'}" for name in list(wrong)[1:4])
+        more = [
+            f"{name or 'the model'} {' and '.join(dtypes) or 'none'} for {dtype_name(wanted[name])}"
+            for name, dtypes in list(wrong.items())[1:4]
+        ]
+        others = f"; also wrong: {', '.join(more)}{', ...' if len(wrong) > 4 else ''}" if more else ""
         raise AmpFailure(
             f"{case.name}: {first or 'the model'} ({module}) returned {' and '.join(dtypes) or 'no floating tensor'} "
             f"under {where}, it should return {dtype_name(wanted[first])}{others}",

@@ -1,7 +1,7 @@
 """GradScaler: a model of it in plain Python, programs that hold the real one against it, and checks for users."""
 
 from pytest_amp.cases import Case, MakeOptimizer
-from pytest_amp.scaler.check import SwallowedOverflow, check_scaler
+from pytest_amp.scaler.check import LowLoss, SwallowedOverflow, check_scaler
 from pytest_amp.scaler.reference import Gradients, ReferenceScaler, Refused, Stage, UpdateRule, float16, float32
 from pytest_amp.scaler.trace import (
     Iteration,
@@ -17,6 +17,7 @@ __all__ = [
     "Case",
     "Gradients",
     "Iteration",
+    "LowLoss",
     "MakeOptimizer",
     "ReferenceScaler",
     "Refused",

@@ -27,6 +27,10 @@ class SwallowedOverflow(UserWarning):
     """An overflow that was planted in the forward pass reached no gradient, and its step was taken."""
 
 
+class LowLoss(UserWarning):
+    """The loss that was scaled is float16, which the usual scale overflows."""
+
+
 def check_scaler(training: Training, observe: Observe, *, spoilt: Collection[str]) -> tuple[TraceStep, ...]:
     """Run the training step with planted overflow. Raises AmpFailure; see ``Amp.check_scaler``."""
     bad = {*training.overflow_at, *training.forward_at}
@@ -41,6 +45,8 @@ def check_scaler(training: Training, observe: Observe, *, spoilt: Collection[str
         _check_calls(training, iteration)
         if iteration.index == 0:
             check_region(iteration, again=lambda: list(_guarded(_clean(training), 1, scale)))
+            if torch.float16 in iteration.scaler.scaled:
+                warnings.warn(_low_loss(training), stacklevel=3)
         _check_stale(training, iteration)
         if iteration.index == 0 and iteration.seen and not step.found_inf:
             ((other, _),) = _guarded(_clean(training), 1, scale / _OTHER_SCALE)
@@ -71,6 +77,14 @@ def _swallowed(training: Training, where: list[str]) -> SwallowedOverflow:
         f"{training.case.name}: an inf in what a module returns reached no gradient in iteration {', '.join(where)}: "
         "an activation that saturates, clamp or nan_to_num made it finite. The step was taken, and nothing was seen of "
         "an overflow in the forward pass; forward_at=() says that this is known"
+    )
+
+
+def _low_loss(training: Training) -> LowLoss:
+    return LowLoss(
+        f"{training.case.name}: the loss that is scaled is float16. By 65536, where GradScaler begins, its gradient is "
+        "inf: steps are skipped until the scale is lower, and one more whenever it grows back; and the loss itself has "
+        "three digits, and ends at 65504. Compute it in float32: output.float() before the loss"
     )
 
 

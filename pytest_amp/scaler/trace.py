@@ -57,6 +57,8 @@ class WatchedScaler(torch.amp.GradScaler):
     def begin(self) -> None:
         """A new iteration: nothing was called."""
         self.called: list[str] = []
+        #: The dtypes of what was scaled.
+        self.scaled: set[torch.dtype] = set()
         self.found_inf = False
         self.stepping: torch.optim.Optimizer | None = None
         self.moved = False
@@ -70,6 +72,12 @@ class WatchedScaler(torch.amp.GradScaler):
         except (RuntimeError, AssertionError, ValueError) as error:
             self.refused = error
             raise
+
+    def scale(self, outputs: Any) -> Any:
+        """As GradScaler's."""
+        if isinstance(outputs, torch.Tensor):
+            self.scaled.add(outputs.dtype)
+        return super().scale(outputs)
 
     def unscale_(self, optimizer: torch.optim.Optimizer) -> None:
         """As GradScaler's."""
@@ -107,7 +115,7 @@ class WatchedScaler(torch.amp.GradScaler):
 class Iteration:
     """What a training step is given: everything it needs for one iteration.
 
-    ``loss()`` is the case's loss for its batch, and belongs into ``autocast()``.
+    ``loss()`` is the case's loss for its batch, and belongs into ``autocast()``. ``index`` counts from 0.
     """
 
     model: torch.nn.Module
@@ -119,17 +127,17 @@ class Iteration:
     device: Device
     precision: Precision
     #: Gradients that the optimizer's own step was given, without the scale; and whether the scaler called it.
-    seen: list[torch.Tensor] = field(default_factory=list)
-    stepped_alone: bool = False
-    planted: bool = False
+    seen: list[torch.Tensor] = field(default_factory=list, init=False)
+    stepped_alone: bool = field(default=False, init=False)
+    planted: bool = field(default=False, init=False)
     #: The module in what whose result overflow was planted, and parameters with a gradient of the iteration before.
-    planted_in: str = ""
-    stale: list[str] = field(default_factory=list)
+    planted_in: str = field(default="", init=False)
+    stale: list[str] = field(default_factory=list, init=False)
     #: In which dtypes autocast was on where the model or the loss was called.
-    regions: set[torch.dtype] = field(default_factory=set)
+    regions: set[torch.dtype] = field(default_factory=set, init=False)
     #: And where backward was called: in none, it should be.
-    in_backward: set[torch.dtype] = field(default_factory=set)
-    tracker_before: int = 0
+    in_backward: set[torch.dtype] = field(default_factory=set, init=False)
+    tracker_before: int = field(default=0, init=False)
 
     def loss(self) -> torch.Tensor:
         """The loss to scale."""

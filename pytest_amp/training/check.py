@@ -46,7 +46,8 @@ def check_training(setup: Setup, observe: Observe, *, tolerance_scale: float = 1
             label_before="rule",
             before=f"by {_VISIBLE:.0f} times half of the band's width at least, at the end {band.half[-1]:.3g}",
             now=f"loss {plain.losses[0]:.6g} at first, {plain.losses[-1]:.6g} at the end",
-            likely="too few steps, too low a learning rate, or a loss that cannot fall (random targets, fresh batches)",
+            likely="too few steps, too low a learning rate, a loss that cannot fall (random targets, fresh batches), "
+            "or dropout, whose draws make the band wide: more steps, or less dropout in the case",
         )
     found = run(setup, low=True, inspect=_keeps_float32(setup, setup.precision.name))
     name = setup.case.name

@@ -37,8 +37,8 @@ class TrainingIteration(Iteration):
     _: KW_ONLY
     low: bool = True
     kept: dict[str, Any] = field(default_factory=dict)
-    losses: list[float] = field(default_factory=list)
-    loss_dtype: torch.dtype = torch.float32
+    losses: list[float] = field(default_factory=list, init=False)
+    loss_dtype: torch.dtype = field(default=torch.float32, init=False)
 
     def loss(self) -> torch.Tensor:
         """The loss to scale."""
@@ -175,7 +175,10 @@ def _take(
         with watch.watching(), _refusals(iteration):
             setup.train(iteration)
         if not iteration.losses:
-            raise Misuse("the training step did not call iteration.loss(), so there is no loss to look at")
+            raise Misuse(
+                "the training step did not call iteration.loss(), so there is no loss to look at; valid: "
+                "loss = iteration.loss() within iteration.autocast(), which is the case's own loss of its batch"
+            )
         tried = "step" in iteration.scaler.called and iteration.scaler.is_enabled()
         if not tried or iteration.scaler.moved or not iteration.scaler.found_inf:
             loss = sum(iteration.losses) / len(iteration.losses)

@@ -36,8 +36,8 @@ def test_another_dtype() -> None:
     with pytest.raises(AmpFailure) as raised:
         run(mlp(), {"0": torch.bfloat16, "3": torch.float32, "5": torch.float32})
     assert str(raised.value).splitlines()[0] == (
-        "AmpFailure: mlp: 3 (LayerNorm) returned bfloat16 under autocast(cpu, bfloat16), it should return float32, "
-        "5 bfloat16"
+        "AmpFailure: mlp: 3 (LayerNorm) returned bfloat16 under autocast(cpu, bfloat16), it should return float32; "
+        "also wrong: 5 bfloat16 for float32"
     )
 
 

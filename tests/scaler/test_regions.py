@@ -23,7 +23,9 @@ def iteration(*regions: torch.dtype) -> Iteration:
     model = nn.Linear(2, 2)
     scaler = WatchedScaler("cpu", 8.0, UpdateRule())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    return Iteration(model, None, optimizer, scaler, 0, mlp(), CPU, BF16, regions={*regions})
+    found = Iteration(model, None, optimizer, scaler, 0, mlp(), CPU, BF16)
+    found.regions |= {*regions}
+    return found
 
 
 def refused() -> None:

@@ -1,0 +1,49 @@
+"""check_scaler warns of a loss in float16, which the scale that GradScaler begins with overflows."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from pytest_amp.cases import mlp
+from pytest_amp.devices import find_device
+from pytest_amp.precision import BF16, FP16, Precision
+from pytest_amp.scaler import LowLoss, TraceStep, Training, check_scaler
+from tests.observing import unheeded
+
+
+def _low(model: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+    """On a CPU autocast has no rule for a square or a mean."""
+    return model(batch["inputs"]).square().mean()  # type: ignore[no-any-return]
+
+
+def run(precision: Precision) -> tuple[TraceStep, ...]:
+    case = replace(mlp(width=16, batch=4), loss=_low)
+    training = Training(case, find_device("cpu"), precision, overflow_at=(2,))
+    return check_scaler(training, unheeded, spoilt=())
+
+
+def test_a_loss_in_float16_is_told() -> None:
+    with pytest.warns(LowLoss, match=r"mlp: the loss that is scaled is float16.*output\.float\(\)"):
+        traced = run(FP16)
+    assert max(step.scale for step in traced) < 65536
+
+
+def test_why() -> None:
+    """The gradient of such a loss is the scale in float16, which has no 65536."""
+    scaler, weight = torch.amp.GradScaler("cpu", init_scale=65536.0), torch.ones((), requires_grad=True)
+    scaled: Any = scaler.scale(weight.half())
+    scaled.backward()
+    assert weight.grad is not None
+    assert weight.grad.isinf()
+
+
+def test_a_loss_in_bf16_can_be_scaled() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        run(BF16)
