@@ -260,6 +260,7 @@ BY_MODEL: dict[tuple[str, str], Formula] = {
     **{("two_step", f"aten::{name}"): convolution.in_two_steps for name in convolution.NAMES},
     **{("fused", name): steps.in_steps for name in (*steps.STEPS, *steps.ON_CUDA)},
     ("fused", "aten::renorm"): steps.scaled_to_a_norm,
+    ("fused", "aten::affine_grid_generator"): steps.affine_grid,
     ("fused", "aten::addr"): products.outer,
     ("unmodelled", "aten::_trilinear"): products.trilinear,
     **{("fused", f"aten::scatter_reduce{end}.two"): meetings.scatter_mean_cpu for end in ("", "_")},

@@ -199,3 +199,25 @@ def scaled_to_a_norm(operation: Operation) -> list[Any]:
     norm = torch_private.find_overload("aten::linalg_vector_norm")(x, p, others, True)  # noqa: FBT003  # keepdim
     factor = torch.where(norm > most, most / (norm + 1e-7), 1.0)
     return operation.finished([x * operation.low(factor, dtype)])
+
+
+def affine_grid(operation: Operation) -> list[Any]:
+    """``aten::affine_grid_generator``: places between -1 and 1 are numbers of the dtype, as ``linspace`` has them.
+
+    affine_grid_generator in aten/src/ATen/native/AffineGridGenerator.cpp.
+    """
+    theta, size, aligned = operation.args[:3]
+    dtype = operation.returned[0]
+    if dtype not in LOW or not operation.rounds:
+        return operation.once()
+
+    def places(count: int) -> Tensor:
+        along: Tensor = torch.linspace(-1, 1, count, dtype=dtype, device=theta.device).to(theta.dtype)
+        if aligned:
+            return along
+        return operation.low(operation.low(along * (count - 1), dtype) / count, dtype)
+
+    own = [places(count) for count in size[2:]]
+    grid = [*reversed(torch.meshgrid(*own, indexing="ij")), theta.new_ones(*size[2:])]
+    made = torch.stack(grid, -1).flatten(0, -2) @ theta.mT
+    return operation.finished([made.view(size[0], *size[2:], len(own))])
