@@ -177,8 +177,8 @@ def _check_errors(run: _Run, compared: Sequence[Compared]) -> None:
         label_before="exact",
         before=f"relative L2 distance from float64; rounding explains {worst.noise:.3g}",
         now=run.where.now(f"{worst.error:.3g}; off eager float32 by {worst.plain:.3g}"),
-        likely="the compiler casts elsewhere than eager does, reorders a sum, or its kernel is wrong: "
-        'backend="aot_eager" tells whether the trace or the kernels are to blame',
+        likely="the compiler casts elsewhere than eager does, reorders a sum, or its kernel is wrong"
+        + (': backend="aot_eager" tells whether the trace or the kernels are to blame' if run.how.fuses else ""),
     )
 
 
