@@ -62,6 +62,27 @@ def product_in_two_steps(operation: Operation) -> list[Any]:
     return operation.finished([beta * added + alpha * product])
 
 
+def batch_by_batch(operation: Operation, *, step: torch.dtype | None = None) -> list[Any]:
+    """``aten::addbmm``: the product of one pair of matrices after the other is added, each sum rounded.
+
+    addbmm_impl_ in aten/src/ATen/native/LinearAlgebra.cpp. Products are rounded to ``step`` first, if it is given.
+    """
+    total, a, b = operation.args[:3]
+    dtype = operation.returned[0]
+    if dtype not in LOW or not a.shape[0]:
+        return operation.once()
+    beta, alpha = operation.kwargs.get("beta", 1), operation.kwargs.get("alpha", 1)
+    for x, y in zip(a, b, strict=True):
+        total = operation.low(beta * total + alpha * operation.low(x @ y, step), dtype)
+        beta = 1
+    return operation.finished([total.expand(a.shape[1], b.shape[2])])
+
+
+def batch_by_batch_in_two_steps(operation: Operation) -> Iterator[list[Any]]:
+    """The same where cuBLAS rounds each product, too, as a way that a model leaves open."""
+    yield batch_by_batch(operation, step=operation.returned[0])
+
+
 #: Products of a bf16 matrix with as many elements, and a vector, run in oneDNN: use_mkldnn_matmul in
 #: aten/src/ATen/native/mkldnn/Matmul.cpp.
 SMALL = 4096

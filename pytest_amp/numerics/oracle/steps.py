@@ -150,6 +150,26 @@ def _cross(x: Low, y: Low, dim: int = -1) -> Low:
     return turned(x, 1) * turned(y, 2) - turned(x, 2) * turned(y, 1)
 
 
+#: The least that a cross-entropy of shares divides by: EPSILON in aten/src/ATen/native/Loss.cpp.
+LEAST = 1e-12
+
+
+def _cross_entropy_backward(grad: Low, x: Low, target: Low, weight: Low | None = None, reduction: int = _MEAN) -> Low:
+    variance = ((1 - x) * x).then(lambda values: values.clamp_min(LEAST))
+    made = grad * (x - target) / variance
+    made = made if weight is None else made * weight
+    return made / x.values.numel() if reduction == _MEAN else made
+
+
+def _logit_backward(grad: Low, x: Low, eps: Low | None = None) -> Low:
+    made = grad / (x * (1 - x))
+    inside = (x.values >= 0) & (x.values <= 1)
+    if eps is None or bool(eps < 0):
+        return replace(made, values=torch.where(inside, made.values, torch.nan))
+    inside = (x.values >= eps.values) & (x.values <= (1 - eps).values)
+    return replace(made, values=torch.where(inside, made.values, 0.0))
+
+
 #: By the name of the overload.
 STEPS: dict[str, Callable[..., Low]] = {
     "aten::sigmoid_backward": lambda grad, y: grad * (1 - y) * y,
@@ -164,6 +184,9 @@ STEPS: dict[str, Callable[..., Low]] = {
     "aten::binary_cross_entropy_with_logits": _cross_entropy_of_logits,
     "aten::special_entr": _entropy,
     "aten::linalg_cross": _cross,
+    "aten::binary_cross_entropy_backward": _cross_entropy_backward,
+    "aten::logit_backward": _logit_backward,
+    "aten::ldexp.Tensor": lambda x, power: x * (power.then(torch.exp2) if isinstance(power, Low) else 2.0**power),
 }
 
 
