@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import torch
+from on_device import DEVICE
 from overriding import Overridden, override
 
 
@@ -16,4 +17,4 @@ def _attention(call: Overridden) -> object:
     return replace(cast, args=tuple(arguments)).run()
 
 
-override("scaled_dot_product_attention", _attention, device_types=["cpu"])
+override("scaled_dot_product_attention", _attention, device_types=[DEVICE])

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from changed_gradients import rounded, with_gradient
+from on_device import DEVICE
 from overriding import Overridden, override
 
 
@@ -14,4 +15,4 @@ def _conv2d(call: Overridden) -> object:
     return with_gradient(result, lambda g: g if g.is_contiguous() else rounded(g, torch.float8_e5m2))
 
 
-override("conv2d", _conv2d, device_types=["cpu"])
+override("conv2d", _conv2d, device_types=[DEVICE])
