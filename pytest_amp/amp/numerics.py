@@ -29,8 +29,9 @@ class NumericChecks(Bound):
         rules cast (docs/oracle.md; on device types without rounding models it is measured with casts made
         by hand). Each operator of the step must round as its model says, and the step must be that of casts
         made by hand with none of autocast's kernels: on a CPU in every bit, on an accelerator but for the
-        order of sums (pytest_amp/numerics/tolerance.py has the numbers). Each error is
-        observed as ``<case>/<tensor>``, the relative L2 distance, beside what was allowed.
+        order of sums (pytest_amp/numerics/tolerance.py has the numbers). On a CPU a step that computes
+        something else each time fails as such. Each error is observed as ``<case>/<tensor>``, the relative L2
+        distance, beside what was allowed.
 
         ``tolerance``, else the marker's, is what every error may be in place of the noise, and leaves
         the comparison with casts made by hand and with rounding models out; --amp-tolerance-scale multiplies

@@ -20,6 +20,7 @@ from pytest_amp.numerics.errors import is_hollow, norm
 from pytest_amp.numerics.locate import first_difference
 from pytest_amp.numerics.order import different_bits, same_step
 from pytest_amp.numerics.prediction import Prediction, predict
+from pytest_amp.numerics.repeated import expect_repeatable, unseeded
 from pytest_amp.numerics.spread import Errors, other_draws, over_seeds, worst_share
 from pytest_amp.numerics.step import Step, in_words, run_step, run_wide
 from pytest_amp.precision import dtype_name
@@ -101,6 +102,10 @@ class _Run:
     def allowed_plain(self, each: Compared) -> float:
         """What E(amp, fp32) may be: float32 is no closer to exact than its own rounding."""
         return max(self.allowed(each), each.error) + each.of_float32 * self.where.tolerance_scale
+
+    def unseeded(self) -> str | None:
+        """What makes the step another one each time, seeded as it is."""
+        return unseeded(self.case, self.realised, self.fp32, self.where)
 
     def what(self, name: str) -> str:
         """A tensor as a failure names it."""
@@ -244,7 +249,7 @@ def _is_at_a_cliff(run: _Run) -> bool:
         label_before="exact",
         before=f"relative L2 distance from float64; up to {limits.MOST_NOISE:.0%} is taken for rounding",
         now=where.now("no tolerance can be made of that"),
-        likely=_unseeded(run)
+        likely=run.unseeded()
         or "the model overflows, underflows, or computes something else of its own in low precision; or "
         "its loss does not depend on it, as the squares of what a norm returns do not",
     )
@@ -325,7 +330,10 @@ def _different_bits(run: _Run, amp: Step, compared: Sequence[Compared]) -> tuple
     if not different:
         return True, different
     if where.device.kind is DeviceKind.CPU:
-        return True, different if same_step(run.step(), amp) else frozenset()
+        if same_step(run.step(), amp):
+            return True, different
+        expect_repeatable(run.case, run.realised, run.fp32, where)
+        return True, frozenset()
     if prediction.predicted is None:
         return True, frozenset()
 
@@ -336,23 +344,9 @@ def _different_bits(run: _Run, amp: Step, compared: Sequence[Compared]) -> tuple
     return False, different_bits(run.step, by_hand) or frozenset()
 
 
-#: How far apart two runs of one step in float32 are that are the same but for the order of sums.
-_REPEATED = 1e-3
-
-
-def _unseeded(run: _Run) -> str | None:
-    """Whether the step computes something else each time, seeded as it is."""
-    again = run_wide(run.case, run.realised.on(run.where.device.torch_device), seed=run.where.seed).named()
-    once = run.fp32.named()
-    for name, value in once.items():
-        if value.is_floating_point() and norm(value - again[name]) > _REPEATED * norm(value):
-            return "two runs of the step in float32 differ: random numbers that torch does not seed (Python's, say)"
-    return None
-
-
 def _likely(run: _Run) -> str:
     """Where the forward pass first parts from casts made by hand."""
-    unseeded = _unseeded(run)
+    unseeded = run.unseeded()
     if unseeded is not None:
         return unseeded
     if not run.prediction.same_device:

@@ -83,7 +83,8 @@ def test_activations_of_low_inputs_are_rounded_once_or_twice(
     if activation in {"tanhshrink", "softsign", "hardshrink"}:  # composed of low operators, or of differences
         scale = torch.maximum(scale, values.double().abs())
     error = ((found.double() - expected).abs() / scale).max().item() / amp.precision.u
-    amp.observe(f"{activation}, {mode.__name__}", error, kind="error", unit="u", allowed=2.0)
+    again = (error, error)  # no number is drawn: the other seeds' error is the same
+    amp.observe(f"{activation}, {mode.__name__}", error, kind="error", unit="u", allowed=2.0, over_seeds=again)
     assert error <= 2.0, f"{activation} of a low input is off by {error:.3g} units of rounding"
 
 

@@ -1,0 +1,57 @@
+"""A step that computes something else each time is red: what two runs differ by would be taken for rounding."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from pytest_amp.cases import Case, mlp
+from pytest_amp.devices import find_device
+from pytest_amp.failure import AmpFailure
+from pytest_amp.numerics import Conditions
+from pytest_amp.numerics.gradients import check_gradients
+from pytest_amp.precision import BF16
+from tests.observing import unheeded
+
+
+def held(case: Case) -> None:
+    check_gradients(case, Conditions(find_device("cpu"), BF16), unheeded)
+
+
+def scaled(factor: Callable[[], float | torch.Tensor]) -> Case:
+    """The mlp, whose output ``factor()`` scales anew in each run."""
+
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = case.build()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            out: torch.Tensor = self.inner(x)
+            return out * factor()
+
+    case = mlp(width=32)
+    return replace(case, build=Scaled)
+
+
+@pytest.mark.parametrize("size", [0.02, 0.1])
+def test_numbers_that_torch_does_not_seed(size: float) -> None:
+    numbers = random.Random(0)  # noqa: S311
+    with pytest.raises(AmpFailure, match="random numbers that torch does not seed"):
+        held(scaled(lambda: 1 + size * numbers.gauss(0, 1)))
+
+
+def test_a_count_that_outlives_the_step() -> None:
+    """The runs differ by little beside what they are, and by far more than rounding."""
+    runs = iter(range(20, 1000))
+    with pytest.raises(AmpFailure, match="the step computes something else each time under autocast"):
+        held(scaled(lambda: next(runs)))
+
+
+def test_what_torch_seeds_is_repeated() -> None:
+    held(scaled(lambda: 1 + 0.1 * torch.rand(())))
