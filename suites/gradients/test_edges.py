@@ -76,6 +76,7 @@ EDGES: dict[str, Edge] = {
     "softplus": Edge(lambda x: f.softplus(_alternating(x)), 6e4),
     "elu": Edge(lambda x: f.elu(_alternating(x)), 6e4),
     "tanh": Edge(lambda x: _alternating(x).tanh().abs(), 6e4, wanted=1.0),
+    "logaddexp": Edge(lambda x: torch.logaddexp(_alternating(x), -_alternating(x)), 6e4),
     "logsigmoid": Edge(lambda x: f.logsigmoid(_alternating(x)), 6e4),
     "cross_entropy": Edge(lambda x: f.cross_entropy(_alternating(x), torch.arange(4, device=x.device)), 3e4),
     "binary_cross_entropy": Edge(

@@ -67,6 +67,20 @@ def test_the_norm_is_a_float32_norm(
         torch.testing.assert_close(parameter.grad.cpu().double(), gradient / 8, rtol=2 * allowed, atol=0.0)
 
 
+@pytest.mark.parametrize("by", ["clip_grad_norm_", "get_total_norm"])
+@pytest.mark.parametrize("foreach", [False, True], ids=["loop", "foreach"])
+def test_what_is_within_the_limit_stays_as_it_is(
+    amp: Amp, amp_scaler: ScalerFactory, by: str, *, foreach: bool
+) -> None:
+    """Bit for bit: clipping never makes a gradient larger."""
+    parameters, gradients = _unscaled(amp, amp_scaler(init_scale=_SCALE))
+    norm = float(torch.cat(gradients).norm())
+    _clipped(parameters, 2 * norm, by=by, norm_type=2.0, foreach=foreach)
+    for parameter, gradient in zip(parameters, gradients, strict=True):
+        assert parameter.grad is not None
+        assert torch.equal(parameter.grad.cpu(), gradient.float())
+
+
 @pytest.mark.parametrize("foreach", [False, True], ids=["loop", "foreach"])
 def test_values_are_clipped_exactly(amp: Amp, amp_scaler: ScalerFactory, *, foreach: bool) -> None:
     parameters, gradients = _unscaled(amp, amp_scaler(init_scale=_SCALE))

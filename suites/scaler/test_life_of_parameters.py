@@ -139,6 +139,39 @@ def test_hooks_of_steps_are_called_with_steps(amp: Amp, amp_scaler: ScalerFactor
     assert called == ["before", "after", "update", "update", "before", "after", "update"]
 
 
+CLEARED: dict[str, Callable[[nn.Module, torch.optim.Optimizer], None]] = {
+    "optimizer": lambda _, optimizer: optimizer.zero_grad(),
+    "optimizer, to zero": lambda _, optimizer: optimizer.zero_grad(set_to_none=False),
+    "module": lambda model, _: model.zero_grad(),
+    "module, to zero": lambda model, _: model.zero_grad(set_to_none=False),
+}
+
+
+@pytest.mark.parametrize("kind", ["SGD", "AdamW"])
+@pytest.mark.parametrize("way", CLEARED)
+def test_gradients_may_be_cleared_in_any_way(amp: Amp, amp_scaler: ScalerFactory, way: str, kind: str) -> None:
+    """Dropped or set to zero, by the optimizer or the model: the steps have the bits of those without."""
+    ends = []
+    for clear in (CLEARED[way], lambda model, _: model.apply(_drop)):
+        torch.manual_seed(amp.config.seed)
+        model, scaler = nn.Linear(8, 8).to(amp.device.torch_device), amp_scaler(init_scale=_SCALE)
+        optimizer = getattr(torch.optim, kind)(model.parameters(), lr=0.1)
+        for _ in range(3):
+            clear(model, optimizer)
+            # A gradient with all of float32's bits.
+            loss = torch.stack([(p * torch.randn(p.shape).to(p.device)).sum() for p in model.parameters()]).sum()
+            torch.autograd.backward(scaler.scale(loss))
+            _step(scaler, optimizer)
+        ends.append([p.detach() for p in model.parameters()])
+    different = [index for index, (a, b) in enumerate(zip(*ends, strict=True)) if not torch.equal(a, b)]
+    assert not different, f"gradients that were cleared by the {way} give other steps: parameters {different}"
+
+
+def _drop(module: nn.Module) -> None:
+    for parameter in module.parameters():
+        parameter.grad = None
+
+
 def test_a_copy_of_a_scaler_is_its_own(amp: Amp, amp_scaler: ScalerFactory) -> None:
     """``copy.deepcopy``: an overflow of the one leaves the other's scale and count alone."""
     run = training(amp, amp_scaler(init_scale=_SCALE))

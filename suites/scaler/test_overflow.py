@@ -96,14 +96,20 @@ def test_bad_elements_are_found_in_any_size(amp: Amp, amp_scaler: ScalerFactory,
         optimizer.zero_grad()
 
 
-@pytest.mark.parametrize("layout", ["transposed", "every other"])
+LAYOUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "transposed": lambda x: x.T.contiguous().T,
+    "every other": lambda x: x.repeat_interleave(2, 1)[:, ::2],
+    "channels_last": lambda x: x.view(1, 4, 2, 3).contiguous(memory_format=torch.channels_last),
+    "channels_last_3d": lambda x: x.view(1, 4, 1, 2, 3).contiguous(memory_format=torch.channels_last_3d),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
 def test_bad_elements_are_found_in_any_layout(amp: Amp, amp_scaler: ScalerFactory, layout: str) -> None:
     device = amp.device.torch_device
-    gradient = {
-        "transposed": lambda: torch.full((6, 4), 8.0, device=device).t(),
-        "every other": lambda: torch.full((4, 12), 8.0, device=device)[:, ::2],
-    }[layout]()
-    parameter = nn.Parameter(torch.ones(4, 6, device=device))
+    gradient = LAYOUTS[layout](torch.full((4, 6), 8.0, device=device))
+    assert not gradient.is_contiguous()
+    parameter = nn.Parameter(torch.ones(gradient.shape, device=device))
     scaler, optimizer = amp_scaler(init_scale=8.0), torch.optim.SGD([parameter], lr=0.5)
     scaler.scale(parameter.sum())
     parameter.grad = gradient
@@ -111,7 +117,7 @@ def test_bad_elements_are_found_in_any_layout(amp: Amp, amp_scaler: ScalerFactor
     scaler.update()
     assert bool((parameter == 0.5).all()), f"a {layout} gradient is not unscaled right"
     gradient.fill_(8.0)
-    gradient[3, 5] = INF
+    gradient[tuple(size - 1 for size in gradient.shape)] = INF
     _expect_skipped(amp, scaler, optimizer, [parameter])
 
 

@@ -16,7 +16,7 @@ from torch import nn
 
 from pytest_amp.amp import Amp
 from pytest_amp.failure import AmpFailure
-from pytest_amp.torch_private import counted_reads
+from pytest_amp.torch_private import counted_reads, recorded_calls
 
 from .training import INF, ScalerFactory
 
@@ -167,6 +167,21 @@ def test_each_optimizer_is_read_once(amp: Amp, amp_scaler: ScalerFactory) -> Non
         subject.backward()
     assert _counter(amp)(lambda: [scaler.step(subject.optimizer) for subject in subjects]) == 3
     assert _counter(amp)(scaler.update) == 0
+
+
+def test_gradients_of_one_dtype_are_unscaled_at_once(amp: Amp, amp_scaler: ScalerFactory) -> None:
+    """One call, however many there are: with one for each of its hundreds a model's step waits for launches."""
+    device = amp.device.torch_device
+    dtypes = [torch.float32] * 4 + ([] if device.type == "mps" else [torch.float64] * 2)
+    parameters = [nn.Parameter(torch.ones(4, device=device, dtype=dtype)) for dtype in dtypes]
+    optimizer, scaler = torch.optim.SGD(parameters, lr=0.5), amp_scaler(init_scale=8.0)
+    scaler.scale(torch.ones((), device=device))
+    for parameter in parameters:
+        parameter.grad = torch.full_like(parameter, 8.0)
+    with recorded_calls() as calls:
+        scaler.unscale_(optimizer)
+    count = sum("_amp_foreach_non_finite_check_and_unscale_" in call.operator for call in calls)
+    assert count == len(set(dtypes)), f"{count} calls for gradients of {len(set(dtypes))} dtypes"
 
 
 @pytest.mark.amp(devices=["cuda"])

@@ -55,6 +55,26 @@ def test_unscaling_multiplies_by_the_rounded_inverse(
     assert torch.equal(run.gradient, gradient * inverse)
 
 
+@pytest.mark.filterwarnings("ignore:Using backward.. with create_graph")
+def test_gradients_with_a_graph_are_unscaled_and_checked(amp: Amp, amp_scaler: ScalerFactory) -> None:
+    """As ``backward(create_graph=True)`` leaves them: they are divided in place, and an inf in one skips the step."""
+    for bad in (None, INF):
+        run = training(amp, amp_scaler(init_scale=8.0))
+        with amp.autocast():
+            loss = torch.mm(expected_gradient(run.parameter).T, run.parameter)
+        torch.autograd.backward(run.scaler.scale(loss.float().square().sum()), create_graph=True)
+        assert run.gradient.requires_grad
+        wanted = run.gradient.detach() / 8
+        if bad is not None:
+            run.gradient.data[1] = bad
+        run.scaler.unscale_(run.optimizer)
+        assert bad is not None or torch.equal(run.gradient.detach(), wanted)
+        run.scaler.step(run.optimizer)
+        run.scaler.update()
+        assert bool((run.parameter == 1).all()) is (bad is not None)
+        run.parameter.grad = None  # it and its graph hold each other
+
+
 def test_step_does_not_unscale_again(amp: Amp, amp_scaler: ScalerFactory) -> None:
     """With and without ``unscale_`` before it, the step is the same."""
     found = []
@@ -181,7 +201,8 @@ def test_large_gradients_are_no_overflow(
 ) -> None:
     """Beyond fp16, up to float32's largest: only an inf is one. The step is taken, each element exact."""
     largest = torch.finfo(torch.float32).max
-    values = [65536.0, -(2.0**100), torch.finfo(torch.bfloat16).max, largest, -largest]
+    # Small ones, too, are not lost.
+    values = [65536.0, -(2.0**100), torch.finfo(torch.bfloat16).max, largest, -largest, 2.0**-100, -(2.0**-115)]
     parameter = nn.Parameter(torch.zeros(len(values), device=amp.device.torch_device))
     optimizer = torch.optim.SGD([parameter], lr=1.0, fused=implementation == "fused", foreach=False)
     scaler = amp_scaler(init_scale=scale)

@@ -38,3 +38,19 @@ def loss_of(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
     """The mean square of what the model makes of the batch, in float32."""
     result: torch.Tensor = model(batch)
     return result.float().square().mean()
+
+
+def drawn(amp: Amp, *shape: int) -> torch.Tensor:
+    """Normal numbers in float32, drawn on the CPU, on the device."""
+    return torch.randn(shape).to(amp.device.torch_device)
+
+
+def state_of(model: nn.Module) -> list[torch.Tensor]:
+    """Copies of a model's parameters and buffers."""
+    return [tensor.detach().clone() for tensor in model.state_dict().values()]
+
+
+def statistic(tensor: torch.Tensor | None) -> torch.Tensor:
+    """A running statistic of a norm that has them."""
+    assert tensor is not None
+    return tensor

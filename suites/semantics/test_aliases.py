@@ -12,7 +12,7 @@ import torch
 from pytest_amp.amp import Amp
 from pytest_amp.precision import dtype_name
 
-from .state import State, product_dtype
+from .state import OTHER, State, product_dtype
 
 #: ``torch.cpu.amp.autocast`` and ``torch.cuda.amp.autocast`` are deprecated since torch 2.4 in favour of torch.amp's.
 _MODULES = {"cpu": torch.cpu.amp, "cuda": torch.cuda.amp}
@@ -68,3 +68,22 @@ def test_the_query_of_the_gpu_answers_the_same(amp: Amp) -> None:
     with warnings.catch_warnings(), amp.autocast():
         warnings.simplefilter("ignore", DeprecationWarning)
         assert torch.get_autocast_gpu_dtype() is torch.get_autocast_dtype("cuda")
+
+
+def test_the_old_setters_without_a_device_mean_cuda(amp: Amp) -> None:
+    """``torch.set_autocast_gpu_dtype``, deprecated since torch 2.4, and ``set_autocast_enabled`` of a flag alone."""
+    if not hasattr(torch, "set_autocast_gpu_dtype"):
+        pytest.skip("this torch has removed its deprecated setters")
+    kinds = ("cpu", "cuda")
+    before = {kind: (torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in kinds}
+    other = OTHER[amp.dtype]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        try:
+            torch.set_autocast_gpu_dtype(other)
+            torch.set_autocast_enabled(True)
+            found = {kind: (torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in kinds}
+        finally:
+            torch.set_autocast_enabled("cuda", before["cuda"][0])
+            torch.set_autocast_dtype("cuda", before["cuda"][1])
+    assert found == {**before, "cuda": (True, other)}

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import io
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -17,12 +16,11 @@ from torch.nn.utils import fusion, parametrize
 from torch.optim.swa_utils import AveragedModel, update_bn
 from torch.overrides import TorchFunctionMode
 from torch.utils import checkpoint
-from torch.utils.data import DataLoader, TensorDataset, default_collate
 from torch.utils.flop_counter import FlopCounterMode
 
 from pytest_amp.amp import Amp
 
-from .models import loss_of, small
+from .models import drawn, loss_of, small, state_of, statistic
 from .state import State, expect_state, product_dtype
 
 
@@ -33,6 +31,17 @@ def _same(x: Tensor) -> Tensor:
 class _Functions(TorchFunctionMode):
     def __torch_function__(self, function: Any, _: Any, args: Any = (), kwargs: Any = None) -> Any:
         return function(*args, **(kwargs or {}))
+
+
+@contextlib.contextmanager
+def _deterministic() -> Iterator[None]:
+    """Where an operator has no algorithm that is deterministic, torch warns and goes on."""
+    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    torch.use_deterministic_algorithms(mode=True, warn_only=True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
 
 
 #: Contexts of torch's that change something else than the dtypes in which a region computes.
@@ -61,10 +70,11 @@ CONTEXTS: dict[str, Callable[[], Any]] = {
     "cudnn.flags": lambda: torch.backends.cudnn.flags(enabled=True, allow_tf32=torch.backends.cudnn.allow_tf32),
     "torch.device": lambda: torch.device("cpu"),
     "set_checkpoint_early_stop": lambda: checkpoint.set_checkpoint_early_stop(enable=False),
+    "use_deterministic_algorithms": _deterministic,
 }
 
 
-@pytest.mark.filterwarnings("ignore:Anomaly Detection has been enabled")
+@pytest.mark.filterwarnings("ignore:Anomaly Detection has been enabled", "ignore:Deterministic behavior was enabled")
 @pytest.mark.filterwarnings("ignore:.*[Pp]rofil", "ignore:TF32 acceleration")
 @pytest.mark.parametrize("context", CONTEXTS)
 def test_a_context_leaves_the_region_alone(amp: Amp, context: str) -> None:
@@ -96,21 +106,13 @@ def _filled(function: Callable[[Tensor], object], *shape: int) -> Callable[[Amp]
     return fill
 
 
-def _state(model: nn.Module) -> list[Tensor]:
-    return [tensor.detach().clone() for tensor in model.state_dict().values()]
-
-
 def _built(build: Callable[[], nn.Module]) -> Callable[[Amp], list[Tensor]]:
-    return lambda _: _state(build())
-
-
-def _batch(amp: Amp, *shape: int) -> Tensor:
-    return torch.randn(shape).to(amp.device.torch_device)
+    return lambda _: state_of(build())
 
 
 def _of_float32(function: Callable[[Tensor], Any], *shape: int) -> Callable[[Amp], list[Tensor]]:
     def call(amp: Amp) -> list[Tensor]:
-        result = function(_batch(amp, *shape))
+        result = function(drawn(amp, *shape))
         return [result] if isinstance(result, Tensor) else list(result)
 
     return call
@@ -122,39 +124,48 @@ def _made(function: Callable[[torch.device], Tensor]) -> Callable[[Amp], list[Te
 
 def _of_both(function: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Amp], list[Tensor]]:
     """Of a float32 tensor and a low one."""
-    return lambda amp: [function(_batch(amp, 8, 8), _batch(amp, 8, 8).to(amp.dtype))]
+    return lambda amp: [function(drawn(amp, 8, 8), drawn(amp, 8, 8).to(amp.dtype))]
 
 
 def _assigned(amp: Amp) -> list[Tensor]:
     model, other = nn.Linear(20, 20), nn.Linear(20, 20)
     model.to(amp.device.torch_device).load_state_dict(other.state_dict(), assign=True)
-    return _state(model)
+    return state_of(model)
 
 
 def _averaged(amp: Amp) -> list[Tensor]:
     average = AveragedModel(nn.Linear(8, 8).to(amp.device.torch_device))
     for _ in range(2):
         average.update_parameters(nn.Linear(8, 8).to(amp.device.torch_device))
-    return _state(average)
+    return state_of(average)
 
 
 def _normalised(amp: Amp) -> list[Tensor]:
     model = nn.BatchNorm1d(80).to(amp.device.torch_device)
-    update_bn([_batch(amp, 8, 80), _batch(amp, 8, 80)], model)
-    return _state(model)
+    update_bn([drawn(amp, 8, 80), drawn(amp, 8, 80)], model)
+    return state_of(model)
+
+
+def _stepped(build: Callable[[nn.Parameter], torch.optim.Optimizer]) -> Callable[[Amp], list[Tensor]]:
+    """Two steps on gradients that are given: what an optimizer keeps, and the weights."""
+
+    def step(amp: Amp) -> list[Tensor]:
+        weight = nn.Parameter(drawn(amp, 8, 8))
+        optimizer = build(weight)
+        for _ in range(2):
+            weight.grad = drawn(amp, 8, 8)
+            optimizer.step()
+        return [weight.detach(), *(each for each in optimizer.state[weight].values() if isinstance(each, Tensor))]
+
+    return step
 
 
 def _fused(amp: Amp) -> list[Tensor]:
     convolution, norm = nn.Conv2d(4, 8, 3), nn.BatchNorm2d(8)
     init.uniform_(norm.weight)
-    init.uniform_(_statistic(norm.running_var))
+    init.uniform_(statistic(norm.running_var))
     fused = fusion.fuse_conv_bn_eval(convolution.eval(), norm.eval())
-    return _state(fused.to(amp.device.torch_device))
-
-
-def _statistic(statistic: Tensor | None) -> Tensor:
-    assert statistic is not None
-    return statistic
+    return state_of(fused.to(amp.device.torch_device))
 
 
 def _vectors(amp: Amp) -> list[Tensor]:
@@ -184,7 +195,13 @@ WORK: dict[str, Callable[[Amp], list[Tensor]]] = {
     "update_bn": _normalised,
     "fuse_conv_bn_eval": _fused,
     "parameters_to_vector": _vectors,
-    "double": lambda amp: _state(nn.Linear(8, 8).to(amp.device.torch_device).double()),
+    **{
+        f"{name}, made and stepped": _stepped(lambda weight, name=name: getattr(torch.optim, name)([weight], lr=0.1))  # type: ignore[misc]
+        for name in ("AdamW", "Adagrad", "RMSprop")
+    },
+    "SGD with momentum, made and stepped": _stepped(lambda weight: torch.optim.SGD([weight], lr=0.1, momentum=0.9)),
+    "a causal mask": _made(lambda device: nn.Transformer.generate_square_subsequent_mask(8, device=device)),
+    "double": lambda amp: state_of(nn.Linear(8, 8).to(amp.device.torch_device).double()),
     # New tensors
     "tensor": _made(lambda device: torch.tensor([0.1, 0.2, 0.3], device=device)),
     "full": _made(lambda device: torch.full((4,), 0.1, device=device)),
@@ -255,87 +272,3 @@ def test_work_within_a_region_is_what_it_is_outside(amp: Amp, work: str) -> None
     assert [x.dtype for x in inside] == [x.dtype for x in outside], f"{work} gives other dtypes within a region"
     different = [index for index, (a, b) in enumerate(zip(outside, inside, strict=True)) if not torch.equal(a, b)]
     assert not different, f"{work} gives other numbers within a region: results {different}"
-
-
-def _moved_by_stacking(amp: Amp) -> tuple[list[Tensor], list[Tensor]]:
-    models = [nn.Linear(8, 8).to(amp.device.torch_device) for _ in range(2)]
-    made: Any = torch.func.stack_module_state(models)
-    return [made[0]["weight"].detach()], [torch.stack([model.weight.detach() for model in models])]
-
-
-def _moved_by_a_loader(amp: Amp) -> tuple[list[Tensor], list[Tensor]]:
-    rows = _batch(amp, 8, 8)
-    return [row for (row,) in DataLoader(TensorDataset(rows), batch_size=8)], [rows]
-
-
-def _moved_by_collating(amp: Amp) -> tuple[list[Tensor], list[Tensor]]:
-    rows = _batch(amp, 8, 8)
-    found = default_collate([{"x": row, "number": row[0].item()} for row in rows])
-    return [found["x"], found["number"]], [rows, rows[:, 0].cpu().double()]
-
-
-def _moved_by_a_dtype(amp: Amp) -> tuple[list[Tensor], list[Tensor]]:
-    """Buffers with the parameters, but for the counter."""
-    model = nn.BatchNorm1d(8).to(amp.device.torch_device)
-    init.uniform_(_statistic(model.running_mean))
-    wide = _state(model)
-    return _state(model.to(amp.dtype)), [x.to(amp.dtype) if x.is_floating_point() else x for x in wide]
-
-
-def _moved_by_half(amp: Amp) -> tuple[list[Tensor], list[Tensor]]:
-    model = nn.BatchNorm1d(8).to(amp.device.torch_device)
-    wide, low = _state(model), model.half() if amp.dtype is torch.float16 else model.bfloat16()
-    return _state(low), [x.to(amp.dtype) if x.is_floating_point() else x for x in wide]
-
-
-def _moved_by_a_file(amp: Amp) -> tuple[list[Tensor], list[Tensor]]:
-    """More than a page, and of both dtypes."""
-    wide = _batch(amp, 100, 200)
-    file = io.BytesIO()
-    torch.save({"wide": wide, "low": wide.to(amp.dtype)}, file)
-    file.seek(0)
-    found = torch.load(file, weights_only=True)
-    return [found["wide"], found["low"]], [wide, wide.to(amp.dtype)]
-
-
-def _moved_by_loading(amp: Amp) -> tuple[list[Tensor], list[Tensor]]:
-    model, other = (nn.Linear(100, 200).to(amp.device.torch_device) for _ in range(2))
-    model.load_state_dict(other.state_dict())
-    return _state(model), _state(other)
-
-
-def _moved_by_statistics(amp: Amp) -> tuple[list[Tensor], list[Tensor]]:
-    """``update_bn`` averages over all batches: the mean of two equal ones is that of one."""
-    batch = _batch(amp, 16, 80)
-    found = []
-    for count in (2, 1):
-        model = nn.BatchNorm1d(80, momentum=1.0).to(amp.device.torch_device)
-        if count == 2:
-            update_bn([batch] * count, model)
-        else:
-            model(batch)
-        found.append([_statistic(model.running_mean), _statistic(model.running_var)])
-    return found[0], found[1]
-
-
-#: What moves or averages numbers: what it makes of them, and what it has to make.
-MOVED: dict[str, Callable[[Amp], tuple[list[Tensor], list[Tensor]]]] = {
-    "stack_module_state": _moved_by_stacking,
-    "DataLoader": _moved_by_a_loader,
-    "default_collate": _moved_by_collating,
-    "Module.to": _moved_by_a_dtype,
-    "half or bfloat16": _moved_by_half,
-    "save and load": _moved_by_a_file,
-    "load_state_dict": _moved_by_loading,
-    "update_bn": _moved_by_statistics,
-}
-
-
-@pytest.mark.parametrize("inside", [False, True], ids=["outside", "in a region"])
-@pytest.mark.parametrize("by", MOVED)
-def test_what_is_moved_keeps_its_bits(amp: Amp, by: str, *, inside: bool) -> None:
-    with torch.no_grad(), amp.autocast(enabled=inside):
-        found, wanted = MOVED[by](amp)
-    assert [x.dtype for x in found] == [x.dtype for x in wanted]
-    different = [index for index, (a, b) in enumerate(zip(found, wanted, strict=True)) if not torch.equal(a, b)]
-    assert not different, f"{by} changes tensors: {different}"

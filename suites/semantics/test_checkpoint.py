@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import nn
@@ -22,20 +24,31 @@ def model(amp: Amp) -> nn.Sequential:
     return nn.Sequential(*layers).to(amp.device.torch_device)
 
 
+#: Ways to call ``torch.utils.checkpoint``; the reentrant one takes no keywords of the function's.
+CALLED: dict[str, Callable[[Block, torch.Tensor], torch.Tensor]] = {
+    "non-reentrant": lambda block, batch: checkpoint(block, batch, use_reentrant=False),
+    "reentrant": lambda block, batch: checkpoint(block, batch, use_reentrant=True),
+    "by keyword": lambda block, batch: checkpoint(block, input=batch, use_reentrant=False),
+    "without checks": lambda block, batch: checkpoint(block, batch, use_reentrant=False, determinism_check="none"),
+}
+
+
 @pytest.mark.parametrize(
-    ("reentrant", "inside"),
+    ("called", "inside"),
     [
-        pytest.param(False, False, id="non-reentrant, backward outside"),
-        pytest.param(False, True, id="non-reentrant, backward inside"),
-        pytest.param(True, False, id="reentrant, backward outside"),
-        pytest.param(True, True, id="reentrant, backward inside", marks=NO_HISTORY),
+        pytest.param(
+            name,
+            inside,
+            id=f"{name}, backward {'inside' if inside else 'outside'}",
+            marks=[NO_HISTORY] * (name == "reentrant" and inside),
+        )
+        for name in CALLED
+        for inside in (False, True)
     ],
 )
-def test_gradients_are_those_without_a_checkpoint(
-    amp: Amp, model: nn.Sequential, *, inside: bool, reentrant: bool
-) -> None:
+def test_gradients_are_those_without_a_checkpoint(amp: Amp, model: nn.Sequential, called: str, *, inside: bool) -> None:
     plain = gradients(amp, model, model, inside=inside)
-    found = gradients(amp, model, lambda batch: checkpoint(model, batch, use_reentrant=reentrant), inside=inside)
+    found = gradients(amp, model, lambda batch: CALLED[called](model, batch), inside=inside)
     expect_same(amp, plain, found)
 
 

@@ -47,16 +47,32 @@ def _vmap_over_columns(amp: Amp) -> Tensor:
     return result
 
 
+def _fork(amp: Amp) -> Tensor:
+    future: Any = torch.jit.fork(torch.mm, *_tensors(amp, (4, 8), (8, 8)))
+    result: Tensor = torch.jit.wait(future)
+    return result
+
+
+def _future(amp: Amp) -> Tensor:
+    """What is done when a future comes true, which it is here."""
+    future: Any = torch.futures.Future()
+    future.set_result(_tensors(amp, (4, 8), (8, 8)))
+    result: Tensor = future.then(lambda done: torch.mm(*done.value())).wait()
+    return result
+
+
 #: Each returns a product that its function has made, which is low in a region.
 CALLS: dict[str, Callable[[Amp], Tensor]] = {
     "torch.cond": _cond,
     "flex_attention": _flex,
     "vmap in chunks": _chunks,
     "vmap over columns": _vmap_over_columns,
+    "jit.fork": _fork,
+    "Future.then": _future,
 }
 
 
-@pytest.mark.filterwarnings("ignore:.*flex_attention")
+@pytest.mark.filterwarnings("ignore:.*flex_attention", "ignore:.*torch.jit:DeprecationWarning")
 @pytest.mark.parametrize("region", ["on", "other dtype", "off", "none"])
 @pytest.mark.parametrize("call", CALLS)
 def test_what_it_calls_is_in_the_region(amp: Amp, call: str, region: str) -> None:

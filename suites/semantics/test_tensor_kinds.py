@@ -84,6 +84,20 @@ def test_subclasses_are_cast_as_tensors_are(amp: Amp, call: str, kind: type[torc
     assert torch.equal(values, wanted)
 
 
+@pytest.mark.parametrize("call", CALLS)
+def test_tensors_of_inference_mode_are_cast_outside_of_it(amp: Amp, call: str) -> None:
+    """As of a model that was loaded in inference mode, and is evaluated under ``no_grad``."""
+    plain = torch.randn(4, 4, device=amp.device.torch_device)
+    with torch.inference_mode():
+        made = plain.clone()
+    expected, function = CALLS[call]
+    with torch.no_grad(), amp.autocast():
+        wanted, found = function(plain), function(made)
+    dtype = {"l": amp.dtype, "w": torch.float32}[expected]
+    expect_dtype(amp, f"{call} of inference", found.dtype, dtype, likely="tensors without a version go around autocast")
+    assert torch.equal(found, wanted)
+
+
 class NamedParameter(nn.Parameter):
     """A Parameter of a project's own."""
 

@@ -14,9 +14,11 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 from pytest_amp.amp import Amp
+from pytest_amp.numerics import relative_error
 from pytest_amp.torch_private import recorded_calls
 
 from .state import OTHER, State, expect_state, product_dtype
+from .users import OPERATORS
 
 Job = Callable[[], State]
 
@@ -271,3 +273,21 @@ def test_a_loaders_forked_workers_are_in_the_region(amp: Amp) -> None:
 @pytest.mark.amp_long
 def test_a_loaders_spawned_workers_are_outside(amp: Amp) -> None:
     assert _rows(amp, num_workers=1, multiprocessing_context="spawn") == [[0.0, 4.0]] * 4
+
+
+def test_operators_on_several_threads_compute_in_the_region(amp: Amp) -> None:
+    """On torch's own, of which other tests have one: the same dtypes, and numbers that rounding explains."""
+    weights = {name: torch.randn(shape).to(amp.device.torch_device) for name, (shape, _) in OPERATORS.items()}
+    found = []
+    before = torch.get_num_threads()
+    try:
+        for count in (1, 2):
+            torch.set_num_threads(count)
+            with amp.autocast():
+                found.append({name: use(weights[name]) for name, (_, use) in OPERATORS.items()})
+    finally:
+        torch.set_num_threads(before)
+    one, two = found
+    assert {name: each.dtype for name, each in two.items()} == dict.fromkeys(OPERATORS, amp.dtype)
+    off = {name: relative_error(two[name], one[name]) for name in OPERATORS}
+    assert max(off.values()) <= 8 * amp.precision.u, f"two threads compute something else than one: {off}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.planted.defect import Defect
+from tests.planted.manifest_around import AROUND
 from tests.planted.manifest_calls import CALLS
 from tests.planted.manifest_compile import COMPILE
 from tests.planted.manifest_distributed import DISTRIBUTED
@@ -43,5 +44,6 @@ DEFECTS: list[Defect] = [
     *MEMORY,
     *UNUSUAL,
     *CALLS,
+    *AROUND,
     *SPEED,
 ]

@@ -69,7 +69,7 @@ UNUSUAL = (
     Defect(
         "batches_are_collated_low",
         "the bits of a batch",
-        (_BYSTANDERS,),
+        ("suites/semantics/test_moved.py",),
         "test_what_is_moved_keeps_its_bits[cpu-bf16-DataLoader-outside]",
     ),
     Defect(

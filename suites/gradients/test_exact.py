@@ -1,0 +1,228 @@
+"""What rounds nothing is exact on low numbers: what is chosen among them, in-place forms, and what is no number."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as f
+
+from pytest_amp.amp import Amp
+from pytest_amp.targets import Target
+
+from .long_operators import ELEMENTWISE
+
+pytestmark = pytest.mark.amp(devices=["cpu"])  # not run on CUDA yet
+
+
+def _crowded(amp: Amp) -> Tensor:
+    """Few values, so that many are equal, and some at the ends of the range: in any wider dtype they are the same."""
+    drawn = (4 * torch.randn(64, 48)).round().div(4).to(amp.dtype)
+    shares = torch.tensor([1, 0.5, -1, -0.5, 0.25, 0.75, 0.125, -0.125], dtype=torch.float64)
+    drawn[0, :8] = (torch.finfo(amp.dtype).max * shares).to(amp.dtype)
+    drawn[1, :2] = torch.tensor([torch.inf, -torch.inf])
+    drawn[2, :2] = torch.tensor([torch.finfo(amp.dtype).smallest_normal / 2, -0.0])
+    return drawn.to(amp.device.torch_device)
+
+
+def _ordered(x: Tensor) -> Tensor:
+    return x.sort(dim=-1).values.contiguous()
+
+
+#: What compares numbers, and answers with some of them or with their places.
+CHOICES: dict[str, Callable[[Tensor], Any]] = {
+    "topk": lambda x: x.topk(9, -1).values,
+    "topk, smallest": lambda x: x.topk(9, 0, largest=False).values,
+    "sort": lambda x: x.sort(dim=-1, stable=True),
+    "sort, descending": lambda x: x.sort(dim=0, stable=True, descending=True),
+    "argsort": lambda x: x.argsort(dim=-1, stable=True),
+    "msort": torch.msort,
+    "argmax": lambda x: x.argmax(-1),
+    "argmin": lambda x: x.argmin(0),
+    "argmax of all": torch.argmax,
+    "max": lambda x: x.max(-1).values,
+    "min": lambda x: x.min(0).values,
+    "amax": lambda x: x.amax(-1),
+    "amin": lambda x: x.amin((0, 1)),
+    "aminmax": torch.aminmax,
+    "maximum": lambda x: torch.maximum(x, x.flip(0)),
+    "fmin": lambda x: torch.fmin(x, x.flip(0)),
+    "cummax": lambda x: x.cummax(-1).values,
+    "median": lambda x: x.median(-1).values,
+    "kthvalue": lambda x: x.kthvalue(5, -1).values,
+    "mode": lambda x: x.mode(-1).values,
+    "unique": lambda x: torch.unique(x, return_inverse=True, return_counts=True),
+    "unique_consecutive": lambda x: torch.unique_consecutive(_ordered(x), return_counts=True),
+    "searchsorted": lambda x: torch.searchsorted(_ordered(x), x),
+    "searchsorted, right": lambda x: torch.searchsorted(_ordered(x), x, right=True),
+    "bucketize": lambda x: torch.bucketize(x, _ordered(x)[4]),
+    "<": lambda x: x < x.flip(0),
+    "==": lambda x: x == x.flip(0),
+    "<= a number": lambda x: x <= 0.3,
+    "== a number": lambda x: x == 0.25,
+    "isin": lambda x: torch.isin(x, x[3]),
+    "nonzero": torch.nonzero,
+    "count_nonzero": lambda x: x.count_nonzero(0),
+    "any": lambda x: x.any(-1),
+    "where": lambda x: torch.where(x > x.flip(0), x, x.flip(1)),
+    "clamp": lambda x: x.clamp(-0.25, 0.25),
+    "sign": torch.sign,
+    "signbit": torch.signbit,
+    "copysign": lambda x: torch.copysign(x, x.flip(0)),
+    "floor": torch.floor,
+    "round": torch.round,
+    "trunc": torch.trunc,
+    "frexp": torch.frexp,
+    "isfinite": torch.isfinite,
+    "max_pool2d": lambda x: f.max_pool2d(x.view(1, 4, 16, -1), 2),
+    "tolist": lambda x: torch.tensor(x.tolist(), dtype=torch.float64),
+    "item": lambda x: torch.tensor([each.item() for each in x[:3].flatten()], dtype=torch.float64),
+}
+
+
+def _tensors(found: Any) -> list[Tensor]:
+    return [found] if isinstance(found, Tensor) else list(found)
+
+
+@pytest.mark.parametrize("choice", CHOICES)
+def test_a_choice_among_low_numbers_is_that_among_wide_ones(amp: Amp, choice: str) -> None:
+    """The same numbers in float64 on the CPU: the same answer, for equal numbers and the ends of the range, too."""
+    x = _crowded(amp)
+    found, wanted = _tensors(CHOICES[choice](x)), _tensors(CHOICES[choice](x.cpu().double()))
+    assert len(found) == len(wanted)
+    for index, (low, wide) in enumerate(zip(found, wanted, strict=True)):
+        other = int((low.cpu().double() != wide.double()).sum())
+        assert other == 0, f"{choice} of {amp.dtype} numbers: {other} of {wide.numel()} differ in result {index}"
+
+
+_INPLACE: dict[str, dict[str, float]] = {
+    **{name: {} for name in ("relu", "relu6", "hardswish", "hardsigmoid", "silu", "mish", "hardtanh", "selu")},
+    "elu": {"alpha": 0.7},
+    "celu": {"alpha": 0.7},
+    "leaky_relu": {"negative_slope": 0.3},
+    "threshold": {"threshold": 0.1, "value": -1.0},
+}
+
+#: Methods that have a twin with an underscore, and what they are given.
+_METHODS: dict[str, Callable[[Tensor], tuple[object, ...]]] = {
+    **dict.fromkeys(
+        (
+            *("abs", "neg", "exp", "sigmoid", "tanh", "square", "sin", "cos", "erf", "floor", "round", "trunc"),
+            *("frac", "sign", "reciprocal", "expm1"),
+        ),
+        lambda _: (),
+    ),
+    "clamp": lambda _: (-0.3, 0.3),
+    "add": lambda y: (y,),
+    "sub": lambda y: (y,),
+    "mul": lambda y: (y,),
+    "div": lambda y: (y,),
+    "pow": lambda _: (2,),
+    "lerp": lambda y: (y, 0.3),
+    "addcmul": lambda y: (y, y.flip(0)),
+    "addcdiv": lambda y: (y, y.abs() + 1),
+    "masked_fill": lambda y: (y > 0, 0.1),
+    "cumsum": lambda _: (0,),
+    "index_copy": lambda y: (0, torch.arange(y.shape[0], device=y.device).flip(0), y),
+}  # fmt: skip
+
+
+#: In place their derivative is made of the result, which is all that is left, and which was rounded.
+_OF_THE_RESULT = ("elu", "celu", "selu")
+
+
+def _in_place(name: str, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """What ``name`` makes of ``x``, as a new tensor and in the place of one."""
+    if name in _INPLACE:
+        function: Any = getattr(f, name)
+        return function(x, **_INPLACE[name]), function(x * 1, **_INPLACE[name], inplace=True)
+    return getattr(x, name)(*_METHODS[name](y)), getattr(x * 1, f"{name}_")(*_METHODS[name](y))
+
+
+@pytest.mark.parametrize("name", [*_INPLACE, *_METHODS])
+def test_in_place_is_what_a_new_tensor_would_be(amp: Amp, name: str) -> None:
+    """Of low numbers, bit for bit, and so are the gradients, where they are made of the same."""
+    y = torch.randn(64, 67).to(amp.device.torch_device, amp.dtype)
+    start = torch.randn(64, 67).to(y)
+    made = []
+    for form in range(2):
+        x = start.clone().requires_grad_()
+        result = _in_place(name, x, y)[form]
+        torch.autograd.backward(result, torch.ones_like(result) * 0.5)
+        made.append((result.detach(), x.grad))
+    (new, gradient), (placed, other) = made
+    assert gradient is not None
+    assert other is not None
+    assert [new.dtype, gradient.dtype] == [placed.dtype, other.dtype]
+    assert torch.equal(new, placed), f"{name} in place makes other numbers"
+    allowed = 4 * amp.precision.u if name in _OF_THE_RESULT else 0.0
+    close = torch.allclose(gradient, other, rtol=0.0, atol=allowed, equal_nan=True)
+    assert close, f"{name} in place makes other gradients"
+
+
+#: Beside the elementwise functions, what takes the largest of a few or adds a few up.
+_PASSING: dict[str, Callable[[Tensor], Tensor]] = {
+    **ELEMENTWISE,
+    "clamp from below": lambda x: x.clamp(min=-1),
+    "clamp by tensors": lambda x: x.clamp(-torch.ones_like(x), torch.ones_like(x)),
+    "minimum": lambda x: torch.minimum(x, x.flip(0)),
+    "fmod": lambda x: torch.fmod(x, 2),
+    "sum": lambda x: x.sum(-1),
+    "mean": lambda x: x.mean(-1),
+    "amax": lambda x: x.amax(-1),
+    "amin": lambda x: x.amin(0),
+    "max": lambda x: x.max(-1).values,
+    "min of all": torch.min,
+    "cummax": lambda x: x.cummax(-1).values,
+    "cumsum": lambda x: x.cumsum(-1),
+    "softmax": lambda x: x.softmax(-1),
+    "log_softmax": lambda x: x.log_softmax(-1),
+    "logsumexp": lambda x: x.logsumexp(-1),
+    "norm": lambda x: x.norm(dim=-1),
+    "std": lambda x: x.std(-1),
+    "layer_norm": lambda x: f.layer_norm(x, x.shape[-1:]),
+    "group_norm": lambda x: f.group_norm(x.view(4, 8, -1), 2),
+    "max_pool1d": lambda x: f.max_pool1d(x[None], 2),
+    "max_pool2d": lambda x: f.max_pool2d(x.view(2, 2, -1, 8), 2),
+    "adaptive_max_pool2d": lambda x: f.adaptive_max_pool2d(x.view(2, 2, -1, 8), 3),
+    "avg_pool1d": lambda x: f.avg_pool1d(x[None], 2),
+    "matmul": lambda x: x @ x.T,
+    "linear": lambda x: f.linear(x, x[:2]),
+    "interpolate": lambda x: f.interpolate(x.view(2, 2, -1, 8), scale_factor=2.0),
+    "pad": lambda x: f.pad(x, (1, 1)),
+    "dropout in evaluation": lambda x: f.dropout(x, 0.5, training=False),
+}
+
+_BAD = {"nan": torch.nan, "inf": torch.inf, "-inf": -torch.inf}
+#: oneDNN, which computes the exact gelu on some CPUs and of some lengths, makes NaN of infinity (no report found).
+_UNLIKE = {("cpu", "gelu", "inf")}
+
+
+def _kinds(x: Tensor) -> Tensor:
+    """0 for a number, 1 and 2 for the infinities, 3 for what is none."""
+    return x.isposinf() + 2 * x.isneginf() + 3 * x.isnan()
+
+
+def _bad(target: Target) -> Iterable[object]:
+    for name in _PASSING:
+        for bad in _BAD:
+            if (target.device.type, name, bad) not in _UNLIKE:
+                yield pytest.param((name, bad), id=f"{name}, {bad}")
+
+
+@pytest.mark.amp_parametrize("case", _bad)
+def test_what_is_no_number_stays_none(amp: Amp, case: tuple[str, str]) -> None:
+    """NaN and infinities are where they are in float64, in a region and without: an overflow is not made a number."""
+    name, bad = case
+    x = torch.randn(4, 64).to(amp.dtype)
+    x[1, 5], x[2, 40:44] = _BAD[bad], _BAD[bad]
+    wanted = _kinds(_PASSING[name](x.double()))
+    for enabled in (False, True):
+        with amp.autocast(enabled=enabled):
+            found = _kinds(_PASSING[name](x.to(amp.device.torch_device))).cpu()
+        other = int((found != wanted).sum())
+        where = "in a region" if enabled else "outside"
+        assert other == 0, f"{name} of {bad} {where}: {other} of {wanted.numel()} are of another kind than in float64"

@@ -1,0 +1,138 @@
+"""What moves numbers keeps their bits: collating, loading, saving, averaging, conversions of whole models."""
+
+from __future__ import annotations
+
+import copy
+import io
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import init
+from torch.optim.swa_utils import AveragedModel, update_bn
+from torch.utils.data import DataLoader, TensorDataset, default_collate
+
+from pytest_amp.amp import Amp
+
+from .models import drawn, state_of, statistic
+
+
+def _moved_by_stacking(amp: Amp) -> tuple[list[Tensor], list[Tensor]]:
+    models = [nn.Linear(8, 8).to(amp.device.torch_device) for _ in range(2)]
+    made: Any = torch.func.stack_module_state(models)
+    return [made[0]["weight"].detach()], [torch.stack([model.weight.detach() for model in models])]
+
+
+def _moved_by_a_loader(amp: Amp) -> tuple[list[Tensor], list[Tensor]]:
+    rows = drawn(amp, 8, 8)
+    return [row for (row,) in DataLoader(TensorDataset(rows), batch_size=8)], [rows]
+
+
+def _moved_by_collating(amp: Amp) -> tuple[list[Tensor], list[Tensor]]:
+    rows = drawn(amp, 8, 8)
+    found = default_collate([{"x": row, "number": row[0].item()} for row in rows])
+    return [found["x"], found["number"]], [rows, rows[:, 0].cpu().double()]
+
+
+def _with_buffers(amp: Amp) -> nn.Module:
+    """Parameters, buffers and a counter, with numbers that no low dtype holds."""
+    norm = nn.BatchNorm1d(20)
+    for tensor in (norm.weight, norm.bias, statistic(norm.running_mean), statistic(norm.running_var)):
+        init.uniform_(tensor)
+    return nn.Sequential(nn.Linear(20, 20), norm).to(amp.device.torch_device)
+
+
+def _moved_by_a_dtype(amp: Amp) -> tuple[list[Tensor], list[Tensor]]:
+    """Buffers with the parameters, but for the counter."""
+    model = _with_buffers(amp)
+    wide = state_of(model)
+    return state_of(model.to(amp.dtype)), [x.to(amp.dtype) if x.is_floating_point() else x for x in wide]
+
+
+def _moved_by_half(amp: Amp) -> tuple[list[Tensor], list[Tensor]]:
+    model = _with_buffers(amp)
+    wide, low = state_of(model), model.half() if amp.dtype is torch.float16 else model.bfloat16()
+    return state_of(low), [x.to(amp.dtype) if x.is_floating_point() else x for x in wide]
+
+
+def _moved_by_averaging(amp: Amp) -> tuple[list[Tensor], list[Tensor]]:
+    """The buffers of an averaged model are those of the model that it was given last."""
+    average, last = AveragedModel(_with_buffers(amp)), _with_buffers(amp)
+    for model in (_with_buffers(amp), last):
+        average.update_parameters(model)
+    return [x.clone() for x in average.module.buffers()], [x.clone() for x in last.buffers()]
+
+
+def _moved_by_loading_low_numbers(amp: Amp) -> tuple[list[Tensor], list[Tensor]]:
+    """Into float32 parameters, which stay float32."""
+    model, low = _with_buffers(amp), {name: x.to(amp.dtype) for name, x in _with_buffers(amp).state_dict().items()}
+    wanted = [x.to(made.dtype) for x, made in zip(low.values(), state_of(model), strict=True)]
+    model.load_state_dict(low)
+    return state_of(model), wanted
+
+
+def _moved_by_an_optimizers_state(amp: Amp) -> tuple[list[Tensor], list[Tensor]]:
+    """Moments and the count of steps, of a training that was long."""
+    weight = nn.Parameter(drawn(amp, 8, 8))
+    saved = {"step": torch.tensor(70_001.0), "exp_avg": drawn(amp, 8, 8), "exp_avg_sq": drawn(amp, 8, 8).square()}
+    optimizer = torch.optim.AdamW([weight])
+    optimizer.load_state_dict({**optimizer.state_dict(), "state": {0: copy.deepcopy(saved)}})
+    return [optimizer.state[weight][name] for name in saved], list(saved.values())
+
+
+def _moved_by_a_file(amp: Amp) -> tuple[list[Tensor], list[Tensor]]:
+    """More than a page, and of both dtypes."""
+    wide = drawn(amp, 100, 200)
+    file = io.BytesIO()
+    torch.save({"wide": wide, "low": wide.to(amp.dtype)}, file)
+    file.seek(0)
+    found = torch.load(file, weights_only=True)
+    return [found["wide"], found["low"]], [wide, wide.to(amp.dtype)]
+
+
+def _moved_by_loading(amp: Amp) -> tuple[list[Tensor], list[Tensor]]:
+    model, other = (nn.Linear(100, 200).to(amp.device.torch_device) for _ in range(2))
+    model.load_state_dict(other.state_dict())
+    return state_of(model), state_of(other)
+
+
+def _moved_by_statistics(amp: Amp) -> tuple[list[Tensor], list[Tensor]]:
+    """``update_bn`` averages over all batches: the mean of two equal ones is that of one."""
+    batch = drawn(amp, 16, 80)
+    found = []
+    for count in (2, 1):
+        model = nn.BatchNorm1d(80, momentum=1.0).to(amp.device.torch_device)
+        if count == 2:
+            update_bn([batch] * count, model)
+        else:
+            model(batch)
+        found.append([statistic(model.running_mean), statistic(model.running_var)])
+    return found[0], found[1]
+
+
+#: What moves or averages numbers: what it makes of them, and what it has to make.
+MOVED: dict[str, Callable[[Amp], tuple[list[Tensor], list[Tensor]]]] = {
+    "stack_module_state": _moved_by_stacking,
+    "DataLoader": _moved_by_a_loader,
+    "default_collate": _moved_by_collating,
+    "Module.to": _moved_by_a_dtype,
+    "half or bfloat16": _moved_by_half,
+    "save and load": _moved_by_a_file,
+    "load_state_dict": _moved_by_loading,
+    "load_state_dict of low numbers": _moved_by_loading_low_numbers,
+    "load_state_dict of an optimizer": _moved_by_an_optimizers_state,
+    "AveragedModel": _moved_by_averaging,
+    "update_bn": _moved_by_statistics,
+}
+
+
+@pytest.mark.parametrize("inside", [False, True], ids=["outside", "in a region"])
+@pytest.mark.parametrize("by", MOVED)
+def test_what_is_moved_keeps_its_bits(amp: Amp, by: str, *, inside: bool) -> None:
+    with torch.no_grad(), amp.autocast(enabled=inside):
+        found, wanted = MOVED[by](amp)
+    assert [x.dtype for x in found] == [x.dtype for x in wanted]
+    different = [index for index, (a, b) in enumerate(zip(found, wanted, strict=True)) if not torch.equal(a, b)]
+    assert not different, f"{by} changes tensors: {different}"
