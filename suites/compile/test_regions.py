@@ -94,7 +94,7 @@ def test_gradients_are_those_of_eager(amp: Amp, program: str, ambient: str) -> N
 
 
 #: By inductor one program tells most, and the others are for the long tier.
-_MORE = [pytest.mark.amp_long, pytest.mark.amp(devices=["cpu"])]  # not run on CUDA yet
+_MORE = pytest.mark.amp_long
 #: Regions of both dtypes are in it.
 _ONE = [pytest.mark.amp(dtypes=["bf16"])]
 

@@ -119,7 +119,6 @@ def test_a_loop_goes_where_float32_goes(amp: Amp, loop: Callable[[Any], None]) -
     )
 
 
-@pytest.mark.amp(devices=["cpu"])  # not run on CUDA yet
 def test_a_backward_pass_within_the_region_is_named(amp: Amp) -> None:
     """It may be harmless, and which of its operators then follow which rule is nobody's promise."""
     task = images(batch=24)
