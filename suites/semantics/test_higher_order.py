@@ -16,8 +16,6 @@ from pytest_amp.precision import dtype_name
 
 from .state import OTHER
 
-pytestmark = pytest.mark.amp(devices=["cpu"])  # not run on CUDA yet
-
 
 def _tensors(amp: Amp, *shapes: tuple[int, ...]) -> list[Tensor]:
     return [torch.randn(shape).to(amp.device.torch_device) for shape in shapes]
