@@ -14,7 +14,7 @@ AMP_LINE = (
     "amp(*, devices=None, dtypes=None, fake=False, tolerance=None, floor=None, xfail=None): "
     "how a mixed-precision test is run: the device types and precisions it is for; fake=True lets it run on fake "
     "devices, where operators have rules and no case runs; a tolerance or a speedup floor of its own; "
-    "xfail={'cuda-fp16': 'owner/repo#123'} is strict."
+    "xfail={'cuda-fp16': 'owner/repo#123'}, or {'cuda': ...} for all dtypes, is strict."
 )
 PARAMETRIZE_LINE = (
     "amp_parametrize(argname, function): parametrize a mixed-precision test with function(target), whose values "
