@@ -176,20 +176,22 @@ def _smooth_taps(operation: Operation, size: int, count: int, scale: float) -> l
     They are rounded, divided by their sum, which is rounded, and rounded again.
     """
     dtype, cubic = operation.returned[0], "cubic" in operation.name
+    scale = float(torch.tensor(scale, dtype=torch.float32))
     wide = max(scale, 1.0)
     support = (2 if cubic else 1) * wide
-    centre = scale * (torch.arange(count, dtype=torch.float64) + 0.5)
+    centre = scale * (torch.arange(count, dtype=torch.float32) + 0.5)
     first = (centre - support + 0.5).trunc().clamp_min(0.0)
     stop = (centre + support + 0.5).trunc().clamp_max(size)
-    pixel = first[:, None] + torch.arange(2 * math.ceil(support) + 1)
-    far = ((pixel - centre[:, None] + 0.5) / wide).abs()
+    steps = torch.arange(2 * math.ceil(support) + 1)
+    pixel = first[:, None] + steps
+    far = ((steps + (first - centre)[:, None] + 0.5) * (1 / torch.tensor(wide))).abs()
     if cubic:
         near = ((SMOOTH_A + 2) * far - (SMOOTH_A + 3)) * far * far + 1
         weight = torch.where(far < 1, near, (((far - 5) * far + 8) * far - 4) * SMOOTH_A)
         weight = torch.where(far < 2, weight, 0.0)
     else:
         weight = (1 - far).clamp_min(0.0)
-    weight = torch.where(pixel < stop[:, None], weight, 0.0)
+    weight = torch.where(pixel < stop[:, None], weight, 0.0).to(torch.float64)
     total = operation.low(weight.sum(1, keepdim=True), dtype)
     weight = operation.low(operation.low(weight, dtype) / total, dtype)
     return [(_within(pixel[:, at], size), weight[:, at]) for at in range(pixel.shape[1])]

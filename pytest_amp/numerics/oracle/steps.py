@@ -193,7 +193,7 @@ STEPS: dict[str, Callable[..., Low]] = {
 def _huber_backward_cuda(grad: Low, x: Low, target: Low, reduction: int, delta: Low) -> Low:
     apart = x - target
     share = _share(x, reduction)
-    return (share * apart * grad).where(abs(apart) < delta, share * apart.then(torch.sign) * grad * delta)
+    return (share * apart.then(torch.sign) * grad * delta).where(delta < abs(apart), share * apart * grad)
 
 
 def _smooth_l1_backward_cuda(grad: Low, x: Low, target: Low, reduction: int, beta: Low) -> Low:
@@ -202,10 +202,43 @@ def _smooth_l1_backward_cuda(grad: Low, x: Low, target: Low, reduction: int, bet
     return (share * apart.then(torch.sign) * grad).where(beta < abs(apart), share * apart * grad / beta)
 
 
+def _smooth_l1_cuda(x: Low, target: Low, reduction: int = _MEAN, beta: Any = 1.0) -> Low:
+    """The distance is a float32 number, as ``abs`` returns it, and so is what is computed of it."""
+
+    def loss(far: Tensor, size: Any) -> Tensor:
+        return torch.where(far < size, far * far / (2 * size), far - size / 2)
+
+    return _reduced(abs(x - target).then(loss, beta), reduction)
+
+
+def _huber_cuda(x: Low, target: Low, reduction: int = _MEAN, delta: Any = 1.0) -> Low:
+    def loss(far: Tensor, size: Any) -> Tensor:
+        return torch.where(far < size, far * far / 2, size * (far - size / 2))
+
+    return _reduced(abs(x - target).then(loss, delta), reduction)
+
+
+def _soft_margin_backward_cuda(grad: Low, x: Low, target: Low, reduction: int) -> Low:
+    """The share of a mean is a number that is not rounded."""
+    z = (-target * x).then(torch.exp)
+    share = 1 / x.values.numel() if reduction == _MEAN else 1.0
+    return target * z * -share / (z + 1) * grad
+
+
+def _softmax_backward_cuda(grad: Low, y: Low, dim: int, _: Any) -> Low:
+    """The product is a tensor of its own: softmax_backward_cuda_out in aten/src/ATen/native/cuda/SoftMax.cu."""
+    product = grad * y
+    return product.then(lambda values: values - y.values * values.sum(dim, keepdim=True))
+
+
 #: Where CUDA's kernels compute otherwise.
 ON_CUDA: dict[str, Callable[..., Low]] = {
+    "aten::huber_loss": _huber_cuda,
     "aten::huber_loss_backward": _huber_backward_cuda,
+    "aten::smooth_l1_loss": _smooth_l1_cuda,
     "aten::smooth_l1_loss_backward": _smooth_l1_backward_cuda,
+    "aten::soft_margin_loss_backward": _soft_margin_backward_cuda,
+    "aten::_softmax_backward_data": _softmax_backward_cuda,
 }
 
 
