@@ -197,7 +197,16 @@ def tracing_backend(forward: list[Traced], backward: list[Traced]) -> Callable[.
         return compile_graph
 
     made: Callable[..., Any] = aot_autograd(fw_compiler=compiler(forward), bw_compiler=compiler(backward))
-    return made
+    inductor = _module("torch._inductor.config")
+
+    def backend(graph_module: Any, inputs: Any) -> Any:
+        # With eager's random numbers attention is computed again going back, whether it drops or not (torch 2.13).
+        if not hasattr(inductor, "fallback_random"):
+            return made(graph_module, inputs)
+        with inductor.patch(fallback_random=False):
+            return made(graph_module, inputs)
+
+    return backend
 
 
 def _nodes(graph_module: Any) -> Iterator[Traced]:
