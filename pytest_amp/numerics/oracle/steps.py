@@ -64,9 +64,9 @@ class Low:
 
 
 def in_steps(operation: Operation) -> list[Any]:
-    """The one result of an operator of ``STEPS``; numbers beside its tensors are rounded to their dtype, too."""
+    """The one result of an operator of ``STEPS`` of low tensors; numbers beside them are rounded, too."""
     dtype = operation.returned[0]
-    if dtype not in LOW:
+    if dtype not in LOW or not {*operation.given} <= {dtype, None}:
         return operation.once()
 
     def taken(argument: Any) -> Any:

@@ -325,3 +325,12 @@ def test_as_many_elements_are_one_rounding_as_on_a_gpu(name: str, place: int) ->
     assert share == pytest.approx(shares[place], abs=0.04)
     formula = formulas.BY_MODEL["fused", overload]
     assert torch.allclose(formula(replace(made, rounds=False))[0], replace(made, rounds=False).once()[0])
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_float32_of_softmax_goes_back_with_one_rounding(dtype: torch.dtype) -> None:
+    """``softmax(x, dtype=torch.float32)`` of low numbers: only what it hands back is low."""
+    y, grad = (4 * wide(6, 8)).softmax(-1), wide(6, 8)
+    made = operation("aten::_softmax_backward_data", grad, y, -1, WIDE, rounds=True)
+    made = replace(made, given=(torch.float32, torch.float32), returned=(dtype,))
+    assert torch.equal(evaluate(made)[0], made.once()[0])
