@@ -49,8 +49,7 @@ def check_scaler(training: Training, observe: Observe, *, spoilt: Collection[str
                 warnings.warn(_low_loss(training), stacklevel=3)
         _check_stale(training, iteration)
         if iteration.index == 0 and iteration.seen and not step.found_inf:
-            ((other, _),) = _guarded(_clean(training), 1, scale / _OTHER_SCALE)
-            _check_gradients(training, iteration, other)
+            _check_gradients(training, iteration, scale)
         _check_outcome(training, iteration, step)
         _check_scale(training, iteration, step)
         found = _spoilt_buffers(iteration)
@@ -169,20 +168,29 @@ def _check_calls(training: Training, iteration: Iteration) -> None:
         )
 
 
-def _check_gradients(training: Training, iteration: Iteration, other: Iteration) -> None:
+def _check_gradients(training: Training, iteration: Iteration, scale: float) -> None:
     """The optimizer sees the same gradients at every scale."""
-    pairs = list(zip(iteration.seen, other.seen, strict=True))
-    difference = torch.stack([(left - right).norm() for left, right in pairs]).norm()
-    size = torch.stack([left.norm() for left, _ in pairs]).norm()
-    distance = float(difference / size) if float(size) else 0.0
+    distance = _distance(training, iteration, scale / _OTHER_SCALE)
     if not distance <= _DISTANCE:
+        unseeded = not _distance(training, iteration, scale) <= _DISTANCE
         raise AmpFailure(
             f"{training.case.name}: the gradients that the optimizer sees depend on the scale",
             label_before="rule",
             before=f"the same at the scale S and at S / {_OTHER_SCALE:.0f}, but for rounding",
             now=f"relative distance {distance:.3g}",
-            likely="gradients are clipped, or looked at, before scaler.unscale_(optimizer)",
+            likely="two iterations at one scale differ, too: random numbers that torch does not seed (Python's, say)"
+            if unseeded
+            else "gradients are clipped, or looked at, before scaler.unscale_(optimizer)",
         )
+
+
+def _distance(training: Training, iteration: Iteration, scale: float) -> float:
+    """How far the gradients that the optimizer sees in a first iteration at ``scale`` are from those of this one."""
+    ((other, _),) = _guarded(_clean(training), 1, scale)
+    pairs = list(zip(iteration.seen, other.seen, strict=True))
+    difference = torch.stack([(left - right).norm() for left, right in pairs]).norm()
+    size = torch.stack([left.norm() for left, _ in pairs]).norm()
+    return float(difference / size) if float(size) else 0.0
 
 
 def _check_outcome(training: Training, iteration: Iteration, step: TraceStep) -> None:
