@@ -25,4 +25,4 @@ def _forget(self: Any, x: Any, *arguments: Any) -> Any:
     return result, state
 
 
-torch.nn.RNN.forward = _forget  # type: ignore[method-assign]
+torch.nn.RNN.forward = _forget  # type: ignore[assignment, method-assign]
