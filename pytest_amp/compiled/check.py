@@ -137,17 +137,17 @@ def _check_dtypes(run: _Run, eager: Step, made: Step) -> None:
     found = {name: dtype_name(value.dtype) for name, value in made.named().items()}
     if list(expected.items()) == list(found.items()):
         return
-    differ = next(
-        (name for name in {**expected, **found} if expected.get(name) != found.get(name)),
-        next((name for name, other in zip(expected, found, strict=False) if name != other), ""),
-    )
+    differ = next((name for name in {**expected, **found} if expected.get(name) != found.get(name)), None)
+    if differ is not None:
+        before, now = expected.get(differ, "none"), found.get(differ, "none")
+    else:
+        differ = next(name for name, other in zip(expected, found, strict=True) if name != other)
+        before, now = str(list(expected)[:6]), str(list(found)[:6])
     raise AmpFailure(
         f"{run.what(differ)} is not what it is in eager",
         label_before="eager",
-        before=expected.get(differ, "none") if expected.get(differ) != found.get(differ) else f"{list(expected)[:6]}",
-        now=run.where.now(
-            found.get(differ, "none") if expected.get(differ) != found.get(differ) else f"{list(found)[:6]}"
-        ),
+        before=before,
+        now=run.where.now(now),
         likely="the compiled function does not follow the region it is called in, or one inside it",
     )
 
