@@ -11,9 +11,9 @@ def _weights(x: Tensor, size: int, count: int, scale: float | None, *, aligned: 
     """What each of ``count`` results takes of each pixel."""
     step = (size - 1) / max(count - 1, 1) if aligned else 1 / scale if scale else size / count
     to = torch.arange(count, dtype=torch.float64)
-    place = to * step if aligned else ((to + 0.5) * step - 0.5).clamp_min(0)
+    place = (to * step if aligned else (to + 0.5) * step - 0.5).clamp(0, size - 1)
     place = place.to(x.dtype).to(torch.float64) if x.dtype in LOW else place
-    return (1 - (place[:, None] - torch.arange(size)).abs()).clamp_min(0)
+    return (1 - (place[:, None] - torch.arange(size)).abs()).clamp_min(0).to(x.device)
 
 
 def _bilinear(
