@@ -33,6 +33,15 @@ CALLED: dict[str, Callable[[Block, torch.Tensor], torch.Tensor]] = {
 }
 
 
+#: The masks of dropout, and with them the gradients, are others than forward's.
+_MASKS_ARE_DRAWN_ANEW = pytest.mark.amp(
+    xfail={
+        "cuda": "no report found: checkpoint keeps the random state of the devices of positional arguments alone "
+        "(get_device_states(*args) in torch/utils/checkpoint.py): hand tensors over by position (H200, torch 2.11)"
+    }
+)
+
+
 @pytest.mark.parametrize(
     ("called", "inside"),
     [
@@ -40,7 +49,7 @@ CALLED: dict[str, Callable[[Block, torch.Tensor], torch.Tensor]] = {
             name,
             inside,
             id=f"{name}, backward {'inside' if inside else 'outside'}",
-            marks=[NO_HISTORY] * (name == "reentrant" and inside),
+            marks=[NO_HISTORY] * (name == "reentrant" and inside) + [_MASKS_ARE_DRAWN_ANEW] * (name == "by keyword"),
         )
         for name in CALLED
         for inside in (False, True)
