@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from pytest_amp.numerics.oracle.operation import LOW, Operation
+from pytest_amp.numerics.oracle.tails import in_vectors
 
 #: How many standard deviations two draws are taken to be apart; an operator has to be so twice.
 DEVIATIONS = 3.0
@@ -56,14 +57,10 @@ def index_add_cpu(operation: Operation) -> list[Any]:
     values = _times_alpha(operation)
     row = source.movedim(dim, 0)[:1]
     if not plain and x.dim() > 1 and row.is_contiguous() and x.movedim(dim, 0)[:1].is_contiguous():
-        whole = torch.arange(row.numel(), device=x.device).view_as(row) < row.numel() // VECTORS * VECTORS
+        whole = torch.arange(row.numel(), device=x.device).view_as(row) < in_vectors(row.numel())
         number = operation.low(torch.as_tensor(alpha, dtype=source.dtype, device=source.device), dtype)
         values = torch.where(whole.movedim(0, dim), source * number, values)
     return _added(operation, x, lambda numbers: numbers.index_select(dim, index), values)
-
-
-#: Low numbers that a loop over two vectors at a time computes at once: of 32 each with AVX512, of 16 else.
-VECTORS = 64 if torch.backends.cpu.get_cpu_capability() == "AVX512" else 32
 
 
 def _times_alpha(operation: Operation) -> Tensor:

@@ -20,12 +20,16 @@ from pytest_amp.numerics.oracle.operation import LOW, Operation
 AT_ONCE = 32
 
 
+def in_vectors(count: int) -> int:
+    """How many of ``count`` numbers that lie side by side are computed in vectors, from the first on."""
+    vectors = torch.backends.cpu.get_cpu_capability() in {"AVX2", "AVX512"}
+    return count // AT_ONCE * AT_ONCE if vectors else 0
+
+
 def _joined(operation: Operation, whole: Tensor, by_steps: Callable[[], Tensor]) -> list[Any]:
     """``whole`` for the elements that fill vectors, the others ``by_steps``."""
-    vectors = torch.backends.cpu.get_cpu_capability() in {"AVX2", "AVX512"} and not any(
-        _has_gaps(each) for each in operation.args if isinstance(each, Tensor)
-    )
-    filled = whole.numel() // AT_ONCE * AT_ONCE if vectors else 0
+    gaps = any(_has_gaps(each) for each in operation.args if isinstance(each, Tensor))
+    filled = 0 if gaps else in_vectors(whole.numel())
     if filled == whole.numel():
         return operation.finished([whole])
     parts = whole.flatten()[:filled], by_steps().flatten()[filled:]

@@ -205,6 +205,7 @@ STEPS: dict[str, tuple[str, Callable[[Tensor], Tensor]]] = {
     "index_add along the last dimension": ("index_add", lambda x: added(x, (64, 18), 1)),
     "index_add in the middle": ("index_add", lambda x: added(x, (8, 18, 8), 1)),
     "index_add times a number": ("index_add", lambda x: added(x, (16, 72), 0, alpha=0.3)),
+    "index_add of short rows times a number": ("index_add", lambda x: added(x[:2560], (16, 40), 0, alpha=0.3)),
     "index_add times a number in the middle": ("index_add", lambda x: added(x, (8, 18, 8), 1, alpha=0.3)),
     "index_add of one dimension": ("index_add", lambda x: added(x, (1152,), 0, alpha=0.3)),
 }
