@@ -123,25 +123,17 @@ def normal(shapes: tuple[tuple[int, ...], ...]) -> list[Tensor]:
     return [torch.randn(shape) / 8 for shape in shapes]
 
 
-#: How many roundings these make there is not measured.
-_ON_A_CPU = pytest.mark.amp(devices=["cpu"])  # not run on CUDA yet
-_UNMEASURED = ("addbmm", "linalg_vecdot", "conv_tbc", "conv_transpose1d", "conv_transpose3d")
-
-
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=_ON_A_CPU if name in _UNMEASURED else []) for name in FORWARD]
-)
+@pytest.mark.parametrize("name", FORWARD)
 def test_sums_over_features(amp: Amp, name: str) -> None:
     check(amp, name, FORWARD[name], direction="features")
 
 
 def over_the_batch(target: Target) -> Iterator[object]:
-    """BACKWARD; convolutions are expected to fail where this machine adds them up in fp16."""
+    """BACKWARD; convolutions are expected to fail where this machine adds them up in the low dtype."""
     reason = adds_up_low_convolutions(target.device.type, target.precision.name)
     known = pytest.mark.xfail(reason=reason or "", raises=AmpFailure, strict=True)
     for name in BACKWARD:
-        if name not in _UNMEASURED or target.device.type == "cpu":
-            yield pytest.param(name, id=name, marks=[known] if reason and name.startswith("conv") else [])
+        yield pytest.param(name, id=name, marks=[known] if reason and name.startswith("conv") else [])
 
 
 @pytest.mark.amp_parametrize("name", over_the_batch)
