@@ -274,7 +274,7 @@ BY_MODEL: dict[tuple[str, str], Formula] = {
     ("either", "aten::rsqrt"): tails.root,
     ("either", "aten::add.Tensor"): tails.multiple,
     ("either", "aten::sub.Tensor"): tails.multiple,
-    **{(model, "aten::addbmm"): products.batch_by_batch for model in ("running_sum", "either")},
+    **{(model, "aten::addbmm"): products.batch_by_batch for model in ("running_sum", "either", "unmodelled")},
     ("either", "aten::addmm"): products.product_and_sum,
     ("either", "aten::addmv"): products.matrix_and_vector,
     ("either", "aten::baddbmm"): products.product_and_sum,
