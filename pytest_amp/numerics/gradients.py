@@ -341,7 +341,10 @@ def _different_bits(run: _Run, amp: Step, compared: Sequence[Compared]) -> tuple
         realised = run.realised.on(where.device.torch_device)
         return run_step(run.case, realised, prediction.region, seed=where.seed, loss_scale=prediction.loss_scale)
 
-    return False, different_bits(run.step, by_hand) or frozenset()
+    bits = different_bits(run.step, by_hand)
+    if bits is None:
+        expect_repeatable(run.case, run.realised, run.fp32, where)
+    return False, bits or frozenset()
 
 
 def _likely(run: _Run) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -186,6 +187,18 @@ def test_bits_that_change_from_run_to_run_do_not_count(monkeypatch: pytest.Monke
 
     _accelerator(monkeypatch)
     assert run(Case("drifts", lambda: nn.Linear(16, 16), lambda: torch.randn(12, 16), loss))["drifts/summary.equal"] < 1
+
+
+def test_an_accelerator_whose_step_is_another_one_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By less than what two orders of low sums may make of it, and by far more than they make of float32 ones."""
+    numbers = random.Random(0)  # noqa: S311
+
+    def loss(model: nn.Module, x: Tensor) -> Tensor:
+        return model(x).float().square().mean() * (1 + 0.004 * numbers.gauss(0, 1))  # type: ignore[no-any-return]
+
+    _accelerator(monkeypatch)
+    with pytest.raises(AmpFailure, match="the step computes something else each time under autocast"):
+        run(Case("noisy", lambda: nn.Linear(16, 16), lambda: torch.randn(12, 16), loss))
 
 
 def test_bits_of_what_adds_up_in_any_order_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
