@@ -73,6 +73,20 @@ REDUCTIONS = {
     "softmax in float32": _wide(lambda x: x.softmax(0, dtype=torch.promote_types(x.dtype, torch.float32))),
     "log_softmax in float32": _wide(lambda x: x.log_softmax(1, dtype=torch.promote_types(x.dtype, torch.float32))),
     "cumsum in float32": _wide(lambda x: x.cumsum(1, dtype=torch.promote_types(x.dtype, torch.float32))),
+    "functional.softmax in float32": _wide(
+        lambda x: f.softmax(x, 1, dtype=torch.promote_types(x.dtype, torch.float32))
+    ),
+    "functional.log_softmax in float32": _wide(
+        lambda x: f.log_softmax(x, 1, dtype=torch.promote_types(x.dtype, torch.float32))
+    ),
+    "functional.softmin in float32": _wide(
+        lambda x: f.softmin(x, 1, dtype=torch.promote_types(x.dtype, torch.float32))
+    ),
+    "nansum in float32": _wide(lambda x: x.nansum(1, dtype=torch.promote_types(x.dtype, torch.float32))),
+    "vector_norm in float32": _wide(
+        lambda x: torch.linalg.vector_norm(x, dim=1, dtype=torch.promote_types(x.dtype, torch.float32))
+    ),
+    "prod in float32": of(6, 8)(lambda x: x.prod(0, dtype=torch.promote_types(x.dtype, torch.float32))),
     "amax of two dimensions": _chosen(lambda x: x.view(3, 4, 20).amax((0, 2))),
     "median": _chosen(lambda x: x.median(1)[0]),
     "kthvalue": _chosen(lambda x: x.kthvalue(3, 0)[0]),

@@ -38,6 +38,14 @@ def _alternating(x: Tensor) -> Tensor:
     return x * signs.to(x.dtype)
 
 
+def _against_float64(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """``function`` of numbers that follow one another, from 2048 on: 1, and how far it is off float64's."""
+    places = torch.arange(x.shape[-1], device=x.device)
+    near = x + 2048 * torch.finfo(x.dtype).eps * (places * places % 7).to(x.dtype)
+    wanted = function(near.detach().cpu().double())
+    return 1 + (function(near).cpu().double() - wanted) / wanted.abs().max()
+
+
 def _images(x: Tensor) -> Tensor:
     return x.view(x.shape[0], 4, 4, -1)
 
@@ -58,6 +66,18 @@ EDGES: dict[str, Edge] = {
     "cosine_similarity_of_zeros": Edge(
         lambda x: f.cosine_similarity(x, x, eps=TINY_EPS), 0.0, wanted=0.0, lost={"cpu-fp16": NO_RULE}
     ),
+    "cosine_similarity_beyond_the_range": Edge(lambda x: f.cosine_similarity(x, x), 300.0, wanted=1.0),
+    "norm_of_zeros": Edge(lambda x: x.norm(dim=-1), 0.0, wanted=0.0),
+    "vector_norm_of_zeros": Edge(lambda x: torch.linalg.vector_norm(x, dim=-1), 0.0, wanted=0.0),
+    "deviation_of_equal_numbers": Edge(lambda x: x.std(-1), 3.0, wanted=0.0),
+    # A mean of squares has no digits left for the variance of what is nearly equal.
+    "layer_norm_of_near_numbers": Edge(
+        lambda x: _against_float64(lambda y: f.layer_norm(y, y.shape[-1:]), x), 3008.0, (4, 60), wanted=1.0
+    ),
+    "group_norm_of_near_numbers": Edge(
+        lambda x: _against_float64(lambda y: f.group_norm(y, 3), x), 3008.0, (4, 60), wanted=1.0
+    ),
+    "deviation_of_near_numbers": Edge(lambda x: _against_float64(lambda y: y.std(-1), x), 3008.0, (4, 60), wanted=1.0),
     "mean_beyond_the_range": Edge(lambda x: x.mean(-1), 60.0, (4, 4096), wanted=60.0),
     "variance_beyond_the_range": Edge(lambda x: _alternating(x).var(-1, correction=0), 200.0, (4, 4096), wanted=4e4),
     "norm_beyond_the_range": Edge(lambda x: x.norm(dim=-1), 256.0, (4, 4096), wanted=16384.0),

@@ -29,6 +29,12 @@ def _named(name: str, **keywords: int) -> _Join:
     return lambda tensors: getattr(_torch, name)(tensors, **keywords)
 
 
+def _widest(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    """A place for all of them."""
+    dtype = max((tensor.dtype for tensor in tensors), key=lambda dtype: dtype.itemsize)
+    return torch.empty(0, dtype=dtype, device=tensors[0].device)
+
+
 _EMPTY = "cat, the first empty"
 #: Each with the shape of what it joins.
 JOINS: dict[str, tuple[tuple[int, ...], _Join]] = {
@@ -45,6 +51,8 @@ JOINS: dict[str, tuple[tuple[int, ...], _Join]] = {
     "row_stack": ((4,), _named("row_stack")),
     "dstack": ((3, 4), _named("dstack")),
     "column_stack": ((4,), _named("column_stack")),
+    "cat into a tensor": ((3, 4), lambda tensors: torch.cat(tensors, out=_widest(tensors))),  # type: ignore[arg-type]
+    "stack into a tensor": ((3, 4), lambda tensors: torch.stack(tensors, out=_widest(tensors))),  # type: ignore[arg-type]
     "block_diag": ((3, 4), lambda tensors: _torch.block_diag(*tensors)),
 }
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
@@ -93,3 +93,27 @@ def test_batch_norm_keeps_its_statistics_in_float32(amp: Amp, affine: str) -> No
     amp.observe(f"BatchNorm2d {affine}", dtype_name(result.dtype), kind="dtype")
     assert norm.running_mean is not None
     assert norm.running_mean.dtype == torch.float32
+
+
+#: Layers that learn from their first input how wide they are, and the shape of one.
+_LAZY: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "LazyLinear": (lambda: nn.LazyLinear(6), (3, 8)),
+    "LazyConv1d": (lambda: nn.LazyConv1d(6, 3), (2, 4, 9)),
+    "LazyConv2d": (lambda: nn.LazyConv2d(6, 3), (2, 4, 9, 9)),
+    "LazyConv3d": (lambda: nn.LazyConv3d(6, 3), (2, 4, 5, 5, 5)),
+    "LazyConvTranspose1d": (lambda: nn.LazyConvTranspose1d(6, 3), (2, 4, 9)),
+    "LazyConvTranspose2d": (lambda: nn.LazyConvTranspose2d(6, 3), (2, 4, 5, 5)),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Lazy modules are a new feature")
+@pytest.mark.amp_parametrize("layer", lambda _: _LAZY)
+def test_lazy_layers_answer_their_first_call_as_the_next(amp: Amp, layer: str) -> None:
+    """In the autocast dtype; their weights are float32, made in a region or not."""
+    build, shape = _LAZY[layer]
+    module, batch = build().to(amp.device.torch_device), _normal(amp, *shape)
+    with amp.autocast():
+        first, second = module(batch), module(batch)
+    assert [first.dtype, second.dtype] == [amp.dtype] * 2
+    assert {parameter.dtype for parameter in module.parameters()} == {torch.float32}
+    assert torch.equal(first, second)

@@ -82,6 +82,11 @@ _PRODUCTS: dict[str, tuple[Shapes, Call]] = {
     "linear of 4 dimensions": (((2, 3, 4, 8), (6, 8), (6,)), functional.linear),
     "linear without bias": (((3, 8), (6, 8)), functional.linear),
     "linear, large": (((130, 520), (260, 520), (260,)), functional.linear),
+    # No multiple of eight, which kernels of 16-bit numbers like, or not even of four.
+    "linear of width 20": (((3, 20), (12, 20), (12,)), functional.linear),
+    "linear of width 21": (((3, 21), (7, 21), (7,)), functional.linear),
+    "matmul of width 21": (((3, 5, 21), (3, 21, 7)), torch.matmul),
+    "chain_matmul": (((4, 8), (8, 5), (5, 3)), torch.chain_matmul),
     "linear of one row": (((1, 8), (6, 8), (6,)), functional.linear),
     "matmul, vector and vector": (((8,), (8,)), torch.matmul),
     "matmul, matrix and vector": (((4, 8), (8,)), torch.matmul),
@@ -125,7 +130,7 @@ VARIANTS = {**_convolutions(), **_PRODUCTS}
 _WIDE_ON_CUDA = ("tensordot", "inner")
 
 #: Where autocast has no rule for it, it looks at the dtypes of its arguments itself (LinearAlgebra.cpp).
-_LOOKS = ("tensordot", "inner", "multi_dot")
+_LOOKS = ("tensordot", "inner", "multi_dot", "chain_matmul")
 
 
 def _dtype(amp: Amp, variant: str) -> torch.dtype:
@@ -159,6 +164,7 @@ def _run(amp: Amp, variant: str, *, by_hand: bool, mode: str) -> list[torch.Tens
     return [result.detach(), *(gradient for gradient in gradients if gradient is not None)]
 
 
+@pytest.mark.filterwarnings("ignore:torch.chain_matmul is deprecated")
 @pytest.mark.parametrize("mode", _MODES)
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_variants_are_cast_as_the_plain_product(amp: Amp, variant: str, mode: str) -> None:
@@ -192,6 +198,7 @@ def _in_a_region(amp: Amp, call: Call, values: list[torch.Tensor]) -> torch.Tens
         return None
 
 
+@pytest.mark.filterwarnings("ignore:torch.chain_matmul is deprecated")
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_variants_of_mixed_arguments_are_cast_alike(amp: Amp, variant: str) -> None:
     """Each argument in turn is low already, as the output of another layer is: refused, or cast as by hand."""
