@@ -9,11 +9,12 @@ from overriding import outside_of_regions
 from torch.nn.modules.lazy import LazyModuleMixin
 
 _module: Any = torch.nn.Module
+_lazy: Any = LazyModuleMixin
 _call = _module.__call__
 
 
 def _first(self: Any, *args: Any, **kwargs: Any) -> Any:
-    unknown = isinstance(self, LazyModuleMixin) and self.has_uninitialized_params()
+    unknown = isinstance(self, _lazy) and self.has_uninitialized_params()
     return (outside_of_regions(_call) if unknown else _call)(self, *args, **kwargs)
 
 
