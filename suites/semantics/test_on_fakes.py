@@ -11,6 +11,7 @@ import torch
 from torch.nn import functional
 
 from pytest_amp.amp import Amp
+from pytest_amp.targets import Target
 from pytest_amp.torch_private import recorded_calls
 
 from .releases import REGISTER_AUTOCAST, RELEASE
@@ -40,12 +41,27 @@ def test_a_generator_of_regions_nests(amp: Amp) -> None:
     expect_state(amp, "as products tell it", found, expected, likely="a region does not restore what it found")
 
 
-@pytest.mark.parametrize("cast_inputs", [None, torch.float32, torch.float16], ids=["as is", "float32", "float16"])
-@pytest.mark.parametrize("region", ["on", "off", "none"])
+_ASKS_MACOS = (
+    "no report found: in a region of bfloat16 the one of custom_fwd, which is off, asks torch's MPS back end for the "
+    "version of macOS (torch/amp/autocast_mode.py of 2.6)"
+)
+
+
+def _regions_and_casts(target: Target) -> Iterator[object]:
+    """Where a region is on, and to what custom_fwd casts."""
+    for region in ("on", "off", "none"):
+        for name, cast_inputs in (("as is", None), ("float32", torch.float32), ("float16", torch.float16)):
+            asks = RELEASE < (2, 7) and target.id == "fake-mps-bf16" and region == "on" and cast_inputs is not None
+            marks = [pytest.mark.xfail(strict=True, raises=RuntimeError, reason=_ASKS_MACOS)] if asks else []
+            yield pytest.param((region, cast_inputs), id=f"{region}-{name}", marks=marks)
+
+
+@pytest.mark.amp_parametrize("region_and_cast", _regions_and_casts)
 def test_custom_functions_see_the_region_of_their_device(
-    amp: Amp, region: str, cast_inputs: torch.dtype | None
+    amp: Amp, region_and_cast: tuple[str, torch.dtype | None]
 ) -> None:
     """With ``cast_inputs`` in a region that is on: cast, and off inside; else as it is."""
+    region, cast_inputs = region_and_cast
     seen: list[Any] = []
     device_type = amp.device.type
 
