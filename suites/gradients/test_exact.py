@@ -256,7 +256,7 @@ _BAD = {"nan": torch.nan, "inf": torch.inf, "-inf": -torch.inf}
 
 
 def _differs(device_type: str, name: str, bad: str) -> bool:
-    """oneDNN, which computes the exact gelu on some CPUs, makes NaN of infinity (no report found)."""
+    """oneDNN, which computes the exact gelu on some CPUs, makes NaN of infinity: pytorch/pytorch#185770."""
     return device_type == "cpu" and name.startswith("gelu") and bad == "inf"
 
 
