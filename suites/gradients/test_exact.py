@@ -203,7 +203,6 @@ KINKS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-@pytest.mark.amp(devices=["cpu"])  # not run on CUDA yet
 @pytest.mark.parametrize("name", KINKS)
 def test_gradients_at_kinks_are_those_of_wide_numbers(amp: Amp, name: str) -> None:
     """Shared among the equal, or of one of them; zero, or not: as in float64, but for one rounding of each share."""
