@@ -44,7 +44,7 @@ FAKE := fake:cuda,fake:xpu,fake:mps,fake:mtia
 
 gate: setup
 ifneq ($(and $(GPU),$(if $(ARGS),,alone)),)
-	$(PYTEST) suites --ignore=suites/speed -n auto --maxprocesses=6 --amp-device=$(AMP_DEVICE) --amp-dtype=$(AMP_DTYPE)
+	$(PYTEST) suites --ignore=suites/speed -n auto --maxprocesses=12 --amp-device=$(AMP_DEVICE) --amp-dtype=$(AMP_DTYPE)
 	$(PYTEST) suites/speed -n 0 --amp-device=$(AMP_DEVICE) --amp-dtype=$(AMP_DTYPE)
 else
 	$(PYTEST) suites -n $(WORKERS) --amp-device=$(AMP_DEVICE) --amp-dtype=$(AMP_DTYPE) $(ARGS)
