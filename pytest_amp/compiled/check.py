@@ -25,7 +25,7 @@ from pytest_amp.numerics.compare import Compared, compare, confirmed, same
 from pytest_amp.numerics.step import in_words, run_wide
 from pytest_amp.precision import dtype_name
 from pytest_amp.record import Observe
-from pytest_amp.torch_private import compiled_graphs, taken_apart
+from pytest_amp.torch_private import compiled_graphs, random_as_eager, taken_apart
 
 __tracebackhide__ = is_misuse
 
@@ -53,7 +53,8 @@ class _Run:
         device, region = self.where.device.torch_device, self.where.region
         eager = run_step(self.case, realised.on(device), region, seed=seed, loss_scale=loss_scale)
         outside = region if self.how.region is Where.AROUND else contextlib.nullcontext
-        made = run_step(self.compiled, realised.on(device), outside, seed=seed, loss_scale=loss_scale)
+        with random_as_eager() if _has_drawn(device, seed) else contextlib.nullcontext():
+            made = run_step(self.compiled, realised.on(device), outside, seed=seed, loss_scale=loss_scale)
         # CUDA graph trees give their outputs away to the next replay.
         return eager, replace(
             made,
@@ -65,8 +66,6 @@ class _Run:
     def eager_as_traced(self, loss_scale: float) -> Step | None:
         """The step in eager, of operators taken apart as traces have them; None where it draws nothing on the CPU."""
         realised = self.case.realise(seed=self.where.seed)
-        torch.manual_seed(self.where.seed)
-        undrawn = torch.get_rng_state()
         with taken_apart():
             step = run_step(
                 self.case,
@@ -75,7 +74,15 @@ class _Run:
                 seed=self.where.seed,
                 loss_scale=loss_scale,
             )
-        return None if torch.equal(torch.get_rng_state(), undrawn) else step
+        return step if _has_drawn(torch.device("cpu"), self.where.seed) else None
+
+
+def _has_drawn(device: torch.device, seed: int) -> bool:
+    """Whether a generator is no longer as ``seed`` left it: the CPU's, or that of ``device``. They are seeded anew."""
+    there = [torch] if device.type == "cpu" else [torch, torch.get_device_module(device)]
+    states = [each.get_rng_state() for each in there]
+    torch.manual_seed(seed)
+    return any(not torch.equal(each.get_rng_state(), state) for each, state in zip(there, states, strict=True))
 
 
 def _kept(tensors: Mapping[str, torch.Tensor | None]) -> dict[str, torch.Tensor | None]:

@@ -66,22 +66,31 @@ def compile_settings() -> Iterator[None]:
     often in each process: ``pytest_amp.compiled.lacking`` tries them, by compiling, and calls
     ``vectors_are_tried`` where that fails. Nor is the latency of guards measured, for a log, by flushing the CPU's
     caches behind each compilation.
-
-    Inductor draws random numbers as eager does, from the same generators in the same order: a compiled step then drops
-    what the step in eager drops, and can be held against it.
     """
     inductor, dynamo = _module("torch._inductor.config"), _module("torch._dynamo.config")
     if not hasattr(inductor, "compile_threads") or not hasattr(dynamo, "suppress_errors"):
         raise PrivateApiGone("torch._inductor.config.compile_threads or torch._dynamo.config.suppress_errors")
-    as_eager = {"fallback_random": True} if hasattr(inductor, "fallback_random") else {}
     with (
-        inductor.patch(compile_threads=1, **as_eager),
+        inductor.patch(compile_threads=1),
         dynamo.patch(suppress_errors=False),
         _vectors_tried(inductor, by_torch=False),
         _untraced(),
         _guards_untimed(),
     ):
         yield
+
+
+def random_as_eager() -> AbstractContextManager[object]:
+    """Inductor draws random numbers as eager does, from the same generators in the same order: the same is dropped.
+
+    It may choose other kernels and compute more again going back than without, so it is for what draws alone. Raises
+    PrivateApiGone without ``torch._inductor.config.fallback_random``.
+    """
+    inductor = _module("torch._inductor.config")
+    if not hasattr(inductor, "fallback_random"):
+        raise PrivateApiGone("torch._inductor.config.fallback_random")
+    scope: AbstractContextManager[object] = inductor.patch(fallback_random=True)
+    return scope
 
 
 def taken_apart() -> AbstractContextManager[object]:
@@ -197,16 +206,7 @@ def tracing_backend(forward: list[Traced], backward: list[Traced]) -> Callable[.
         return compile_graph
 
     made: Callable[..., Any] = aot_autograd(fw_compiler=compiler(forward), bw_compiler=compiler(backward))
-    inductor = _module("torch._inductor.config")
-
-    def backend(graph_module: Any, inputs: Any) -> Any:
-        # With eager's random numbers attention is computed again going back, whether it drops or not (torch 2.13).
-        if not hasattr(inductor, "fallback_random"):
-            return made(graph_module, inputs)
-        with inductor.patch(fallback_random=False):
-            return made(graph_module, inputs)
-
-    return backend
+    return made
 
 
 def _nodes(graph_module: Any) -> Iterator[Traced]:
