@@ -14,23 +14,23 @@ from pytest_amp.session import AmpSession
 
 
 def note_folder(path: Path, session: AmpSession) -> None:
-    """``path`` was ignored: by the key norecursedirs, or by an option, which says so by itself."""
+    """The package ``path`` was ignored: by the key norecursedirs, or by an option, which says so by itself."""
     patterns = session.config.getini("norecursedirs")
-    if not path.is_dir() or not any(_fits(path, pattern) for pattern in patterns) or not declared_around(path):
+    if not any(_fits(path, pattern) for pattern in patterns) or not declared_around(path):
         return
     if path not in {Path(each).absolute() for each in session.config.getoption("ignore") or ()}:
         _note(path, "norecursedirs", f"--ignore={path}", session)
 
 
 def note_file(path: Path, session: AmpSession) -> None:
-    """Nothing was made of the file ``path``."""
-    if path.name.startswith("test_") and path.suffix == ".py" and declared_around(path.parent):
+    """Nothing was made of the file ``path``, which is called as a test is."""
+    if declared_around(path.parent):
         _note(path, "python_files", "test_*.py among its patterns", session)
 
 
-def note_function(collector: pytest.Collector, name: str, found: object, session: AmpSession) -> None:
-    """Nothing was made of what is called ``name`` in a module or a class."""
-    if not name.startswith("test_") or not inspect.isfunction(found):
+def note_function(collector: pytest.Collector, found: object, session: AmpSession) -> None:
+    """Nothing was made of ``found``, which is called as a test is in a module or a class."""
+    if not inspect.isfunction(found):
         return
     module = getattr(collector, "module", None) or getattr(collector, "obj", None)
     if found.__module__ == getattr(module, "__name__", None) and family_of(module) is not PROJECT:

@@ -23,7 +23,6 @@ from pytest_amp.fixtures import (  # noqa: F401  # pytest finds fixtures in the 
     amp_scaler,
     concerned,
 )
-from pytest_amp.left_out import judge, note_file, note_folder, note_function
 from pytest_amp.session import KEY, AmpSession
 
 
@@ -98,9 +97,11 @@ def pytest_pycollect_makeitem(
     """Count the tests that a function becomes, or note that it becomes none."""
     made = yield
     session = collector.config.stash[KEY]
-    if not made:
-        note_function(collector, name, obj, session)
-    elif session.active:
+    if not made and name.startswith("test_"):
+        from pytest_amp.left_out import note_function
+
+        note_function(collector, obj, session)
+    elif made and session.active:
         from pytest_amp.collection import count_made
 
         count_made(made, session)
@@ -111,7 +112,9 @@ def pytest_pycollect_makeitem(
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> Generator[None, bool | None, bool | None]:
     """Note the folder of a family that nobody goes into."""
     ignored = yield
-    if ignored:
+    if ignored and (collection_path / "__init__.py").is_file():
+        from pytest_amp.left_out import note_folder
+
         note_folder(collection_path, config.stash[KEY])
     return ignored
 
@@ -120,7 +123,9 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> Gener
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> Generator[None, list[object], list[object]]:
     """Note the file of a family that nothing is made of."""
     made = yield
-    if not made:
+    if not made and file_path.name.startswith("test_") and file_path.suffix == ".py":
+        from pytest_amp.left_out import note_file
+
         note_file(file_path, parent.config.stash[KEY])
     return made
 
@@ -132,7 +137,10 @@ def pytest_collection_modifyitems(session: pytest.Session, items: list[pytest.It
     Last, so that only what ``-k``, ``-m`` and other plugins have left is looked at.
     """
     amp_session = session.config.stash[KEY]
-    judge(session, amp_session)
+    if amp_session.left_out:
+        from pytest_amp.left_out import judge
+
+        judge(session, amp_session)
     if not amp_session.active and not amp_session.usage_errors:
         return
     if not amp_session.usage_errors:

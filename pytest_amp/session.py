@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_amp.config import AmpConfig
-from pytest_amp.quoted import quoted_with_type
 
 if TYPE_CHECKING:
     from pytest_amp.record import Observation, Record, Value, Verdict
@@ -87,6 +86,8 @@ class AmpSession:
         try:
             import torch  # noqa: F401  # whether it can be
         except Exception as error:  # noqa: BLE001  # a missing library is an OSError, half an installation anything
+            from pytest_amp.quoted import quoted_with_type
+
             reason = quoted_with_type(error)
             return f"torch cannot be imported ({reason}); valid: pip install torch; `pytest-amp doctor` says more"
         return None
