@@ -58,8 +58,7 @@ def index_add_cpu(operation: Operation) -> list[Any]:
     row = source.movedim(dim, 0)[:1]
     if not plain and x.dim() > 1 and row.is_contiguous() and x.movedim(dim, 0)[:1].is_contiguous():
         whole = torch.arange(row.numel(), device=x.device).view_as(row) < in_vectors(row.numel())
-        number = operation.low(torch.as_tensor(alpha, dtype=source.dtype, device=source.device), dtype)
-        values = torch.where(whole.movedim(0, dim), source * number, values)
+        values = torch.where(whole.movedim(0, dim), source * operation.low_number(alpha), values)
     return _added(operation, x, lambda numbers: numbers.index_select(dim, index), values)
 
 
@@ -68,8 +67,7 @@ def _times_alpha(operation: Operation) -> Tensor:
     source, alpha, dtype = operation.args[3], operation.argument(4, "alpha"), operation.returned[0]
     if dtype not in LOW or alpha in (None, 1):
         return source  # type: ignore[no-any-return]
-    factor = torch.as_tensor(alpha, dtype=source.dtype, device=source.device)
-    return operation.low(source * operation.low(factor, dtype), dtype)
+    return operation.low(source * operation.low_number(alpha), dtype)
 
 
 def scatter_add(operation: Operation) -> list[Any]:

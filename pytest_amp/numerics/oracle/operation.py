@@ -77,6 +77,10 @@ class Operation:
         """``values`` as a kernel keeps them in ``dtype`` on its way."""
         return rounded(values, dtype) if self.rounds and dtype is not None else values
 
+    def low_number(self, number: float) -> float:
+        """``number`` as the dtype of the first result has it, to which a factor is rounded."""
+        return float(self.low(torch.tensor(float(number), dtype=WIDE[False]), self.returned[0]))
+
     def argument(self, index: int, name: str) -> Any:
         """An argument by place or by name, None where it was not given."""
         return self.args[index] if index < len(self.args) else self.kwargs.get(name)

@@ -17,14 +17,9 @@ def outer(operation: Operation) -> list[Any]:
     """
     added, a, b = operation.args[:3]
     dtype = operation.returned[0]
-    beta, alpha = (_low_number(operation, operation.kwargs.get(name, 1)) for name in ("beta", "alpha"))
+    beta, alpha = (operation.low_number(operation.kwargs.get(name, 1)) for name in ("beta", "alpha"))
     product = operation.low(operation.low(alpha * a, dtype)[:, None] * b, dtype)
     return operation.finished([operation.low(beta * added, dtype) + product])
-
-
-def _low_number(operation: Operation, number: float) -> float:
-    dtype = operation.returned[0]
-    return float(operation.low(torch.tensor(float(number), dtype=torch.float64), dtype))
 
 
 def trilinear(operation: Operation) -> list[Any]:
@@ -97,7 +92,7 @@ def matrix_and_vector(operation: Operation) -> list[Any]:
     dtype = operation.returned[0]
     if dtype == torch.bfloat16 and a.numel() > SMALL:
         return operation.once()
-    beta, alpha = (_low_number(operation, operation.kwargs.get(name, 1)) for name in ("beta", "alpha"))
+    beta, alpha = (operation.low_number(operation.kwargs.get(name, 1)) for name in ("beta", "alpha"))
     product, added = alpha * (a @ b), beta * added
     if a.stride(0) == 1:
         product = operation.low(product, dtype)
