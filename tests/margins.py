@@ -146,10 +146,10 @@ def pytest_configure() -> None:
         _of_operator(each, result, low, fault)
         return fault
 
-    def bits(run: Any, amp: Step, found: Sequence[Compared]) -> tuple[bool, frozenset[str]]:
-        ordered, names = different_bits(run, amp, found)
+    def bits(run: Any, amp: Step, found: Sequence[Compared]) -> frozenset[str]:
+        names: frozenset[str] = different_bits(run, amp, found)
         _now.note("bits beside hand casts", YES if names else 0.0, f"{len(names)} of {len(found)} tensors")
-        if ordered:
+        if _gradients._median_allowed(run, found) is not None:
             _now.note("median distance beside hand casts", median_distance(found) / tolerance.MEDIAN_DISTANCE, "")
         for each in found:
             _now.note("distance beside hand casts", each.distance / tolerance.WORST_DISTANCE, each.name)
@@ -159,7 +159,7 @@ def pytest_configure() -> None:
             _now.note("hollow float32", YES, str(failure))
         else:
             _now.note("hollow float32", 0.0, "")
-        return ordered, names
+        return names
 
     _gradients.compare, _verdict.fault_of, _gradients._different_bits = compared, judged, bits
 
