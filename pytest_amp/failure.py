@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+#: What makes two runs of one thing differ; where a check finds that they do.
+UNSEEDED = "random numbers that torch does not seed (Python's, say)"
+
 
 # The class behind pytest.fail has a public home but no name that mypy can subclass.
 class AmpFailure(pytest.fail.Exception):  # type: ignore[name-defined,misc]

@@ -164,17 +164,34 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         count_selected(session.items, amp_session)
 
 
-@pytest.hookimpl(wrapper=True)
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
+    """Note whether anybody calls the function: a hook that answers first may not."""
+    if not pyfuncitem.config.stash[KEY].active:
+        return (yield)
+    from pytest_amp.called import noting
+
+    function = pyfuncitem.obj
+    pyfuncitem.obj = noting(pyfuncitem)
+    try:
+        return (yield)
+    finally:
+        pyfuncitem.obj = function
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Attach what the test is and what it observed; finish the messages of failures."""
     if not item.config.stash[KEY].active:
         return (yield)
+    from pytest_amp.called import expect_called
     from pytest_amp.reporting import attach, complete_failure, live_with
 
     complete_failure(item, call)
     report = yield
+    expect_called(item, report)
     attach(item, report)
     live_with(item, report)
     return report

@@ -144,6 +144,57 @@ def test_some_of_a_family_do_not_vouch_for_the_rest(project: Project, hook: str,
     assert line.startswith("project on cpu-bf16: 3 selected, 2 came to an end: the run stopped before, or another")
 
 
+_UNCALLED = {
+    "a hook answers": "def pytest_pyfunc_call(pyfuncitem):\n    return True\n",
+    "a test is emptied": "def pytest_collection_modifyitems(items):\n"
+    "    for item in items:\n        item.runtest = lambda: None\n",
+}
+
+
+@pytest.mark.parametrize("workers", ["0", "2"])
+@pytest.mark.parametrize("how", _UNCALLED)
+def test_a_test_that_nobody_calls_has_not_passed(project: Project, how: str, workers: str) -> None:
+    """Nor has one that is expected to fail, strictly or not; tests without our fixtures are none of our business."""
+    project.write(
+        conftest=_UNCALLED[how],
+        test_it="import pytest\n\n\ndef test_it(amp):\n    assert False\n\n\n"
+        "@pytest.mark.xfail(strict=True)\ndef test_strict(amp):\n    assert False\n\n\n"
+        "@pytest.mark.xfail\ndef test_lenient(amp):\n    assert False\n\n\ndef test_own():\n    assert False\n",
+    )
+    run = project.here if workers == "0" else project.apart
+    result = run(*ON_CPU, "-n", workers)
+    result.assert_outcomes(failed=3, passed=1)
+    assert result.ret == 1
+    lines = {line for line in result.outlines if line.startswith("AmpFailure: ")}
+    assert lines == {
+        f"AmpFailure: {name}[cpu-bf16] is said to have passed, and nobody called its function: "
+        "a conftest or a plugin runs it in pytest's place (pytest_pyfunc_call, say)"
+        for name in ("test_it", "test_strict", "test_lenient")
+    }
+
+
+def test_whoever_calls_a_test_may(project: Project) -> None:
+    """A plugin for coroutines, a repetition, a decorator that keeps the name: the function was called."""
+    project.write(
+        conftest="import asyncio\nimport inspect\n\n\ndef pytest_pyfunc_call(pyfuncitem):\n"
+        "    given = {name: pyfuncitem.funcargs[name] for name in pyfuncitem.fixturenames if name == 'amp'}\n"
+        "    if inspect.iscoroutinefunction(pyfuncitem.obj):\n"
+        "        asyncio.run(pyfuncitem.obj(**given))\n        return True\n"
+        "    if 'repeated' in pyfuncitem.name:\n"
+        "        for _ in range(2):\n            pyfuncitem.obj(**given)\n        return True\n",
+        test_it="from hypothesis import given, settings, strategies\n\nseen = []\n\n\n"
+        "async def test_awaited(amp):\n    seen.append(1)\n\n\n"
+        "def test_repeated(amp):\n    seen.append(1)\n\n\n"
+        "class TestMethods:\n    def test_method(self, amp):\n        seen.append(self)\n\n\n"
+        "@settings(max_examples=3, database=None)\n@given(n=strategies.integers())\n"
+        "def test_drawn(amp, n):\n    seen.append(n)\n\n\n"
+        "def test_all_of_them(amp):\n    assert len(seen) >= 5\n",
+    )
+    result = project.here(*ON_CPU, "-p", "no:anyio", "-p", "no:asyncio")
+    result.assert_outcomes(passed=5)
+    assert (result.ret, red(result)) == (0, [])
+
+
 def test_what_exitfirst_did_not_reach_is_named(project: Project) -> None:
     family(project, "a", test_a="def test_it(amp):\n    assert False\n")
     family(project, "b", test_b=PASSING)

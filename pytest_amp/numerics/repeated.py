@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 import torch
 
 from pytest_amp.cases import Case, Realised
-from pytest_amp.failure import AmpFailure, is_misuse
+from pytest_amp.failure import UNSEEDED, AmpFailure, is_misuse
 from pytest_amp.numerics.conditions import Conditions
 from pytest_amp.numerics.errors import norm
 from pytest_amp.numerics.step import Step, run_wide
@@ -17,7 +17,7 @@ __tracebackhide__ = is_misuse
 
 #: How far apart two runs of one step in float32 are that are the same but for the order of sums.
 _REPEATED = 1e-3
-_UNSEEDED = "two runs of the step in float32 differ: random numbers that torch does not seed (Python's, say)"
+_UNSEEDED = f"two runs of the step in float32 differ: {UNSEEDED}"
 
 
 def unseeded(case: Case, realised: Realised, fp32: Step, where: Conditions) -> str | None:

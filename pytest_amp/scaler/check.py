@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import torch
 
-from pytest_amp.failure import AmpFailure, Misuse, is_misuse
+from pytest_amp.failure import UNSEEDED, AmpFailure, Misuse, is_misuse
 from pytest_amp.record import Observe
 from pytest_amp.scaler.reference import UpdateRule
 from pytest_amp.scaler.regions import check_region
@@ -178,7 +178,7 @@ def _check_gradients(training: Training, iteration: Iteration, scale: float) -> 
             label_before="rule",
             before=f"the same at the scale S and at S / {_OTHER_SCALE:.0f}, but for rounding",
             now=f"relative distance {distance:.3g}",
-            likely="two iterations at one scale differ, too: random numbers that torch does not seed (Python's, say)"
+            likely=f"two iterations at one scale differ, too: {UNSEEDED}"
             if unseeded
             else "gradients are clipped, or looked at, before scaler.unscale_(optimizer)",
         )
