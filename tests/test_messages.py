@@ -8,6 +8,7 @@ import shlex
 import pytest
 
 from pytest_amp.failure import AmpFailure
+from pytest_amp.quoted import quoted
 from tests.project import Project
 
 FAILING = """
@@ -175,3 +176,8 @@ def test_other_failures_are_left_alone(project: Project) -> None:
     result = project.here("--amp-device=cpu", "--amp-dtype=bf16")
     assert "rerun" not in result.stdout.str()
     result.stdout.fnmatch_lines(["E*ValueError: mine"])
+
+
+def test_an_error_that_is_cut_says_so() -> None:
+    assert quoted(ValueError("one\n  two"), 7) == "one two"
+    assert quoted(ValueError("one\n  two"), 6) == "one t…"

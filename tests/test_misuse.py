@@ -169,14 +169,16 @@ def test_without_an_autocast_dtype_there_is_nothing_to_check(project: Project) -
     result.stdout.fnmatch_lines([f"E*pytest_amp.failure.Misuse: {says}"])
 
 
-def test_a_case_that_does_not_run_at_all_fails_in_its_own_words(project: Project) -> None:
-    line = "amp.check_gradients(case(amp, batch=lambda: torch.randn(2, 3)))"
-    project.write(test_it=HEAD.format(line=line))
+@pytest.mark.parametrize("check", ["check_gradients({})", "check_training({}, steps=2)"])
+def test_a_case_that_does_not_run_at_all_fails_in_its_own_words(project: Project, check: str) -> None:
+    case = "case(amp, batch=lambda: torch.randn(2, 3))"
+    project.write(test_it=HEAD.format(line=f"amp.{check.format(case)}"))
     result = project.here(*ON_CPU)
     result.assert_outcomes(failed=1)
     says = "it does not run in float32, without autocast: RuntimeError (test_it.py:5): mat1 and mat2 shapes cannot be *"
     result.stdout.fnmatch_lines([f"E*DoesNotRun: {says}"])
     result.stdout.no_fnmatch_line("*oracle*")
+    result.stdout.no_fnmatch_line("*contextlib*")
     assert len([text for text in result.outlines if text.startswith("E  ")]) == 1
 
 

@@ -41,7 +41,7 @@ class CompileChecks(Bound):
         names ``compiler``, which skips the test.
         """
         from pytest_amp import compiled
-        from pytest_amp.numerics.running import told_of
+        from pytest_amp.numerics.running import ToldOf
 
         self._expect_case(case, "check_compiled")
         how = compiled.Compilation(backend=backend, mode=mode, fullgraph=fullgraph, dynamic=dynamic)
@@ -49,7 +49,7 @@ class CompileChecks(Bound):
             how.check()
             if how.needs_toolchain:
                 self.need_compiler()
-            with told_of(case, self.conditions):
+            with ToldOf(case, self.conditions):
                 compiled.check_compiled(case, how, self.conditions, self.observe)
 
     def need_compiler(self) -> None:

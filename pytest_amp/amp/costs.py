@@ -137,12 +137,12 @@ class CostChecks(Bound):
         cache.
         """
         from pytest_amp import cases, memory
-        from pytest_amp.numerics.running import told_of
+        from pytest_amp.numerics.running import ToldOf
 
         self._expect_case(case, "check_casts")
         if most is not None:
             cases.expect_number("most", most, least=0, whole=True)
-        with told_of(case, self.conditions):
+        with ToldOf(case, self.conditions):
             return memory.check_casts(case, self.conditions, self.observe, most=most)
 
     def check_memory(self, case: Case, *, ceiling: float | None = None, peak_ceiling: float | None = None) -> MemoryUse:
@@ -160,11 +160,11 @@ class CostChecks(Bound):
         ``<case>/peak reserved`` and ``<case>/peak allocated over fp32``. Raises AmpFailure. Returns what was seen.
         """
         from pytest_amp import cases, memory
-        from pytest_amp.numerics.running import told_of
+        from pytest_amp.numerics.running import ToldOf
 
         self._expect_case(case, "check_memory")
         for name, limit in (("ceiling", ceiling), ("peak_ceiling", peak_ceiling)):
             if limit is not None:
                 cases.expect_number(name, limit, least=0)
-        with told_of(case, self.conditions):
+        with ToldOf(case, self.conditions):
             return memory.check_memory(case, self.conditions, self.observe, ceiling=ceiling, peak_ceiling=peak_ceiling)

@@ -51,14 +51,14 @@ class LoopChecks(Bound):
         arguments that cannot be.
         """
         from pytest_amp import cases, scaler
-        from pytest_amp.numerics.running import told_of
+        from pytest_amp.numerics.running import ToldOf
 
         self._expect_case(case, "check_scaler", low=False)
         cases.expect_iterations("forward_at", forward_at)
         cases.expect_names("spoilt", spoilt)
         training = replace(self._training(case, train, optimizer, overflow_at), forward_at=forward_at)
 
-        with told_of(case, self.conditions):
+        with ToldOf(case, self.conditions):
             return scaler.check_scaler(training, self.observe, spoilt=spoilt)
 
     def check_training(
@@ -89,7 +89,7 @@ class LoopChecks(Bound):
         import torch
 
         from pytest_amp import cases, scaler, training
-        from pytest_amp.numerics.running import told_of
+        from pytest_amp.numerics.running import ToldOf
 
         self._expect_case(case, "check_training")
         cases.expect_number("steps", steps, least=2, whole=True)
@@ -107,7 +107,7 @@ class LoopChecks(Bound):
             fresh=fresh,
         )
 
-        with told_of(case, self.conditions):
+        with ToldOf(case, self.conditions):
             return training.check_training(setup, self.observe, tolerance_scale=self.config.tolerance_scale)[0]
 
     def scaler_trace(  # noqa: PLR0913  # keywords of one run
@@ -128,7 +128,7 @@ class LoopChecks(Bound):
         Raises Misuse for arguments that cannot be, and for keywords that need a case.
         """
         from pytest_amp import cases, scaler
-        from pytest_amp.numerics.running import told_of
+        from pytest_amp.numerics.running import ToldOf
 
         cases.expect_number("steps", steps, least=1, whole=True)
         cases.expect_number("init_scale", init_scale, least=0.0)
@@ -144,7 +144,7 @@ class LoopChecks(Bound):
         late = [index for index in overflow_at if not 0 <= index < steps]
         if late:
             raise Misuse(f"overflow_at={late[0]} of {steps} steps; valid: iterations from 0 to {steps - 1}")
-        with told_of(work, self.conditions):
+        with ToldOf(work, self.conditions):
             return tuple(step for _, step in training.iterations(steps, init_scale, rule))
 
     def _training(

@@ -78,10 +78,10 @@ class NumericChecks(Bound):
         should), and the worst relative L2 error of one result from float64.
         """
         from pytest_amp.numerics import predicted
-        from pytest_amp.numerics.running import told_of
+        from pytest_amp.numerics.running import ToldOf
 
         self._expect_case(case, "trace")
-        with told_of(case, self.conditions):
+        with ToldOf(case, self.conditions):
             return predicted.trace(case, self.conditions)
 
     def check_fp32(self, tensor: torch.Tensor, *, name: str = "the tensor") -> None:
@@ -107,8 +107,8 @@ class NumericChecks(Bound):
         another dtype.
         """
         from pytest_amp.numerics.dtypes import check_dtypes
-        from pytest_amp.numerics.running import told_of
+        from pytest_amp.numerics.running import ToldOf
 
         self._expect_case(case, "check_dtypes", low=False)
-        with told_of(case, self.conditions):
+        with ToldOf(case, self.conditions):
             check_dtypes(case, self.conditions, expected, self.observe)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from dataclasses import dataclass
+from types import TracebackType
 
 from pytest_amp.cases import Case
 from pytest_amp.failure import Misuse, is_misuse
@@ -13,23 +13,29 @@ from pytest_amp.numerics.step import run_step, run_wide
 __tracebackhide__ = is_misuse
 
 
-@contextmanager
-def told_of(case: Case, where: Conditions) -> Iterator[None]:
+# No generator under contextlib.contextmanager: pytest would show contextlib's frame, which is not ours to hide.
+@dataclass(frozen=True)
+class ToldOf:
     """What torch raises within is told of ``case``, if a step of it alone raises, too: without autocast, or with it.
 
     Raises DoesNotRun for the first, AmpFailure for the second. Where the step runs, what was raised goes on: it came
     of something else, such as a training step of the user's own.
     """
-    try:
-        yield
-    except Misuse:
-        raise
-    except RuntimeError as error:
-        raised = error
-    else:
-        return
-    realised = case.realise(seed=where.seed)
-    run_wide(case, realised.on(where.device.torch_device), seed=where.seed)
-    with runs_under(case, where):
-        run_step(case, realised.on(where.device.torch_device), where.region, seed=where.seed)
-    raise raised
+
+    case: Case
+    where: Conditions
+
+    def __enter__(self) -> None:
+        """Nothing is made before something is raised."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, raised: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Run the step alone, where torch has raised."""
+        if not isinstance(raised, RuntimeError) or isinstance(raised, Misuse):
+            return
+        realised = self.case.realise(seed=self.where.seed)
+        device = self.where.device.torch_device
+        run_wide(self.case, realised.on(device), seed=self.where.seed)
+        with runs_under(self.case, self.where):
+            run_step(self.case, realised.on(device), self.where.region, seed=self.where.seed)

@@ -10,7 +10,7 @@ from pytest_amp.cases import Case
 from pytest_amp.devices import find_device
 from pytest_amp.failure import AmpFailure, Misuse
 from pytest_amp.numerics import Conditions
-from pytest_amp.numerics.running import told_of
+from pytest_amp.numerics.running import ToldOf
 from pytest_amp.numerics.step import DoesNotRun
 from pytest_amp.precision import BF16
 
@@ -31,23 +31,23 @@ def case(*, refuses: bool | None) -> Case:
 def test_a_case_that_does_not_run_in_float32_is_misuse() -> None:
     with (
         pytest.raises(DoesNotRun, match="it does not run in float32, without autocast"),
-        told_of(case(refuses=False), WHERE),
+        ToldOf(case(refuses=False), WHERE),
     ):
         raise RuntimeError("of the check")
 
 
 def test_a_case_that_does_not_run_under_autocast_is_a_failure() -> None:
-    with pytest.raises(AmpFailure, match="it does not run under autocast"), told_of(case(refuses=True), WHERE):
+    with pytest.raises(AmpFailure, match="it does not run under autocast"), ToldOf(case(refuses=True), WHERE):
         raise RuntimeError("of the check")
 
 
 def test_what_a_case_that_runs_did_not_raise_goes_on() -> None:
-    with pytest.raises(RuntimeError, match="of the check"), told_of(case(refuses=None), WHERE):
+    with pytest.raises(RuntimeError, match="of the check"), ToldOf(case(refuses=None), WHERE):
         raise RuntimeError("of the check")
 
 
 @pytest.mark.parametrize("error", [DoesNotRun("said already"), Misuse("said already"), TypeError("said already")])
 def test_what_is_told_already_and_what_is_none_of_torchs_goes_on(error: Exception) -> None:
     """Whether the case runs is not asked then."""
-    with pytest.raises(type(error), match=r"^said already$"), told_of(case(refuses=True), WHERE):
+    with pytest.raises(type(error), match=r"^said already$"), ToldOf(case(refuses=True), WHERE):
         raise error
