@@ -50,11 +50,17 @@ class MeasuredOperator:
 
 
 def measure_operator(
-    name: str, function: Callable[..., Tensor], arguments: Sequence[Tensor], where: Conditions
+    name: str,
+    function: Callable[..., Tensor],
+    arguments: Sequence[Tensor],
+    where: Conditions,
+    *,
+    has_regions: bool = False,
 ) -> MeasuredOperator:
     """Run ``function`` forward and backward in mixed precision on ``arguments``, of any dtype, and hold it to float64.
 
-    Gradients are those of the arguments that are floating tensors, for a random incoming gradient.
+    Gradients are those of the arguments that are floating tensors, for a random incoming gradient. A ``function`` that
+    ``has_regions`` of its own is predicted with them.
     """
     low, device, seed = where.precision.dtype, where.device, where.seed
 
@@ -71,7 +77,7 @@ def measure_operator(
 
     case = Case(name, torch.nn.Identity, batch, loss)
     realised = case.realise(seed=seed)
-    region = by_hand(device, where.precision, inside=False)
+    region = by_hand(device, where.precision, inside=has_regions)
     predictors = [oracle.Predictor(device.type, rounds=rounds) for rounds in (False, True)]
     exact, predicted = (
         oracle.run_virtual(case, realised.on(device.torch_device), region, predictor, seed=seed)

@@ -85,6 +85,8 @@ REDUCTIONS: dict[str, Long] = {
     "cumsum": rows(lambda x: x.cumsum(-1)),
     "logcumsumexp": rows(lambda x: x.logcumsumexp(-1)),
     "cumprod": rows(lambda x: (x / 128 + 1).cumprod(-1)),
+    "prod": rows(lambda x: torch.prod(x / 128 + 1, -1)),
+    "prod_of_all": rows(lambda x: torch.prod(x / 256 + 1) + x[:2, :2]),
     "logsumexp": rows(lambda x: x.logsumexp(-1)),
     "softmax": rows(lambda x: x.softmax(-1)),
     "softmax_of_columns": Long(lambda x: x.softmax(0), lambda k: ((k, 4),)),
@@ -151,6 +153,20 @@ REDUCTIONS: dict[str, Long] = {
     "mm": Long(torch.mm, lambda k: ((4, k), (k, 8)), spread=0.25),
     "linear": Long(f.linear, lambda k: ((4, k), (8, k), (8,)), spread=0.25),
     "conv1d": Long(f.conv1d, lambda k: ((1, k // 16, 24), (8, k // 16, 16), (8,)), spread=0.25),
+}
+
+#: By the dimensions of a tensor: its product, whole or along one of them. A CPU multiplies in the low dtype.
+PRODUCTS: dict[str, Callable[[Tensor], Tensor]] = {
+    "of rows": lambda x: torch.prod(x, -1),
+    "of rows, kept": lambda x: x.prod(dim=1, keepdim=True),
+    "of short rows": lambda x: torch.prod(x.view(-1, 16), 1),
+    "of columns": lambda x: torch.prod(x, 0),
+    "of columns that lie side by side": lambda x: x.t().contiguous().t().prod(0),
+    "in the middle": lambda x: torch.prod(x.view(4, -1, 8), 1),
+    "of all": lambda x: torch.prod(x) * x[0, :24],
+    "beside a zero": lambda x: torch.prod(x * (torch.arange(x.shape[1], device=x.device) != 3), 1),
+    "running": lambda x: torch.cumprod(x, -1),
+    "running down columns": lambda x: x.cumprod(0),
 }
 
 #: Elementwise functions: length means nothing to them.

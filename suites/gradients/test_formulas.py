@@ -117,6 +117,24 @@ def selected(x: Tensor, w: Tensor) -> Tensor:
     return torch.nn.functional.one_hot(places(x), PLACES).to(x.dtype) @ (x[:PLACES] @ w)
 
 
+def products(factors: Tensor) -> Tensor:
+    """Of each row, up to each of its numbers."""
+    found = [factors[:, 0]]
+    for factor in factors.unbind(1)[1:]:
+        found.append(found[-1] * factor)
+    return torch.stack(found, 1)
+
+
+def near_one(x: Tensor) -> Tensor:
+    return 1 + x / 16
+
+
+def one_is_zero(x: Tensor) -> Tensor:
+    """In each row a number of its own, which has a gradient."""
+    factors = near_one(x)
+    return factors - factors.detach() * torch.eye(*x.shape, device=x.device, dtype=x.dtype)
+
+
 def cross_entropy(x: Tensor, smoothing: float = 0.0) -> Tensor:
     logs = x - x.exp().sum(-1, keepdim=True).log()
     hit = logs.gather(1, targets(x)[:, None]).squeeze(1)
@@ -152,6 +170,16 @@ PAIRS = {
     "index_add": Pair(index_add, added, PRODUCT),
     "scatter_add": Pair(scatter_add, added, PRODUCT),
     "index_select": Pair(index_select, selected, PRODUCT),
+    "prod": Pair(lambda x: torch.prod(near_one(x), 1), lambda x: products(near_one(x))[:, -1], ((24, 32),)),
+    "prod_of_all": Pair(
+        lambda x: torch.prod(near_one(x)) * x, lambda x: products(near_one(x).view(1, -1))[:, -1] * x, ((24, 32),)
+    ),
+    "prod_with_a_zero": Pair(
+        lambda x: torch.prod(one_is_zero(x), 1) + x[:, 0],
+        lambda x: products(one_is_zero(x))[:, -1] + x[:, 0],
+        ((24, 32),),
+    ),
+    "cumprod": Pair(lambda x: torch.cumprod(near_one(x), 1), lambda x: products(near_one(x)), ((24, 32),)),
     "cross_entropy": Pair(lambda x: f.cross_entropy(x, targets(x)), cross_entropy, ((24, 32),)),
     "cross_entropy_smoothed": Pair(
         lambda x: f.cross_entropy(x, targets(x), label_smoothing=0.1), lambda x: cross_entropy(x, 0.1), ((24, 32),)

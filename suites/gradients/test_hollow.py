@@ -74,6 +74,8 @@ FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "group_norm": lambda x: f.group_norm(x, 4),
     "cumsum": lambda x: x.cumsum(-1),
     "exp": torch.exp,
+    "prod": lambda x: torch.prod(1 + x / 8, -1),
+    "cumprod": lambda x: torch.cumprod(1 + x / 8, -1),
     "norm": lambda x: x.norm(dim=-1),
 }
 

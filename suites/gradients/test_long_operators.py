@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from pytest_amp.numerics import MeasuredOperator, check_operator, confirmed_oper
 from pytest_amp.releases import holds_in, release_of
 from pytest_amp.targets import Target
 
-from .long_operators import ELEMENTWISE, LOSSES, REDUCTIONS
+from .long_operators import ELEMENTWISE, LOSSES, PRODUCTS, REDUCTIONS
 
 SHORT, LONG, LONGEST = 256, 16384, 262144
 
@@ -112,6 +113,25 @@ def great(target: Target) -> Iterator[object]:
 @pytest.mark.amp_parametrize("name", great)
 def test_sums_do_not_lose_with_great_length(amp: Amp, name: str) -> None:
     hold(amp, name, {str(LONGEST): reduction(amp, name, LONGEST)})
+
+
+# On CUDA, which multiplies in float32, they go back by a scan whose order is its own.
+@pytest.mark.amp(devices=["cpu"])
+@pytest.mark.parametrize("name", [name for name in PRODUCTS if not (name.startswith("running") and _BEFORE_2_13)])
+def test_products_outside_of_a_region_round_as_their_model(amp: Amp, name: str) -> None:
+    """Each factor of a low product rounds it, in the order in which the kernel takes them."""
+
+    def alone(x: Tensor) -> Tensor:
+        with amp.autocast(enabled=False):
+            return PRODUCTS[name](x / 32 + 1)
+
+    def draw(length: int) -> MeasuredOperator:
+        low = torch.randn(4, length).to(amp.dtype)
+        return measure_operator(f"product {name}", alone, (low,), amp.conditions, has_regions=True)
+
+    seed = amp.config.seed
+    sizes = {str(length): confirmed_operator(partial(draw, length), seed=seed) for length in (SHORT, 600)}
+    hold(amp, f"product.{name}", sizes)
 
 
 @pytest.mark.parametrize("name", ELEMENTWISE)

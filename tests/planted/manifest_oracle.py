@@ -99,4 +99,22 @@ ORACLE = (
         (WIDER, "-k", "real_errors and loss_mse"),
         "test_real_errors_differ_by_their_bits[cpu-bf16-loss_mse]",
     ),
+    Defect(
+        "products_are_rounded",
+        "a product by torch.prod in float32",
+        ("suites/gradients/test_hollow.py", "-k", "prod"),
+        "test_functions_of_float32_are_not_rounded[cpu-bf16-prod]",
+    ),
+    Defect(
+        "products_of_all_forget_the_last",
+        "every factor of a whole tensor's product",
+        ("suites/gradients/test_formulas.py", "-k", "prod"),
+        "test_operator_is_its_formula[cpu-bf16-prod_of_all]",
+    ),
+    Defect(
+        "low_products_overlook_half",
+        "every factor of a low product",
+        (OPERATORS, "-k", "product"),
+        "test_products_outside_of_a_region_round_as_their_model[cpu-bf16-of rows]",
+    ),
 )

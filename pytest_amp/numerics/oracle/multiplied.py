@@ -1,0 +1,87 @@
+"""Products of the numbers of a tensor on a CPU, which keeps them in the low dtype: each is rounded.
+
+prod_kernel_impl in aten/src/ATen/native/cpu/ReduceOpsKernel.cpp. Numbers that lie side by side are multiplied by four
+vectors at a time, each lane for itself, then vectors, then lanes, and at last what filled no four vectors:
+vectorized_inner_reduction in aten/src/ATen/native/cpu/Reduce.h. All others are multiplied one after the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pytest_amp.numerics.oracle.operation import LOW, Operation
+
+#: Low numbers in a vector: for these kernels those of AVX2 under AVX512, too, and as many where a machine has none.
+LANES = 16
+
+
+def by_vectors(operation: Operation) -> list[Any]:
+    """``aten::prod`` and ``prod.dim_int`` of what lies side by side; of the rest as ``in_turn``."""
+    if not _is_kept_low(operation):
+        return operation.once()
+    rows, beside = _rows(operation)
+    return _shaped(operation, _one_after_the_other(operation, _of_vectors(operation, rows) if beside else rows))
+
+
+def in_turn(operation: Operation) -> Iterator[list[Any]]:
+    """One number after the other, as where they lie with gaps between them; or row by row, where rows do."""
+    if not _is_kept_low(operation):
+        return
+    yield _shaped(operation, _one_after_the_other(operation, _rows(operation)[0]))
+    if operation.name == "aten::prod":
+        rows = _of_vectors(operation, _given(operation))
+        yield _shaped(operation, _one_after_the_other(operation, rows.flatten()))
+
+
+def _of_vectors(operation: Operation, rows: Tensor) -> Tensor:
+    """``rows`` with the product of all that fills four vectors in place of its numbers."""
+    blocks = rows.shape[-1] // (4 * LANES)
+    if not blocks:
+        return rows
+    whole = rows[..., : 4 * LANES * blocks].reshape(*rows.shape[:-1], blocks, 4, LANES)
+    first, second, third, fourth = _one_after_the_other(operation, whole.movedim(-3, -1)).unbind(-2)
+    lanes = _low(operation, _low(operation, first * second) * _low(operation, third * fourth))
+    left = rows[..., 4 * LANES * blocks :]
+    return torch.cat([_one_after_the_other(operation, lanes)[..., None], left], -1)
+
+
+def _is_kept_low(operation: Operation) -> bool:
+    x = operation.args[0]
+    return operation.returned[0] in LOW and x.dim() > 0 and x.numel() > 0
+
+
+def _given(operation: Operation) -> Tensor:
+    """The numbers, which are cast before they are multiplied where another dtype is asked for."""
+    return _low(operation, operation.args[0])
+
+
+def _rows(operation: Operation) -> tuple[Tensor, bool]:
+    """The tensor with what is multiplied as its last dimension, and whether that lies side by side.
+
+    All of its numbers are multiplied in the order in which they lie.
+    """
+    x = _given(operation)
+    if operation.name == "aten::prod":
+        return x.permute(sorted(range(x.dim()), key=x.stride, reverse=True)).reshape(-1), True
+    moved = x.movedim(operation.args[1], -1)
+    return moved, moved.stride(-1) == 1
+
+
+def _shaped(operation: Operation, made: Tensor) -> list[Any]:
+    kept = operation.name != "aten::prod" and operation.argument(2, "keepdim")
+    return operation.finished([made.unsqueeze(operation.args[1]) if kept else made])
+
+
+def _low(operation: Operation, values: Tensor) -> Tensor:
+    return operation.low(values, operation.returned[0])
+
+
+def _one_after_the_other(operation: Operation, rows: Tensor) -> Tensor:
+    total, *others = rows.unbind(-1)
+    for each in others:
+        total = _low(operation, total * each)
+    return total
