@@ -61,9 +61,9 @@ def _is_gpu(gpu_id: Path) -> bool:
         return False
 
 
-def callers_gpus(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+def callers_gpus() -> dict[str, str]:
     """What a child process that needs more than this worker's own GPU has to have in its environment."""
-    return {VISIBLE: environment[CALLERS]} if CALLERS in environment else {}
+    return {VISIBLE: os.environ[CALLERS]} if CALLERS in os.environ else {}
 
 
 def count_devices(device_type: str) -> int:

@@ -12,9 +12,9 @@ from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
 
-def listed(python: str = sys.executable) -> list[str]:
+def listed() -> list[str]:
     """The releases of torch that ``pip index versions`` lists. Raises ValueError with pip's last line if it cannot."""
-    command = [python, "-m", "pip", "index", "versions", "torch"]
+    command = [sys.executable, "-m", "pip", "index", "versions", "torch"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
     found = re.search(r"^Available versions: (.*)$", done.stdout, re.MULTILINE)
     if found is None:

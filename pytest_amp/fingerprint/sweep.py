@@ -32,11 +32,10 @@ class FingerprintSweep:
         *,
         modules: Sequence[str] = (),
         path: Sequence[str] = (),
-        examiner: str = EXAMINER,
         timeout: float = 120.0,
     ) -> None:
         """``modules`` and ``path`` are as for Isolated; one entry may take ``timeout`` seconds."""
-        self._new: Callable[[], Isolated] = partial(Isolated, examiner, modules=modules, path=path, timeout=timeout)
+        self._new: Callable[[], Isolated] = partial(Isolated, EXAMINER, modules=modules, path=path, timeout=timeout)
         self._processes: dict[str, Isolated] = {}
         self._entries: dict[str, tuple[str, ...]] = {}
         #: What brought a process down: a line for each, in which it is named.

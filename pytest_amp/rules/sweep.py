@@ -33,16 +33,14 @@ class Sweep(Protocol):
         """End it; raises ExaminationFailed if the process that it used does not end well."""
 
 
-def open_sweep(
-    device: Device, *, modules: Sequence[str] = (), path: Sequence[str] = (), timeout: float = 300.0
-) -> Sweep:
+def open_sweep(device: Device, *, modules: Sequence[str] = (), path: Sequence[str] = ()) -> Sweep:
     """A sweep on ``device``: in this process, or for an accelerator in a child process.
 
-    The child has ``path`` as its module search path and imports ``modules`` before torch. Examining
-    one operator may take ``timeout`` seconds. A device that a hook made exists in this process only.
+    The child has ``path`` as its module search path and imports ``modules`` before torch. A device that a hook
+    made exists in this process only.
     """
     if device.kind is DeviceKind.ACCELERATOR and type(device) is type(find_device(device.name)):
-        return ChildSweep(device.name, modules=modules, path=path, timeout=timeout)
+        return ChildSweep(device.name, modules=modules, path=path)
     return InProcessSweep(device)
 
 
@@ -76,7 +74,10 @@ class ChildSweep:
         examiner: str = EXAMINER,
         timeout: float = 300.0,
     ) -> None:
-        """``device`` is a device's name; ``examiner`` a ``module:function`` in place of ``answer``."""
+        """``device`` is a device's name; ``examiner`` a ``module:function`` in place of ``answer``.
+
+        Examining one operator may take ``timeout`` seconds.
+        """
         self._device = device
         self.process = Isolated(examiner, modules=modules, path=path, timeout=timeout)
 

@@ -15,19 +15,10 @@ import torch
 
 from pytest_amp import torch_private
 from pytest_amp.numerics.errors import is_hollow
+from pytest_amp.numerics.oracle.calls import SILENTLY_WRITTEN, draws, operation_of
 from pytest_amp.numerics.oracle.meetings import spread
 from pytest_amp.numerics.oracle.models import Model, ModelName, evaluate_both, model_for
-from pytest_amp.numerics.oracle.operation import (
-    SILENTLY_WRITTEN,
-    Operation,
-    draws,
-    flips,
-    is_real,
-    met,
-    operation_of,
-    rounded,
-    widened,
-)
+from pytest_amp.numerics.oracle.operation import Operation, flips, is_real, met, rounded, widened
 from pytest_amp.numerics.oracle.places import Direction, Place, Places
 from pytest_amp.numerics.oracle.promotion import KERNEL_DECIDES, returned_dtypes
 from pytest_amp.numerics.oracle.sums import certain, most_of_float32, other_numbers

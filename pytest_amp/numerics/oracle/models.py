@@ -13,7 +13,8 @@ import torch
 
 from pytest_amp import toml, torch_private
 from pytest_amp.numerics.oracle import formulas, products
-from pytest_amp.numerics.oracle.operation import SILENTLY_WRITTEN, Operation
+from pytest_amp.numerics.oracle.calls import SILENTLY_WRITTEN
+from pytest_amp.numerics.oracle.operation import Operation
 from pytest_amp.releases import holds_in, release_of
 
 MODELS_FILE = "pytest_amp/numerics/oracle/models.toml"

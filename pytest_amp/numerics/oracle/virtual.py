@@ -18,18 +18,9 @@ import torch
 from pytest_amp import torch_private
 from pytest_amp.cases import Realised, map_tensors
 from pytest_amp.failure import AmpFailure
+from pytest_amp.numerics.oracle.calls import SILENTLY_WRITTEN, draws, operation_of
 from pytest_amp.numerics.oracle.models import ModelName, evaluate, model_for
-from pytest_amp.numerics.oracle.operation import (
-    SILENTLY_WRITTEN,
-    WIDE,
-    Operation,
-    draws,
-    is_real,
-    met,
-    operation_of,
-    rounded,
-    widened,
-)
+from pytest_amp.numerics.oracle.operation import WIDE, Operation, is_real, met, rounded, widened
 from pytest_amp.numerics.oracle.promotion import as_real, refusal, returned_dtypes
 
 

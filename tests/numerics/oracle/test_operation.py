@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from pytest_amp import torch_private
+from pytest_amp.numerics.oracle.calls import draws, operation_of
 from pytest_amp.numerics.oracle.local import Observer
-from pytest_amp.numerics.oracle.operation import WIDE, draws, operation_of, widened
+from pytest_amp.numerics.oracle.operation import WIDE, widened
 from pytest_amp.numerics.oracle.verdict import faults
 from pytest_amp.releases import holds_in, release_of
 
