@@ -63,19 +63,7 @@ def measure_operator(
     ``has_regions`` of its own is predicted with them.
     """
     low, device, seed = where.precision.dtype, where.device, where.seed
-
-    def batch() -> list[Tensor]:
-        return [x.clone().requires_grad_() if x.is_floating_point() else x for x in arguments]
-
-    def loss(_model: torch.nn.Module, given: list[Tensor]) -> dict[str, Tensor]:
-        result = function(*given)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed + _OTHER)  # not those of another draw: the gradient would be the argument itself
-            weights = torch.randn(result.shape, device="cpu").to(result.device, result.dtype)
-        # A product of its own, whose gradient is the weights, exactly.
-        return {"loss": _Weighed.apply(result, weights), "result": result}  # type: ignore[no-untyped-call]
-
-    case = Case(name, torch.nn.Identity, batch, loss)
+    case = _case_of(name, function, arguments, seed=seed)
     realised = case.realise(seed=seed)
     region = by_hand(device, where.precision, inside=has_regions)
     predictors = [oracle.Predictor(device.type, rounds=rounds) for rounds in (False, True)]
@@ -91,28 +79,64 @@ def measure_operator(
     # Float32 in, float32 out: then even a prediction that is hollow tells of a rounding, in whatever is in common.
     kept_low = any(each.model.name is ModelName.RUNNING_SUM and low in each.given for each in observer.seen)
     wide = any(x.dtype == torch.float32 for x in arguments) and not kept_low
-    excess: dict[str, float] = {}
-    hollow = []
-    for key, value in made.items():
-        error, noise = _errors(value, model[key], known[key])
-        if value.dtype in LOW:
-            excess[key] = error / max(noise, tolerance.floor(value.numel(), sums.roundoff(value.dtype)))
-        else:
-            least = sums.most_of_float32(low)
-            excess[key] = error / noise if noise > least else max(error - noise, 0.0) / least
-            if is_hollow(value, low) and (wide or not is_hollow(model[key].to(torch.float32), low)):
-                hollow.append(key)
+    excess = {key: _excess(value, model[key], known[key], low) for key, value in made.items()}
+    hollow = (
+        key
+        for key, value in made.items()
+        if value.dtype not in LOW
+        and is_hollow(value, low)
+        and (wide or not is_hollow(model[key].to(torch.float32), low))
+    )
     if predictors[1].unmodelled:
         excess = {}  # what the kernels round is known by a factor alone, which the faults respect
-    seen = tuple(observer.seen)
+    dtypes = {key: value.dtype for key, value in made.items()}
+    return _measured(name, observer.seen, where, excess=excess, hollow=tuple(hollow), dtypes=dtypes)
+
+
+def _measured(  # noqa: PLR0913  # keywords of one measurement
+    name: str,
+    seen: Sequence[ObservedCall],
+    where: Conditions,
+    *,
+    excess: Mapping[str, float],
+    hollow: tuple[str, ...],
+    dtypes: Mapping[str, torch.dtype],
+) -> MeasuredOperator:
+    """What was measured, with what the calls ``seen`` in it say."""
     return MeasuredOperator(
         excess,
-        tuple(verdict.faults(seen, low, where.tolerance_scale)),
-        oracle.trace_of(name, seen, device.type).signatures(),
-        tuple(hollow),
-        {key: value.dtype for key, value in made.items()},
+        tuple(verdict.faults(seen, where.precision.dtype, where.tolerance_scale)),
+        oracle.trace_of(name, seen, where.device.type).signatures(),
+        hollow,
+        dtypes,
         tuple(each for each in seen if each.problem is not None),
     )
+
+
+def _case_of(name: str, function: Callable[..., Tensor], arguments: Sequence[Tensor], *, seed: int) -> Case:
+    """``function`` as a case without a model: copies of ``arguments``, and a loss with a random incoming gradient."""
+
+    def batch() -> list[Tensor]:
+        return [x.clone().requires_grad_() if x.is_floating_point() else x for x in arguments]
+
+    def loss(_model: torch.nn.Module, given: list[Tensor]) -> dict[str, Tensor]:
+        result = function(*given)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed + _OTHER)  # not those of another draw: the gradient would be the argument itself
+            weights = torch.randn(result.shape, device="cpu").to(result.device, result.dtype)
+        # A product of its own, whose gradient is the weights, exactly.
+        return {"loss": _Weighed.apply(result, weights), "result": result}  # type: ignore[no-untyped-call]
+
+    return Case(name, torch.nn.Identity, batch, loss)
+
+
+def _excess(value: Tensor, model: Tensor, exact: Tensor, low: torch.dtype) -> float:
+    """An error as ``MeasuredOperator`` has it: in units of the predicted rounding, or of what says float32 was low."""
+    error, noise = _errors(value, model, exact)
+    if value.dtype in LOW:
+        return error / max(noise, tolerance.floor(value.numel(), sums.roundoff(value.dtype)))
+    least = sums.most_of_float32(low)
+    return error / noise if noise > least else max(error - noise, 0.0) / least
 
 
 def _errors(value: Tensor, model: Tensor, exact: Tensor) -> tuple[float, float]:
@@ -133,14 +157,7 @@ def measure_registered(overload: str, where: Conditions) -> dict[str, MeasuredOp
     found = {}
     for number, sample in enumerate(samples(overload)):
         seen = _observed(overload, sample, where)
-        found[str(number)] = MeasuredOperator(
-            {},
-            tuple(verdict.faults(seen, where.precision.dtype, where.tolerance_scale)),
-            oracle.trace_of(overload, seen, where.device.type).signatures(),
-            (),
-            {},
-            tuple(each for each in seen if each.problem is not None),
-        )
+        found[str(number)] = _measured(overload, seen, where, excess={}, hollow=(), dtypes={})
     return found
 
 

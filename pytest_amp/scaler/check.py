@@ -12,7 +12,7 @@ from pytest_amp.failure import UNSEEDED, AmpFailure, Misuse, is_misuse
 from pytest_amp.record import Observe
 from pytest_amp.scaler.reference import UpdateRule
 from pytest_amp.scaler.regions import check_region
-from pytest_amp.scaler.trace import Iteration, TraceStep, Training
+from pytest_amp.scaler.trace import Iteration, TraceStep, Training, refused
 
 __tracebackhide__ = is_misuse
 
@@ -133,11 +133,7 @@ def _guarded(training: Training, steps: int, scale: float) -> Iterator[tuple[Ite
         except (RuntimeError, AssertionError, ValueError) as error:
             if not _is_refusal(error):
                 raise
-            raise AmpFailure(
-                f"{training.case.name}: GradScaler refuses the training step in iteration {index}",
-                now=f"{type(error).__name__}: {error}",
-                likely="a call is missing, doubled or in the wrong place: scale, unscale_, step, update",
-            ) from error
+            raise refused(f"{training.case.name}, iteration {index}", error) from error
         yield found
 
 

@@ -12,7 +12,7 @@ import torch
 
 from pytest_amp.cases import Case, MakeOptimizer, Realised, expect_graph, loss_of, made_of
 from pytest_amp.devices import Device
-from pytest_amp.failure import Misuse, is_misuse
+from pytest_amp.failure import AmpFailure, Misuse, is_misuse
 from pytest_amp.precision import Precision
 from pytest_amp.scaler.reference import UpdateRule
 from pytest_amp.scaler.regions import note, noted_in_backward
@@ -111,6 +111,15 @@ class WatchedScaler(torch.amp.GradScaler):
         return TraceStep(scale, self.found_inf, skipped, state["scale"], state["_growth_tracker"])
 
 
+def refused(where: str, error: Exception) -> AmpFailure:
+    """The failure of a training step that GradScaler refuses with ``error``, in the words of the refusal."""
+    return AmpFailure(
+        f"{where}: GradScaler refuses the training step",
+        now=f"{type(error).__name__}: {error}",
+        likely="a call is missing, doubled or in the wrong place: scale, unscale_, step, update",
+    )
+
+
 @dataclass
 class Iteration:
     """What a training step is given: everything it needs for one iteration.
@@ -126,17 +135,20 @@ class Iteration:
     case: Case
     device: Device
     precision: Precision
-    #: Gradients that the optimizer's own step was given, without the scale; and whether the scaler called it.
+    #: Gradients that the optimizer's own step was given, float64 on the CPU, divided by the scale.
     seen: list[torch.Tensor] = field(default_factory=list, init=False)
+    #: Whether the optimizer's own step was called by anybody but the scaler.
     stepped_alone: bool = field(default=False, init=False)
+    #: Whether overflow was planted, and the name of the module in whose result (empty for a gradient).
     planted: bool = field(default=False, init=False)
-    #: The module in what whose result overflow was planted, and parameters with a gradient of the iteration before.
     planted_in: str = field(default="", init=False)
+    #: Names of parameters that began with a gradient of the iteration before.
     stale: list[str] = field(default_factory=list, init=False)
     #: In which dtypes autocast was on where the model or the loss was called.
     regions: set[torch.dtype] = field(default_factory=set, init=False)
-    #: And where backward was called: in none, it should be.
+    #: In which dtypes autocast was on where backward was called; it should be on in none.
     in_backward: set[torch.dtype] = field(default_factory=set, init=False)
+    #: The scaler's growth tracker before the iteration.
     tracker_before: int = field(default=0, init=False)
 
     def loss(self) -> torch.Tensor:
@@ -240,16 +252,16 @@ def _parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     return [p for group in optimizer.param_groups for p in group["params"]]
 
 
-def _identical(left: torch.Tensor, right: torch.Tensor) -> bool:
-    """Equality for which NaN equals NaN."""
-    return bool(((left == right) | (left.isnan() & right.isnan())).all())
+def _identical(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    """Equality for which NaN equals NaN: a bool tensor of no dimensions, where ``left`` is."""
+    return ((left == right) | (left.isnan() & right.isnan())).all()
 
 
 def _all_identical(left: list[torch.Tensor], right: list[torch.Tensor]) -> bool:
-    """The same of all pairs, read once for each device: each read waits for it."""
+    """Whether all pairs are, read once for each device: each read waits for it."""
     by_device: dict[torch.device, list[torch.Tensor]] = {}
     for old, new in zip(left, right, strict=True):
-        same = ((old == new) | (old.isnan() & new.isnan())).all()
+        same = _identical(old, new)
         by_device.setdefault(same.device, []).append(same)
     return all(bool(torch.stack(each).all()) for each in by_device.values())
 
@@ -309,7 +321,7 @@ def _watch_accumulation(iteration: Iteration, hooks: ExitStack) -> None:
         new, all_of_it = coming.pop(parameter), parameter.grad
         if all_of_it is None or all_of_it.is_sparse or new.is_sparse:
             return
-        if not _identical(all_of_it.detach(), new):
+        if not bool(_identical(all_of_it.detach(), new)):
             iteration.stale.append(names.get(parameter, "a parameter"))
 
     for parameter in _parameters(iteration.optimizer):

@@ -14,7 +14,7 @@ from pytest_amp.devices import Device
 from pytest_amp.failure import AmpFailure, Misuse, is_misuse
 from pytest_amp.precision import Precision
 from pytest_amp.scaler import Iteration, UpdateRule, standard_step
-from pytest_amp.scaler.trace import WatchedScaler, watch_backward
+from pytest_amp.scaler.trace import WatchedScaler, refused, watch_backward
 
 __tracebackhide__ = is_misuse
 
@@ -200,11 +200,7 @@ def _refusals(iteration: TrainingIteration) -> Iterator[None]:
     except (RuntimeError, AssertionError, ValueError) as error:
         if iteration.scaler.refused is not error:
             raise
-        raise AmpFailure(
-            f"{iteration.case.name}, step {iteration.index}: GradScaler refuses the training step",
-            now=f"{type(error).__name__}: {error}",
-            likely="a call is missing, doubled or in the wrong place: scale, unscale_, step, update",
-        ) from error
+        raise refused(f"{iteration.case.name}, step {iteration.index}", error) from error
 
 
 class _Watch:
