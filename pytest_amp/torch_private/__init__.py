@@ -46,6 +46,7 @@ from pytest_amp.torch_private.interception import Interception, intercepted_call
 from pytest_amp.torch_private.modes import inside_transform
 from pytest_amp.torch_private.reads import counted_reads
 from pytest_amp.torch_private.recording import Call, recorded_calls
+from pytest_amp.torch_private.scaled import scaled_product
 from pytest_amp.torch_private.storages import live_storages
 from pytest_amp.torch_private.virtual import (
     Aliasing,
@@ -115,6 +116,7 @@ __all__ = [
     "recorded_collectives",
     "result_kinds",
     "returns_tensors",
+    "scaled_product",
     "scales_its_own_step",
     "sequence_number",
     "shared_fake_tensor_mode",

@@ -1,0 +1,26 @@
+"""Products of float8 numbers with scales."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pytest_amp.torch_private.gone import PrivateApiGone
+
+if TYPE_CHECKING:
+    import torch
+
+
+def scaled_product(
+    a: torch.Tensor, b: torch.Tensor, scales: tuple[torch.Tensor, torch.Tensor], dtype: torch.dtype
+) -> torch.Tensor:
+    """``a @ b`` of float8 matrices, times both float32 ``scales``, in ``dtype``; PrivateApiGone without _scaled_mm.
+
+    The columns of ``b`` lie one after the other. Raises NotImplementedError where the back end has no such products.
+    """
+    import torch
+
+    function: Any = getattr(torch, "_scaled_mm", None)
+    if function is None:
+        raise PrivateApiGone("torch._scaled_mm")
+    made: torch.Tensor = function(a, b, scale_a=scales[0], scale_b=scales[1], out_dtype=dtype)
+    return made
