@@ -233,6 +233,7 @@ ON_CUDA: dict[tuple[str, str], Formula] = {
     **{("any_order", name): interpolated.backward for name in interpolated.INTERPOLATED},
     **{("any_order", name): scattered.taken_backward for name in scattered.BY_INDICES},
     **{("any_order", name): scattered.padding_backward for name in scattered.PADDING},
+    **{("fused", name): steps.in_steps for name in steps.ON_CUDA},
 }
 
 #: By model and overload.
@@ -259,7 +260,7 @@ BY_MODEL: dict[tuple[str, str], Formula] = {
     ("fused", "aten::native_batch_norm"): batch_norm,
     **{("fused", f"aten::{name}"): power for name in ("pow.Tensor_Scalar", "pow_.Scalar")},
     **{("two_step", f"aten::{name}"): convolution.in_two_steps for name in convolution.NAMES},
-    **{("fused", name): steps.in_steps for name in (*steps.STEPS, *steps.ON_CUDA)},
+    **{("fused", name): steps.in_steps for name in steps.STEPS},
     ("fused", "aten::renorm"): steps.scaled_to_a_norm,
     ("fused", "aten::affine_grid_generator"): steps.affine_grid,
     ("fused", "aten::addr"): products.outer,

@@ -15,7 +15,7 @@ from torch.nn import functional as f
 from pytest_amp import torch_private
 from pytest_amp.cases import Case
 from pytest_amp.devices import find_device
-from pytest_amp.numerics.oracle import formulas, observed_step, trace_of
+from pytest_amp.numerics.oracle import formulas, observed_step, steps, trace_of
 from pytest_amp.numerics.oracle.models import ModelName, evaluate, model_of
 from pytest_amp.numerics.oracle.operation import Operation
 
@@ -206,3 +206,13 @@ def test_the_real_kernels_follow_their_models(name: str, dtype: torch.dtype) -> 
     least = {"gelu": 0.98}.get(name, 0.99)
     assert min(shares.values()) >= least, shares
     assert {key.partition("/")[2] for key in shares} == {"forward", "backward"}
+
+
+@pytest.mark.parametrize(("table", "made"), [(formulas.BY_MODEL, steps.STEPS), (formulas.ON_CUDA, steps.ON_CUDA)])
+def test_what_is_made_in_steps_has_them_on_its_device(
+    table: dict[tuple[str, str], formulas.Formula], made: dict[str, object]
+) -> None:
+    """Of what a release of old has as well: CUDA's steps are no formula for a CPU, which may have one of its own."""
+    assert {name for (_, name), formula in table.items() if formula is steps.in_steps} == made.keys()
+    softmax = formulas.BY_MODEL["fused", "aten::_softmax_backward_data"]
+    assert softmax is formulas.softmax_backward
