@@ -46,8 +46,8 @@ ROUNDED_ON_CUDA = (
 ON_CUDA = dict.fromkeys(("cross_entropy", "cross_entropy_ignoring", "cross_entropy_of_images"), ROUNDED_ON_CUDA)
 
 
-#: torch 2.6 has no kernel for it on a CPU.
-LACKING_BEFORE_2_7 = "logcumsumexp"
+LACKING_BEFORE_2_9 = "logcumsumexp"
+LACKS = "logcumsumexp_backward is not implemented for Half on a CPU before torch 2.9"
 
 
 #: Before torch 2.13 (2.12 was not tried) it goes back by a formula of quadratic cost under a dispatch mode, as the
@@ -57,8 +57,8 @@ _BEFORE_2_13 = holds_in(release_of(torch.__version__), since=None, until="2.12")
 
 
 def lacks(name: str, target: Target) -> bool:
-    old = holds_in(release_of(torch.__version__), since=None, until="2.6")
-    return old and name == LACKING_BEFORE_2_7 and target.id == "cpu-fp16"
+    old = holds_in(release_of(torch.__version__), since=None, until="2.8")
+    return old and name == LACKING_BEFORE_2_9 and target.id == "cpu-fp16"
 
 
 def known(names: Iterable[str]) -> Callable[[Target], Iterator[object]]:
@@ -71,8 +71,7 @@ def known(names: Iterable[str]) -> Callable[[Target], Iterator[object]]:
             reason = ON_CUDA.get(name) if target.device.type == "cuda" else None
             marks = [pytest.mark.xfail(reason=reason, raises=AmpFailure, strict=True)] if reason else []
             if lacks(name, target):
-                reason = "logcumsumexp_backward is not implemented for Half on a CPU before torch 2.7"
-                marks = [pytest.mark.xfail(reason=reason, raises=AmpFailure, strict=True)]
+                marks = [pytest.mark.xfail(reason=LACKS, raises=AmpFailure, strict=True)]
             yield pytest.param(name, id=name, marks=marks)
 
     return cases
@@ -101,6 +100,8 @@ def great(target: Target) -> Iterator[object]:
         reason = ON_CUDA.get(name) if target.device.type == "cuda" else None
         if name == "avg_pool1d" and target.id == "cpu-fp16":
             reason = TOO_WIDE
+        if lacks(name, target):
+            reason = LACKS
         marks = [pytest.mark.xfail(reason=reason, raises=AmpFailure, strict=True)] if reason else []
         if name not in WITHOUT_GREAT_LENGTH:
             yield pytest.param(name, id=name, marks=marks)

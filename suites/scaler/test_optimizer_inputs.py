@@ -298,7 +298,7 @@ def test_nothing_is_left_on_a_fused_optimizer(
 
 
 def test_fused_optimizers_say_so(amp: Amp) -> None:
-    """The flag by which the scaler leaves unscaling to them (Adagrad has it since torch 2.7)."""
+    """The flag by which the scaler leaves unscaling to them (Adagrad has it since torch 2.12)."""
     found = {}
     for name in ("SGD", "Adam", "AdamW", "Adagrad"):
         optimizer = getattr(torch.optim, name)([_parameter(amp)], lr=0.5, fused=True)
