@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
@@ -132,6 +133,7 @@ def parametrize(metafunc: pytest.Metafunc, session: AmpSession) -> None:
     if (unknown := _unknown_types(marker, session)) is not None:
         session.usage_error(f"{name} (marker amp): {unknown}")
     try:
+        refuse_indirect(metafunc, session)
         rows = [row for target in place.targets() for row in _rows(place, target, each)]
     except Misuse as error:
         session.usage_error(f"{name}: {error}")
@@ -140,6 +142,22 @@ def parametrize(metafunc: pytest.Metafunc, session: AmpSession) -> None:
         metafunc.parametrize(TARGET, rows, indirect=True, scope="session")
     else:
         metafunc.parametrize((TARGET, each[0]), rows, indirect=[TARGET], scope="session")
+
+
+def refuse_indirect(metafunc: pytest.Metafunc, session: AmpSession) -> None:
+    """Raises Misuse for an ``indirect`` parameter of a fixture of this plugin, which takes none and would ignore it."""
+    for mark in metafunc.definition.iter_markers("parametrize"):
+        given = {**dict(zip(("argnames", "argvalues", "indirect"), mark.args, strict=False)), **mark.kwargs}
+        argnames, indirect = given.get("argnames", ()), given.get("indirect", False)
+        names = [name.strip() for name in argnames.split(",")] if isinstance(argnames, str) else list(argnames)
+        meant = NAMES.intersection(names if indirect is True else indirect or ())
+        for name in sorted(meant):
+            plugins = session.config.pluginmanager.get_plugins()
+            if not hasattr(metafunc.module, name) and not any(_makes(plugin, name) for plugin in plugins):
+                raise Misuse(
+                    f"parametrize gives {name} values, and the fixture takes none: device and dtype are those of the "
+                    "run; valid: --amp-device and --amp-dtype, or the marker amp(devices=…, dtypes=…)"
+                )
 
 
 def _unknown_types(marker: AmpMarker, session: AmpSession) -> str | None:
@@ -220,14 +238,24 @@ def _rows(place: _Place, target: Target, each: tuple[str, Callable[[Target], Ite
     if not values:
         nothing = pytest.mark.skip(reason=f"nothing to check on {target.id}")
         return [pytest.param(target, None, id=f"{target.id}-nothing", marks=[*marks, nothing])]
-    return [_row(target, value, marks) for value in values]
+    return [_row(target, value, f"{each[0]}{number}", marks) for number, value in enumerate(values)]
 
 
-def _row(target: Target, value: object, marks: Sequence[pytest.MarkDecorator]) -> object:
+def _row(target: Target, value: object, place: str, marks: Sequence[pytest.MarkDecorator]) -> object:
     if hasattr(value, "values") and hasattr(value, "marks") and hasattr(value, "id"):  # made by pytest.param
+        if len(value.values) != 1:
+            raise Misuse(f"the function of amp_parametrize returned {value!r} for {target.id}; valid: one value each")
         (inner,) = value.values
-        return pytest.param(target, inner, id=f"{target.id}-{value.id or inner}", marks=[*marks, *value.marks])
-    return pytest.param(target, value, id=f"{target.id}-{value}", marks=marks)
+        name = value.id if isinstance(value.id, str) and value.id else _called(inner, place)
+        return pytest.param(target, inner, id=f"{target.id}-{name}", marks=[*marks, *value.marks])
+    return pytest.param(target, value, id=f"{target.id}-{_called(value, place)}", marks=marks)
+
+
+def _called(value: object, place: str) -> str:
+    """A value in a test's id, and so in keys, which are the same in each run: no text with an address in it."""
+    name = getattr(value, "__name__", None)
+    text = name if isinstance(name, str) else str(value)
+    return place if re.search(r" at 0x[0-9a-fA-F]+", text) else text
 
 
 def keep_together(items: list[pytest.Item]) -> None:
@@ -313,10 +341,10 @@ def _other_tier(item: pytest.Item, session: AmpSession) -> str | None:
 def info_of(item: pytest.Item, target: Target) -> TestInfo:
     """What an amp test is. Its name has no parameters, and in a family's package no folder above the package."""
     family, folder = family_of_package(getattr(getattr(item, "module", None), "__package__", None))
-    file, _, rest = item.nodeid.partition("[")[0].partition("::")
+    file, _, rest = item.nodeid.partition("::")  # a folder may have a bracket in its name
     if folder is not None and item.path.is_relative_to(folder):
         file = item.path.relative_to(folder).as_posix()
-    name = f"{file.removesuffix('.py')}::{rest}"
+    name = f"{file.removesuffix('.py')}::{rest.partition('[')[0]}"
     return TestInfo(target.id, family.name, name, target.missing is not None)
 
 

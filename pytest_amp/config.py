@@ -6,10 +6,12 @@ really there is the probe's question.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import math
 import os
 import re
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -301,9 +303,15 @@ class Context:
 
     def path(self, value: str) -> Path:
         """``value`` as a path; a relative one starts where it was written. Raises ValueError for none."""
-        if not value.strip():
+        if not value.strip() or "\0" in value:
             raise _Bad(f"{value!r} names no file; valid: a path")
-        return self.base / Path(value).expanduser()
+        try:
+            path = self.base / Path(value).expanduser()
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                path.lstat()
+        except (OSError, RuntimeError) as error:  # too long, in a folder that is closed, of a user that is not there
+            raise _Bad(f"{value!r}: {getattr(error, 'strerror', None) or error}; valid: a path") from None
+        return path
 
 
 def add_options(parser: pytest.Parser) -> None:
@@ -328,6 +336,7 @@ def read(config: pytest.Config, device_types: tuple[str, ...] = ()) -> AmpConfig
     values: dict[str, object] = {}
     sources: dict[str, str] = {}
     texts: dict[str, str | None] = {}
+    _refuse_unknown(config)
     first = sorted(OPTIONS, key=lambda option: option.ini != "amp_allow_missing")
     allow_missing: frozenset[str] = frozenset()
     for option in first:
@@ -340,28 +349,32 @@ def read(config: pytest.Config, device_types: tuple[str, ...] = ()) -> AmpConfig
             value = allow_missing = value if isinstance(value, frozenset) else frozenset()
         values[option.ini.removeprefix("amp_")] = value
         sources[option.ini], texts[option.ini] = source, text
-    values["report"] = values["report"] or ()
-    values["known"] = values["known"] or ()
-    values["floors"] = values["floors"] or ()
+    for name in ("report", "known", "floors"):
+        values[name] = values[name] or ()
     asked = AmpConfig(sources=sources, texts=texts, **values)  # type: ignore[arg-type]  # the table's parsers give these types
-    _refuse_one_file_twice(asked)
+    if asked.report:
+        from pytest_amp.refusals import refuse_one_file_twice
+
+        refuse_one_file_twice(asked)
     if asked.accept and (asked.baseline is None or not asked.baseline.is_file()):
         raise pytest.UsageError(f"{asked.where('amp_accept')}: no baseline to change; valid: with --amp-baseline=FILE")
     return asked
 
 
-def _refuse_one_file_twice(asked: AmpConfig) -> None:
-    """A report may replace its file, but not the baseline, the record or another report of the same run."""
-    files = {"amp_baseline": asked.baseline, "amp_record": asked.record}
-    taken = {path.resolve(): ini for ini, path in files.items() if path is not None}
-    for report in asked.report:
-        other = taken.get(report.path.resolve())
-        if other is not None:
-            where, also = asked.where("amp_report"), asked.where(other)
-            raise pytest.UsageError(
-                f"{where}: {str(report.path)!r} is the file of {also}, too; valid: a file of its own"
-            )
-        taken[report.path.resolve()] = "amp_report"
+def _refuse_unknown(config: pytest.Config) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of pytest 9, which has no other place for what is written there
+        written = [*getattr(config, "inicfg", ()), *_overridden(config)]
+    unknown = {name for name in written if name.startswith("amp_")} - {option.ini for option in OPTIONS}
+    if unknown:
+        from pytest_amp.refusals import refuse_unknown
+
+        refuse_unknown(sorted(unknown), [option.ini for option in OPTIONS], config)
+
+
+def _overridden(config: pytest.Config) -> list[str]:
+    """The keys that ``-o`` names."""
+    return [word.partition("=")[0].strip() for word in config.option.override_ini or ()]
 
 
 def _text(config: pytest.Config, option: Option) -> tuple[str | None, str, Path]:
@@ -373,7 +386,7 @@ def _text(config: pytest.Config, option: Option) -> tuple[str | None, str, Path]
         return text, COMMAND_LINE if typed else ADDOPTS, config.invocation_params.dir
     base = config.inipath.parent if config.inipath else config.rootpath
     source = config.inipath.name if config.inipath else "ini"
-    if any(word.partition("=")[0].strip() == option.ini for word in config.option.override_ini or ()):
+    if option.ini in _overridden(config):
         base, source = config.invocation_params.dir, OVERRIDE
     try:
         ini = config.getini(option.ini)

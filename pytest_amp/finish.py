@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 import shlex
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 from functools import partial
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import pytest_amp
+from pytest_amp.hookspecs import raised_in
 from pytest_amp.record import (
     Failure,
     Record,
@@ -23,6 +24,7 @@ from pytest_amp.record import (
     alone,
     canonical,
     read_record,
+    unwritable,
     write_record,
     write_whole,
 )
@@ -37,13 +39,19 @@ if TYPE_CHECKING:
 LONGEST = 300
 
 
+#: Options of pytest under which tests are collected, and none is run.
+RUNS_NOTHING = ("collectonly", "setuponly", "setupplan", "showfixtures", "show_fixtures_per_test")
+#: What comparisons rest on: the hook for provenance adds to it, and changes none of it.
+COMPARED = ("torch", "devices", "cpu_capability", "seed", "tolerance_scale")
+
+
 def finish(session: AmpSession, exitstatus: int) -> int:
     """The exit status of the run: 4 for a usage error, 1 where a green run would have been a lie."""
     session.finishing = True
     if session.usage_errors:
         return int(pytest.ExitCode.USAGE_ERROR)
     option = session.config.option
-    if option.collectonly or getattr(option, "setuponly", False) or getattr(option, "setupplan", False):
+    if any(getattr(option, name, False) for name in RUNS_NOTHING):
         return exitstatus
     if session.finished_nodes:
         from pytest_amp.controller import check_exits
@@ -126,8 +134,7 @@ def _together(*places: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, ...]
 
 def record_of(session: AmpSession, *, complete: bool) -> Record:
     """This run as a record."""
-    provenance: MutableMapping[str, Value] = {**_provenance(session), **session.provenance}
-    session.config.hook.pytest_amp_provenance(provenance=provenance)
+    provenance = _with_the_projects({**_provenance(session), **session.provenance}, session)
     summary: dict[str, Value] = {
         f"{target} {family}": dict(sorted(counts.items()))
         for (target, family), counts in sorted(session.tally.outcomes.items())
@@ -144,6 +151,26 @@ def record_of(session: AmpSession, *, complete: bool) -> Record:
         {place: tuple(tests) for place, tests in ran.items()},
         tuple(Failure(key, why[:LONGEST]) for key, why in tally.failed.items()),
     )
+
+
+def _with_the_projects(own: dict[str, Value], session: AmpSession) -> dict[str, Value]:
+    """``own`` and what the hook pytest_amp_provenance adds to it.
+
+    What it raises, and what no file can hold, makes the run red and costs nothing of the record.
+    """
+    hook, given = "pytest_amp_provenance", dict(own)
+    try:
+        session.config.hook.pytest_amp_provenance(provenance=given)
+    except Exception as error:  # noqa: BLE001  # whatever a project's own code raises
+        session.problem(raised_in(hook, error))
+    for name, value in given.items():
+        if name in COMPARED and value != own.get(name):
+            session.problem(f"the hook {hook} changes {name}, on which comparisons rest; valid: another name")
+        elif problem := unwritable(name, value):
+            session.problem(f"the hook {hook}: {problem}")
+        else:
+            own[name] = value
+    return own
 
 
 def _provenance(session: AmpSession) -> dict[str, Value]:

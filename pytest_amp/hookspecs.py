@@ -48,3 +48,15 @@ def yielded(hook: str, groups: Iterable[object], wanted: type[T]) -> list[T]:
                 raise Misuse(f"the hook {hook} yields {value!r}; valid: a {wanted.__module__}.{wanted.__qualname__}")
             found.append(value)
     return found
+
+
+def raised_in(hook: str, error: Exception) -> str:
+    """What a project's implementation of ``hook`` raised, in one line that names its own line."""
+    from pathlib import Path
+
+    import pluggy
+
+    from pytest_amp.quoted import quoted_with_place
+
+    libraries = (Path(__file__).parent, Path(pluggy.__file__).parent)
+    return f"the hook {hook} raised {quoted_with_place(error, libraries)}"

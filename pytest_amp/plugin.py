@@ -54,6 +54,8 @@ def pytest_configure(config: pytest.Config) -> None:
             raise pytest.UsageError(str(error)) from None
         except ValueError as error:
             raise pytest.UsageError(f"the hook pytest_amp_devices: {error}") from None
+        except Exception as error:  # noqa: BLE001  # whatever a project's own code raises
+            raise pytest.UsageError(hookspecs.raised_in("pytest_amp_devices", error)) from None
     session = config.stash[KEY] = AmpSession(config, options.read(config, names), names)
     config.pluginmanager.register(Recorder(session), "amp-recorder")
     _ = session.baseline
@@ -213,10 +215,10 @@ class Recorder:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Count, in the process that prints."""
-        data = getattr(report, "amp", None)
+        data = self._session.seen_in(report)
         if data is not None and not workers.is_worker(self._session.config):
             for observation in self._session.tally.add(report, data):
-                self._session.config.hook.pytest_amp_observation(observation=observation)
+                self._session.tell(observation)
             self._session.progress.say(
                 self._session.tally, self._session.config.pluginmanager.get_plugin("terminalreporter")
             )

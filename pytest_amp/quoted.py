@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import traceback
+from collections.abc import Collection
+from pathlib import Path
+
 #: Letters of an error that a message has room for.
 MOST = 200
 
@@ -14,6 +18,17 @@ def quoted(error: BaseException, most: int = MOST) -> str:
 def quoted_with_type(error: BaseException, most: int = MOST) -> str:
     """The same with its type before it: ``RuntimeError: CUDA error: …``."""
     return _cut(f"{type(error).__name__}: {error}", most)
+
+
+def quoted_with_place(error: BaseException, libraries: Collection[Path], most: int = MOST) -> str:
+    """The same with the line of the project that it comes from, which lies in none of ``libraries``.
+
+    ``ValueError (conftest.py:12): no such image``.
+    """
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [each for each in frames if not any(Path(each.filename).is_relative_to(folder) for folder in libraries)]
+    place = f" ({Path(own[-1].filename).name}:{own[-1].lineno})" if own else ""
+    return f"{type(error).__name__}{place}: {_cut(str(error), most)}"
 
 
 def _cut(text: str, most: int) -> str:

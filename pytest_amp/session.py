@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from importlib import metadata
 from pathlib import Path
@@ -163,6 +163,29 @@ class AmpSession:
         """Note a usage error once; it is raised when collection is over."""
         if message not in self.usage_errors:
             self.usage_errors.append(message)
+
+    def problem(self, message: str) -> None:
+        """Note once why the run is red, whatever its tests say."""
+        if message not in self.problems:
+            self.problems.append(message)
+
+    def seen_in(self, report: pytest.TestReport) -> Mapping[str, object] | None:
+        """What a report of an amp test carries; of one that pytest-xdist made for a dead worker, what the test is."""
+        data: Mapping[str, object] | None = getattr(report, "amp", None)
+        if data is None and report.when not in ("setup", "call", "teardown"):
+            data = self.tally.begun.get(report.nodeid)
+        return data
+
+    def tell(self, observation: Observation) -> None:
+        """Hand ``observation`` to the hook; where that raises, the run is red at its end, and goes on."""
+        try:
+            self.config.hook.pytest_amp_observation(observation=observation)
+        except pytest.exit.Exception:
+            raise
+        except Exception as error:  # noqa: BLE001  # whatever a project's own code raises
+            from pytest_amp.hookspecs import raised_in
+
+            self.problem(raised_in("pytest_amp_observation", error))
 
     def note_provenance(self) -> None:
         """What values of this process may depend on: the build of torch and the devices."""

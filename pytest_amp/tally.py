@@ -10,11 +10,13 @@ import pytest
 
 from pytest_amp.known import Known
 from pytest_amp.precision import LOW
-from pytest_amp.record import Observation
+from pytest_amp.record import Observation, canonical
 
 INCONCLUSIVE = "inconclusive: "
 #: Outcomes of checks that have looked.
 EXECUTED = ("passed", "failed", "error", "xfailed")
+#: Those of a test that came to an end.
+ENDED = (*EXECUTED, "skipped", "inconclusive")
 
 
 @dataclass(frozen=True)
@@ -33,10 +35,16 @@ class Tally:
 
     outcomes: dict[tuple[str, str], Counter[str]] = field(default_factory=dict)
     reasons: dict[tuple[str, str], Counter[str]] = field(default_factory=dict)
+    #: The tests by place that came to an end, each once: one may have subtests, or be run again.
+    ended: dict[tuple[str, str], set[str]] = field(default_factory=dict)
     exempt: set[tuple[str, str]] = field(default_factory=set)
     passed: dict[tuple[str, str, str], set[str]] = field(default_factory=dict)
     observations: dict[str, tuple[str, Observation]] = field(default_factory=dict)
     claims: dict[str, tuple[str, str]] = field(default_factory=dict)
+    #: Of each observation the worker that made it: with --dist=each, every one makes all.
+    workers: dict[str, str] = field(default_factory=dict)
+    #: What the first report of each test said of it, for a test whose worker dies.
+    begun: dict[str, Mapping[str, object]] = field(default_factory=dict)
     #: For each key of --amp-known, how often a test that has it failed and passed.
     known: dict[str, Counter[str]] = field(default_factory=dict)
     #: What failed, in order: the test, and the first line of why.
@@ -48,6 +56,8 @@ class Tally:
 
     def add(self, report: pytest.TestReport, data: Mapping[str, object]) -> list[Observation]:
         """Count one report of an amp test; the observations that it brought."""
+        if report.when == "setup":
+            self.begun[report.nodeid] = data
         info = TestInfo(**data["test"])  # type: ignore[arg-type]
         place = (info.target, info.family)
         counts = self.outcomes.setdefault(place, Counter())
@@ -55,6 +65,8 @@ class Tally:
         outcome = _outcome(report)
         if outcome is not None:
             counts[outcome] += 1
+        if outcome in ENDED:  # and not "rerun", as pytest-rerunfailures calls what it runs again
+            self.ended.setdefault(place, set()).add(report.nodeid)
         if outcome in ("skipped", "inconclusive"):
             self.reasons.setdefault(place, Counter())[_reason(report)] += 1
         for key in data.get("known", ()):  # type: ignore[attr-defined]
@@ -68,11 +80,19 @@ class Tally:
             self.passed.setdefault((info.target, info.family, info.test), set()).add(report.nodeid)
         brought = [Observation.from_json(item) for item in data["observations"]]  # type: ignore[attr-defined]
         for observation in brought:
-            claimed = self.observations.get(observation.key)
-            if claimed is not None and claimed[0] != report.nodeid:
-                self.claims[observation.key] = (claimed[0], report.nodeid)
-            self.observations[observation.key] = (report.nodeid, observation)
+            self._claim(observation, report.nodeid, getattr(report, "worker_id", ""))
         return brought
+
+    def _claim(self, observation: Observation, node: str, worker: str) -> None:
+        """Keep an observation, and note where another test, or the same one in another worker, says otherwise."""
+        key = observation.key
+        if key in self.observations:
+            other, earlier = self.observations[key]
+            if other != node:
+                self.claims[key] = (other, node)
+            elif worker != self.workers[key] and canonical(observation.value) != canonical(earlier.value):
+                self.claims[key] = (f"{node} in {self.workers[key]}", f"{node} in {worker}")
+        self.observations[key], self.workers[key] = (node, observation), worker
 
     def unexecuted(self, selected: Mapping[tuple[str, str], int]) -> list[str]:
         """A line for each target and family that was asked for and of which not one check was executed.
@@ -88,7 +108,7 @@ class Tally:
             target, family = place
             common = most_common(self.reasons.get(place, Counter()))[:3]
             reasons = "; ".join(f"{reason} ({n})" for reason, n in common) or "the run stopped before"
-            count = selected.get(place) or sum(counts.values())
+            count = selected.get(place) or self.selected.get(place) or sum(counts.values())
             lines.append(f"{family} on {target}: {count} selected, not one executed: {reasons}")
         return lines
 
@@ -98,7 +118,7 @@ class Tally:
             f"{family} on {target}: {count} selected, {ended} came to an end: the run stopped before, or another "
             "plugin kept them from running"
             for (target, family), count in sorted(selected.items())
-            if 0 < (ended := sum(self.outcomes.get((target, family), Counter()).values())) < count
+            if 0 < (ended := len(self.ended.get((target, family), ()))) < count
         ]
 
     def unseen(self, skipped_modules: Mapping[str, tuple[str, str]]) -> list[str]:
@@ -154,12 +174,17 @@ class Tally:
 
     def accepted(self) -> list[Observation]:
         """What tests observed that passed, and so what --amp-accept may take."""
-        passed = {node for nodes in self.passed.values() for node in nodes} - {node for node, _ in self.failures}
+        passed = {node for nodes in self.passed.values() for node in nodes} - self._failed_nodes()
         return [observation for node, observation in self.observations.values() if node in passed]
 
     def whole(self, made: Mapping[tuple[str, str, str], int]) -> set[tuple[str, str, str]]:
         """The tests by (target, family, test) of which every parameter that there is has passed."""
-        return {test for test, passed in self.passed.items() if len(passed) >= made.get(test, len(passed) + 1)}
+        failed = self._failed_nodes()  # a part of such a test may have passed: a subtest, the call before its teardown
+        whole = {test: passed - failed for test, passed in self.passed.items()}
+        return {test for test, passed in whole.items() if len(passed) >= made.get(test, len(passed) + 1)}
+
+    def _failed_nodes(self) -> set[str]:
+        return {node for node, _ in self.failures}
 
     def gone(self, baseline: Iterable[Observation], made: Mapping[tuple[str, str, str], int]) -> list[Observation]:
         """Observations of the baseline whose test passed whole on their target and no longer made them.

@@ -133,3 +133,39 @@ def test_what_reads_files_needs_packaging_alone(tmp_path: Path) -> None:
             check=False,
         )
         assert (done.returncode, done.stderr) == (0, ""), arguments
+
+
+LIMITED = """
+import resource, sys
+from pytest_amp.cli import main
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+sys.exit(main(["rules", "--format=md"]))
+"""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="a disk is filled by a limit of POSIX")
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_disk_that_is_full_is_told(tmp_path: Path, unbuffered: str) -> None:
+    """A page of which a part was written is none; Python says nothing where it does not buffer."""
+    with (tmp_path / "page.md").open("wb") as page:
+        done = subprocess.run(
+            [sys.executable, "-c", LIMITED],
+            env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": unbuffered},
+            stdout=page,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert (done.returncode, done.stderr) == (2, "pytest-amp: standard output: File too large\n")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="a signal of POSIX")
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_reader_that_has_gone_is_no_error(unbuffered: str) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": unbuffered}
+    command = [sys.executable, "-m", "pytest_amp", "rules", "--format=md"]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.close()
+        assert process.stderr is not None
+        assert (process.stderr.read(), process.wait()) == (b"", 128 + 13)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.project import SIMULATED, Project, ids
+from tests.project import SIMULATED, Project, ids, refused
 
 ON_CPU = ("--amp-device=cpu", "--amp-dtype=bf16,fp16")
 
@@ -175,6 +175,41 @@ def test_without_parameters_there_is_an_error(project: Project) -> None:
     result.assert_outcomes(passed=1, failed=1)
 
 
+INDIRECT = """
+import pytest
+
+
+@pytest.mark.parametrize({arguments})
+def test_it(amp_device, amp_dtype):
+    pass
+"""
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "'amp_device', ['cuda'], True",
+        "'amp_device, amp_dtype', [('cuda', 1)], indirect=['amp_device']",
+        "argnames=['amp_device'], argvalues=['cuda'], indirect=True",
+    ],
+)
+def test_a_value_for_a_fixture_that_takes_none_is_refused(project: Project, arguments: str) -> None:
+    """pytest hands it over and nobody looks: ``test_it[cpu-bf16-cuda]`` would be green on a CPU."""
+    project.write(test_it=INDIRECT.format(arguments=arguments))
+    line = refused(project.here(*ON_CPU))
+    assert line.startswith("test_it.py::test_it: parametrize gives amp_device values, and the fixture takes none: ")
+
+
+def test_a_projects_own_fixture_may_take_values(project: Project) -> None:
+    fixture = "@pytest.fixture\ndef amp_device(request, amp_device):\n    return amp_device, request.param\n"
+    own = f"import pytest\n\n\n{fixture}"
+    test = INDIRECT.format(arguments="'amp_device', ['cuda'], indirect=True").replace("pass", "assert amp_device[1]")
+    project.write(conftest=own, test_it=test)
+    project.here(*ON_CPU).assert_outcomes(passed=2)
+    project.write(conftest="", test_it=own + test)
+    project.here(*ON_CPU).assert_outcomes(passed=2)
+
+
 OBSERVE = """
 from pytest_amp.record import Kind, Observation, Verdict
 
@@ -267,3 +302,12 @@ def test_a_case_is_called_after_its_test_and_the_tests_own_parameters(project: P
     assert result.ret == 0, result.outlines
     names = [key.removeprefix("project/cpu/bf16/") for key in project.observed("new.json")]
     assert names == ["TestIt::test_one/x", "many[1]/x", "many[2]/x", "one/x"]
+
+
+def test_a_folder_with_brackets_in_its_name(project: Project) -> None:
+    project.file(
+        "tests[1]/test_in.py", CASE + "\n\ndef test_it(amp, case):\n    amp.observe(case.name, 1, kind='count')\n"
+    )
+    project.here(*ON_CPU, "--amp-record=new.json").assert_outcomes(passed=2)
+    found = {item["key"]: item["test"] for item in project.observations("new.json")}
+    assert found == dict.fromkeys(("project/cpu/bf16/it", "project/cpu/fp16/it"), "tests[1]/test_in::test_it")

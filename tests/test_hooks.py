@@ -6,7 +6,7 @@ import importlib.util
 
 import pytest
 
-from tests.project import SIMULATED, Project, refused
+from tests.project import SIMULATED, Project, red, refused
 
 LISTENING = """
 import json
@@ -43,6 +43,12 @@ def test_each_observation_is_seen_once_where_the_run_is_printed(project: Project
         assert {line.split()[-2] for line in lines} == {"False"}
 
 
+GREEN = """
+def test_green(amp):
+    amp.observe("one", 1, kind="count")
+    amp.observe("two", 2, kind="count")
+"""
+
 PROVENANCE = """
 def pytest_amp_provenance(provenance):
     assert "torch" in provenance
@@ -56,11 +62,52 @@ def test_provenance(project: Project) -> None:
     assert project.record("new.json")["provenance"]["image"] == "sha256:0"
 
 
-def test_provenance_that_is_no_json_is_red_and_keeps_the_run(project: Project) -> None:
-    project.write(conftest=PROVENANCE.format(value="object()"), test_it="def test_it(amp):\n    pass")
-    result = project.here("--amp-device=cpu", "--amp-record=new.json")
-    assert result.ret == 1
-    result.stdout.fnmatch_lines(["RED       not written: *new.json: Object of type object is not JSON serializable"])
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ("provenance['image'] = object()", ": image: Object of type object is not JSON serializable"),
+        ("provenance[3] = 4", ": the name 3 is no text"),
+        ("provenance['seed'] = 4", " changes seed, on which comparisons rest; valid: another name"),
+        ("raise KeyError('job')", " raised KeyError (conftest.py:3): 'job'"),
+    ],
+)
+def test_what_is_wrong_with_provenance_is_red_and_costs_nothing(project: Project, body: str, says: str) -> None:
+    project.write(
+        conftest=f"def pytest_amp_provenance(provenance):\n    provenance.update(cell=1)\n    {body}\n",
+        test_it=GREEN,
+    )
+    result = project.here("--amp-device=cpu", "--amp-dtype=bf16", "--amp-record=new.json", "--amp-report=md:new.md")
+    assert (result.ret, red(result)) == (1, [f"the hook pytest_amp_provenance{says}"])
+    assert len(project.observed("new.json")) == 2
+    provenance = project.record("new.json")["provenance"]
+    assert (provenance["cell"], provenance["seed"]) == (1, 0)
+
+
+def test_provenance_is_added_to_and_never_taken_out(project: Project) -> None:
+    hook = "def pytest_amp_provenance(provenance):\n    provenance.clear()\n    provenance['command'] = '(hidden)'\n"
+    project.write(conftest=hook, test_it=GREEN)
+    assert project.here("--amp-device=cpu", "--amp-record=new.json").ret == 0
+    provenance = project.record("new.json")["provenance"]
+    assert (provenance["command"], provenance["tolerance_scale"]) == ("(hidden)", 1.0)
+
+
+@pytest.mark.parametrize("workers", ["0", "2"])
+def test_an_observation_that_cannot_be_told_is_red_at_the_end(project: Project, workers: str) -> None:
+    project.write(
+        conftest="def pytest_amp_observation(observation):\n    raise OSError('no such host')\n", test_it=GREEN
+    )
+    result = project.apart(
+        "-p", "xdist", "-n", workers, "--amp-device=cpu", "--amp-dtype=bf16", "--amp-record=new.json"
+    )
+    result.assert_outcomes(passed=1)
+    assert (result.ret, len(red(result))) == (1, 1)
+    assert red(result) == ["the hook pytest_amp_observation raised OSError (conftest.py:2): no such host"]
+    assert len(project.observed("new.json")) == 2
+
+
+def test_devices_that_cannot_be_told_are_one_line(project: Project) -> None:
+    project.write(conftest="def pytest_amp_devices():\n    raise RuntimeError('no driver')\n    yield\n")
+    assert refused(project.here()) == "the hook pytest_amp_devices raised RuntimeError (conftest.py:2): no driver"
 
 
 def test_devices(project: Project) -> None:

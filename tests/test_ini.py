@@ -159,3 +159,29 @@ def test_the_files_of_the_reference_are_read_as_they_stand(project: Project) -> 
         path.unlink()
     assert (project.path / "changes.md").is_file()
     assert (project.path / "run.json").is_file()
+
+
+@pytest.mark.parametrize("name", [*FILES, "override"])
+def test_a_key_that_is_none_is_refused(project: Project, name: str) -> None:
+    """pytest warns of it and runs without: on another device than the one that was meant."""
+    if name != "override":
+        project.file(name, FILES[name].format(key="amp_devices", value="cuda"))
+    line = refused(project.here(*(["-o", "amp_devices=cuda"] if name == "override" else [])))
+    assert line.startswith(f"amp_devices ({'-o on the command line' if name == 'override' else name}): no such key; ")
+    assert "amp_device, amp_dtype" in line
+
+
+def test_a_key_of_another_plugin_is_its_own(project: Project) -> None:
+    project.file("pytest.ini", "[pytest]\namp_level = O1\nfilterwarnings = error\n")
+    project.write(
+        conftest="def pytest_addoption(parser):\n    parser.addini('amp_level', 'x')\n",
+        test_it="def test_it(amp, request):\n    assert request.config.getini('amp_level') == 'O1'\n",
+    )
+    assert project.here("--amp-device=cpu").ret == 0
+
+
+@pytest.mark.parametrize("key", ["amp_record", "amp_baseline", "amp_report", "amp_known", "amp_floors"])
+@pytest.mark.parametrize("value", ["n" * 300 + ".json", "no\\u0000name.json", "~nobody-of-that-name/a.json"])
+def test_a_name_that_no_file_can_have_is_one_line(project: Project, key: str, value: str) -> None:
+    project.file("pyproject.toml", f'[tool.pytest]\n{key} = "{"json:" * (key == "amp_report")}{value}"\n')
+    assert refused(project.here()).startswith(f"{key} (pyproject.toml): ")

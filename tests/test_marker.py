@@ -233,6 +233,21 @@ def test_values_are_not_asked_for_where_the_test_does_not_exist(project: Project
     assert collected(project, "--amp-device=cpu", "--amp-dtype=bf16") == []
 
 
+def test_a_name_of_a_value_is_the_same_in_every_run(project: Project) -> None:
+    """It is part of keys: one with an address in it would be new each time, and compared with nothing."""
+    values = "[len, str, object(), pytest.param(object(), id=''), lambda x: x, 3, None]"
+    project.write(test_it=EACH.format(values=values))
+    names = ["len", "str", "operator2", "operator3", "<lambda>", "3", "None"]
+    assert collected(project, "--amp-device=cpu", "--amp-dtype=bf16") == [f"cpu-bf16-{name}" for name in names]
+
+
+def test_two_values_in_one_place_are_refused(project: Project) -> None:
+    project.write(test_it=EACH.format(values="[pytest.param('mm', 'exp')]"))
+    line = refused(project.here("--amp-device=cpu", "--amp-dtype=bf16"))
+    assert line.startswith("test_it.py::test_it: the function of amp_parametrize returned ParameterSet(")
+    assert line.endswith("for cpu-bf16; valid: one value each")
+
+
 def test_values_that_raise_are_no_green_run(project: Project) -> None:
     project.write(test_it=EACH.format(values="[1 / 0]"), test_plain="def test_plain():\n    pass")
     result = project.here("--amp-device=cpu", "--amp-dtype=bf16")

@@ -133,7 +133,9 @@ def test_a_run_without_mixed_precision_writes_what_was_asked_for(project: Projec
     assert (result.ret, project.observed("new.json"), project.observed("report.json")) == (0, {}, {})
 
 
-@pytest.mark.parametrize("option", ["--collect-only", "--setup-plan", "--setup-only"])
+@pytest.mark.parametrize(
+    "option", ["--collect-only", "--setup-plan", "--setup-only", "--fixtures", "--fixtures-per-test"]
+)
 def test_what_runs_nothing_writes_nothing(project: Project, option: str) -> None:
     project.write(test_it=TEST)
     result = project.here(*ON_CPU, "--amp-record=new.json", option)

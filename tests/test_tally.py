@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from pytest_amp.record import Kind, Observation
@@ -56,6 +58,42 @@ def test_a_place_with_no_outcome_at_all_is_named() -> None:
     tally = Tally()
     assert tally.unexecuted({("cpu-bf16", "rules"): 3}) == [
         "rules on cpu-bf16: 3 selected, not one executed: the run stopped before"
+    ]
+
+
+def test_a_test_of_which_a_part_failed_did_not_run_whole() -> None:
+    """A subtest passed, or the call before its teardown: what it would have observed after that has not gone."""
+    tally = Tally()
+    tally.add(report("[a]"), data())
+    assert tally.whole({TEST: 1}) == {TEST}
+    tally.add(report("[a]", "failed"), data())
+    assert (tally.whole({TEST: 1}), tally.gone([observed("b")], {TEST: 1})) == (set(), [])
+
+
+def test_what_came_to_an_end_is_counted_by_test() -> None:
+    tally = Tally()
+    for outcome in ("rerun", "passed", "passed"):  # run again, and a subtest
+        tally.add(report("[a]", outcome), data())
+    place = TEST[:2]
+    assert tally.unreported({place: 1}) == []
+    (line,) = tally.unreported({place: 2})
+    assert line.startswith("rules on cpu-bf16: 2 selected, 1 came to an end: ")
+    again = Tally()
+    again.add(report("[a]"), data())
+    again.add(report("[b]", "rerun"), data())
+    assert len(again.unreported({place: 2})) == 1
+
+
+def test_what_two_workers_make_of_one_test_is_held_together() -> None:
+    """With --dist=each, every worker runs every test."""
+    tally = Tally()
+    for worker, value in (("gw0", "fp32"), ("gw1", "fp32"), ("gw2", "bf16")):
+        assert tally.clashes() == []
+        sent = report("[a]", when="teardown")
+        sent.worker_id = worker  # type: ignore[attr-defined]  # as pytest-xdist does
+        tally.add(sent, data(replace(observed("x"), value=value)))
+    assert tally.clashes() == [
+        "rules/cpu/bf16/x: observed by [a] in gw1 and by [a] in gw2; valid: a name of its own in each"
     ]
 
 

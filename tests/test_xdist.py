@@ -110,7 +110,12 @@ def test_a_worker_that_crashes_is_red_and_the_rest_runs(project: Project) -> Non
     (line,) = red(result)
     assert line.startswith("gw0 ended early: ")
     assert set(project.observed("new.json").values()) == {0, 2, 3}
-    assert project.record("new.json")["complete"] is False
+    record = project.record("new.json")
+    assert record["complete"] is False
+    assert record["summary"] == {"cpu-bf16 project": {"error": 1, "passed": 3}}
+    (failure,) = record["failures"]
+    assert failure["key"] == "project/cpu/bf16/test_it::test_it[1]"
+    assert failure["why"].startswith("worker 'gw0' crashed while running ")
 
 
 PINNED = """

@@ -42,6 +42,7 @@ def add(commands: Commands) -> None:
         metavar="FILE",
         type=Path,
         nargs="+",
+        action="extend",
         default=[],
         help="measure nothing: take these files, 3 or more, which --benchmark-json wrote in runs of their own, or "
         "--amp-record under --amp-speed=gate",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import fnmatch
 import importlib.util
+import os
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -18,6 +19,8 @@ Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # n
 #: Exit statuses, as grep and diff have them; argparse ends with 2 for a wrong command line, and so does a bad file.
 FOUND, NOTHING_FOUND = 0, 1
 SAME, DIFFERENT = 0, 1
+#: The same for what could not be written; and what a shell says of a process whose reader has gone.
+NOT_WRITTEN, UNREAD = 2, 128 + 13
 #: Signs of a bar that says how far a command is.
 BAR = 24
 
@@ -64,6 +67,27 @@ def is_a_wheel() -> bool:
 
 
 def write(text: str) -> None:
-    """To standard output, in which what its encoding lacks becomes an escape."""
-    encoding = sys.stdout.encoding or "utf-8"
-    sys.stdout.write(text.encode(encoding, errors="backslashreplace").decode(encoding))
+    """To standard output, whole, in which what its encoding lacks becomes an escape.
+
+    Without a reader that waits for the rest, as before ``| head``, the command ends as by SIGPIPE; where the disk is
+    full, with 2 and one line. Python itself loses what did not fit, and says nothing, where it does not buffer
+    (PYTHONUNBUFFERED).
+    """
+    data = text.encode(sys.stdout.encoding or "utf-8", errors="backslashreplace")
+    buffer = getattr(sys.stdout, "buffer", None)
+    if buffer is None:  # another program's, as io.StringIO
+        sys.stdout.write(text)
+        return
+    try:
+        sys.stdout.flush()
+        while data:
+            data = data[buffer.write(data) :]
+        buffer.flush()
+    except OSError as error:
+        nobody = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nobody, sys.stdout.fileno())  # what is left in buffers is written at the end, and fails once more
+        os.close(nobody)
+        if isinstance(error, BrokenPipeError):
+            sys.exit(UNREAD)
+        sys.stderr.write(f"pytest-amp: standard output: {error.strerror or error}\n")
+        sys.exit(NOT_WRITTEN)

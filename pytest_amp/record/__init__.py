@@ -31,6 +31,7 @@ from pytest_amp.record.observation import (
     check_written,
     finite,
     make_key,
+    unwritable,
 )
 from pytest_amp.record.observe import Observe
 from pytest_amp.record.trend import Trend, trend
@@ -72,6 +73,7 @@ __all__ = [
     "read_record",
     "trend",
     "unfair",
+    "unwritable",
     "write_record",
     "write_whole",
 ]

@@ -202,6 +202,17 @@ def check_value(key: str, value: object) -> None:
         raise ValueError(f"{key}: a {type(value).__name__} is no plain JSON; valid: str, int, float, bool, list, dict")
 
 
+def unwritable(name: object, value: object) -> str | None:
+    """Why no file can hold ``value`` under ``name``, in one line; None if one can."""
+    if type(name) is not str:
+        return f"the name {name!r} is no text"
+    try:
+        json.dumps(finite(value), allow_nan=False)  # type: ignore[arg-type]  # of whatever type
+    except (TypeError, ValueError, RecursionError) as error:
+        return f"{name}: {error}"
+    return None
+
+
 def canonical(value: Value) -> str:
     """One text for each value, whether it has been in a file or not: 1, 1.0 and true differ, NaN is NaN."""
     return json.dumps(finite(value), sort_keys=True)

@@ -18,6 +18,7 @@ LAYERS = {
     "facts": {
         *(
             "config",
+            "refusals",
             "devices",
             "families",
             "floors",
@@ -42,7 +43,7 @@ TOP = len(LAYERS)
 ALONE = {
     "precision": set[str](),
     "record": set[str](),
-    "config": {"floors", "known", "precision"},
+    "config": {"floors", "known", "precision", "refusals"},
     "failure": set[str](),
     "quoted": set[str](),
 }
