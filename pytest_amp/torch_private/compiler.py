@@ -29,6 +29,15 @@ def _attribute(module: str, name: str) -> Any:
         raise PrivateApiGone(f"{module}.{name}") from None
 
 
+def _settings(module: str, *names: str) -> Any:
+    """The module of settings, which has those called ``names``; PrivateApiGone for the first that it has not."""
+    found = _module(module)
+    for name in names:
+        if not hasattr(found, name):
+            raise PrivateApiGone(f"{module}.{name}")
+    return found
+
+
 def compiled_graphs() -> int:
     """How many graphs Dynamo has handed to a back end so far; raises PrivateApiGone without its counters."""
     return int(_attribute("torch._dynamo.utils", "counters")["stats"]["unique_graphs"])
@@ -67,9 +76,8 @@ def compile_settings() -> Iterator[None]:
     ``vectors_are_tried`` where that fails. Nor is the latency of guards measured, for a log, by flushing the CPU's
     caches behind each compilation.
     """
-    inductor, dynamo = _module("torch._inductor.config"), _module("torch._dynamo.config")
-    if not hasattr(inductor, "compile_threads") or not hasattr(dynamo, "suppress_errors"):
-        raise PrivateApiGone("torch._inductor.config.compile_threads or torch._dynamo.config.suppress_errors")
+    inductor = _settings("torch._inductor.config", "compile_threads")
+    dynamo = _settings("torch._dynamo.config", "suppress_errors")
     with (
         inductor.patch(compile_threads=1),
         dynamo.patch(suppress_errors=False),
@@ -86,9 +94,7 @@ def random_as_eager() -> AbstractContextManager[object]:
     It may choose other kernels and compute more again going back than without, so it is for what draws alone. Raises
     PrivateApiGone without ``torch._inductor.config.fallback_random``.
     """
-    inductor = _module("torch._inductor.config")
-    if not hasattr(inductor, "fallback_random"):
-        raise PrivateApiGone("torch._inductor.config.fallback_random")
+    inductor = _settings("torch._inductor.config", "fallback_random")
     scope: AbstractContextManager[object] = inductor.patch(fallback_random=True)
     return scope
 
@@ -112,7 +118,7 @@ def compile_workers(count: int) -> Iterator[None]:
     """
     end = _attribute("torch._inductor.async_compile", "shutdown_compile_workers")
     try:
-        with _module("torch._inductor.config").patch(compile_threads=count):
+        with _settings("torch._inductor.config", "compile_threads").patch(compile_threads=count):
             yield
     finally:
         end()
@@ -175,9 +181,7 @@ def backward_without_region() -> Iterator[None]:
 
     Raises PrivateApiGone without ``torch._functorch.config.backward_pass_autocast`` (torch 2.8 and older).
     """
-    config = _module("torch._functorch.config")
-    if not hasattr(config, "backward_pass_autocast"):
-        raise PrivateApiGone("torch._functorch.config.backward_pass_autocast")
+    config = _settings("torch._functorch.config", "backward_pass_autocast")
     with config.patch(backward_pass_autocast="off"):  # noqa: S106  # a pass of autograd
         yield
 
