@@ -25,20 +25,22 @@ class CompileChecks(Bound):
         fullgraph: bool = False,
         dynamic: bool | None = None,
     ) -> None:
-        """Hold a compiled training step of ``case`` in mixed precision against the same step in eager.
+        """Compare a compiled training step of ``case`` in mixed precision with the same step in eager.
 
-        The arguments are those of ``torch.compile``, which is applied to the case's loss function, and so to
-        the model in it; the region is around the call. Held: at least one graph was compiled; outputs, gradients and
-        buffers are those of eager, in its order and its dtypes, finite where they are finite there, and no
-        further from float64 than rounding explains (as ``check_gradients`` does, by the same bounds); in the median
-        they are no more exact than half of it, which would mean that autocast was off. ``eager`` and
-        ``aot_eager`` call the same kernels, or their parts: they are no further from eager than kernels that sum in
-        another order. Compiled code is kept in a folder of this session for each device and dtype, not
-        in the user's caches; what was compiled before is forgotten (``torch.compiler.reset``).
-        Observed as ``<case>/<arguments>/graphs``, ``…/excess`` and ``…/equal``.
+        The arguments are those of ``torch.compile``, which is applied to the case's loss function, and so to the
+        model in it; the region is around the call. What must be true:
 
-        Raises AmpFailure; also where ``inductor`` has no C++ compiler or no Triton, unless --amp-allow-missing
-        names ``compiler``, which skips the test.
+        - at least one graph was compiled;
+        - outputs, gradients and buffers are those of eager, in its order and dtypes, and finite where eager's are;
+        - they are no further from float64 than rounding explains, by the bounds of ``check_gradients``;
+        - in the median they are not more exact than half of that: autocast would have been off;
+        - with ``eager`` and ``aot_eager``, which call eager's kernels or their parts, they are no further from eager
+          than kernels that sum in another order.
+
+        Compiled code is kept in a folder of this session for each device and dtype, not in the user's caches; what
+        was compiled before is forgotten (``torch.compiler.reset``). Observed as ``<case>/<arguments>/graphs``,
+        ``…/excess`` and ``…/equal``. Raises AmpFailure; also where ``inductor`` has no C++ compiler or no Triton,
+        unless --amp-allow-missing names ``compiler``, which skips the test.
         """
         from pytest_amp import compiled
         from pytest_amp.numerics.running import ToldOf

@@ -35,29 +35,29 @@ class CostChecks(Bound):
         seconds: float = 5.0,
         ceiling: float | None = None,
     ) -> Measured | None:
-        """Hold how much faster ``work`` is under autocast than in float32 against a floor, and a baseline.
+        """Check how much faster ``work`` is under autocast than in float32, against a floor and a baseline.
 
-        ``work`` is a case, whose training step is timed, or a function that makes data on the device and
-        returns the call to be timed, all of it within autocast. ``optimizer`` makes one of a list of parameters,
-        whose step then is part of a case's; in fp16 the loss is scaled. ``over`` is the float32 to be faster
-        than: ``"fp32"`` (IEEE) or ``"tf32"``.
+        ``work`` is a case, whose training step is timed, or a function that makes data on the device and returns the
+        call to be timed, all of it within autocast. ``optimizer`` makes an optimizer of a list of parameters; its
+        step is then part of a case's, and in fp16 the loss is scaled. The keywords:
 
-        ``kind`` is ``"device"``, the device's own time: the step is captured in a CUDA graph and replayed; or
-        ``"step"``, what a user waits for, launches and casts included, which is coarse. A device without graphs
-        is timed by its steps.
+        - ``over``: the float32 to be faster than, ``"fp32"`` (IEEE) or ``"tf32"``;
+        - ``kind``: ``"device"``, the device's own time, for which the step is captured in a CUDA graph and replayed;
+          or ``"step"``, what a user waits for, launches and casts included, which is coarse. A device without graphs
+          is timed by its steps;
+        - ``floor``: the least speedup; 0 is none. The marker's ``floor`` wins over it. Without either, it is the one
+          that was calibrated for this work on this card (--amp-floors, or what comes with this package), or else
+          ``uncalibrated``: by default no harm;
+        - ``seconds``: what one measurement may take;
+        - ``ceiling``: replaces the speedup that the card's peak rates allow.
 
-        ``floor`` is the least speedup; the marker's ``floor`` wins over it; without either it is the calibrated one
-        (--amp-floors, or what comes with this package), or ``uncalibrated``, by default no harm, where nobody
-        calibrated this work on this card; 0 is none. With a baseline
-        from the same hardware it may be no less than it was, but for 1 % (device), 3 % (a step that was calibrated and
-        is quiet) or 6 % (step) and the margin.
-        ``seconds`` is what one measurement may take, ``ceiling`` replaces the speedup that the card's peak rates
-        allow. Observed as ``<name>/over-<over>/<kind>/speedup`` with its interval, and two times; the rule is
-        in docs/speed.md.
+        With a baseline from the same hardware, the speedup may be no less than it was, but for the margin and 1 %
+        (device), 3 % (a step that was calibrated and is quiet) or 6 % (step); docs/speed.md has the rule. Observed as
+        ``<name>/over-<over>/<kind>/speedup`` with its interval, and two times.
 
-        Skips the test with the reason where speed is off, and with "inconclusive: ..." where nothing can
-        be said. Raises AmpFailure below the floor or the baseline, and for a step that cannot be captured; Misuse
-        for keywords that cannot be. Returns the measurement.
+        Skips the test, with the reason, where speed is off, and with "inconclusive: ..." where nothing can be said.
+        Raises AmpFailure below the floor or the baseline, and for a step that cannot be captured; Misuse for keywords
+        that cannot be. Returns the measurement.
         """
         from pytest_amp import cases, speed
 
@@ -124,13 +124,13 @@ class CostChecks(Bound):
         return Interval(before.interval[0], before.value, before.interval[1], 0)
 
     def check_casts(self, case: Case, *, most: int | None = None) -> Census:
-        """Hold the casts of one training step of ``case`` against those that autocast's rules ask for.
+        """Compare the casts of one training step of ``case`` with those that autocast's rules ask for.
 
         Every copy between dtypes that the forward and the backward pass make, however small, is counted, with the
-        weight cache and without it; the optimizer's step is not part of it. They are those of the same step with
-        autocast's casts made by hand, each as often and as large (not on a device whose rules nobody knows), and
-        at most ``most`` in all with the cache. A cast is a launch of its own that a user waits for: this guards
-        what autocast costs without a clock.
+        weight cache and without it; the optimizer's step is not part of it. The casts must be those of the same step
+        with autocast's casts made by hand, each as often and as large (this is left out on a device type whose rules
+        are not known). With the cache there may be at most ``most`` in all. A cast is a launch of its own that a user
+        waits for: this guards what autocast costs, without a clock.
 
         Observed as counts, which a baseline compares exactly: ``<case>/casts``, ``<case>/casts forward`` and
         ``<case>/bytes cast``, and the same ``without the cache``. Raises AmpFailure. Returns the census with the
@@ -146,14 +146,18 @@ class CostChecks(Bound):
             return memory.check_casts(case, self.conditions, self.observe, most=most)
 
     def check_memory(self, case: Case, *, ceiling: float | None = None, peak_ceiling: float | None = None) -> MemoryUse:
-        """Hold what a training step of ``case`` keeps for its backward pass, and takes at its peak.
+        """Check what a training step of ``case`` keeps for its backward pass, and takes at its peak.
 
-        Kept are the storages beside parameters, buffers and the batch that autograd saves, on a CPU, too. They are
-        as many and as large as with autocast's casts made by hand (not on a device whose rules nobody knows), and at
-        most ``ceiling`` times what float32 keeps. After each of four steps as much is held as after the one before.
-        On an accelerator whose allocator counts, the most that a step allocates beside what was there is at most
-        ``peak_ceiling`` times float32's; elsewhere that is refused. Without a ceiling the ratios are recorded only;
-        --amp-tolerance-scale multiplies the ceilings.
+        What is kept are the storages that autograd saves, other than parameters, buffers and the batch; they are
+        counted on a CPU, too. What must be true:
+
+        - they are as many and as large as with autocast's casts made by hand (left out on a device type whose rules
+          are not known), and at most ``ceiling`` times what float32 keeps;
+        - after each of four steps as much is held as after the one before;
+        - on an accelerator whose allocator counts, the most that a step allocates beyond what was there is at most
+          ``peak_ceiling`` times float32's; elsewhere ``peak_ceiling`` is refused.
+
+        Without a ceiling the ratios are only recorded; --amp-tolerance-scale multiplies the ceilings.
 
         Observed as ``<case>/bytes saved`` and ``<case>/bytes saved in fp32`` (counts, which a baseline compares
         exactly), ``<case>/bytes saved over fp32``; on an accelerator also ``<case>/peak allocated``, ``... in fp32``,

@@ -32,23 +32,28 @@ class LoopChecks(Bound):
         forward_at: Collection[int] = (6,),
         spoilt: Collection[str] = (),
     ) -> tuple[TraceStep, ...]:
-        """Hold a training step with a GradScaler against what one has to do, with overflow planted in it.
+        """Check that a training step uses GradScaler as it has to be used, with overflow planted in it.
 
         ``train`` is the step, called once an iteration with everything that it needs (``model``, ``batch``,
-        ``optimizer``, ``scaler``, ``index``, ``loss()``, ``autocast()``); without one, the step of torch's
-        documentation. ``optimizer`` makes one of a list of parameters, SGD otherwise. In the iterations
-        ``overflow_at`` a gradient is made inf, in ``forward_at`` an activation.
+        ``optimizer``, ``scaler``, ``index``, ``loss()``, ``autocast()``); without it, the step of torch's
+        documentation. ``optimizer`` makes an optimizer of a list of parameters, by default SGD. In the iterations
+        ``overflow_at`` a gradient is made inf, in ``forward_at`` an activation. The scale starts where the first
+        iteration does not overflow by itself. What must be true:
 
-        Each step with an inf among its gradients is skipped and changes no parameter, every other one steps;
-        the scale backs off and recovers by the rule; ``scaler.step`` and ``scaler.update`` are called once
-        in each iteration, the optimizer's own step by nobody else; the gradients that the optimizer sees are
-        the same at another scale (clipping before ``unscale_`` changes them); the forward pass is under autocast in
-        the test's dtype, and backward is not; an iteration begins without gradients; and no buffer is left with an inf
-        or NaN, but for those named in ``spoilt``, which have to be (pytorch/pytorch#115500). The scale starts where
-        the first iteration does not overflow by itself. Warns (LowLoss) of a loss in float16, and
-        (SwallowedOverflow) where an activation that was made inf reaches no gradient. Observed as
-        ``<case>/skipped``, ``spoilt buffers``, ``swallowed overflows`` and ``scale``. Raises AmpFailure; Misuse for
-        arguments that cannot be.
+        - a step with an inf among its gradients is skipped and changes no parameter; every other one steps;
+        - the scale backs off and recovers by the rule;
+        - ``scaler.step`` and ``scaler.update`` are called once in each iteration, and only the scaler calls the
+          optimizer's own step;
+        - the gradients that the optimizer sees are the same at another scale (clipping before ``unscale_`` changes
+          them);
+        - the forward pass is under autocast in the test's dtype, and backward is not;
+        - an iteration begins without gradients;
+        - no buffer is left with an inf or NaN, but for those named in ``spoilt``, which must be
+          (pytorch/pytorch#115500).
+
+        Warns of a loss in float16 (LowLoss), and of an activation that was made inf and reached no gradient
+        (SwallowedOverflow). Observed as ``<case>/skipped``, ``spoilt buffers``, ``swallowed overflows`` and
+        ``scale``. Raises AmpFailure, and Misuse for arguments that cannot be.
         """
         from pytest_amp import cases, scaler
         from pytest_amp.numerics.running import ToldOf
@@ -70,21 +75,22 @@ class LoopChecks(Bound):
         optimizer: MakeOptimizer | None = None,
         fresh: bool = False,
     ) -> Trajectory:
-        """Hold ``steps`` steps of training in mixed precision against the same steps in float32.
+        """Compare ``steps`` steps of training in mixed precision with the same steps in float32.
 
-        ``train`` is the step, as ``check_scaler`` takes it (``iteration.autocast()`` and ``iteration.scaler`` are off
-        in float32, the scaler is on where the dtype needs one: fp16; ``iteration.kept`` is a dictionary for what
-        lives longer than a step, a scheduler say); without one, the step of torch's documentation.
-        ``optimizer`` makes one of a list of parameters, AdamW with a learning rate of 1e-3 otherwise. With ``fresh``
-        the case's ``batch`` is called for each step, otherwise all steps have one batch.
+        ``train`` is the step, as ``check_scaler`` takes it; without it, the step of torch's documentation. In the
+        float32 run ``iteration.autocast()`` and ``iteration.scaler`` are off; in mixed precision the scaler is on in
+        fp16 alone. ``iteration.kept`` is a dictionary for what lives longer than a step, such as a scheduler.
+        ``optimizer`` makes an optimizer of a list of parameters, by default AdamW with a learning rate of 1e-3. With
+        ``fresh`` the case's ``batch`` is called for each step; otherwise all steps have one batch. At each step
 
-        At each step parameters, buffers and the optimizer's state are in float32, in values too; no more
-        gradients are zero and no more updates round away than in float32, but for a tenth; backward is outside of the
-        region; and the loss is in the band of float32 runs that are disturbed as rounding does
-        (pytest_amp/training/band.py; docs/training.md).
-        --amp-tolerance-scale multiplies the band. Observed as ``<case>/loss beside fp32``, the used part of
-        the band, and ``<case>/steps skipped``. Raises AmpFailure, which names the step; Misuse for steps that
-        cannot be. Returns the run in mixed precision.
+        - parameters, buffers and the optimizer's state must be float32, in their values, too;
+        - no more gradients may be zero, and no more updates may round away, than in float32, but for a tenth;
+        - backward must be outside of the region;
+        - the loss must be in the band of float32 runs that are disturbed as rounding would (docs/training.md).
+
+        --amp-tolerance-scale multiplies the band. Observed as ``<case>/loss beside fp32``, the used part of the band,
+        and ``<case>/steps skipped``. Raises AmpFailure, which names the step, and Misuse for steps that cannot be.
+        Returns the run in mixed precision.
         """
         import torch
 
@@ -121,7 +127,7 @@ class LoopChecks(Bound):
         init_scale: float = 2.0**16,
         growth_interval: int = 2000,
     ) -> tuple[TraceStep, ...]:
-        """Run ``steps`` iterations with a scaler; what each did with it: scale, found-inf, skipped or not.
+        """Run ``steps`` iterations with a scaler and return what each did: scale, found-inf, skipped or not.
 
         ``work`` is a case (``train``, ``optimizer`` and ``overflow_at`` as in ``check_scaler``), or a function
         that makes one whole iteration with the scaler that it is given. Nothing is checked or observed.

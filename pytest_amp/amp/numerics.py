@@ -21,22 +21,24 @@ class NumericChecks(Bound):
     """What a training step computes in mixed precision, held against float64."""
 
     def check_gradients(self, case: Case, *, tolerance: float | None = None) -> None:
-        """Hold everything that a training step of ``case`` computes in mixed precision against float64.
+        """Compare everything that a training step of ``case`` computes in mixed precision with float64.
 
-        Outputs, the gradient of every parameter and of the inputs that want one, and the module's
-        buffers: each is there, finite, of its dtype, and no further from the float64 value than rounding
-        explains. How much rounding explains is predicted in float64, with explicit rounding where autocast's
-        rules cast (docs/oracle.md; on device types without rounding models it is measured with casts made
-        by hand). Each operator of the step must round as its model says, and the step must be that of casts
-        made by hand with none of autocast's kernels: on a CPU in every bit, on an accelerator but for the
-        order of sums (pytest_amp/numerics/tolerance.py has the numbers). On a CPU a step that computes
-        something else each time fails as such. Each error is observed as ``<case>/<tensor>``, the relative L2
-        distance, beside what was allowed.
+        Checked are the outputs, the gradient of every parameter and of the inputs that require one, and the
+        module's buffers:
 
-        ``tolerance``, else the marker's, is what every error may be in place of the noise, and leaves
-        the comparison with casts made by hand and with rounding models out; --amp-tolerance-scale multiplies
-        either. In fp16 the loss is scaled by a power of two, 65536 or the largest 65536 / 4**n that leaves
-        gradients finite. Raises AmpFailure.
+        - each is there, finite, of its dtype, and no further from the float64 value than rounding explains. How much
+          that is, is predicted in float64, with explicit rounding where autocast's rules cast (docs/oracle.md); on
+          device types without rounding models it is measured with casts made by hand;
+        - each operator rounds as its rounding model says;
+        - the step is that of casts made by hand, without autocast's kernels: on a CPU in every bit, on an
+          accelerator but for the order of sums (pytest_amp/numerics/tolerance.py has the bounds).
+
+        On a CPU, a step that computes something else each time fails, and the failure says so. In fp16 the loss is
+        scaled by a power of two: 65536, or the largest 65536 / 4**n that leaves gradients finite.
+
+        ``tolerance``, or else the marker's, replaces the predicted rounding as what every error may be (relative L2),
+        and leaves out the comparisons with rounding models and with casts made by hand. --amp-tolerance-scale
+        multiplies either. Each error is observed as ``<case>/<tensor>``, beside what was allowed. Raises AmpFailure.
         """
         from pytest_amp import cases
         from pytest_amp.numerics.gradients import check_gradients
@@ -54,9 +56,9 @@ class NumericChecks(Bound):
     ) -> tuple[dict[str, float], dict[str, tuple[float, ...]]]:
         """Errors by name, and by name what each is with the numbers of other seeds, as ``observe`` takes them.
 
-        ``measure()`` draws its numbers from torch's generators and returns errors. It is called after torch has
-        been seeded as the run is, and where the run is recorded or compared once more after each of two other seeds:
-        a comparison holds the errors against those. Where the run is neither, the second mapping is empty.
+        ``measure()`` draws its numbers from torch's generators and returns errors by name. It is called after torch
+        was seeded with the run's seed; and, if the run is recorded or compared, once more after each of two other
+        seeds, from which a comparison takes the spread. Otherwise the second mapping is empty.
         """
         import torch
 
@@ -72,10 +74,10 @@ class NumericChecks(Bound):
     def trace(self, case: Case) -> Trace:
         """Every operator of a training step of ``case`` in mixed precision, forward and going back; prints as a table.
 
-        A row has the module, the operator as it reaches the device, the dtypes it takes and returns,
-        autocast's rule of the operator around it that has one, its rounding model, how often it was called there,
-        the share of elements that equal that model for the operator's own real inputs (1 where it rounds as it
-        should), and the worst relative L2 error of one result from float64.
+        A row has the module; the operator as it reaches the device; the dtypes that it takes and returns; the
+        autocast rule, if it or an operator around it has one; its rounding model; how often it was called there; the
+        share of elements that equal that model for the operator's own real inputs (1 where it rounds as it should);
+        and the worst relative L2 error of one result from float64.
         """
         from pytest_amp.numerics import predicted
         from pytest_amp.numerics.running import ToldOf
@@ -85,11 +87,11 @@ class NumericChecks(Bound):
             return predicted.trace(case, self.conditions)
 
     def check_fp32(self, tensor: torch.Tensor, *, name: str = "the tensor") -> None:
-        """Hold that ``tensor`` is float32 and was not rounded to the autocast dtype on its way.
+        """Check that ``tensor`` is float32 and was not rounded to the autocast dtype on its way.
 
-        A dtype check sees only the name: a float32 tensor of which every value is representable in the low dtype
-        was low before. Decided on at least 64 distinct finite values other than zero. Raises AmpFailure,
-        and ValueError for a tensor with fewer.
+        A dtype tells only the name: a float32 tensor of which every value is representable in the low dtype was low
+        before. That needs at least 64 distinct finite values other than zero. Raises AmpFailure, and Misuse for a
+        float32 tensor with fewer, or for what is no tensor.
         """
         from pytest_amp.numerics.predicted import check_fp32
 
@@ -98,13 +100,13 @@ class NumericChecks(Bound):
         check_fp32(tensor, self.conditions, name=name)
 
     def check_dtypes(self, case: Case, expected: Mapping[str, torch.dtype]) -> None:
-        """Hold the dtypes that modules of ``case`` return in mixed precision against ``expected``.
+        """Check the dtypes that modules of ``case`` return in mixed precision.
 
-        ``expected`` maps a module's path (``layers.0.norm``; ``""`` is the model), or a pattern of paths
-        (``layers.*.norm``, as of file names, where ``*`` takes dots, too), to the dtype of the floating tensors
-        that it returns. A path goes before patterns, a later pattern before an earlier one; of the modules that a
-        pattern names those count that returned one. Raises Misuse for what names no module, AmpFailure for
-        another dtype.
+        ``expected`` maps a module's path (``layers.0.norm``; ``""`` is the model) to the dtype of the floating
+        tensors that it returns. A key may be a pattern, as of file names, in which ``*`` also matches dots:
+        ``layers.*.norm``. A path wins over patterns, and a later pattern over an earlier one. Modules that match a
+        pattern and return no floating tensor are left out. Raises Misuse for a key that names no module, AmpFailure
+        for another dtype.
         """
         from pytest_amp.numerics.dtypes import check_dtypes
         from pytest_amp.numerics.running import ToldOf
