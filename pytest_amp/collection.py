@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -384,4 +385,8 @@ def note_skipped_module(report: pytest.CollectReport, session: AmpSession) -> No
 def _package_of(path: Path) -> str | None:
     """The imported package in whose folder ``path`` is."""
     marker = str(path.parent / "__init__.py")
-    return next((name for name, module in sys.modules.items() if getattr(module, "__file__", None) == marker), None)
+    # From their dictionaries: a module may make its attributes, and import others, as it is asked for one.
+    files = (
+        (name, vars(module).get("__file__")) for name, module in [*sys.modules.items()] if type(module) is ModuleType
+    )
+    return next((name for name, file in files if file == marker), None)

@@ -144,7 +144,7 @@ def _baseline(value: str, context: Context) -> Path:
 
 def _record(value: str, context: Context) -> Path:
     path = _writable(value, context)
-    if path.exists():
+    if path.exists() or path.is_symlink():  # a link to nowhere keeps its name, too
         raise _Bad(f"{str(path)!r} exists already, and a record is never overwritten; valid: a new file")
     return path
 
@@ -152,9 +152,10 @@ def _record(value: str, context: Context) -> Path:
 def _writable(value: str, context: Context) -> Path:
     path = context.path(value)
     # A record takes its name in one step, which would put a regular file where a device or a pipe was.
-    if not path.parent.is_dir() or (path.exists() and not path.is_file()):
+    folder = path.resolve().parent  # a link stays, and the file that it leads to is written
+    if not folder.is_dir() or (path.exists() and not path.is_file()):
         raise _Bad(f"{str(path)!r} cannot be written; valid: a regular file in a folder that exists")
-    if not os.access(path.parent, os.W_OK):  # better now than after a run of an hour
+    if not os.access(folder, os.W_OK):  # better now than after a run of an hour
         raise _Bad(f"{str(path)!r} cannot be written; valid: a file in a folder in which files may be made")
     return path
 
@@ -308,7 +309,7 @@ class Context:
         try:
             path = self.base / Path(value).expanduser()
             with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-                path.lstat()
+                path.resolve().lstat()
         except (OSError, RuntimeError) as error:  # too long, in a folder that is closed, of a user that is not there
             raise _Bad(f"{value!r}: {getattr(error, 'strerror', None) or error}; valid: a path") from None
         return path
@@ -337,9 +338,8 @@ def read(config: pytest.Config, device_types: tuple[str, ...] = ()) -> AmpConfig
     sources: dict[str, str] = {}
     texts: dict[str, str | None] = {}
     _refuse_unknown(config)
-    first = sorted(OPTIONS, key=lambda option: option.ini != "amp_allow_missing")
     allow_missing: frozenset[str] = frozenset()
-    for option in first:
+    for option in sorted(OPTIONS, key=lambda option: option.ini != "amp_allow_missing"):
         text, source, base = _text(config, option)
         try:
             value = None if text is None else option.parse(text, Context(device_types, allow_missing, base))

@@ -52,7 +52,8 @@ def family_of_package(name: str | None) -> tuple[Family, Path | None]:
 def declared_around(folder: Path) -> bool:
     """Whether ``folder``, or a package around it, declares a family: read, for what is not imported yet."""
     while (file := folder / "__init__.py").is_file():
-        if any(line.startswith(("FAMILY =", "FAMILY:")) for line in file.read_text(encoding="utf-8").splitlines()):
+        lines = file.read_bytes().splitlines()  # in whatever encoding
+        if any(line.startswith((b"FAMILY =", b"FAMILY:")) and b"Family" in line for line in lines):
             return True
         folder = folder.parent
     return False

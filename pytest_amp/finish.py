@@ -40,7 +40,7 @@ LONGEST = 300
 
 
 #: Options of pytest under which tests are collected, and none is run.
-RUNS_NOTHING = ("collectonly", "setuponly", "setupplan", "showfixtures", "show_fixtures_per_test")
+RUNS_NOTHING = ("collectonly", "setuponly", "setupplan", "showfixtures", "show_fixtures_per_test", "cacheshow")
 #: What comparisons rest on: the hook for provenance adds to it, and changes none of it.
 COMPARED = ("torch", "devices", "cpu_capability", "seed", "tolerance_scale")
 
@@ -70,6 +70,8 @@ def finish(session: AmpSession, exitstatus: int) -> int:
     if session.baseline is not None:
         session.gone = tally.gone(session.baseline.observations, session.made)
         session.problems += tally.uncompared(session.baseline.observations)
+        if not session.asked.accept:
+            session.problems += tally.swallowed()
     if session.asked.strict:
         session.problems += [f"gone from the baseline: {observation.key}" for observation in session.gone]
         session.problems += tally.inconclusive()
@@ -182,7 +184,7 @@ def _provenance(session: AmpSession) -> dict[str, Value]:
         "pytest": pytest.__version__,
         "torch": installed_torch(),
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "command": shlex.join(["pytest", *session.config.invocation_params.args]),
+        "command": shlex.join(["pytest", *map(str, session.config.invocation_params.args)]),
         "seed": asked.seed,
         "tolerance_scale": asked.tolerance_scale,
         "baseline": str(asked.baseline) if asked.baseline else None,

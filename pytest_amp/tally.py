@@ -10,7 +10,7 @@ import pytest
 
 from pytest_amp.known import Known
 from pytest_amp.precision import LOW
-from pytest_amp.record import Observation, canonical
+from pytest_amp.record import FAILING, Observation, canonical
 
 INCONCLUSIVE = "inconclusive: "
 #: Outcomes of checks that have looked.
@@ -170,6 +170,15 @@ class Tally:
             + (others if target in known.values() else f"none of it (it has {has})")
             for target, compared in sorted(observed.items())
             if not compared and target.rpartition("-")[2] in LOW
+        ]
+
+    def swallowed(self) -> list[str]:
+        """A line for each difference from the baseline whose test passed all the same."""
+        return [
+            f"{each.key}: {each.verdict.value} from the baseline, and its test passed: it catches what a check raises, "
+            "or checks in a thread of its own"
+            for each in self.accepted()
+            if each.verdict in FAILING
         ]
 
     def accepted(self) -> list[Observation]:

@@ -70,3 +70,15 @@ def test_checks_without_their_assertions_are_refused(
     assert result.ret == status, result.stdout.str() + result.stderr.str()
     told = "python -O, or PYTHONOPTIMIZE=1: removes assert statements" in result.stderr.str()
     assert told is (status == 4)
+
+
+def test_a_projects_own_packages_are_read_in_whatever_encoding(project: Project) -> None:
+    """Also where a name is that of ours, and something else."""
+    for folder in ("build", "own_checks"):
+        path = project.file(f"{folder}/__init__.py", "")
+        path.write_bytes("# -*- coding: latin-1 -*-\nFAMILY = 'Müller'\n".encode("latin-1"))
+    project.file("own_checks/test_left.py", "def test_it():\n    pass\n")
+    project.file("own_checks/check_right.py", "def test_it():\n    pass\n")
+    result = project.here("-o", "python_files=check_*.py")
+    result.assert_outcomes(passed=1)
+    assert result.ret == 0

@@ -67,6 +67,25 @@ def test_what_exists_is_never_overwritten(project: Project, name: str) -> None:
     assert taken.read_text(encoding="utf-8") == "mine"
 
 
+@pytest.mark.skipif(os.name != "posix", reason="links are POSIX's")
+def test_a_link_that_leads_nowhere_is_refused_before_the_run(project: Project) -> None:
+    """Its name is taken: after an hour the record would be lost."""
+    (project.path / "new.json").symlink_to(project.path / "later.json")
+    assert "new.json' exists already" in refused(project.here("--amp-record=new.json"))
+    (project.path / "round.json").symlink_to(project.path / "round.json")
+    assert "round.json" in refused(project.here("--amp-record=round.json"))
+
+
+@pytest.mark.skipif(os.name != "posix", reason="links are POSIX's")
+def test_a_report_goes_where_its_link_leads(project: Project) -> None:
+    project.write(test_it="def test_it(amp):\n    pass")
+    (project.path / "page.md").symlink_to(project.path / "pages" / "today.md")
+    assert "cannot be written" in refused(project.here(*ON_CPU, "--amp-report=md:page.md"))
+    (project.path / "pages").mkdir()
+    assert project.here(*ON_CPU, "--amp-report=md:page.md").ret == 0
+    assert (project.path / "pages" / "today.md").is_file()
+
+
 def test_a_file_made_during_the_run_is_kept_and_the_run_is_red(project: Project) -> None:
     project.write(test_it="def test_it(amp):\n    open('new.json', 'x').write('mine')")
     result = project.here(*ON_CPU, "--amp-record=new.json")
@@ -134,7 +153,8 @@ def test_a_run_without_mixed_precision_writes_what_was_asked_for(project: Projec
 
 
 @pytest.mark.parametrize(
-    "option", ["--collect-only", "--setup-plan", "--setup-only", "--fixtures", "--fixtures-per-test"]
+    "option",
+    ["--collect-only", "--setup-plan", "--setup-only", "--fixtures", "--fixtures-per-test", "--cache-show"],
 )
 def test_what_runs_nothing_writes_nothing(project: Project, option: str) -> None:
     project.write(test_it=TEST)

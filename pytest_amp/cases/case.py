@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import torch
 from torch.nn.parameter import is_lazy
+from torch.nn.utils.rnn import PackedSequence
 
 from pytest_amp.cases.raised import in_one_line
 from pytest_amp.failure import Misuse, is_misuse
@@ -36,11 +39,16 @@ class Case:
     batch: Callable[[], Any]
     loss: Callable[[torch.nn.Module, Any], Outputs]
 
+    def __str__(self) -> str:
+        """Its name, for the id of a test."""
+        return self.name
+
     def realise(self, *, seed: int = 0) -> Realised:
         """The module and the batch on the CPU, each made after seeding torch with ``seed``.
 
         Parameters of lazy modules are made by one forward pass in evaluation mode. Raises Misuse if ``build``
-        makes no module, or if it, ``batch`` or that pass raises.
+        makes no module, or one without data, if ``batch`` makes what can be looked into once only, and if one of them
+        or that pass raises.
         """
         with torch.random.fork_rng(devices=[]):
             model = self._made("build", self.build, seed)
@@ -49,7 +57,8 @@ class Case:
             batch = self._made("batch", self.batch, seed)
             if any(map(is_lazy, (*model.parameters(), *model.buffers()))):
                 self._made("loss", lambda: _initialise(model, lambda: self.loss(model, batch)), seed)
-            return Realised(model, batch)
+            _expect_data(self.name, model, batch)
+            return Realised(model, batch, lambda: self._made("build", self.build, seed))
 
     def _made(self, what: str, function: Callable[[], Any], seed: int) -> Any:
         """What a function of the case returns, after seeding torch; Misuse for what it raises, with its own line."""
@@ -75,20 +84,44 @@ def _initialise(model: torch.nn.Module, forward: Callable[[], object]) -> None:
         raise Misuse(f"{left[0]} is lazy, and the forward pass in evaluation mode does not make it")
 
 
+def _expect_data(case: str, model: torch.nn.Module, batch: Any) -> None:
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if tensor.is_meta:
+            raise Misuse(f"case {case}: build made {name} on the meta device, where it has no data; valid: on the CPU")
+    if isinstance(batch, (Iterator, AbstractSet)):
+        raise Misuse(
+            f"case {case}: batch made a {type(batch).__name__}, which gives its tensors once, or in any order; "
+            "valid: a tensor, or a dict, dataclass, list or tuple of tensors"
+        )
+
+
 @dataclass(frozen=True)
 class Realised:
-    """A module and a batch."""
+    """A module and a batch; ``again`` makes another module like it, where that one cannot be copied."""
 
     model: torch.nn.Module
     batch: Any
+    again: Callable[[], torch.nn.Module] | None = None
 
     def on(self, device: torch.device | str, dtype: torch.dtype | None = None) -> Realised:
         """A copy on ``device``, with its floating tensors in ``dtype`` if one is given."""
         with torch.no_grad():  # else the copied parameters of a script are computed from its own
-            model = copy.deepcopy(self.model).to(device=device, dtype=dtype)
+            model = self._copied().to(device=device, dtype=dtype)
         for copied, own in zip(model.parameters(), self.model.parameters(), strict=True):
             copied.requires_grad_(own.requires_grad)
         return Realised(model, map_tensors(lambda x: _moved(x, device, dtype), self.batch))
+
+    def _copied(self) -> torch.nn.Module:
+        """A copy of the model; of one that refuses it (torch's older weight_norm does) another with its state."""
+        try:
+            return copy.deepcopy(self.model)
+        except Exception:
+            if self.again is None:
+                raise
+        with torch.random.fork_rng(devices=[]), torch.enable_grad():
+            model = self.again()
+        model.load_state_dict(self.model.state_dict())
+        return model
 
 
 def _moved(tensor: torch.Tensor, device: torch.device | str, dtype: torch.dtype | None) -> torch.Tensor:
@@ -98,21 +131,34 @@ def _moved(tensor: torch.Tensor, device: torch.device | str, dtype: torch.dtype 
 
 
 def map_tensors(function: Callable[[torch.Tensor], torch.Tensor], tree: Any) -> Any:
-    """``tree`` with ``function`` applied to the tensors in its dicts, dataclasses, lists and tuples; the rest as is."""
+    """``tree`` with ``function`` applied to the tensors in its dicts, lists, tuples, dataclasses and objects.
+
+    Objects are those with tensors for attributes. The rest is as it was.
+    """
     if isinstance(tree, torch.Tensor):
         return function(tree)
     if isinstance(tree, Mapping):
-        return {key: map_tensors(function, value) for key, value in tree.items()}
-    if _is_record(tree):
-        made = copy.copy(tree)
-        for field in dataclasses.fields(tree):
-            object.__setattr__(made, field.name, map_tensors(function, getattr(tree, field.name)))  # frozen ones, too
-        return made
+        return _mapping_like(tree, {key: map_tensors(function, value) for key, value in tree.items()})
     if _is_named_tuple(tree):  # it takes its fields one by one
-        return type(tree)(*(map_tensors(function, value) for value in tree))
-    if isinstance(tree, (list, tuple)):
+        on_the_cpu = "batch_sizes" if isinstance(tree, PackedSequence) else None
+        places = tree._asdict().items()
+        return type(tree)(*(value if name == on_the_cpu else map_tensors(function, value) for name, value in places))
+    if isinstance(tree, (list, tuple, deque)):
         return type(tree)(map_tensors(function, value) for value in tree)
-    return tree
+    made = copy.copy(tree) if _attributes(tree) else tree
+    for name in _attributes(tree):
+        object.__setattr__(made, name, map_tensors(function, getattr(tree, name)))  # of frozen dataclasses, too
+    return made
+
+
+def _mapping_like(tree: Mapping[Any, Any], items: dict[Any, Any]) -> Mapping[Any, Any]:
+    """``items`` in a mapping of the class of ``tree``, which may have attributes and methods; else in a dict."""
+    if type(tree) is dict or not isinstance(tree, MutableMapping):
+        return items
+    made = copy.copy(tree)
+    for key, value in items.items():
+        made[key] = value
+    return made
 
 
 def named_tensors(tree: Any, prefix: str = "") -> Iterator[tuple[str, torch.Tensor]]:
@@ -123,18 +169,27 @@ def named_tensors(tree: Any, prefix: str = "") -> Iterator[tuple[str, torch.Tens
     places: Iterator[tuple[object, Any]] = iter(())
     if isinstance(tree, Mapping):
         places = iter(tree.items())
-    elif _is_record(tree):
-        places = ((field.name, getattr(tree, field.name)) for field in dataclasses.fields(tree))
     elif _is_named_tuple(tree):
         places = iter(tree._asdict().items())
-    elif isinstance(tree, (list, tuple)):
+    elif isinstance(tree, (list, tuple, deque)):
         places = iter(enumerate(tree))
+    else:
+        places = ((name, getattr(tree, name)) for name in _attributes(tree))
     for key, value in places:
         yield from named_tensors(value, f"{prefix}.{key}" if prefix else str(key))
 
 
 def _is_record(tree: object) -> bool:
     return dataclasses.is_dataclass(tree) and not isinstance(tree, type)
+
+
+def _attributes(tree: object) -> tuple[str, ...]:
+    """Names of a dataclass's fields, and of an object's attributes if one of them is a tensor: a namespace, say."""
+    if _is_record(tree):
+        return tuple(field.name for field in dataclasses.fields(tree))  # type: ignore[arg-type]  # it is one
+    if isinstance(tree, (type, torch.nn.Module)) or callable(tree) or not hasattr(tree, "__dict__"):
+        return ()
+    return tuple(vars(tree)) if any(isinstance(value, torch.Tensor) for value in vars(tree).values()) else ()
 
 
 def _is_named_tuple(tree: object) -> bool:

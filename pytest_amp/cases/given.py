@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 import torch
 
+from pytest_amp import torch_private
 from pytest_amp.cases.case import Case
 from pytest_amp.failure import Misuse, is_misuse
 
@@ -94,12 +95,15 @@ def expect_graph(loss: torch.Tensor, *, case: str) -> None:
 
 
 def expect_python(model: torch.nn.Module, *, case: str) -> None:
-    """Raises Misuse for a script in a model that is followed operator by operator."""
+    """Raises Misuse for a script, or what compiles itself, in a model that is followed operator by operator."""
     for name, module in model.named_modules():
+        which = f"case {case}: {name or 'the model'}"
         if isinstance(module, torch.jit.ScriptModule):
+            raise Misuse(f"{which} is a script, whose operators nobody sees; valid: the module before torch.jit.script")
+        if torch_private.compiles_itself(module):
             raise Misuse(
-                f"case {case}: {name or 'the model'} is a script, whose operators nobody sees; "
-                "valid: the module before torch.jit.script"
+                f"{which} compiles itself, so that nobody sees its operators; valid: the module before torch.compile, "
+                "which amp.check_compiled(case) compiles"
             )
 
 

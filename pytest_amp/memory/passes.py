@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import torch
 from torch.nn.modules.rnn import RNNBase
 
-from pytest_amp.cases import Case, Realised, expect_graph, loss_of, named_tensors
+from pytest_amp.cases import Case, Realised, expect_graph, expect_python, loss_of, named_tensors
 from pytest_amp.failure import is_misuse
 from pytest_amp.numerics.conditions import Conditions
 from pytest_amp.numerics.hand_cast import hand_cast, rules_are_known
@@ -28,7 +28,9 @@ class Passes:
 
     def __post_init__(self) -> None:
         """Make the model and the batch, on the device."""
-        self.realised = self.case.realise(seed=self.where.seed).on(self.where.device.torch_device)
+        realised = self.case.realise(seed=self.where.seed)
+        expect_python(realised.model, case=self.case.name)  # a script keeps less from its second run on
+        self.realised = realised.on(self.where.device.torch_device)
 
     def own(self) -> dict[str, torch.Tensor]:
         """What is there before a step, by name: parameters, buffers and the batch."""

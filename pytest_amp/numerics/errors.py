@@ -48,7 +48,8 @@ def is_hollow(tensor: torch.Tensor, dtype: torch.dtype) -> bool | None:
     Decided on at least 64 distinct finite values other than zero; None on fewer, which may be
     representable by chance.
     """
-    values = tensor.detach().flatten()
+    stored = tensor.detach()
+    values = stored.coalesce().values().flatten() if stored.layout is torch.sparse_coo else stored.flatten()
     values = values[values.isfinite() & (values != 0)]
     if not any(torch.unique(some).numel() >= ENOUGH for some in (values[:FIRST], values)):
         return None

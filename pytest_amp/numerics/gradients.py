@@ -139,6 +139,7 @@ def _check_present(run: _Run, amp: Step) -> None:
         # Where casts made by hand lose it, too, all of it underflows.
         if not name.startswith(("output.", "buffer."))
         and run.prediction.noise.get(name, 1.0) < 1.0 - run.where.precision.u
+        and made[name].numel()
         and not made[name].any()
         and norm(exact[name])
         >= run.prediction.sizes[name]  # else it is zero but for cancellation, and measured by others

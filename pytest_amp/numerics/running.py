@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from types import TracebackType
 
-from pytest_amp.cases import Case
+from pytest_amp.cases import Case, expect_python
 from pytest_amp.failure import Misuse, is_misuse
 from pytest_amp.numerics.conditions import Conditions, runs_under
 from pytest_amp.numerics.step import run_step, run_wide
@@ -35,6 +35,7 @@ class ToldOf:
         if not isinstance(raised, RuntimeError) or isinstance(raised, Misuse):
             return
         realised = self.case.realise(seed=self.where.seed)
+        expect_python(realised.model, case=self.case.name)  # what its hooks or its compiler raise says little
         device = self.where.device.torch_device
         run_wide(self.case, realised.on(device), seed=self.where.seed)
         with runs_under(self.case, self.where):

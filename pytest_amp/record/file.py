@@ -8,6 +8,7 @@ import gzip
 import io
 import json
 import os
+import stat
 import tempfile
 import zlib
 from collections import Counter
@@ -144,14 +145,15 @@ def write_whole(text: str, path: Path, *, replace: bool) -> None:
     if path.exists() and not path.is_file():
         raise RecordError(f"{path}: not a regular file")
     try:
-        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
+        # A name may be as long as names can be: the neighbour's has a part of it.
+        descriptor, name = tempfile.mkstemp(prefix=f".{path.name[:40]}.", suffix=".tmp", dir=path.parent)
         temporary = Path(name)
         try:
             with os.fdopen(descriptor, "wb") as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
-            temporary.chmod(0o644)
+            temporary.chmod(_mode(path))
             if replace:
                 temporary.replace(path)
             else:
@@ -162,6 +164,15 @@ def write_whole(text: str, path: Path, *, replace: bool) -> None:
         raise RecordError(f"{path}: exists already, and a record is never overwritten") from None
     except OSError as error:
         raise RecordError(f"{path}: {error.strerror or error}") from None
+
+
+def _mode(path: Path) -> int:
+    """Who may read and write what is called ``path``: as the file that it replaces, else as the user makes files."""
+    if path.exists():
+        return stat.S_IMODE(path.stat().st_mode)
+    mask = os.umask(0)  # it can only be read by setting it
+    os.umask(mask)
+    return 0o666 & ~mask
 
 
 def _place(temporary: Path, path: Path) -> None:

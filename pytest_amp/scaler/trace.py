@@ -111,12 +111,14 @@ class WatchedScaler(torch.amp.GradScaler):
         return TraceStep(scale, self.found_inf, skipped, state["scale"], state["_growth_tracker"])
 
 
-def refused(where: str, error: Exception) -> AmpFailure:
-    """The failure of a training step that GradScaler refuses with ``error``, in the words of the refusal."""
+def refused(where: str, error: Exception, *, by_optimizer: bool = False) -> AmpFailure:
+    """The failure of a training step that GradScaler, or the optimizer that it calls, refuses, in the words of that."""
     return AmpFailure(
-        f"{where}: GradScaler refuses the training step",
+        f"{where}: {'the optimizer' if by_optimizer else 'GradScaler'} refuses the training step",
         now=f"{type(error).__name__}: {error}",
-        likely="a call is missing, doubled or in the wrong place: scale, unscale_, step, update",
+        likely="it does not take such parameters or gradients: optimizer= makes another"
+        if by_optimizer
+        else "a call is missing, doubled or in the wrong place: scale, unscale_, step, update",
     )
 
 
@@ -335,7 +337,7 @@ def _plant_in_a_gradient(iteration: Iteration, hooks: ExitStack) -> None:
     """In the first gradient that backward accumulates for the optimizer, which need not have every parameter."""
 
     def plant(parameter: torch.Tensor) -> None:
-        if not iteration.planted and parameter.grad is not None:
+        if not iteration.planted and parameter.grad is not None and parameter.grad.numel():
             parameter.grad.mul_(INFINITE)
             iteration.planted = True
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from pytest_amp.torch_private.casts import Cast, counted_casts
 from pytest_amp.torch_private.collectives import Collective, recorded_collectives, small_first_bucket
+from pytest_amp.torch_private.compiled_modules import compiles_itself
 from pytest_amp.torch_private.compiler import (
     Traced,
     aot_compile,
@@ -87,6 +88,7 @@ __all__ = [
     "compile_settings",
     "compile_workers",
     "compiled_graphs",
+    "compiles_itself",
     "counted_casts",
     "counted_reads",
     "cpp_compiler",

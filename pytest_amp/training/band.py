@@ -37,13 +37,20 @@ class Band:
 
     def margin(self, losses: list[float]) -> float:
         """How much of the half width is used, at most."""
-        return max(abs(x - m) / h for x, m, h in zip(losses, self.losses, self.half, strict=True))
+        return max(_ratio(abs(x - m), h) for x, m, h in zip(losses, self.losses, self.half, strict=True))
 
     @property
     def visible(self) -> float:
         """How far the loss of float32 comes from its first value, in half widths: what the band can tell apart."""
         first = self.losses[0]
-        return max(abs(loss - first) / half for loss, half in zip(self.losses, self.half, strict=True))
+        return max(_ratio(abs(loss - first), half) for loss, half in zip(self.losses, self.half, strict=True))
+
+
+def _ratio(distance: float, half: float) -> float:
+    """``distance`` in half widths; where a loss is zero in each run, its band has none."""
+    if not half:
+        return math.inf if distance else 0.0
+    return distance / half
 
 
 def band_of(setup: Setup, plain: Trajectory, *, scale: float = 1.0) -> Band:

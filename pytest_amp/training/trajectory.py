@@ -172,7 +172,7 @@ def _take(
         iteration.scaler.begin()
         iteration.losses.clear()
         torch.manual_seed(setup.seed + iteration.index + 1000 * (0 if companion is None else companion + 1))
-        with watch.watching(), _refusals(iteration):
+        with watch.watching(), _refusals(iteration, watch):
             setup.train(iteration)
         if not iteration.losses:
             raise Misuse(
@@ -193,14 +193,15 @@ def _take(
 
 
 @contextmanager
-def _refusals(iteration: TrainingIteration) -> Iterator[None]:
-    """What the scaler refuses becomes an AmpFailure in the words of the refusal."""
+def _refusals(iteration: TrainingIteration, watch: _Watch) -> Iterator[None]:
+    """What the scaler, or the optimizer, refuses becomes an AmpFailure in the words of the refusal."""
     try:
         yield
     except (RuntimeError, AssertionError, ValueError) as error:
         if iteration.scaler.refused is not error:
             raise
-        raise refused(f"{iteration.case.name}, step {iteration.index}", error) from error
+        where = f"{iteration.case.name}, step {iteration.index}"
+        raise refused(where, error, by_optimizer=watch.stepping) from error
 
 
 class _Watch:
@@ -209,6 +210,8 @@ class _Watch:
     def __init__(self, iteration: TrainingIteration, parameters: list[torch.nn.Parameter]) -> None:
         self.iteration, self.parameters = iteration, parameters
         self.lost = self.zero = self.norm = 0.0
+        #: Whether the optimizer's own step has begun and not ended.
+        self.stepping = False
         self._before: list[torch.Tensor] = []
 
     @contextmanager
@@ -222,11 +225,12 @@ class _Watch:
             yield
 
     def _enter(self, optimizer: torch.optim.Optimizer, _args: Any, _keywords: Any) -> None:
-        scaler = self.iteration.scaler
+        scaler, self.stepping = self.iteration.scaler, True
         self.iteration.stepped_alone |= scaler.is_enabled() and scaler.stepping is not optimizer
         self._before = [p.detach().clone() for p in self.parameters]
 
     def _leave(self, optimizer: torch.optim.Optimizer, _args: Any, _keywords: Any) -> None:
+        self.stepping = False
         size, sums = 0, []
         for parameter, before in zip(self.parameters, self._before, strict=True):
             if parameter.grad is None or parameter.grad.is_sparse:

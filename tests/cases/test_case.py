@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict, UserDict, defaultdict, deque
+from collections.abc import Callable
 from dataclasses import replace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
 import torch
 from torch import nn
 
-from pytest_amp.cases import Case, loss_of, map_tensors, mlp, named_tensors, zoo
+from pytest_amp.cases import Case, Realised, loss_of, map_tensors, mlp, named_tensors, zoo
+from pytest_amp.failure import Misuse
 
 
 class Pair(NamedTuple):
@@ -118,3 +122,79 @@ def test_what_is_differentiated(outputs: Any, wanted: float) -> None:
 def test_what_cannot_be_differentiated(outputs: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         loss_of(outputs)
+
+
+class Attributed(UserDict[str, Any]):
+    """A mapping as tokenizers return it."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "data":  # not there yet, while it is copied
+            raise AttributeError(name)
+        return self.data[name]
+
+
+@pytest.mark.parametrize(
+    ("make", "read"),
+    [
+        (lambda x: Attributed(x=x), lambda batch: batch.x),
+        (lambda x: OrderedDict(x=x), lambda batch: batch["x"]),
+        (lambda x: defaultdict(list, x=x), lambda batch: batch["x"]),
+        (lambda x: MappingProxyType({"x": x}), lambda batch: batch["x"]),
+        (lambda x: SimpleNamespace(x=x, rest=3, deeper={"y": x + 1}), lambda batch: batch.x),
+        (lambda x: deque([x]), lambda batch: batch[0]),
+    ],
+    ids=["user", "ordered", "default", "proxy", "namespace", "deque"],
+)
+def test_what_holds_tensors_is_copied_with_its_class(make: Callable[[Any], Any], read: Callable[[Any], Any]) -> None:
+    own = torch.ones(2, requires_grad=True)
+    batch = make(own)
+    copied = map_tensors(lambda x: x.detach().double(), batch)
+    assert isinstance(copied, type(batch)) or isinstance(batch, MappingProxyType)
+    assert (read(copied).dtype, read(batch) is own) == (torch.float64, True)
+    assert [x.dtype for _, x in named_tensors(copied)] == [torch.float64] * len([*named_tensors(batch)])
+
+
+def test_lengths_of_packed_sequences_stay_on_the_cpu() -> None:
+    """torch refuses them elsewhere."""
+    sequences = nn.utils.rnn.pack_padded_sequence(torch.ones(3, 4, 2), torch.tensor([1, 4, 2]), enforce_sorted=False)
+    moved = map_tensors(lambda x: x.to("meta"), sequences)
+    assert (moved.data.is_meta, moved.sorted_indices.is_meta, moved.batch_sizes.is_meta) == (True, True, False)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [lambda: iter([torch.ones(1)]), lambda: (x for x in (1,)), lambda: {torch.ones(1)}],
+    ids=["iterator", "generator", "set"],
+)
+def test_a_batch_that_can_be_looked_into_once_is_refused(make: Callable[[], Any]) -> None:
+    case = Case("once", lambda: nn.Linear(1, 1), make, lambda model, batch: model(next(iter(batch))))
+    with pytest.raises(Misuse, match=r"case once: batch made a \w+, which gives its tensors once, or in any order"):
+        case.realise()
+
+
+def test_a_model_without_data_is_refused() -> None:
+    case = Case("meta", lambda: nn.Linear(1, 1, device="meta"), lambda: torch.ones(1, 1), lambda model, x: model(x))
+    with pytest.raises(Misuse, match="case meta: build made weight on the meta device, where it has no data"):
+        case.realise()
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm.*:FutureWarning")
+def test_a_model_that_cannot_be_copied_is_made_again() -> None:
+    """torch's older weight_norm keeps a tensor that was computed, which refuses."""
+    case = Case("normed", lambda: nn.utils.weight_norm(nn.Linear(3, 2)), lambda: torch.ones(1, 3), lambda m, x: m(x))
+    made = case.realise(seed=3)
+    with torch.no_grad():
+        dict(made.model.named_parameters())["weight_g"].mul_(2)
+    drawn = torch.get_rng_state()
+    copied = made.on("cpu", torch.float64)
+    assert torch.equal(torch.get_rng_state(), drawn)
+    (loss, exact) = (case.loss(each.model, each.batch).double() for each in (made, copied))
+    torch.testing.assert_close(loss, exact, rtol=1e-6, atol=1e-6)
+    assert copied.model.weight_g is not made.model.weight_g
+
+    class Stubborn(nn.Linear):
+        def __deepcopy__(self, memo: object) -> nn.Module:
+            raise NotImplementedError("no copies")
+
+    with pytest.raises(NotImplementedError, match="no copies"):
+        Realised(Stubborn(1, 1), torch.ones(1, 1)).on("cpu")

@@ -260,6 +260,18 @@ def test_a_script_is_named() -> None:
     assert all(parameter.grad is not None for parameter in copied.parameters())
 
 
+def test_a_parameter_without_elements_has_no_gradient_to_lose() -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.nothing, self.layer = nn.Parameter(torch.empty(0, 4)), nn.Linear(16, 8)
+
+        def forward(self, x: Tensor) -> Any:
+            return self.layer(x) + self.nothing.sum()
+
+    run(Case("empty", Model, lambda: torch.randn(12, 16), lambda model, x: model(x).float().square().mean()))
+
+
 @pytest.mark.parametrize("part", ["build", "batch"])
 def test_what_a_part_of_a_case_raises_is_told_in_one_line(part: str) -> None:
     def broken() -> Any:

@@ -6,7 +6,6 @@ import errno
 import gzip
 import json
 import os
-import stat
 import subprocess
 import sys
 from collections.abc import Callable
@@ -345,12 +344,6 @@ def test_a_name_that_was_taken_for_a_file_which_cannot_be_put_there_is_given_bac
     with pytest.raises(RecordError, match="Operation not permitted"):
         write_record(RECORD, tmp_path / "new.json", replace=False)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_others_may_read_a_file(tmp_path: Path) -> None:
-    """A temporary file is its owner's alone; a baseline is for everybody who checks the repository out."""
-    write_record(RECORD, tmp_path / "new.json", replace=False)
-    assert stat.S_IMODE((tmp_path / "new.json").stat().st_mode) == 0o644
 
 
 WRITER = """

@@ -156,3 +156,16 @@ def test_gradients_that_are_no_numbers_are_not_taken_for_old_ones() -> None:
     """An overflow in the second iteration, the one in which gradients are watched for what is added to them."""
     traced = run(forward_at=(1,))
     assert [step.skipped for step in traced[:3]] == [False, True, True]
+
+
+def test_a_parameter_without_elements_takes_no_overflow() -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.nothing, self.layer = nn.Parameter(torch.empty(0, 4)), nn.Linear(4, 2)
+
+        def forward(self, x: torch.Tensor) -> Any:
+            return self.layer(x) + self.nothing.sum()
+
+    case = Case("empty", Model, lambda: torch.randn(8, 4), lambda model, x: model(x).float().square().mean())
+    assert [step.skipped for step in run(case=case)].count(True) >= 1

@@ -246,6 +246,26 @@ def test_a_training_that_moves_nothing_cannot_be_judged() -> None:
         run(optimizer=lambda p: torch.optim.SGD(p, lr=1e-6))
 
 
+def test_a_loss_that_is_nothing_cannot_be_judged() -> None:
+    still = replace(mlp(), loss=lambda model, batch: model(batch["inputs"]).float().sum() * 0)
+    with pytest.raises(AmpFailure, match="move the loss too little to see anything by"):
+        run(case=still, steps=3)
+
+
+def test_what_an_optimizer_refuses_is_not_told_of_the_scaler() -> None:
+    case = Case(
+        "sparse",
+        lambda: nn.Sequential(nn.Embedding(4, 8, sparse=True), nn.Linear(8, 2)),
+        lambda: torch.arange(4),
+        lambda model, batch: model(batch).float().square().mean(),
+    )
+    run(case=case, optimizer=sgd)  # whose momentum is sparse, too
+    for precision in (BF16, FP16):
+        with pytest.raises(AmpFailure, match="step 0: the optimizer refuses the training step") as raised:
+            run(case=case, precision=precision, optimizer=adamw, steps=3)
+        assert raised.match("Adam does not support sparse gradients")
+
+
 def test_a_training_that_diverges_cannot_be_judged() -> None:
     with pytest.raises(AmpFailure, match="does not stay finite in float32"):
         run(case=decoder(), optimizer=lambda p: torch.optim.SGD(p, lr=1e12), steps=8)

@@ -1,0 +1,42 @@
+"""Where a file is put, under which name, and who may read it."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from pytest_amp.record import Record, read_record, write_record
+
+RECORD = Record(())
+
+
+@pytest.mark.skipif(os.name != "posix", reason="modes are POSIX's")
+@pytest.mark.parametrize(("mask", "mode"), [(0o022, 0o644), (0o077, 0o600), (0o002, 0o664)])
+def test_who_may_read_a_file_is_as_the_user_makes_files(tmp_path: Path, mask: int, mode: int) -> None:
+    """A temporary file is its owner's alone; a baseline is for everybody who checks the repository out."""
+    before = os.umask(mask)
+    try:
+        write_record(RECORD, tmp_path / "new.json", replace=False)
+        assert os.umask(mask) == mask
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "new.json").stat().st_mode) == mode
+
+
+@pytest.mark.skipif(os.name != "posix", reason="modes are POSIX's")
+def test_a_file_that_is_replaced_keeps_its_readers(tmp_path: Path) -> None:
+    path = tmp_path / "new.json"
+    path.touch()
+    path.chmod(0o640)
+    write_record(RECORD, path, replace=True)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
+
+
+@pytest.mark.parametrize("replace", [True, False])
+def test_a_name_may_be_as_long_as_names_can_be(tmp_path: Path, replace: bool) -> None:  # noqa: FBT001  # a parameter
+    path = tmp_path / f"{'n' * 250}.json"
+    write_record(RECORD, path, replace=replace)
+    assert read_record(path) == Record((), ran=None)

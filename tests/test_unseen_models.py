@@ -1,0 +1,38 @@
+"""Models whose operators nobody sees: scripts, and what compiles itself."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.project import Project
+
+ON_CPU = ("--amp-device=cpu", "--amp-dtype=bf16")
+UNSEEN = """
+import torch
+
+
+def test_it(amp):
+    case = amp.case(lambda: {build}, lambda: torch.randn(2, 4), lambda m, x: m(x).float().square().mean())
+    amp.{check}
+"""
+
+
+@pytest.mark.parametrize("check", ["check_gradients(case)", "check_casts(case)"])
+def test_a_model_that_compiles_itself_is_one_line(project: Project, check: str) -> None:
+    """What a check adds to a step does not go with that, and dynamo's own words would say little."""
+    compiled = 'torch.compile(torch.nn.Linear(4, 4), backend="eager")'
+    project.write(test_it=UNSEEN.format(build=compiled, check=check))
+    result = project.apart(*ON_CPU)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["E   *Misuse: case it: the model compiles itself, so that nobody sees its *"])
+
+
+CHECKS = ("check_gradients(case)", "check_casts(case)", "check_memory(case)", "check_scaler(case)", "trace(case)")
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_a_script_is_one_line(project: Project, check: str) -> None:
+    project.write(test_it=UNSEEN.format(build="torch.jit.trace(torch.nn.Linear(4, 4), torch.ones(2, 4))", check=check))
+    result = project.here(*ON_CPU, "-Wignore::DeprecationWarning")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["E   *Misuse: case it: the model is a script, whose operators nobody sees; *"])
