@@ -181,6 +181,11 @@ def _everywhere(x: Tensor, count: int) -> Tensor:
     return _index(x, count)[:, None].expand_as(x)
 
 
+def _written(x: Tensor, y: Tensor) -> Tensor:
+    x[4:9] = y
+    return x
+
+
 def _bag(w: Tensor, **keywords: Any) -> Tensor:
     indices = torch.arange(40, device=w.device) * 7 % w.shape[0]
     return f.embedding_bag(indices, w, torch.tensor([0, 3, 17], device=w.device), **keywords)
@@ -215,6 +220,13 @@ INDEXING = {
     "repeat": of(4, 6)(lambda x: x.repeat(300, 2)),
     "a row beside many": Row(torch.mul, ((1, 20), (300, 20))),
     "a column beside many": Row(lambda x, y: y - x, ((300, 20), (300, 1))),
+    "a part of a split": of(12, 20)(lambda x: x.split((3, 2, 7))[1] * 3),
+    "two of five chunks": of(5, 20)(lambda x: x.chunk(5)[1] * x.chunk(5)[3]),
+    "some of unbind": of(5, 20)(lambda x: torch.stack((x.unbind()[1], x.unbind()[4]))),
+    "a slice is written": Row(lambda x, y: _written(x * 2, y) * 0.3, (), ((12, 20), (5, 20))),
+    "a slice of low numbers is written": Row(lambda x, y: _written(x * 2, y) * 0.3, ((12, 20), (5, 20))),
+    "copied into columns": Row(lambda x, y: _written((x * 2).t(), y.t()) * 0.3, (), ((20, 12), (20, 5))),
+    "masked_scatter": Row(lambda x, y: x.masked_scatter(_index(x, 3)[:, None] == 1, y), (), ((12, 20), (12, 20))),
     "masked_fill": of(12, 20)(lambda x: x.masked_fill(x > 0.5, 0.1)),
     "tril": of(12, 20)(lambda x: x.tril(-2).roll(3, 1).flip(0)),
     "clamp by tensors": Row(lambda x, y: x.clamp(y, y * 2), ((12, 20), (12, 20)), distinct=True),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from typing import Any
 
 import pytest
 import torch
@@ -37,6 +38,20 @@ def test_the_deprecated_region_is_the_same(amp: Amp, *, enabled: bool, cache: bo
         assert State.now(device) == expected
         assert product_dtype(amp.device.torch_device) is product
     amp.observe(f"deprecated region, enabled={enabled}, cache={cache}", dtype_name(product), kind="dtype")
+
+
+@pytest.mark.parametrize("enabled", [True, False], ids=["enabled", "disabled"])
+def test_the_deprecated_region_decorates_with_its_own_state(amp: Amp, *, enabled: bool) -> None:
+    """As older code has it above ``forward``: of both dtypes, called outside and inside another region."""
+    device = amp.device.type
+    for dtype in (amp.dtype, OTHER[amp.dtype]):
+        region: Any = _alias(amp, dtype=dtype, enabled=enabled)
+        decorated = region(lambda: (State.now(device), product_dtype(amp.device.torch_device)))
+        with amp.autocast(dtype=dtype, enabled=enabled):
+            expected = State.now(device), product_dtype(amp.device.torch_device)
+        assert decorated() == expected
+        with amp.autocast():
+            assert decorated()[1] is expected[1]
 
 
 @pytest.mark.amp(devices=["cpu"])

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.autograd import forward_ad
 from torch.nn import functional, init
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.utils import fusion, parametrize
+from torch.nn.utils import fusion, parametrize, prune
 from torch.optim.swa_utils import AveragedModel, update_bn
 from torch.overrides import TorchFunctionMode
 from torch.utils import checkpoint
@@ -97,6 +97,36 @@ def test_a_context_leaves_the_region_alone(amp: Amp, context: str) -> None:
     assert not different, f"{context} changes the loss (0) or gradients: {different}"
 
 
+#: What makes decorators of torch's, which change something else than the dtypes in which a region computes.
+DECORATORS: dict[str, Callable[[], Any]] = {
+    "no_grad": torch.no_grad,
+    "no_grad, bare": lambda: torch.no_grad,
+    "enable_grad": torch.enable_grad,
+    "inference_mode": torch.inference_mode,
+    "set_grad_enabled": lambda: torch.set_grad_enabled(False),
+    "record_function": lambda: torch.profiler.record_function("a part"),
+    "compiler.disable": lambda: torch.compiler.disable,
+    "jit.ignore": lambda: torch.jit.ignore,
+    "sdpa_kernel": lambda: sdpa_kernel([SDPBackend.MATH]),
+}
+
+
+@pytest.mark.parametrize("decorator", DECORATORS)
+def test_a_decorator_leaves_the_region_alone(amp: Amp, decorator: str) -> None:
+    """Evaluation is decorated with ``no_grad``: called in a region, it runs in the region."""
+
+    def function() -> tuple[State, torch.dtype]:
+        return State.now(amp.device.type), product_dtype(amp.device.torch_device)
+
+    decorated = DECORATORS[decorator]()(function)
+    grad = torch.is_grad_enabled()
+    with amp.autocast():
+        before, inside, after = function(), decorated(), function()
+    assert torch.is_grad_enabled() is grad
+    expect_state(amp, f"in a function decorated with {decorator}", inside, before, likely="it switches autocast")
+    expect_state(amp, f"after a function decorated with {decorator}", after, before, likely="it restores another state")
+
+
 def _filled(function: Callable[[Tensor], object], *shape: int) -> Callable[[Amp], list[Tensor]]:
     def fill(amp: Amp) -> list[Tensor]:
         made = torch.empty(shape, device=amp.device.torch_device)
@@ -173,6 +203,18 @@ def _vectors(amp: Amp) -> list[Tensor]:
     return [nn.utils.parameters_to_vector(model.parameters()).detach()]
 
 
+def _from_a_vector(amp: Amp) -> list[Tensor]:
+    model = nn.Linear(8, 8).to(amp.device.torch_device)
+    nn.utils.vector_to_parameters(drawn(amp, 72), model.parameters())
+    return state_of(model)
+
+
+def _pruned(amp: Amp) -> list[Tensor]:
+    model = prune.l1_unstructured(nn.Linear(8, 8).to(amp.device.torch_device), "weight", 12)
+    kept = model.weight.detach()
+    return [kept, *state_of(prune.remove(model, "weight"))]
+
+
 #: Work that is done within regions by accident or on purpose: no product, so that each result is what it is outside.
 WORK: dict[str, Callable[[Amp], list[Tensor]]] = {
     **{
@@ -195,6 +237,8 @@ WORK: dict[str, Callable[[Amp], list[Tensor]]] = {
     "update_bn": _normalised,
     "fuse_conv_bn_eval": _fused,
     "parameters_to_vector": _vectors,
+    "vector_to_parameters": _from_a_vector,
+    "pruning": _pruned,
     **{
         f"{name}, made and stepped": _stepped(lambda weight, name=name: getattr(torch.optim, name)([weight], lr=0.1))  # type: ignore[misc]
         for name in ("AdamW", "Adagrad", "RMSprop")
@@ -245,6 +289,22 @@ WORK: dict[str, Callable[[Amp], list[Tensor]]] = {
     "topk": _of_float32(lambda x: x.topk(3)[0], 8, 8),
     "sort": _of_float32(lambda x: x.sort(0)[0], 8, 8),
     "unfold": _of_float32(lambda x: functional.unfold(x, 2), 1, 2, 4, 4),
+    # Statistics and spectra of float32 numbers
+    "quantile": _of_float32(lambda x: torch.quantile(x, 0.3, dim=1), 8, 9),
+    "nanquantile": _of_float32(lambda x: torch.nanquantile(x, 0.3), 8, 9),
+    "median": _of_float32(lambda x: x.median(1)[0], 8, 9),
+    "histc": _of_float32(lambda x: torch.histc(x, 50), 100, 100),
+    "bucketize": _of_float32(lambda x: torch.bucketize(x, torch.linspace(-2, 2, 999, device=x.device)), 100, 100),
+    "searchsorted": _of_float32(lambda x: torch.searchsorted(x[0].sort()[0], x), 100, 100),
+    "unique": _of_float32(lambda x: x.unique(), 100, 100),
+    "rfft": _of_float32(lambda x: torch.view_as_real(torch.fft.rfft(x)), 8, 64),
+    "irfft": _of_float32(lambda x: torch.fft.irfft(torch.fft.rfft(x)), 8, 64),
+    "fft2": _of_float32(lambda x: torch.view_as_real(torch.fft.fft2(x)), 8, 16),
+    "trapezoid": _of_float32(lambda x: torch.trapezoid(x, dx=0.1), 8, 64),
+    "diff": _of_float32(lambda x: x.diff(), 8, 64),
+    "aminmax": _of_float32(lambda x: torch.stack(torch.aminmax(x, dim=1)), 8, 64),
+    "argsort": _of_float32(lambda x: x.argsort(1), 8, 64),
+    "std_mean": _of_float32(lambda x: torch.std_mean(x, 1), 8, 64),
     # Random functions of float32 numbers
     "dropout1d": _of_float32(lambda x: functional.dropout1d(x, 0.4), 8, 4, 6),
     "dropout2d": _of_float32(lambda x: functional.dropout2d(x, 0.4), 8, 4, 3, 3),

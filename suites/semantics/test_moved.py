@@ -57,6 +57,23 @@ def _moved_by_half(amp: Amp) -> tuple[list[Tensor], list[Tensor]]:
     return state_of(low), [x.to(amp.dtype) if x.is_floating_point() else x for x in wide]
 
 
+def _moved_by_a_layout(amp: Amp) -> tuple[list[Tensor], list[Tensor]]:
+    """Dtype and memory format at once."""
+    model = nn.Sequential(nn.Conv2d(4, 8, 3), nn.BatchNorm2d(8)).to(amp.device.torch_device)
+    wanted = [x.to(amp.dtype) if x.is_floating_point() else x for x in state_of(model)]
+    convert: Any = model.to  # whose annotations know a dtype or a memory format
+    return state_of(convert(dtype=amp.dtype, memory_format=torch.channels_last)), wanted
+
+
+def _moved_by_swapping(amp: Amp) -> tuple[list[Tensor], list[Tensor]]:
+    """The weights of one model become those of another, as conversions in place do it."""
+    one, other = (nn.Linear(20, 20).to(amp.device.torch_device) for _ in range(2))
+    wanted = state_of(other)
+    for a, b in zip(one.parameters(), other.parameters(), strict=True):
+        torch.utils.swap_tensors(a, b)
+    return state_of(one), wanted
+
+
 def _moved_by_averaging(amp: Amp) -> tuple[list[Tensor], list[Tensor]]:
     """The buffers of an averaged model are those of the model that it was given last."""
     average, last = AveragedModel(_with_buffers(amp)), _with_buffers(amp)
@@ -119,6 +136,8 @@ MOVED: dict[str, Callable[[Amp], tuple[list[Tensor], list[Tensor]]]] = {
     "default_collate": _moved_by_collating,
     "Module.to": _moved_by_a_dtype,
     "half or bfloat16": _moved_by_half,
+    "Module.to, channels_last": _moved_by_a_layout,
+    "swap_tensors": _moved_by_swapping,
     "save and load": _moved_by_a_file,
     "load_state_dict": _moved_by_loading,
     "load_state_dict of low numbers": _moved_by_loading_low_numbers,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
 from typing import Any
 
@@ -76,7 +77,7 @@ class _Linear(nn.Module):
 
 
 @QUIET
-@pytest.mark.parametrize("scripted", ["function", "module", "frozen module"])
+@pytest.mark.parametrize("scripted", ["function", "module", "frozen module", "loaded module"])
 def test_a_script_follows_the_ambient_region(amp: Amp, scripted: str) -> None:
     """From the first, profiled run to the optimized ones; in each dtype, and in float32 outside."""
     matrix = torch.randn(4, 4, device=amp.device.torch_device)
@@ -90,6 +91,11 @@ def test_a_script_follows_the_ambient_region(amp: Amp, scripted: str) -> None:
         module = torch.jit.script(_Linear().to(amp.device.torch_device).eval())
         if scripted == "frozen module":
             module = torch.jit.freeze(module)
+        if scripted == "loaded module":
+            file = io.BytesIO()
+            torch.jit.save(module, file)
+            file.seek(0)
+            module = torch.jit.load(file)
 
         def call() -> torch.Tensor:
             return module(matrix)  # type: ignore[no-any-return]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.planted.defect import Defect
 from tests.planted.manifest_around import AROUND
 from tests.planted.manifest_calls import CALLS
+from tests.planted.manifest_common import COMMON
 from tests.planted.manifest_compile import COMPILE
 from tests.planted.manifest_distributed import DISTRIBUTED
 from tests.planted.manifest_fingerprint import FINGERPRINT
@@ -45,5 +46,6 @@ DEFECTS: list[Defect] = [
     *UNUSUAL,
     *CALLS,
     *AROUND,
+    *COMMON,
     *SPEED,
 ]

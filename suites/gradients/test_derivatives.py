@@ -1,0 +1,128 @@
+"""Gradients in float64 are the derivatives of values: what low gradients are held against is right."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from pytest_amp.amp import Amp
+from pytest_amp.failure import AmpFailure
+
+from .arguments import ROWS, Row
+from .test_layer_arguments import LAYERS, tensors_of
+from .test_losses import LOSSES
+
+#: Differences are taken over each of these, and the best counts: the first is the most exact, the last meets no kink.
+STEPS = (1e-5, 1e-7, 1e-9)
+#: Of a derivative. The worst of the last step alone is 1e-5: float64's roundoff over it, of a sum that is about 100.
+MOST = 1e-4
+
+#: Rows whose function holds a part of an argument, which no gradient reaches.
+HELD = (
+    *("batch_norm in evaluation", "cross_entropy, everything", "multi_margin, p of 2"),
+    *("binary_cross_entropy_with_logits, everything", "gaussian, full, none", "gaussian, full, sum"),
+    "gaussian, full, mean",
+)
+#: Rows whose gradient is no derivative, and is not said to be one.
+OTHERWISE = (
+    *("embedding, padding", "embedding of low weights, padding", "embedding, by frequency"),
+    "embedding of low weights, by frequency",
+)
+#: Losses that refuse to be derived along weights or signs, which these make of their targets.
+REFUSED = ("binary_cross_entropy_with_logits_weighted", "soft_margin")
+
+
+def _differences(function: Callable[[], Tensor], tensor: Tensor, direction: Tensor) -> list[float]:
+    """The derivative of ``function`` along ``direction`` at ``tensor``, which it reads, over each of the steps."""
+    before, found = tensor.detach().clone(), []
+    with torch.no_grad():
+        for step in STEPS:
+            tensor.copy_(before + step * direction)
+            ahead = float(function())
+            tensor.copy_(before - step * direction)
+            found.append((ahead - float(function())) / (2 * step))
+        tensor.copy_(before)
+    return found
+
+
+def _expect_derivatives(amp: Amp, what: str, function: Callable[[], Tensor], tensors: dict[str, Tensor]) -> None:
+    """``function`` reads ``tensors`` and returns a number; a gradient that is missing is one of zeros."""
+    gradients = torch.autograd.grad(function(), list(tensors.values()), allow_unused=True)
+    for (name, tensor), gradient in zip(tensors.items(), gradients, strict=True):
+        direction = torch.randn_like(tensor)
+        products = direction * (torch.zeros_like(tensor) if gradient is None else gradient.to_dense())
+        given = float(products.sum())
+        derivatives = _differences(function, tensor, direction)
+        # Terms of both signs may cancel: a derivative is held against what it is made of.
+        scale = max(float(products.norm()), *map(abs, derivatives))
+        error, derivative = min((abs(given - each), each) for each in derivatives)
+        allowed = MOST * scale * amp.config.tolerance_scale
+        if error > allowed:
+            raise AmpFailure(
+                f"{what}: in float64 the gradient of {name} is no derivative"
+                + (": there is none" if gradient is None else ""),
+                label_before="differences of values",
+                before=f"{derivative:.8g} along a random direction",
+                now=f"{given:.8g}, torch {torch.__version__}, on the CPU",
+                likely="a gradient is wrong in every dtype, so that low ones and exact ones agree",
+            )
+
+
+def _weighed(results: Sequence[Tensor]) -> Callable[[Sequence[Tensor]], Tensor]:
+    weights = [torch.randn(x.shape, dtype=torch.float64) for x in results]
+    return lambda made: torch.stack([(x * w).sum() for x, w in zip(made, weights, strict=True)]).sum()
+
+
+def _drawn(row: Row) -> dict[str, Tensor]:
+    """Numbers that stand apart where the row chooses among them."""
+    drawn = {}
+    for index, shape in enumerate((*row.low, *row.wide)):
+        count = torch.Size(shape).numel()
+        apart = 1 + torch.randperm(count).double().view(shape) / count + index / (3 * count)
+        drawn[f"argument {index}"] = (apart if row.distinct else torch.randn(shape).double()).requires_grad_()
+    return drawn
+
+
+@pytest.mark.amp(devices=["cpu"])  # the references of every device are computed on a CPU
+@pytest.mark.filterwarnings("ignore:index_reduce", "ignore:Mismatch dtype between input and weight")
+@pytest.mark.parametrize("name", [name for name in ROWS if name not in (*HELD, *OTHERWISE)])
+def test_gradients_of_operators_are_derivatives(amp: Amp, name: str) -> None:
+    """Of every operator, along each of its arguments."""
+    drawn = _drawn(ROWS[name])
+    call = ROWS[name].function
+    weighed = _weighed([call(*drawn.values())])
+    _expect_derivatives(amp, name, lambda: weighed([call(*drawn.values())]), drawn)
+
+
+@pytest.mark.amp(devices=["cpu"])  # the references of every device are computed on a CPU
+@pytest.mark.filterwarnings("ignore:reduction. 'mean' divides:UserWarning")
+@pytest.mark.parametrize("name", LOSSES)
+def test_gradients_of_losses_are_derivatives(amp: Amp, name: str) -> None:
+    """Along logits and targets, where those are numbers: what is distilled is trained by its targets, too."""
+    loss = LOSSES[name]
+    logits = torch.randn(loss.shape).double().requires_grad_()
+    targets = torch.randn(loss.shape).double().requires_grad_(name not in REFUSED)
+    weighed = _weighed([loss.function(logits, targets, "none")])
+    drawn = {"logits": logits, **({"targets": targets} if targets.requires_grad else {})}
+    _expect_derivatives(amp, name, lambda: weighed([loss.function(logits, targets, "none")]), drawn)
+
+
+@pytest.mark.amp(devices=["cpu"])  # the references of every device are computed on a CPU
+@pytest.mark.filterwarnings("ignore:enable_nested_tensor", "ignore:Support for mismatched key_padding_mask")
+@pytest.mark.parametrize("name", LAYERS)
+def test_gradients_of_layers_are_derivatives(amp: Amp, name: str) -> None:
+    """Of recurrent, attention and decoder layers, along inputs, states and parameters."""
+    layer = LAYERS[name]
+    module = layer.build().train(not layer.evaluated).double()
+    inputs = {f"input {i}": (torch.randn(x) / 2).double().requires_grad_() for i, x in enumerate(layer.shapes)}
+
+    def call() -> list[Tensor]:
+        returned: Any = layer.call(module, *inputs.values())
+        return tensors_of(returned)
+
+    weighed = _weighed(call())
+    _expect_derivatives(amp, name, lambda: weighed(call()), {**inputs, **dict(module.named_parameters())})
