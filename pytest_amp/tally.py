@@ -31,15 +31,21 @@ class TestInfo:
 
 @dataclass
 class Tally:
-    """Counts over reports. ``outcomes`` per (target, family); ``reasons`` of what did not run."""
+    """Counts over the reports of a run. A *place* is (target, family): ``("cpu-bf16", "rules")``."""
 
+    #: By place, how many tests had each outcome.
     outcomes: dict[tuple[str, str], Counter[str]] = field(default_factory=dict)
+    #: By place, how many tests did not look for each reason.
     reasons: dict[tuple[str, str], Counter[str]] = field(default_factory=dict)
     #: The tests by place that came to an end, each once: one may have subtests, or be run again.
     ended: dict[tuple[str, str], set[str]] = field(default_factory=dict)
+    #: Places that may end without one executed check: what they need is missing, and --amp-allow-missing names it.
     exempt: set[tuple[str, str]] = field(default_factory=set)
+    #: By (target, family, test without parameters), the tests that passed.
     passed: dict[tuple[str, str, str], set[str]] = field(default_factory=dict)
+    #: By key, the test that made an observation, and the observation.
     observations: dict[str, tuple[str, Observation]] = field(default_factory=dict)
+    #: By key, two tests that both claim it.
     claims: dict[str, tuple[str, str]] = field(default_factory=dict)
     #: Of each observation the worker that made it: with --dist=each, every one makes all.
     workers: dict[str, str] = field(default_factory=dict)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import faulthandler
 import importlib
+import importlib.util
 import io
 import json
 import os
@@ -15,7 +16,6 @@ import signal
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ from multiprocessing.connection import Client, Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_amp.quoted import quoted_with_type
+from pytest_amp.quoted import quoted_with_place
 
 if TYPE_CHECKING:
     import torch
@@ -130,12 +130,10 @@ def _send(connection: Connection, answer: Mapping[str, Any]) -> None:
 
 
 def _described(error: BaseException) -> str:
-    """The error in one line, and the last line of code that is not torch's."""
-    own = [
-        frame for frame in traceback.extract_tb(error.__traceback__) if f"{os.sep}torch{os.sep}" not in frame.filename
-    ]
-    where = f" ({Path(own[-1].filename).name}:{own[-1].lineno})" if own else ""
-    return f"{quoted_with_type(error, 600)}{where}"
+    """The error in one line, with the last line of code that is not torch's, which need not be importable."""
+    torch = importlib.util.find_spec("torch")
+    libraries = [Path(folder) for folder in (torch.submodule_search_locations or ())] if torch is not None else []
+    return quoted_with_place(error, libraries, 600)
 
 
 def _show_where(path: Path) -> None:

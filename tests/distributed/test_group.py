@@ -49,7 +49,9 @@ def test_a_rank_that_hangs_is_named_within_a_bound(group: RankGroup) -> None:
 
 def test_a_rank_that_raises_is_quoted_and_the_others_are_not_waited_for(group: RankGroup) -> None:
     for waits in (False, True):
-        with pytest.raises(RanksFailed, match=r"fail raised on 1 of 2 ranks\n.*rank 1: ValueError: rank 1 cannot"):
+        with pytest.raises(
+            RanksFailed, match=r"fail raised on 1 of 2 ranks\n.*rank 1: ValueError \(ranks.py:\d+\): rank 1 cannot"
+        ):
             group.ask(ranks.fail, {"waits": waits})
     assert group.ask(ranks.add)[1]["sum"].tolist() == [3.0, 3.0]
 
