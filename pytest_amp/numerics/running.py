@@ -35,7 +35,8 @@ class ToldOf:
         if not isinstance(raised, RuntimeError) or isinstance(raised, Misuse):
             return
         realised = self.case.realise(seed=self.where.seed)
-        expect_python(realised.model, case=self.case.name)  # what its hooks or its compiler raise says little
+        if "ScriptModule" in str(raised) or type(raised).__module__.startswith("torch._dynamo"):
+            expect_python(realised.model, case=self.case.name)  # the words of these say little of the check
         device = self.where.device.torch_device
         run_wide(self.case, realised.on(device), seed=self.where.seed)
         with runs_under(self.case, self.where):
