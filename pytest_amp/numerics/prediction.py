@@ -104,7 +104,7 @@ def exact_step(case: Case, realised: Realised, device: Device, *, seed: int) -> 
     """The step in float64, which errors are distances from."""
     if _is_followed(device):
         return oracle.run_exact(case, realised.on(device.torch_device), device.type, seed=seed).step
-    return run_exact(case, realised, device, seed=seed)
+    return _in_float64(case, realised, device, seed=seed)
 
 
 def step_errors(step: Step, known: Step, exact: Step) -> dict[str, float]:
@@ -125,7 +125,7 @@ def reference_step(case: Case, realised: Realised, device: Device, precision: Pr
     return _ByHand(case, realised, where, precision, seed).step()[0]
 
 
-def run_exact(case: Case, realised: Realised, device: Device, *, seed: int) -> Step:
+def _in_float64(case: Case, realised: Realised, device: Device, *, seed: int) -> Step:
     """The step in float64, on ``device`` if it has float64, else on the CPU."""
     where = device.torch_device if _has_float64(device) else torch.device("cpu")
     try:

@@ -25,6 +25,7 @@ from pytest_amp.numerics.oracle.operation import LOW
 from pytest_amp.numerics.prediction import predict
 from pytest_amp.numerics.step import run_step
 from pytest_amp.precision import BF16, FP16, Precision
+from pytest_amp.quoted import quoted
 
 SEED = 0
 
@@ -61,7 +62,7 @@ def _measured(case: Case, device: Device, precision: Precision) -> tuple[str, tu
         amp = run_step(case, real, region, seed=SEED, loss_scale=scale)
         seen = observed_step(case, device, precision.dtype, seed=SEED, loss_scale=scale)
     except (AmpFailure, RuntimeError) as error:
-        return f"| {case.name} | {precision.name} | {' '.join(str(error).split())[:60]} | | | | |", ()
+        return f"| {case.name} | {precision.name} | {quoted(error, 60)} | | | | |", ()
     found = [each for each in compare(prediction, amp, amp, u=precision.u) if each.elements >= tolerance.ENOUGH]
     excess = [each.excess_over_noise(precision.u) for each in found]
     far = [each.from_model for each in found]

@@ -23,6 +23,7 @@ from pytest_amp.numerics.oracle.places import Direction, Place, Places
 from pytest_amp.numerics.oracle.promotion import KERNEL_DECIDES, returned_dtypes
 from pytest_amp.numerics.oracle.sums import certain, most_of_float32, other_numbers
 from pytest_amp.precision import FP32
+from pytest_amp.quoted import quoted
 from pytest_amp.rules.spec import Rule
 
 
@@ -108,7 +109,7 @@ class Observer:
             wanted = () if name in KERNEL_DECIDES else returned_dtypes(call)
             copy = operation_of(call, (), widened, device_type=self.device_type)
         except (RuntimeError, TypeError, NotImplementedError, ValueError) as error:
-            problem, copy = " ".join(str(error).split())[:120], None
+            problem, copy = quoted(error, 120), None
         result = call()
         if copy is not None:
             self._observe(call, copy, wanted, torch_private.flat(result)[0])
@@ -128,7 +129,7 @@ class Observer:
             if any(self._is_doubtful(call, each, model.factor) for each in compared):
                 compared = self._drawn_again(call, operation, compared)
         except (RuntimeError, TypeError, NotImplementedError, ValueError, IndexError) as error:
-            self._note(call, copy.given, model, (), " ".join(str(error).split())[:120])
+            self._note(call, copy.given, model, (), quoted(error, 120))
             return
         self._note(call, copy.given, model, tuple(compared), None)
 

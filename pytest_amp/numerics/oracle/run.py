@@ -11,6 +11,7 @@ import torch
 from pytest_amp.cases import Case, Realised
 from pytest_amp.numerics.oracle.virtual import CannotFollow, Predictor, values
 from pytest_amp.numerics.step import Region, Step, run_step
+from pytest_amp.quoted import quoted
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ def run_virtual(  # noqa: PLR0913  # keywords of one run
         after = f", after {predictor.last[0]}" if predictor.last else ""
         raise CannotFollow(
             f"the rounding oracle cannot follow {case.name}{after}",
-            now=" ".join(str(error).split())[:200],
+            now=quoted(error),
             likely="it asks a tensor for its memory, or hands it to code that is not torch's",
         ) from error
     dtypes = {

@@ -25,8 +25,8 @@ class Row:
     """The calls of one operator at one place on the same dtypes.
 
     ``share`` is the part of all elements that are the model's (the rounding signature), ``error`` the
-    worst relative L2 error of one result and ``excess`` it in units of the model's own. ``rule`` is that of
-    the operator around it which has one. ``hollow`` tells that a float32 result was rounded on the way.
+    worst relative L2 error of one result. ``rule`` is that of the operator around it which has one. ``hollow``
+    tells that a float32 result was rounded on the way.
     """
 
     module: str
@@ -40,7 +40,6 @@ class Row:
     elements: int
     share: float
     error: float
-    excess: float
     hollow: bool
     problem: str | None = None
 
@@ -142,15 +141,9 @@ def _row(each: ObservedCall, rules: dict[str, spec.Rule]) -> Row:
         elements=elements,
         share=sum(result.equal for result in each.results) / elements if elements else 1.0,
         error=max((result.error for result in each.results), default=0.0),
-        excess=max((excess_of(result.error, result.ideal) for result in each.results), default=0.0),
         hollow=any(result.hollow for result in each.results),
         problem=each.problem,
     )
-
-
-def excess_of(error: float, ideal: float) -> float:
-    """An error in units of the model's; float32's own rounding counts as none."""
-    return error / max(ideal, 2.0**-20)
 
 
 def _joined(a: Row, b: Row) -> Row:
@@ -161,7 +154,6 @@ def _joined(a: Row, b: Row) -> Row:
         elements=elements,
         share=(a.share * a.elements + b.share * b.elements) / elements if elements else 1.0,
         error=max(a.error, b.error),
-        excess=max(a.excess, b.excess),
         hollow=a.hollow or b.hollow,
         problem=a.problem or b.problem,
     )

@@ -22,6 +22,7 @@ from pytest_amp.numerics.oracle.calls import SILENTLY_WRITTEN, draws, operation_
 from pytest_amp.numerics.oracle.models import ModelName, evaluate, model_for
 from pytest_amp.numerics.oracle.operation import WIDE, Operation, is_real, met, rounded, widened
 from pytest_amp.numerics.oracle.promotion import as_real, refusal, returned_dtypes
+from pytest_amp.quoted import quoted
 
 
 class CannotFollow(AmpFailure):
@@ -139,7 +140,7 @@ class Predictor:
                 raise own from None
             raise CannotFollow(
                 f"the rounding oracle cannot follow {call.overload.name()}",
-                now=" ".join(str(error).split())[:200],
+                now=quoted(error),
                 likely="the operator has no float64 kernel, and no formula in pytest_amp/numerics/oracle/formulas.py",
             ) from error
 
