@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from pytest_amp.precision import dtype_name
 from pytest_amp.torch_private import aot_compile
 
 from .programs import OTHER
-from .releases import EXPORTED
+from .releases import DTYPE_IS_GUARDED, EXPORTED, STRICTLY_EXPORTED
 
 QUIET = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 
@@ -79,17 +80,91 @@ def test_an_exported_program_is_the_model_when_it_is_loaded(amp: Amp, tmp_path: 
     _expect_same(amp, "an exported program, loaded", found, expected, exact=True)
 
 
+def _dynamic(model: nn.Module, batch: torch.Tensor) -> torch.export.ExportedProgram:
+    rows = torch.export.Dim("rows", min=2, max=64)
+    return torch.export.export(model, (batch,), dynamic_shapes=({0: rows},))
+
+
+def _read_back(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
+    file = io.BytesIO()
+    torch.export.save(program, file)
+    file.seek(0)
+    return torch.export.load(file)
+
+
+#: What becomes of a program with dynamic shapes before it is called, and whether it keeps regions, and so follows the
+#: one in which it is called: one that is taken apart has casts in their place.
+STAGES: dict[str, tuple[Callable[[torch.export.ExportedProgram], Callable[..., Any]], bool]] = {
+    "as it is": (lambda program: program.module(), True),
+    "loaded": (lambda program: _read_back(program).module(), True),
+    "taken apart": (lambda program: program.run_decompositions().module(), False),
+    "compiled": (lambda program: torch.compile(program.module(), backend="aot_eager", dynamic=True), True),
+}
+SIZES = (7, 2)
+
+
 @QUIET
 @EXPORTED
-def test_an_exported_program_with_dynamic_shapes_keeps_its_regions(amp: Amp) -> None:
-    """Exported with one size of batch, called with another."""
+@pytest.mark.parametrize(
+    "stage", [pytest.param(stage, marks=() if stage == "as it is" else pytest.mark.amp_long) for stage in STAGES]
+)
+def test_sizes_and_regions_of_a_program_change_together(amp: Amp, stage: str) -> None:
+    """A program has the dtypes of the region in which it is called, for every size, as the model has."""
     model, batch = _made(amp)
-    rows = torch.export.Dim("rows", min=2, max=64)
+    becomes, follows = STAGES[stage]
     with torch.no_grad():
-        program = torch.export.export(model, (batch,), dynamic_shapes=({0: rows},))
+        program = becomes(_dynamic(model, batch))
+        for size in SIZES:
+            other = torch.randn(size, 16, device=amp.device.torch_device)
+            for name, dtype in {"none": None, "its own": amp.dtype, "the other": OTHER[amp.dtype]}.items():
+                # Torch 2.6 has no guard on the dtype of a region: pytorch/pytorch#112260.
+                if dtype is not None and not (follows and (stage != "compiled" or DTYPE_IS_GUARDED)):
+                    continue
+                with amp.autocast(dtype=dtype or amp.dtype, enabled=dtype is not None):
+                    found, expected = program(other), model(other)
+                _expect_same(amp, f"a dynamic program, {stage}, {size} rows, in {name}", found, expected, exact=True)
+
+
+# Not run on CUDA.
+@pytest.mark.amp(devices=["cpu"])
+@QUIET
+@STRICTLY_EXPORTED
+def test_a_program_that_dynamo_exports_keeps_its_regions(amp: Amp) -> None:
+    model, batch = _made(amp)
+    with torch.no_grad():
+        found, expected = torch.export.export(model, (batch,), strict=True).module()(batch), model(batch)
+    _expect_same(amp, "a program that Dynamo exports", found, expected, exact=True)
+
+
+@QUIET
+@pytest.mark.parametrize("called", ["none", "the other"])
+def test_a_program_that_is_exported_in_a_region_keeps_its_own(amp: Amp, called: str) -> None:
+    """The region around ``export`` is none of the program's: it is called in another one, or in none."""
+    model, batch = _made(amp)
+    with torch.no_grad():
+        with amp.autocast():
+            program = _dynamic(model, batch).module()
         larger = torch.randn(7, 16, device=amp.device.torch_device)
-        found, expected = program.module()(larger), model(larger)
-    _expect_same(amp, "an exported program, another size", found, expected, exact=True)
+        with amp.autocast(dtype=OTHER[amp.dtype], enabled=called != "none"):
+            found, expected = program(larger), model(larger)
+    _expect_same(amp, f"a program that was exported in a region, in {called}", found, expected, exact=True)
+
+
+@QUIET
+@EXPORTED
+def test_a_program_with_dynamic_shapes_is_trained_in_its_regions(amp: Amp) -> None:
+    """Its gradients, for another size than that of the export, are the model's."""
+    model, batch = _made(amp)
+    program = _dynamic(model, batch).module()
+    other = torch.randn(7, 16, device=amp.device.torch_device)
+    gradients = []
+    for trained in (model, program):
+        outputs = trained(other)
+        incoming = [torch.linspace(-1, 1, out.numel(), device=out.device).view_as(out).to(out.dtype) for out in outputs]
+        inputs = [parameter for _, parameter in sorted(trained.named_parameters())]
+        gradients.append(torch.autograd.grad(outputs, inputs, incoming))
+    assert len(gradients[0]) == 8
+    _expect_same(amp, "gradients of a dynamic program", gradients[1], gradients[0], exact=True)
 
 
 @QUIET
@@ -110,21 +185,23 @@ def test_a_compiled_program_keeps_its_regions(amp: Amp) -> None:
 @QUIET
 @EXPORTED
 def test_aot_inductor_keeps_the_regions(amp: Amp, needs: Callable[[str], str], tmp_path: Path) -> None:
-    """Compiled ahead of time and loaded: the library has casts and no regions, so that none around it matters."""
+    """Compiled ahead of time for any number of rows: the library has casts and no regions, and follows none."""
     needs("inductor")
     model, batch = _made(amp)
     package = tmp_path / "model.pt2"
     with torch.no_grad():
-        expected = model(batch)
-        aot_compile(torch.export.export(model, (batch,)), str(package))
+        aot_compile(_dynamic(model, batch), str(package))
         linked = own_cpp_library(package)
         if linked is not None:
             amp.missing("compiler", linked)
         run = loaded(package, amp.device)
-        for called in ("outside", "in the other dtype"):
+        for called, size in (("outside", 4), ("in the other dtype", 4), ("in the other dtype", 33)):
+            given = batch if size == 4 else torch.randn(size, 16, device=batch.device)
+            expected = model(given)
             with amp.autocast(dtype=OTHER[amp.dtype], enabled=called != "outside"):
-                found = run(batch)
-            _expect_same(amp, f"an AOTInductor library, {called}", found[:3], expected[:3], exact=False)
+                found = run(given)
+            what = f"an AOTInductor library, {called}" + (f", {size} rows" if size != 4 else "")
+            _expect_same(amp, what, found[:3], expected[:3], exact=False)
             assert len(found) == 4
             assert found[3].dtype is torch.float32, (
                 "what is in no region is float32 in the library, wherever it is called"

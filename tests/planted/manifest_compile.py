@@ -161,4 +161,16 @@ COMPILE = (
         ("suites/compile/test_zoo.py", "-k", "drops"),
         "test_step_that_drops[cpu-bf16-aot_eager]",
     ),
+    Defect(
+        "dynamic_programs_leave_the_region",
+        "an exported program with dynamic shapes in the region in which it is called",
+        ("suites/compile/test_export.py", "-k", "together"),
+        "test_sizes_and_regions_of_a_program_change_together[cpu-bf16-as it is]",
+    ),
+    Defect(
+        "programs_round_their_gradients",
+        "gradients of an exported program with dynamic shapes",
+        ("suites/compile/test_export.py", "-k", "trained"),
+        "test_a_program_with_dynamic_shapes_is_trained_in_its_regions[cpu-bf16]",
+    ),
 )
