@@ -13,6 +13,8 @@ from pytest_amp.failure import AmpFailure
 from pytest_amp.targets import Target
 from pytest_amp.torch_private import Call, Traced, recorded_calls, tracing_backend
 
+from .releases import ATTENTION_TWICE
+
 #: What dtypes are for; the rest follows their dtypes.
 _HEAVY = ("mm", "convolution", "attention", "softmax")
 #: Functional forms have other names when traced, and fake kernels other dtypes of saved statistics: the input's tells.
@@ -22,7 +24,7 @@ _NORMS = ("batch_norm", "layer_norm")
 def _cases(_target: Target) -> Iterator[object]:
     for case in zoo():
         if case.name in {"mlp", "cnn", "decoder", "decoder_softmax"}:
-            yield pytest.param(case, id=case.name)
+            yield pytest.param(case, id=case.name, marks=ATTENTION_TWICE if case.name == "decoder" else ())
 
 
 def _heavy(operators: Sequence[Call] | Sequence[Traced]) -> list[str]:

@@ -9,6 +9,7 @@ import torch
 from torch.nn import functional
 
 from pytest_amp.amp import Amp
+from pytest_amp.releases import release_of
 from pytest_amp.rules.registry import read_registry
 from pytest_amp.rules.spec import Coverage, Rule, expected
 
@@ -42,6 +43,8 @@ def test_what_is_called_always_float32_is_so_where_there_is_a_rule(amp: Amp, nam
     rule = _rules(amp).get(f"aten::{name}")
     has_one = rule is not None and rule.name.value in FLOAT32_RULES
     assert has_one == (amp.device.type != "cpu")
+    if amp.device.key == "fake-mtia" and "softmax" in name and release_of(torch.__version__) < (2, 10):
+        pytest.skip("up to torch 2.9 fake tensors of MTIA have no index, and softmax asks the build for the device")
     operators: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
         "layer_norm": lambda x: functional.layer_norm(x, (8,)),
         "softmax.int": lambda x: functional.softmax(x, -1),
