@@ -54,7 +54,9 @@ class Policy:
 
 
 def averaged(parts: list[Tensors], dtype: torch.dtype) -> Tensors:
-    """Cast to ``dtype``, added up in it, and divided; float32 in the end."""
+    """Cast to ``dtype``, added up in it, and divided; float32 in the end. fp16 is divided first, for its range."""
+    if dtype is torch.float16:
+        return mean(parts, dtype)
     cast = [{name: value.to(dtype) for name, value in part.items()} for part in parts]
     return {name: ((cast[0][name] + cast[1][name]) / 2).float() for name in cast[0]}
 

@@ -26,10 +26,11 @@ def clip(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
         return gathered(parallel) if one_unit else on_cpu(gradients(parallel))
 
     before = whole()
+    most, kind = settings["most"], float(settings["norm_type"])
     if one_unit:
-        norm = parallel.clip_grad_norm_(settings["most"])
+        norm = parallel.clip_grad_norm_(most, kind)
     else:
-        norm = nn.utils.clip_grad_norm_(parallel.parameters(), settings["most"]).full_tensor()  # type: ignore[attr-defined]
+        norm = nn.utils.clip_grad_norm_(parallel.parameters(), most, kind).full_tensor()  # type: ignore[attr-defined]
     return {"before": before, "norm": float(norm), "dtype": str(norm.dtype), "after": whole()}
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -13,11 +12,13 @@ from pytest_amp.distributed import Rank
 from pytest_amp.precision import dtype_name
 from pytest_amp.torch_private import recorded_collectives, small_first_bucket
 
+from .hooks import registered
 from .models import HIDDEN, LATER, WIDTH, Keeping, backward, evaluated, gradients, realised, rows_of, state_of
 from .programs import low_dtype, on_cpu, own, sent
 
 
-def _parallel(model: nn.Module, rank: Rank, options: Mapping[str, Any]) -> Any:
+def wrapped(model: nn.Module, rank: Rank, options: Mapping[str, Any]) -> Any:
+    """DDP; a small ``bucket_cap_mb`` counts from the first bucket on."""
     from torch.nn.parallel import DistributedDataParallel
 
     devices = None if rank.device.type == "cpu" else [rank.device]
@@ -29,17 +30,6 @@ def _parallel(model: nn.Module, rank: Rank, options: Mapping[str, Any]) -> Any:
 _sync_batch_norm: Any = nn.SyncBatchNorm  # has no types
 
 
-def _hook(name: str) -> Callable[[Any, Any], Any]:
-    """A hook of torch's own, in a function of ours: of its own ``bf16_compress_hook`` DDP asks for NCCL by name."""
-    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
-
-    def compress(state: Any, bucket: Any) -> Any:
-        return getattr(default_hooks, f"{name}_compress_hook")(state, bucket)
-
-    compress.__annotations__ = getattr(default_hooks, f"{name}_compress_hook").__annotations__
-    return compress
-
-
 def step(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
     """One step: gradients, losses, what was sent, and whether autocast was on where the model computed."""
     model, rows = own(rank, settings)
@@ -49,9 +39,9 @@ def step(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
             (torch.is_autocast_enabled(rank.device.type), dtype_name(output.dtype))
         )
     )
-    parallel = _parallel(model, rank, settings.get("options", {}))
+    parallel = wrapped(model, rank, settings.get("options", {}))
     if settings.get("hook"):
-        parallel.register_comm_hook(None, _hook(settings["hook"]))
+        parallel.register_comm_hook(*registered(settings["hook"]))
     with recorded_collectives() as calls:
         outputs = backward(parallel, rows, lambda: rank.autocast(low_dtype(settings)))
     return {
@@ -66,7 +56,7 @@ def step(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
 def evaluate(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
     """A training step, an evaluation in each grad mode, and what was sent in it."""
     model, rows = own(rank, settings)
-    parallel = _parallel(model, rank, {})
+    parallel = wrapped(model, rank, {})
     region = lambda: rank.autocast(low_dtype(settings))  # noqa: E731
     backward(parallel, rows, region)
     with recorded_collectives() as calls:
@@ -74,27 +64,12 @@ def evaluate(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
     return {"logits": on_cpu(logits), "sent": sent(calls)}
 
 
-def without_sync(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """A micro-batch within ``no_sync``, then one with it: the gradients after each, and what was sent."""
-    model, rows = own(rank, settings)
-    parallel = _parallel(model, rank, {})
-    region = lambda: rank.autocast(low_dtype(settings))  # noqa: E731
-    parts = [{name: value[half::2] for name, value in rows.items()} for half in range(2)]
-    found: dict[str, Any] = {}
-    for name, part, scope in (("first", parts[0], parallel.no_sync), ("second", parts[1], contextlib.nullcontext)):
-        with recorded_collectives() as calls, scope():
-            backward(parallel, part, region)
-        found[name] = on_cpu(gradients(parallel))
-        found[f"{name} sent"] = sent(calls)
-    return found
-
-
 def large_gradients(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Gradients of a given size on every rank, through a compression hook."""
     model = nn.Linear(4, 4, bias=False).to(rank.device)
-    parallel = _parallel(model, rank, {})
+    parallel = wrapped(model, rank, {})
     if settings["hook"]:
-        parallel.register_comm_hook(None, _hook(settings["hook"]))
+        parallel.register_comm_hook(*registered(settings["hook"]))
     torch.autograd.backward(parallel(torch.full((1, 4), float(settings["size"]), device=rank.device)).sum())
     return {"gradients": on_cpu(gradients(parallel))}
 
@@ -102,7 +77,7 @@ def large_gradients(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
 def low_model(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
     """A model that itself is low: what its buckets hold, and that they do not overflow in the sum."""
     model = nn.Linear(4, 4, bias=False).to(rank.device, low_dtype(settings))
-    parallel = _parallel(model, rank, {})
+    parallel = wrapped(model, rank, {})
     inputs = torch.full((1, 4), float(settings["size"]), device=rank.device, dtype=low_dtype(settings))
     with recorded_collectives() as calls:
         torch.autograd.backward(parallel(inputs).float().sum())
@@ -116,7 +91,7 @@ def statistics(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
     model = nn.Sequential(nn.Linear(WIDTH, HIDDEN), nn.BatchNorm1d(HIDDEN)).to(rank.device)
     if settings["synchronised"]:
         model = _sync_batch_norm.convert_sync_batchnorm(model)
-    parallel = _parallel(model, rank, {})
+    parallel = wrapped(model, rank, {})
     rows = rows_of(rank.number, made.batch)["inputs"]
     with recorded_collectives() as calls:
         for _ in range(2):
@@ -129,7 +104,7 @@ def statistics(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
 def state(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
     """A module whose numbers are each rank's own: what DDP makes of them first, and of buffers that change later."""
     model = Keeping(settings["seed"], rank.number).to(rank.device)
-    parallel = _parallel(model, rank, {})
+    parallel = wrapped(model, rank, {})
     made = on_cpu(model.state_dict())
     later = state_of(settings["seed"], rank.number + LATER)
     for name, buffer in model.named_buffers():
@@ -148,5 +123,5 @@ def train(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
     if settings.get("overflow"):
         # One rank's numbers only: the others learn of it by the reduction.
         rows = {**rows, "overflow": torch.tensor(rank.number == 1)}
-    parallel = _parallel(model, rank, {})
+    parallel = wrapped(model, rank, settings.get("options", {}))
     return train_steps(parallel, rows, rank.device, low_dtype(settings), settings)

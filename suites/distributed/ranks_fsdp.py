@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -19,7 +18,8 @@ from .programs import dtype_of, low_dtype, on_cpu, own, sent
 from .training import train_steps
 
 
-def _mesh(rank: Rank) -> Any:
+def mesh_of(rank: Rank) -> Any:
+    """All ranks in one dimension."""
     from torch.distributed.device_mesh import init_device_mesh
 
     return init_device_mesh(rank.device.type, (rank.size,))
@@ -29,7 +29,7 @@ def sharded(model: nn.Module, rank: Rank, policy: Mapping[str, Any]) -> Any:
     """Each linear layer in a group of its own, the rest in the root's."""
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-    mesh = _mesh(rank)
+    mesh = mesh_of(rank)
     asked: Any = {name: dtype_of(policy.get(name)) for name in ("param_dtype", "reduce_dtype", "output_dtype")}
     rules = MixedPrecisionPolicy(**asked)
     for layer in model.children():
@@ -127,10 +127,10 @@ class _Tabled(nn.Module):
 
 
 def buffers(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Buffers within FSDP1: in which dtype forward sees them."""
+    """Buffers within FSDP1 or FSDP2 (``unit``): in which dtype forward sees them."""
     torch.manual_seed(settings["seed"])
-    model = _Tabled()
-    parallel = wrapped(model, rank, settings["policy"])
+    model = _Tabled().to(rank.device)
+    parallel = {"FSDP1": wrapped, "FSDP2": sharded}[settings["unit"]](model, rank, settings["policy"])
     parallel(torch.randn(4, 8, device=rank.device))
     return {"seen": model.seen, "counter": dtype_name(model.get_buffer("counter").dtype)}
 
@@ -167,20 +167,6 @@ def train_one_unit(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
     return train_steps(parallel, rows, rank.device, low_dtype(settings), settings, scaler)
 
 
-def accumulate(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Two micro-batches, the first without a reduction: what was sent after each, and the gradients in the end."""
-    model, rows = own(rank, settings)
-    parallel = sharded(model, rank, settings["policy"])
-    found: dict[str, Any] = {}
-    for half, name in enumerate(("first", "second")):
-        part = {key: value[half::2] for key, value in rows.items()}
-        parallel.set_requires_gradient_sync(half == 1)
-        with recorded_collectives() as calls:
-            backward(parallel, part, contextlib.nullcontext)
-        found[f"{name} sent"] = sent([call for call in calls if call.kind != "all_gather"])
-    return {**found, "gradients": on_cpu(gradients(parallel))}
-
-
 class _Late(nn.Module):
     """Two layers, of which the second is used where it is asked for."""
 
@@ -201,41 +187,12 @@ def used_late(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
     torch.manual_seed(settings["seed"])
     model = _Late()
     policy: Any = {name: dtype_of(value) for name, value in settings["policy"].items()}
-    parallel: Any = fully_shard(model, mesh=_mesh(rank), mp_policy=MixedPrecisionPolicy(**policy))
+    parallel: Any = fully_shard(model, mesh=mesh_of(rank), mp_policy=MixedPrecisionPolicy(**policy))
     for half in range(2):
         model.both = half == 1
         parallel.set_requires_gradient_sync(half == 1)
         torch.autograd.backward(parallel(torch.ones(4, 8, device=rank.device)).float().sum())
     return {"gradients": on_cpu(gradients(parallel))}
-
-
-@dataclasses.dataclass
-class _Input:
-    """How some models take their inputs."""
-
-    x: torch.Tensor
-
-
-class _Takes(nn.Module):
-    """A model of one layer."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(8, 8)
-
-    def forward(self, given: Any) -> torch.Tensor:
-        made: torch.Tensor = self.layer(given.x if isinstance(given, _Input) else given["x"])
-        return made
-
-
-def takes(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The dtype that a model returns whose float32 input is in a dictionary, or in a dataclass."""
-    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-
-    policy: Any = {name: dtype_of(value) for name, value in settings["policy"].items()}
-    parallel: Any = fully_shard(_Takes(), mesh=_mesh(rank), mp_policy=MixedPrecisionPolicy(**policy))
-    x = torch.ones(4, 8, device=rank.device)
-    return {"output": dtype_name(parallel(_Input(x) if settings["dataclass"] else {"x": x}).dtype)}
 
 
 def beside_tensor_parallel(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -29,7 +29,7 @@ def _model(rank: Rank, settings: Mapping[str, Any]) -> nn.Module:
 
 
 def _scaler(rank: Rank, settings: Mapping[str, Any]) -> Any:
-    keywords: Any = {"init_scale": 8.0, "growth_interval": 100}
+    keywords: Any = {"init_scale": 8.0, "growth_interval": settings.get("growth_interval", 100)}
     if settings["scaler"] == "sharded":
         import torch.distributed as dist
         from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
@@ -78,3 +78,28 @@ def _spoil(parallel: nn.Module, value: float) -> None:
     chosen = next(part for part in parts if part.numel())
     with torch.no_grad():
         chosen.view(-1)[-1:] = value
+
+
+def scales(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Iterations of which ``overflows`` says on which rank they overflow, if on any: the scale after each.
+
+    Half way the scaler is saved, and another one goes on with its state.
+    """
+    parallel = _model(rank, settings)
+    _, rows = own(rank, settings)
+    optimizer = torch.optim.SGD(parallel.parameters(), lr=1e-3, foreach=False)
+    scaler = _scaler(rank, settings)
+    found = []
+    plan = settings["overflows"]
+    for iteration, at in enumerate(plan):
+        if iteration == len(plan) // 2:
+            state, scaler = scaler.state_dict(), _scaler(rank, {**settings, "growth_interval": 100})
+            scaler.load_state_dict(state)
+        optimizer.zero_grad()
+        torch.autograd.backward(scaler.scale(full(parallel(rows["inputs"])).square().mean()))
+        if at == rank.number:
+            _spoil(parallel, float("inf"))
+        scaler.step(optimizer)
+        scaler.update()
+        found.append(scaler.get_scale())
+    return {"scales": found, "state": scaler.state_dict()}

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from torch import nn
 
 from pytest_amp.distributed import Rank
 from pytest_amp.precision import dtype_name
 from pytest_amp.torch_private import recorded_collectives
 
-from .models import backward, gradients, realised
+from .models import Tensors, backward, gradients, realised, rows_of
 from .programs import full, low_dtype, on_cpu, sent
 from .training import train_steps
 
@@ -30,12 +31,35 @@ def parallel_layers(model: nn.Module, rank: Rank, *, only: bool = False) -> nn.M
     return parallelize_module(model, mesh, {"1": ColwiseParallel(), "3": RowwiseParallel()})
 
 
+def _sequence_parallel(model: nn.Module, rank: Rank) -> nn.Module:
+    """The same, and each rank normalises its own rows."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Replicate, Shard
+    from torch.distributed.tensor.parallel import (
+        ColwiseParallel,
+        RowwiseParallel,
+        SequenceParallel,
+        parallelize_module,
+    )
+
+    plan = {
+        "0": SequenceParallel(sequence_dim=0),
+        "1": ColwiseParallel(input_layouts=Shard(0)),
+        "3": RowwiseParallel(output_layouts=Replicate()),
+    }
+    return parallelize_module(model, init_device_mesh(rank.device.type, (rank.size,)), plan)
+
+
 def step(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """One step on the whole batch, which every rank has."""
+    """One step on the whole batch, which every rank has, or on each rank's rows of it in the first layer."""
     made = realised(settings["seed"], rank.device)
-    parallel = parallel_layers(made.model, rank)
+    sequences = settings.get("sequences", False)
+    parallel = (_sequence_parallel if sequences else parallel_layers)(made.model, rank)
+    rows = dict(made.batch)
+    if sequences:
+        rows["inputs"] = rows_of(rank.number, rows)["inputs"]
     with recorded_collectives() as calls:
-        outputs = backward(parallel, made.batch, lambda: rank.autocast(low_dtype(settings)))
+        outputs = backward(parallel, rows, lambda: rank.autocast(low_dtype(settings)))
     return {
         "loss": float(outputs["loss"]),
         "output": dtype_name(outputs["logits"].dtype),
@@ -51,3 +75,40 @@ def train(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
     made = realised(settings["seed"], rank.device)
     parallel = parallel_layers(made.model, rank, only=settings["only"])
     return train_steps(parallel, made.batch, rank.device, low_dtype(settings), settings)
+
+
+WORDS, EACH = 16, 8
+
+
+def table() -> Tensors:
+    """A table of embeddings, words in another order, and what the outputs are multiplied by."""
+    generator = torch.Generator().manual_seed(3)
+    return {
+        "weight": torch.randn(WORDS, EACH, generator=generator),
+        "words": torch.randperm(WORDS, generator=generator),
+        "factors": torch.randn(WORDS, EACH, generator=generator),
+    }
+
+
+def embed(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """A table split by words, and one split by columns, in a region: outputs and gradients."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Replicate
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    mesh = init_device_mesh(rank.device.type, (rank.size,))
+    styles: dict[str, Any] = {
+        "words": RowwiseParallel(input_layouts=Replicate()),
+        "columns": ColwiseParallel(output_layouts=Replicate()),
+    }
+    found = {}
+    for name, style in styles.items():
+        made = {key: value.to(rank.device) for key, value in table().items()}
+        embedding: Any = nn.Embedding  # whose constructors have no types
+        model = nn.Sequential(embedding.from_pretrained(made["weight"], freeze=False))
+        parallel = parallelize_module(model, mesh, {"0": style})
+        with rank.autocast(low_dtype(settings)):
+            outputs = parallel(made["words"])
+        torch.autograd.backward((outputs * made["factors"]).sum())
+        found[name] = on_cpu({"outputs": outputs, "gradient": gradients(parallel)["0.weight"]})
+    return found

@@ -19,13 +19,15 @@ NEAR = 2.0**-18
 
 
 @KINDS
-def test_clipping_is_by_the_norm_of_all_shards(amp: Amp, ranks: RankGroup, *, one_unit: bool) -> None:
+@pytest.mark.parametrize("norm_type", ["2", "inf"])
+def test_clipping_is_by_the_norm_of_all_shards(amp: Amp, ranks: RankGroup, norm_type: str, *, one_unit: bool) -> None:
     """In float32; and what is clipped is each gradient, times one factor."""
     if not one_unit:
         needs_streams(amp)
-    answers = ranks.ask(ranks_clipping.clip, settings(amp, one_unit=one_unit, most=MOST))
+    answers = ranks.ask(ranks_clipping.clip, settings(amp, one_unit=one_unit, most=MOST, norm_type=norm_type))
     for answer in answers:
-        norm = float(torch.stack([x.double().norm() for x in answer["before"].values()]).norm())
+        whole = torch.cat([x.double().flatten() for x in answer["before"].values()])
+        norm = float(torch.linalg.vector_norm(whole, float(norm_type)))
         assert answer["dtype"] == "torch.float32"
         assert norm > MOST, "there is nothing to clip"
         assert answer["norm"] == pytest.approx(norm, rel=NEAR)

@@ -12,7 +12,7 @@ from pytest_amp.targets import Target
 
 from . import ranks_ddp
 from .held import hold_near_exact, hold_ranks_agree, hold_same, settings
-from .models import LATER, by_hand, mean, realised, rows_of, state_of, whole
+from .models import LATER, by_hand, mean, realised, state_of, whole
 from .training import train_in_one_process
 
 _OPTIONS = {
@@ -71,45 +71,13 @@ def test_every_rank_computes_in_the_region(amp: Amp, ranks: RankGroup) -> None:
             )
 
 
-def test_no_sync_sends_nothing_and_adds_up(amp: Amp, ranks: RankGroup) -> None:
-    """Within it each rank keeps its own gradient; the next backward reduces the sum of both micro-batches."""
-    answers = ranks.ask(ranks_ddp.without_sync, settings(amp))
-    parts = _micro_batches(amp)
-    for number, answer in enumerate(answers):
-        if answer["first sent"]:
-            raise AmpFailure(
-                f"DDP's no_sync on rank {number} of {amp.target.id} sends gradients",
-                label_before="rule",
-                before="nothing is sent before the first backward outside of it",
-                now=str(answer["first sent"]),
-                likely="no_sync is ignored",
-            )
-        hold_same(amp, answer["first"], parts[number][0], what=f"no_sync, rank {number}")
-        assert [each[0] for each in answer["second sent"]] == ["all_reduce"]
-    hold_ranks_agree(amp, [{"gradients": answer["second"]} for answer in answers], "gradients", what="after no_sync")
-    added = [{name: first[name] + second[name] for name in first} for first, second in parts]
-    hold_same(amp, answers[0]["second"], mean(added), what="after no_sync")
+@pytest.mark.parametrize("options", _OPTIONS)
+def test_a_training_is_that_of_one_process(amp: Amp, ranks: RankGroup, options: str) -> None:
+    """Four steps of AdamW with a scaler: losses, scale and weights, bit for bit; what is kept is float32.
 
-
-def _micro_batches(amp: Amp) -> list[list[dict[str, torch.Tensor]]]:
-    """The gradients of each rank's two micro-batches."""
-    from .models import backward, gradients
-
-    found = []
-    for number in range(2):
-        each = []
-        for half in range(2):
-            made = realised(amp.config.seed, amp.device.torch_device)
-            rows = {name: value[half::2] for name, value in rows_of(number, made.batch).items()}
-            backward(made.model, rows, amp.autocast)
-            each.append(gradients(made.model))
-        found.append(each)
-    return found
-
-
-def test_a_training_is_that_of_one_process(amp: Amp, ranks: RankGroup) -> None:
-    """Four steps of AdamW with a scaler: losses, scale and weights, bit for bit; what is kept is float32."""
-    asked = settings(amp)
+    Buckets are made anew after the first step, and a static graph is reduced in another way from then on.
+    """
+    asked = settings(amp, options=_OPTIONS[options])
     answers = ranks.ask(ranks_ddp.train, asked)
     made = realised(amp.config.seed, amp.device.torch_device)
     expected = train_in_one_process(made.model, made.batch, amp.device.torch_device, amp.dtype, asked)

@@ -79,6 +79,6 @@ def test_buffers_have_the_dtype_that_is_asked_for(amp: Amp, ranks: RankGroup, dt
     """A table is float32 unless the policy says otherwise; a counter stays an integer."""
     expected = amp.precision.dtype_name if dtype == "low" else "float32"
     given = {"param_dtype": None, "reduce_dtype": None, "buffer_dtype": expected if dtype else None}
-    for answer in ranks.ask(ranks_fsdp.buffers, settings(amp, policy=given)):
+    for answer in ranks.ask(ranks_fsdp.buffers, settings(amp, unit="FSDP1", policy=given)):
         assert answer["counter"] == "int64"
         assert answer["seen"] == [expected]

@@ -14,7 +14,13 @@ from .models import realised
 from .policies import CELLS, POLICIES
 from .training import train_in_one_process
 
-_INF = {"inf": "inf", "nan": "nan"}
+_LONG = [pytest.mark.amp_long]
+#: Each rank and each value in the ordinary tier, all of both in the long one.
+_WHERE = [
+    pytest.param(at, value, id=f"rank {at}-{value}", marks=[] if (at, value) in {(1, "inf"), (0, "nan")} else _LONG)
+    for at in (0, 1)
+    for value in ("inf", "nan")
+]
 #: How a model is split, and the scaler that is meant for it.
 _SPLIT = {"fully_shard": "plain", "fsdp": "sharded", "tensor": "plain", "none": "sharded"}
 
@@ -39,8 +45,7 @@ def _all_skip(amp: Amp, answers: list[dict[str, list[float]]], what: str) -> Non
             )
 
 
-@pytest.mark.parametrize("value", _INF)
-@pytest.mark.parametrize("at", [0, 1], ids=["rank 0", "rank 1"])
+@pytest.mark.parametrize(("at", "value"), _WHERE)
 @pytest.mark.parametrize("parallel", _SPLIT)
 def test_an_overflow_in_one_shard_is_skipped_by_all(
     amp: Amp, ranks: RankGroup, parallel: str, at: int, value: str
@@ -57,6 +62,32 @@ def test_after_unscale_too(amp: Amp, ranks: RankGroup, parallel: str) -> None:
     _needs_streams(amp, parallel)
     asked = settings(amp, parallel=parallel, scaler=_SPLIT[parallel], rank=1, value="inf", unscale=True)
     _all_skip(amp, ranks.ask(ranks_scaler.overflow, asked), f"{_SPLIT[parallel]} scaler, {parallel}, unscale_")
+
+
+#: On which rank an iteration overflows.
+_OVERFLOWS = (None, None, 1, None, 0, None, None, None, 1, None, None, 0)
+
+
+@pytest.mark.parametrize("parallel", _SPLIT)
+def test_every_rank_has_the_same_scale(amp: Amp, ranks: RankGroup, parallel: str) -> None:
+    """Growth and backoff, whichever rank overflows, and with a state that is saved and loaded half way."""
+    _needs_streams(amp, parallel)
+    expected, scale, clean = [], 8.0, 0
+    for at in _OVERFLOWS:
+        clean = 0 if at is not None else clean + 1
+        scale *= 0.5 if at is not None else 2.0 if clean == 2 else 1.0
+        clean %= 2
+        expected.append(scale)
+    asked = settings(amp, parallel=parallel, scaler=_SPLIT[parallel], overflows=_OVERFLOWS, growth_interval=2)
+    for number, answer in enumerate(ranks.ask(ranks_scaler.scales, asked)):
+        if answer["scales"] != expected or answer["state"]["_growth_tracker"] != clean:
+            raise AmpFailure(
+                f"{_SPLIT[parallel]} scaler, {parallel}, on {amp.target.id}: rank {number} has another scale",
+                label_before="rule",
+                before=f"after each iteration {expected}, then {clean} clean ones",
+                now=f"{answer['scales']}, then {answer['state']['_growth_tracker']}",
+                likely="found_inf is not reduced over ranks, or the tracker of one rank counts on its own",
+            )
 
 
 def test_a_scaler_that_is_not_told_of_others_skips_alone(amp: Amp, ranks: RankGroup) -> None:

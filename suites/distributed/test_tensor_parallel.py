@@ -1,7 +1,8 @@
-"""Tensor parallel linear layers under autocast: outputs, loss and gradients of two ranks are those of one process."""
+"""Tensor parallel layers under autocast: outputs, loss and gradients of two ranks are those of one process."""
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import nn
 from torch.nn import functional as f
@@ -11,7 +12,7 @@ from pytest_amp.cases import Case
 from pytest_amp.distributed import RankGroup
 
 from . import ranks_tensor
-from .held import hold_near_exact, hold_ranks_agree, settings
+from .held import hold_near_exact, hold_ranks_agree, hold_same, settings
 from .models import CLASSES, HIDDEN, SIZE, WIDTH, batch, loss_in_one
 
 
@@ -42,12 +43,14 @@ def _split() -> Case:
     return Case("tensor parallel", _Split, batch, loss_in_one)
 
 
-def test_gradients_and_loss_are_those_of_one_process(amp: Amp, ranks: RankGroup) -> None:
+@pytest.mark.parametrize("sequences", [False, True], ids=["whole rows", "sequence parallel"])
+def test_gradients_and_loss_are_those_of_one_process(amp: Amp, ranks: RankGroup, *, sequences: bool) -> None:
     """Within the bound of the same network whose products are split by hand; whole weights are gathered from shards."""
-    answers = ranks.ask(ranks_tensor.step, settings(amp))
-    hold_ranks_agree(amp, answers, "gradients", what="tensor parallel")
+    what = "sequence parallel" if sequences else "tensor parallel"
+    answers = ranks.ask(ranks_tensor.step, settings(amp, sequences=sequences))
+    hold_ranks_agree(amp, answers, "gradients", what=what)
     found = {f"layers.{name}": value for name, value in answers[0]["gradients"].items()}
-    hold_near_exact(amp, _split(), found, loss=answers[0]["loss"], what="tensor parallel")
+    hold_near_exact(amp, _split(), found, loss=answers[0]["loss"], what=what)
 
 
 def test_outputs_are_those_of_one_process(amp: Amp, ranks: RankGroup) -> None:
@@ -80,3 +83,13 @@ def test_a_training_keeps_float32(amp: Amp, ranks: RankGroup) -> None:
         assert answer["kept"] == ["float32"]
         assert answer["losses"] == answers[0]["losses"]
         assert answer["losses"][-1] < answer["losses"][0]
+
+
+def test_tables_have_the_bits_of_one_process(amp: Amp, ranks: RankGroup) -> None:
+    """Embeddings that are split by words or by columns, in a region: float32, each number of one rank, none rounded."""
+    made = ranks_tensor.table()
+    expected = {"outputs": made["weight"][made["words"]], "gradient": torch.zeros_like(made["weight"])}
+    expected["gradient"][made["words"]] = made["factors"]
+    for number, answer in enumerate(ranks.ask(ranks_tensor.embed, settings(amp))):
+        for split, found in answer.items():
+            hold_same(amp, found, expected, what=f"a table split by {split} on rank {number}")

@@ -22,6 +22,10 @@ def _scaler(device: torch.device, settings: Mapping[str, Any], scaler: Any = Non
     return torch.amp.GradScaler(device.type, init_scale=settings.get("scale", 256.0), growth_interval=3)
 
 
+def _adamw(model: nn.Module, settings: Mapping[str, Any]) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(model.parameters(), lr=1e-2, foreach=settings.get("foreach", False))
+
+
 def _spoilt(step: int, rows: Mapping[str, torch.Tensor]) -> float:
     """What the loss is multiplied by: in the second step of a rank that overflows, infinity."""
     return float("inf") if step == 1 and bool(rows.get("overflow", False)) else 1.0
@@ -34,9 +38,10 @@ def train_steps(  # noqa: PLR0913, PLR0917  # what a training is made of
     dtype: torch.dtype,
     settings: Mapping[str, Any],
     scaler: Any = None,
+    optimizer: Any = None,
 ) -> dict[str, Any]:
-    """``STEPS`` steps of AdamW under autocast (unless settings say ``region`` False)."""
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, foreach=False)
+    """``STEPS`` steps of AdamW, or another optimizer, under autocast (unless settings say ``region`` False)."""
+    optimizer = optimizer or _adamw(model, settings)
     scaler = _scaler(device, settings, scaler)
     losses, scales, moved = [], [], []
     for step in range(settings.get("steps", STEPS)):
@@ -62,7 +67,9 @@ def train_steps(  # noqa: PLR0913, PLR0917  # what a training is made of
 def _kept(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[str]:
     """The dtypes of parameters, gradients and floating optimizer state."""
     tensors = [*model.parameters(), *(p.grad for p in model.parameters())]
-    tensors += [value for state in optimizer.state.values() for value in state.values()]
+    # Of a ZeroRedundancyOptimizer the part that this rank has.
+    states = getattr(optimizer, "optim", optimizer).state
+    tensors += [value for state in states.values() for value in state.values()]
     found = {t.dtype for t in tensors if isinstance(t, torch.Tensor) and t.is_floating_point()}
     return sorted(dtype_name(dtype) for dtype in found)
 
@@ -71,7 +78,7 @@ def train_in_one_process(
     model: nn.Module, batch: Tensors, device: torch.device, dtype: torch.dtype, settings: Mapping[str, Any]
 ) -> dict[str, Any]:
     """The same training without ranks: the rows of each rank one after the other, and the mean of their gradients."""
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, foreach=False)
+    optimizer = _adamw(model, settings)
     scaler = _scaler(device, settings)
     losses: list[list[float]] = []
     for step in range(settings.get("steps", STEPS)):
@@ -95,4 +102,9 @@ def train_in_one_process(
         "losses": losses,
         "scale": scaler.get_scale(),
         "weights": {name: p.detach().cpu().clone() for name, p in model.named_parameters()},
+        "state": {
+            f"{place}.{name}": value.detach().cpu().clone()
+            for place, state in optimizer.state_dict()["state"].items()
+            for name, value in state.items()
+        },
     }

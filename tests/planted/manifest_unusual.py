@@ -118,7 +118,7 @@ UNUSUAL = (
         "clipping_knows_its_own_shard",
         "a norm over shards",
         ("suites/distributed/test_clipping.py", "-k", "FSDP2"),
-        "test_clipping_is_by_the_norm_of_all_shards[cpu-bf16-FSDP2]",
+        "test_clipping_is_by_the_norm_of_all_shards[cpu-bf16-2-FSDP2]",
     ),
     Defect(
         "whole_states_are_low",

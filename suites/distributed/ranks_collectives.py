@@ -1,0 +1,127 @@
+"""Programs of ranks: collectives that users call themselves, on numbers of each dtype, in a region."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from pytest_amp.distributed import Rank
+
+from .models import SIZE, Tensors
+from .programs import low_dtype, on_cpu
+
+NUMBERS = 64
+DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64)
+
+
+def numbers(seed: int, number: int, dtype: torch.dtype) -> torch.Tensor:
+    """A rank's own, which no lower dtype has, and whose sums over ranks stay in range."""
+    generator = torch.Generator().manual_seed(100 * seed + number)
+    drawn = torch.randn(NUMBERS, dtype=torch.float64, generator=generator)
+    return (drawn * 2.0**45).to(dtype) if dtype is torch.int64 else drawn.to(dtype)
+
+
+def _broadcast(x: torch.Tensor) -> torch.Tensor:
+    dist.broadcast(x, src=1)
+    return x
+
+
+def _all_reduce(x: torch.Tensor) -> torch.Tensor:
+    dist.all_reduce(x)
+    return x
+
+
+def _largest(x: torch.Tensor) -> torch.Tensor:
+    dist.all_reduce(x, op=dist.ReduceOp.MAX)
+    return x
+
+
+def _all_gather(x: torch.Tensor) -> list[torch.Tensor]:
+    parts = [torch.empty_like(x) for _ in range(SIZE)]
+    dist.all_gather(parts, x)
+    return parts
+
+
+def _all_gather_into_tensor(x: torch.Tensor) -> torch.Tensor:
+    out = x.new_empty(SIZE * x.numel())
+    dist.all_gather_into_tensor(out, x)
+    return out
+
+
+def _reduce_scatter(x: torch.Tensor) -> torch.Tensor:
+    """Put together again, so that every rank has all of it."""
+    part = x.new_empty(x.numel() // SIZE)
+    dist.reduce_scatter_tensor(part, x)
+    return _all_gather_into_tensor(part)
+
+
+def _objects(x: torch.Tensor) -> list[torch.Tensor]:
+    found: list[Any] = [None] * SIZE
+    dist.all_gather_object(found, {"x": x.cpu()})
+    return [each["x"] for each in found]
+
+
+def _sharded(x: torch.Tensor) -> torch.Tensor:
+    """Rank 0's numbers in shards, and whole again."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Shard, distribute_tensor
+
+    mesh = init_device_mesh(x.device.type, (SIZE,))
+    return distribute_tensor(x, mesh, [Shard(0)]).full_tensor()
+
+
+#: By name, with what every rank has afterwards, made of the numbers of both.
+COLLECTIVES: dict[str, tuple[Callable[[torch.Tensor], Any], Callable[..., torch.Tensor]]] = {
+    "broadcast": (_broadcast, lambda _, second: second),
+    "all_reduce": (_all_reduce, torch.add),
+    "all_reduce, MAX": (_largest, torch.maximum),
+    "all_gather": (_all_gather, lambda *both: torch.cat(both)),
+    "all_gather_into_tensor": (_all_gather_into_tensor, lambda *both: torch.cat(both)),
+    "reduce_scatter_tensor": (_reduce_scatter, torch.add),
+    "all_gather_object": (_objects, lambda *both: torch.cat(both)),
+    "DTensor": (_sharded, lambda first, _: first),
+}
+
+
+def collect(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """What each collective makes of the ranks' numbers, by dtype."""
+    found: dict[str, Tensors] = {}
+    for name, (call, _) in COLLECTIVES.items():
+        found[name] = {}
+        for dtype in DTYPES:
+            x = numbers(settings["seed"], rank.number, dtype).to(rank.device)
+            with rank.autocast(low_dtype(settings)):
+                made = call(x)
+            found[name][str(dtype)] = torch.cat(made) if isinstance(made, list) else made
+        found[name] = on_cpu(found[name])
+    return found
+
+
+def factors(number: int) -> torch.Tensor:
+    """What a rank's results are multiplied by: no low numbers."""
+    return torch.arange(NUMBERS) / 100 + number
+
+
+def differentiate(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Collectives of ``torch.distributed.nn``, through which gradients go back: results and gradients."""
+    from torch.distributed import nn as untyped
+
+    functions: Any = untyped
+
+    weights = factors(rank.number).to(rank.device)
+    calls: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+        "all_reduce": functions.functional.all_reduce,
+        "all_gather": lambda x: torch.stack(functions.functional.all_gather(x)).sum(0),
+    }
+    found: dict[str, Tensors] = {}
+    for name, call in calls.items():
+        x = numbers(settings["seed"], rank.number, torch.float32).to(rank.device).requires_grad_()
+        with rank.autocast(low_dtype(settings)):
+            made = call(x)
+        torch.autograd.backward((made * weights).sum())
+        assert x.grad is not None
+        found[name] = on_cpu({"result": made, "gradient": x.grad})
+    return found

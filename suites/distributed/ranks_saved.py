@@ -1,0 +1,90 @@
+"""Programs of ranks: a training that is saved by all ranks, and goes on elsewhere."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from pytest_amp.distributed import Rank
+
+from .models import Region, loss, plain, realised, rows_of
+from .programs import full, low_dtype
+from .ranks_ddp import wrapped as data_parallel
+from .ranks_fsdp import sharded, wrapped
+
+
+class _Training:
+    """Model, optimizer and scaler of a rank."""
+
+    def __init__(self, rank: Rank, settings: Mapping[str, Any], seed: int) -> None:
+        made = realised(seed, rank.device)
+        makes: Any = {"DDP": data_parallel, "FSDP1": wrapped, "FSDP2": sharded}[settings["unit"]]
+        self.model: Any = makes(made.model, rank, {} if settings["unit"] == "DDP" else settings["policy"])
+        self._one_unit = settings["unit"] == "FSDP1"
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-2, foreach=False)
+        self.scaler = torch.amp.GradScaler(rank.device.type, init_scale=256.0, growth_interval=3)
+        self._region: Region = lambda: rank.autocast(low_dtype(settings), enabled=settings["region"])
+
+    def steps(self, rows: Mapping[str, torch.Tensor], count: int) -> None:
+        for _ in range(count):
+            self.optimizer.zero_grad()
+            with self._region():
+                value = loss(self.model, rows)["loss"]
+            torch.autograd.backward(self.scaler.scale(value))
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+
+    def state(self) -> dict[str, Any]:
+        from torch.distributed.checkpoint.state_dict import get_state_dict
+
+        model, optimizer = get_state_dict(self.model, self.optimizer)
+        return {"model": model, "optimizer": optimizer, "scaler": self.scaler.state_dict()}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        from torch.distributed.checkpoint.state_dict import set_state_dict
+
+        set_state_dict(self.model, self.optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
+        self.scaler.load_state_dict(state["scaler"])
+
+    def kept(self) -> dict[str, Any]:
+        """Whole weights, the optimizer's state (FSDP1's in parts), and the scaler's."""
+        moments = {
+            f"{place}.{name}": full(value).detach().cpu().clone()
+            for place, state in enumerate(self.optimizer.state.values())
+            for name, value in state.items()
+        }
+        from torch.distributed.fsdp import FullyShardedDataParallel
+
+        whole: Any = FullyShardedDataParallel.summon_full_params if self._one_unit else contextlib.nullcontext
+        with whole(self.model):
+            weights = {plain(name): full(p).detach().cpu().clone() for name, p in self.model.named_parameters()}
+        return {"weights": weights, "moments": moments, "scaler": self.scaler.state_dict()}
+
+
+def resume(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Four steps; and two that are saved in ``folder``, loaded into another model, and followed by two."""
+    from torch.distributed import checkpoint as untyped
+
+    checkpoint: Any = untyped
+
+    seed = settings["seed"]
+    rows = rows_of(rank.number, realised(seed, rank.device).batch)
+    whole = _Training(rank, settings, seed)
+    whole.steps(rows, 2)
+    folder = settings["folder"]
+    with rank.autocast(low_dtype(settings), enabled=settings["within"]):
+        checkpoint.save(whole.state(), checkpoint_id=folder)
+        saved = whole.kept()
+        other = _Training(rank, settings, seed + 1)
+        # A state that there is something to load into: the optimizer's is made by its first step.
+        other.steps(rows, 1)
+        state = other.state()
+        checkpoint.load(state, checkpoint_id=folder)
+        other.load(state)
+        loaded = other.kept()
+    for each in (whole, other):
+        each.steps(rows, 2)
+    return {"saved": saved, "loaded": loaded, "whole": whole.kept(), "resumed": other.kept()}

@@ -1,0 +1,44 @@
+"""Programs of ranks: one rank has more batches than the other, within DDP's ``join``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from pytest_amp.distributed import Rank
+from pytest_amp.torch_private import recorded_collectives
+
+from .models import Tensors, loss
+from .programs import low_dtype, on_cpu, own, sent
+from .ranks_accumulation import micro_batch
+from .ranks_ddp import wrapped
+
+#: How many batches each rank has.
+BATCHES = (3, 1)
+RATE, MOMENTUM = 0.5, 0.5
+
+
+def batches_of(number: int, rows: Mapping[str, torch.Tensor]) -> list[Tensors]:
+    """A rank's batches."""
+    return [micro_batch(rows, each, 3) for each in range(BATCHES[number])]
+
+
+def train(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """SGD with momentum over all batches that there are: losses, weights in the end, and what was sent."""
+    model, rows = own(rank, settings)
+    parallel = wrapped(model, rank, {})
+    optimizer = torch.optim.SGD(parallel.parameters(), lr=RATE, momentum=MOMENTUM, foreach=False)
+    losses = []
+    every = settings["divide_by_initial_world_size"]
+    with recorded_collectives() as calls, parallel.join(divide_by_initial_world_size=every):
+        for batch in batches_of(rank.number, rows):
+            optimizer.zero_grad()
+            with rank.autocast(low_dtype(settings)):
+                value = loss(parallel, batch)["loss"]
+            torch.autograd.backward(value)
+            optimizer.step()
+            losses.append(float(value.detach()))
+    weights = {name.removeprefix("module."): p.detach() for name, p in parallel.named_parameters()}
+    return {"losses": losses, "weights": on_cpu(weights), "sent": sent(calls)}

@@ -1,0 +1,127 @@
+"""Micro-batches over ranks: gradients add up in float32 or the policy's dtype, and are reduced when that is asked."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch
+
+from pytest_amp.amp import Amp
+from pytest_amp.distributed import RankGroup
+from pytest_amp.failure import AmpFailure
+
+from . import ranks_accumulation
+from .held import hold_ranks_agree, hold_same, needs_streams, settings
+from .models import SIZE, Tensors, backward, gradients, mean, realised, rows_of
+from .policies import POLICIES, Policy, averaged
+
+
+@dataclass(frozen=True)
+class _Unit:
+    """Who adds up and reduces, and in which precision."""
+
+    unit: str
+    policy: str = "autocast"
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def rule(self) -> Policy:
+        return POLICIES[self.policy]
+
+
+_UNITS = {
+    "DDP": _Unit("DDP"),
+    "DDP, bucket views": _Unit("DDP", options={"gradient_as_bucket_view": True}),
+    **{
+        f"{unit}, {policy}": _Unit(unit, policy)
+        for unit in ("FSDP1", "FSDP2")
+        for policy in ("autocast", "low", "low, reduced in float32")
+    },
+}
+#: Which of the backward passes reduce.
+_PLANS = {"after the last": [False, False, True], "after each": [True, True, True]}
+
+
+def _param(name: str) -> Any:
+    """What adds up in another way than both others is held in the ordinary tier, the rest in the long one."""
+    return pytest.param(name, marks=[pytest.mark.amp_long] if _UNITS[name].policy == "low" else [])
+
+
+@pytest.mark.parametrize("plan", _PLANS)
+@pytest.mark.parametrize("unit", [_param(name) for name in _UNITS])
+def test_micro_batches_add_up(amp: Amp, ranks: RankGroup, unit: str, plan: str) -> None:
+    """Bit for bit, with ``no_sync`` (or ``set_requires_gradient_sync(False)``) and without; nothing is sent within it.
+
+    Parts that are not reduced add up in float32 under autocast, with a policy in FSDP2 in the reduction's dtype,
+    and in FSDP1 in that of the parameters.
+    """
+    case, reduced = _UNITS[unit], _PLANS[plan]
+    if case.unit == "FSDP2":
+        needs_streams(amp)
+    rule = case.rule()
+    asked = {"unit": case.unit, "policy": rule.asked(amp), "region": rule.region, "options": case.options}
+    answers = ranks.ask(ranks_accumulation.accumulate, settings(amp, **asked, reduced=reduced))
+    _hold_sent(amp, answers, reduced, rule.reduced(amp), what=unit)
+    hold_ranks_agree(amp, answers, "gradients", what=f"{unit}, reduced {plan}")
+    least = 2.0**-23 * sum(reduced) if rule.reduced(amp) == "float16" else 0.0
+    expected = _expected(amp, case, reduced)
+    hold_same(amp, answers[0]["gradients"], expected, what=f"{unit}, reduced {plan}", least=least)
+
+
+def _hold_sent(amp: Amp, answers: list[dict[str, Any]], reduced: list[bool], dtype: str, *, what: str) -> None:
+    """Each backward pass that is to reduce does, in ``dtype``, and no other sends anything. Raises AmpFailure."""
+    for number, answer in enumerate(answers):
+        found = [sorted({each for _, *dtypes in calls for each in dtypes}) for calls in answer["sent"]]
+        expected = [[dtype] if on else [] for on in reduced]
+        if found != expected:
+            raise AmpFailure(
+                f"{what} on rank {number} of {amp.target.id} sends other gradients of micro-batches than it has to",
+                label_before="rule",
+                before=f"the dtypes that each backward pass sends are {expected}",
+                now=str(found),
+                likely="no_sync is ignored, or the reduction has another dtype",
+            )
+
+
+def _expected(amp: Amp, case: _Unit, reduced: list[bool]) -> Tensors:
+    """The same by hand."""
+    rule = case.rule()
+    added = getattr(torch, rule.gathered(amp) if case.unit == "FSDP1" else rule.reduced(amp))
+    parts = _micro_batches(amp, rule, len(reduced))
+    total: Tensors = {}
+    waiting: list[Tensors] = [{} for _ in range(SIZE)]
+    for number, on in enumerate(reduced):
+        waiting = [_sum(rest, part[number], added) for rest, part in zip(waiting, parts, strict=True)]
+        if on and case.unit == "DDP":
+            # What was reduced before is reduced again, with what is new.
+            total = mean(waiting)
+            waiting = [dict(total) for _ in range(SIZE)]
+        elif on:
+            total = _sum(total, averaged(waiting, getattr(torch, rule.reduced(amp))), torch.float32)
+            waiting = [{} for _ in range(SIZE)]
+    return total
+
+
+def _sum(total: Tensors, part: Tensors, dtype: torch.dtype) -> Tensors:
+    cast = {name: value.to(dtype) for name, value in part.items()}
+    return {name: total[name] + value if total else value for name, value in cast.items()}
+
+
+def _micro_batches(amp: Amp, rule: Policy, count: int) -> list[list[Tensors]]:
+    """The gradients of each rank's micro-batches, of weights and inputs that are cast as the policy says."""
+    region: Any = amp.autocast if rule.region else contextlib.nullcontext
+    found = []
+    for number in range(SIZE):
+        each = []
+        for part in range(count):
+            made = realised(amp.config.seed, amp.device.torch_device)
+            rows = ranks_accumulation.micro_batch(rows_of(number, made.batch), part, count)
+            if rule.param is not None:
+                made.model.to(amp.dtype)
+                rows["inputs"] = rows["inputs"].to(amp.dtype)
+            backward(made.model, rows, region)
+            each.append(gradients(made.model))
+        found.append(each)
+    return found

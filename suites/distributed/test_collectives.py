@@ -1,0 +1,40 @@
+"""Collectives that users call in a region: every bit of every dtype arrives, sums round once, gradients go back."""
+
+from __future__ import annotations
+
+import torch
+
+from pytest_amp.amp import Amp
+from pytest_amp.distributed import RankGroup
+from pytest_amp.failure import AmpFailure
+
+from . import ranks_collectives
+from .held import hold_same, settings
+from .models import SIZE
+
+
+def test_every_bit_arrives(amp: Amp, ranks: RankGroup) -> None:
+    """Of float32, float64, fp16, bf16 and whole numbers: a region casts nothing that is sent, and a sum rounds once."""
+    for number, answer in enumerate(ranks.ask(ranks_collectives.collect, settings(amp))):
+        for name, (_, expected) in ranks_collectives.COLLECTIVES.items():
+            for dtype in ranks_collectives.DTYPES:
+                both = [ranks_collectives.numbers(amp.config.seed, each, dtype) for each in range(SIZE)]
+                found, wanted = answer[name][str(dtype)], expected(*both)
+                if found.dtype is not dtype or not torch.equal(found, wanted):
+                    raise AmpFailure(
+                        f"{name} of {dtype} in a region of {amp.target.id} has other bits on rank {number}",
+                        label_before="by hand",
+                        before=f"{dtype}, norm {float(wanted.double().norm()):.6g}",
+                        now=f"{found.dtype}, off by {float((found.double() - wanted.double()).abs().max()):.3g}",
+                        likely="a region casts what is sent, or what is received",
+                    )
+
+
+def test_gradients_go_back_through_them(amp: Amp, ranks: RankGroup) -> None:
+    """``torch.distributed.nn``: in float32, the sum of what the ranks ask for."""
+    numbers = [ranks_collectives.numbers(amp.config.seed, each, torch.float32) for each in range(SIZE)]
+    first, second = (ranks_collectives.factors(each) for each in range(SIZE))
+    expected = {"result": numbers[0] + numbers[1], "gradient": first + second}
+    for number, answer in enumerate(ranks.ask(ranks_collectives.differentiate, settings(amp))):
+        for name, found in answer.items():
+            hold_same(amp, found, expected, what=f"{name} on rank {number}")

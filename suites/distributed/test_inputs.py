@@ -1,0 +1,79 @@
+"""A policy's casts at a module's boundary: inputs in every form, outputs in every container, gradients of inputs."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from pytest_amp.amp import Amp
+from pytest_amp.distributed import RankGroup
+from pytest_amp.failure import AmpFailure
+
+from . import ranks_inputs
+from .held import needs_streams, settings
+from .policies import POLICIES
+
+UNITS = pytest.mark.parametrize("unit", ["FSDP1", "FSDP2"])
+INSIDE = pytest.mark.parametrize("inside", [False, True], ids=["root", "inside another"])
+
+
+def _asked(amp: Amp, unit: str, **more: object) -> dict[str, object]:
+    if unit == "FSDP2":
+        needs_streams(amp)
+    policy = {name: dtype for name, dtype in POLICIES["low, reduced in float32"].asked(amp).items() if dtype}
+    return settings(amp, unit=unit, **{"policy": policy, **more})
+
+
+@UNITS
+@INSIDE
+def test_inputs_are_cast_wherever_they_are(amp: Amp, ranks: RankGroup, unit: str, *, inside: bool) -> None:
+    """By position or by keyword, in a list, dictionary or dataclass: rounded once, and their gradients are float32.
+
+    pytorch/pytorch#153077 had a dataclass left out. What is not floating is left alone.
+    """
+    for number, answer in enumerate(ranks.ask(ranks_inputs.takes, _asked(amp, unit, inside=inside))):
+        expected = answer["given"].to(amp.dtype)
+        for form, found in answer["forms"].items():
+            wrong = _unlike(found, expected, answer["gradient"])
+            if wrong:
+                raise AmpFailure(
+                    f"{unit} on rank {number} of {amp.target.id}: an input that is given as {form} is not cast",
+                    label_before="rule",
+                    before=f"the module sees {amp.precision.dtype_name}, rounded once; the input's gradient is float32",
+                    now=wrong,
+                    likely="inputs of one form are not looked at: keywords, or what is in a container",
+                )
+
+
+def _unlike(found: dict[str, object], expected: torch.Tensor, gradient: torch.Tensor) -> str | None:
+    seen, returned = found["seen"], found["gradient"]
+    assert isinstance(seen, list)
+    (floating,) = (each for each in seen if each.is_floating_point())
+    if any(each.dtype is not torch.int64 for each in seen if not each.is_floating_point()):
+        return "its integers are cast"
+    if floating.dtype is not expected.dtype or not torch.equal(floating, expected):
+        return f"it sees {floating.dtype}"
+    if not isinstance(returned, torch.Tensor):
+        return "the input gets no gradient"
+    if returned.dtype is not torch.float32 or not torch.equal(returned, gradient):
+        return f"the gradient of the input is another one, {returned.dtype}"
+    return None
+
+
+@UNITS
+def test_inputs_stay_as_they_are_where_that_is_asked(amp: Amp, ranks: RankGroup, unit: str) -> None:
+    """``cast_forward_inputs=False``: the module sees float32, in every form."""
+    for answer in ranks.ask(ranks_inputs.takes, _asked(amp, unit, cast=False)):
+        for form, found in answer["forms"].items():
+            (seen,) = (each for each in found["seen"] if each.is_floating_point())
+            assert seen.dtype is torch.float32, f"{form} is cast"
+            assert torch.equal(seen, answer["given"])
+
+
+@INSIDE
+def test_outputs_are_cast_wherever_they_are(amp: Amp, ranks: RankGroup, *, inside: bool) -> None:
+    """``output_dtype``: every floating tensor in what is returned, and no other."""
+    policy = POLICIES["low, reduced in float32, output float32"].asked(amp)
+    for answer in ranks.ask(ranks_inputs.returns, _asked(amp, "FSDP2", policy=policy, inside=inside)):
+        for container, dtypes in answer.items():
+            assert {dtype for dtype in dtypes if dtype != "int64"} == {"float32"}, f"{container}: {dtypes}"

@@ -1,0 +1,86 @@
+"""``loss_parallel``: a loss of logits that are split by classes is float32, and so are the gradients on their way."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as f
+
+from pytest_amp.amp import Amp
+from pytest_amp.cases import Case
+from pytest_amp.distributed import RankGroup
+from pytest_amp.failure import AmpFailure
+from pytest_amp.precision import dtype_name
+
+from . import ranks_loss
+from .held import hold_near_exact, hold_ranks_agree, settings
+from .models import SIZE, batch, build, loss_in_one
+
+#: A logarithm of a sum of exponentials, and a mean, in float32.
+NEAR = 2.0**-20
+_CASES = {
+    "float32": {"low": False, "region": False},
+    "float32 in a region": {"low": False, "region": True},
+    "low in a region": {"low": True, "region": True},
+}
+
+
+@pytest.mark.parametrize("case", _CASES)
+def test_losses_are_those_of_one_process(amp: Amp, ranks: RankGroup, case: str) -> None:
+    """Of every reduction, against float64: the loss is float32, a gradient is rounded once, to its logits' dtype."""
+    asked = _CASES[case]
+    dtype = amp.dtype if asked["low"] else torch.float32
+    answers = ranks.ask(ranks_loss.loss, settings(amp, logits=dtype_name(dtype), region=asked["region"]))
+    for reduction in ranks_loss.REDUCTIONS:
+        made = ranks_loss.given()
+        logits = made["logits"].to(dtype).double().requires_grad_()
+        loss = f.cross_entropy(logits, made["targets"], reduction=reduction)
+        torch.autograd.backward(loss.sum())
+        assert logits.grad is not None
+        rounded = torch.finfo(dtype).eps / 2 if asked["low"] else 0.0
+        for number, answer in enumerate(answers):
+            found = answer[reduction]
+            wrong = _unlike(found["loss"], loss.detach(), torch.float32, NEAR)
+            wrong = wrong or _unlike(found["gradient"], logits.grad, dtype, NEAR + rounded)
+            if wrong:
+                raise AmpFailure(
+                    f"loss_parallel of {dtype_name(dtype)} logits, {reduction}: rank {number} of {amp.target.id} has "
+                    "another loss or gradient than one process",
+                    label_before="rule",
+                    before=f"a float32 loss within {NEAR:.3g} of float64's, a {dtype_name(dtype)} gradient",
+                    now=wrong,
+                    likely="the logits or their gradients are rounded, or a rank's classes are left out of the sum",
+                )
+
+
+def _unlike(found: torch.Tensor, exact: torch.Tensor, dtype: torch.dtype, most: float) -> str | None:
+    """By its largest number: what is far below that is as far off."""
+    off = float((found.double() - exact).abs().max() / exact.abs().max())
+    return f"{dtype_name(found.dtype)}, off by {off:.3g}" if found.dtype is not dtype or off > most else None
+
+
+class _Split(nn.Module):
+    """The same network in one process, the last product in two halves: going back, two low parts are added."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = build()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        *first, last = self.layers.children()
+        for layer in first:
+            x = layer(x)
+        assert isinstance(last, nn.Linear)
+        halves = zip(last.weight.chunk(SIZE), last.bias.chunk(SIZE), strict=True)
+        return torch.cat([f.linear(x, weight, bias) for weight, bias in halves], dim=-1)
+
+
+def test_a_step_is_that_of_one_process(amp: Amp, ranks: RankGroup) -> None:
+    """A model whose last layer is split: loss and gradients are within the bound of the same in halves."""
+    answers = ranks.ask(ranks_loss.step, settings(amp))
+    hold_ranks_agree(amp, answers, "gradients", what="loss_parallel")
+    assert {answer["logits"] for answer in answers} == {amp.precision.dtype_name}
+    found = {f"layers.{name}": value for name, value in answers[0]["gradients"].items()}
+    case = Case("loss parallel", _Split, batch, loss_in_one)
+    hold_near_exact(amp, case, found, loss=answers[0]["loss"], what="loss_parallel")

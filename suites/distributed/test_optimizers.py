@@ -1,0 +1,47 @@
+"""Optimizers over ranks: states in parts, and weights that are averaged, are float32's, bit for bit."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from pytest_amp.amp import Amp
+from pytest_amp.distributed import RankGroup
+
+from . import ranks_optimizers
+from .held import hold_ranks_agree, hold_same, settings
+from .models import mean, realised, state_of
+from .training import train_in_one_process
+
+
+@pytest.mark.parametrize("overflow", [False, True], ids=["clean", "overflow"])
+@pytest.mark.parametrize("views", [False, True], ids=["parameters", "bucket views"])
+def test_a_state_in_parts_is_that_of_one_process(amp: Amp, ranks: RankGroup, *, views: bool, overflow: bool) -> None:
+    """ZeroRedundancyOptimizer around AdamW, with a scaler, under DDP: losses, scales, weights, and the whole state."""
+    asked = settings(amp, views=views, overflow=overflow)
+    answers = ranks.ask(ranks_optimizers.train, asked)
+    made = realised(amp.config.seed, amp.device.torch_device)
+    expected = train_in_one_process(made.model, made.batch, amp.device.torch_device, amp.dtype, asked)
+    hold_ranks_agree(amp, answers, "weights", what="ZeroRedundancyOptimizer")
+    hold_same(amp, answers[0]["weights"], expected["weights"], what="ZeroRedundancyOptimizer")
+    hold_same(amp, answers[0]["state"], expected["state"], what="ZeroRedundancyOptimizer's state")
+    for number, answer in enumerate(answers):
+        assert answer["kept"] == ["float32"], f"rank {number} keeps {answer['kept']}"
+        assert answer["moved"] == [True, not overflow, True, True]
+        assert answer["losses"] == [step[number] for step in expected["losses"]], f"other losses on rank {number}"
+        assert answer["scales"][-1] == expected["scale"]
+        sent = {dtype for _, *dtypes in answer["sent"] for dtype in dtypes}
+        assert sent == {"float32"}, f"gradients and weights are sent as {sorted(sent)}"
+
+
+def test_weights_are_averaged_in_float32(amp: Amp, ranks: RankGroup) -> None:
+    """PeriodicModelAverager in a region: every second time the mean of all ranks' weights, and else each its own."""
+    seed = amp.config.seed
+    weights = [[{"weight": state_of(seed, number + later)["weight"]} for number in range(2)] for later in range(2)]
+    for number, answer in enumerate(ranks.ask(ranks_optimizers.average, settings(amp))):
+        whole = mean(weights[0])["weight"]
+        expected = [whole, weights[1][number]["weight"], mean(weights[1])["weight"]]
+        for time, (found, value) in enumerate(zip(answer["weights"], expected, strict=True)):
+            assert found.dtype is torch.float32
+            assert torch.equal(found, value), f"other weights on rank {number} after {time + 1} averages"
+        assert {tuple(each) for each in answer["sent"]} == {("all_reduce", "float32")}

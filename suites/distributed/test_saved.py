@@ -1,0 +1,51 @@
+"""What ranks save together: every bit of weights, moments and scale is loaded again, and the training goes on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from pytest_amp.amp import Amp
+from pytest_amp.distributed import RankGroup
+
+from . import ranks_saved
+from .held import hold_same, needs_streams, settings
+from .models import Tensors, build
+from .policies import POLICIES
+
+_UNITS = {"DDP": "autocast", "FSDP1": "low, reduced in float32", "FSDP2": "low, reduced in float32"}
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is")  # it is loaded in one process, too
+@pytest.mark.parametrize(
+    "within", [pytest.param(False, marks=pytest.mark.amp_long), True], ids=["outside", "in a region"]
+)
+@pytest.mark.parametrize("unit", _UNITS)
+def test_a_training_goes_on_as_it_was(amp: Amp, ranks: RankGroup, tmp_path: Path, unit: str, *, within: bool) -> None:
+    """``torch.distributed.checkpoint``, bit for bit; one process that loads the model has the same float32 weights."""
+    if unit == "FSDP2":
+        needs_streams(amp)
+    rule = POLICIES[_UNITS[unit]]
+    asked = {"unit": unit, "policy": rule.asked(amp), "region": rule.region, "folder": str(tmp_path), "within": within}
+    answers = ranks.ask(ranks_saved.resume, settings(amp, **asked))
+    for number, answer in enumerate(answers):
+        for before, after in (("saved", "loaded"), ("whole", "resumed")):
+            _hold_equal(amp, answer[after], answer[before], what=f"{unit}, {after} on rank {number}")
+    from torch.distributed import checkpoint as untyped
+
+    checkpoint: Any = untyped
+    alone = build()
+    state = {"model": {name: torch.zeros_like(value) for name, value in alone.state_dict().items()}}
+    checkpoint.load(state, checkpoint_id=str(tmp_path))
+    hold_same(amp, state["model"], answers[0]["saved"]["weights"], what=f"{unit}, loaded in one process")
+
+
+def _hold_equal(amp: Amp, found: dict[str, Any], expected: dict[str, Any], *, what: str) -> None:
+    tensors: dict[str, Tensors] = {key: expected[key] for key in ("weights", "moments")}
+    for key, values in tensors.items():
+        assert {value.dtype for value in values.values()} == {torch.float32}
+        hold_same(amp, found[key], values, what=f"{what}, {key}")
+    assert found["scaler"] == expected["scaler"], f"{what}: another scaler"

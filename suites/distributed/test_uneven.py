@@ -1,0 +1,51 @@
+"""Uneven inputs: a rank that has run out of batches sends zeros, in float32, and ends with the others' weights."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from pytest_amp.amp import Amp
+from pytest_amp.distributed import RankGroup
+
+from . import ranks_uneven
+from .held import hold_ranks_agree, hold_same, settings
+from .models import SIZE, Tensors, gradients, loss, realised, rows_of
+
+
+@pytest.mark.parametrize("every", [True, False], ids=["divided by all", "divided by who is left"])
+def test_a_training_is_that_of_one_process(amp: Amp, ranks: RankGroup, *, every: bool) -> None:
+    """``join`` under autocast: losses and weights, bit for bit; every rank ends with them, and sends float32 only."""
+    asked = settings(amp, divide_by_initial_world_size=every)
+    answers = ranks.ask(ranks_uneven.train, asked)
+    losses, weights = _in_one_process(amp, every=every)
+    hold_ranks_agree(amp, answers, "weights", what="uneven inputs")
+    hold_same(amp, answers[0]["weights"], weights, what="uneven inputs")
+    for number, answer in enumerate(answers):
+        assert answer["losses"] == losses[number], f"other losses on rank {number}"
+        assert {dtype for _, *dtypes in answer["sent"] for dtype in dtypes} == {"float32"}
+
+
+def _in_one_process(amp: Amp, *, every: bool) -> tuple[list[list[float]], Tensors]:
+    """The mean over all ranks, or over those that have batches left."""
+    made = realised(amp.config.seed, amp.device.torch_device)
+    rate, momentum = ranks_uneven.RATE, ranks_uneven.MOMENTUM
+    optimizer = torch.optim.SGD(made.model.parameters(), lr=rate, momentum=momentum, foreach=False)
+    batches = [ranks_uneven.batches_of(number, rows_of(number, made.batch)) for number in range(SIZE)]
+    losses: list[list[float]] = [[] for _ in range(SIZE)]
+    for step in range(max(ranks_uneven.BATCHES)):
+        parts = []
+        for number in range(SIZE):
+            if step < len(batches[number]):
+                optimizer.zero_grad()
+                with amp.autocast():
+                    value = loss(made.model, batches[number][step])["loss"]
+                torch.autograd.backward(value)
+                losses[number].append(float(value.detach()))
+                parts.append(gradients(made.model))
+        count = SIZE if every else len(parts)
+        for name, parameter in made.model.named_parameters():
+            divided = [part[name] / count for part in parts]
+            parameter.grad = divided[0] + divided[1] if len(divided) == SIZE else divided[0]
+        optimizer.step()
+    return losses, {name: p.detach().cpu().clone() for name, p in made.model.named_parameters()}

@@ -1,0 +1,67 @@
+"""However a model is split, copied, kept or recomputed: gradients are those of one process, reduced as is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from pytest_amp.amp import Amp
+from pytest_amp.distributed import RankGroup
+
+from . import ranks_variations
+from .held import hold_ranks_agree, hold_same, needs_streams, settings
+from .policies import POLICIES
+
+
+@dataclass(frozen=True)
+class _Variation:
+    """Who splits, with which options, and the policies that it is held with; the long tier has the others, too."""
+
+    unit: str
+    options: dict[str, Any] = field(default_factory=dict)
+    policies: tuple[str, ...] = ("low, reduced in float32",)
+
+
+_BOTH = ("autocast", "low, reduced in float32")
+_VARIATIONS = {
+    "DDP, recomputed": _Variation("DDP", {"reentrant": False}, ("autocast",)),
+    "DDP, recomputed by reentrant checkpoints": _Variation("DDP", {"reentrant": True}, ("autocast",)),
+    "DDP, recomputed, static graph": _Variation("DDP", {"reentrant": True, "static_graph": True}, ("autocast",)),
+    "FSDP1, recomputed": _Variation("FSDP1", {"reentrant": False}, _BOTH),
+    "FSDP1, not split": _Variation("FSDP1", {"strategy": "NO_SHARD"}),
+    "FSDP1, gathered once": _Variation("FSDP1", {"strategy": "SHARD_GRAD_OP"}),
+    "FSDP1, a unit for each layer": _Variation("FSDP1", {"each": True}),
+    "FSDP2, recomputed": _Variation("FSDP2", {"reentrant": False}, _BOTH),
+    "FSDP2, copies": _Variation("FSDP2", {"copies": True}),
+    "FSDP2, gathered once": _Variation("FSDP2", {"reshard": False}),
+}
+
+
+def _cases() -> Iterator[Any]:
+    for name, variation in _VARIATIONS.items():
+        rest = [] if variation.unit == "DDP" else ["autocast", "low", "low, reduced in float32", "float32"]
+        for policy in dict.fromkeys([*variation.policies, *rest]):
+            marks = [] if policy in variation.policies else [pytest.mark.amp_long]
+            yield pytest.param(name, policy, id=f"{name}, {policy}", marks=marks)
+
+
+@pytest.mark.parametrize(("name", "policy"), list(_cases()))
+def test_gradients_are_those_of_one_process(amp: Amp, ranks: RankGroup, name: str, policy: str) -> None:
+    """Bit for bit; what reduces them has the dtype that the policy asks for, what gathers weights that of weights."""
+    variation, rule = _VARIATIONS[name], POLICIES[policy]
+    if variation.unit == "FSDP2":
+        needs_streams(amp)
+    asked = {"policy": rule.asked(amp), "region": rule.region, "options": variation.options}
+    answers = ranks.ask(ranks_variations.step, settings(amp, unit=variation.unit, **asked))
+    for number, answer in enumerate(answers):
+        assert answer["float32"], f"gradients are kept in another dtype on rank {number}"
+        for kind, *dtypes in answer["sent"]:
+            wanted = rule.gathered(amp) if kind == "all_gather" else rule.reduced(amp)
+            assert dtypes == [wanted], f"{kind} of {dtypes} on rank {number}, and not of {wanted}"
+        assert any(kind in {"all_reduce", "reduce_scatter"} for kind, *_ in answer["sent"]), "nothing was reduced"
+    hold_ranks_agree(amp, answers, "gradients", what=name)
+    least = 2.0**-23 if rule.reduced(amp) == "float16" else 0.0
+    hold_same(amp, answers[0]["gradients"], rule.gradients(amp), what=name, least=least)
