@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib import resources
+from typing import Any
 
-from packaging.version import InvalidVersion
+from packaging.version import InvalidVersion, Version
 
 from pytest_amp import toml
 from pytest_amp.known import key_pattern
@@ -17,6 +19,8 @@ from pytest_amp.rules.spec import Rule, Spec, load_spec
 
 #: Families whose names are those of operators, or begin with one.
 _OF_OPERATORS = ("rules", "fingerprint", "gradients")
+#: Where a word of a module's name begins: RMS|Norm, Conv|Transpose3d.
+_WORDS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
 
 @dataclass(frozen=True)
@@ -30,24 +34,45 @@ class ReleaseChange:
 
     def has(self, key: str) -> bool:
         """Whether an observation's key is one of its patterns."""
-        return any(key_pattern(pattern).fullmatch(key) for pattern in self.keys)
+        return _has(self.keys, key)
+
+
+@dataclass(frozen=True)
+class OfBuild:
+    """What a build for CUDA and one without it give otherwise, of whatever release: ``changes.toml``."""
+
+    keys: tuple[str, ...]
+    text: str
 
 
 @functools.cache
 def load_changes() -> tuple[ReleaseChange, ...]:
     """The changes that the package carries."""
-    text = resources.files("pytest_amp.report").joinpath("changes.toml").read_text(encoding="utf-8")
-    rows = toml.loads(text)["change"]
     return tuple(
-        ReleaseChange(release_of(row["since"]), tuple(row["keys"]), row["text"], row["source"]) for row in rows
+        ReleaseChange(release_of(row["since"]), tuple(row["keys"]), row["text"], row["source"])
+        for row in _data()["change"]
     )
+
+
+@functools.cache
+def load_builds() -> tuple[OfBuild, ...]:
+    """What the package knows to be of builds."""
+    return tuple(OfBuild(tuple(row["keys"]), row["text"]) for row in _data()["build"])
+
+
+def _data() -> dict[str, Any]:
+    text = resources.files("pytest_amp.report").joinpath("changes.toml").read_text(encoding="utf-8")
+    data: dict[str, Any] = toml.loads(text)
+    return data
 
 
 def reasons(observations: Iterable[Observation], old: object, new: object) -> dict[str, str]:
     """By key, why each of ``observations`` is not what it was on torch ``old``, now that it is ``new``.
 
-    Only what is known is in it: a rule of autocast that another release has, or a change of ``changes.toml``.
+    Only what is known is in it: a rule of autocast that another release has, or a change of ``changes.toml``; and
+    of a count of entries, which came and went.
     """
+    observations = list(observations)
     try:
         before, after = release_of(str(old)), release_of(str(new))
     except InvalidVersion:
@@ -58,7 +83,12 @@ def reasons(observations: Iterable[Observation], old: object, new: object) -> di
     for each in observations:
         if each.verdict in (Verdict.FAILED, Verdict.INCONCLUSIVE):
             continue  # a test has no rule, and what is not known to have moved no reason
-        reason = _of_rule(each, str(old), str(new)) or _of_change(each, before, after)
+        reason = (
+            _of_rule(each, str(old), str(new))
+            or _of_change(each, before, after)
+            or _of_build(each, str(old), str(new))
+            or _of_entries(each, observations)
+        )
         if reason is not None:
             found[each.key] = reason
     return found
@@ -70,6 +100,32 @@ def _of_change(observation: Observation, before: Release, after: Release) -> str
         if earlier < change.since <= later and change.has(observation.key):
             return f"torch {change.since[0]}.{change.since[1]}: {change.text} ({change.source})"
     return None
+
+
+def _of_build(observation: Observation, old: str, new: str) -> str | None:
+    """Where the one release is a build without CUDA, by its own name, and the other is not."""
+    if _without_cuda(old) == _without_cuda(new):
+        return None
+    return next((each.text for each in load_builds() if _has(each.keys, observation.key)), None)
+
+
+def _without_cuda(version: str) -> bool:
+    return (Version(version).local or "").startswith("cpu")
+
+
+def _has(patterns: Iterable[str], key: str) -> bool:
+    return any(key_pattern(pattern).fullmatch(key) for pattern in patterns)
+
+
+def _of_entries(observation: Observation, observations: Iterable[Observation]) -> str | None:
+    """Which entries of the fingerprint came and went, of their count."""
+    if (observation.family, observation.name) != ("fingerprint", "entries"):
+        return None
+    beside = [each for each in observations if (each.family, each.target) == ("fingerprint", observation.target)]
+    return _moved(
+        [each.name for each in beside if each.verdict is Verdict.NEW],
+        [each.name for each in beside if each.verdict is Verdict.GONE],
+    )
 
 
 def _of_rule(observation: Observation, old: str, new: str) -> str | None:
@@ -95,13 +151,14 @@ def _of_rule(observation: Observation, old: str, new: str) -> str | None:
 
 
 def _is_of(observation: Observation, overload: str) -> bool:
-    """Whether it is of an operator, as ``aten::rms_norm/result``, ``nn.functional.rms_norm`` and ``rms_norm/x`` are."""
-    first = observation.name.partition("/")[0]
+    """Whether it is of an operator, as ``aten::rms_norm/result``, ``nn.RMSNorm`` and ``rms_norm/x`` are."""
+    first = observation.name.removeprefix("registered/").partition("/")[0]
     if "::" in first:
         return first == overload
     packet = overload.removeprefix("aten::").partition(".")[0]
     plain = first.removeprefix("torch.").removeprefix("ops.aten.")
-    names = {plain, plain.removeprefix("nn.functional."), plain.replace(".", "_")}
+    module = _WORDS.sub("_", plain.removeprefix("nn.").removeprefix("Lazy")).lower()
+    names = {plain, plain.removeprefix("nn.functional."), plain.replace(".", "_"), module}
     return packet in names
 
 
@@ -118,7 +175,12 @@ def _told(spec: Spec, device_type: str, overload: str, before: Rule | None, afte
 
 
 def _counted(before: dict[str, Rule], after: dict[str, Rule]) -> str | None:
-    came = [name.removeprefix("aten::") for name in sorted(after.keys() - before.keys())]
-    went = [name.removeprefix("aten::") for name in sorted(before.keys() - after.keys())]
+    return _moved(
+        [name.removeprefix("aten::") for name in sorted(after.keys() - before.keys())],
+        [name.removeprefix("aten::") for name in sorted(before.keys() - after.keys())],
+    )
+
+
+def _moved(came: list[str], went: list[str]) -> str | None:
     parts = [f"{', '.join(names)} {word}" for names, word in ((came, "came"), (went, "went")) if names]
     return "; ".join(parts) or None

@@ -54,6 +54,46 @@ def test_what_came_and_went() -> None:
     gone = changed("rules/cpu/bf16/aten::cholesky", Verdict.GONE)
     (reason,) = reasons([gone], "2.13.0", "2.14.1").values()
     assert "cholesky on cpu was fp32 and is none, until torch 2.13" in reason
+    registered = changed("gradients/cpu/bf16/registered/cholesky/0/signature", Verdict.GONE)
+    assert list(reasons([registered], "2.13.0", "2.14.1").values()) == [reason]
+
+
+def test_what_is_of_a_build() -> None:
+    """Between a build for CUDA and one without, whichever is the newer, and between no others."""
+    key = "rules/fake-mps/bf16/aten::scaled_dot_product_attention/result"
+    for old, new in (("2.11.0+cu130", "2.13.0+cpu"), ("2.13.0+cpu", "2.14.1+cu130")):
+        assert "a build for CUDA" in reasons([changed(key, Verdict.NEW)], old, new)[key]
+    assert reasons([changed(key, Verdict.NEW)], "2.11.0+cu130", "2.14.1+cu130") == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "operator"),
+    [("nn.RMSNorm", "rms_norm"), ("nn.ConvTranspose3d", "conv_transpose3d.input"), ("nn.LazyConv3d", "conv3d")],
+)
+def test_a_module_has_the_rule_of_its_operator(name: str, operator: str) -> None:
+    device = "fake-cuda" if operator == "rms_norm" else "fake-mps"
+    key = f"fingerprint/{device}/fp16/{name}"
+    assert f"autocast's rule of {operator} " in reasons([changed(key)], "2.8.0", "2.12.1")[key]
+    assert reasons([changed(f"fingerprint/{device}/fp16/nn.Conv1d")], "2.8.0", "2.12.1") == {}
+
+
+def test_entries_that_came_and_went() -> None:
+    """The fingerprint's count says which, of its own device and dtype; and nothing where nothing else is known."""
+
+    def beside(name: str, verdict: Verdict, device: str = "cpu") -> Observation:
+        return changed(f"fingerprint/{device}/bf16/{name}", verdict)
+
+    count = beside("entries", Verdict.CHANGED)
+    moved = [
+        beside("hash_tensor", Verdict.NEW),
+        beside("unbind_copy", Verdict.NEW),
+        beside("linalg.det.singular", Verdict.GONE),
+        beside("mm", Verdict.CHANGED),
+        beside("elsewhere", Verdict.NEW, "fake-mps"),
+    ]
+    found = reasons([count, *moved], "2.6.0", "2.9.1")
+    assert found[count.key] == "hash_tensor, unbind_copy came; linalg.det.singular went"
+    assert count.key not in reasons([count], "2.6.0", "2.9.1")
 
 
 def test_what_only_some_builds_have() -> None:
