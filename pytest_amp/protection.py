@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from collections.abc import Callable
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from pytest_amp import workers
 from pytest_amp.collection import target_of
 from pytest_amp.devices import Device, DeviceKind
+from pytest_amp.failure import AmpFailure
 from pytest_amp.guard import StateGuard
 from pytest_amp.session import KEY, AmpSession
 
@@ -30,13 +32,14 @@ def protect(item: pytest.Item) -> Callable[[], None]:
         culprit, message = session.poisoned[device.name]
         pytest.fail(f"{device.name} no longer answers after {culprit}: {message}", pytrace=False)
     guard = StateGuard(device.type if device is not None else None)
+    in_threads = _noted_in_threads()
     torch.set_num_threads(1)
     torch.manual_seed(session.asked.seed)
 
     def after() -> None:
         torch.set_num_threads(threads)
         leaked = guard.restore()  # first: it asks nothing of the device, and others run after this test
-        problems = [_device_problem(item, session, device)]
+        problems = [_device_problem(item, session, device), *in_threads()]
         if leaked:
             what = "; ".join(f"{name}: {before} became {now}" for name, (before, now) in leaked.items())
             problems.append(f"AmpFailure: the test left torch's state changed (restored now): {what}")
@@ -45,6 +48,25 @@ def protect(item: pytest.Item) -> Callable[[], None]:
 
     threads = guard.threads
     return after
+
+
+def _noted_in_threads() -> Callable[[], list[str]]:
+    """Note what checks raise in other threads, of which pytest only warns; returns what ends that and tells it."""
+    lost: list[str] = []
+    before = threading.excepthook
+
+    def note(arguments: threading.ExceptHookArgs) -> None:
+        if isinstance(arguments.exc_value, AmpFailure):
+            lost.append(f"{arguments.exc_value}\n  in        a thread of the test's own")
+        before(arguments)
+
+    def told() -> list[str]:
+        if threading.excepthook is note:
+            threading.excepthook = before
+        return lost
+
+    threading.excepthook = note
+    return told
 
 
 def _device_problem(item: pytest.Item, session: AmpSession, device: Device | None) -> str | None:

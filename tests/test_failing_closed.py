@@ -202,6 +202,34 @@ def test_what_exitfirst_did_not_reach_is_named(project: Project) -> None:
     assert (result.ret, red(result)) == (1, ["b on cpu-bf16: 1 selected, not one executed: the run stopped before"])
 
 
+THREADED = """
+import threading
+
+import torch
+
+
+def test_it(amp):
+    thread = threading.Thread(target=lambda: amp.check_fp32(torch.arange(100.0).bfloat16()))
+    thread.start()
+    thread.join()
+
+
+def test_other(amp):
+    pass
+"""
+
+
+def test_a_check_that_fails_in_a_thread_is_red(project: Project) -> None:
+    """pytest warns of it, and the test passes."""
+    project.write(test_it=THREADED)
+    result = project.here("--amp-device=cpu", "--amp-dtype=bf16", "-Wignore")
+    result.assert_outcomes(passed=2, errors=1)
+    assert result.ret == 1
+    result.stdout.fnmatch_lines(
+        ["AmpFailure: the tensor is bfloat16, it should be float32", "  in *a thread of the test's own"]
+    )
+
+
 def test_an_error_in_a_fixture_is_red_by_itself(project: Project) -> None:
     project.write(
         test_it="import pytest\n\n\n@pytest.fixture\ndef broken():\n    1 / 0\n\n\ndef test_it(amp, broken):\n    pass"
