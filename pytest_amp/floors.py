@@ -122,7 +122,7 @@ def merged(old: Sequence[Row], new: Sequence[Row], reason: str | None) -> tuple[
 def read(path: Path) -> tuple[Row, ...]:
     """The rows in a file. Raises FloorsError."""
     try:
-        return loads(path.read_text(encoding="utf-8"), str(path))
+        return loads(path.read_text(encoding="utf-8-sig"), str(path))
     except OSError as error:
         raise FloorsError(f"{path}: {error.strerror or error}") from None
 

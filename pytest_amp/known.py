@@ -38,7 +38,7 @@ def key_pattern(key: str) -> re.Pattern[str]:
 def read_known(path: Path) -> tuple[Known, ...]:
     """The faults in the TOML file ``path``. Raises ValueError in one line that says what is wrong, and where."""
     try:
-        data = toml.loads(path.read_text(encoding="utf-8"))
+        data = toml.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise ValueError(f"{path}: {error.strerror or error}; valid: a TOML file") from None
     except ValueError as error:

@@ -215,7 +215,7 @@ def content(path: Path) -> str:
         if len(data) > LARGEST:
             raise RecordError(f"{path}: more than {LARGEST >> 20} MiB, which no record has")
     try:
-        return data.decode("utf-8")
+        return data.decode("utf-8-sig")  # editors of Windows put a mark before it
     except ValueError as error:
         raise RecordError(f"{path}: not text: {error}") from None
 

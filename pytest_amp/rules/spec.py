@@ -117,7 +117,7 @@ def load_spec() -> Spec:
 @functools.cache
 def _load(path: Path) -> Spec:
     try:
-        return parse_spec(path.read_text(encoding="utf-8"))
+        return parse_spec(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise ValueError(f"{path}: {error.strerror or error}") from None
     except ValueError as error:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_amp.known import Known, read_known
 from pytest_amp.record import Record, read_record, write_record
 
 RECORD = Record(())
@@ -40,3 +41,14 @@ def test_a_name_may_be_as_long_as_names_can_be(tmp_path: Path, replace: bool) ->
     path = tmp_path / f"{'n' * 250}.json"
     write_record(RECORD, path, replace=replace)
     assert read_record(path) == Record((), ran=None)
+
+
+def test_a_mark_of_byte_order_is_no_part_of_a_file(tmp_path: Path) -> None:
+    """As editors of Windows put it before UTF-8."""
+    write_record(RECORD, tmp_path / "new.json", replace=False)
+    written = (tmp_path / "new.json").read_bytes().replace(b"\n", b"\r\n")
+    (tmp_path / "saved.json").write_bytes(b"\xef\xbb\xbf" + written)
+    assert read_record(tmp_path / "saved.json") == read_record(tmp_path / "new.json")
+    known = '[[known]]\r\nkey = "rules/*"\r\nreason = "a"\r\nreport = "b"\r\n'
+    (tmp_path / "known.toml").write_bytes(b"\xef\xbb\xbf" + known.encode())
+    assert read_known(tmp_path / "known.toml") == (Known("rules/*", "a", "b"),)
