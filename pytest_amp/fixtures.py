@@ -69,7 +69,7 @@ def amp_precision(_amp_target: Target) -> Precision:
 
     The marker's ``dtypes`` may add ``fp32`` and, on CUDA, ``tf32``.
     """
-    from pytest_amp.collection import bound
+    from pytest_amp.parametrization import bound
 
     return bound(_amp_target)
 

@@ -75,7 +75,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     ours, session = concerned(metafunc.fixturenames), metafunc.config.stash[KEY]
     named = NAMES.intersection(metafunc.fixturenames)
     if named and not ours:
-        from pytest_amp.collection import check_own
+        from pytest_amp.parametrization import check_own
 
         check_own(metafunc, session, named)
     if not ours and not marked:
@@ -84,7 +84,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         session.usage_error(session.torch_problem)
         return
     session.active = True
-    from pytest_amp.collection import check_marker, parametrize
+    from pytest_amp.parametrization import check_marker, parametrize
 
     if ours:
         parametrize(metafunc, session)

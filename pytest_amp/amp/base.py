@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeGuard
 
 import pytest
 
-from pytest_amp.collection import INFO, MARKER, bound, own_parameters
+from pytest_amp.collection import INFO, MARKER, own_parameters
 from pytest_amp.config import MAY_BE_MISSING
 from pytest_amp.devices import DeviceKind
 from pytest_amp.failure import AmpFailure, Misuse, is_misuse
 from pytest_amp.guard import autocast_on
 from pytest_amp.markers import AmpMarker
+from pytest_amp.parametrization import bound
 from pytest_amp.precision import LOW
 from pytest_amp.record import (
     DRAWS,

@@ -1,0 +1,254 @@
+"""Which test runs on which device and precision: what its marker says, and the parameters that it gets."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from pytest_amp import workers
+from pytest_amp.config import DEVICE_TYPES
+from pytest_amp.devices import Device, DeviceKind
+from pytest_amp.failure import Misuse
+from pytest_amp.families import PROJECT, Family, family_of
+from pytest_amp.fixtures import NAMES
+from pytest_amp.float32 import float32_precision
+from pytest_amp.markers import AmpMarker
+from pytest_amp.precision import FP32, TF32, Precision
+from pytest_amp.session import AmpSession
+from pytest_amp.targets import Target
+
+#: The parameter that has a test's target.
+TARGET = "_amp_target"
+
+_KINDS = {DeviceKind.CPU: "a CPU", DeviceKind.ACCELERATOR: "an accelerator", DeviceKind.FAKE: "a fake device"}
+
+
+@dataclass(frozen=True)
+class Place:
+    """A test before it has parameters."""
+
+    marker: AmpMarker
+    family: Family
+    session: AmpSession
+
+    def unfit(self, target: Target) -> str | None:
+        """Why the test does not exist on ``target``; None if it does."""
+        device, precision = target.device, target.precision
+        if device.kind not in self.family.kinds:
+            return f"the {self.family.name} family does not exist on {_KINDS[device.kind]}"
+        if (too_few := self._too_few(device)) is not None:
+            return too_few
+        if device.kind is DeviceKind.FAKE and not self.marker.fake:
+            return "needs a real device"
+        if self.marker.devices is not None and device.type not in self.marker.devices:
+            return f"not for {device.type}"
+        if self.marker.dtypes is not None and precision not in self.marker.dtypes:
+            return f"not for {precision.name}"
+        return self._untimed(target) if self.family.name == "speed" else None
+
+    def _too_few(self, device: Device) -> str | None:
+        """Why there are not the accelerators that the family needs: those of this process, or of its caller."""
+        needed = self.family.devices
+        if needed == 1 or device.kind is not DeviceKind.ACCELERATOR:
+            return None
+        if ":" in device.name:
+            return f"needs {needed} {device.type} devices, and one was named"
+        count = workers.count_devices(device.type)
+        return f"needs {needed} {device.type} devices, and there is {count}" if count < needed else None
+
+    def _untimed(self, target: Target) -> str | None:
+        """Why no floor of speed exists on ``target``: none can hold for a dtype that is emulated."""
+        if self.session.speed.mode == "off":
+            reason = self.session.speed.reason
+            return f"speed is {reason}" if reason.startswith("off") else f"speed is off: {reason}"
+        if target.device.kind is DeviceKind.CPU and self.session.speed.mode != "report":
+            return "a CPU is timed with --amp-speed=report only"
+        from pytest_amp.speed import kinds_of_float32
+
+        if not target.missing and not kinds_of_float32(target.device, target.precision):
+            return f"{target.precision.name} is emulated on {target.device.name}"
+        return None
+
+    def targets(self) -> list[Target]:
+        """Those of the run, and fp32 and tf32 on the same devices where the marker asks for them."""
+        found = list(self.session.targets)
+        # By "missing": what is left of a device is a target that is not, if there is one.
+        devices = {t.device.key: t for t in sorted(found, key=lambda target: target.missing is None)}
+        for precision in (FP32, TF32):
+            if self.marker.dtypes is None or precision not in self.marker.dtypes:
+                continue
+            has_it = [t for t in devices.values() if precision is FP32 or t.device.type == "cuda"]
+            found += [_wide(self.session, target, precision) for target in has_it]
+        return found
+
+
+def _wide(session: AmpSession, target: Target, precision: Precision) -> Target:
+    """The one fp32 or tf32 target of a device: the same object each time, so that fixtures are shared."""
+    known = session.wide_targets
+    return known.setdefault(
+        (target.device.key, precision.name), Target(target.device, precision, target.missing, session.config)
+    )
+
+
+def bound(target: Target) -> Precision:
+    """The target's precision, with the context in which its device computes so."""
+    return replace(target.precision, enter=partial(_enter, target.device, target.precision))
+
+
+def _enter(device: Device, precision: Precision) -> AbstractContextManager[None]:
+    if precision.is_low:
+        return device.autocast(precision.dtype)
+    return float32_precision("tf32" if precision == TF32 else "ieee")
+
+
+def parametrize(metafunc: pytest.Metafunc, session: AmpSession) -> None:
+    """Run the test on every target; a bad marker is a usage error that names the test."""
+    name = metafunc.definition.nodeid
+    try:
+        marker = AmpMarker.merged(metafunc.definition.iter_markers("amp"))
+        each = _each(metafunc.definition.get_closest_marker("amp_parametrize"))
+        family = family_of(metafunc.module)
+    except ValueError as error:
+        session.usage_error(f"{name} (marker amp): {error}")
+        metafunc.parametrize(TARGET, [], indirect=True, scope="session")
+        return
+    if sys.flags.optimize and family is not PROJECT:
+        session.usage_error(
+            f"python -O, or PYTHONOPTIMIZE={sys.flags.optimize}: removes assert statements, and a check without them "
+            "holds whatever it finds; valid: a run without it"
+        )
+    place = Place(marker, family, session)
+    if (unknown := _unknown_types(marker, session)) is not None:
+        session.usage_error(f"{name} (marker amp): {unknown}")
+    try:
+        refuse_indirect(metafunc, session)
+        rows = [row for target in place.targets() for row in _rows(place, target, each)]
+    except Misuse as error:
+        session.usage_error(f"{name}: {error}")
+        rows = []
+    if each is None:
+        metafunc.parametrize(TARGET, rows, indirect=True, scope="session")
+    else:
+        metafunc.parametrize((TARGET, each[0]), rows, indirect=[TARGET], scope="session")
+
+
+def refuse_indirect(metafunc: pytest.Metafunc, session: AmpSession) -> None:
+    """Raises Misuse for an ``indirect`` parameter of a fixture of this plugin, which takes none and would ignore it."""
+    for mark in metafunc.definition.iter_markers("parametrize"):
+        given = {**dict(zip(("argnames", "argvalues", "indirect"), mark.args, strict=False)), **mark.kwargs}
+        argnames, indirect = given.get("argnames", ()), given.get("indirect", False)
+        names = [name.strip() for name in argnames.split(",")] if isinstance(argnames, str) else list(argnames)
+        meant = NAMES.intersection(names if indirect is True else indirect or ())
+        for name in sorted(meant):
+            plugins = session.config.pluginmanager.get_plugins()
+            if not hasattr(metafunc.module, name) and not any(_makes(plugin, name) for plugin in plugins):
+                raise Misuse(
+                    f"parametrize gives {name} values, and the fixture takes none: device and dtype are those of the "
+                    "run; valid: --amp-device and --amp-dtype, or the marker amp(devices=…, dtypes=…)"
+                )
+
+
+def _unknown_types(marker: AmpMarker, session: AmpSession) -> str | None:
+    """A device type in the marker that no device has: its test would never run, its xfail never apply."""
+    known = dict.fromkeys((*DEVICE_TYPES, *session.device_types, *(t.device.type for t in session.targets)))
+    named = [*(marker.devices or ()), *(key.partition("-")[0] for key in marker.xfail)]
+    unknown = next((name for name in named if name not in known), None)
+    return None if unknown is None else f"{unknown!r} is not a device type; valid: {', '.join(known)}"
+
+
+def check_marker(metafunc: pytest.Metafunc, session: AmpSession) -> None:
+    """A marker on a test that uses no amp fixture is checked, too: it guards the test's state, and no more.
+
+    One of a class or a module may be for its other tests.
+    """
+    name = metafunc.definition.nodeid
+    try:
+        AmpMarker.merged(metafunc.definition.iter_markers("amp"))
+    except ValueError as error:
+        session.usage_error(f"{name} (marker amp): {error}")
+        return
+    given = [keyword for mark in metafunc.definition.own_markers if mark.name == "amp" for keyword in mark.kwargs]
+    if given and not NAMES.intersection(metafunc.fixturenames):
+        session.usage_error(
+            f"{name} (marker amp): {given[0]}= does nothing for a test without an amp fixture; "
+            "valid: an argument of the test, such as amp or amp_device"
+        )
+
+
+def check_own(metafunc: pytest.Metafunc, session: AmpSession, names: Iterable[str]) -> None:
+    """A project's fixture in place of one of ``names`` is its own matter, but for the tests of a family."""
+    try:
+        family = family_of(metafunc.module)
+    except ValueError:
+        return  # told where a test is parametrized
+    if family is PROJECT:
+        return
+    name = min(names)
+    plugins = session.config.pluginmanager.get_plugins()
+    files = sorted(str(plugin.__file__) for plugin in plugins if hasattr(plugin, "__file__") and _makes(plugin, name))
+    session.usage_error(
+        f"{', '.join(files) or 'a conftest.py'}: its fixture {name} takes the place of this plugin's, which the suites "
+        "need; valid: another name, or a conftest.py in the folder of the tests that use it"
+    )
+
+
+def _makes(plugin: object, name: str) -> bool:
+    """Whether ``plugin`` is a conftest.py with something called ``name``."""
+    return Path(str(getattr(plugin, "__file__", ""))).name == "conftest.py" and hasattr(plugin, name)
+
+
+def _each(mark: pytest.Mark | None) -> tuple[str, Callable[[Target], Iterable[object]]] | None:
+    if mark is None:
+        return None
+    if mark.kwargs or len(mark.args) != 2 or not isinstance(mark.args[0], str) or not callable(mark.args[1]):
+        raise ValueError("amp_parametrize takes an argument's name and a function of the target")
+    try:
+        inspect.signature(mark.args[1]).bind(None)
+    except TypeError as error:
+        raise ValueError(f"the function of amp_parametrize is called with the target: {error}") from None
+    except ValueError:  # a built-in function without a signature
+        pass
+    return mark.args[0], mark.args[1]
+
+
+def _rows(place: Place, target: Target, each: tuple[str, Callable[[Target], Iterable[object]]] | None) -> list[object]:
+    marks: list[pytest.MarkDecorator] = []
+    if target.missing is not None:
+        marks.append(pytest.mark.skip(reason=f"missing, as --amp-allow-missing allows: {target.missing}"))
+    if each is None:
+        return [pytest.param(target, id=target.id, marks=marks)]
+    if place.unfit(target) or target.missing is not None:
+        return [pytest.param(target, None, id=target.id, marks=marks)]
+    made = each[1](target)
+    if not isinstance(made, Iterable) or isinstance(made, str):
+        raise Misuse(f"the function of amp_parametrize returned {made!r} for {target.id}; valid: a list of values")
+    values = list(made)
+    if not values:
+        nothing = pytest.mark.skip(reason=f"nothing to check on {target.id}")
+        return [pytest.param(target, None, id=f"{target.id}-nothing", marks=[*marks, nothing])]
+    return [_row(target, value, f"{each[0]}{number}", marks) for number, value in enumerate(values)]
+
+
+def _row(target: Target, value: object, place: str, marks: Sequence[pytest.MarkDecorator]) -> object:
+    if hasattr(value, "values") and hasattr(value, "marks") and hasattr(value, "id"):  # made by pytest.param
+        if len(value.values) != 1:
+            raise Misuse(f"the function of amp_parametrize returned {value!r} for {target.id}; valid: one value each")
+        (inner,) = value.values
+        name = value.id if isinstance(value.id, str) and value.id else _called(inner, place)
+        return pytest.param(target, inner, id=f"{target.id}-{name}", marks=[*marks, *value.marks])
+    return pytest.param(target, value, id=f"{target.id}-{_called(value, place)}", marks=marks)
+
+
+def _called(value: object, place: str) -> str:
+    """A value in a test's id, and so in keys, which are the same in each run: no text with an address in it."""
+    name = getattr(value, "__name__", None)
+    text = name if isinstance(name, str) else str(value)
+    return place if re.search(r" at 0x[0-9a-fA-F]+", text) else text
