@@ -161,8 +161,11 @@ def _mapping_like(tree: Mapping[Any, Any], items: dict[Any, Any]) -> Mapping[Any
     return made
 
 
-def named_tensors(tree: Any, prefix: str = "") -> Iterator[tuple[str, torch.Tensor]]:
-    """Each tensor of ``tree`` with its place in it: ``images``, ``0.mask``; a bare tensor's is ``prefix``."""
+def named_tensors(tree: Any, prefix: str = "", *, objects: bool = True) -> Iterator[tuple[str, torch.Tensor]]:
+    """Each tensor of ``tree`` with its place in it: ``images``, ``0.mask``; a bare tensor's is ``prefix``.
+
+    Without ``objects`` those that are attributes of an object are left out, but for a dataclass's.
+    """
     if isinstance(tree, torch.Tensor):
         yield prefix, tree
         return
@@ -173,10 +176,10 @@ def named_tensors(tree: Any, prefix: str = "") -> Iterator[tuple[str, torch.Tens
         places = iter(tree._asdict().items())
     elif isinstance(tree, (list, tuple, deque)):
         places = iter(enumerate(tree))
-    else:
+    elif objects or _is_record(tree):
         places = ((name, getattr(tree, name)) for name in _attributes(tree))
     for key, value in places:
-        yield from named_tensors(value, f"{prefix}.{key}" if prefix else str(key))
+        yield from named_tensors(value, f"{prefix}.{key}" if prefix else str(key), objects=objects)
 
 
 def _is_record(tree: object) -> bool:
@@ -206,7 +209,7 @@ def outputs_by_name(outputs: Outputs) -> dict[str, torch.Tensor]:
         return {"loss": outputs}
     if not (isinstance(outputs, Mapping) or _is_record(outputs) or _is_named_tuple(outputs)):
         raise Misuse(f"the loss is {type(outputs).__name__}; valid: a tensor, or tensors by name (dict, dataclass)")
-    return dict(named_tensors(outputs))
+    return dict(named_tensors(outputs, objects=False))
 
 
 def loss_of(outputs: Outputs) -> torch.Tensor:

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_amp.cases import Case, Realised, loss_of, map_tensors, mlp, named_tensors, zoo
+from pytest_amp.cases import Case, Realised, loss_of, map_tensors, mlp, named_tensors, outputs_by_name, zoo
 from pytest_amp.failure import Misuse
 
 
@@ -152,6 +152,12 @@ def test_what_holds_tensors_is_copied_with_its_class(make: Callable[[Any], Any],
     assert isinstance(copied, type(batch)) or isinstance(batch, MappingProxyType)
     assert (read(copied).dtype, read(batch) is own) == (torch.float64, True)
     assert [x.dtype for _, x in named_tensors(copied)] == [torch.float64] * len([*named_tensors(batch)])
+
+
+def test_an_object_among_outputs_is_left_out() -> None:
+    """A cache of keys, say."""
+    outputs = {"loss": torch.ones(()), "cache": SimpleNamespace(keys=torch.ones(2)), "more": [torch.zeros(1)]}
+    assert list(outputs_by_name(outputs)) == ["loss", "more.0"]
 
 
 def test_lengths_of_packed_sequences_stay_on_the_cpu() -> None:
