@@ -58,6 +58,49 @@ def _reduce_scatter(x: torch.Tensor) -> torch.Tensor:
     return _all_gather_into_tensor(part)
 
 
+def _all_to_all(x: torch.Tensor) -> torch.Tensor:
+    """Halves of both, and on every rank all that the ranks have got."""
+    found = torch.empty_like(x)
+    dist.all_to_all_single(found, x)
+    return _all_gather_into_tensor(found)
+
+
+def _reduce(x: torch.Tensor) -> torch.Tensor:
+    dist.reduce(x, dst=0)
+    dist.broadcast(x, src=0)
+    return x
+
+
+def _send(x: torch.Tensor) -> torch.Tensor:
+    """Each has the other's numbers."""
+    found = torch.empty_like(x)
+    first, second = (dist.send, dist.recv) if dist.get_rank() == 0 else (dist.recv, dist.send)
+    for call in (first, second):
+        call(x if call is dist.send else found, 1 - dist.get_rank())
+    return _all_gather_into_tensor(found)
+
+
+def _scatter(x: torch.Tensor) -> torch.Tensor:
+    part = x.new_empty(x.numel() // SIZE)
+    dist.scatter(part, [each.clone() for each in x.chunk(SIZE)] if dist.get_rank() == 0 else None, src=0)
+    return _all_gather_into_tensor(part)
+
+
+def _gather(x: torch.Tensor) -> list[torch.Tensor]:
+    parts = [torch.empty_like(x) for _ in range(SIZE)]
+    dist.gather(x, parts if dist.get_rank() == 0 else None, dst=0)
+    for part in parts:
+        dist.broadcast(part, src=0)
+    return parts
+
+
+def _object(x: torch.Tensor) -> torch.Tensor:
+    found: list[Any] = [{"x": x.cpu()} if dist.get_rank() == 0 else None]
+    dist.broadcast_object_list(found, src=0)
+    received: torch.Tensor = found[0]["x"]
+    return received
+
+
 def _objects(x: torch.Tensor) -> list[torch.Tensor]:
     found: list[Any] = [None] * SIZE
     dist.all_gather_object(found, {"x": x.cpu()})
@@ -81,6 +124,12 @@ COLLECTIVES: dict[str, tuple[Callable[[torch.Tensor], Any], Callable[..., torch.
     "all_gather": (_all_gather, lambda *both: torch.cat(both)),
     "all_gather_into_tensor": (_all_gather_into_tensor, lambda *both: torch.cat(both)),
     "reduce_scatter_tensor": (_reduce_scatter, torch.add),
+    "all_to_all_single": (_all_to_all, lambda *both: torch.cat([x.chunk(SIZE)[n] for n in range(SIZE) for x in both])),
+    "reduce": (_reduce, torch.add),
+    "send": (_send, lambda first, second: torch.cat([second, first])),
+    "scatter": (_scatter, lambda first, _: first),
+    "gather": (_gather, lambda *both: torch.cat(both)),
+    "broadcast_object_list": (_object, lambda first, _: first),
     "all_gather_object": (_objects, lambda *both: torch.cat(both)),
     "DTensor": (_sharded, lambda first, _: first),
 }

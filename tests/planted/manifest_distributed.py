@@ -233,4 +233,10 @@ DISTRIBUTED = (
         ("suites/distributed/test_clipping.py",),
         "test_clipping_is_by_the_norm_of_all_shards[cpu-bf16-inf-FSDP1]",
     ),
+    Defect(
+        "stages_leave_the_region",
+        "a model in stages",
+        ("suites/distributed/test_pipeline.py",),
+        "test_gradients_are_those_of_one_process[cpu-bf16-ScheduleGPipe]",
+    ),
 )
