@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.nn import functional as f
 
 from pytest_amp.amp import Amp
 from pytest_amp.failure import AmpFailure
@@ -34,6 +35,47 @@ OTHERWISE = (
 )
 #: Losses that refuse to be derived along weights or signs, which these make of their targets.
 REFUSED = ("binary_cross_entropy_with_logits_weighted", "soft_margin")
+
+
+def _normed(norm: Callable[..., Tensor]) -> Callable[[Tensor], Tensor]:
+    """With a power behind it: a norm alone has second derivatives that nearly cancel."""
+    return lambda x: norm(x) ** 3
+
+
+#: What is smooth, so that a penalty on gradients may go through it: a function of a matrix, elementwise or of rows.
+SMOOTH: dict[str, Callable[[Tensor], Tensor]] = {
+    "silu": f.silu,
+    "gelu": f.gelu,
+    "gelu, tanh": lambda x: f.gelu(x, approximate="tanh"),
+    "mish": f.mish,
+    "softplus": f.softplus,
+    "elu": lambda x: f.elu(x, 0.7),
+    "logsigmoid": f.logsigmoid,
+    "tanh": torch.tanh,
+    "sigmoid": torch.sigmoid,
+    "softmax": _normed(lambda x: x.softmax(-1)),
+    "functional.softmax": _normed(lambda x: f.softmax(x, 0)),
+    "log_softmax": lambda x: f.log_softmax(x, -1) ** 2,
+    "logsumexp": lambda x: x.logsumexp(0) ** 2,
+    "layer_norm": _normed(lambda x: f.layer_norm(x, x.shape[1:])),
+    "rms_norm": _normed(lambda x: f.rms_norm(x, x.shape[1:])),
+    "batch_norm": _normed(lambda x: f.batch_norm(x, None, None, training=True)),
+    "group_norm": _normed(lambda x: f.group_norm(x, 2)),
+    "normalize": _normed(f.normalize),
+    "renorm": _normed(lambda x: torch.renorm(x, 2, 0, 0.5)),
+    "norm": lambda x: x.norm(dim=1) ** 2,
+    "std": lambda x: x.std(1) ** 2,
+    "a product": lambda x: (x @ x.t()) ** 2,
+    "linear": lambda x: f.linear(x, x * 2, x[:, 0]) ** 2,
+    "attention": lambda x: f.scaled_dot_product_attention(x, x * 2, x * 3, is_causal=True),
+    "cross_entropy": lambda x: f.cross_entropy(x, torch.arange(x.shape[0]) % x.shape[1], reduction="none"),
+    "mse_loss": lambda x: f.mse_loss(x, x.square(), reduction="none"),
+    "kl_div": lambda x: f.kl_div(x.log_softmax(1), x.flip(0).softmax(1), reduction="none"),
+    "exp, log and pow": lambda x: (x.exp() + 1).log() ** 1.5,
+    "cumsum": lambda x: x.cumsum(0) ** 3,
+    "cumprod": lambda x: (1 + x / 8).cumprod(1),
+    "conv1d": lambda x: f.conv1d(x[None], x[None, :, :3]) ** 2,
+}
 
 
 def _differences(function: Callable[[], Tensor], tensor: Tensor, direction: Tensor) -> list[float]:
@@ -126,3 +168,21 @@ def test_gradients_of_layers_are_derivatives(amp: Amp, name: str) -> None:
 
     weighed = _weighed(call())
     _expect_derivatives(amp, name, lambda: weighed(call()), {**inputs, **dict(module.named_parameters())})
+
+
+@pytest.mark.amp(devices=["cpu"])  # the references of every device are computed on a CPU
+@pytest.mark.parametrize("order", [1, 2])
+@pytest.mark.parametrize("name", SMOOTH)
+def test_derivatives_of_what_is_smooth(amp: Amp, name: str, order: int) -> None:
+    """And of its gradients, as a gradient penalty and second-order optimizers need them."""
+    x = torch.randn(6, 8).double().requires_grad_()
+    weighed, direction = _weighed([SMOOTH[name](x)]), torch.randn(6, 8).double()
+
+    def along() -> Tensor:
+        if order == 1:
+            return weighed([SMOOTH[name](x)])
+        with torch.enable_grad():  # differences are taken without
+            (gradient,) = torch.autograd.grad(weighed([SMOOTH[name](x)]), [x], create_graph=True)
+            return (gradient * direction).sum()
+
+    _expect_derivatives(amp, f"{name}, derivative {order}", along, {"its argument": x})

@@ -61,7 +61,7 @@ def _away_from_zero(inputs: int, units: int, *, bidirectional: bool = False) -> 
 
 
 def _with_state(layer: nn.Module, x: Tensor, state: Tensor) -> Any:
-    return layer(x, (state, state * 0.5) if isinstance(layer, nn.LSTM) else state)
+    return layer(x, (state, state * 0.5) if isinstance(layer, (nn.LSTM, nn.LSTMCell)) else state)
 
 
 def _padded(x: Tensor, batch: int) -> Tensor:
@@ -126,6 +126,10 @@ LAYERS = {
     **{
         f"{kind.__name__}, packed in any order": Layer(lambda kind=kind: kind(12, 16), (_ROWS, (1, 3, 16)), _unsorted)  # type: ignore[misc]
         for kind in (nn.LSTM, nn.GRU, nn.RNN)
+    },
+    **{
+        kind.__name__: Layer(lambda kind=kind: kind(12, 16), ((3, 12), (3, 16)), _with_state)  # type: ignore[misc]
+        for kind in (nn.LSTMCell, nn.GRUCell, nn.RNNCell)
     },
     "LSTM, projected": Layer(lambda: nn.LSTM(12, 16, proj_size=6), (_ROWS,)),
     "LSTM, projected both ways": Layer(lambda: nn.LSTM(12, 16, proj_size=6, bidirectional=True), (_ROWS,)),
@@ -204,10 +208,11 @@ OTHER_DIRECTION = (
 
 
 def layers(target: Target) -> Iterator[object]:
-    """All; an LSTM that is neither packed nor projected is oneDNN's on a CPU, which may have no kernel for it."""
+    """All; an LSTM that is not packed, projected or a cell is oneDNN's on a CPU, which may have no kernel for it."""
     lacking = lacks_lstm_kernel(target.device.type, target.precision.name)
     for name, layer in LAYERS.items():
-        known = lacking if name.startswith("LSTM") and not {"packed", "projected"} & set(name.split(" ")) else None
+        other = {"packed", "projected", "LSTMCell"} & set(name.split(" "))
+        known = lacking if name.startswith("LSTM") and not other else None
         if layer.evaluated and target.device.type == "cuda":
             known = "cuDNN's backward pass of recurrent layers is refused in evaluation mode, with autocast or without"
         marks = [pytest.mark.xfail(reason=known, raises=RuntimeError, strict=True)] if known else []

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
+from torch import nn
 
 from pytest_amp.amp import Amp
 from pytest_amp.cases import lacks_lstm_kernel
@@ -50,3 +51,25 @@ def test_freezing_a_layer_leaves_the_others_alone(amp: Amp) -> None:
     frozen, free = steps
     for name, value in frozen.items():
         assert torch.equal(value, free[name]), f"{name} differs when another layer is trained"
+
+
+EMPTY: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "Linear": (lambda: nn.Linear(6, 4), (0, 6)),
+    "Conv2d": (lambda: nn.Conv2d(3, 4, 3), (0, 3, 5, 5)),
+    "LayerNorm": (lambda: nn.LayerNorm(6), (0, 6)),
+    "two layers": (lambda: nn.Sequential(nn.Linear(6, 4), nn.GELU(), nn.Linear(4, 2)), (0, 6)),
+}
+
+
+@pytest.mark.parametrize("name", EMPTY)
+def test_an_empty_batch_gives_gradients_of_zeros(amp: Amp, name: str) -> None:
+    """An expert that no token has chosen: an optimizer and the other ranks count on its gradients."""
+    build, shape = EMPTY[name]
+    layer = build().to(amp.device.torch_device)
+    with amp.autocast():
+        result = layer(torch.zeros(shape, device=amp.device.torch_device))
+    result.float().sum().backward()
+    for key, parameter in layer.named_parameters():
+        assert parameter.grad is not None, f"{key} has no gradient"
+        assert parameter.grad.dtype is torch.float32
+        assert torch.equal(parameter.grad, torch.zeros_like(parameter)), f"the gradient of {key} is not zero"
