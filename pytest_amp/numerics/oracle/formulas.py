@@ -123,13 +123,15 @@ def glu_backward(operation: Operation) -> list[Any]:
 def power(operation: Operation) -> list[Any]:
     """``aten::pow.Tensor_Scalar`` on a CPU: the exponent is rounded to the dtype of ``x``.
 
-    In bf16 cubes and inverse squares are products that round in between: pow_tensor_scalar_optimized_kernel
-    in aten/src/ATen/native/cpu/PowKernel.cpp.
+    In bf16 cubes and inverse squares are products that round in between, and so is an inverse root:
+    pow_tensor_scalar_optimized_kernel and pow_tensor_scalar_kernel in aten/src/ATen/native/cpu/PowKernel.cpp.
     """
     x, exponent = operation.args[:2]
     dtype = operation.returned[0]
     if dtype not in LOW:
         return operation.once()
+    if exponent == -0.5:
+        return tails.inverse_root(operation)
     if exponent in (3, -2) and dtype == torch.bfloat16:
         square = operation.low(x * x, dtype)
         return operation.finished([square * x if exponent == 3 else 1 / square])

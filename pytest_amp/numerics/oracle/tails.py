@@ -20,16 +20,18 @@ from pytest_amp.numerics.oracle.operation import LOW, Operation
 AT_ONCE = 32
 
 
-def in_vectors(count: int) -> int:
+def in_vectors(count: int, at_once: int = AT_ONCE) -> int:
     """How many of ``count`` numbers that lie side by side are computed in vectors, from the first on."""
     vectors = torch.backends.cpu.get_cpu_capability() in {"AVX2", "AVX512"}
-    return count // AT_ONCE * AT_ONCE if vectors else 0
+    return count // at_once * at_once if vectors else 0
 
 
-def _joined(operation: Operation, whole: Tensor, by_steps: Callable[[], Tensor]) -> list[Any]:
+def _joined(
+    operation: Operation, whole: Tensor, by_steps: Callable[[], Tensor], *, at_once: int = AT_ONCE
+) -> list[Any]:
     """``whole`` for the elements that fill vectors, the others ``by_steps``."""
     gaps = any(_has_gaps(each) for each in operation.args if isinstance(each, Tensor))
-    filled = 0 if gaps else in_vectors(whole.numel())
+    filled = 0 if gaps else in_vectors(whole.numel(), at_once)
     if filled == whole.numel():
         return operation.finished([whole])
     parts = whole.flatten()[:filled], by_steps().flatten()[filled:]
@@ -55,6 +57,17 @@ def root(operation: Operation) -> list[Any]:
     if operation.returned[0] not in LOW:
         return operation.once()
     return _joined(operation, x.rsqrt(), lambda: _root_in_steps(operation))
+
+
+def inverse_root(operation: Operation) -> list[Any]:
+    """``aten::pow.Tensor_Scalar`` of -0.5, in bf16 a root as ``root`` has it, of vectors as wide as the machine's.
+
+    pow_tensor_scalar_kernel in aten/src/ATen/native/cpu/PowKernel.cpp, which is compiled for AVX512, too.
+    """
+    if operation.returned[0] != torch.bfloat16:
+        return operation.once()
+    at_once = 2 * AT_ONCE if torch.backends.cpu.get_cpu_capability() == "AVX512" else AT_ONCE
+    return _joined(operation, operation.args[0].rsqrt(), lambda: _root_in_steps(operation), at_once=at_once)
 
 
 def _root_in_steps(operation: Operation) -> Tensor:

@@ -16,6 +16,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 CALLS: dict[str, Callable[[Tensor], Tensor]] = {
     "root": lambda x: (x.abs() + 0.5).rsqrt(),
+    "power": lambda x: (x.abs() + 0.5) ** -0.5,
     "root, gaps": lambda x: (x.abs() + 0.5)[:, ::2].rsqrt(),
     "sum": lambda x: torch.add(x, x.flip(0), alpha=0.3),
     "sum, gaps": lambda x: torch.add(x[:, ::2], x.flip(0)[:, ::2], alpha=0.3),

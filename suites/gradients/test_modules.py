@@ -1,0 +1,76 @@
+"""Modules of torch.nn that have no test of their own: behind a low product, outputs and gradients are as predicted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import nn
+
+from pytest_amp.amp import Amp
+from pytest_amp.numerics import relative_error
+from pytest_amp.targets import Target
+
+from .layers import case_of
+from .modules import MODULES
+
+
+# Not run on CUDA yet.
+@pytest.mark.amp(devices=["cpu"])
+@pytest.mark.parametrize("name", MODULES)
+def test_module(amp: Amp, name: str) -> None:
+    amp.check_gradients(case_of(name, MODULES[name]))
+
+
+#: Log-probabilities of rare classes are written into a tensor of the dtype of the input.
+CLUSTERS = (
+    "pytorch/pytorch#44724: AdaptiveLogSoftmaxWithLoss copies log-probabilities in the dtype that the region gives "
+    "them into a tensor that has the dtype of its input, and raises where these are two"
+)
+
+
+def inputs(target: Target) -> Iterator[object]:
+    """A CPU's log_softmax is low, that of an accelerator float32: the other dtype of an input is refused."""
+    refused = "float32" if target.device.type == "cpu" else "low"
+    for name in ("float32", "low"):
+        mark = pytest.mark.xfail(reason=CLUSTERS, raises=RuntimeError, strict=True)
+        yield pytest.param(name, id=name, marks=[mark] if name == refused else [])
+
+
+#: Of u: log-probabilities of a head and of a cluster are added, each of which is rounded, as the input and weights are.
+MOST = 4.0
+
+
+# Not run on CUDA yet.
+@pytest.mark.amp(devices=["cpu"])
+@pytest.mark.amp_parametrize("given", inputs)
+def test_an_adaptive_softmax_learns_of_rare_classes(amp: Amp, given: str) -> None:
+    """In training: its outputs and gradients are near float64's."""
+    device = amp.device.torch_device
+    model = nn.AdaptiveLogSoftmaxWithLoss(16, 20, [5, 10], div_value=2.0).to(device)
+    x, classes = torch.randn(40, 16, device=device).to(amp.dtype), torch.arange(40, device=device) % 20
+    with amp.autocast():
+        found = model(x if given == "low" else x.float(), classes)
+    found.loss.backward()
+    gradients = [parameter.grad for parameter in model.parameters()]
+    exact = model.double()
+    exact.zero_grad()
+    wanted = exact(x.double(), classes)
+    wanted.loss.backward()
+    assert relative_error(found.output, wanted.output) <= MOST * amp.precision.u
+    for gradient, parameter in zip(gradients, model.parameters(), strict=True):
+        assert gradient is not None
+        assert parameter.grad is not None
+        assert relative_error(gradient, parameter.grad) <= MOST * amp.precision.u
+
+
+def test_an_adaptive_softmax_evaluates(amp: Amp) -> None:
+    """All log-probabilities at once are in the dtype of the input, and are near float64's."""
+    device = amp.device.torch_device
+    model = nn.AdaptiveLogSoftmaxWithLoss(16, 20, [5, 10], div_value=2.0).to(device).eval()
+    x = torch.randn(40, 16, device=device)
+    with torch.no_grad(), amp.autocast():
+        found = model.log_prob(x)
+    assert found.dtype is torch.float32
+    assert relative_error(found, model.double().log_prob(x.double())) <= MOST * amp.precision.u

@@ -1,0 +1,32 @@
+"""Every module of torch.nn is in a suite that holds its numbers, or is named here with what holds it."""
+
+from __future__ import annotations
+
+import re
+
+from torch import nn
+
+from suites.gradients.modules import MODULES
+from tests.project import ROOT
+
+#: What has no numbers of its own, or numbers that its functions, or the modules that it is made of, have.
+ELSEWHERE = {
+    "containers": {"Container", "ModuleDict", "ParameterDict", "ParameterList", "RNNCellBase"},
+    "draws, as functions": {"AlphaDropout", "FeatureAlphaDropout", "Dropout1d", "Dropout2d", "Dropout3d"},
+    "their functions": {
+        *("CTCLoss", "CrossMapLRN2d", "FractionalMaxPool2d", "FractionalMaxPool3d", "MultiLabelMarginLoss"),
+        *("MultiMarginLoss", "NLLLoss2d", "LinearCrossEntropyLoss", "LinearCrossEntropyOptions"),
+    },
+    "layers, in test_layer_arguments.py": {"TransformerDecoder"},
+}
+
+
+def test_every_module_is_in_a_suite() -> None:
+    """The suite of fingerprints, which has all of them, holds dtypes alone."""
+    folders = (ROOT / "suites", ROOT / "pytest_amp" / "cases")
+    files = [path for folder in folders for path in folder.rglob("*.py") if "fingerprint" not in path.parts]
+    text = "\n".join(path.read_text(encoding="utf-8") for path in files)
+    named = {*MODULES, *re.findall(r"nn\.(\w+)", text)}.union(*ELSEWHERE.values())
+    lazy = {name for name in nn.modules.__all__ if name.startswith("Lazy")}  # they become the others
+    assert {*nn.modules.__all__} - lazy - named == set()
+    assert len(MODULES) > 80
