@@ -42,6 +42,23 @@ def test_a_checkpoint_in_a_checkpoint(amp: Amp, model: nn.Sequential, *, reentra
     expect_same(amp, plain, found, what="a checkpoint in a checkpoint")
 
 
+@REENTRANT
+def test_a_block_of_several_outputs(amp: Amp, model: nn.Sequential, *, reentrant: bool) -> None:
+    """Each of them gets its gradient back, and one that is not used costs the others nothing."""
+
+    def block(batch: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        first = model[0](batch)
+        second = model[1](first)
+        return first, second.float() * 3, second
+
+    def used(outputs: tuple[torch.Tensor, ...]) -> torch.Tensor:
+        return outputs[0].float() + outputs[1]
+
+    plain = gradients(amp, model, lambda batch: used(block(batch)))
+    found = gradients(amp, model, lambda batch: used(checkpoint(block, batch, use_reentrant=reentrant)))
+    expect_same(amp, plain, found, what="a checkpoint of several outputs")
+
+
 def _policy(choice: CheckpointPolicy, *_: Any, **__: Any) -> CheckpointPolicy:
     return choice
 
