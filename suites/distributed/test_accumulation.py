@@ -40,17 +40,26 @@ _UNITS = {
         for policy in ("autocast", "low", "low, reduced in float32")
     },
 }
+_ORDINARY = [name for name, each in _UNITS.items() if each.policy != "low" and not each.options]
 #: Which of the backward passes reduce.
 _PLANS = {"after the last": [False, False, True], "after each": [True, True, True]}
 
 
-def _param(name: str) -> Any:
-    """What adds up in another way than both others is held in the ordinary tier, the rest in the long one."""
-    return pytest.param(name, marks=[pytest.mark.amp_long] if _UNITS[name].policy == "low" else [])
+def _cases() -> list[Any]:
+    """Each unit once in the ordinary tier, DDP with both plans; the rest in the long one."""
+    return [
+        pytest.param(
+            unit,
+            plan,
+            id=f"{unit}-{plan}",
+            marks=[] if unit == "DDP" or (plan == "after the last" and unit in _ORDINARY) else [pytest.mark.amp_long],
+        )
+        for unit in _UNITS
+        for plan in _PLANS
+    ]
 
 
-@pytest.mark.parametrize("plan", _PLANS)
-@pytest.mark.parametrize("unit", [_param(name) for name in _UNITS])
+@pytest.mark.parametrize(("unit", "plan"), _cases())
 def test_micro_batches_add_up(amp: Amp, ranks: RankGroup, unit: str, plan: str) -> None:
     """Bit for bit, with ``no_sync`` (or ``set_requires_gradient_sync(False)``) and without; nothing is sent within it.
 

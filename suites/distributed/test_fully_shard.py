@@ -87,7 +87,7 @@ def test_a_training_keeps_float32(amp: Amp, ranks: RankGroup, policy: str) -> No
 
 @pytest.mark.parametrize(
     ("overflow", "foreach"),
-    [(False, False), (True, False), (True, True)],
+    [(False, False), (True, False), pytest.param(True, True, marks=pytest.mark.amp_long)],
     ids=["clean", "overflow", "overflow, foreach"],
 )
 def test_a_training_is_that_of_one_process(amp: Amp, ranks: RankGroup, *, overflow: bool, foreach: bool) -> None:

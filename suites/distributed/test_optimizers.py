@@ -14,8 +14,15 @@ from .models import mean, realised, state_of
 from .training import train_in_one_process
 
 
-@pytest.mark.parametrize("overflow", [False, True], ids=["clean", "overflow"])
-@pytest.mark.parametrize("views", [False, True], ids=["parameters", "bucket views"])
+@pytest.mark.parametrize(
+    ("views", "overflow"),
+    [
+        pytest.param(False, False, id="parameters-clean"),
+        pytest.param(False, True, id="parameters-overflow", marks=pytest.mark.amp_long),
+        pytest.param(True, False, id="bucket views-clean", marks=pytest.mark.amp_long),
+        pytest.param(True, True, id="bucket views-overflow"),
+    ],
+)
 def test_a_state_in_parts_is_that_of_one_process(amp: Amp, ranks: RankGroup, *, views: bool, overflow: bool) -> None:
     """ZeroRedundancyOptimizer around AdamW, with a scaler, under DDP: losses, scales, weights, and the whole state."""
     asked = settings(amp, views=views, overflow=overflow)

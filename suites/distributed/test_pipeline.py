@@ -14,7 +14,7 @@ from .held import hold_same, settings
 from .models import Tensors, gradients, realised
 
 
-@pytest.mark.parametrize("schedule", ["ScheduleGPipe", "Schedule1F1B"])
+@pytest.mark.parametrize("schedule", ["ScheduleGPipe", pytest.param("Schedule1F1B", marks=pytest.mark.amp_long)])
 def test_gradients_are_those_of_one_process(amp: Amp, ranks: RankGroup, schedule: str) -> None:
     """Bit for bit: losses of micro-batches, and the mean of their gradients; the second stage gets low activations."""
     if release_of(torch.__version__) < (2, 11):  # seen on 2.9.1, right on 2.11.0
