@@ -1,7 +1,6 @@
 """What is truly wrong in some of the releases that the suite runs on: all of it, in one place.
 
-Run on torch 2.6.0, 2.7.1, 2.8.0, 2.9.1, 2.11.0, 2.13.0 and 2.14.1: a fault of 2.11.0 that 2.13.0 does not have is taken
-to be one of 2.11 and older.
+Run on torch 2.6.0, 2.7.1, 2.8.0, 2.9.1, 2.11.0, 2.12.1, 2.13.0 and 2.14.1.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ GUARDS_DTYPE = pytest.mark.xfail(
 )
 #: Inductor takes from the cache on disk what was compiled for the other dtype; torch 2.6 looks there only if asked to.
 CACHE_KEY = pytest.mark.xfail(
-    (2, 7) <= RELEASE < (2, 12),
+    (2, 7) <= RELEASE < (2, 13),
     strict=True,
     raises=AssertionError,
     reason="pytorch/pytorch#181564: AOTAutograd's cache knows whether autocast was on, and not in which dtype",
@@ -62,7 +61,7 @@ ROUND_TRIP = pytest.mark.xfail(
     reason="pytorch/pytorch#179561: inductor drops a round trip to a low dtype that the user asked for",
 )
 EMULATED = pytest.mark.xfail(
-    RELEASE < (2, 12),
+    RELEASE < (2, 13),
     strict=True,
     raises=AmpFailure,
     reason="pytorch/pytorch#179561: emulate_precision_casts does not keep it either (mended by #180575)",
