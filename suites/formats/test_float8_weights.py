@@ -119,8 +119,6 @@ def test_a_layer_multiplies_by_their_values(amp: Amp, name: str, cast: str) -> N
     assert error <= ONCE, f"a product with {name} weights is off by {error:.3g} u"
 
 
-# Not run on CUDA yet.
-@pytest.mark.amp(devices=["cpu"])
 @pytest.mark.parametrize("returned", ["low", "float32"])
 def test_scaled_products_are_those_of_their_values(amp: Amp, name: str, returned: str) -> None:
     """Of float8 activations and E4M3 weights, with a scale for each: rounded once, to the dtype that is asked for."""

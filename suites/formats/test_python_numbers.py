@@ -56,7 +56,7 @@ def test_a_number_becomes_the_nearest_element(amp: Amp, way: str) -> None:
     hold(amp, own(amp.precision), numbers, found, way=way)
 
 
-#: Products and quotients; before it adds a number, a CPU rounds it to the tensor's dtype (torch 2.6 to 2.14).
+#: Products and quotients; before it adds a number, a CPU rounds it to the tensor's dtype (torch 2.13).
 ARITHMETIC: dict[str, Callable[[Tensor, float], Tensor]] = {
     "times": lambda x, number: x * number,
     "a number times": lambda x, number: number * x,

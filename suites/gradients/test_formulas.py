@@ -142,6 +142,8 @@ def cross_entropy(x: Tensor, smoothing: float = 0.0) -> Tensor:
 
 
 ATTENTION = ((2, 2, 9, 16),) * 3
+#: Longer than a block of any kernel, of 32 queries and 512 keys at most.
+LONG_ATTENTION = ((1, 2, 600, 16),) * 3
 NORM = ((24, 32), (32,), (32,))
 PRODUCT = ((24, 32), (32, 16))
 
@@ -149,6 +151,10 @@ PAIRS = {
     "attention": Pair(f.scaled_dot_product_attention, attention(), ATTENTION),
     "attention_causal": Pair(
         lambda q, k, v: f.scaled_dot_product_attention(q, k, v, is_causal=True), attention(causal=True), ATTENTION
+    ),
+    "attention_long": Pair(f.scaled_dot_product_attention, attention(), LONG_ATTENTION),
+    "attention_long_causal": Pair(
+        lambda q, k, v: f.scaled_dot_product_attention(q, k, v, is_causal=True), attention(causal=True), LONG_ATTENTION
     ),
     "attention_masked": Pair(
         lambda q, k, v: f.scaled_dot_product_attention(q, k, v, attn_mask=first_five(k).view(1, 1, 1, -1)),
