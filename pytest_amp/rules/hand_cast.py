@@ -138,12 +138,19 @@ def _with_dtype(rule: RuleName, call: Invocation, unchanged: Plan) -> Plan:
     assert isinstance(first, torch.Tensor)
     eligible = is_eligible(first, unchanged.device_type)
     if rule is RuleName.FP32_APPEND_DTYPE:
-        dtype = torch.float32 if eligible else first.dtype
-        return replace(unchanged, overload=APPENDED[call.overload], keywords={**call.keywords, "dtype": dtype})
+        keywords = {**_left_out(call), **call.keywords, "dtype": torch.float32 if eligible else first.dtype}
+        return replace(unchanged, overload=APPENDED[call.overload], keywords=keywords)
     name = dtype_argument(call.overload)
     if name is None or name in call.keywords or not eligible:
         return unchanged
     return replace(unchanged, keywords={**call.keywords, name: torch.float32})
+
+
+def _left_out(call: Invocation) -> dict[str, Any]:
+    """The defaults that ``call`` leaves out, as one from C++ does: an overload with a dtype has none for them."""
+    overload = torch_private.find_overload(call.overload)
+    given = [*torch_private.arguments_of(overload)][: len(call.arguments)]
+    return {name: value for name, value in torch_private.defaults_of(overload).items() if name not in given}
 
 
 def promoted(call: Invocation, *, device_type: str, dtype: torch.dtype) -> torch.dtype:

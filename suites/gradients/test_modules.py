@@ -15,10 +15,16 @@ from pytest_amp.targets import Target
 from .layers import case_of
 from .modules import MODULES
 
+#: Autocast refuses the first on CUDA (suites/rules holds that); the others have not run there since their ``norm`` is
+#: called with its defaults by hand.
+NOT_ON_CUDA = ("BCELoss", "PairwiseDistance", "TripletMarginWithDistanceLoss")
 
-# Not run on CUDA yet.
-@pytest.mark.amp(devices=["cpu"])
-@pytest.mark.parametrize("name", MODULES)
+
+def modules(target: Target) -> Iterator[str]:
+    return (name for name in MODULES if target.device.type != "cuda" or name not in NOT_ON_CUDA)
+
+
+@pytest.mark.amp_parametrize("name", modules)
 def test_module(amp: Amp, name: str) -> None:
     amp.check_gradients(case_of(name, MODULES[name]))
 
@@ -42,8 +48,6 @@ def inputs(target: Target) -> Iterator[object]:
 MOST = 4.0
 
 
-# Not run on CUDA yet.
-@pytest.mark.amp(devices=["cpu"])
 @pytest.mark.amp_parametrize("given", inputs)
 def test_an_adaptive_softmax_learns_of_rare_classes(amp: Amp, given: str) -> None:
     """In training: its outputs and gradients are near float64's."""

@@ -188,6 +188,8 @@ def _chain(x: Tensor, weight: Tensor) -> Iterator[Tensor]:
     yield torch.softmax(low, -1, dtype=torch.float16)
     yield low.cumsum(0)
     yield low.norm()
+    yield f.pairwise_distance(low, low)
+    yield torch.norm_except_dim(low)
     yield low.exp()
     yield torch.cat([low, x])
     yield torch.addcmul(low, low, x)
