@@ -49,6 +49,7 @@ ON_CUDA: dict[str, str | None] = {
     # Atomics of the dtype make a large error of long sums, too: that rows are lost, the formula tells.
     "index_add_loses_duplicates": f"{_FORMULAS}[cuda-bf16-index_add]",
     "old_decorators_take_the_default_dtype": None,  # it is torch.cpu's
+    "low_products_overlook_half": None,  # the CPU's kernel
     "places_of_pixels_are_low": None,  # autocast interpolates in float32 there
     "products_on_several_threads_add_up_low": None,  # threads are the CPU's
     "reflected_pads_go_back_once": None,  # the references of every device are computed on a CPU
