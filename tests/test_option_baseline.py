@@ -323,15 +323,11 @@ def test_a_check_in_float32_that_an_older_baseline_has_not_is_new(project: Proje
 
 SWALLOWING = """
 import contextlib
-import threading
 
 
 def test_it(amp):
     with contextlib.suppress(BaseException):
         amp.observe("caught", {value}, kind="count")
-    thread = threading.Thread(target=lambda: amp.observe("threaded", {value}, kind="count"))
-    thread.start()
-    thread.join()
 """
 
 
@@ -340,10 +336,9 @@ def test_a_difference_whose_test_passes_all_the_same_is_red(project: Project) ->
     assert project.here(*ON_CPU, "--amp-record=old.json").ret == 0
     assert project.here(*ON_CPU, "--amp-baseline=old.json").ret == 0
     project.write(test_it=SWALLOWING.format(value=2))
-    result = project.here(*ON_CPU, "--amp-baseline=old.json", "-Wignore")
+    result = project.here(*ON_CPU, "--amp-baseline=old.json")
     result.assert_outcomes(passed=1)
     assert result.ret == 1
-    assert [line.split(", and its test")[0] for line in red(result)] == [
-        f"project/cpu/bf16/{name}: changed from the baseline" for name in ("caught", "threaded")
-    ]
-    assert project.here(*ON_CPU, "--amp-baseline=old.json", "--amp-accept", "-Wignore").ret == 0
+    (line,) = red(result)
+    assert line.startswith("project/cpu/bf16/caught: changed from the baseline, and its test")
+    assert project.here(*ON_CPU, "--amp-baseline=old.json", "--amp-accept").ret == 0

@@ -323,7 +323,7 @@ def test_as_many_elements_are_one_rounding_as_on_a_gpu(name: str, place: int) ->
     made = replace(operation(overload, *args, rounds=True, dtype=dtype), returned=(dtype,))
     share = float((evaluate(made)[0] == made.once()[0]).double().mean())
     assert share == pytest.approx(shares[place], abs=0.04)
-    formula = formulas.BY_MODEL["fused", overload]
+    formula = {**formulas.BY_MODEL, **formulas.ON_CUDA}["fused", overload]
     assert torch.allclose(formula(replace(made, rounds=False))[0], replace(made, rounds=False).once()[0])
 
 
