@@ -145,8 +145,9 @@ def map_tensors(function: Callable[[torch.Tensor], torch.Tensor], tree: Any) -> 
         return type(tree)(*(value if name == on_the_cpu else map_tensors(function, value) for name, value in places))
     if isinstance(tree, (list, tuple, deque)):
         return type(tree)(map_tensors(function, value) for value in tree)
-    made = copy.copy(tree) if _attributes(tree) else tree
-    for name in _attributes(tree):
+    names = _attributes(tree)
+    made = copy.copy(tree) if names else tree
+    for name in names:
         object.__setattr__(made, name, map_tensors(function, getattr(tree, name)))  # of frozen dataclasses, too
     return made
 

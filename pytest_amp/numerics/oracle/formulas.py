@@ -152,14 +152,9 @@ def softmax(operation: Operation) -> list[Any]:
     flat = moved.reshape(moved.shape[0], -1, math.prod(x.shape[dim % x.dim() + 1 :]))
     weights = (flat - flat.amax(0, keepdim=True)).exp()
     total = weights.sum(0, keepdim=True)
-    whole = flat.shape[-1] // _lanes() * _lanes()
+    whole = flat.shape[-1] // tails.lanes() * tails.lanes()
     kept = torch.cat([weights[..., :whole], operation.low(weights[..., whole:], dtype)], -1)
     return operation.finished([(kept / total).reshape(moved.shape).movedim(0, dim)])
-
-
-def _lanes() -> int:
-    """Low numbers in a vector of this CPU."""
-    return 32 if torch.backends.cpu.get_cpu_capability() == "AVX512" else 16
 
 
 def embedding_backward(operation: Operation) -> list[Any]:

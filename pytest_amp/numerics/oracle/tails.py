@@ -20,6 +20,11 @@ from pytest_amp.numerics.oracle.operation import LOW, Operation
 AT_ONCE = 32
 
 
+def lanes() -> int:
+    """Low numbers in a vector of this CPU, for kernels that are compiled for AVX512, too."""
+    return 32 if torch.backends.cpu.get_cpu_capability() == "AVX512" else 16
+
+
 def in_vectors(count: int, at_once: int = AT_ONCE) -> int:
     """How many of ``count`` numbers that lie side by side are computed in vectors, from the first on."""
     vectors = torch.backends.cpu.get_cpu_capability() in {"AVX2", "AVX512"}
@@ -66,8 +71,8 @@ def inverse_root(operation: Operation) -> list[Any]:
     """
     if operation.returned[0] != torch.bfloat16:
         return operation.once()
-    at_once = 2 * AT_ONCE if torch.backends.cpu.get_cpu_capability() == "AVX512" else AT_ONCE
-    return _joined(operation, operation.args[0].rsqrt(), lambda: _root_in_steps(operation), at_once=at_once)
+    whole = operation.args[0].rsqrt()
+    return _joined(operation, whole, lambda: _root_in_steps(operation), at_once=2 * lanes())
 
 
 def _root_in_steps(operation: Operation) -> Tensor:
