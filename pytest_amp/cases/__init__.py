@@ -18,6 +18,7 @@ from pytest_amp.cases.given import (
 )
 from pytest_amp.cases.limits import adds_up_low_convolutions, lacks_lstm_kernel
 from pytest_amp.cases.raised import in_one_line
+from pytest_amp.cases.seeding import seeded
 from pytest_amp.cases.wider import wider_zoo
 from pytest_amp.cases.zoo import Kinks, SequenceClassifier, classification, cnn, decoder, lstm, mlp, zoo
 
@@ -53,6 +54,7 @@ __all__ = [
     "mlp",
     "named_tensors",
     "outputs_by_name",
+    "seeded",
     "takes",
     "wider_zoo",
     "zoo",

@@ -7,14 +7,16 @@ import dataclasses
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from collections.abc import Set as AbstractSet
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import torch
 from torch.nn.parameter import is_lazy
 from torch.nn.utils.rnn import PackedSequence
 
 from pytest_amp.cases.raised import in_one_line
+from pytest_amp.cases.seeding import seeded
 from pytest_amp.failure import Misuse, is_misuse
 
 __tracebackhide__ = is_misuse
@@ -62,9 +64,9 @@ class Case:
 
     def _made(self, what: str, function: Callable[[], Any], seed: int) -> Any:
         """What a function of the case returns, after seeding torch; Misuse for what it raises, with its own line."""
-        torch.manual_seed(seed)
         try:
-            return function()
+            with seeded(seed):
+                return function()
         except Misuse:
             raise
         except Exception as error:  # noqa: BLE001  # whatever a project's own code raises
@@ -95,13 +97,27 @@ def _expect_data(case: str, model: torch.nn.Module, batch: Any) -> None:
         )
 
 
+class RecordedDraws(Protocol):
+    """Random numbers that a step of a case has drawn."""
+
+    def scope(self) -> AbstractContextManager[None]:
+        """Run a step with the back ends of the recorded one."""
+
+    def replaying(self) -> AbstractContextManager[None]:
+        """Give a step the random numbers of the recorded one."""
+
+
 @dataclass(frozen=True)
 class Realised:
-    """A module and a batch; ``again`` makes another module like it, where that one cannot be copied."""
+    """A module and a batch; ``again`` makes another module like it, where that one cannot be copied.
+
+    ``draws`` are the random numbers of its step in mixed precision, where they have been recorded.
+    """
 
     model: torch.nn.Module
     batch: Any
     again: Callable[[], torch.nn.Module] | None = None
+    draws: RecordedDraws | None = None
 
     def on(self, device: torch.device | str, dtype: torch.dtype | None = None) -> Realised:
         """A copy on ``device``, with its floating tensors in ``dtype`` if one is given."""
@@ -109,7 +125,7 @@ class Realised:
             model = self._copied().to(device=device, dtype=dtype)
         for copied, own in zip(model.parameters(), self.model.parameters(), strict=True):
             copied.requires_grad_(own.requires_grad)
-        return Realised(model, map_tensors(lambda x: _moved(x, device, dtype), self.batch))
+        return Realised(model, map_tensors(lambda x: _moved(x, device, dtype), self.batch), draws=self.draws)
 
     def _copied(self) -> torch.nn.Module:
         """A copy of the model; of one that refuses it (torch's older weight_norm does) another with its state."""

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
 from pytest_amp import torch_private
 from pytest_amp.devices.base import DeviceKind
+from pytest_amp.devices.region import region_state
 
 if TYPE_CHECKING:
     import torch
@@ -36,28 +38,11 @@ class FakeDevice:
 
         return torch.device(self.type)
 
-    @contextlib.contextmanager
-    def autocast(self, dtype: torch.dtype, *, enabled: bool = True, cache_enabled: bool = True) -> Iterator[None]:
-        """What ``torch.autocast.__enter__`` sets, without its question whether the device is there."""
-        import torch
-
-        before = (
-            torch.is_autocast_enabled(self.type),
-            torch.get_autocast_dtype(self.type),
-            torch.is_autocast_cache_enabled(),
-        )
-        torch.set_autocast_enabled(self.type, enabled)
-        torch.set_autocast_dtype(self.type, dtype)
-        torch.set_autocast_cache_enabled(cache_enabled)
-        torch.autocast_increment_nesting()
-        try:
-            yield
-        finally:
-            if torch.autocast_decrement_nesting() == 0:
-                torch.clear_autocast_cache()
-            torch.set_autocast_enabled(self.type, before[0])
-            torch.set_autocast_dtype(self.type, before[1])
-            torch.set_autocast_cache_enabled(before[2])
+    def autocast(
+        self, dtype: torch.dtype, *, enabled: bool = True, cache_enabled: bool = True
+    ) -> AbstractContextManager[None]:
+        """A region on a device that is not there."""
+        return region_state(self.type, dtype, enabled=enabled, cache_enabled=cache_enabled)
 
     @contextlib.contextmanager
     def tensors(self) -> Iterator[None]:

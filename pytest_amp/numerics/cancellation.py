@@ -46,7 +46,7 @@ def float32_errors(
 
     Empty where float32 explains nothing, since its own operators do not compute in float32.
     """
-    if not _is_float32(case, where):
+    if not _is_float32(case, realised, where):
         return {}
     steps = [fp32]
     for draw in range(DRAWS):
@@ -62,10 +62,10 @@ def float32_errors(
     return found
 
 
-def _is_float32(case: Case, where: Conditions) -> bool:
+def _is_float32(case: Case, realised: Realised, where: Conditions) -> bool:
     """Whether every operator of the step without autocast computes in float32, and as exactly."""
     low = where.precision.dtype
-    seen = observed_step(case, where.device, low, seed=where.seed, autocast=False)
+    seen = observed_step(case, where.device, low, seed=where.seed, autocast=False, realised=realised)
     dtypes = {result.dtype for each in seen for result in each.results}
     return not verdict.faults(seen, low, where.tolerance_scale) and not dtypes.intersection(LOW)
 

@@ -18,6 +18,7 @@ from pytest_amp.numerics.conditions import Conditions
 from pytest_amp.numerics.errors import relative_error
 from pytest_amp.numerics.oracle.sums import most_of
 from pytest_amp.numerics.prediction import Prediction, predict
+from pytest_amp.numerics.realised import realise
 from pytest_amp.numerics.step import Step, run_step
 
 
@@ -163,7 +164,7 @@ def confirmed(
 
 def _drawn(case: Case, where: Conditions, step: Callable[[int, float], Step], seed: int) -> list[Compared]:
     """The comparison with the numbers of another seed."""
-    realised = case.realise(seed=seed)
+    realised = realise(case, where, seed=seed)
     fp32 = run_step(case, realised.on(where.device.torch_device), contextlib.nullcontext, seed=seed)
     prediction = predict(case, realised, where.device, where.precision, seed=seed)
     made = step(seed, prediction.loss_scale)

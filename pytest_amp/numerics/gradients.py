@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 import torch
 
-from pytest_amp.cases import Case, Realised, expect_python
-from pytest_amp.devices import DeviceKind
+from pytest_amp.cases import Case, expect_python
 from pytest_amp.failure import AmpFailure, is_misuse
 from pytest_amp.numerics import predicted as rounding
 from pytest_amp.numerics import tolerance as limits
 from pytest_amp.numerics.cancellation import float32_errors
+from pytest_amp.numerics.case_run import CaseRun, likely_cause, other_names
 from pytest_amp.numerics.compare import Compared, compare, confirmed, median_distance
 from pytest_amp.numerics.conditions import Conditions, runs_under
 from pytest_amp.numerics.errors import is_hollow, norm
-from pytest_amp.numerics.locate import first_difference
-from pytest_amp.numerics.order import different_bits, same_step
+from pytest_amp.numerics.manual_casts import check_reference, check_unreplayed, median_allowed
 from pytest_amp.numerics.prediction import Prediction, predict
-from pytest_amp.numerics.repeated import expect_repeatable, unseeded
+from pytest_amp.numerics.realised import realise
 from pytest_amp.numerics.spread import Errors, other_draws, over_seeds, worst_share
-from pytest_amp.numerics.step import Step, in_words, run_step, run_wide
+from pytest_amp.numerics.step import Step, run_wide
 from pytest_amp.precision import dtype_name
 from pytest_amp.record import Observe
 
@@ -34,9 +33,8 @@ def check_gradients(case: Case, where: Conditions, observe: Observe, *, toleranc
 
     See ``Amp.check_gradients``, which says what is held. Raises AmpFailure.
     """
-    realised = case.realise(seed=where.seed)
-    expect_python(realised.model, case=case.name)
-    # First, so that a case that does not run at all fails in its own words.
+    expect_python(case.realise(seed=where.seed).model, case=case.name)
+    realised = realise(case, where)
     fp32 = run_wide(case, realised.on(where.device.torch_device), seed=where.seed)
     wrong = [name for name, value in fp32.named().items() if not value.isfinite().all()]
     if wrong:
@@ -47,12 +45,16 @@ def check_gradients(case: Case, where: Conditions, observe: Observe, *, toleranc
         )
     with runs_under(case, where, also=", or in float64, which it is held against"):
         prediction = predict(case, realised, where.device, where.precision, seed=where.seed)
-    run = _Run(case, realised, where, prediction, fp32, tolerance)
+    run = CaseRun(case, realised, where, prediction, fp32, tolerance)
     others = other_draws(case, where, lambda seed: run.step_of(seed, prediction.loss_scale))
     amp = run.step()
     _check_present(run, amp)
     _check_dtypes(run, amp)
     _check_finite(run, amp)
+    if run.unreplayed is not None:
+        observe(f"{case.name}/summary.not_replayed", run.unreplayed, kind="state")
+        check_unreplayed(run, amp, run.unreplayed)
+        return
     float32 = partial(float32_errors, case, realised, fp32, prediction, where)
     compared = compare(prediction, amp, fp32, u=where.precision.u, float32=float32)
     if _is_at_a_cliff(run):
@@ -61,73 +63,22 @@ def check_gradients(case: Case, where: Conditions, observe: Observe, *, toleranc
         return
     _observe(run, compared, others, observe)
     _check_errors(run, compared)
-    _check_reference(run, amp, compared)
+    check_reference(run, amp, compared)
     _check_counts(run, amp)
     _check_hollow(run, amp)
     if tolerance is None and prediction.predicted is not None:
         rounding.check_least(case, where, compared, u=where.precision.u)
         rounding.check_distance(case, where, prediction, compared)
-        rounding.check_operators(case, where, prediction.loss_scale, observe)
+        rounding.check_operators(case, realised, where, prediction.loss_scale, observe)
 
 
-@dataclass(frozen=True)
-class _Run:
-    """What the checks of one case share."""
-
-    case: Case
-    realised: Realised
-    where: Conditions
-    prediction: Prediction
-    fp32: Step
-    tolerance: float | None
-
-    def step(self) -> Step:
-        """One step in mixed precision."""
-        return self._step(self.realised, self.where.seed, self.prediction.loss_scale)
-
-    def step_of(self, seed: int, loss_scale: float) -> Step:
-        """One with the numbers of another seed."""
-        return self._step(self.case.realise(seed=seed), seed, loss_scale)
-
-    def _step(self, realised: Realised, seed: int, loss_scale: float) -> Step:
-        device, region = self.where.device.torch_device, self.where.region
-        with runs_under(self.case, self.where):
-            return run_step(self.case, realised.on(device), region, seed=seed, loss_scale=loss_scale)
-
-    def allowed(self, each: Compared) -> float:
-        """What the error of a tensor may be."""
-        limit = each.allowed if self.tolerance is None else self.tolerance
-        return limit * self.where.tolerance_scale
-
-    def allowed_plain(self, each: Compared) -> float:
-        """What E(amp, fp32) may be: float32 is no closer to exact than its own rounding."""
-        return max(self.allowed(each), each.error) + each.of_float32 * self.where.tolerance_scale
-
-    def unseeded(self) -> str | None:
-        """What makes the step another one each time, seeded as it is."""
-        return unseeded(self.case, self.realised, self.fp32, self.where)
-
-    def what(self, name: str) -> str:
-        """A tensor as a failure names it."""
-        return f"{self.case.name}: {in_words(name)} under {self.where}"
-
-
-def _others(names: Sequence[str]) -> str:
-    """The tensors beside the first that fail in the same way."""
-    rest = list(names[1:])
-    if not rest:
-        return ""
-    shown = ", ".join(rest[:3]) + (f" and {len(rest) - 3} more" if len(rest) > 3 else "")
-    return f" (so is {shown})"
-
-
-def _check_present(run: _Run, amp: Step) -> None:
+def _check_present(run: CaseRun, amp: Step) -> None:
     """Whoever has a gradient in float64 has one in mixed precision, and not of zeros."""
     exact, made = run.prediction.exact.named(), amp.named()
     missing = [name for name in exact if name not in made]
     if missing:
         raise AmpFailure(
-            f"{run.what(missing[0])} is missing{_others(missing)}",
+            f"{run.what(missing[0])} is missing{other_names(missing)}",
             label_before="exact",
             before=f"it has norm {norm(exact[missing[0]]):.3g} in float64",
             now=run.where.now("None"),
@@ -146,7 +97,7 @@ def _check_present(run: _Run, amp: Step) -> None:
     ]
     if lost:
         raise AmpFailure(
-            f"{run.what(lost[0])} is zero{_others(lost)}",
+            f"{run.what(lost[0])} is zero{other_names(lost)}",
             label_before="exact",
             before=f"it has norm {norm(exact[lost[0]]):.3g} in float64",
             now=run.where.now("all zeros"),
@@ -154,7 +105,7 @@ def _check_present(run: _Run, amp: Step) -> None:
         )
 
 
-def _check_dtypes(run: _Run, amp: Step) -> None:
+def _check_dtypes(run: CaseRun, amp: Step) -> None:
     """Gradients have their tensor's dtype, buffers keep theirs, outputs have the reference's."""
     parameters = dict(run.realised.model.named_parameters())
     buffers = dict(run.realised.model.named_buffers())
@@ -174,14 +125,14 @@ def _check_dtypes(run: _Run, amp: Step) -> None:
             )
 
 
-def _check_finite(run: _Run, amp: Step) -> None:
+def _check_finite(run: CaseRun, amp: Step) -> None:
     """What is finite with casts made by hand is finite."""
     named = amp.named()
     bad = [name for name in named if not named[name].isfinite().all()]
     if bad:
         count = int((~named[bad[0]].isfinite()).sum())
         raise AmpFailure(
-            f"{run.what(bad[0])} is not finite{_others(bad)}",
+            f"{run.what(bad[0])} is not finite{other_names(bad)}",
             label_before="by hand",
             before="finite with casts made by hand, at the same loss scale",
             now=run.where.now(f"{count} of {named[bad[0]].numel()} elements are not"),
@@ -189,7 +140,7 @@ def _check_finite(run: _Run, amp: Step) -> None:
         )
 
 
-def _observe(run: _Run, compared: Sequence[Compared], others: Sequence[Errors], observe: Observe) -> None:
+def _observe(run: CaseRun, compared: Sequence[Compared], others: Sequence[Errors], observe: Observe) -> None:
     case, summary, u = run.case.name, f"{run.case.name}/summary", run.where.precision.u
     error, ratio = partial(observe, kind="error", unit="relative L2"), partial(observe, kind="ratio")
     has = run.prediction.exact.gradients
@@ -208,7 +159,7 @@ def _observe(run: _Run, compared: Sequence[Compared], others: Sequence[Errors], 
     error(f"{summary}.fp32", share, unit="of what is allowed", allowed=scale, over_seeds=over_seeds(shares))
     most, equal = max(each.excess for each in compared), sum(each.equal for each in compared) / len(compared)
     ratio(f"{summary}.excess", most, unit="noise", allowed=compared[0].factor)
-    ratio(f"{summary}.distance", median_distance(compared), unit="noise", allowed=_median_allowed(run, compared))
+    ratio(f"{summary}.distance", median_distance(compared), unit="noise", allowed=median_allowed(run, compared))
     ratio(f"{summary}.equal", equal, unit="share of tensors")
 
 
@@ -229,7 +180,7 @@ def _lost(prediction: Prediction) -> tuple[float, str]:
 _JUDGED = 2
 
 
-def _is_at_a_cliff(run: _Run) -> bool:
+def _is_at_a_cliff(run: CaseRun) -> bool:
     """Whether a tolerance, which is made of noise, can be made of other numbers only; raises AmpFailure if of none.
 
     At a kink (a hinge, the border between two pixels) rounding may decide a whole gradient. A case that is near one
@@ -242,7 +193,9 @@ def _is_at_a_cliff(run: _Run) -> bool:
     if share <= limit:
         return False
     seeds = range(where.seed + 1, where.seed + 1 + _JUDGED)
-    others = (predict(case, case.realise(seed=seed), where.device, where.precision, seed=seed) for seed in seeds)
+    others = (
+        predict(case, realise(case, where, seed=seed), where.device, where.precision, seed=seed) for seed in seeds
+    )
     if all(_lost(other)[0] <= limit for other in others):
         return True
     raise AmpFailure(
@@ -256,7 +209,7 @@ def _is_at_a_cliff(run: _Run) -> bool:
     )
 
 
-def _check_errors(run: _Run, compared: Sequence[Compared]) -> None:
+def _check_errors(run: CaseRun, compared: Sequence[Compared]) -> None:
     """No tensor is further from exact than its noise explains, nor from float32."""
     bad = sorted((each for each in compared if each.error > run.allowed(each)), key=_by_excess)
     if bad and run.tolerance is None and run.prediction.predicted is not None:
@@ -270,17 +223,17 @@ def _check_errors(run: _Run, compared: Sequence[Compared]) -> None:
         )
         raise AmpFailure(
             f"{run.what(worst.name)} is off by {worst.error:.3g}, allowed are {run.allowed(worst):.3g}"
-            f"{_others([each.name for each in bad])}",
+            f"{other_names([each.name for each in bad])}",
             label_before="exact",
             before=f"relative L2 distance from float64; {why}",
             now=run.where.now(f"{worst.error:.3g}"),
-            likely=_above(run, worst) or _likely(run),
+            likely=_above(run, worst) or likely_cause(run),
         )
     plain = sorted((each for each in compared if each.plain > run.allowed_plain(each)), key=_by_excess)
-    if plain and not rounding.rounds_by_itself(run.case, run.where):
+    if plain and not rounding.rounds_by_itself(run.case, run.realised, run.where):
         raise AmpFailure(
             f"{run.what(plain[0].name)} is off float32 by {plain[0].plain:.3g}, allowed are "
-            f"{run.allowed_plain(plain[0]):.3g}{_others([each.name for each in plain])}",
+            f"{run.allowed_plain(plain[0]):.3g}{other_names([each.name for each in plain])}",
             label_before="fp32",
             before=f"E(amp, fp32); E(amp, float64) is {plain[0].error:.3g}",
             now=run.where.now(f"{plain[0].plain:.3g}"),
@@ -288,7 +241,7 @@ def _check_errors(run: _Run, compared: Sequence[Compared]) -> None:
         )
 
 
-def _above(run: _Run, worst: Compared) -> str | None:
+def _above(run: CaseRun, worst: Compared) -> str | None:
     """Whether the tolerance that was given is the cause: below what rounding alone makes."""
     if run.tolerance is None or worst.error > worst.allowed * run.where.tolerance_scale:
         return None
@@ -299,79 +252,7 @@ def _by_excess(each: Compared) -> float:
     return -each.excess
 
 
-def _check_reference(run: _Run, amp: Step, compared: Sequence[Compared]) -> None:
-    """Casts made by hand give the same bits, or where kernels add up in any order the same but for a few roundings."""
-    if run.tolerance is not None or not run.prediction.same_device:
-        return
-    bits, median = _different_bits(run, amp, compared), _median_allowed(run, compared)
-    bad = [each for each in compared if each.name in bits]
-    if not bad and median is not None and median_distance(compared) > median:
-        bad = list(compared)
-    elif not bad:
-        bad = [each for each in compared if each.distance > limits.WORST_DISTANCE * run.where.tolerance_scale]
-    if bad:
-        worst = max(bad, key=lambda each: each.distance)
-        raise AmpFailure(
-            f"{run.what(worst.name)} is not what casts made by hand give; {len(bad)} of {len(compared)} tensors differ",
-            label_before="by hand",
-            before=f"off exact by {worst.noise:.4g}",
-            now=run.where.now(f"off exact by {worst.error:.4g} and off that by {worst.distance:.2g} times the noise"),
-            likely=_likely(run),
-        )
-
-
-def _median_allowed(run: _Run, compared: Sequence[Compared]) -> float | None:
-    """What the median distance from casts made by hand may be; none where an accelerator adds up in another order."""
-    on_cpu, prediction = run.where.device.kind is DeviceKind.CPU, run.prediction
-    ordered = on_cpu or prediction.predicted is None or all(each.equal for each in compared)
-    held = run.tolerance is None and prediction.same_device and ordered
-    return limits.MEDIAN_DISTANCE * run.where.tolerance_scale if held else None
-
-
-def _different_bits(run: _Run, amp: Step, compared: Sequence[Compared]) -> frozenset[str]:
-    """The tensors whose bits differ from those of casts made by hand, where the sums of both have one order.
-
-    On a CPU one run more tells; on an accelerator torch is asked for kernels of one order, and says what has none.
-    """
-    where, prediction = run.where, run.prediction
-    different = frozenset(each.name for each in compared if not each.equal)
-    if not different or (where.device.kind is not DeviceKind.CPU and prediction.predicted is None):
-        return frozenset()
-    if where.device.kind is DeviceKind.CPU:
-        if same_step(run.step(), amp):
-            return different
-        expect_repeatable(run.case, run.realised, run.fp32, where)
-        return frozenset()
-
-    def by_hand() -> Step:
-        realised = run.realised.on(where.device.torch_device)
-        return run_step(run.case, realised, prediction.region, seed=where.seed, loss_scale=prediction.loss_scale)
-
-    bits = different_bits(run.step, by_hand)
-    if bits is None:
-        expect_repeatable(run.case, run.realised, run.fp32, where)
-    return bits or frozenset()
-
-
-def _likely(run: _Run) -> str:
-    """Where the forward pass first parts from casts made by hand."""
-    unseeded = run.unseeded()
-    if unseeded is not None:
-        return unseeded
-    if not run.prediction.same_device:
-        return "an operator ran or accumulated in the low dtype where it should not"
-    if run.prediction.predicted is not None:
-        operator = rounding.likely_operator(run.case, run.where, run.prediction.loss_scale)
-        if operator is not None:
-            return operator
-    realised = run.realised.on(run.where.device.torch_device)
-    place = first_difference(run.case, realised, run.where.region, run.prediction.region, seed=run.where.seed)
-    if place is not None:
-        return f"an operator in or before {place} does not follow its rule, or accumulates in the low dtype"
-    return "the modules' outputs agree with casts made by hand: the loss or a backward pass does not"
-
-
-def _check_counts(run: _Run, amp: Step) -> None:
+def _check_counts(run: CaseRun, amp: Step) -> None:
     """Integer buffers are exact."""
     exact = run.prediction.exact.buffers
     for name, value in amp.buffers.items():
@@ -383,7 +264,7 @@ def _check_counts(run: _Run, amp: Step) -> None:
             )
 
 
-def _check_hollow(run: _Run, amp: Step) -> None:
+def _check_hollow(run: CaseRun, amp: Step) -> None:
     """Float32 was not low on its way, where its prediction was not: a gradient that is cast from the low dtype may."""
     dtype, predicted = run.where.precision.dtype, run.prediction.predicted if run.tolerance is None else None
     model = (predicted or run.prediction.exact).as_left()

@@ -27,9 +27,8 @@ def rules_are_known(device_type: str) -> bool:
 def hand_cast(device_type: str, dtype: torch.dtype | None = None) -> Iterator[None]:
     """Cast by hand, by the rules of the spec, in place of autocast's own kernels.
 
-    With a ``dtype`` the block stands for an autocast region, and autocast is off within; without one it is
-    for use inside a region, and regions within it (another dtype, ``enabled=False``) count as they do
-    for autocast.
+    With a ``dtype`` the block stands for an autocast region, whether or not autocast is on around it; without one it
+    is for use inside a region. Regions within it (another dtype, ``enabled=False``) count as they do for autocast.
 
     Each call of an operator that has a rule or a registered autocast kernel is taken over above
     autocast, wherever it comes from (a Python function, a composite operator, a module): its arguments
@@ -39,7 +38,7 @@ def hand_cast(device_type: str, dtype: torch.dtype | None = None) -> Iterator[No
     (``cached_cast`` in aten/src/ATen/autocast_mode.cpp). Recomputation by ``torch.utils.checkpoint``
     happens in the backward pass, outside the block, and is torch's own.
     """
-    by_hand = _ByHand(device_type, _rules(device_type), dtype)
+    by_hand = _ByHand(device_type, _rules(device_type), dtype, _state(device_type))
     overloads = {name: torch_private.find_overload(name) for name in by_hand.rules}
     with torch_private.intercepted_calls(overloads, by_hand.run):
         yield
@@ -85,13 +84,22 @@ def _rules(device_type: str) -> dict[str, Rule | None]:
     return rules
 
 
+def _state(device_type: str) -> tuple[bool, torch.dtype]:
+    return _is_autocast_enabled(device_type), _get_autocast_dtype(device_type)
+
+
 @dataclass
 class _ByHand:
-    """Runs operators by their rules. ``cache`` holds, per leaf and grad mode, the leaf and its cast."""
+    """Runs operators by their rules.
+
+    ``stands_for`` is the dtype of the region that the block stands for, ``around`` the state of autocast in which it
+    was entered. ``cache`` holds, per leaf and grad mode, the leaf and its cast.
+    """
 
     device_type: str
     rules: dict[str, Rule | None]
-    stands_for: torch.dtype | None = None
+    stands_for: torch.dtype | None
+    around: tuple[bool, torch.dtype]
     cache: dict[tuple[int, torch.dtype, bool], tuple[torch.Tensor, torch.Tensor]] = field(default_factory=dict)
 
     def run(self, call: torch_private.Interception) -> object:
@@ -117,9 +125,10 @@ class _ByHand:
 
     def _dtype(self) -> torch.dtype | None:
         """The dtype of the region that this is in, or stands for; None outside."""
-        if self.stands_for is not None or not _is_autocast_enabled(self.device_type):
+        enabled, dtype = _state(self.device_type)
+        if self.stands_for is not None and (enabled, dtype) == self.around:
             return self.stands_for
-        return _get_autocast_dtype(self.device_type)
+        return dtype if enabled else None
 
     def _cached(self, tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         """``tensor`` cast to the autocast dtype, once per region if autocast would keep the cast."""

@@ -6,16 +6,17 @@ from collections.abc import Sequence
 
 import torch
 
-from pytest_amp.cases import Case, expect_python
+from pytest_amp.cases import Case, Realised, expect_python
 from pytest_amp.failure import AmpFailure, Misuse, is_misuse
 from pytest_amp.numerics import tolerance
 from pytest_amp.numerics.compare import Compared
 from pytest_amp.numerics.conditions import Conditions
+from pytest_amp.numerics.draws import Draws
 from pytest_amp.numerics.errors import is_hollow
 from pytest_amp.numerics.oracle import Trace, observed_step, trace_of, verdict
-from pytest_amp.numerics.oracle.local import ObservedCall
 from pytest_amp.numerics.oracle.operation import LOW
 from pytest_amp.numerics.prediction import Prediction, reference_step
+from pytest_amp.numerics.realised import realise
 from pytest_amp.precision import FP16, dtype_name
 from pytest_amp.record import Observe
 
@@ -58,15 +59,17 @@ def check_distance(case: Case, where: Conditions, prediction: Prediction, compar
         )
 
 
-def check_operators(case: Case, where: Conditions, loss_scale: float, observe: Observe) -> None:
+def check_operators(case: Case, realised: Realised, where: Conditions, loss_scale: float, observe: Observe) -> None:
     """Each operator of a real step, fed its real inputs, rounds as its model; see ``oracle.verdict``."""
     low = where.precision.dtype
-    seen = observed_step(case, where.device, low, seed=where.seed, loss_scale=loss_scale)
+    seen = observed_step(case, where.device, low, seed=where.seed, loss_scale=loss_scale, realised=realised)
     trace = trace_of(case.name, seen, where.device.type)
     shares = trace.signatures()
     least = min(shares.values(), default=1.0)
     observe(f"{case.name}/summary.agreement", least, kind="ratio", unit="share of elements")
-    _check_followed(case, where, seen)
+    unknown = {each.operator for each in seen if each.problem is not None}
+    if unknown:
+        observe(f"{case.name}/summary.not_modelled", ", ".join(sorted(unknown)), kind="state")
     found = verdict.faults(seen, low, where.tolerance_scale)
     if found:
         worst = found[0]
@@ -85,12 +88,15 @@ def fault_failure(what: str, fault: verdict.Fault, where: Conditions) -> AmpFail
 
 def trace(case: Case, where: Conditions) -> Trace:
     """See ``Amp.trace``. In fp16 the loss is scaled as GradScaler does first, or as far as gradients stay finite."""
-    loss_scale, realised = 1.0, case.realise(seed=where.seed)
-    expect_python(realised.model, case=case.name)
+    loss_scale = 1.0
+    expect_python(case.realise(seed=where.seed).model, case=case.name)
+    realised = realise(case, where)
     if where.precision.name == FP16.name:
         loss_scale = reference_step(case, realised, where.device, where.precision, seed=where.seed).loss_scale
-    seen = observed_step(case, where.device, where.precision.dtype, seed=where.seed, loss_scale=loss_scale)
-    return trace_of(f"{case.name} under {where}", seen, where.device.type)
+    low = where.precision.dtype
+    seen = observed_step(case, where.device, low, seed=where.seed, loss_scale=loss_scale, realised=realised)
+    notes = realised.draws.notes() if isinstance(realised.draws, Draws) else ()
+    return trace_of(f"{case.name} under {where}", seen, where.device.type, notes)
 
 
 def check_fp32(tensor: torch.Tensor, where: Conditions, *, name: str) -> None:
@@ -114,27 +120,16 @@ def check_fp32(tensor: torch.Tensor, where: Conditions, *, name: str) -> None:
         )
 
 
-def likely_operator(case: Case, where: Conditions, loss_scale: float) -> str | None:
+def likely_operator(case: Case, realised: Realised, where: Conditions, loss_scale: float) -> str | None:
     """The first operator that does not follow its model, as the likely cause of a failure; None if all do."""
-    seen = observed_step(case, where.device, where.precision.dtype, seed=where.seed, loss_scale=loss_scale)
-    found = verdict.faults(seen, where.precision.dtype, where.tolerance_scale)
+    low = where.precision.dtype
+    seen = observed_step(case, where.device, low, seed=where.seed, loss_scale=loss_scale, realised=realised)
+    found = verdict.faults(seen, low, where.tolerance_scale)
     return f"{found[0].operator} in {found[0].place}: {found[0].what}, {found[0].likely}" if found else None
 
 
-def rounds_by_itself(case: Case, where: Conditions) -> bool:
+def rounds_by_itself(case: Case, realised: Realised, where: Conditions) -> bool:
     """Whether the model is low somewhere without autocast: then its float32 step tells nothing of float32."""
-    seen = observed_step(case, where.device, where.precision.dtype, seed=where.seed, autocast=False)
+    low = where.precision.dtype
+    seen = observed_step(case, where.device, low, seed=where.seed, autocast=False, realised=realised)
     return any(result.dtype in LOW for each in seen for result in each.results)
-
-
-def _check_followed(case: Case, where: Conditions, seen: Sequence[ObservedCall]) -> None:
-    lost = [each for each in seen if each.problem is not None]
-    if lost:
-        place = lost[0].place.module or "the model"
-        raise AmpFailure(
-            f"{case.name}: the rounding oracle cannot follow {lost[0].operator} in {place}",
-            label_before="model",
-            before="its float64 values, with the operator's real inputs",
-            now=where.now(lost[0].problem or ""),
-            likely="the operator has no float64 kernel, and no formula in pytest_amp/numerics/oracle/formulas.py",
-        )

@@ -15,10 +15,11 @@ import torch
 
 from pytest_amp.cases import Case, Realised
 from pytest_amp.devices import Device, find_device
+from pytest_amp.devices.region import region_state
 from pytest_amp.failure import AmpFailure, is_misuse
 from pytest_amp.numerics import oracle, tolerance
 from pytest_amp.numerics.errors import norm, relative_error
-from pytest_amp.numerics.hand_cast import asked_for_autocast, hand_cast, rules_are_known
+from pytest_amp.numerics.hand_cast import hand_cast, rules_are_known
 from pytest_amp.numerics.step import Region, Step, run_step
 from pytest_amp.precision import FP16, Precision
 from pytest_amp.quoted import quoted
@@ -66,9 +67,9 @@ class Prediction:
 def predict(case: Case, realised: Realised, device: Device, precision: Precision, *, seed: int) -> Prediction:
     """Run ``realised`` in float64 and, with casts made by hand, in mixed precision.
 
-    Autocast is off while casts are made by hand, unless the case asks for its state, as ``custom_fwd``,
-    checkpoints and regions of its own do. On a device type whose rules the spec does not know the
-    reference runs on the CPU by the CPU's rules: its noise then is that of the format, and equality
+    Autocast is on while casts are made by hand, for models that ask for its state, as ``custom_fwd``, checkpoints,
+    recurrent layers and extensions do; its kernels are not reached. On a device type whose rules the spec does not
+    know the reference runs on the CPU by the CPU's rules: its noise then is that of the format, and equality
     means nothing. In fp16 the loss is scaled by the largest power of two, from 65536 down in steps of 4,
     with which the reference's gradients are finite. Raises AmpFailure if the case does not run in
     float64, or is not finite at any scale.
@@ -83,9 +84,12 @@ def predict(case: Case, realised: Realised, device: Device, precision: Precision
     if not _is_followed(device):
         return Prediction(exact, reference, noise, sizes, scale, same_device, region)
     predictor = oracle.Predictor(device.type, rounds=True)
-    predicted = oracle.run_virtual(
-        case, realised.on(device.torch_device), region, predictor, seed=seed, loss_scale=scale
-    ).step
+    try:
+        predicted = oracle.run_virtual(
+            case, realised.on(device.torch_device), region, predictor, seed=seed, loss_scale=scale
+        ).step
+    except oracle.CannotFollow:
+        return Prediction(exact, reference, noise, sizes, scale, same_device, region)
     own = _errors(predicted, exact, sizes)
     few = {name for name, value in exact.named().items() if value.numel() < tolerance.ENOUGH}
     for name in own.keys() & noise.keys():
@@ -103,8 +107,24 @@ def _is_followed(device: Device) -> bool:
 def exact_step(case: Case, realised: Realised, device: Device, *, seed: int) -> Step:
     """The step in float64, which errors are distances from."""
     if _is_followed(device):
-        return oracle.run_exact(case, realised.on(device.torch_device), device.type, seed=seed).step
+        try:
+            return oracle.run_exact(case, realised.on(device.torch_device), device.type, seed=seed).step
+        except oracle.CannotFollow as error:
+            return _without_oracle(case, realised, device, error, seed=seed)
     return _in_float64(case, realised, device, seed=seed)
+
+
+def _without_oracle(case: Case, realised: Realised, device: Device, lost: AmpFailure, *, seed: int) -> Step:
+    """The step of a model that the oracle cannot follow: in float64 or, where it has none, in float32.
+
+    Raises ``lost`` for a model that runs in neither.
+    """
+    with contextlib.suppress(AmpFailure):
+        return _in_float64(case, realised, device, seed=seed)
+    try:
+        return run_step(case, realised.on(device.torch_device), contextlib.nullcontext, seed=seed)
+    except Exception:  # noqa: BLE001  # what the model raises was told before
+        raise lost from None
 
 
 def step_errors(step: Step, known: Step, exact: Step) -> dict[str, float]:
@@ -158,12 +178,15 @@ def _float64_default() -> Iterator[None]:
 
 
 def by_hand(device: Device, precision: Precision, *, inside: bool) -> Region:
-    """Mixed precision with casts made by hand: inside a region of autocast, or in place of one."""
+    """Return mixed precision by manual casts: inside a region of autocast, or in place of one.
+
+    The state of the region is set below ``torch.autocast``, so that a fault of that class is not in the reference.
+    """
 
     @contextlib.contextmanager
     def region() -> Iterator[None]:
         if inside:
-            with device.autocast(precision.dtype), hand_cast(device.type):
+            with region_state(device.type, precision.dtype), hand_cast(device.type, precision.dtype):
                 yield
         else:
             with hand_cast(device.type, precision.dtype):
@@ -183,18 +206,9 @@ class _ByHand:
     seed: int
 
     def step(self) -> tuple[Step, Region]:
-        """The step, and the region it ran in. Autocast stays off, so that nothing depends on it but by asking."""
-        region = by_hand(self.device, self.precision, inside=False)
-        with asked_for_autocast() as asked:
-            try:
-                step = self._scaled(region)
-            except (AmpFailure, RuntimeError):
-                if not asked:
-                    raise
-        if asked:
-            region = by_hand(self.device, self.precision, inside=True)
-            step = self._scaled(region)
-        return step, region
+        """The step, and the region it ran in: autocast is on, so that whatever asks for it gets the same answer."""
+        region = by_hand(self.device, self.precision, inside=True)
+        return self._scaled(region), region
 
     def _scaled(self, region: Region) -> Step:
         """The step at the largest loss scale that leaves gradients finite."""

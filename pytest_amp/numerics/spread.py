@@ -9,6 +9,7 @@ from pytest_amp.cases import Case
 from pytest_amp.failure import AmpFailure, is_misuse
 from pytest_amp.numerics.conditions import Conditions
 from pytest_amp.numerics.prediction import exact_step, step_errors
+from pytest_amp.numerics.realised import realise
 from pytest_amp.numerics.step import Step, run_wide
 
 __tracebackhide__ = is_misuse
@@ -30,7 +31,7 @@ def other_draws(case: Case, where: Conditions, step: Callable[[int], Step]) -> l
 
 def _drawn(case: Case, where: Conditions, step: Callable[[int], Step]) -> Iterator[Errors]:
     for seed in range(where.seed + 1, where.seed + where.draws):
-        realised = case.realise(seed=seed)
+        realised = realise(case, where, seed=seed)
         exact = exact_step(case, realised, where.device, seed=seed)
         wide = run_wide(case, realised.on(where.device.torch_device), seed=seed)
         made = step(seed)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-from pytest_amp.cases import Case, Realised, expect_graph, in_one_line, loss_of, named_tensors, outputs_by_name
+from pytest_amp.cases import Case, Realised, expect_graph, in_one_line, loss_of, named_tensors, outputs_by_name, seeded
 from pytest_amp.failure import Misuse, is_misuse
 from pytest_amp.float32 import float32_precision
 
@@ -61,15 +61,21 @@ def in_words(name: str) -> str:
     return f"{words[role]} {rest}" if role in words else f"the gradient of {name}"
 
 
-def run_step(case: Case, realised: Realised, region: Region, *, seed: int, loss_scale: float = 1.0) -> Step:
+def run_step(  # noqa: PLR0913  # keywords of one step
+    case: Case, realised: Realised, region: Region, *, seed: int, loss_scale: float = 1.0, replay: bool = True
+) -> Step:
     """Forward within ``region``, backward outside of it, on a model without gradients.
 
-    torch is seeded before the forward pass. float32 arithmetic is IEEE throughout, not TF32. Raises Misuse, which is
-    a RuntimeError, too, for a loss without a graph.
+    torch, numpy and Python's own generator are seeded before the forward pass. With ``replay`` the step gets the random
+    numbers that ``realised`` has recorded, if any. float32 arithmetic is IEEE throughout, not TF32. Raises Misuse,
+    which is a RuntimeError, too, for a loss without a graph.
     """
-    model, batch = realised.model, realised.batch
-    torch.manual_seed(seed)
-    with float32_precision("ieee"):
+    model, batch, draws = realised.model, realised.batch, realised.draws
+    with seeded(seed), float32_precision("ieee"), contextlib.ExitStack() as stack:
+        if draws is not None:
+            stack.enter_context(draws.scope())
+            if replay:
+                stack.enter_context(draws.replaying())
         with region():
             outputs = case.loss(model, batch)
         loss = loss_of(outputs)

@@ -6,6 +6,7 @@ the API, and the check that needed it fails with that name; nothing is passed ov
 
 from __future__ import annotations
 
+from pytest_amp.torch_private.calls import call_overload, decomposition_of
 from pytest_amp.torch_private.casts import Cast, counted_casts
 from pytest_amp.torch_private.collectives import Collective, recorded_collectives, small_first_bucket
 from pytest_amp.torch_private.compiled_modules import compiles_itself
@@ -35,6 +36,7 @@ from pytest_amp.torch_private.dispatcher import (
     has_overload,
     mutates_arguments,
 )
+from pytest_amp.torch_private.exposed import memory_was_taken
 from pytest_amp.torch_private.fake_tensors import (
     fake_tensor_mode,
     quiet_fake_tensors,
@@ -44,7 +46,7 @@ from pytest_amp.torch_private.fake_tensors import (
 from pytest_amp.torch_private.gone import PrivateApiGone
 from pytest_amp.torch_private.grad_scaler import found_infs, optimizer_stage, scales_its_own_step
 from pytest_amp.torch_private.interception import Interception, intercepted_calls, without_interception
-from pytest_amp.torch_private.modes import inside_transform
+from pytest_amp.torch_private.modes import each_call, inside_transform
 from pytest_amp.torch_private.reads import counted_reads
 from pytest_amp.torch_private.recording import Call, recorded_calls
 from pytest_amp.torch_private.scaled import scaled_product
@@ -85,6 +87,7 @@ __all__ = [
     "autocast_registrations",
     "backend_flags_settable",
     "backward_without_region",
+    "call_overload",
     "compile_settings",
     "compile_workers",
     "compiled_graphs",
@@ -97,8 +100,10 @@ __all__ = [
     "cudnn_deterministic",
     "cudnn_enabled",
     "current_node",
+    "decomposition_of",
     "defaults_of",
     "dispatched_calls",
+    "each_call",
     "fake_tensor_mode",
     "find_overload",
     "flat",
@@ -109,6 +114,7 @@ __all__ = [
     "intercepted_calls",
     "is_random",
     "live_storages",
+    "memory_was_taken",
     "mutates_arguments",
     "number_of",
     "optimizer_stage",

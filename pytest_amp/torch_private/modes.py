@@ -13,8 +13,10 @@ from pytest_amp.torch_private.gone import PrivateApiGone
 def each_call(handler: Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]) -> AbstractContextManager[Any]:
     """``handler(overload, args, kwargs)`` in place of each operator call that reaches the back end inside the block.
 
-    Of backward passes, too. Its result is the call's; what it calls itself is not handed to it. Raises PrivateApiGone
-    without ``torch.utils._python_dispatch.TorchDispatchMode``.
+    Of backward passes, too. Its result is the call's; what it calls itself is not handed to it. A higher-order
+    operator, such as flex attention, is taken apart into the operators that its eager kernel calls; without its
+    ``py_kernels`` it runs as a whole, unseen. Raises PrivateApiGone without
+    ``torch.utils._python_dispatch.TorchDispatchMode``.
     """
     made: AbstractContextManager[Any] = _handing_on()(handler)
     return made
@@ -22,6 +24,8 @@ def each_call(handler: Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]) ->
 
 @functools.cache
 def _handing_on() -> Any:
+    import torch
+
     try:
         from torch.utils._python_dispatch import TorchDispatchMode
     except ImportError:
@@ -35,7 +39,15 @@ def _handing_on() -> Any:
             super().__init__()
             self.handler = handler
 
+        supports_higher_order_operators = True
+
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if not isinstance(func, torch._ops.OpOverload):
+                kernel = getattr(func, "py_kernels", {}).get(torch._C.DispatchKey.CompositeExplicitAutograd)
+                if kernel is None:
+                    return func(*args, **(kwargs or {}))
+                with self:
+                    return kernel(*args, **(kwargs or {}))
             return self.handler(func, tuple(args), kwargs or {})
 
     return HandingOn

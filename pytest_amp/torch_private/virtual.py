@@ -8,6 +8,8 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
+from pytest_amp.torch_private import exposed
+from pytest_amp.torch_private.calls import call_overload
 from pytest_amp.torch_private.dispatcher import schema_of
 from pytest_amp.torch_private.gone import PrivateApiGone
 from pytest_amp.torch_private.modes import each_call
@@ -24,7 +26,7 @@ class Dispatched:
 
     def __call__(self) -> Any:
         """Make the call: on real tensors the kernel runs."""
-        return self.overload(*self.args, **self.kwargs)
+        return call_overload(self.overload, self.args, self.kwargs)
 
 
 Handler = Callable[[Dispatched], Any]
@@ -38,8 +40,8 @@ def virtual_tensor(values: Any, dtype: Any, *, requires_grad: bool = False) -> A
 
     Autograd, autocast and type promotion see ``dtype``; what operators make of it is up to the handler
     of ``dispatched_calls``, outside of which nothing can be done with it. To numpy and to Python it gives its values
-    rounded to ``dtype``; whoever asks for its memory gets a RuntimeError. Raises PrivateApiGone without
-    ``torch.Tensor._make_wrapper_subclass``, ``torch._C._DisableTorchDispatch`` or
+    rounded to ``dtype``, to ``data_ptr`` memory that has them; C++ that asks for its memory gets a RuntimeError.
+    Raises PrivateApiGone without ``torch.Tensor._make_wrapper_subclass``, ``torch._C._DisableTorchDispatch`` or
     ``torch._C._set_throw_on_mutable_data_ptr``.
     """
     return _virtual()(values, dtype, requires_grad)
@@ -47,7 +49,10 @@ def virtual_tensor(values: Any, dtype: Any, *, requires_grad: bool = False) -> A
 
 def values_of(tensor: Any) -> Any:
     """What a virtual tensor carries; None for any other tensor."""
-    return tensor.amp_values if isinstance(tensor, _virtual()) else None
+    if not isinstance(tensor, _virtual()):
+        return None
+    exposed.read_back(tensor.amp_values)
+    return tensor.amp_values
 
 
 def has_memory(tensor: Any) -> bool:
@@ -75,6 +80,8 @@ def dispatched_calls(handler: Handler, *, virtual_only: bool = False) -> Iterato
             yield
     finally:
         _HANDLERS.pop()
+        if not _HANDLERS:
+            exposed.forget()
 
 
 def _real(self: Any) -> Any:
@@ -82,7 +89,15 @@ def _real(self: Any) -> Any:
     import torch
 
     with torch._C._DisableTorchDispatch():
+        exposed.read_back(self.amp_values)
         return self.amp_values.detach().to(self.dtype)
+
+
+def _data_ptr(self: Any) -> int:
+    import torch
+
+    with torch._C._DisableTorchDispatch():
+        return int(exposed.memory_of(self.amp_values.detach(), self.dtype).data_ptr())
 
 
 def _numpy(self: Any, *, force: bool = False) -> Any:
@@ -134,7 +149,7 @@ def _virtual() -> Any:
             self.amp_values = values
 
         __torch_function__ = torch._C._disabled_torch_function_impl
-        __deepcopy__, numpy, tolist = _deep_copy, _numpy, _tolist
+        __deepcopy__, numpy, tolist, data_ptr = _deep_copy, _numpy, _tolist, _data_ptr
 
         @classmethod
         def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -36,8 +36,8 @@ def run(
     finally:
         torch.set_num_threads(threads)
     for facts in seen.facts.values():
-        assert facts["kind"] in ("error", "ratio", "count")
-        assert facts["unit"]
+        assert facts["kind"] in ("error", "ratio", "count", "state")
+        assert facts["kind"] == "state" or facts["unit"]
         assert facts.get("allowed") is None or math.isfinite(facts["allowed"])
     return seen
 

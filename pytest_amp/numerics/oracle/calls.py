@@ -43,29 +43,6 @@ def operation_of(
     return Operation(call.overload, args, kwargs, given, returned, device_type, rounds)
 
 
-#: By the name of the argument that says how much they drop: without dropout they draw nothing.
-DROPPING = {
-    "aten::_scaled_dot_product_flash_attention_for_cpu": "dropout_p",
-    "aten::_scaled_dot_product_flash_attention": "dropout_p",
-    "aten::_scaled_dot_product_efficient_attention": "dropout_p",
-    "aten::_scaled_dot_product_efficient_attention_backward": "dropout_p",
-    "aten::_scaled_dot_product_cudnn_attention": "dropout_p",
-    "aten::_scaled_dot_product_cudnn_attention_backward": "dropout_p",
-    "aten::_cudnn_rnn": "dropout",
-}
-
-
-def draws(call: torch_private.Dispatched) -> bool:
-    """Whether what a call returns depends on torch's generator."""
-    if not torch_private.is_random(call.overload):
-        return False
-    argument = DROPPING.get(call.overload.name())
-    if argument is None:
-        return True
-    given = {**dict(zip(torch_private.arguments_of(call.overload), call.args, strict=False)), **call.kwargs}
-    return bool(given.get(argument))
-
-
 def flattened(call: torch_private.Dispatched) -> tuple[list[Any], Any]:
     """The arguments of a call as a flat list, and what puts them together again."""
     return torch_private.flat((call.args, call.kwargs))

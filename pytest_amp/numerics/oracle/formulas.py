@@ -58,14 +58,6 @@ def _running_sum(rows: Tensor, dtype: torch.dtype | None) -> Tensor:
     return total
 
 
-def dropout(operation: Operation) -> list[Any]:
-    """``aten::native_dropout``: the mask of the real kernel, whose draws depend on the dtype."""
-    x, share, train = operation.args[:3]
-    dtype = operation.given[0]
-    _, mask = operation.overload(torch.ones_like(x, dtype=dtype), share, train)
-    return operation.finished([x * mask / (1 - share) if train and share < 1 else x * mask, mask])
-
-
 def log_softmax(operation: Operation) -> list[Any]:
     """``aten::_log_softmax`` of low numbers on a CPU: the sum of exponentials and its logarithm are kept low.
 
@@ -201,7 +193,6 @@ def batch_norm(operation: Operation) -> list[Any]:
 ALWAYS: dict[str, Formula] = {
     "aten::mkldnn_rnn_layer": recurrent.cpu_forward,
     "aten::mkldnn_rnn_layer_backward": recurrent.cpu_backward,
-    "aten::native_dropout": dropout,
     **dict.fromkeys(interpolated.NEAREST, interpolated.nearest),
     "aten::_cudnn_rnn": recurrent_cuda.forward,
     "aten::_cudnn_rnn_backward": recurrent_cuda.backward,

@@ -14,10 +14,11 @@ from typing import Any
 import torch
 
 from pytest_amp import torch_private
+from pytest_amp.numerics.draws import draws
 from pytest_amp.numerics.errors import is_hollow
-from pytest_amp.numerics.oracle.calls import SILENTLY_WRITTEN, draws, operation_of
+from pytest_amp.numerics.oracle.calls import SILENTLY_WRITTEN, operation_of
 from pytest_amp.numerics.oracle.meetings import spread
-from pytest_amp.numerics.oracle.models import Model, ModelName, evaluate_both, model_for
+from pytest_amp.numerics.oracle.models import REFUSALS, Model, ModelName, NotModelled, evaluate_both, model_for
 from pytest_amp.numerics.oracle.operation import Operation, flips, is_real, met, rounded, widened
 from pytest_amp.numerics.oracle.places import Direction, Place, Places
 from pytest_amp.numerics.oracle.promotion import KERNEL_DECIDES, returned_dtypes
@@ -53,7 +54,8 @@ class Agreement:
 class ObservedCall:
     """One operator call of a real step: where, which, on which dtypes, by which model, and how well it agrees.
 
-    ``longest`` is the largest dimension of an argument: about as many numbers are added up in a row.
+    ``problem`` says why an operator is not modelled: then nothing is said of its results. ``longest`` is the largest
+    dimension of an argument: about as many numbers are added up in a row.
     """
 
     place: Place
@@ -71,6 +73,10 @@ DOUBTFUL = 1.05
 
 #: They make no values: memory that nobody has written to yet, or the bits of another tensor.
 _UNWRITTEN = ("aten::empty", "aten::new_empty", "aten::resize", "aten::set_", "aten::view.dtype")
+
+
+#: The model of an operator that has no float64 kernel, and no formula for its arguments.
+_UNKNOWN = Model(ModelName.UNMODELLED, source="no float64 kernel and no formula")
 
 
 @dataclass
@@ -114,7 +120,7 @@ class Observer:
         if copy is not None:
             self._observe(call, copy, wanted, torch_private.flat(result)[0])
         else:
-            self._note(call, (), Model(), (), problem)
+            self._note(call, (), _UNKNOWN, (), problem)
         return result
 
     def _observe(
@@ -128,8 +134,8 @@ class Observer:
             compared = self._compared(call, operation, wanted, real)
             if any(self._is_doubtful(call, each, model.factor) for each in compared):
                 compared = self._drawn_again(call, operation, compared)
-        except (RuntimeError, TypeError, NotImplementedError, ValueError, IndexError) as error:
-            self._note(call, copy.given, model, (), quoted(error, 120))
+        except (NotModelled, *REFUSALS) as error:
+            self._note(call, copy.given, _UNKNOWN, (), quoted(error, 120))
             return
         self._note(call, copy.given, model, tuple(compared), None)
 

@@ -15,6 +15,7 @@ from pytest_amp import toml, torch_private
 from pytest_amp.numerics.oracle import formulas, products
 from pytest_amp.numerics.oracle.calls import SILENTLY_WRITTEN
 from pytest_amp.numerics.oracle.operation import Operation
+from pytest_amp.quoted import quoted
 from pytest_amp.releases import holds_in, release_of
 
 MODELS_FILE = "pytest_amp/numerics/oracle/models.toml"
@@ -108,8 +109,26 @@ def _formula(operation: Operation) -> formulas.Formula | None:
     return own or formulas.BY_MODEL.get(key)
 
 
+class NotModelled(Exception):  # no error: the operator goes by a stand-in
+    """An operator that has no float64 kernel, and no formula for these arguments."""
+
+
+#: What kernels and formulas raise for dtypes, sizes or arguments that they do not take.
+REFUSALS = (RuntimeError, TypeError, NotImplementedError, ValueError, IndexError, KeyError, AssertionError)
+
+
 def evaluate(operation: Operation) -> list[Any]:
-    """The results of an operation, flat, in float64; if it rounds, rounded by its model."""
+    """Return the results of an operation, flat, in float64; if it rounds, rounded by its model.
+
+    Raises NotModelled where that is not known; ``Operation.stand_in`` has what is nearest to it.
+    """
+    try:
+        return _modelled(operation)
+    except REFUSALS as error:
+        raise NotModelled(quoted(error, 120)) from error
+
+
+def _modelled(operation: Operation) -> list[Any]:
     formula = _formula(operation)
     if formula is None or (not operation.rounds and operation.name not in formulas.ALWAYS):
         return operation.once()
@@ -119,11 +138,11 @@ def evaluate(operation: Operation) -> list[Any]:
 def evaluate_both(operation: Operation) -> tuple[list[Any], Iterator[list[Any]]]:
     """The results without any rounding, and rounded by the model: one list, or one for each way that it leaves open.
 
-    An operator without a formula runs once for both.
+    An operator without a formula runs once for both. Raises NotModelled.
     """
     formula, unrounded = _formula(operation), replace(operation, rounds=False)
     if formula is None:
-        exact = unrounded.once()
+        exact = evaluate(unrounded)
         return exact, iter([operation.finished(exact)])
     # What is written to, statistics as well, is so once.
     if operation.name in SILENTLY_WRITTEN or torch_private.aliasing_of(operation.overload).writes:

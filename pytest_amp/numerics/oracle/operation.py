@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +29,26 @@ def flips(values: torch.Tensor) -> torch.Tensor:
 def _near(made: torch.Tensor, exact: torch.Tensor) -> torch.Tensor:
     wide = made.to(exact.dtype)
     return torch.where((wide - exact).abs() <= flips(exact), wide, exact)
+
+
+#: Relative L2 distance within which a decomposition and a float32 kernel compute the same.
+_SAME = 1e-3
+
+
+def _agree(exact: list[Any], narrow: list[Any]) -> bool:
+    """Whether two lists of results have the same shapes and, but for float32's roundings, the same values."""
+    if len(exact) != len(narrow):
+        return False
+    for a, b in zip(exact, narrow, strict=True):
+        if not isinstance(a, torch.Tensor) or not isinstance(b, torch.Tensor):
+            if a is not b and a != b:
+                return False
+            continue
+        if a.shape != b.shape or is_real(a) != is_real(b):
+            return False
+        if is_real(a) and float((a - b).norm()) > _SAME * float(b.norm()):
+            return False
+    return True
 
 
 def is_real(value: object) -> bool:
@@ -85,8 +106,47 @@ class Operation:
 
     def once(self) -> list[Any]:
         """The results of the float64 kernel, flat, each rounded once at its end."""
-        results = torch_private.flat(self.overload(*self.args, **self.kwargs))[0]
+        results = torch_private.flat(torch_private.call_overload(self.overload, self.args, self.kwargs))[0]
         return self.finished(results)
+
+    def stand_in(self) -> list[Any]:
+        """Return the results of an operator without a float64 kernel and without a formula, flat and wide.
+
+        By its decomposition, by its float32 kernel or, if it has neither, by the kernel of the real dtypes. A
+        decomposition may return something else beside the first result than the kernel does (torch's own for attention
+        does): it counts where it agrees with the float32 kernel, if there is one. Raises what the last one raises.
+        """
+        exact = None if torch_private.aliasing_of(self.overload).writes else self._decomposed()
+        narrow: list[Any] | None = None
+        with contextlib.suppress(Exception):  # whatever a kernel of anybody's raises
+            narrow = self._by_kernel(tuple(None if dtype is None else torch.float32 for dtype in self.given))
+        if exact is not None and (narrow is None or _agree(exact, narrow)):
+            return self.finished(exact)
+        return self.finished(self._by_kernel(self.given) if narrow is None else narrow)
+
+    def _decomposed(self) -> list[Any] | None:
+        decomposition = torch_private.decomposition_of(self.overload)
+        if decomposition is None:
+            return None
+        try:
+            return torch_private.flat(decomposition(*self.args, **self.kwargs))[0]
+        except Exception:  # noqa: BLE001  # whatever it does not take, a kernel may
+            return None
+
+    def _by_kernel(self, dtypes: tuple[torch.dtype | None, ...]) -> list[Any]:
+        """The results of the kernel for arguments of ``dtypes``, widened; what it writes to is written to here."""
+        leaves, spec = torch_private.flat((self.args, self.kwargs))
+        narrow = [
+            leaf if dtype is None or not is_real(leaf) or leaf.is_complex() else leaf.to(dtype, copy=True)
+            for leaf, dtype in zip(leaves, dtypes, strict=True)
+        ]
+        args, kwargs = torch_private.unflat(narrow, spec)
+        results = torch_private.flat(torch_private.call_overload(self.overload, args, kwargs))[0]
+        if torch_private.aliasing_of(self.overload).writes:
+            for leaf, changed in zip(leaves, narrow, strict=True):
+                if leaf is not changed and is_real(leaf):
+                    leaf.copy_(changed)
+        return [widened(value) if is_real(value) else value for value in results]
 
     def of_float32(self, *, onednn: bool | None = None) -> list[Any]:
         """The results of the float32 kernel, flat, each rounded once at its end.

@@ -103,7 +103,7 @@ def _of_fakes(call: torch_private.Dispatched) -> Dtypes:
 def _of_reals(call: torch_private.Dispatched) -> Dtypes:
     leaves, spec = flattened(call)
     args, kwargs = torch_private.unflat([as_real(leaf) for leaf in leaves], spec)
-    return _dtypes(call.overload(*args, **kwargs))
+    return _dtypes(torch_private.call_overload(call.overload, args, kwargs))
 
 
 def as_real(leaf: Any) -> Any:

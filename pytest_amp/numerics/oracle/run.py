@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
+from pytest_amp import torch_private
 from pytest_amp.cases import Case, Realised
+from pytest_amp.numerics.draws import Draws
 from pytest_amp.numerics.oracle.virtual import CannotFollow, Predictor, values
 from pytest_amp.numerics.step import Region, Step, run_step
 from pytest_amp.quoted import quoted
@@ -30,10 +32,12 @@ def run_virtual(  # noqa: PLR0913  # keywords of one run
     Raises CannotFollow, which names the operator that has no float64, or after which Python has asked a tensor for
     what a virtual one does not have.
     """
+    predictor = replace(predictor, draws=realised.draws if isinstance(realised.draws, Draws) else None)
     made = predictor.virtualised(realised)
     try:
+        torch_private.memory_was_taken()
         with predictor.on():
-            step = run_step(case, made, region, seed=seed, loss_scale=loss_scale)
+            step = run_step(case, made, region, seed=seed, loss_scale=loss_scale, replay=False)
     except (RuntimeError, TypeError, NotImplementedError) as error:
         after = f", after {predictor.last[0]}" if predictor.last else ""
         raise CannotFollow(
@@ -41,6 +45,8 @@ def run_virtual(  # noqa: PLR0913  # keywords of one run
             now=quoted(error),
             likely="it asks a tensor for its memory, or hands it to code that is not torch's",
         ) from error
+    if torch_private.memory_was_taken():
+        predictor.unmodelled.add("code that takes the memory of tensors")
     dtypes = {
         **{f"output.{name}": value.dtype for name, value in step.outputs.items()},
         **{name: value.dtype for name, value in step.gradients.items() if value is not None},

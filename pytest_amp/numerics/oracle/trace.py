@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from pytest_amp.cases import Case
+from pytest_amp.cases import Case, Realised
 from pytest_amp.devices import Device
 from pytest_amp.numerics.oracle.local import ObservedCall, Observer
 from pytest_amp.numerics.oracle.places import Places
@@ -26,7 +26,7 @@ class Row:
 
     ``share`` is the part of all elements that are the model's (the rounding signature), ``error`` the
     worst relative L2 error of one result. ``rule`` is that of the operator around it which has one. ``hollow``
-    tells that a float32 result was rounded on the way.
+    tells that a float32 result was rounded on the way; ``problem`` says why an operator is not modelled.
     """
 
     module: str
@@ -50,6 +50,7 @@ class Trace:
 
     title: str
     rows: tuple[Row, ...]
+    notes: tuple[str, ...] = ()
 
     def __iter__(self) -> Iterator[Row]:
         """The rows."""
@@ -80,11 +81,11 @@ class Trace:
         text = [
             "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
         ]
-        return "\n".join([self.title, *text])
+        return "\n".join([self.title, *text, *self.notes])
 
 
 def _cells(row: Row) -> tuple[str, ...]:
-    note = "hollow" if row.hollow else row.problem or ""
+    note = "hollow" if row.hollow else f"not modelled: {row.problem}" if row.problem else ""
     rule = "" if row.rule is None else row.rule.removeprefix("aten::")
     return (
         row.module or "-",
@@ -101,29 +102,39 @@ def _cells(row: Row) -> tuple[str, ...]:
 
 
 def observed_step(  # noqa: PLR0913  # keywords of one run
-    case: Case, device: Device, low: torch.dtype, *, seed: int, loss_scale: float = 1.0, autocast: bool = True
+    case: Case,
+    device: Device,
+    low: torch.dtype,
+    *,
+    seed: int,
+    loss_scale: float = 1.0,
+    autocast: bool = True,
+    realised: Realised | None = None,
 ) -> tuple[ObservedCall, ...]:
-    """Every operator call of one real step of ``case`` on ``device``, held against its model."""
-    realised = case.realise(seed=seed).on(device.torch_device)
-    observer = Observer(device.type, low, Places(realised.model))
+    """Compare every operator call of one real step of ``case`` on ``device`` with its model.
+
+    The step is that of ``realised``, a new one by default; it draws its own random numbers.
+    """
+    copied = (realised or case.realise(seed=seed)).on(device.torch_device)
+    observer = Observer(device.type, low, Places(copied.model))
 
     def region() -> contextlib.AbstractContextManager[object]:
         return device.autocast(low) if autocast else contextlib.nullcontext()
 
     with observer.on(spec.expected(device.type, torch.__version__)):
-        run_step(case, realised, region, seed=seed, loss_scale=loss_scale)
+        run_step(case, copied, region, seed=seed, loss_scale=loss_scale, replay=False)
     return tuple(observer.seen)
 
 
-def trace_of(title: str, seen: Sequence[ObservedCall], device_type: str) -> Trace:
-    """``seen`` as a table."""
+def trace_of(title: str, seen: Sequence[ObservedCall], device_type: str, notes: Sequence[str] = ()) -> Trace:
+    """``seen`` as a table, and ``notes`` below it."""
     rules = spec.expected(device_type, torch.__version__)
     rows: dict[tuple[object, ...], Row] = {}
     for each in sorted(seen, key=lambda each: each.place.direction.value, reverse=True):
         row = _row(each, rules)
         key = (row.module, row.direction, row.operator, row.given, row.returned, row.rule)
         rows[key] = _joined(rows[key], row) if key in rows else row
-    return Trace(title, tuple(rows.values()))
+    return Trace(title, tuple(rows.values()), tuple(notes))
 
 
 def _row(each: ObservedCall, rules: dict[str, spec.Rule]) -> Row:

@@ -18,8 +18,9 @@ import torch
 from pytest_amp import torch_private
 from pytest_amp.cases import Realised, map_tensors
 from pytest_amp.failure import AmpFailure
-from pytest_amp.numerics.oracle.calls import SILENTLY_WRITTEN, draws, operation_of
-from pytest_amp.numerics.oracle.models import ModelName, evaluate, model_for
+from pytest_amp.numerics.draws import Draw, Draws, dependent, draw_of, draws, is_computed, written_by
+from pytest_amp.numerics.oracle.calls import SILENTLY_WRITTEN, operation_of
+from pytest_amp.numerics.oracle.models import REFUSALS, ModelName, NotModelled, evaluate, model_for
 from pytest_amp.numerics.oracle.operation import WIDE, Operation, is_real, met, rounded, widened
 from pytest_amp.numerics.oracle.promotion import as_real, refusal, returned_dtypes
 from pytest_amp.quoted import quoted
@@ -78,13 +79,14 @@ def values(tensor: torch.Tensor) -> torch.Tensor:
 class Predictor:
     """Runs each operator in float64 and, if it ``rounds``, rounds its results to their virtual dtypes.
 
-    ``unmodelled`` are the operators it has met whose kernels round in a way that no model follows, ``last`` is the
-    latest.
+    ``unmodelled`` are the operators it has met whose kernels round in a way that no model follows. ``draws`` are the
+    random numbers that it replays; without them each draw is one for the real dtypes. ``last`` is the latest operator.
     """
 
     device_type: str
     rounds: bool
     unmodelled: set[str] = field(default_factory=set)
+    draws: Draws | None = None
     last: deque[str] = field(default_factory=partial(deque, maxlen=1))
 
     @contextlib.contextmanager
@@ -112,7 +114,7 @@ class Predictor:
                     module.sparse = False
                 if isinstance(module, torch.nn.RNNBase):
                     module.flatten_parameters = _nothing  # type: ignore[method-assign]  # they share no memory
-            return Realised(realised.model, map_tensors(virtual, realised.batch))
+            return replace(realised, batch=map_tensors(virtual, realised.batch))
 
     def run(self, call: torch_private.Dispatched) -> Any:
         """The result of one call, its real tensors virtual."""
@@ -121,6 +123,8 @@ class Predictor:
         if call.overload.name() in _BITS and any(is_real(leaf) for leaf in leaves):
             if _asks_for_one_buffer(call):
                 return call.args[0]
+            if call.overload.name() == "aten::view.dtype":
+                return self._bits(call)
             raise CannotFollow(f"{call.overload.name()} reads the bits of a tensor, which float64 does not have")
         try:
             returned = returned_dtypes(call)
@@ -130,8 +134,9 @@ class Predictor:
             return call()  # nothing virtual in it, and torch refuses it: let it say so
         if not any(is_real(leaf) for leaf in leaves) and not any(returned):
             return call()
-        if draws(call) and not call.overload.name().startswith("aten::native_dropout"):
-            return self._drawn(call, returned)
+        if draws(call):
+            draw = None if self.draws is None else self.draws.find(call)
+            return self._replayed(call, draw or self._drawn(call), returned)
         try:
             return self._computed(call, returned)
         except (RuntimeError, TypeError, NotImplementedError, ValueError, IndexError) as error:
@@ -157,10 +162,16 @@ class Predictor:
         operation = operation_of(call, returned, wide, device_type=self.device_type, rounds=self.rounds)
         aliasing = torch_private.aliasing_of(call.overload)
         if operation.name in _LAZY:
-            results, spec = [_LAZY[operation.name](operation)], None
+            results = [_LAZY[operation.name](operation)]
         elif aliasing.views or aliasing.writes:
             added = self._added_in_place(call, operation)
-            results, spec = torch_private.flat(call.overload(*operation.args, **operation.kwargs))
+            results = self._or_stand_in(
+                call,
+                operation,
+                lambda: torch_private.flat(
+                    torch_private.call_overload(call.overload, operation.args, operation.kwargs)
+                )[0],
+            )
             if added is not None:
                 operation.args[0].copy_(added)
             if aliasing.writes and self.rounds:
@@ -168,18 +179,23 @@ class Predictor:
             for tensor, value in plain if aliasing.writes else ():
                 tensor.copy_(value)
         else:
-            results, spec = self._evaluated(call, operation), None
+            results = self._evaluated(call, operation)
         if not returned:
-            return torch_private.unflat(results, spec) if spec is not None else results[0] if results else None
+            return results[0] if results else None
         made = [
             torch_private.virtual_tensor(_as_wide(value), dtype) if dtype is not None else value
             for value, dtype in zip(results, returned, strict=True)
         ]
-        return torch_private.with_aliases(call, _shaped(call, made, spec))
+        return torch_private.with_aliases(call, _shaped(call, made))
+
+    def _bits(self, call: torch_private.Dispatched) -> torch.Tensor:
+        """Return the bits of a tensor of the real dtype in another dtype: a copy, which shares no memory."""
+        self.unmodelled.add(call.overload.name())
+        return virtual(as_real(call.args[0]).view(*call.args[1:], **call.kwargs))
 
     def _evaluated(self, call: torch_private.Dispatched, operation: Operation) -> list[Any]:
         """The results by the operator's model, flat; statistics that it updates are rounded, too."""
-        results = evaluate(operation)
+        results = self._or_stand_in(call, operation, lambda: evaluate(operation))
         if model_for(operation).name is ModelName.UNMODELLED or _meets(operation, results):
             self.unmodelled.add(operation.name)
         for index in SILENTLY_WRITTEN.get(operation.name, ()):
@@ -188,6 +204,27 @@ class Predictor:
                 statistic.copy_(rounded(statistic, dtype))
         return results
 
+    def _or_stand_in(
+        self, call: torch_private.Dispatched, operation: Operation, compute: Callable[[], list[Any]]
+    ) -> list[Any]:
+        """Return the results of ``compute`` or, of an operator that is not modelled, those of its stand-in."""
+        try:
+            return compute()
+        except (NotModelled, *REFUSALS) as error:
+            own = refusal(call)
+            if own is not None:
+                raise own from None
+            try:
+                results = operation.stand_in()
+            except Exception as second:  # noqa: BLE001  # a kernel of anybody's raises whatever it likes
+                raise CannotFollow(
+                    f"the rounding oracle cannot follow {operation.name}",
+                    now=f"{quoted(error)}; {quoted(second, 120)}",
+                    likely="the operator has no float64 kernel, no formula, and none of its kernels runs by itself",
+                ) from error
+            self.unmodelled.add(operation.name)
+            return results
+
     def _added_in_place(self, call: torch_private.Dispatched, operation: Operation) -> torch.Tensor | None:
         """What an operator that adds up in any order leaves in its first argument; None for any other operator."""
         if not self.rounds or model_for(operation).name is not ModelName.ANY_ORDER:
@@ -195,20 +232,34 @@ class Predictor:
         kept = replace(operation, args=(operation.args[0].clone(), *operation.args[1:]))
         return self._evaluated(call, kept)[0]  # type: ignore[no-any-return]
 
-    def _drawn(self, call: torch_private.Dispatched, returned: tuple[torch.dtype | None, ...]) -> Any:
-        """What the generator gives for the real dtypes."""
+    def _drawn(self, call: torch_private.Dispatched) -> Draw:
+        """Draw for the real dtypes."""
         leaves, spec = torch_private.flat((call.args, call.kwargs))
         args, kwargs = torch_private.unflat([as_real(leaf) for leaf in leaves], spec)
-        results, shape = torch_private.flat(call.overload(*args, **kwargs))
-        if torch_private.aliasing_of(call.overload).writes:
-            target = call.args[0]
-            values(target).copy_(results[0])
-            return target
+        return draw_of(torch_private.Dispatched(call.overload, args, kwargs))
+
+    def _replayed(self, call: torch_private.Dispatched, draw: Draw, returned: tuple[torch.dtype | None, ...]) -> Any:
+        """Return virtual tensors with the numbers of ``draw``."""
+        for target, value in zip(written_by(call), draw.values, strict=False):
+            values(target).copy_(value)
+        if is_computed(call):
+            leaves, spec = torch_private.flat(call.args)
+            inputs = torch_private.unflat([values(x).detach() if is_real(x) else x for x in leaves], spec)
+            result = dependent(call, draw, inputs)
+            result = rounded(result, returned[0]) if self.rounds and returned[0] is not None else result
+            if call.overload.name() == "aten::rrelu_with_noise_":
+                values(call.args[0]).copy_(result)
+                return call.args[0]
+            results = [result, *draw.values][: len(returned)]
+        elif torch_private.aliasing_of(call.overload).writes:
+            return written_by(call)[0]
+        else:
+            results = [value.clone() for value in draw.values]
         made = [
-            torch_private.virtual_tensor(widened(value), dtype) if dtype is not None else value
+            torch_private.virtual_tensor(_as_wide(value), dtype) if dtype is not None else value
             for value, dtype in zip(results, returned, strict=True)
         ]
-        return torch_private.unflat(made, shape)
+        return _shaped(call, made)
 
 
 def _meets(operation: Operation, results: list[Any]) -> bool:
@@ -237,10 +288,8 @@ def _round_written(call: torch_private.Dispatched, operation: Operation) -> None
                 value.copy_(rounded(value, tensor.dtype))
 
 
-def _shaped(call: torch_private.Dispatched, made: list[Any], spec: Any) -> Any:
+def _shaped(call: torch_private.Dispatched, made: list[Any]) -> Any:
     """``made`` as the overload returns it: one tensor, a list or a tuple."""
-    if spec is not None:
-        return torch_private.unflat(made, spec)
     kinds = torch_private.result_kinds(call.overload)
     if kinds[-1].startswith("List"):
         last = len(kinds) - 1

@@ -1,0 +1,98 @@
+"""One case in one check: its prediction, and its steps in mixed precision."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pytest_amp.cases import Case, Realised
+from pytest_amp.failure import is_misuse
+from pytest_amp.numerics import predicted as rounding
+from pytest_amp.numerics.compare import Compared
+from pytest_amp.numerics.conditions import Conditions, runs_under
+from pytest_amp.numerics.draws import Draws
+from pytest_amp.numerics.locate import first_difference
+from pytest_amp.numerics.prediction import Prediction
+from pytest_amp.numerics.realised import realise
+from pytest_amp.numerics.repeated import unseeded
+from pytest_amp.numerics.step import Step, in_words, run_step
+
+__tracebackhide__ = is_misuse
+
+
+@dataclass(frozen=True)
+class CaseRun:
+    """What the checks of one case share."""
+
+    case: Case
+    realised: Realised
+    where: Conditions
+    prediction: Prediction
+    fp32: Step
+    tolerance: float | None
+
+    def step(self) -> Step:
+        """One step in mixed precision."""
+        return self._step(self.realised, self.where.seed, self.prediction.loss_scale)
+
+    def step_of(self, seed: int, loss_scale: float) -> Step:
+        """One with the numbers of another seed."""
+        return self._step(realise(self.case, self.where, seed=seed), seed, loss_scale)
+
+    def _step(self, realised: Realised, seed: int, loss_scale: float) -> Step:
+        device, region = self.where.device.torch_device, self.where.region
+        with runs_under(self.case, self.where):
+            step = run_step(self.case, realised.on(device), region, seed=seed, loss_scale=loss_scale, replay=False)
+        if isinstance(realised.draws, Draws):
+            realised.draws.compare_end(device)
+        return step
+
+    def allowed(self, each: Compared) -> float:
+        """What the error of a tensor may be."""
+        limit = each.allowed if self.tolerance is None else self.tolerance
+        return limit * self.where.tolerance_scale
+
+    def allowed_plain(self, each: Compared) -> float:
+        """What E(amp, fp32) may be: float32 is no closer to exact than its own rounding."""
+        return max(self.allowed(each), each.error) + each.of_float32 * self.where.tolerance_scale
+
+    @property
+    def unreplayed(self) -> str | None:
+        """The random numbers that the steps of the case do not share, for a message; None if they share all."""
+        draws = self.realised.draws
+        return draws.explanation if isinstance(draws, Draws) else None
+
+    def unseeded(self) -> str | None:
+        """What makes the step another one each time, seeded as it is."""
+        return unseeded(self.case, self.realised, self.fp32, self.where)
+
+    def what(self, name: str) -> str:
+        """A tensor as a failure names it."""
+        return f"{self.case.name}: {in_words(name)} under {self.where}"
+
+
+def likely_cause(run: CaseRun) -> str:
+    """Where the forward pass first parts from casts made by hand."""
+    unseeded = run.unseeded()
+    if unseeded is not None:
+        return unseeded
+    if not run.prediction.same_device:
+        return "an operator ran or accumulated in the low dtype where it should not"
+    if run.prediction.predicted is not None:
+        operator = rounding.likely_operator(run.case, run.realised, run.where, run.prediction.loss_scale)
+        if operator is not None:
+            return operator
+    realised = run.realised.on(run.where.device.torch_device)
+    place = first_difference(run.case, realised, run.where.region, run.prediction.region, seed=run.where.seed)
+    if place is not None:
+        return f"an operator in or before {place} does not follow its rule, or accumulates in the low dtype"
+    return "the modules' outputs agree with casts made by hand: the loss or a backward pass does not"
+
+
+def other_names(names: Sequence[str]) -> str:
+    """The tensors beside the first that fail in the same way."""
+    rest = list(names[1:])
+    if not rest:
+        return ""
+    shown = ", ".join(rest[:3]) + (f" and {len(rest) - 3} more" if len(rest) > 3 else "")
+    return f" (so is {shown})"

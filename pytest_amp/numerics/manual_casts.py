@@ -1,0 +1,94 @@
+"""Compare a step in mixed precision with the one whose casts are made by hand, on the same device."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+
+from pytest_amp.devices import DeviceKind
+from pytest_amp.failure import AmpFailure, is_misuse
+from pytest_amp.numerics import tolerance as limits
+from pytest_amp.numerics.case_run import CaseRun, likely_cause, other_names
+from pytest_amp.numerics.compare import Compared, median_distance, same
+from pytest_amp.numerics.draws import NotReplayed
+from pytest_amp.numerics.order import different_bits, same_step
+from pytest_amp.numerics.repeated import expect_repeatable
+from pytest_amp.numerics.step import Step, run_step
+
+__tracebackhide__ = is_misuse
+
+
+def check_reference(run: CaseRun, amp: Step, compared: Sequence[Compared]) -> None:
+    """Casts made by hand give the same bits, or where kernels add up in any order the same but for a few roundings."""
+    if run.tolerance is not None or not run.prediction.same_device:
+        return
+    different = frozenset(each.name for each in compared if not each.equal)
+    bits, median = _different_bits(run, amp, different), median_allowed(run, compared)
+    bad = [each for each in compared if each.name in bits]
+    if not bad and median is not None and median_distance(compared) > median:
+        bad = list(compared)
+    elif not bad:
+        bad = [each for each in compared if each.distance > limits.WORST_DISTANCE * run.where.tolerance_scale]
+    if bad:
+        worst = max(bad, key=lambda each: each.distance)
+        raise AmpFailure(
+            f"{run.what(worst.name)} is not what casts made by hand give; {len(bad)} of {len(compared)} tensors differ",
+            label_before="by hand",
+            before=f"off exact by {worst.noise:.4g}",
+            now=run.where.now(f"off exact by {worst.error:.4g} and off that by {worst.distance:.2g} times the noise"),
+            likely=likely_cause(run),
+        )
+
+
+def median_allowed(run: CaseRun, compared: Sequence[Compared]) -> float | None:
+    """What the median distance from casts made by hand may be; none where an accelerator adds up in another order."""
+    on_cpu, prediction = run.where.device.kind is DeviceKind.CPU, run.prediction
+    ordered = on_cpu or prediction.predicted is None or all(each.equal for each in compared)
+    held = run.tolerance is None and prediction.same_device and ordered
+    return limits.MEDIAN_DISTANCE * run.where.tolerance_scale if held else None
+
+
+def check_unreplayed(run: CaseRun, amp: Step, reason: str) -> None:
+    """Compare a step with manual casts alone, since no other step can have its random numbers; warn, and say why.
+
+    Both have the same dtypes, so that their kernels draw the same numbers from one seed.
+    """
+    warnings.warn(
+        NotReplayed(f"{run.case.name}: {reason}. Its values are compared with manual casts, and not with float64"),
+        stacklevel=2,
+    )
+    reference = run.prediction.reference.named()
+    different = frozenset(name for name, value in amp.named().items() if not same(value, reference[name]))
+    bits = sorted(_different_bits(run, amp, different))
+    if bits:
+        raise AmpFailure(
+            f"{run.what(bits[0])} is not what manual casts give{other_names(bits)}",
+            label_before="by hand",
+            before="the same bits, with the same random numbers",
+            now=run.where.now("other bits"),
+            likely=f"an operator does not follow its rule; or {reason}",
+        )
+
+
+def _different_bits(run: CaseRun, amp: Step, different: frozenset[str]) -> frozenset[str]:
+    """Those of ``different`` whose bits differ from manual casts' where the sums of both have one order.
+
+    On a CPU one run more tells; on an accelerator torch is asked for kernels of one order, and says what has none.
+    """
+    where, prediction = run.where, run.prediction
+    if not different or (where.device.kind is not DeviceKind.CPU and prediction.predicted is None):
+        return frozenset()
+    if where.device.kind is DeviceKind.CPU:
+        if same_step(run.step(), amp):
+            return different
+        expect_repeatable(run.case, run.realised, run.fp32, where)
+        return frozenset()
+
+    def by_hand() -> Step:
+        realised = run.realised.on(where.device.torch_device)
+        return run_step(run.case, realised, prediction.region, seed=where.seed, loss_scale=prediction.loss_scale)
+
+    bits = different_bits(run.step, by_hand)
+    if bits is None:
+        expect_repeatable(run.case, run.realised, run.fp32, where)
+    return bits or frozenset()

@@ -1,0 +1,49 @@
+"""Models and batches for the steps of a check, with the random numbers that all of its steps share."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from pytest_amp.cases import Case, Realised
+from pytest_amp.failure import Misuse, is_misuse
+from pytest_amp.numerics.conditions import Conditions, runs_under
+from pytest_amp.numerics.draws import Draws
+from pytest_amp.numerics.step import run_step, run_wide
+
+__tracebackhide__ = is_misuse
+
+
+def realise(case: Case, where: Conditions, *, seed: int | None = None) -> Realised:
+    """Make the model and the batch of a case, and record what its step in mixed precision draws.
+
+    ``seed`` is that of ``where`` unless another is given. Raises DoesNotRun for a case that does not run in float32,
+    AmpFailure for one that does not run in mixed precision.
+    """
+    seed = where.seed if seed is None else seed
+    realised = case.realise(seed=seed)
+    draws = _recorded(case, realised, where, seed)
+    if draws.not_replayed:
+        again = _recorded(case, realised, where, seed, apart=frozenset(draws.not_replayed))
+        draws = draws if again.problem else again
+    return replace(realised, draws=draws) if draws.matter else realised
+
+
+def _recorded(
+    case: Case, realised: Realised, where: Conditions, seed: int, *, apart: frozenset[str] = frozenset()
+) -> Draws:
+    """Run one step in mixed precision under a recorder."""
+    draws = Draws(apart)
+    copied = replace(realised.on(where.device.torch_device), draws=draws)
+    try:
+        with draws.recording():
+            run_step(case, copied, where.region, seed=seed, replay=False)
+    except Misuse:
+        raise
+    except Exception as error:  # noqa: BLE001  # whatever a model raises, under a recorder or without one
+        device = where.device.torch_device
+        run_wide(case, realised.on(device), seed=seed)
+        with runs_under(case, where):
+            run_step(case, realised.on(device), where.region, seed=seed)
+        return Draws(apart, problem=type(error).__name__)
+    draws.finish(where.device.torch_device)
+    return draws

@@ -1,0 +1,74 @@
+"""Memory of virtual tensors, for code that takes it: a Triton kernel called directly, ctypes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class _Exposed:
+    """The float64 storage of virtual tensors, real memory of their dtype, and that memory as it was handed out."""
+
+    values: Any
+    memory: Any
+    before: Any
+
+    def read_back(self) -> None:
+        """Take over what was written to the memory."""
+        import torch
+
+        changed = self.memory != self.before
+        self.values.copy_(torch.where(changed, self.memory.to(self.values.dtype), self.values))
+        self.before.copy_(self.memory)
+
+    def refresh(self) -> None:
+        """Give the memory the values of now."""
+        self.memory.copy_(self.values)
+        self.before.copy_(self.memory)
+
+
+#: By the address of a float64 storage and by dtype, for as long as a mode handles virtual tensors.
+_EXPOSED: dict[tuple[int, Any], _Exposed] = {}
+#: The tensors whose memory was taken since it was last asked, by dtype.
+_TAKEN: list[Any] = []
+
+
+def memory_of(values: Any, dtype: Any) -> Any:
+    """Return real memory of ``dtype`` with the size, strides and ``values`` of a virtual tensor.
+
+    What is written to it is read back before the values are used again.
+    """
+    import torch
+
+    key = (values.untyped_storage().data_ptr(), dtype)
+    if key not in _EXPOSED:
+        base = torch.empty(0, dtype=values.dtype, device=values.device).set_(values.untyped_storage())
+        memory = base.to(dtype)
+        _EXPOSED[key] = _Exposed(base, memory, memory.clone())
+    else:
+        _EXPOSED[key].read_back()
+        _EXPOSED[key].refresh()
+    _TAKEN.append(dtype)
+    return _EXPOSED[key].memory.as_strided(values.size(), values.stride(), values.storage_offset())
+
+
+def read_back(values: Any) -> None:
+    """Take over what was written to the memory of ``values``, if it was handed out."""
+    if _EXPOSED:
+        address = values.untyped_storage().data_ptr()
+        for (storage, _), exposed in list(_EXPOSED.items()):
+            if storage == address:
+                exposed.read_back()
+
+
+def forget() -> None:
+    """Release all memory that was handed out."""
+    _EXPOSED.clear()
+
+
+def memory_was_taken() -> bool:
+    """Return whether code has taken the memory of a virtual tensor since this was last asked."""
+    taken = bool(_TAKEN)
+    _TAKEN.clear()
+    return taken
