@@ -150,7 +150,9 @@ class Draws:
         noise = _unrounded_noise(call)
         result = call()
         draw = _draw(call, result)
-        self.recorded[key] = draw if noise is None else replace(draw, values=(noise,))
+        if noise is not None and _has_drawn(draw.values[0], noise):
+            draw = replace(draw, values=(noise,))
+        self.recorded[key] = draw
         return result
 
     def _replayed(self, overload: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -225,10 +227,9 @@ def _has_drawn(target: torch.Tensor, value: torch.Tensor) -> bool:
 
 
 def _unrounded_noise(call: torch_private.Dispatched) -> torch.Tensor | None:
-    """The float32 noise of a random leaky ReLU; None of anything else.
+    """The noise that a random leaky ReLU draws for a float32 input; None of anything else.
 
-    Its kernels multiply by numbers in float32, and return them rounded: aten/src/ATen/native/Activation.cpp,
-    aten/src/ATen/native/cuda/RreluWithNoise.cu.
+    On a CPU it multiplies by numbers in float32, and returns them rounded: aten/src/ATen/native/Activation.cpp.
     """
     if not call.overload.name().startswith("aten::rrelu_with_noise"):
         return None

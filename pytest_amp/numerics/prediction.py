@@ -16,7 +16,7 @@ import torch
 from pytest_amp.cases import Case, Realised
 from pytest_amp.devices import Device, find_device
 from pytest_amp.devices.region import region_state
-from pytest_amp.failure import AmpFailure, is_misuse
+from pytest_amp.failure import AmpFailure, Misuse, is_misuse
 from pytest_amp.numerics import oracle, tolerance
 from pytest_amp.numerics.errors import norm, relative_error
 from pytest_amp.numerics.hand_cast import hand_cast, rules_are_known
@@ -150,7 +150,9 @@ def _in_float64(case: Case, realised: Realised, device: Device, *, seed: int) ->
     where = device.torch_device if _has_float64(device) else torch.device("cpu")
     try:
         return run_step(case, realised.on(where, torch.float64), _float64_default, seed=seed)
-    except (RuntimeError, TypeError) as error:
+    except Misuse:
+        raise
+    except Exception as error:
         raise AmpFailure(
             f"{case.name} does not run in float64, so there is nothing exact to hold it against",
             now=quoted(error),

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pytest_amp.precision import dtype_name
+from pytest_amp.torch_private.calls import call_overload
 from pytest_amp.torch_private.modes import each_call
 
 
@@ -42,7 +43,7 @@ def counted_casts(names: Mapping[int, str]) -> Iterator[list[Cast]]:
     casts: list[Cast] = []
 
     def counted(overload: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        result = overload(*args, **kwargs)
+        result = call_overload(overload, args, kwargs)
         place = {"aten::_to_copy": 0, "aten::copy_": 1}.get(overload.name().partition(".")[0])
         source = None if place is None else args[place]
         if isinstance(source, torch.Tensor) and isinstance(result, torch.Tensor) and source.dtype != result.dtype:

@@ -46,8 +46,8 @@ def _handing_on() -> Any:
                 kernel = getattr(func, "py_kernels", {}).get(torch._C.DispatchKey.CompositeExplicitAutograd)
                 if kernel is None:
                     return func(*args, **(kwargs or {}))
-                with self:
-                    return kernel(*args, **(kwargs or {}))
+                with self:  # without Dynamo, which calls such an operator from within what it compiles
+                    return torch.compiler.disable(kernel)(*args, **(kwargs or {}))
             return self.handler(func, tuple(args), kwargs or {})
 
     return HandingOn

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from pytest_amp.torch_private.calls import call_overload
 from pytest_amp.torch_private.modes import each_call
 
 #: Operators that bring a value to the host: ``item``, ``bool`` and ``tolist`` of one element, ``torch.equal``.
@@ -21,7 +22,7 @@ def counted_reads(call: Callable[[], object]) -> int:
     def counted(overload: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         nonlocal count
         count += str(overload).startswith(_READING)
-        return overload(*args, **kwargs)
+        return call_overload(overload, args, kwargs)
 
     with each_call(counted):
         call()

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pytest_amp.precision import dtype_name
+from pytest_amp.torch_private.calls import call_overload
 from pytest_amp.torch_private.modes import each_call
 
 
@@ -55,7 +56,7 @@ def recorded_calls() -> Iterator[list[Call]]:
                     tuple(dtype_name(v) for v in given if isinstance(v, torch.dtype)),
                 )
             )
-        return overload(*args, **kwargs)
+        return call_overload(overload, args, kwargs)
 
     with each_call(recorded):
         yield calls

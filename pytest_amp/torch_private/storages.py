@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from pytest_amp.torch_private.calls import call_overload
 from pytest_amp.torch_private.modes import each_call
 from pytest_amp.torch_private.trees import tree_leaves
 
@@ -21,7 +22,7 @@ class _Tracker:
     def run(self, overload: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The result of one call."""
         self.note(self.given, tree_leaves((args, kwargs)))
-        result = overload(*args, **kwargs)
+        result = call_overload(overload, args, kwargs)
         self.note(self.made, tree_leaves(result))
         return result
 

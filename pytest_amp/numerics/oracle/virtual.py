@@ -18,7 +18,7 @@ import torch
 from pytest_amp import torch_private
 from pytest_amp.cases import Realised, map_tensors
 from pytest_amp.failure import AmpFailure
-from pytest_amp.numerics.draws import Draw, Draws, dependent, draw_of, draws, is_computed, written_by
+from pytest_amp.numerics.draws import MASKLESS, Draw, Draws, dependent, draw_of, draws, is_computed, written_by
 from pytest_amp.numerics.oracle.calls import SILENTLY_WRITTEN, operation_of
 from pytest_amp.numerics.oracle.models import REFUSALS, ModelName, NotModelled, evaluate, model_for
 from pytest_amp.numerics.oracle.operation import WIDE, Operation, is_real, met, rounded, widened
@@ -134,7 +134,7 @@ class Predictor:
             return call()  # nothing virtual in it, and torch refuses it: let it say so
         if not any(is_real(leaf) for leaf in leaves) and not any(returned):
             return call()
-        if draws(call):
+        if draws(call) and call.overload.name() not in MASKLESS:
             draw = None if self.draws is None else self.draws.find(call)
             return self._replayed(call, draw or self._drawn(call), returned)
         try:
