@@ -55,7 +55,7 @@ def test_every_check_of_the_readme_passes_on_one_case(project: Project) -> None:
         "--amp-device=cpu", "--amp-dtype=bf16,fp16", "--amp-report=json:report.json", "-p", "no:randomly"
     )
     result.assert_outcomes(passed=2)
-    names = {name.partition("/my_model/")[2] for name in project.observed("report.json")}
+    names = {name.partition("::test_my_model/")[2] for name in project.observed("report.json")}
     assert {"summary.loss", "skipped", "steps skipped", "casts", "bytes saved", "first.dtype"} <= names
 
 

@@ -14,6 +14,7 @@ from pytest_amp.collection import INFO, MARKER, own_parameters
 from pytest_amp.config import MAY_BE_MISSING
 from pytest_amp.devices import DeviceKind
 from pytest_amp.failure import AmpFailure, Misuse, is_misuse
+from pytest_amp.families import PROJECT
 from pytest_amp.guard import autocast_on
 from pytest_amp.markers import AmpMarker
 from pytest_amp.parametrization import bound
@@ -23,6 +24,7 @@ from pytest_amp.record import (
     Better,
     Kind,
     Observation,
+    Observe,
     Value,
     Verdict,
     check_value,
@@ -285,6 +287,23 @@ class Bound:
         except ValueError:
             raise Misuse(f"name={name!r}; valid: printable text that begins and ends with no blank") from None
         return Case(name, build, batch, loss)
+
+    def _observing(self, case: Case) -> Observe:
+        """Return what records the facts of a check of ``case``.
+
+        In a project's own tests the test is part of the key: two tests may check one case, or cases of one name.
+        """
+        info = self._item.stash[INFO]
+        if info.family != PROJECT.name:
+            return self.observe
+        own = own_parameters(self._item, self.target)
+        test = f"{info.test}[{own}]" if own else info.test
+        is_named = case.name != self._own_name()
+
+        def observe(name: str, value: Value, **facts: Any) -> Observation:
+            return self.observe(f"{test}/{name if is_named else name.removeprefix(f'{case.name}/')}", value, **facts)
+
+        return observe
 
     def _own_name(self) -> str:
         """The test's name without device and dtype, which keys have elsewhere: ``test_mlp[cpu-bf16-3]``: ``mlp[3]``."""

@@ -52,7 +52,7 @@ class CompileChecks(Bound):
             if how.needs_toolchain:
                 self.need_compiler()
             with ToldOf(case, self.conditions):
-                compiled.check_compiled(case, how, self.conditions, self.observe)
+                compiled.check_compiled(case, how, self.conditions, self._observing(case))
 
     def need_compiler(self) -> None:
         """Say that this test cannot look where inductor has no compiler: ``missing("compiler", …)``.

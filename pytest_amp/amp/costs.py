@@ -143,7 +143,7 @@ class CostChecks(Bound):
         if most is not None:
             cases.expect_number("most", most, least=0, whole=True)
         with ToldOf(case, self.conditions):
-            return memory.check_casts(case, self.conditions, self.observe, most=most)
+            return memory.check_casts(case, self.conditions, self._observing(case), most=most)
 
     def check_memory(self, case: Case, *, ceiling: float | None = None, peak_ceiling: float | None = None) -> MemoryUse:
         """Check what a training step of ``case`` keeps for its backward pass, and takes at its peak.
@@ -171,4 +171,5 @@ class CostChecks(Bound):
             if limit is not None:
                 cases.expect_number(name, limit, least=0)
         with ToldOf(case, self.conditions):
-            return memory.check_memory(case, self.conditions, self.observe, ceiling=ceiling, peak_ceiling=peak_ceiling)
+            observe = self._observing(case)
+            return memory.check_memory(case, self.conditions, observe, ceiling=ceiling, peak_ceiling=peak_ceiling)

@@ -64,7 +64,7 @@ class LoopChecks(Bound):
         training = replace(self._training(case, train, optimizer, overflow_at), forward_at=forward_at)
 
         with ToldOf(case, self.conditions):
-            return scaler.check_scaler(training, self.observe, spoilt=spoilt)
+            return scaler.check_scaler(training, self._observing(case), spoilt=spoilt)
 
     def check_training(
         self,
@@ -114,7 +114,7 @@ class LoopChecks(Bound):
         )
 
         with ToldOf(case, self.conditions):
-            return training.check_training(setup, self.observe, tolerance_scale=self.config.tolerance_scale)[0]
+            return training.check_training(setup, self._observing(case), tolerance_scale=self.config.tolerance_scale)[0]
 
     def scaler_trace(  # noqa: PLR0913  # keywords of one run
         self,

@@ -48,7 +48,10 @@ class NumericChecks(Bound):
             cases.expect_number("tolerance", tolerance, least=0, above=True)
 
         check_gradients(
-            case, self.conditions, self.observe, tolerance=self.marker.tolerance if tolerance is None else tolerance
+            case,
+            self.conditions,
+            self._observing(case),
+            tolerance=self.marker.tolerance if tolerance is None else tolerance,
         )
 
     def over_seeds(
@@ -113,4 +116,4 @@ class NumericChecks(Bound):
 
         self._expect_case(case, "check_dtypes", low=False)
         with ToldOf(case, self.conditions):
-            check_dtypes(case, self.conditions, expected, self.observe)
+            check_dtypes(case, self.conditions, expected, self._observing(case))

@@ -47,7 +47,8 @@ def _handing_on() -> Any:
                 if kernel is None:
                     return func(*args, **(kwargs or {}))
                 with self:  # without Dynamo, which calls such an operator from within what it compiles
-                    return torch.compiler.disable(kernel)(*args, **(kwargs or {}))
+                    without_dynamo: Any = torch.compiler.disable
+                    return without_dynamo(kernel)(*args, **(kwargs or {}))
             return self.handler(func, tuple(args), kwargs or {})
 
     return HandingOn

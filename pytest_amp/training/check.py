@@ -8,10 +8,12 @@ from dataclasses import replace
 import torch
 
 from pytest_amp.failure import AmpFailure, is_misuse
+from pytest_amp.numerics.draws import Draws
 from pytest_amp.precision import dtype_name
 from pytest_amp.record import Observe
 from pytest_amp.scaler.regions import check_region
 from pytest_amp.training.band import WIDTH, Band, band_of
+from pytest_amp.training.draws import recorded_draws
 from pytest_amp.training.state import rounded_parameters, rounded_state
 from pytest_amp.training.trajectory import Setup, TrainingIteration, Trajectory, TrajectoryStep, run
 
@@ -32,7 +34,14 @@ _VISIBLE = 4.0
 
 def check_training(setup: Setup, observe: Observe, *, tolerance_scale: float = 1.0) -> tuple[Trajectory, Band]:
     """Both runs, compared step by step. Raises AmpFailure; see ``Amp.check_training``."""
-    plain = run(setup, low=False, inspect=_keeps_float32(setup, "float32"))
+    draws = recorded_draws(setup)
+    with draws.scope():
+        return _check(setup, observe, draws, tolerance_scale=tolerance_scale)
+
+
+def _check(setup: Setup, observe: Observe, draws: Draws, *, tolerance_scale: float) -> tuple[Trajectory, Band]:
+    with draws.replaying():
+        plain = run(setup, low=False, inspect=_keeps_float32(setup, "float32"))
     band = band_of(setup, plain, scale=tolerance_scale)
     if not all(_finite(loss) for loss in plain.losses):
         raise AmpFailure(

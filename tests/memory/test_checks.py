@@ -178,9 +178,9 @@ def test_memory(amp):
     first = project.here("--amp-device=cpu", "--amp-dtype=bf16", "--amp-record=record.json")
     first.assert_outcomes(passed=2)
     observed = project.observed("record.json")
-    assert observed["project/cpu/bf16/it/casts"] == 7
-    assert observed["project/cpu/bf16/it/bytes saved"] == 2 * (2 * 8 * 16)
+    assert observed["project/cpu/bf16/test_it::test_casts/it/casts"] == 7
+    assert observed["project/cpu/bf16/test_it::test_memory/it/bytes saved"] == 2 * (2 * 8 * 16)
     source = (project.path / "test_it.py").read_text(encoding="utf-8")
     project.file("test_it.py", source.replace("nn.GELU()", "nn.GELU(), nn.Linear(16, 16)").replace("most=7", "most=99"))
     again = project.here("--amp-device=cpu", "--amp-dtype=bf16", "--amp-baseline=record.json", "-k", "casts")
-    again.stdout.fnmatch_lines(["AmpFailure: it/casts on cpu-bf16 is no longer what the baseline has"])
+    again.stdout.fnmatch_lines(["AmpFailure: test_it::test_casts/it/casts on cpu-bf16 is no longer what the baseline has"])

@@ -196,13 +196,13 @@ def test_case_that_draws_nothing_carries_no_recording() -> None:
 def test_generators_of_python_and_numpy_are_seeded_and_restored() -> None:
     random.seed(5)
     np.random.seed(5)  # noqa: NPY002  # the global state is the subject
-    before = random.getstate(), np.random.get_state()[1].tolist()  # type: ignore[index,union-attr]  # noqa: NPY002
+    before = random.getstate(), np.random.get_state()[1].tolist()  # type: ignore[index]  # noqa: NPY002
     with seeded(1):
         first = random.random(), float(np.random.rand()), torch.rand(1).item()  # noqa: NPY002, S311
     with seeded(1):
         again = random.random(), float(np.random.rand()), torch.rand(1).item()  # noqa: NPY002, S311
     assert first == again
-    assert before == (random.getstate(), np.random.get_state()[1].tolist())  # type: ignore[index,union-attr]  # noqa: NPY002
+    assert before == (random.getstate(), np.random.get_state()[1].tolist())  # type: ignore[index]  # noqa: NPY002
 
 
 def test_draws_of_fp16_are_replayed_at_any_loss_scale() -> None:

@@ -35,8 +35,8 @@ def test_my_model(amp):
     result = project.here("--amp-device=cpu", "--amp-record=new.json")
     result.assert_outcomes(passed=2)
     seen = project.observed("new.json")
-    assert seen["project/cpu/bf16/my_model/0.dtype"] == "bfloat16"
-    assert 0 < seen["project/cpu/fp16/my_model/0.weight"] < 0.002
+    assert seen["project/cpu/bf16/test_it::test_my_model/0.dtype"] == "bfloat16"
+    assert 0 < seen["project/cpu/fp16/test_it::test_my_model/0.weight"] < 0.002
 
 
 def test_a_case_has_the_name_that_it_is_given(project: Project) -> None:

@@ -160,7 +160,7 @@ def test_wrong(amp):
             "*rerun*test_wrong*",
         ]
     )
-    skipped = read_record(project.path / "run.json").by_key()["project/cpu/fp16/right/skipped"]
+    skipped = read_record(project.path / "run.json").by_key()["project/cpu/fp16/test_it::test_right/skipped"]
     assert (skipped.kind, skipped.value) == (Kind.STATE, ["2", "6"])
 
 
