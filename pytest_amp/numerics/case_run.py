@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from pytest_amp.cases import Case, Realised
 from pytest_amp.failure import is_misuse
@@ -12,6 +13,9 @@ from pytest_amp.numerics.compare import Compared
 from pytest_amp.numerics.conditions import Conditions, runs_under
 from pytest_amp.numerics.draws import Draws
 from pytest_amp.numerics.locate import first_difference
+from pytest_amp.numerics.oracle import observed_step, verdict
+from pytest_amp.numerics.oracle.local import ObservedCall
+from pytest_amp.numerics.oracle.verdict import Fault
 from pytest_amp.numerics.prediction import Prediction
 from pytest_amp.numerics.realised import realise
 from pytest_amp.numerics.repeated import unseeded
@@ -55,6 +59,18 @@ class CaseRun:
     def allowed_plain(self, each: Compared) -> float:
         """What E(amp, fp32) may be: float32 is no closer to exact than its own rounding."""
         return max(self.allowed(each), each.error) + each.of_float32 * self.where.tolerance_scale
+
+    @cached_property
+    def operators(self) -> tuple[ObservedCall, ...]:
+        """Every operator call of a real step, compared with its model."""
+        where, scale = self.where, self.prediction.loss_scale
+        low = where.precision.dtype
+        return observed_step(self.case, where.device, low, seed=where.seed, loss_scale=scale, realised=self.realised)
+
+    @cached_property
+    def faults(self) -> list[Fault]:
+        """The calls that do not follow their model, worst kinds first."""
+        return verdict.faults(self.operators, self.where.precision.dtype, self.where.tolerance_scale)
 
     @property
     def unreplayed(self) -> str | None:

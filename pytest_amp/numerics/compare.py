@@ -145,19 +145,30 @@ def median_distance(compared: Sequence[Compared]) -> float:
 _MORE_DRAWS = 2
 
 
-def confirmed(
-    bad: Sequence[Compared], case: Case, where: Conditions, step: Callable[[int, float], Step], *, limit: float
-) -> list[Compared]:
-    """Those of ``bad``, the worst first, whose excess is no accident of these numbers.
+def _excess(each: Compared) -> float:
+    return each.excess
 
-    All of them where the worst is beyond doubt, else those that exceed ``limit`` in the median of three draws;
-    ``step(seed, loss_scale)`` runs the case in mixed precision with other numbers.
+
+def confirmed(  # noqa: PLR0913  # keywords of one decision
+    bad: Sequence[Compared],
+    case: Case,
+    where: Conditions,
+    step: Callable[[int, float], Step],
+    *,
+    limit: float,
+    measure: Callable[[Compared], float] = _excess,
+    certain: float = math.inf,
+) -> list[Compared]:
+    """Return those of ``bad``, the worst first, that are no accident of these numbers: the one place that draws again.
+
+    All of them where the worst ``measure`` is above ``certain``, else those whose ``measure`` exceeds ``limit`` in the
+    median of three draws; ``step(seed, loss_scale)`` runs the case in mixed precision with other numbers.
     """
     scale = where.tolerance_scale
-    if bad[0].excess > tolerance.CERTAIN * scale:
+    if not bad or measure(bad[0]) > certain * scale:
         return list(bad)
     others = (_drawn(case, where, step, seed) for seed in range(where.seed + 1, where.seed + 1 + _MORE_DRAWS))
-    draws = [{each.name: each.excess for each in draw} for draw in (bad, *others)]
+    draws = [{each.name: measure(each) for each in draw} for draw in (bad, *others)]
     medians = {each.name: statistics.median(draw.get(each.name, 0.0) for draw in draws) for each in bad}
     return [each for each in bad if medians[each.name] > limit * scale]
 

@@ -14,6 +14,7 @@ from pytest_amp.numerics import predicted as rounding
 from pytest_amp.numerics import tolerance as limits
 from pytest_amp.numerics.cancellation import float32_errors
 from pytest_amp.numerics.case_run import CaseRun, likely_cause, other_names
+from pytest_amp.numerics.chance import check_distance, check_dtypes_given, not_acquitted
 from pytest_amp.numerics.compare import Compared, compare, confirmed, median_distance
 from pytest_amp.numerics.conditions import Conditions, runs_under
 from pytest_amp.numerics.errors import is_hollow, norm
@@ -67,9 +68,9 @@ def check_gradients(case: Case, where: Conditions, observe: Observe, *, toleranc
     _check_counts(run, amp)
     _check_hollow(run, amp)
     if tolerance is None and prediction.predicted is not None:
-        rounding.check_least(case, where, compared, u=where.precision.u)
-        rounding.check_distance(case, where, prediction, compared)
-        rounding.check_operators(case, realised, where, prediction.loss_scale, observe)
+        check_dtypes_given(run, compared, observe)
+        check_distance(run, compared)
+        rounding.check_operators(case, where, run.operators, observe)
 
 
 def _check_present(run: CaseRun, amp: Step) -> None:
@@ -213,7 +214,8 @@ def _check_errors(run: CaseRun, compared: Sequence[Compared]) -> None:
     """No tensor is further from exact than its noise explains, nor from float32."""
     bad = sorted((each for each in compared if each.error > run.allowed(each)), key=_by_excess)
     if bad and run.tolerance is None and run.prediction.predicted is not None:
-        bad = confirmed(bad, run.case, run.where, run.step_of, limit=limits.EXCESS)
+        bad = not_acquitted(run, bad)
+        bad = confirmed(bad, run.case, run.where, run.step_of, limit=limits.EXCESS, certain=limits.CERTAIN)
     if bad:
         worst = bad[0]
         why = (

@@ -8,14 +8,13 @@ import torch
 
 from pytest_amp.cases import Case, Realised, expect_python
 from pytest_amp.failure import AmpFailure, Misuse, is_misuse
-from pytest_amp.numerics import tolerance
-from pytest_amp.numerics.compare import Compared
 from pytest_amp.numerics.conditions import Conditions
 from pytest_amp.numerics.draws import Draws
 from pytest_amp.numerics.errors import is_hollow
 from pytest_amp.numerics.oracle import Trace, observed_step, trace_of, verdict
+from pytest_amp.numerics.oracle.local import ObservedCall
 from pytest_amp.numerics.oracle.operation import LOW
-from pytest_amp.numerics.prediction import Prediction, reference_step
+from pytest_amp.numerics.prediction import reference_step
 from pytest_amp.numerics.realised import realise
 from pytest_amp.precision import FP16, dtype_name
 from pytest_amp.record import Observe
@@ -23,46 +22,9 @@ from pytest_amp.record import Observe
 __tracebackhide__ = is_misuse
 
 
-def check_least(case: Case, where: Conditions, compared: Sequence[Compared], *, u: float) -> None:
-    """No tensor is much more exact than its rounding: that would be mixed precision without low precision."""
-    exact = [
-        each
-        for each in compared
-        if each.noise > u / 8
-        and each.elements >= tolerance.ENOUGH
-        and each.error < tolerance.LEAST * each.noise / max(where.tolerance_scale, 1.0)
-    ]
-    if exact:
-        worst = min(exact, key=lambda each: each.error / each.noise)
-        raise AmpFailure(
-            f"{case.name}: {worst.name} under {where} is off by {worst.error:.3g} only; {len(exact)} of "
-            f"{len(compared)} tensors are more exact than rounding leaves them",
-            label_before="predicted",
-            before=f"the noise of the predicted rounding is {worst.noise:.3g}",
-            now=where.now(f"{worst.error:.3g}"),
-            likely="autocast was off, or an operator of its lower_precision_fp list ran in float32",
-        )
-
-
-def check_distance(case: Case, where: Conditions, prediction: Prediction, compared: Sequence[Compared]) -> None:
-    """No tensor is further from its prediction than two independent errors are from one another."""
-    if prediction.unmodelled:
-        return
-    worst = max(compared, key=lambda each: each.from_model)
-    if worst.from_model > tolerance.FARTHEST * where.tolerance_scale:
-        raise AmpFailure(
-            f"{case.name}: {worst.name} under {where} is {worst.from_model:.3g} times the noise from its prediction",
-            label_before="predicted",
-            before=f"at most {tolerance.FARTHEST:.2f}: two independent errors are 1.41 apart",
-            now=where.now(f"off float64 by {worst.error:.3g}, the prediction by {worst.noise:.3g}"),
-            likely="an operator does not follow its rule or its rounding model: amp.trace(case) shows each",
-        )
-
-
-def check_operators(case: Case, realised: Realised, where: Conditions, loss_scale: float, observe: Observe) -> None:
+def check_operators(case: Case, where: Conditions, seen: Sequence[ObservedCall], observe: Observe) -> None:
     """Each operator of a real step, fed its real inputs, rounds as its model; see ``oracle.verdict``."""
     low = where.precision.dtype
-    seen = observed_step(case, where.device, low, seed=where.seed, loss_scale=loss_scale, realised=realised)
     trace = trace_of(case.name, seen, where.device.type)
     shares = trace.signatures()
     least = min(shares.values(), default=1.0)

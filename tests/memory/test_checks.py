@@ -183,4 +183,6 @@ def test_memory(amp):
     source = (project.path / "test_it.py").read_text(encoding="utf-8")
     project.file("test_it.py", source.replace("nn.GELU()", "nn.GELU(), nn.Linear(16, 16)").replace("most=7", "most=99"))
     again = project.here("--amp-device=cpu", "--amp-dtype=bf16", "--amp-baseline=record.json", "-k", "casts")
-    again.stdout.fnmatch_lines(["AmpFailure: test_it::test_casts/it/casts on cpu-bf16 is no longer what the baseline has"])
+    again.stdout.fnmatch_lines(
+        ["AmpFailure: test_it::test_casts/it/casts on cpu-bf16 is no longer what the baseline has"]
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,13 +11,13 @@ import pytest
 from pytest_amp.cases import mlp
 from pytest_amp.devices import find_device
 from pytest_amp.failure import AmpFailure
-from pytest_amp.numerics import Conditions, predicted, tolerance
+from pytest_amp.numerics import Conditions, chance, compare, predicted, tolerance
 from pytest_amp.numerics.compare import Compared
 from pytest_amp.numerics.oracle.local import ObservedCall
 from pytest_amp.numerics.oracle.models import Model
 from pytest_amp.numerics.oracle.places import Direction, Place
 from pytest_amp.precision import BF16
-from tests.observing import Noted
+from tests.observing import Noted, unheeded
 
 CASE, CPU = mlp(), find_device("cpu")
 WHERE = Conditions(CPU, BF16)
@@ -34,39 +34,82 @@ def test_the_numbers_are_those_that_tolerance_derives() -> None:
     assert tolerance.CERTAIN == 2.0
 
 
-def check_least(*compared: Compared, where: Conditions = WHERE) -> None:
-    predicted.check_least(CASE, where, compared, u=BF16.u)
+@pytest.fixture
+def drawn_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets each further draw be as the first one."""
+    monkeypatch.setattr(chance, "confirmed", lambda bad, *_, **__: list(bad))
 
 
-def test_a_tensor_that_is_more_exact_than_its_rounding() -> None:
-    check_least(tensor(error=0.51e-3))
-    exact = tensor(error=0.49e-3)
-    with pytest.raises(AmpFailure, match=r"layer.weight .* is off by 0.00049 only; 1 of 2 tensors are more exact"):
-        check_least(exact, tensor())
-    check_least(tensor(error=0.49e-3, elements=tolerance.ENOUGH - 1))  # may be chance
-    check_least(tensor(error=0.0, noise=BF16.u / 9))  # hardly anything in it was rounded
-    check_least(exact, where=Conditions(CPU, BF16, tolerance_scale=2.0))
-    check_least(tensor(error=0.6e-3), where=Conditions(CPU, BF16, tolerance_scale=0.5))  # tighter in what is too large
+def stub(*unmodelled: str, where: Conditions = WHERE, problem: str | None = None, faults: int = 0) -> Any:
+    """A run whose step and prediction are not looked at."""
+    call = SimpleNamespace(problem=problem, operator="aten::odd", results=())
+    prediction = SimpleNamespace(unmodelled=frozenset(unmodelled), same_device=True)
+    return SimpleNamespace(
+        case=CASE, where=where, prediction=prediction, operators=(call,), faults=[call] * faults, step_of=None
+    )
 
 
-def check_distance(compared: Sequence[Compared], *unmodelled: str, where: Conditions = WHERE) -> None:
-    prediction: Any = SimpleNamespace(unmodelled=frozenset(unmodelled))
-    predicted.check_distance(CASE, where, prediction, compared)
+TOO_EXACT = tensor(error=0.49e-3)
 
 
-def test_a_tensor_that_is_far_from_its_prediction() -> None:
+def test_tensor_more_exact_than_its_rounding_is_red_where_an_operator_got_another_dtype(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(chance, "_other_dtypes", lambda _: ("addmm", "float32", "bfloat16"))
+    with pytest.raises(
+        AmpFailure, match=r"mlp: addmm is given float32 .* layer.weight is off by 0.00049 only"
+    ) as raised:
+        chance.check_dtypes_given(stub(), [TOO_EXACT, tensor()], unheeded)
+    assert "manual casts give it bfloat16" in str(raised.value)
+    for healthy in (
+        tensor(error=0.51e-3),
+        tensor(error=0.49e-3, elements=tolerance.ENOUGH - 1),  # may be chance
+        tensor(error=0.0, noise=BF16.u / 9),  # hardly anything in it was rounded
+    ):
+        chance.check_dtypes_given(stub(), [healthy], unheeded)
+    chance.check_dtypes_given(stub(where=Conditions(CPU, BF16, tolerance_scale=2.0)), [TOO_EXACT], unheeded)
+
+
+def test_kernel_that_has_become_better_is_recorded_and_not_red(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chance, "_other_dtypes", lambda _: None)
+    run, noted = stub(), Noted()
+    run.operators[0].results = (SimpleNamespace(dtype=BF16.dtype, elements=64, error=1e-4, ideal=1e-3),)
+    chance.check_dtypes_given(run, [TOO_EXACT], noted.observe)
+    assert noted == {"mlp/summary.improved": "aten::odd"}
+
+
+@pytest.mark.usefixtures("drawn_again")
+def test_tensor_that_is_far_from_its_prediction() -> None:
     near, far = tensor(from_model=0.99 * tolerance.FARTHEST), tensor(from_model=1.01 * tolerance.FARTHEST)
-    check_distance([near, near])
+    chance.check_distance(stub(), [near, near])
     with pytest.raises(AmpFailure, match=r"layer.weight .* is 2.14 times the noise from its prediction"):
-        check_distance([near, far])
-    check_distance([far], "aten::upsample_bilinear2d")  # of which no model says how it rounds
-    check_distance([far], where=Conditions(CPU, BF16, tolerance_scale=1.1))
+        chance.check_distance(stub(), [near, far])
+    chance.check_distance(stub("aten::upsample_bilinear2d"), [far])  # of which no model says how it rounds
+    chance.check_distance(stub(where=Conditions(CPU, BF16, tolerance_scale=1.1)), [far])
 
 
-def test_operator_without_a_model_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("drawn_again")
+def test_bits_of_manual_casts_acquit_unless_an_operator_is_off_or_not_modelled() -> None:
+    far = replace(tensor(from_model=9.0), equal=True)
+    chance.check_distance(stub(), [far])
+    assert chance.not_acquitted(stub(), [far, tensor()]) == [tensor()]
+    for run in (stub(problem="no kernel for Double"), stub(faults=1)):
+        with pytest.raises(AmpFailure, match="9 times the noise"):
+            chance.check_distance(run, [far])
+
+
+def test_distance_of_one_draw_is_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The median of three is."""
+    monkeypatch.setattr(compare, "_drawn", lambda *_: [tensor(from_model=1.0)])
+    chance.check_distance(stub(), [tensor(from_model=9.0)])
+    monkeypatch.setattr(compare, "_drawn", lambda *_: [tensor(from_model=5.0)])
+    with pytest.raises(AmpFailure, match="9 times the noise"):
+        chance.check_distance(stub(), [tensor(from_model=9.0)])
+
+
+def test_operator_without_a_model_is_recorded() -> None:
     place = Place("layer", Direction.FORWARD, None)
     lost = ObservedCall(place, "aten::odd", (), Model(), (), "no kernel for Double")
-    monkeypatch.setattr(predicted, "observed_step", lambda *_, **__: (lost,))
     noted = Noted()
-    predicted.check_operators(CASE, CASE.realise(), WHERE, 1.0, noted.observe)
+    predicted.check_operators(CASE, WHERE, [lost], noted.observe)
     assert noted["mlp/summary.not_modelled"] == "aten::odd"

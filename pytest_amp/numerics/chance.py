@@ -1,0 +1,136 @@
+"""What may be chance in the comparison of one step: acquitted, drawn again, or told as an improvement.
+
+A ReLU at its border, a maximum or a rounding that falls the other way moves whole gradients, in the step or in its
+prediction. None of that is a fault, so that no bound on one draw is red by itself:
+
+- a tensor with the bits of manual casts, in a step whose operators all follow their rounding models, is acquitted: it
+  was computed as it should be, whatever a prediction by other sums has made of it. Not so where an operator is not
+  modelled, since then nobody has looked;
+- what is left has to be off in the median of three draws (``compare.confirmed``);
+- a tensor that is more exact than its rounding is red only where an operator was given another dtype than manual casts
+  give it. Else a kernel has become better, and is named.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from pytest_amp import torch_private
+from pytest_amp.failure import AmpFailure, is_misuse
+from pytest_amp.numerics import tolerance
+from pytest_amp.numerics.case_run import CaseRun, other_names
+from pytest_amp.numerics.compare import Compared, confirmed
+from pytest_amp.numerics.oracle.operation import LOW, is_real
+from pytest_amp.numerics.step import Region, run_step
+from pytest_amp.precision import dtype_name
+from pytest_amp.record import Observe
+
+__tracebackhide__ = is_misuse
+
+
+def not_acquitted(run: CaseRun, bad: Sequence[Compared]) -> list[Compared]:
+    """Return those of ``bad`` that are not as manual casts make them; all where an operator is off or not modelled."""
+    if not any(each.equal for each in bad) or not run.prediction.same_device:
+        return list(bad)
+    if run.faults or any(call.problem is not None for call in run.operators):
+        return list(bad)
+    return [each for each in bad if not each.equal]
+
+
+def check_distance(run: CaseRun, compared: Sequence[Compared]) -> None:
+    """No tensor is further from its prediction than two independent errors are from one another."""
+    if run.prediction.unmodelled:
+        return
+    limit = tolerance.FARTHEST
+    bad = [each for each in compared if each.from_model > limit * run.where.tolerance_scale]
+    bad = not_acquitted(run, sorted(bad, key=lambda each: -each.from_model)) if bad else bad
+    if bad:
+        step = run.step_of
+        bad = confirmed(bad, run.case, run.where, step, limit=limit, measure=lambda each: each.from_model)
+    if not bad:
+        return
+    worst, name = bad[0], f"{run.case.name}: {bad[0].name}"
+    raise AmpFailure(
+        f"{name} under {run.where} is {worst.from_model:.3g} times the noise from its prediction",
+        label_before="predicted",
+        before=f"at most {limit:.2f}, in the median of three draws: two independent errors are 1.41 apart",
+        now=run.where.now(f"off float64 by {worst.error:.3g}, the prediction by {worst.noise:.3g}"),
+        likely="an operator does not follow its rule or its rounding model: amp.trace(case) shows each",
+    )
+
+
+def check_dtypes_given(run: CaseRun, compared: Sequence[Compared], observe: Observe) -> None:
+    """Where a tensor is more exact than its rounding, operators were given the dtypes that manual casts give them.
+
+    A smaller error than the model's, with the right dtypes, is an improvement of a kernel, or chance: its operators are
+    observed as ``<case>/summary.improved``.
+    """
+    least, most = run.where.precision.u / 8, tolerance.LEAST / max(run.where.tolerance_scale, 1.0)
+    large = [each for each in compared if each.noise > least and each.elements >= tolerance.ENOUGH]
+    exact = [each for each in large if each.error < most * each.noise]
+    if not exact:
+        return
+    different = _other_dtypes(run)
+    if different is None:
+        improved = _improved(run)
+        if improved:
+            observe(f"{run.case.name}/summary.improved", ", ".join(improved), kind="state")
+        return
+    operator, given, expected = different
+    worst = min(exact, key=lambda each: each.error / each.noise)
+    raise AmpFailure(
+        f"{run.case.name}: {operator} is given {given} under {run.where}; {worst.name} is off by {worst.error:.3g} only"
+        f"{other_names([each.name for each in exact])}",
+        label_before="by hand",
+        before=f"manual casts give it {expected}; the noise of the predicted rounding is {worst.noise:.3g}",
+        now=run.where.now(given),
+        likely="autocast was off, or the operator has lost its rule",
+    )
+
+
+def _other_dtypes(run: CaseRun) -> tuple[str, str, str] | None:
+    """The first operator that is called on other dtypes than with manual casts: its name, and both dtypes."""
+    made, known = _given(run, run.where.region), _given(run, run.prediction.region)
+    for operator, dtypes in sorted(made - known):
+        expected = next((other for name, other in sorted(known - made) if name == operator), None)
+        if expected is not None:
+            return operator.removeprefix("aten::"), dtypes, expected
+    return None
+
+
+def _given(run: CaseRun, region: Region) -> Counter[tuple[str, str]]:
+    """How often each operator is called on which dtypes in a step within ``region``; casts and views are left out."""
+    counted: Counter[tuple[str, str]] = Counter()
+
+    def note(overload: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        name = overload.name()
+        if name not in _CASTS and not torch_private.aliasing_of(overload).views:
+            leaves = torch_private.flat((args, kwargs))[0]
+            dtypes = dict.fromkeys(dtype_name(leaf.dtype) for leaf in leaves if is_real(leaf))
+            counted[name, " and ".join(dtypes)] += 1
+        return torch_private.call_overload(overload, args, kwargs)
+
+    realised, where = run.realised.on(run.where.device.torch_device), run.where
+    with torch_private.each_call(note):
+        run_step(run.case, realised, region, seed=where.seed, loss_scale=run.prediction.loss_scale, replay=False)
+    return counted
+
+
+_CASTS = frozenset({"aten::_to_copy", "aten::copy_"})
+
+
+def _improved(run: CaseRun) -> list[str]:
+    """The operators with a low result that is more exact than their rounding models."""
+    names = {
+        call.operator
+        for call in run.operators
+        for result in call.results
+        if result.dtype in (*LOW, torch.float32)
+        and result.elements >= tolerance.ENOUGH
+        and result.error < tolerance.LEAST * result.ideal
+    }
+    return sorted(names)
