@@ -3,14 +3,15 @@
 torch's default is neither: IEEE for matmul, TF32 for cuDNN. A comparison against float32 therefore
 pins the kind, in a narrow scope. torch 2.9 brought settings called ``fp32_precision``, beside which
 the older ``allow_tf32`` flags and ``get_float32_matmul_precision`` raise where the two disagree, so
-each torch gets one kind of setting only. Inside the scope of ``float32_precision``, use
-``fp32_precision``, too.
+each torch gets one kind of setting only. Inside the scope of ``float32_precision`` the older flags
+say what is in force, so that a model may enter ``torch.backends.cudnn.flags``.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 Float32Kind = Literal["ieee", "tf32"]
@@ -37,43 +38,102 @@ def has_fp32_precision() -> bool:
     return hasattr(torch.backends.cuda.matmul, "fp32_precision")
 
 
+#: The settings of ``fp32_precision``, parents first: one that was never set reads as its parent does.
+_SETTINGS = (
+    ("generic", "all"),
+    ("cuda", "all"),
+    ("mkldnn", "all"),
+    ("cuda", "matmul"),
+    ("cuda", "conv"),
+    ("cuda", "rnn"),
+    ("mkldnn", "matmul"),
+    ("mkldnn", "conv"),
+    ("mkldnn", "rnn"),
+)
+
+
+_INHERITED = "none"
+
+
 @contextlib.contextmanager
 def _pinned_settings(kind: Float32Kind) -> Iterator[None]:
     """Through ``fp32_precision`` (aten/src/ATen/Context.cpp, ``float32Precision``).
 
-    The settings are a tree, and one that was never set reads as its parent does. Setting the parents
-    first leaves those alone: the default of cuDNN's convolution, for one, has no name by which it could
-    be restored. What is compiled inside writes what cuda.matmul inherits as its own
-    (torch/_dynamo/convert_frame.py, ``preserve_global_state``), which is put back, too.
+    Setting the parents first leaves alone what inherits from them: the default of cuDNN's convolution, for one, has
+    no name by which it could be restored. Code inside may enter ``torch.backends.cudnn.flags``, which reads and writes
+    the older flags: those are readable within, and restored. What is compiled inside writes what cuda.matmul inherits
+    as its own (torch/_dynamo/convert_frame.py, ``preserve_global_state``), which is put back, too.
     """
-    before: list[tuple[Any, str]] = []
-    read = [(setting, setting.fp32_precision) for setting in _settings()]
+    from pytest_amp.torch_private import read_float32_setting, readable_flags, write_float32_setting
+
+    before = _State.read()
     try:
-        for setting in _settings():
-            value = setting.fp32_precision
-            if value != kind:
-                setting.fp32_precision = kind
-                before.append((setting, value))
-        yield
+        for setting in _SETTINGS:
+            if read_float32_setting(*setting) != kind:
+                write_float32_setting(*setting, kind)
+                before.own.add(setting)
+        with readable_flags():
+            yield
     finally:
-        for setting, value in reversed(before):
-            setting.fp32_precision = value
-        for setting, value in read:
-            if setting.fp32_precision != value:
-                setting.fp32_precision = value
+        before.restore()
 
 
-def _settings() -> list[Any]:
-    """Every holder of an ``fp32_precision``, parents first.
+@dataclass(frozen=True)
+class _State:
+    """Every setting as it is in force, and the older flags; None for one that torch refuses to read.
 
-    Without the parent of mkldnn's: its setter writes the generic one (torch 2.9 to 2.14).
+    ``own`` are the settings that do not inherit, as far as that was seen.
     """
-    from torch import backends
 
-    cudnn: Any = backends.cudnn
-    mkldnn: Any = backends.mkldnn
-    cuda = [cudnn, backends.cuda.matmul, cudnn.conv, cudnn.rnn]
-    return [backends, *cuda, mkldnn.matmul, mkldnn.conv, mkldnn.rnn]
+    settings: dict[tuple[str, str], str]
+    cudnn: bool | None
+    matmul: str | None
+    own: set[tuple[str, str]] = field(default_factory=set)
+
+    @classmethod
+    def read(cls) -> _State:
+        from pytest_amp.torch_private import read_float32_setting
+
+        return cls({each: read_float32_setting(*each) for each in _SETTINGS}, _cudnn_flag(), _matmul_flag())
+
+    def restore(self) -> None:
+        """The settings; then a flag that code inside has written, which moves settings; then these again."""
+        import torch
+
+        from pytest_amp.torch_private import write_cudnn_flag
+
+        self._restore_settings()
+        if self.cudnn is not None and self.cudnn != _cudnn_flag():
+            write_cudnn_flag(allow_tf32=self.cudnn)
+        if self.matmul is not None and self.matmul != _matmul_flag():
+            torch.set_float32_matmul_precision(self.matmul)
+        self._restore_settings()
+
+    def _restore_settings(self) -> None:
+        from pytest_amp.torch_private import read_float32_setting, write_float32_setting
+
+        for setting, value in self.settings.items():
+            for written in (value,) if setting in self.own else (_INHERITED, value):
+                if read_float32_setting(*setting) != value:
+                    write_float32_setting(*setting, written)
+
+
+def _cudnn_flag() -> bool | None:
+    import torch
+
+    try:
+        return bool(torch.backends.cudnn.allow_tf32)
+    except RuntimeError:
+        return None
+
+
+def _matmul_flag() -> str | None:
+    import torch
+
+    try:
+        return torch.get_float32_matmul_precision()
+    except RuntimeError:
+        return None
 
 
 @contextlib.contextmanager

@@ -43,6 +43,12 @@ from pytest_amp.torch_private.fake_tensors import (
     shared_fake_tensor_mode,
     strict_fake_tensor_mode,
 )
+from pytest_amp.torch_private.float32_settings import (
+    read_float32_setting,
+    readable_flags,
+    write_cudnn_flag,
+    write_float32_setting,
+)
 from pytest_amp.torch_private.gone import PrivateApiGone
 from pytest_amp.torch_private.grad_scaler import found_infs, optimizer_stage, scales_its_own_step
 from pytest_amp.torch_private.interception import Interception, intercepted_calls, without_interception
@@ -120,6 +126,8 @@ __all__ = [
     "optimizer_stage",
     "quiet_fake_tensors",
     "random_as_eager",
+    "read_float32_setting",
+    "readable_flags",
     "recorded_calls",
     "recorded_collectives",
     "result_kinds",
@@ -139,5 +147,7 @@ __all__ = [
     "virtual_tensor",
     "with_aliases",
     "without_interception",
+    "write_cudnn_flag",
+    "write_float32_setting",
     "written_arguments",
 ]
