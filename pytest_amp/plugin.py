@@ -217,6 +217,7 @@ class Recorder:
         """Count, in the process that prints."""
         data = self._session.seen_in(report)
         if data is not None and not workers.is_worker(self._session.config):
+            self._session.take_notes(data.get("notes"))
             for observation in self._session.tally.add(report, data):
                 self._session.tell(observation)
             self._session.progress.say(

@@ -7,7 +7,7 @@ import shlex
 
 import pytest
 
-from pytest_amp.amp import OBSERVATIONS
+from pytest_amp.amp import NOTES, OBSERVATIONS
 from pytest_amp.collection import INFO, own_parameters, target_of
 from pytest_amp.failure import AmpFailure
 from pytest_amp.known import key_of_test, matching
@@ -67,6 +67,7 @@ def attach(item: pytest.Item, report: pytest.TestReport) -> None:
     if info is None:
         return
     observed = item.stash.get(OBSERVATIONS, []) if report.when == "teardown" else []
+    notes = item.stash.get(NOTES, []) if report.when == "teardown" else []
     session = item.config.stash[KEY]
     target = target_of(item)
     report.amp = {  # type: ignore[attr-defined]  # pytest keeps attributes that a plugin adds
@@ -74,6 +75,7 @@ def attach(item: pytest.Item, report: pytest.TestReport) -> None:
         "key": key_of_test(info, own_parameters(item, target) if target is not None else ""),
         "selected": session.selected[info.target, info.family],
         "observations": [observation.to_json() for observation in observed],
+        "notes": notes,
     }
     crash = getattr(report.longrepr, "reprcrash", None)
     if crash is not None:  # pytest puts the class before a message that begins with it

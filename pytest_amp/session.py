@@ -169,6 +169,12 @@ class AmpSession:
         if message not in self.problems:
             self.problems.append(message)
 
+    def take_notes(self, notes: object) -> None:
+        """Keep the notes that a test's report brings, each once."""
+        for note in notes if isinstance(notes, list) else ():
+            if note not in self.notes:
+                self.notes.append(note)
+
     def seen_in(self, report: pytest.TestReport) -> Mapping[str, object] | None:
         """What a report of an amp test carries; of one that pytest-xdist made for a dead worker, what the test is."""
         data: Mapping[str, object] | None = getattr(report, "amp", None)

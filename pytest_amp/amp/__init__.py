@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from pytest_amp.amp.base import OBSERVATIONS
+from pytest_amp.amp.base import NOTES, OBSERVATIONS
 from pytest_amp.amp.compilation import CompileChecks
 from pytest_amp.amp.costs import CostChecks
 from pytest_amp.amp.loops import LoopChecks
 from pytest_amp.amp.numerics import NumericChecks
 
-__all__ = ["OBSERVATIONS", "Amp"]
+__all__ = ["NOTES", "OBSERVATIONS", "Amp"]
 
 
 class Amp(NumericChecks, LoopChecks, CompileChecks, CostChecks):

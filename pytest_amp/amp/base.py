@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 __tracebackhide__ = is_misuse
 
 OBSERVATIONS = pytest.StashKey[list[Observation]]()
+NOTES = pytest.StashKey[list[str]]()
 
 _KINDS = {kind.value: kind for kind in Kind}
 
@@ -85,6 +86,7 @@ class Bound:
         self.config: AmpConfig = session.asked
         self.marker: AmpMarker = item.stash[MARKER]
         item.stash[OBSERVATIONS] = []  # anew where a plugin runs the test again
+        item.stash[NOTES] = []
 
     @property
     def dtype(self) -> torch.dtype:
@@ -224,6 +226,10 @@ class Bound:
             else "torch, or this machine, computes something else than when the baseline was recorded",
             accept="the same command with --amp-accept",
         )
+
+    def _note(self, text: str) -> None:
+        """Add a line to the notes of the run, which its summary and its reports show; it fails nothing."""
+        self._item.stash[NOTES].append(f"{self.target.id}: {text}")
 
     def missing(self, what: str, reason: str) -> NoReturn:
         """Say that this test cannot look, since ``what`` is missing: ``sweep`` (torch's own tests), ``compiler``.

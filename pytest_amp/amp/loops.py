@@ -48,12 +48,16 @@ class LoopChecks(Bound):
           them);
         - the forward pass is under autocast in the test's dtype, and backward is not;
         - an iteration begins without gradients;
-        - no buffer is left with an inf or NaN, but for those named in ``spoilt``, which must be
-          (pytorch/pytorch#115500).
+        - no buffer is left with an inf or NaN, but for those named in ``spoilt``, which must be. A name may be a
+          pattern, as of file names: ``*.running_mean``.
 
+        A note in the summary of the run tells what is known, and fails nothing: running statistics that keep the
+        planted inf, since torch updates them in the forward pass (pytorch/pytorch#115500; those of BatchNorm,
+        SyncBatchNorm and InstanceNorm, and what ``functional.batch_norm`` updates), by their layers; and a model that
+        raises at the planted inf by an error of its own, for which overflow in the forward pass is left out.
         Warns of a loss in float16 (LowLoss), and of an activation that was made inf and reached no gradient
-        (SwallowedOverflow). Observed as ``<case>/skipped``, ``spoilt buffers``, ``swallowed overflows`` and
-        ``scale``. Raises AmpFailure, and Misuse for arguments that cannot be.
+        (SwallowedOverflow). Observed as ``<case>/skipped``, ``spoilt buffers``, ``swallowed overflows``,
+        ``refused overflows`` and ``scale``. Raises AmpFailure, and Misuse for arguments that cannot be.
         """
         from pytest_amp import cases, scaler
         from pytest_amp.numerics.running import ToldOf
@@ -64,7 +68,7 @@ class LoopChecks(Bound):
         training = replace(self._training(case, train, optimizer, overflow_at), forward_at=forward_at)
 
         with ToldOf(case, self.conditions):
-            return scaler.check_scaler(training, self._observing(case), spoilt=spoilt)
+            return scaler.check_scaler(training, self._observing(case), spoilt=spoilt, note=self._note)
 
     def check_training(
         self,

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pytest_amp.known import Known
     from pytest_amp.session import AmpSession
 
-#: Changed keys that are listed one by one.
+#: Changed keys, reasons of skips and notes that are listed one by one.
 LISTED = 20
 
 
@@ -72,7 +72,7 @@ def summarize(session: AmpSession, terminal: pytest.TerminalReporter) -> None:
         lines.append(f"accepted  {_differences(session.accepted)} now in {session.asked.baseline}")
     lines += [f"known     {line}" for line in lived_with(session)]
     lines += [f"wrote     {path}" for path in session.written]
-    lines += [f"note      {note}" for note in (*session.notes, *_earlier_times(session))]
+    lines += _notes(session)
     if not lines and not session.problems:
         return
     terminal.section("amp", sep="=")
@@ -80,6 +80,13 @@ def summarize(session: AmpSession, terminal: pytest.TerminalReporter) -> None:
         terminal.line(line)
     for problem in session.problems:
         terminal.line(f"RED       {problem}", red=True, bold=True)
+
+
+def _notes(session: AmpSession) -> list[str]:
+    """What is worth telling and makes no run red; the reports have all of it."""
+    notes = [*session.notes, *_earlier_times(session)]
+    more = [f"          and {len(notes) - LISTED} more notes"] * (len(notes) > LISTED)
+    return [f"note      {note}" for note in notes[:LISTED]] + more
 
 
 def _earlier_times(session: AmpSession) -> Iterator[str]:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, field, replace
 
 import torch
 
 from pytest_amp.failure import UNSEEDED, AmpFailure, Misuse, is_misuse
 from pytest_amp.record import Observe
+from pytest_amp.scaler.buffers import check_buffers, expect_buffers, take_spoilt
 from pytest_amp.scaler.reference import UpdateRule
 from pytest_amp.scaler.regions import check_region
-from pytest_amp.scaler.trace import Iteration, TraceStep, Training, refused
+from pytest_amp.scaler.trace import Iteration, RefusedOverflow, TraceStep, Training, refused
 
 __tracebackhide__ = is_misuse
 
@@ -31,44 +32,80 @@ class LowLoss(UserWarning):
     """The loss that was scaled is float16, which the usual scale overflows."""
 
 
-def check_scaler(training: Training, observe: Observe, *, spoilt: Collection[str]) -> tuple[TraceStep, ...]:
-    """Run the training step with planted overflow. Raises AmpFailure; see ``Amp.check_scaler``."""
-    bad = {*training.overflow_at, *training.forward_at}
-    if not training.overflow_at or min(bad) < 1:
+@dataclass
+class _Seen:
+    """What the iterations of one run have shown; ``spoilt`` are the iterations by the name of a buffer."""
+
+    traced: list[TraceStep] = field(default_factory=list)
+    spoilt: dict[str, list[int]] = field(default_factory=dict)
+    swallowed: list[str] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
+    low_loss: bool = False
+
+
+def check_scaler(
+    training: Training, observe: Observe, *, spoilt: Collection[str], note: Callable[[str], object]
+) -> tuple[TraceStep, ...]:
+    """Run the training step with planted overflow. Raises AmpFailure; see ``Amp.check_scaler``.
+
+    ``note`` takes a line about what is known to be so and fails nothing.
+    """
+    if not training.overflow_at or min({*training.overflow_at, *training.forward_at}) < 1:
         raise Misuse("overflow_at names the iterations in which to plant overflow: one at least, none before 1")
+    try:
+        scale, seen = _run(training, spoilt)
+    except RefusedOverflow as refusal:
+        training = replace(training, forward_at=())
+        scale, seen = _run(training, spoilt)
+        seen.refused.append(refusal.place)
+        note(_refused(training, refusal))
+    name = training.case.name
+    known = check_buffers(
+        training, seen.spoilt, spoilt, run=lambda: _first(_clean(training), scale)[0], whole=not seen.refused
+    )
+    observe(f"{name}/skipped", [str(index) for index, step in enumerate(seen.traced) if step.skipped], kind="state")
+    observe(f"{name}/spoilt buffers", [*seen.spoilt], kind="state")
+    observe(f"{name}/swallowed overflows", [*seen.swallowed], kind="state")
+    observe(f"{name}/refused overflows", [*seen.refused], kind="state")
+    observe(f"{name}/scale", [str(step.scale) for step in seen.traced], kind="state")
+    if known is not None:
+        note(known)
+    if seen.low_loss:
+        warnings.warn(_low_loss(training), stacklevel=3)
+    if seen.swallowed:
+        warnings.warn(_swallowed(training, seen.swallowed), stacklevel=3)
+    return tuple(seen.traced)
+
+
+def _run(training: Training, spoilt: Collection[str]) -> tuple[float, _Seen]:
+    """The first scale, and what the iterations have shown. Raises AmpFailure, and RefusedOverflow."""
+    bad, seen = {*training.overflow_at, *training.forward_at}, _Seen()
     steps = max(bad) + 1 + RULE.growth_interval
     scale = _largest_scale(training) / _peak(bad, steps)
-    traced: list[TraceStep] = []
-    names: list[str] = []
-    swallowed: list[str] = []
     for iteration, step in _guarded(training, steps, scale):
         _check_calls(training, iteration)
         if iteration.index == 0:
-            check_region(iteration, again=lambda: list(_guarded(_clean(training), 1, scale)))
-            if torch.float16 in iteration.scaler.scaled:
-                warnings.warn(_low_loss(training), stacklevel=3)
+            expect_buffers(training, iteration.model, spoilt)
+            check_region(iteration, again=lambda: _first(_clean(training), scale))
+            seen.low_loss = torch.float16 in iteration.scaler.scaled
         _check_stale(training, iteration)
         if iteration.index == 0 and iteration.seen and not step.found_inf:
             _check_gradients(training, iteration, scale)
         _check_outcome(training, iteration, step)
         _check_scale(training, iteration, step)
-        found = _spoilt_buffers(iteration)
-        names += [name for name in found if name not in names]
-        traced.append(step)
+        for name in take_spoilt(iteration.model):
+            seen.spoilt.setdefault(name, []).append(iteration.index)
+        seen.traced.append(step)
         if iteration.index in training.forward_at and not step.found_inf:
-            swallowed.append(f"{iteration.index} ({iteration.planted_in})")
-    _check_buffers(training, names, spoilt)
-    _observe(training.case.name, observe, traced, names, swallowed)
-    if swallowed:
-        warnings.warn(_swallowed(training, swallowed), stacklevel=3)
-    return tuple(traced)
+            seen.swallowed.append(f"{iteration.index} ({iteration.planted_in})")
+    return scale, seen
 
 
-def _observe(name: str, observe: Observe, traced: list[TraceStep], spoilt: list[str], swallowed: list[str]) -> None:
-    observe(f"{name}/skipped", [str(index) for index, step in enumerate(traced) if step.skipped], kind="state")
-    observe(f"{name}/spoilt buffers", [*spoilt], kind="state")
-    observe(f"{name}/swallowed overflows", [*swallowed], kind="state")
-    observe(f"{name}/scale", [str(step.scale) for step in traced], kind="state")
+def _refused(training: Training, refusal: RefusedOverflow) -> str:
+    return (
+        f"{training.case.name}: the training step raises at the inf that was planted in its forward pass ({refusal}), "
+        "and overflow there is left out; forward_at=() says that this is known"
+    )
 
 
 def _swallowed(training: Training, where: list[str]) -> SwallowedOverflow:
@@ -115,13 +152,19 @@ def _peak(bad: Collection[int], steps: int) -> float:
 def _largest_scale(training: Training) -> float:
     """Half of the largest scale up to 65536 at which the first iteration does not overflow by itself."""
     for exponent in range(16, -25, -2):
-        ((_, step),) = _guarded(_clean(training), 1, 2.0**exponent)
+        _, step = _first(_clean(training), 2.0**exponent)
         if not step.found_inf:
             return 2.0 ** (exponent - 1)
     raise AmpFailure(
         f"{training.case.name}: the gradients are not finite at any scale from 65536 down to 2**-24",
         likely="the loss itself, or its gradient without any scale, overflows",
     )
+
+
+def _first(training: Training, scale: float) -> tuple[Iteration, TraceStep]:
+    """The first iteration, on a model of its own."""
+    (result,) = _guarded(training, 1, scale)
+    return result
 
 
 def _guarded(training: Training, steps: int, scale: float) -> Iterator[tuple[Iteration, TraceStep]]:
@@ -182,7 +225,7 @@ def _check_gradients(training: Training, iteration: Iteration, scale: float) -> 
 
 def _distance(training: Training, iteration: Iteration, scale: float) -> float:
     """How far the gradients that the optimizer sees in a first iteration at ``scale`` are from those of this one."""
-    ((other, _),) = _guarded(_clean(training), 1, scale)
+    other, _ = _first(_clean(training), scale)
     pairs = list(zip(iteration.seen, other.seen, strict=True))
     difference = torch.stack([(left - right).norm() for left, right in pairs]).norm()
     size = torch.stack([left.norm() for left, _ in pairs]).norm()
@@ -223,30 +266,3 @@ def _check_scale(training: Training, iteration: Iteration, step: TraceStep) -> N
             now=f"scale {step.scale_after}, growth tracker {step.growth_tracker}",
             likely="update is given a scale, or the scaler is changed by other means",
         )
-
-
-def _spoilt_buffers(iteration: Iteration) -> list[str]:
-    """Buffers that are not finite; they are made finite again, so that each iteration is judged by itself."""
-    found = []
-    for name, buffer in iteration.model.named_buffers():
-        if buffer.is_floating_point() and not bool(buffer.isfinite().all()):
-            found.append(name)
-            buffer.nan_to_num_(0.0, 0.0, 0.0)
-    return found
-
-
-def _check_buffers(training: Training, found: list[str], spoilt: Collection[str]) -> None:
-    if set(found) == set(spoilt):
-        return
-    more, fewer = sorted(set(found) - set(spoilt)), sorted(set(spoilt) - set(found))
-    raise AmpFailure(
-        f"{training.case.name}: "
-        + (f"an overflow is left in buffers: {', '.join(more)}" if more else f"not spoilt: {', '.join(fewer)}"),
-        label_before="rule",
-        before=f"a skipped step leaves no buffer with an inf or NaN in it; named as spoilt: {sorted(spoilt) or 'none'}",
-        now=f"not finite after an overflow in the forward pass: {sorted(found) or 'none'}",
-        likely="statistics were updated by the forward pass, and skipping cannot undo it (pytorch/pytorch#115500)"
-        if more
-        else "they stay finite now",
-        accept=f"name them: spoilt={sorted(found)}",
-    )

@@ -10,9 +10,10 @@ from typing import Any, TypeAlias
 
 import torch
 
-from pytest_amp.cases import Case, MakeOptimizer, Realised, expect_graph, loss_of, made_of
+from pytest_amp.cases import Case, MakeOptimizer, Realised, expect_graph, in_one_line, loss_of, made_of
 from pytest_amp.devices import Device
 from pytest_amp.failure import AmpFailure, Misuse, is_misuse
+from pytest_amp.isolation.poison import is_sticky
 from pytest_amp.precision import Precision
 from pytest_amp.scaler.reference import UpdateRule
 from pytest_amp.scaler.regions import note, noted_in_backward
@@ -37,6 +38,15 @@ class TraceStep:
     skipped: bool
     scale_after: float
     growth_tracker: int
+
+
+class RefusedOverflow(Exception):
+    """A training step that raises where an inf was planted in its forward pass."""
+
+    def __init__(self, iteration: Iteration, error: Exception) -> None:
+        """``error`` is what it raised."""
+        super().__init__(in_one_line(error))
+        self.place = f"{iteration.index} ({iteration.planted_in})"
 
 
 class WatchedScaler(torch.amp.GradScaler):
@@ -232,8 +242,27 @@ class Training:
                     _plant_in_a_gradient(iteration, hooks)
                 if index in self.forward_at:
                     _plant_in_an_activation(iteration, hooks)
-                self.train(iteration)
+                self._step(iteration)
             yield iteration, scaler.traced(before)
+
+    def _step(self, iteration: Iteration) -> None:
+        """Run the training step. Raises RefusedOverflow, and AmpFailure, for an error at a planted overflow."""
+        try:
+            self.train(iteration)
+        except Misuse:
+            raise
+        except Exception as error:  # whatever a project's own code raises
+            if not iteration.planted or iteration.scaler.refused is error or is_sticky(error):
+                raise
+            if iteration.index in self.forward_at:
+                raise RefusedOverflow(iteration, error) from error
+            raise AmpFailure(
+                f"{self.case.name}, iteration {iteration.index}: the training step raises at an inf in a gradient",
+                label_before="rule",
+                before="scaler.step skips a step with an inf or NaN among its gradients, and training goes on",
+                now=in_one_line(error),
+                likely="gradients are checked or clipped with error_if_nonfinite=True, or anomalies are detected",
+            ) from error
 
 
 def trace_callable(
@@ -363,4 +392,5 @@ def _plant_in_an_activation(iteration: Iteration, hooks: ExitStack) -> None:
         return output + overflow  # a sum, so that the gradient of the overflow goes back, as a real one's does
 
     for module in iteration.model.modules():
-        hooks.callback(module.register_forward_hook(plant).remove)
+        if not isinstance(module, torch.jit.ScriptModule):  # it takes no hooks
+            hooks.callback(module.register_forward_hook(plant).remove)

@@ -56,6 +56,7 @@ from pytest_amp.torch_private.modes import each_call, inside_transform
 from pytest_amp.torch_private.reads import counted_reads
 from pytest_amp.torch_private.recording import Call, recorded_calls
 from pytest_amp.torch_private.scaled import scaled_product
+from pytest_amp.torch_private.statistics import updated_statistics
 from pytest_amp.torch_private.storages import live_storages
 from pytest_amp.torch_private.virtual import (
     Aliasing,
@@ -142,6 +143,7 @@ __all__ = [
     "taken_apart",
     "tracing_backend",
     "unflat",
+    "updated_statistics",
     "values_of",
     "vectors_are_tried",
     "virtual_tensor",

@@ -25,7 +25,7 @@ def _low(model: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
 def run(precision: Precision) -> tuple[TraceStep, ...]:
     case = replace(mlp(width=16, batch=4), loss=_low)
     training = Training(case, find_device("cpu"), precision, overflow_at=(2,))
-    return check_scaler(training, unheeded, spoilt=())
+    return check_scaler(training, unheeded, spoilt=(), note=unheeded)
 
 
 def test_a_loss_in_float16_is_told() -> None:

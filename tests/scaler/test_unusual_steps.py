@@ -147,7 +147,8 @@ def test_what_is_added_to_scaled_gradients_is_named_while_it_is_small() -> None:
 def test_the_scale_has_room_to_grow() -> None:
     """Three times the scale has to be a number of fp16: at 2^14 it is, at 2^15 it is not."""
     case = Case("three", lambda: nn.Linear(4, 1), lambda: torch.full((1, 4), 0.1), lambda m, x: 3 * m(x).float().sum())
-    traced = check_scaler(Training(case, find_device("cpu"), FP16, overflow_at=(8,)), unheeded, spoilt=())
+    training = Training(case, find_device("cpu"), FP16, overflow_at=(8,))
+    traced = check_scaler(training, unheeded, spoilt=(), note=unheeded)
     assert [index for index, step in enumerate(traced) if step.skipped] == [8]
     assert max(step.scale for step in traced) == 2.0**13
 

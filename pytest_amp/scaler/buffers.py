@@ -1,0 +1,122 @@
+"""Buffers that an overflow leaves with an inf or NaN: running statistics, which torch itself spoils, and others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
+
+import torch
+from torch import nn
+
+from pytest_amp.failure import AmpFailure, Misuse, is_misuse
+from pytest_amp.scaler.trace import Iteration, Training
+from pytest_amp.torch_private import updated_statistics
+
+__tracebackhide__ = is_misuse
+
+_REPORT = "pytorch/pytorch#115500"
+#: Layers that a note names; the record has all of them.
+_NAMED = 12
+_LAYERS = (
+    nn.BatchNorm1d,
+    nn.BatchNorm2d,
+    nn.BatchNorm3d,
+    nn.SyncBatchNorm,
+    nn.InstanceNorm1d,
+    nn.InstanceNorm2d,
+    nn.InstanceNorm3d,
+)
+
+
+def take_spoilt(model: nn.Module) -> list[str]:
+    """Return the names of buffers that are not finite, and make them finite: each iteration is judged by itself."""
+    found = []
+    for name, buffer in model.named_buffers():
+        if buffer.is_floating_point() and not bool(buffer.isfinite().all()):
+            found.append(name)
+            buffer.nan_to_num_(0.0, 0.0, 0.0)
+    return found
+
+
+def expect_buffers(training: Training, model: nn.Module, accepted: Iterable[str]) -> None:
+    """Raises Misuse for a name or a pattern of no buffer."""
+    names = [name for name, _ in model.named_buffers()]
+    for pattern in accepted:
+        if not any(_fits(name, pattern) for name in names):
+            raise Misuse(
+                f"spoilt={pattern!r}, and {training.case.name} has no such buffer; it has {', '.join(names) or 'none'}"
+            )
+
+
+def check_buffers(
+    training: Training,
+    spoilt: Mapping[str, Sequence[int]],
+    accepted: Collection[str],
+    *,
+    run: Callable[[], Iteration],
+    whole: bool,
+) -> str | None:
+    """Compare the spoilt buffers, by name with the iterations, with the names and patterns that a test accepts.
+
+    Running statistics that the planted overflow of a forward pass has spoilt need no name: they are returned as a
+    note, which is None without them. ``run`` runs an iteration without overflow, to see what normalization updates;
+    not ``whole`` is a run from which the overflow in the forward pass was left out. Raises AmpFailure.
+    """
+    rest = [name for name in spoilt if not any(_fits(name, pattern) for pattern in accepted)]
+    planted = [name for name in rest if set(spoilt[name]) <= set(training.forward_at)]
+    statistics = [name for name in planted if name in _statistics(run)] if planted else []
+    wrong = sorted(set(rest) - set(statistics))
+    unused = [pattern for pattern in accepted if whole and not any(_fits(name, pattern) for name in spoilt)]
+    if wrong or unused:
+        raise _failure(training, spoilt, wrong, sorted(unused), sorted(accepted))
+    return _note(training, statistics) if statistics else None
+
+
+def _fits(name: str, pattern: str) -> bool:
+    return name == pattern or fnmatchcase(name, pattern)
+
+
+def _statistics(run: Callable[[], Iteration]) -> set[str]:
+    """The buffers that are running statistics: by their layer, or since an operator of normalization updates them."""
+    with torch.compiler.set_stance("force_eager"), updated_statistics() as updated:
+        model = run().model
+    memory = {(tensor.device, tensor.data_ptr()) for tensor in updated}
+    names = {name for name, buffer in model.named_buffers() if (buffer.device, buffer.data_ptr()) in memory}
+    for path, module in model.named_modules():
+        if isinstance(module, _LAYERS):
+            names |= {f"{path}.{name}" if path else name for name in ("running_mean", "running_var")}
+    return names
+
+
+def _note(training: Training, statistics: Iterable[str]) -> str:
+    layers = list(dict.fromkeys(name.rpartition(".")[0] or "the model itself" for name in statistics))
+    more = f" and {len(layers) - _NAMED} more" if len(layers) > _NAMED else ""
+    named = f"{', '.join(layers[:_NAMED])}{more}"
+    return (
+        f"{training.case.name}: the planted inf is left in the running statistics of {named}: torch updates them in "
+        f"the forward pass, and a skipped step does not undo it ({_REPORT}). After an overflow in training, evaluation "
+        "is not finite"
+    )
+
+
+def _failure(
+    training: Training, spoilt: Mapping[str, Sequence[int]], wrong: list[str], unused: list[str], accepted: list[str]
+) -> AmpFailure:
+    own = [name for name in wrong if not set(spoilt[name]) <= set(training.forward_at)]
+    if own:
+        at = spoilt[own[0]][0]
+        likely = f"an overflow of the model's own: none was planted in the forward pass of iteration {at}"
+    elif wrong:
+        likely = "the forward pass updates them, and skipping cannot undo it; they are no running statistics of torch's"
+    else:
+        likely = "they stay finite now"
+    return AmpFailure(
+        f"{training.case.name}: "
+        + (f"an overflow is left in buffers: {', '.join(wrong)}" if wrong else f"not spoilt: {', '.join(unused)}"),
+        label_before="rule",
+        before="a skipped step leaves no buffer with an inf or NaN in it, but for running statistics; named as spoilt: "
+        f"{accepted or 'none'}",
+        now=f"not finite after an overflow in the forward pass: {sorted(spoilt) or 'none'}",
+        likely=likely,
+        accept=f"name them, or a pattern: spoilt={wrong or sorted(spoilt)}",
+    )

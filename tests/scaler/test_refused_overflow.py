@@ -1,0 +1,124 @@
+"""A model that raises where its values are not finite: the rest of the check goes on, and a note says so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+
+import pytest
+import torch
+from torch import nn
+
+from pytest_amp.cases import Case
+from pytest_amp.devices import find_device
+from pytest_amp.failure import AmpFailure
+from pytest_amp.precision import BF16, FP16, Precision
+from pytest_amp.scaler import Iteration, TraceStep, Training, check_scaler, standard_step
+from tests.observing import Noted
+
+BOTH = pytest.mark.parametrize("precision", [FP16, BF16], ids=["fp16", "bf16"])
+Refuse = Callable[[torch.Tensor], object]
+
+
+def by_value_error(values: torch.Tensor) -> None:
+    if not values.isfinite().all():
+        raise ValueError("boxes must be finite")
+
+
+def by_assertion(values: torch.Tensor) -> None:
+    assert values.isfinite().all(), "boxes must be finite"
+
+
+def by_a_distribution(values: torch.Tensor) -> None:
+    """Its arguments are checked by torch.distributions."""
+    torch.distributions.Normal(values.float().softmax(-1), 1.0)
+
+
+def by_no_number(values: torch.Tensor) -> None:
+    """IndexError of torch, of an index that is computed from what is not finite."""
+    torch.arange(4)[9 * int((~values.isfinite()).any())]
+
+
+def case(refuse: Refuse, layer: Callable[[], nn.Module] = nn.Identity) -> Case:
+    def loss(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
+        boxes = model(batch)
+        refuse(boxes)
+        return boxes.float().square().mean()  # type: ignore[no-any-return]
+
+    return Case("refusing", lambda: nn.Sequential(nn.Linear(8, 4), layer()), lambda: torch.randn(4, 8), loss)
+
+
+def run(
+    case: Case,
+    noted: Noted,
+    precision: Precision = FP16,
+    *,
+    train: Callable[[Iteration], object] = standard_step,
+    spoilt: Collection[str] = (),
+) -> list[str]:
+    """The iterations that were skipped."""
+    training = Training(case, find_device("cpu"), precision, train=train, overflow_at=(2,), forward_at=(6,))
+    traced: tuple[TraceStep, ...] = check_scaler(training, noted.observe, spoilt=spoilt, note=noted.note)
+    return [str(index) for index, step in enumerate(traced) if step.skipped]
+
+
+@BOTH
+@pytest.mark.parametrize("refuse", [by_value_error, by_assertion, by_a_distribution, by_no_number])
+def test_the_rest_of_the_check_goes_on(precision: Precision, refuse: Refuse) -> None:
+    noted = Noted()
+    assert run(case(refuse), noted, precision) == ["2"]
+    (note,) = noted.notes
+    assert "refusing: the training step raises at the inf that was planted in its forward pass (" in note
+    assert "test_refused_overflow.py:" in note or refuse is by_a_distribution
+    assert "forward_at=() says that this is known" in note
+    assert noted["refusing/refused overflows"] == ["6 (0)"]
+    assert noted["refusing/skipped"] == ["2"]
+
+
+def test_the_rest_of_the_check_is_as_strict_as_before() -> None:
+    def clips_before_unscaling(iteration: Iteration) -> None:
+        iteration.optimizer.zero_grad()
+        with iteration.autocast():
+            loss = iteration.loss()
+        iteration.scaler.scale(loss).backward()  # type: ignore[no-untyped-call,unused-ignore]
+        nn.utils.clip_grad_norm_(iteration.model.parameters(), 1.0)
+        iteration.scaler.step(iteration.optimizer)
+        iteration.scaler.update()
+
+    with pytest.raises(AmpFailure, match="depend on the scale"):
+        run(case(by_value_error), Noted(), train=clips_before_unscaling)
+
+
+def test_names_of_what_the_left_out_part_would_spoil_are_taken() -> None:
+    noted = Noted()
+    run(case(by_value_error, lambda: nn.BatchNorm1d(4)), noted, spoilt=["*.running_mean"])
+    assert noted["refusing/spoilt buffers"] == []
+
+
+def test_an_error_without_an_overflow_is_the_projects_own() -> None:
+    def fails(iteration: Iteration) -> None:
+        if iteration.index == 4:
+            raise ValueError("of the project")
+        standard_step(iteration)
+
+    with pytest.raises(ValueError, match=r"^of the project$"):
+        run(case(lambda _: None), Noted(), train=fails)
+
+
+@BOTH
+def test_a_step_that_raises_at_an_inf_gradient_is_a_failure(precision: Precision) -> None:
+    """The scaler would skip it: an overflow, which is usual in the first steps, would end the training."""
+
+    def clips_finite_gradients_only(iteration: Iteration) -> None:
+        iteration.optimizer.zero_grad()
+        with iteration.autocast():
+            loss = iteration.loss()
+        iteration.scaler.scale(loss).backward()  # type: ignore[no-untyped-call,unused-ignore]
+        iteration.scaler.unscale_(iteration.optimizer)
+        nn.utils.clip_grad_norm_(iteration.model.parameters(), 1e3, error_if_nonfinite=True)
+        iteration.scaler.step(iteration.optimizer)
+        iteration.scaler.update()
+
+    with pytest.raises(AmpFailure, match="iteration 2: the training step raises at an inf in a gradient") as raised:
+        run(case(lambda _: None), Noted(), precision, train=clips_finite_gradients_only)
+    assert "RuntimeError (test_refused_overflow.py:" in str(raised.value)
+    assert "error_if_nonfinite=True" in str(raised.value)

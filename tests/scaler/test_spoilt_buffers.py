@@ -1,0 +1,219 @@
+"""An overflow in the forward pass: running statistics that torch spoils are a note, every other buffer is a failure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from pytest_amp.cases import Case
+from pytest_amp.devices import find_device
+from pytest_amp.failure import AmpFailure, Misuse
+from pytest_amp.precision import BF16, FP16, Precision
+from pytest_amp.scaler import Iteration, Training, check_scaler, standard_step
+from tests.observing import Noted
+from tests.project import Project
+
+BOTH = pytest.mark.parametrize("precision", [FP16, BF16], ids=["fp16", "bf16"])
+
+
+def case(layer: Callable[[], nn.Module], shape: tuple[int, ...] = (6, 4)) -> Case:
+    """A linear layer, ``layer`` on its result in ``shape``, and another one."""
+    return Case(
+        "normed",
+        lambda: nn.Sequential(nn.Linear(8, 24), nn.Unflatten(1, shape), layer(), nn.Flatten(), nn.Linear(24, 1)),
+        lambda: torch.randn(6, 8),
+        lambda model, batch: model(batch).float().square().mean(),
+    )
+
+
+def run(
+    case: Case,
+    *,
+    precision: Precision = FP16,
+    spoilt: Collection[str] = (),
+    forward_at: Collection[int] = (6,),
+    train: Callable[[Iteration], object] = standard_step,
+) -> Noted:
+    noted, device = Noted(), find_device("cpu")
+    training = Training(case, device, precision, train=train, overflow_at=(2,), forward_at=forward_at)
+    check_scaler(training, noted.observe, spoilt=spoilt, note=noted.note)
+    return noted
+
+
+class Subclass(nn.BatchNorm1d):
+    """As libraries derive theirs, with an activation."""
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        return functional.gelu(super().forward(values))
+
+
+class OtherNames(nn.Module):
+    """torch's operator on statistics that are called otherwise."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("centre", torch.zeros(6))
+        self.register_buffer("width", torch.ones(6))
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        return functional.batch_norm(values, self.centre, self.width, training=True)  # type: ignore[arg-type]
+
+
+class OtherInstances(OtherNames):
+    """The same by instances: torch updates copies, and writes their mean back."""
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        return functional.instance_norm(values, self.centre, self.width)  # type: ignore[arg-type]
+
+
+class Average(nn.Module):
+    """An average of its own, which is no statistic of torch's, whatever it is called."""
+
+    def __init__(self, name: str = "running_mean") -> None:
+        super().__init__()
+        self.name = name
+        self.register_buffer(name, torch.zeros(6))
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            self.get_buffer(self.name).lerp_(values.float().mean((0, 2)), 0.1)
+        return values
+
+
+class NormOfConstants(nn.Module):
+    """Normalization in evaluation mode, which updates nothing: its buffers are spoilt by the model itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("centre", torch.zeros(6))
+        self.register_buffer("width", torch.ones(6))
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            self.get_buffer("centre").lerp_(values.float().mean((0, 2)), 0.1)
+        return functional.batch_norm(values, self.centre, self.width)  # type: ignore[arg-type]
+
+
+def compiled() -> nn.Module:
+    layer = nn.BatchNorm1d(6)
+    layer.compile(backend="eager")
+    return layer
+
+
+def three_dimensions() -> nn.Module:
+    return nn.Sequential(nn.Unflatten(2, (2, 2, 1)), nn.BatchNorm3d(6))
+
+
+LAYERS: dict[str, tuple[Callable[[], nn.Module], str]] = {
+    "BatchNorm1d": (lambda: nn.BatchNorm1d(6), "2"),
+    "BatchNorm2d": (lambda: nn.Sequential(nn.Unflatten(2, (2, 2)), nn.BatchNorm2d(6)), "2.1"),
+    "BatchNorm3d": (three_dimensions, "2.1"),
+    "cumulative": (lambda: nn.BatchNorm1d(6, momentum=None), "2"),
+    "InstanceNorm1d": (lambda: nn.InstanceNorm1d(6, track_running_stats=True), "2"),
+    "subclass": (lambda: Subclass(6), "2"),
+    "functional": (OtherNames, "2"),
+    "functional instances": (OtherInstances, "2"),
+    "script": (lambda: torch.jit.script(OtherNames()), "2"),
+    "compiled": (compiled, "2"),
+}
+
+
+@BOTH
+@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is:DeprecationWarning")
+def test_running_statistics_are_a_note_that_names_the_layer(precision: Precision, name: str) -> None:
+    layer, path = LAYERS[name]
+    noted = run(case(layer), precision=precision)
+    (note,) = noted.notes
+    assert f"normed: the planted inf is left in the running statistics of {path}: torch updates them" in note
+    assert "pytorch/pytorch#115500" in note
+    assert len(noted["normed/spoilt buffers"]) == 2
+
+
+def test_a_note_names_twelve_layers_and_counts_the_rest() -> None:
+    noted = run(case(lambda: nn.Sequential(*(nn.BatchNorm1d(6) for _ in range(14)))))
+    assert "statistics of 2.0, 2.1, 2.2, 2.3, 2.4, 2.5, 2.6, 2.7, 2.8, 2.9, 2.10, 2.11 and 2 more:" in noted.notes[0]
+
+
+@pytest.mark.parametrize("spoilt", [["*.running_mean", "*.running_var"], ["2.*"], ["2.running_mean", "2.running_var"]])
+def test_patterns_and_names_accept_statistics_without_a_note(spoilt: list[str]) -> None:
+    noted = run(case(lambda: nn.BatchNorm1d(6)), spoilt=spoilt)
+    assert not noted.notes
+    assert noted["normed/spoilt buffers"] == ["2.running_mean", "2.running_var"]
+
+
+@BOTH
+@pytest.mark.parametrize("layer", [Average, NormOfConstants])
+def test_other_buffers_are_a_failure(precision: Precision, layer: Callable[[], nn.Module]) -> None:
+    name = "2.running_mean" if layer is Average else "2.centre"
+    with pytest.raises(AmpFailure) as raised:
+        run(case(layer), precision=precision)
+    text = str(raised.value)
+    assert f"normed: an overflow is left in buffers: {name}" in text
+    assert f"accept    name them, or a pattern: spoilt=['{name}']" in text
+    assert not run(case(layer), precision=precision, spoilt=["2.*"]).notes
+
+
+def test_other_buffers_beside_statistics_are_named_alone() -> None:
+    layers = case(lambda: nn.Sequential(nn.BatchNorm1d(6), Average("mean")))
+    with pytest.raises(AmpFailure, match=r"left in buffers: 2\.1\.mean\n"):
+        run(layers)
+    (note,) = run(layers, spoilt=["2.1.mean"]).notes
+    assert "running statistics of 2.0:" in note
+
+
+class Overflowing(nn.BatchNorm1d):
+    """Statistics of values beyond the range of the low dtype; what it returns is finite."""
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        super().forward((values.detach().float() * 1e39).to(values.dtype))
+        return values
+
+
+@BOTH
+def test_statistics_that_overflow_by_themselves_are_a_failure(precision: Precision) -> None:
+    """The inf is none that was planted."""
+    with pytest.raises(AmpFailure, match=r"left in buffers: 2\.running_mean, 2\.running_var\n") as raised:
+        run(case(lambda: Overflowing(6)), precision=precision)
+    assert "none was planted in the forward pass of iteration 0" in str(raised.value)
+
+
+def test_a_name_of_no_buffer_is_refused() -> None:
+    with pytest.raises(Misuse, match=r"spoilt='\*\.mean', and normed has no such buffer; it has 2\.running_mean, 2\.r"):
+        run(case(lambda: nn.BatchNorm1d(6)), spoilt=["*.mean"])
+
+
+@pytest.mark.parametrize("spoilt", ["2.running_mean", "2.*"])
+def test_what_is_called_spoilt_has_to_be(spoilt: str) -> None:
+    with pytest.raises(AmpFailure, match=r"normed: not spoilt: 2\."):
+        run(case(lambda: nn.BatchNorm1d(6)), forward_at=(), spoilt=[spoilt])
+
+
+NETWORK = """
+import torch
+from torch import nn
+
+
+def test_a_network(amp):
+    layers = lambda: nn.Sequential(nn.Linear(8, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))
+    loss = lambda model, batch: model(batch).float().square().mean()
+    amp.check_scaler(amp.case(layers, lambda: torch.randn(6, 8), loss))
+"""
+
+
+@pytest.mark.parametrize("processes", [(), ("-n", "1")], ids=["one process", "xdist"])
+def test_the_summary_has_the_note(project: Project, processes: tuple[str, ...], tmp_path: Any) -> None:
+    """Also where every warning is an error."""
+    project.write(test_it=NETWORK)
+    page = tmp_path / "page.html"
+    arguments = ("--amp-device=cpu", "--amp-dtype=fp16", "-W", "error::UserWarning", f"--amp-report=html:{page}")
+    result = project.apart(*arguments, *processes)
+    result.assert_outcomes(passed=1)
+    note = "cpu-fp16: a_network: the planted inf is left in the running statistics of 1: torch"
+    result.stdout.fnmatch_lines([f"note      {note} *"])
+    assert note in page.read_text(encoding="utf-8")
