@@ -162,9 +162,13 @@ class CostChecks(Bound):
         Observed as ``<case>/bytes saved`` and ``<case>/bytes saved in fp32`` (counts, which a baseline compares
         exactly), ``<case>/bytes saved over fp32``; on an accelerator also ``<case>/peak allocated``, ``... in fp32``,
         ``<case>/peak reserved`` and ``<case>/peak allocated over fp32``. Raises AmpFailure. Returns what was seen.
+
+        A model that runs within a region only is compared with float32 copies of its low-precision tensors. Where
+        these do not run without a region, either, there are no ratios, and a ceiling is refused. A note says so.
         """
         from pytest_amp import cases, memory
         from pytest_amp.numerics.running import ToldOf
+        from pytest_amp.numerics.wide import without_region
 
         self._expect_case(case, "check_memory")
         for name, limit in (("ceiling", ceiling), ("peak_ceiling", peak_ceiling)):
@@ -172,4 +176,10 @@ class CostChecks(Bound):
                 cases.expect_number(name, limit, least=0)
         with ToldOf(case, self.conditions):
             observe = self._observing(case)
-            return memory.check_memory(case, self.conditions, observe, ceiling=ceiling, peak_ceiling=peak_ceiling)
+            plain = without_region(case, self.conditions)
+            use = memory.check_memory(
+                case, self.conditions, observe, plain=plain.case, ceiling=ceiling, peak_ceiling=peak_ceiling
+            )
+        if plain.note is not None:
+            self._note(plain.note)
+        return use

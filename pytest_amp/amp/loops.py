@@ -87,10 +87,14 @@ class LoopChecks(Bound):
         ``optimizer`` makes an optimizer of a list of parameters, by default AdamW with a learning rate of 1e-3. With
         ``fresh`` the case's ``batch`` is called for each step; otherwise all steps have one batch. At each step
 
-        - parameters, buffers and the optimizer's state must be float32, in their values, too;
+        - trained parameters, buffers and the optimizer's state must be float32, in their values, too; a frozen
+          parameter, and a buffer, that no step writes to may have any dtype;
         - no more gradients may be zero, and no more updates may round away, than in float32, but for a tenth;
         - backward must be outside of the region;
         - the loss must be in the band of float32 runs that are disturbed as rounding would (docs/training.md).
+
+        A model that runs within a region only is compared with float32 copies of its low-precision tensors, or, if
+        these do not run without a region, either, with manual casts; a note in the summary says so.
 
         --amp-tolerance-scale multiplies the band. Observed as ``<case>/loss beside fp32``, the used part of the band,
         and ``<case>/steps skipped``. Raises AmpFailure, which names the step, and Misuse for steps that cannot be.
@@ -100,12 +104,16 @@ class LoopChecks(Bound):
 
         from pytest_amp import cases, scaler, training
         from pytest_amp.numerics.running import ToldOf
+        from pytest_amp.numerics.wide import without_region
 
         self._expect_case(case, "check_training")
         cases.expect_number("steps", steps, least=2, whole=True)
         cases.expect_step(train)
         cases.expect_maker(optimizer)
         cases.expect_flag("fresh", fresh)
+        plain = without_region(case, self.conditions)
+        if plain.note is not None:
+            self._note(plain.note)
         setup = training.Setup(
             case,
             self.device,
@@ -115,6 +123,8 @@ class LoopChecks(Bound):
             train=train or scaler.standard_step,
             make_optimizer=optimizer or torch.optim.AdamW,
             fresh=fresh,
+            plain=plain.case,
+            manual=plain.case is None,
         )
 
         with ToldOf(case, self.conditions):

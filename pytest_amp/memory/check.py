@@ -23,17 +23,20 @@ STEPS = 4
 class MemoryUse:
     """What a step keeps for backward and takes at most, in float32 and in mixed precision.
 
-    ``peak`` and ``peak_fp32`` are None where the device's allocator does not count.
+    ``peak`` and ``peak_fp32`` are None where the device's allocator does not count, and what float32 takes is None for
+    a case that runs within a region only.
     """
 
     saved: Saved
-    saved_fp32: Saved
+    saved_fp32: Saved | None
     peak: Peak | None
     peak_fp32: Peak | None
 
     @property
-    def saved_ratio(self) -> float:
+    def saved_ratio(self) -> float | None:
         """Bytes kept for backward, mixed precision over float32; 1 where float32 keeps none and neither does it."""
+        if self.saved_fp32 is None:
+            return None
         return _ratio(self.saved.bytes, self.saved_fp32.bytes)
 
     @property
@@ -55,28 +58,35 @@ def check_memory(
     where: Conditions,
     observe: Observe,
     *,
+    plain: Case | None,
     ceiling: float | None = None,
     peak_ceiling: float | None = None,
 ) -> MemoryUse:
     """Hold what a step keeps and takes against casts made by hand, ceilings, and the steps before.
 
-    See ``Amp.check_memory``. Raises AmpFailure, and Misuse for a limit of peaks where nothing counts them.
+    ``plain`` is what runs in float32 for ``case``: itself, or what stands for it; None where nothing does. See
+    ``Amp.check_memory``. Raises AmpFailure, and Misuse for a limit of peaks where nothing counts them, and for one over
+    float32 where nothing runs in it.
     """
+    for name, limit in (("ceiling", ceiling), ("peak_ceiling", peak_ceiling)):
+        if limit is not None and plain is None:
+            raise Misuse(f"{name}={limit!r}, and {case.name} runs within a region only, so that float32 takes nothing")
     if peak_ceiling is not None and not Allocator(where.device).counts:
         raise Misuse(
             f"peak_ceiling={peak_ceiling!r}, and nothing counts peaks on {where.device.key}; valid there: ceiling"
         )
     passes = Passes(case, where)
-    use = MemoryUse(
-        saved=saved_bytes(passes, passes.amp()),
-        saved_fp32=saved_bytes(passes, contextlib.nullcontext),
-        peak=peak_of(passes, passes.amp()),
-        peak_fp32=peak_of(passes, contextlib.nullcontext),
-    )
+    saved, peak = saved_bytes(passes, passes.amp()), peak_of(passes, passes.amp())
+    saved_fp32 = peak_fp32 = None
+    if plain is not None:
+        wide = passes if plain is case else Passes(plain, where)
+        saved_fp32, peak_fp32 = saved_bytes(wide, contextlib.nullcontext), peak_of(wide, contextlib.nullcontext)
+    use = MemoryUse(saved, saved_fp32, peak, peak_fp32)
     _check_by_hand(passes, use.saved)
     _check_growth(passes)
     _observe(case.name, use, observe, ceiling, peak_ceiling)
-    _check_ceiling(passes, "keeps for backward", use.saved_ratio, ceiling, use.saved)
+    if use.saved_ratio is not None:
+        _check_ceiling(passes, "keeps for backward", use.saved_ratio, ceiling, use.saved)
     if use.peak is not None and use.peak_ratio is not None:
         _check_ceiling(passes, "takes at its peak", use.peak_ratio, peak_ceiling, use.saved)
     return use
@@ -84,8 +94,9 @@ def check_memory(
 
 def _observe(name: str, use: MemoryUse, observe: Observe, ceiling: float | None, peak_ceiling: float | None) -> None:
     observe(f"{name}/bytes saved", use.saved.bytes, kind="count", unit="bytes")
-    observe(f"{name}/bytes saved in fp32", use.saved_fp32.bytes, kind="count", unit="bytes")
-    observe(f"{name}/bytes saved over fp32", use.saved_ratio, kind="ratio", allowed=ceiling)
+    if use.saved_fp32 is not None and use.saved_ratio is not None:
+        observe(f"{name}/bytes saved in fp32", use.saved_fp32.bytes, kind="count", unit="bytes")
+        observe(f"{name}/bytes saved over fp32", use.saved_ratio, kind="ratio", allowed=ceiling)
     if use.peak is not None and use.peak_fp32 is not None and use.peak_ratio is not None:
         observe(f"{name}/peak allocated", use.peak.allocated, kind="bytes", unit="bytes", better="lower")
         observe(f"{name}/peak allocated in fp32", use.peak_fp32.allocated, kind="bytes", unit="bytes")

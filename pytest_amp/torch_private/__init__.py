@@ -77,6 +77,7 @@ from pytest_amp.torch_private.virtual import (
     with_aliases,
     written_arguments,
 )
+from pytest_amp.torch_private.writes import written_memory
 
 __all__ = [
     "Aliasing",
@@ -152,4 +153,5 @@ __all__ = [
     "write_cudnn_flag",
     "write_float32_setting",
     "written_arguments",
+    "written_memory",
 ]

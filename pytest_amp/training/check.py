@@ -13,6 +13,7 @@ from pytest_amp.precision import dtype_name
 from pytest_amp.record import Observe
 from pytest_amp.scaler.regions import check_region
 from pytest_amp.training.band import WIDTH, Band, band_of
+from pytest_amp.training.constants import Constants
 from pytest_amp.training.draws import recorded_draws
 from pytest_amp.training.state import rounded_parameters, rounded_state
 from pytest_amp.training.trajectory import Setup, TrainingIteration, Trajectory, TrajectoryStep, run
@@ -41,7 +42,7 @@ def check_training(setup: Setup, observe: Observe, *, tolerance_scale: float = 1
 
 def _check(setup: Setup, observe: Observe, draws: Draws, *, tolerance_scale: float) -> tuple[Trajectory, Band]:
     with draws.replaying():
-        plain = run(setup, low=False, inspect=_keeps_float32(setup, "float32"))
+        plain = run(setup, low=False, inspect=_keeps_float32(setup, setup.reference))
     band = band_of(setup, plain, scale=tolerance_scale)
     if not all(_finite(loss) for loss in plain.losses):
         raise AmpFailure(
@@ -84,10 +85,12 @@ def _finite(value: float) -> bool:
 
 
 def _keeps_float32(setup: Setup, run_in: str) -> Callable[[int, TrainingIteration], None]:
+    constants = Constants(setup)
+
     def inspect(index: int, iteration: TrainingIteration) -> None:
         if index == 0:
             _expect_region(setup, iteration)
-        parameters = rounded_parameters(iteration.model)
+        parameters = constants.without(rounded_parameters(iteration.model), iteration)
         state = rounded_state(iteration.model, iteration.optimizer, hollow=index >= _OWN_VALUES)
         if parameters or state:
             listed = [str(each) for each in (*parameters, *state)]
@@ -96,7 +99,7 @@ def _keeps_float32(setup: Setup, run_in: str) -> Callable[[int, TrainingIteratio
                 + ("a parameter or buffer" if parameters else "the optimizer's state")
                 + " is not in float32",
                 label_before="rule",
-                before="parameters, buffers and optimizer state are in float32: small updates round away in less",
+                before="trained parameters, buffers and optimizer state are in float32: small updates round away in less",
                 now=", ".join(listed[:3]) + (f" and {len(listed) - 3} more" if len(listed) > 3 else ""),
                 likely="the model is cast (model.half(), model.bfloat16()), or its weights are; autocast needs neither"
                 if parameters
@@ -110,7 +113,7 @@ def _expect_region(setup: Setup, iteration: TrainingIteration) -> None:
     """Autocast is on in the test's dtype, there or within the model; and off in the float32 run."""
     if iteration.low:
         check_region(iteration, again=lambda: run(replace(setup, steps=2), low=True))
-    elif iteration.regions:
+    elif iteration.regions and not iteration.manual:
         dtypes = ", ".join(sorted(dtype_name(dtype) for dtype in iteration.regions))
         raise AmpFailure(
             f"{setup.case.name}: the run in float32 is under autocast({dtypes}), and there is nothing to compare with",

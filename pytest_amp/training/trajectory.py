@@ -12,6 +12,7 @@ import torch
 from pytest_amp.cases import Case, MakeOptimizer, made_of, map_tensors
 from pytest_amp.devices import Device
 from pytest_amp.failure import AmpFailure, Misuse, is_misuse
+from pytest_amp.numerics.prediction import by_hand
 from pytest_amp.precision import Precision
 from pytest_amp.scaler import Iteration, UpdateRule, standard_step
 from pytest_amp.scaler.trace import WatchedScaler, refused, watch_backward
@@ -36,6 +37,8 @@ class TrainingIteration(Iteration):
 
     _: KW_ONLY
     low: bool = True
+    #: Whether the run that is not low has manual casts, for a case that runs within a region only.
+    manual: bool = False
     kept: dict[str, Any] = field(default_factory=dict)
     losses: list[float] = field(default_factory=list, init=False)
     loss_dtype: torch.dtype = field(default=torch.float32, init=False)
@@ -49,6 +52,8 @@ class TrainingIteration(Iteration):
 
     def autocast(self) -> Any:
         """An autocast region on the device, in the dtype under test; a disabled one in the float32 run."""
+        if self.manual and not self.low:
+            return by_hand(self.device, self.precision, inside=True)()
         return self.device.autocast(self.precision.dtype, enabled=self.low)
 
 
@@ -61,7 +66,8 @@ class Setup:
     """What is trained: a case, how many steps, the training step and the optimizer.
 
     ``fresh``: each step draws its own batch, by calling the case's ``batch`` after torch was seeded with the
-    number of the step. Otherwise all steps have one batch.
+    number of the step. Otherwise all steps have one batch. ``plain`` is the case of the float32 runs, where another
+    stands for ``case`` without autocast; with ``manual`` they are runs with manual casts.
     """
 
     case: Case
@@ -73,19 +79,30 @@ class Setup:
     train: TrainingStep = standard_step
     make_optimizer: MakeOptimizer
     fresh: bool = False
+    plain: Case | None = None
+    manual: bool = False
 
     @property
     def needs_scaler(self) -> bool:
         """Whether gradients in the dtype leave its range: fp16 does, bf16 has the range of float32."""
         return self.precision.name == "fp16"
 
-    def batch(self, step: int, first: Any) -> Any:
+    @property
+    def reference(self) -> str:
+        """What the run in mixed precision is compared with, as failures name it."""
+        return "manual casts" if self.manual else "float32"
+
+    def case_of(self, *, low: bool) -> Case:
+        """The case of a run in mixed precision, or of one in float32."""
+        return self.case if low or self.plain is None else self.plain
+
+    def batch(self, step: int, first: Any, *, low: bool = True) -> Any:
         """The batch of ``step`` on the device; ``first`` is the one batch of a training that has one."""
         if not self.fresh:
             return first
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(1_000_003 * (self.seed + 1) + step)
-            drawn = self.case.batch()
+            drawn = self.case_of(low=low).batch()
         return map_tensors(lambda x: x.to(self.device.torch_device), drawn)
 
 
@@ -141,19 +158,21 @@ def run(setup: Setup, *, low: bool, companion: int | None = None, inspect: Inspe
     """
     if setup.steps < 2:
         raise Misuse(f"steps={setup.steps}; a trajectory has two at least")
-    realised = setup.case.realise(seed=setup.seed).on(setup.device.torch_device)
+    case = setup.case_of(low=low)
+    realised = case.realise(seed=setup.seed).on(setup.device.torch_device)
     parameters = [p for p in realised.model.parameters() if p.requires_grad]
     if not parameters:
         raise Misuse(f"case {setup.case.name}: the model has no parameter that requires a gradient")
     optimizer = made_of(parameters, setup.make_optimizer)
     # Growth would bring skipped steps, which are not what is looked at here.
     rule = UpdateRule(growth_interval=10**6)
-    scaler = WatchedScaler(setup.device.type, _SCALE, rule, enabled=low and setup.needs_scaler)
+    scaled = (low or setup.manual) and setup.needs_scaler
+    scaler = WatchedScaler(setup.device.type, _SCALE, rule, enabled=scaled)
     taken = Trajectory([], realised.model, optimizer, scaler, {})
     for index in range(setup.steps):
         iteration = TrainingIteration(
-            realised.model, setup.batch(index, realised.batch), optimizer, scaler, index, setup.case, setup.device,
-            setup.precision, low=low, kept=taken.kept,
+            realised.model, setup.batch(index, realised.batch, low=low), optimizer, scaler, index, case, setup.device,
+            setup.precision, low=low, manual=setup.manual, kept=taken.kept,
         )  # fmt: skip
         with _disturbed(optimizer, parameters, setup, index, companion):
             taken.steps.append(_take(setup, iteration, parameters, companion))

@@ -110,7 +110,8 @@ def test_what_is_kept() -> None:
 
 
 def use(build: Callable[[], nn.Module], **ceilings: float) -> MemoryUse:
-    return check_memory(case(build, 64, 16), where(), unheeded, **ceilings)
+    subject = case(build, 64, 16)
+    return check_memory(subject, where(), unheeded, plain=subject, **ceilings)
 
 
 def test_ceiling() -> None:
@@ -124,7 +125,7 @@ def test_ceiling() -> None:
 def test_a_ceiling_that_copies_of_weights_break() -> None:
     """Many weights and few rows: what is kept on top is low, and no activation is wide."""
     with pytest.raises(AmpFailure, match="low copies of weights") as failure:
-        check_memory(layers(64), where(), unheeded, ceiling=0.9)
+        check_memory(layers(64), where(), unheeded, plain=layers(64), ceiling=0.9)
     assert re.search(r"now .* times; \d+ bytes kept for backward \(bfloat16 \d+\)", str(failure.value))
 
 

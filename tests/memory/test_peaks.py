@@ -69,7 +69,7 @@ def test_a_peak_is_beside_what_was_there(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_peaks_are_observed_and_have_a_ceiling(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = Noted()
     counting(monkeypatch, 600, 1000)
-    use = check_memory(case(), WHERE, seen.observe, peak_ceiling=0.6)
+    use = check_memory(case(), WHERE, seen.observe, plain=case(), peak_ceiling=0.6)
     assert use.peak_ratio == 0.6
     names = ("peak allocated", "peak allocated in fp32", "peak reserved", "peak allocated over fp32")
     assert [seen[f"it/{name}"] for name in names] == [600, 1000, 1200, 0.6]
@@ -78,4 +78,4 @@ def test_peaks_are_observed_and_have_a_ceiling(monkeypatch: pytest.MonkeyPatch) 
     assert [seen.facts[f"it/{name}"] for name in names] == facts, "what is reserved has no direction"
     counting(monkeypatch, 610, 1000)
     with pytest.raises(AmpFailure, match=r"it takes at its peak 0\.61 times what float32 does"):
-        check_memory(case(), WHERE, unheeded, peak_ceiling=0.6)
+        check_memory(case(), WHERE, unheeded, plain=case(), peak_ceiling=0.6)

@@ -1,0 +1,35 @@
+"""The memory that operators write to in place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from pytest_amp.torch_private.dispatcher import arguments_of
+from pytest_amp.torch_private.modes import each_call
+from pytest_amp.torch_private.trees import tree_leaves
+from pytest_amp.torch_private.virtual import written_arguments
+
+
+@contextmanager
+def written_memory() -> Iterator[set[int]]:
+    """Collect the addresses of the storages that operators write to in the block, through ``tensor.data``, too.
+
+    Raises PrivateApiGone without ``torch.utils._python_dispatch.TorchDispatchMode``, ``torch.utils._pytree`` or the
+    schemas of operators.
+    """
+    import torch
+
+    addresses: set[int] = set()
+
+    def run(overload: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        result = overload(*args, **kwargs)
+        given = dict(zip(arguments_of(overload), args, strict=False)) | kwargs
+        for value in tree_leaves([given.get(name) for name in written_arguments(overload)]):
+            if isinstance(value, torch.Tensor) and value.layout is torch.strided:
+                addresses.add(value.untyped_storage().data_ptr())
+        return result
+
+    with each_call(run):
+        yield addresses
