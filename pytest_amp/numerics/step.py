@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 from pytest_amp.cases import Case, Realised, expect_graph, in_one_line, loss_of, named_tensors, outputs_by_name, seeded
 from pytest_amp.failure import Misuse, is_misuse
 from pytest_amp.float32 import float32_precision
+from pytest_amp.numerics.widened import float64_in_region, widened
 
 __tracebackhide__ = is_misuse
 
@@ -95,14 +96,40 @@ class DoesNotRun(Misuse, RuntimeError):
     """A case whose own step raises without autocast, in the words of what it raised."""
 
 
+def does_not_run(case: Case, error: Exception) -> DoesNotRun:
+    """What is said of ``error``, which a step of ``case`` without autocast has raised."""
+    return DoesNotRun(f"{case.name} does not run in float32, without autocast: {in_one_line(error)}")
+
+
 def run_wide(case: Case, realised: Realised, *, seed: int) -> Step:
-    """The step as it stands, without autocast. Raises DoesNotRun, which names the user's own line."""
+    """The step as it stands, without autocast, or of a wider copy where it runs within a region only.
+
+    Raises DoesNotRun, which names the user's own line.
+    """
     try:
         return run_step(case, realised, contextlib.nullcontext, seed=seed)
     except Misuse:
         raise
     except Exception as error:  # noqa: BLE001  # whatever a model raises
-        raise DoesNotRun(f"{case.name} does not run in float32, without autocast: {in_one_line(error)}") from None
+        step = _of_wider_copy(case, realised, seed)
+        if step is None:
+            raise does_not_run(case, error) from None
+        return step
+
+
+def _of_wider_copy(case: Case, realised: Realised, seed: int) -> Step | None:
+    """The step of float32 copies of low-precision tensors or, within a region, of float64 copies; None of neither."""
+    tensors = (*realised.model.parameters(), *(tensor for _, tensor in named_tensors(realised.batch)))
+    device = next((tensor.device for tensor in tensors), torch.device("cpu"))
+    regions: tuple[tuple[Case, torch.dtype | None, Region], ...] = (
+        (widened(case), None, contextlib.nullcontext),
+        (case, torch.float64, lambda: float64_in_region(device.type)),
+    )
+    for copy, dtype, region in regions:
+        with contextlib.suppress(Exception):
+            wide = replace(copy.realise(seed=seed).on(device, dtype), draws=realised.draws)
+            return run_step(copy, wide, region, seed=seed)
+    return None
 
 
 def _dense(gradient: torch.Tensor | None) -> torch.Tensor | None:

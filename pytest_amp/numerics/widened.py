@@ -1,0 +1,50 @@
+"""Copies of a case in a wider dtype, for a model that holds low-precision tensors and runs within a region only."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from pytest_amp.cases import Case, map_tensors
+
+
+def widened(case: Case) -> Case:
+    """The case with float32 copies of its low-precision parameters, buffers and batch: the same values."""
+    return replace(case, build=lambda: _wide_model(case.build), batch=lambda: map_tensors(_wide, case.batch()))
+
+
+@contextlib.contextmanager
+def float64_in_region(device_type: str) -> Iterator[None]:
+    """Enter a region for a float64 copy, which autocast leaves as it is; new tensors are float64, too.
+
+    ``is_eligible`` in aten/src/ATen/autocast_mode.h leaves out float64, so that the region is there for a model that
+    asks for it, and casts nothing.
+    """
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        with torch.autocast(device_type):
+            yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def _wide_model(build: Callable[[], torch.nn.Module]) -> Any:
+    model = build()
+    if isinstance(model, torch.nn.Module):  # else the case says what was built
+        for tensor in (*model.parameters(), *model.buffers()):
+            if _is_low(tensor):
+                tensor.data = tensor.data.float()
+    return model
+
+
+def _wide(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().float().requires_grad_(tensor.requires_grad) if _is_low(tensor) else tensor
+
+
+def _is_low(tensor: torch.Tensor) -> bool:
+    return tensor.is_floating_point() and tensor.dtype.itemsize < torch.float32.itemsize
