@@ -53,7 +53,7 @@ def _ratio(amp: int, fp32: int) -> float:
     return float("inf") if amp else 1.0
 
 
-def check_memory(
+def check_memory(  # noqa: PLR0913  # keywords of one check
     case: Case,
     where: Conditions,
     observe: Observe,

@@ -99,7 +99,7 @@ def _keeps_float32(setup: Setup, run_in: str) -> Callable[[int, TrainingIteratio
                 + ("a parameter or buffer" if parameters else "the optimizer's state")
                 + " is not in float32",
                 label_before="rule",
-                before="trained parameters, buffers and optimizer state are in float32: small updates round away in less",
+                before="what is updated, and optimizer state, are in float32: small updates round away in less",
                 now=", ".join(listed[:3]) + (f" and {len(listed) - 3} more" if len(listed) > 3 else ""),
                 likely="the model is cast (model.half(), model.bfloat16()), or its weights are; autocast needs neither"
                 if parameters

@@ -1,0 +1,274 @@
+"""Models that hold low-precision tensors on purpose, and models that run within a region only, in every check."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from pytest_amp.cases import Case
+from pytest_amp.devices import find_device
+from pytest_amp.failure import AmpFailure, Misuse
+from pytest_amp.memory import check_memory
+from pytest_amp.numerics import Conditions
+from pytest_amp.numerics.gradients import check_gradients
+from pytest_amp.numerics.step import DoesNotRun
+from pytest_amp.numerics.wide import without_region
+from pytest_amp.precision import BF16, FP16, Precision
+from pytest_amp.scaler import standard_step
+from pytest_amp.training import Setup, TrainingIteration, TrainingStep, check_training
+from tests.observing import Noted, unheeded
+from tests.project import Project
+
+BOTH = pytest.mark.parametrize("precision", [BF16, FP16], ids=["bf16", "fp16"])
+CPU = find_device("cpu")
+
+
+class Adapted(nn.Module):
+    """A frozen bf16 layer with float32 adapters, which casts for itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.base = nn.Linear(16, 32).bfloat16().requires_grad_(requires_grad=False)
+        self.down, self.up = nn.Linear(16, 4, bias=False), nn.Linear(4, 32, bias=False)
+        self.last = nn.Linear(32, 4)
+
+    def frozen(self, values: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.base(values.to(self.base.weight.dtype))
+        return result.to(values.dtype)
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        hidden = functional.gelu(self.frozen(values) + self.up(self.down(values)))
+        result: torch.Tensor = self.last(hidden)
+        return result
+
+
+class NeedsRegion(Adapted):
+    """It leaves casting to autocast, and takes no float32 without it."""
+
+    def frozen(self, values: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.base(values)
+        return result
+
+
+class AsksForRegion(NeedsRegion):
+    """It refuses to run without autocast, whatever its dtypes are."""
+
+    def frozen(self, values: torch.Tensor) -> torch.Tensor:
+        if not torch.is_autocast_enabled("cpu"):
+            raise ValueError("for mixed precision only")
+        return super().frozen(values)
+
+
+class WithConstants(Adapted):
+    """A table in bf16, and one in float32 whose values bf16 has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("low", torch.randn(16).bfloat16())
+        self.register_buffer("counted", torch.arange(128.0))
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        return super().forward(values + self.get_buffer("low") + self.get_buffer("counted")[:16] / 128)
+
+
+class Trained(NeedsRegion):
+    """What the optimizer updates is low."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.base.float().requires_grad_(requires_grad=True)
+        self.last.bfloat16()
+
+
+def batch() -> tuple[torch.Tensor, torch.Tensor]:
+    values = torch.randn(64, 16)
+    return values, values[:, :4].argmax(-1)
+
+
+def loss(model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+    return functional.cross_entropy(model(batch[0]).float(), batch[1])
+
+
+def case(build: Callable[[], nn.Module]) -> Case:
+    return Case("adapted", build, batch, loss)
+
+
+def train(build: Callable[[], nn.Module], precision: Precision = BF16, step: TrainingStep = standard_step) -> None:
+    subject = case(build)
+    plain = without_region(subject, Conditions(CPU, precision)).case
+    setup = Setup(
+        subject, CPU, precision, steps=12, train=step, plain=plain, manual=plain is None,
+        make_optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=1e-2),
+    )  # fmt: skip
+    check_training(setup, unheeded)
+
+
+@BOTH
+@pytest.mark.parametrize("build", [Adapted, NeedsRegion, AsksForRegion, WithConstants])
+def test_training_with_frozen_low_tensors_passes(precision: Precision, build: Callable[[], nn.Module]) -> None:
+    train(build, precision)
+
+
+def test_low_tensors_that_are_trained_are_a_failure() -> None:
+    with pytest.raises(AmpFailure, match=r"step 0 of the run in bf16: a parameter .*\n.*\n.*last\.weight is bfloat16"):
+        train(Trained)
+
+
+def averages(model: nn.Module, write: Callable[[torch.Tensor, torch.Tensor], object]) -> None:
+    with torch.no_grad():
+        for name, weight in model.get_submodule("last").named_parameters():
+            average = model.get_parameter(f"teacher.{name}")
+            write(average, weight.to(average.dtype))
+
+
+def in_place(average: torch.Tensor, weight: torch.Tensor) -> None:
+    average.mul_(0.9999).add_(weight, alpha=0.0001)
+
+
+def through_data(average: torch.Tensor, weight: torch.Tensor) -> None:
+    average.data.mul_(0.9999).add_(weight.data, alpha=0.0001)
+
+
+class WithTeacher(Adapted):
+    """An average of weights within the model, in bf16: nothing that is added to it is left."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.teacher = copy.deepcopy(self.last).bfloat16().requires_grad_(requires_grad=False)
+
+
+@pytest.mark.parametrize("write", [in_place, through_data])
+def test_an_average_of_weights_in_low_precision_is_a_failure(write: Callable[[Any, Any], object]) -> None:
+    """It has no gradient, and all of its values stay as they were: it is written to."""
+
+    def step(iteration: TrainingIteration) -> None:
+        standard_step(iteration)
+        averages(iteration.model, write)
+
+    with pytest.raises(AmpFailure, match=r"(?s)is not in float32\n.*teacher\.weight is bfloat16"):
+        train(WithTeacher, step=step)
+
+
+def test_a_constant_that_changes_late_is_a_failure() -> None:
+    def step(iteration: TrainingIteration) -> None:
+        standard_step(iteration)
+        if iteration.index == 6:
+            with torch.no_grad():
+                iteration.model.get_parameter("base.weight").mul_(2)
+
+    with pytest.raises(AmpFailure, match=r"(?s)step 6 of .* is not in float32\n.*base\.weight is bfloat16"):
+        train(Adapted, step=step)
+
+
+def test_a_fault_of_a_model_that_needs_a_region_is_seen() -> None:
+    """Its gradients have the wrong sign in mixed precision."""
+
+    def step(iteration: TrainingIteration) -> None:
+        iteration.optimizer.zero_grad()
+        with iteration.autocast():
+            value = iteration.loss()
+        scaled: Any = iteration.scaler.scale(value)
+        scaled.backward()
+        if iteration.low:
+            for parameter in iteration.model.parameters():
+                if parameter.grad is not None:
+                    parameter.grad.neg_()
+        iteration.scaler.step(iteration.optimizer)
+        iteration.scaler.update()
+
+    for build in (NeedsRegion, AsksForRegion):
+        with pytest.raises(AmpFailure, match="the loss leaves the band of float32"):
+            train(build, step=step)
+
+
+@BOTH
+def test_what_stands_for_a_case_is_told(precision: Precision) -> None:
+    where = Conditions(CPU, precision)
+    assert without_region(case(Adapted), where).note is None
+    note = without_region(case(NeedsRegion), where).note
+    assert note is not None
+    assert note.startswith("adapted does not run in float32, without autocast: RuntimeError (test_low_on_purpose.py:")
+    assert note.endswith("compared with a copy whose low-precision tensors are float32")
+    plain = without_region(case(AsksForRegion), where)
+    assert plain.case is None
+    assert plain.note is not None
+    assert plain.note.endswith("for mixed precision only; compared with manual casts")
+
+
+def test_a_case_that_runs_nowhere_is_refused_in_its_own_words() -> None:
+    broken = Case("broken", lambda: nn.Linear(3, 4), batch, loss)
+    with pytest.raises(DoesNotRun, match=r"broken does not run in float32, without autocast: .*shapes cannot"):
+        without_region(broken, Conditions(CPU, BF16))
+
+
+def test_memory_without_float32_has_no_ratio() -> None:
+    where, noted = Conditions(CPU, BF16), Noted()
+    use = check_memory(case(AsksForRegion), where, noted.observe, plain=None)
+    assert (use.saved_fp32, use.saved_ratio) == (None, None)
+    assert set(noted) == {"adapted/bytes saved"}
+    with pytest.raises(Misuse, match=r"ceiling=0\.9, and adapted runs within a region only"):
+        check_memory(case(AsksForRegion), where, unheeded, plain=None, ceiling=0.9)
+    plain = without_region(case(NeedsRegion), where).case
+    assert plain is not None
+    copied = check_memory(case(NeedsRegion), where, unheeded, plain=plain)
+    assert copied.saved_fp32 is not None
+    assert copied.saved_ratio != 1
+
+
+class WrongInLow(torch.autograd.Function):
+    """Its gradient is half as large again in low precision alone."""
+
+    @staticmethod
+    def forward(_ctx: Any, values: torch.Tensor) -> torch.Tensor:
+        return values.clone()
+
+    @staticmethod
+    def backward(_ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return gradient * 1.5 if gradient.dtype == torch.bfloat16 else gradient
+
+
+@pytest.mark.parametrize("build", [NeedsRegion, AsksForRegion])
+def test_gradients_of_a_model_that_needs_a_region(build: Callable[[], nn.Module]) -> None:
+    where = Conditions(CPU, BF16)
+    check_gradients(case(build), where, unheeded)
+
+    def wrong(model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+        apply: Any = WrongInLow.apply
+        return functional.cross_entropy(apply(model(batch[0])).float(), batch[1])
+
+    with pytest.raises(AmpFailure, match=r"wrong: .* loses \d+% of the gradients") as raised:
+        check_gradients(Case("wrong", build, batch, wrong), where, unheeded)
+    assert "does not run" not in str(raised.value)
+
+
+NOTED = """
+import torch
+from torch import nn
+
+
+
+def layers():
+    return nn.Sequential(nn.Linear(8, 8).bfloat16().requires_grad_(False), nn.Linear(8, 1))
+
+
+def test_it(amp):
+    case = amp.case(layers, lambda: torch.randn(32, 8), lambda model, x: (model(x).float() - 1).square().mean())
+    amp.check_memory(case)
+    amp.check_casts(case)
+    amp.check_scaler(case)
+    amp.check_training(case, steps=10, optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.05))
+"""
+
+
+def test_the_summary_says_what_it_was_compared_with(project: Project) -> None:
+    project.write(test_it=NOTED)
+    result = project.here("--amp-device=cpu", "--amp-dtype=bf16")
+    result.assert_outcomes(passed=1)
+    text = "it does not run in float32, without autocast: RuntimeError (test_it.py:*): mat1 and mat2 must have the same"
+    result.stdout.fnmatch_lines([f"note      cpu-bf16: {text} * compared with a copy whose low-precision tensors *"])
