@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,7 +25,10 @@ def _queries(count: int) -> int:
 
 @dataclass(frozen=True)
 class Attention:
-    """Queries, keys and values of shape (batch, heads, tokens, width), and what is added to their scores."""
+    """Queries, keys and values of shape (batch, heads, tokens, width), and what is added to their scores.
+
+    Keys and values may have fewer heads than queries: a head of keys serves a group of neighbouring heads of queries.
+    """
 
     query: Tensor
     key: Tensor
@@ -35,7 +39,7 @@ class Attention:
 
     def scores(self) -> Tensor:
         """Scaled scores; -inf where a key is hidden."""
-        scores = self.query @ self.key.mT * self.scale
+        scores = self.query @ expand_heads(self.key, self.query).mT * self.scale
         if self.mask is not None:
             hidden = scores.masked_fill(~self.mask, -math.inf) if self.mask.dtype == torch.bool else scores + self.mask
             scores = hidden
@@ -43,6 +47,12 @@ class Attention:
             later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
             scores = scores.masked_fill(later, -math.inf)
         return scores
+
+
+def expand_heads(tensor: Tensor, query: Tensor) -> Tensor:
+    """Return keys or values with one head for each head of ``query``; grouped ones are repeated."""
+    group = query.shape[1] // tensor.shape[1]
+    return tensor if group == 1 else tensor.repeat_interleave(group, 1)
 
 
 def _scale(given: float | None, query: Tensor) -> float:
@@ -98,7 +108,8 @@ def forward(
     total, result = torch.zeros_like(largest), torch.zeros_like(attention.query[..., : attention.value.shape[-1]])
     if result.shape[-1] != attention.value.shape[-1]:
         result = scores.new_zeros(*scores.shape[:-1], attention.value.shape[-1])
-    blocks = list(zip(torch.split(scores, keys, -1), torch.split(attention.value, keys, -2), strict=True))
+    value = expand_heads(attention.value, attention.query)
+    blocks = list(zip(torch.split(scores, keys, -1), torch.split(value, keys, -2), strict=True))
     for block, values in reversed(blocks) if backwards else blocks:
         before, largest = largest, torch.maximum(largest, block.amax(-1))
         finite = largest.clamp_min(torch.finfo(largest.dtype).min)  # a row that sees no key yet
@@ -114,29 +125,26 @@ def backward(operation: Operation, attention: Attention, given: Tensor, out: Ten
     """The gradients of query, key and value.
 
     Probabilities come from the saved sums; they and the scores' gradients are rounded before their
-    products, and the three gradients are kept in the low dtype from one block to the next.
+    products, and the three gradients are kept in the low dtype from one block to the next. So are those of keys and
+    values that several heads of queries share, from one head to the next.
     """
     dtype = operation.given[1]
     weights = torch.nan_to_num((attention.scores() - sums[..., None]).exp())
-    scored = weights * (given @ attention.value.mT - (given * out).sum(-1, keepdim=True))
+    products = given @ expand_heads(attention.value, attention.query).mT
+    scored = weights * (products - (given * out).sum(-1, keepdim=True))
     weights, scored = operation.low(weights, dtype), operation.low(scored, dtype)
-    tensors = (attention.query, attention.key, attention.value)
-    query, key, value = (torch.zeros_like(each) for each in tensors)
-    tokens = _queries(query.shape[-2])
-    for first in range(0, query.shape[-2], tokens):
-        q = slice(first, first + tokens)
+    query, key, value = (torch.zeros_like(each) for each in (attention.query, attention.key, attention.value))
+    tokens, group = _queries(query.shape[-2]), query.shape[1] // key.shape[1]
+    for head, first in itertools.product(range(group), range(0, query.shape[-2], tokens)):
+        q = slice(None), slice(head, None, group), slice(first, first + tokens)
         for start in range(0, key.shape[-2], KEYS):
             k = slice(start, start + KEYS)
             if attention.causal and start >= first + tokens:
                 break
-            part = scored[..., q, k]
-            value[..., k, :] = operation.low(value[..., k, :] + weights[..., q, k].mT @ given[..., q, :], dtype)
-            query[..., q, :] = operation.low(
-                query[..., q, :] + part @ attention.key[..., k, :] * attention.scale, dtype
-            )
-            key[..., k, :] = operation.low(
-                key[..., k, :] + part.mT @ attention.query[..., q, :] * attention.scale, dtype
-            )
+            part = scored[q][..., k]
+            value[..., k, :] = operation.low(value[..., k, :] + weights[q][..., k].mT @ given[q], dtype)
+            query[q] = operation.low(query[q] + part @ attention.key[..., k, :] * attention.scale, dtype)
+            key[..., k, :] = operation.low(key[..., k, :] + part.mT @ attention.query[q] * attention.scale, dtype)
     return [query, key, value]
 
 

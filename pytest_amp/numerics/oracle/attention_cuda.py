@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pytest_amp.numerics.oracle.attention import Attention, forward
+from pytest_amp.numerics.oracle.attention import Attention, expand_heads, forward
 from pytest_amp.numerics.oracle.operation import Operation
 
 #: Keys of a block, under whose largest score exponentials are rounded, of heads up to 64 wide and of wider ones:
@@ -26,9 +26,7 @@ ROWS = 32
 def _attention(operation: Operation, place: int, bias: Tensor | None, *, causal: bool) -> Attention:
     """Queries, keys and values from ``place`` on; heads of keys that several heads of queries share are repeated."""
     query, key, value = operation.args[place : place + 3]
-    times = query.shape[1] // key.shape[1]
-    if times > 1:
-        key, value = key.repeat_interleave(times, 1), value.repeat_interleave(times, 1)
+    key, value = expand_heads(key, query), expand_heads(value, query)
     scale = operation.kwargs.get("scale")
     return Attention(query, key, value, bias, causal, query.shape[-1] ** -0.5 if scale is None else scale)
 

@@ -18,6 +18,7 @@ from pytest_amp.devices import find_device
 from pytest_amp.numerics.oracle import formulas, observed_step, steps, trace_of
 from pytest_amp.numerics.oracle.models import ModelName, evaluate, model_of
 from pytest_amp.numerics.oracle.operation import Operation
+from pytest_amp.releases import holds_in, release_of
 
 CPU = find_device("cpu")
 
@@ -32,13 +33,23 @@ def operation(name: str, *args: Any, rounds: bool, dtype: torch.dtype = torch.bf
     return Operation(overload, args, kwargs, given, (dtype,) * count, "cpu", rounds)
 
 
+#: Whether the CPU's fused attention takes grouped queries: pytorch/pytorch#157893.
+GROUPED = holds_in(release_of(torch.__version__), since="2.9", until=None)
+
+
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("tokens", [16, 600])
 @pytest.mark.parametrize("masked", [None, "boolean", "float"])
-def test_attention_without_rounding_is_the_float64_kernel(*, causal: bool, tokens: int, masked: str | None) -> None:
+@pytest.mark.parametrize("heads", [2, 1])
+def test_attention_without_rounding_is_the_float64_kernel(
+    *, causal: bool, tokens: int, masked: str | None, heads: int
+) -> None:
+    """Two heads of queries, and as many of keys and values or one."""
     if causal and masked:
         pytest.skip("torch takes one or the other")
-    q, k, v = (torch.randn(1, 2, tokens, 8, dtype=torch.float64) for _ in range(3))
+    if heads == 1 and not GROUPED:
+        pytest.skip("the kernel takes grouped queries since torch 2.9")
+    q, k, v = (torch.randn(1, of, tokens, 8, dtype=torch.float64) for of in (2, heads, heads))
     mask = None
     if masked is not None:
         shift = torch.randn(1, 1, tokens, tokens, dtype=torch.float64)
