@@ -175,11 +175,18 @@ def test_a_case_that_does_not_run_at_all_fails_in_its_own_words(project: Project
     project.write(test_it=HEAD.format(line=f"amp.{check.format(case)}"))
     result = project.here(*ON_CPU)
     result.assert_outcomes(failed=1)
-    says = "it does not run in float32, without autocast: RuntimeError (test_it.py:5): mat1 and mat2 shapes cannot be *"
-    result.stdout.fnmatch_lines([f"E*DoesNotRun: {says}"])
+    result.stdout.fnmatch_lines(
+        [
+            "AmpFailure: it does not run in float32, without autocast",
+            "  expected *",
+            "  now *RuntimeError (test_it.py:5): mat1 and mat2 shapes cannot be *",
+            "  likely *",
+            "  rerun *",
+        ]
+    )
     result.stdout.no_fnmatch_line("*oracle*")
     result.stdout.no_fnmatch_line("*contextlib*")
-    assert len([text for text in result.outlines if text.startswith("E  ")]) == 1
+    assert not [text for text in result.outlines if text.startswith("E  ")]
 
 
 def test_a_function_without_its_casts_is_one_failure(project: Project) -> None:
@@ -339,14 +346,106 @@ def test_a_kernel_that_is_not_there_is_named_as_such(project: Project, said: str
     result.stdout.fnmatch_lines(["  likely *this machine has no kernel for one of its operators in bf16: dtypes= *"])
 
 
-def test_what_a_users_step_raises_is_not_told_of_the_case(project: Project) -> None:
-    project.write(
-        test_it=HEAD.format(line="amp.check_scaler(case(amp), train=wrong)")
-        + "\n\ndef wrong(iteration):\n    raise RuntimeError('of the step')\n"
-    )
+RAISING = (
+    HEAD
+    + """
+
+def wrong(iteration):
+    raise {error}
+"""
+)
+
+
+@pytest.mark.parametrize(
+    "check",
+    [
+        "check_scaler(case(amp), train=wrong)",
+        "check_training(case(amp), steps=2, train=wrong)",
+        "scaler_trace(case(amp), steps=2, train=wrong)",
+        "check_scaler(case(amp), optimizer=wrong)",
+        "check_training(case(amp), steps=2, optimizer=wrong)",
+    ],
+)
+@pytest.mark.parametrize("error", ["RuntimeError('of it')", "KeyError('of it')"])
+def test_error_of_a_training_step_or_optimizer_is_told_with_its_line(project: Project, check: str, error: str) -> None:
+    """Of the function that the test gives: the case's own step runs."""
+    project.write(test_it=RAISING.format(line=f"amp.{check}", error=error))
     result = project.here(*ON_CPU)
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["E *RuntimeError: of the step"])
+    kind = error.partition("(")[0]
+    result.stdout.fnmatch_lines(
+        [
+            f"AmpFailure: it: code that the check calls raised {kind}",
+            "  expected *a step of the case alone does, in float32 and under autocast(cpu, bfloat16)",
+            f"  now *{kind} (test_it.py:14): *of it*",
+            "  likely *the training step, the optimizer or a hook *",
+            "  rerun *",
+        ]
+    )
+    assert not [text for text in result.outlines if text.startswith("E  ")]
+
+
+def test_error_of_a_traced_function_is_told_with_its_line(project: Project) -> None:
+    project.write(test_it=RAISING.format(line="amp.scaler_trace(wrong, steps=2)", error="IndexError('of it')"))
+    result = project.here(*ON_CPU)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["AmpFailure: wrong raised IndexError", "  now *IndexError (test_it.py:14): of it, *"])
+
+
+EVERY_CHECK = """
+import pytest
+import torch
+
+CHECKS = {
+    "gradients": lambda amp, case: amp.check_gradients(case),
+    "compiled": lambda amp, case: amp.check_compiled(case, backend="eager"),
+    "training": lambda amp, case: amp.check_training(case, steps=2),
+    "scaler": lambda amp, case: amp.check_scaler(case),
+    "traced scaler": lambda amp, case: amp.scaler_trace(case, steps=2),
+    "casts": lambda amp, case: amp.check_casts(case),
+    "memory": lambda amp, case: amp.check_memory(case),
+    "dtypes": lambda amp, case: amp.check_dtypes(case, {"": amp.dtype}),
+    "trace": lambda amp, case: amp.trace(case),
+}
+
+
+class OwnError(Exception):
+    pass
+
+
+def steep():  # some steps move its loss
+    layer = torch.nn.Linear(4, 4)
+    torch.nn.init.constant_(layer.weight, 3.0)
+    return layer
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyError, OwnError, StopIteration, pytest.skip.Exception])
+@pytest.mark.parametrize("check", CHECKS)
+def test_it(amp, check, error):
+    def loss(model, x):
+        if WHEN:
+            raise error("of the model")
+        return model(x).float().square().mean()
+
+    CHECKS[check](amp, amp.case(steep, lambda: torch.ones(2, 4), loss))
+"""
+
+
+@pytest.mark.parametrize("where", ["in float32, without autocast", "under autocast(cpu, bfloat16)"])
+def test_error_of_a_model_is_told_in_every_check(project: Project, where: str) -> None:
+    """Also one that is no RuntimeError; what skips a test skips it."""
+    when = "True" if "float32" in where else "torch.is_autocast_enabled('cpu')"
+    project.write(test_it=EVERY_CHECK.replace("WHEN", when))
+    # Apart, since torch's compiler cannot be imported twice; the narrow band lets two steps be training enough.
+    result = project.apart(*ON_CPU, "--amp-tolerance-scale=1e-3")
+    result.assert_outcomes(failed=36, skipped=9)
+    told = [text for text in result.outlines if text.startswith("AmpFailure: ")]
+    assert len(told) == 36
+    assert all(f"does not run {where}" in text for text in told)
+    lines = [text for text in result.outlines if "of the model, on torch" in text or "'of the model', on torch" in text]
+    assert len(lines) == 36
+    assert all("Error (test_it.py:3" in text or "StopIteration (test_it.py:3" in text for text in lines)
+    assert not [text for text in result.outlines if text.startswith("E  ")]
 
 
 LOOPS = ("check_scaler(it)", "check_training(it, steps=2)")

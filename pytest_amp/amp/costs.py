@@ -60,6 +60,7 @@ class CostChecks(Bound):
         that cannot be. Returns the measurement.
         """
         from pytest_amp import cases, speed
+        from pytest_amp.numerics.running import ToldOf, ToldOfFunction
 
         cases.expect_number("seconds", seconds, least=0, above=True)
         cases.expect_number("uncalibrated", uncalibrated, least=0)
@@ -76,7 +77,9 @@ class CostChecks(Bound):
             plan=speed.Plan(budget=seconds),
         )
         make_step = speed.step_maker(work, self.device, seed=self.config.seed, dtype=self.dtype, optimizer=optimizer)
-        return speed.check_speedup(make_step, demand, conditions, self._request)
+        told = ToldOf(work, self.conditions) if isinstance(work, cases.Case) else ToldOfFunction(name)
+        with told:
+            return speed.check_speedup(make_step, demand, conditions, self._request)
 
     def _timed(self) -> SpeedConditions:
         """Where and how speed is measured; on a CPU only for a report that was asked for."""

@@ -148,7 +148,7 @@ class LoopChecks(Bound):
         Raises Misuse for arguments that cannot be, and for keywords that need a case.
         """
         from pytest_amp import cases, scaler
-        from pytest_amp.numerics.running import ToldOf
+        from pytest_amp.numerics.running import ToldOf, ToldOfFunction
 
         cases.expect_number("steps", steps, least=1, whole=True)
         cases.expect_number("init_scale", init_scale, least=0.0)
@@ -159,7 +159,8 @@ class LoopChecks(Bound):
         if not isinstance(work, scaler.Case):
             if train is not None or optimizer is not None or overflow_at:
                 raise Misuse("scaler_trace of a function takes no train, optimizer or overflow_at: they need a case")
-            return scaler.trace_callable(work, self.device, steps=steps, scale=init_scale, rule=rule)
+            with ToldOfFunction(getattr(work, "__name__", type(work).__name__)):
+                return scaler.trace_callable(work, self.device, steps=steps, scale=init_scale, rule=rule)
         training = self._training(work, train, optimizer, overflow_at)
         late = [index for index in overflow_at if not 0 <= index < steps]
         if late:

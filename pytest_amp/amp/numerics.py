@@ -42,17 +42,14 @@ class NumericChecks(Bound):
         """
         from pytest_amp import cases
         from pytest_amp.numerics.gradients import check_gradients
+        from pytest_amp.numerics.running import ToldOf
 
         self._expect_case(case, "check_gradients")
         if tolerance is not None:
             cases.expect_number("tolerance", tolerance, least=0, above=True)
-
-        check_gradients(
-            case,
-            self.conditions,
-            self._observing(case),
-            tolerance=self.marker.tolerance if tolerance is None else tolerance,
-        )
+        allowed = self.marker.tolerance if tolerance is None else tolerance
+        with ToldOf(case, self.conditions):
+            check_gradients(case, self.conditions, self._observing(case), tolerance=allowed)
 
     def over_seeds(
         self, measure: Callable[[], Mapping[str, float]]

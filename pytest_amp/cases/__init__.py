@@ -17,7 +17,7 @@ from pytest_amp.cases.given import (
     takes,
 )
 from pytest_amp.cases.limits import adds_up_low_convolutions, lacks_lstm_kernel
-from pytest_amp.cases.raised import in_one_line
+from pytest_amp.cases.raised import failure_of, in_one_line, own_frames, passes
 from pytest_amp.cases.seeding import seeded
 from pytest_amp.cases.wider import wider_zoo
 from pytest_amp.cases.zoo import Kinks, SequenceClassifier, classification, cnn, decoder, lstm, mlp, zoo
@@ -45,6 +45,7 @@ __all__ = [
     "expect_number",
     "expect_python",
     "expect_step",
+    "failure_of",
     "in_one_line",
     "lacks_lstm_kernel",
     "loss_of",
@@ -54,6 +55,8 @@ __all__ = [
     "mlp",
     "named_tensors",
     "outputs_by_name",
+    "own_frames",
+    "passes",
     "seeded",
     "takes",
     "wider_zoo",

@@ -15,11 +15,18 @@ import torch
 from torch.nn.parameter import is_lazy
 from torch.nn.utils.rnn import PackedSequence
 
-from pytest_amp.cases.raised import in_one_line
+from pytest_amp.cases.raised import failure_of, passes
 from pytest_amp.cases.seeding import seeded
 from pytest_amp.failure import Misuse, is_misuse
 
 __tracebackhide__ = is_misuse
+
+#: By the function of a case, what it should do.
+_EXPECTED = {
+    "build": "a function that makes the model, on the CPU in float32",
+    "batch": "a function that makes the data, on the CPU in float32",
+    "loss": "a forward pass in evaluation mode, in which lazy modules make their parameters",
+}
 
 #: What a loss function returns: the loss itself, or what ``outputs_by_name`` takes.
 Outputs: TypeAlias = Any
@@ -49,8 +56,8 @@ class Case:
         """The module and the batch on the CPU, each made after seeding torch with ``seed``.
 
         Parameters of lazy modules are made by one forward pass in evaluation mode. Raises Misuse if ``build``
-        makes no module, or one without data, if ``batch`` makes what can be looked into once only, and if one of them
-        or that pass raises.
+        makes no module, or one without data, and if ``batch`` makes what can be looked into once only; AmpFailure if
+        one of them or that pass raises.
         """
         with torch.random.fork_rng(devices=[]):
             model = self._made("build", self.build, seed)
@@ -63,14 +70,19 @@ class Case:
             return Realised(model, batch, lambda: self._made("build", self.build, seed))
 
     def _made(self, what: str, function: Callable[[], Any], seed: int) -> Any:
-        """What a function of the case returns, after seeding torch; Misuse for what it raises, with its own line."""
+        """Return the result of a function of the case, after seeding torch. Raises AmpFailure for what it raises."""
         try:
             with seeded(seed):
                 return function()
-        except Misuse:
-            raise
-        except Exception as error:  # noqa: BLE001  # whatever a project's own code raises
-            raise Misuse(f"case {self.name}: {what} raised {in_one_line(error)}") from None
+        except Exception as error:
+            if passes(error):
+                raise
+            raise failure_of(
+                f"{self.name}: its {what}",
+                error,
+                expected=_EXPECTED[what],
+                likely=f"the function given as {what}=, or what it calls; no check has begun",
+            ) from None
 
 
 def _initialise(model: torch.nn.Module, forward: Callable[[], object]) -> None:

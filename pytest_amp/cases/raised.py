@@ -1,14 +1,100 @@
-"""What a project's own code has raised, in one line."""
+"""Errors that a project's own code raises within a check: their words, their line, and which are handed on."""
 
 from __future__ import annotations
 
+import sysconfig
+import traceback
+import unittest
+from collections.abc import Iterator
 from pathlib import Path
+from types import TracebackType
 
+import pytest
 import torch
 
-from pytest_amp.quoted import quoted_with_place
+from pytest_amp.failure import AmpFailure, Misuse
+from pytest_amp.quoted import quoted
+from pytest_amp.torch_private import PrivateApiGone
+
+#: Code between a check and the project's: torch's and this package's.
+_LIBRARIES = Path(torch.__file__).parent, Path(__file__).parent.parent
+_PYTHON = Path(sysconfig.get_path("stdlib"))
+_INSTALLED = tuple({Path(sysconfig.get_path(name)) for name in ("purelib", "platlib")})
+#: Exceptions that are no errors of a case: a refusal, a private API that is gone, and what ends or skips a test.
+_PASS = Misuse, PrivateApiGone, pytest.exit.Exception, unittest.SkipTest
+#: Letters of an error that a message has room for.
+_MOST = 300
 
 
-def in_one_line(error: Exception) -> str:
-    """Its type, its words, and where there is one the line of the project that it comes from."""
-    return quoted_with_place(error, (Path(torch.__file__).parent, Path(__file__).parent.parent), 300)
+def passes(error: BaseException) -> bool:
+    """Return whether a check hands ``error`` on unchanged.
+
+    So it does with ``pytest.skip``, ``fail`` and ``xfail``, which are no ``Exception``, and with KeyboardInterrupt.
+    """
+    return not isinstance(error, Exception) or isinstance(error, _PASS)
+
+
+def in_one_line(error: BaseException) -> str:
+    """Return its type, the line of the project that it comes from, if there is one, and its words.
+
+    ``KeyError (models.py:31): 'hidden'``. An error that an installed library raises names the line there and the one
+    that called it.
+    """
+    error = _stopped(error)
+    frames = own_frames(error)
+    places = [_place(frames[-1])] if frames else []
+    callers = [frame for frame in frames if not _is_installed(frame)]
+    if callers and callers[-1] is not frames[-1]:
+        places.append(f"called at {_place(callers[-1])}")
+    where, words = f" ({', '.join(places)})" if places else "", _words(error)
+    return f"{type(error).__name__}{where}{f': {words}' if words else ''}"
+
+
+def _place(frame: traceback.FrameSummary) -> str:
+    return f"{Path(frame.filename).name}:{frame.lineno}"
+
+
+def _words(error: BaseException) -> str:
+    try:
+        return quoted(error, _MOST)
+    except Exception as failed:  # noqa: BLE001  # whatever an exception's own __str__ raises
+        return f"its text raised {type(failed).__name__}"
+
+
+def own_frames(error: BaseException, trace: TracebackType | None = None) -> list[traceback.FrameSummary]:
+    """Return the frames of a traceback that are neither torch's, nor Python's, nor this package's, innermost last.
+
+    ``trace`` is the part to look at, all of it unless given.
+    """
+    stopped = _stopped(error)
+    part = stopped.__traceback__ if trace is None or stopped is not error else trace
+    return list(_own(traceback.extract_tb(part)))
+
+
+def _own(frames: traceback.StackSummary) -> Iterator[traceback.FrameSummary]:
+    for frame in frames:
+        path = Path(frame.filename)
+        python = path.is_relative_to(_PYTHON) and not _is_installed(frame)
+        if not (frame.filename.startswith("<") or python or any(path.is_relative_to(each) for each in _LIBRARIES)):
+            yield frame
+
+
+def _is_installed(frame: traceback.FrameSummary) -> bool:
+    return any(Path(frame.filename).is_relative_to(folder) for folder in _INSTALLED)
+
+
+def _stopped(error: BaseException) -> BaseException:
+    """Return the StopIteration that Python has made a RuntimeError of, since it went through a generator."""
+    cause = error.__cause__
+    return cause if isinstance(error, RuntimeError) and isinstance(cause, StopIteration) else error
+
+
+def failure_of(what: str, error: BaseException, *, expected: str, likely: str) -> AmpFailure:
+    """Return the failure of code that a test has given to a check: ``what`` it is, and what it was expected to do."""
+    return AmpFailure(
+        f"{what} raised {type(_stopped(error)).__name__}",
+        label_before="expected",
+        before=expected,
+        now=f"{in_one_line(error)}, on torch {torch.__version__}",
+        likely=likely,
+    )

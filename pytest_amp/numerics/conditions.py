@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import torch
 
-from pytest_amp.cases import Case, in_one_line
+from pytest_amp.cases import Case, in_one_line, passes
 from pytest_amp.devices import Device
-from pytest_amp.failure import AmpFailure, Misuse, is_misuse
+from pytest_amp.failure import AmpFailure, is_misuse
 from pytest_amp.numerics.step import Region
 from pytest_amp.precision import Precision
 
@@ -46,15 +46,15 @@ class Conditions:
 
 @contextmanager
 def runs_under(case: Case, where: Conditions, also: str = "") -> Iterator[None]:
-    """What torch raises where a case runs in mixed precision, which it does not in float32, becomes an AmpFailure.
+    """What a case raises in mixed precision, which it does not in float32, becomes an AmpFailure.
 
     ``also`` says in what else it is run here.
     """
     try:
         yield
-    except Misuse:
-        raise
-    except RuntimeError as error:
+    except Exception as error:
+        if passes(error):
+            raise
         raise AmpFailure(
             f"{case.name} does not run under {where}{also}",
             label_before="fp32",
@@ -64,13 +64,15 @@ def runs_under(case: Case, where: Conditions, also: str = "") -> Iterator[None]:
         ) from None
 
 
-def _likely(error: RuntimeError, where: Conditions) -> str:
+def _likely(error: Exception, where: Conditions) -> str:
     said = str(error)
     if type(error).__module__.startswith("torch._dynamo"):
         return "the model compiles itself: make it without torch.compile; amp.check_compiled(case) compiles it"
     if "not implemented for" in said or "could not create a primitive" in said:  # aten's words, and oneDNN's
         low = where.precision.name
         return f"this machine has no kernel for one of its operators in {low}: dtypes= of the marker leaves {low} out"
+    if not isinstance(error, RuntimeError):
+        return "code of the model or its loss that takes no low-precision tensors, or asks whether autocast is on"
     return (
         "an operator meets dtypes that it does not take together (a torch.autograd.Function needs custom_fwd and "
         "custom_bwd), or changes what backward needs"

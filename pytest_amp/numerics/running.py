@@ -1,25 +1,30 @@
-"""Whether what a check met is the case itself, which does not run in mixed precision."""
+"""Errors that a project's own code raises within a check, told in one form with the project's own line."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from types import TracebackType
 
-from pytest_amp.cases import Case, expect_python
-from pytest_amp.failure import AmpFailure, Misuse, is_misuse
+from pytest_amp.cases import Case, expect_python, failure_of, in_one_line, own_frames, passes
+from pytest_amp.failure import AmpFailure, is_misuse
 from pytest_amp.numerics.conditions import Conditions, runs_under
 from pytest_amp.numerics.step import run_step, run_wide
 
 __tracebackhide__ = is_misuse
 
+#: Modules whose errors are the compiler's: their tracebacks say more than a line.
+_COMPILER = "torch._dynamo", "torch._inductor", "torch._functorch"
 
-# No generator under contextlib.contextmanager: pytest would show contextlib's frame, which is not ours to hide.
+
+# No generators under contextlib.contextmanager: pytest would show contextlib's frame, which is not ours to hide.
 @dataclass(frozen=True)
 class ToldOf:
-    """What torch raises within is told of ``case``, if a step of it alone raises in mixed precision, too.
+    """Within the block an error is told of ``case``, or of the code that a test has given to a check beside it.
 
-    Raises DoesNotRun where it does not run in float32, either, else AmpFailure. Where the step runs, what was raised
-    goes on: it came of something else, such as a training step of the user's own.
+    Raises DoesNotRun if a step of the case alone raises in mixed precision and in float32, AmpFailure if it raises in
+    mixed precision. Where the step runs, an error that has passed through the project's code becomes an AmpFailure,
+    too; one of torch, of its compiler or of the check goes on unchanged, and so do refusals and what pytest raises to
+    end or skip a test.
     """
 
     case: Case
@@ -31,11 +36,11 @@ class ToldOf:
     def __exit__(
         self, kind: type[BaseException] | None, raised: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Run the step alone, where torch has raised."""
-        if not isinstance(raised, RuntimeError) or isinstance(raised, Misuse):
+        """Run the step alone, where something was raised."""
+        if raised is None or passes(raised):
             return
         realised = self.case.realise(seed=self.where.seed)
-        if "ScriptModule" in str(raised) or type(raised).__module__.startswith("torch._dynamo"):
+        if "ScriptModule" in in_one_line(raised) or type(raised).__module__.startswith("torch._dynamo"):
             expect_python(realised.model, case=self.case.name)  # the words of these say little of the check
         device = self.where.device.torch_device
         try:
@@ -44,3 +49,39 @@ class ToldOf:
         except AmpFailure:
             run_wide(self.case, realised.on(device), seed=self.where.seed)
             raise
+        if trace is None or type(raised).__module__.startswith(_COMPILER) or not _is_of_project(raised, trace):
+            return
+        raise failure_of(
+            f"{self.case.name}: code that the check calls",
+            raised,
+            expected="code that runs in each step of the check; a step of the case alone does, in float32 and under "
+            f"{self.where}",
+            likely="the training step, the optimizer or a hook that the test gives; or a model that takes no other "
+            "dtypes, or not these values (an inf that the check plants)",
+        ) from None
+
+
+@dataclass(frozen=True)
+class ToldOfFunction:
+    """Within the block an error of a function that a test gives in place of a case becomes an AmpFailure."""
+
+    name: str
+
+    def __enter__(self) -> None:
+        """Nothing is made before something is raised."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, raised: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Tell of an error that has passed through the project's code."""
+        if raised is None or trace is None or passes(raised) or not _is_of_project(raised, trace):
+            return
+        raise failure_of(
+            self.name, raised, expected="a function that runs whenever it is called", likely="the function itself"
+        ) from None
+
+
+def _is_of_project(raised: BaseException, trace: TracebackType) -> bool:
+    """Return whether an error has passed through a frame of the project's, below the one that has the block."""
+    below = trace.tb_next
+    return bool(own_frames(raised, below)) if below is not None else False

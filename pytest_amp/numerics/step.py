@@ -9,8 +9,18 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from pytest_amp.cases import Case, Realised, expect_graph, in_one_line, loss_of, named_tensors, outputs_by_name, seeded
-from pytest_amp.failure import Misuse, is_misuse
+from pytest_amp.cases import (
+    Case,
+    Realised,
+    expect_graph,
+    in_one_line,
+    loss_of,
+    named_tensors,
+    outputs_by_name,
+    passes,
+    seeded,
+)
+from pytest_amp.failure import AmpFailure, is_misuse
 from pytest_amp.float32 import float32_precision
 from pytest_amp.numerics.widened import float64_in_region, widened
 
@@ -92,13 +102,19 @@ def run_step(  # noqa: PLR0913  # keywords of one step
     )
 
 
-class DoesNotRun(Misuse, RuntimeError):
+class DoesNotRun(AmpFailure):
     """A case whose own step raises without autocast, in the words of what it raised."""
 
 
 def does_not_run(case: Case, error: Exception) -> DoesNotRun:
     """What is said of ``error``, which a step of ``case`` without autocast has raised."""
-    return DoesNotRun(f"{case.name} does not run in float32, without autocast: {in_one_line(error)}")
+    return DoesNotRun(
+        f"{case.name} does not run in float32, without autocast",
+        label_before="expected",
+        before="a step that runs in float32: mixed precision is compared with it",
+        now=f"{in_one_line(error)}, on torch {torch.__version__}",
+        likely="the model, its batch or its loss: nothing of mixed precision has begun",
+    )
 
 
 def run_wide(case: Case, realised: Realised, *, seed: int) -> Step:
@@ -108,9 +124,9 @@ def run_wide(case: Case, realised: Realised, *, seed: int) -> Step:
     """
     try:
         return run_step(case, realised, contextlib.nullcontext, seed=seed)
-    except Misuse:
-        raise
-    except Exception as error:  # noqa: BLE001  # whatever a model raises
+    except Exception as error:
+        if passes(error):
+            raise
         step = _of_wider_copy(case, realised, seed)
         if step is None:
             raise does_not_run(case, error) from None

@@ -1,6 +1,8 @@
-"""Of whom an error is told that torch raises within a check: of the case, if a step of it alone raises as well."""
+"""The subject that a check names for an error: the case, if a step of it alone raises as well, or code beside it."""
 
 from __future__ import annotations
+
+import unittest
 
 import pytest
 import torch
@@ -10,9 +12,10 @@ from pytest_amp.cases import Case
 from pytest_amp.devices import find_device
 from pytest_amp.failure import AmpFailure, Misuse
 from pytest_amp.numerics import Conditions
-from pytest_amp.numerics.running import ToldOf
+from pytest_amp.numerics.running import ToldOf, ToldOfFunction
 from pytest_amp.numerics.step import DoesNotRun
 from pytest_amp.precision import BF16
+from pytest_amp.torch_private import PrivateApiGone
 
 WHERE = Conditions(find_device("cpu"), BF16)
 
@@ -28,28 +31,91 @@ def case(refuses: tuple[bool, ...]) -> Case:
     return Case("it", lambda: nn.Linear(2, 2), lambda: torch.ones(1, 2), loss)
 
 
-def test_a_case_that_does_not_run_in_float32_is_misuse() -> None:
+ERRORS = [RuntimeError, ValueError, KeyError, AssertionError]
+
+
+@pytest.mark.parametrize("kind", ERRORS)
+def test_case_that_does_not_run_in_float32_is_a_failure_of_its_own(kind: type[Exception]) -> None:
     with (
-        pytest.raises(DoesNotRun, match="it does not run in float32, without autocast"),
+        pytest.raises(DoesNotRun, match="it does not run in float32, without autocast") as raised,
         ToldOf(case((True, False)), WHERE),
     ):
-        raise RuntimeError("of the check")
+        raise kind("of the check")
+    labels = [line.split()[0] for line in str(raised.value).splitlines()]
+    assert labels == ["AmpFailure:", "expected", "now", "likely"]
+    assert "now       RuntimeError (test_running.py:29): no kernel for this dtype" in str(raised.value)
 
 
-def test_a_case_that_does_not_run_under_autocast_is_a_failure() -> None:
+@pytest.mark.parametrize("kind", ERRORS)
+def test_case_that_does_not_run_under_autocast_is_a_failure(kind: type[Exception]) -> None:
     with pytest.raises(AmpFailure, match="it does not run under autocast"), ToldOf(case((True,)), WHERE):
+        raise kind("of the check")
+
+
+@pytest.mark.parametrize("kind", ERRORS)
+def test_error_of_the_check_itself_goes_on(kind: type[Exception]) -> None:
+    with pytest.raises(kind, match="of the check"), ToldOf(case(()), WHERE):
+        raise kind("of the check")
+
+
+def raises(error: BaseException) -> None:
+    """Raise ``error`` as a training step of a test would."""
+    raise error
+
+
+class Unprintable(Exception):  # the name of a project's
+    """An error without words."""
+
+    def __str__(self) -> str:
+        raise LookupError
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (RuntimeError("of the step"), r"RuntimeError \(test_running.py:\d+\): of the step, on torch"),
+        (KeyError("loss"), r"KeyError \(test_running.py:\d+\): 'loss', on torch"),
+        (AssertionError(), r"AssertionError \(test_running.py:\d+\), on torch"),
+        (Unprintable(), r"Unprintable \(test_running.py:\d+\): its text raised LookupError, on torch"),
+    ],
+    ids=["runtime", "key", "assertion", "unprintable"],
+)
+def test_error_of_a_tests_code_beside_the_case_is_a_failure(error: Exception, words: str) -> None:
+    with pytest.raises(AmpFailure, match=words) as raised, ToldOf(case(()), WHERE):
+        raises(error)
+    assert f"it: code that the check calls raised {type(error).__name__}" in str(raised.value)
+
+
+def test_error_that_a_library_raises_names_the_projects_line_too() -> None:
+    with pytest.raises(AmpFailure, match=r"\(version.py:\d+, called at test_running.py:\d+\)"), ToldOfFunction("it"):
+        pytest.importorskip("packaging.version").Version("no version")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        DoesNotRun("said already"),
+        Misuse("said already"),
+        AmpFailure("said already"),
+        PrivateApiGone("torch.gone"),
+        pytest.skip.Exception("not here"),
+        pytest.fail.Exception("red"),
+        pytest.xfail.Exception("known"),
+        pytest.exit.Exception("enough"),
+        unittest.SkipTest("not here"),
+        KeyboardInterrupt(),
+        SystemExit(1),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+@pytest.mark.parametrize("block", [ToldOf(case((True,)), WHERE), ToldOfFunction("it")], ids=["case", "function"])
+def test_what_is_no_error_of_a_case_goes_on(error: BaseException, block: ToldOf | ToldOfFunction) -> None:
+    """A step of the case is not run then."""
+    with pytest.raises(type(error)) as raised, block:
+        raises(error)
+    assert raised.value is error
+
+
+def test_case_that_runs_within_a_region_only_is_no_fault_of_its_own() -> None:
+    with pytest.raises(RuntimeError, match="of the check"), ToldOf(case((False,)), WHERE):
         raise RuntimeError("of the check")
-
-
-@pytest.mark.parametrize("refuses", [(), (False,)], ids=["never", "without a region"])
-def test_what_a_case_that_runs_did_not_raise_goes_on(refuses: tuple[bool, ...]) -> None:
-    """A case that runs within a region only is no fault of its own."""
-    with pytest.raises(RuntimeError, match="of the check"), ToldOf(case(refuses), WHERE):
-        raise RuntimeError("of the check")
-
-
-@pytest.mark.parametrize("error", [DoesNotRun("said already"), Misuse("said already"), TypeError("said already")])
-def test_what_is_told_already_and_what_is_none_of_torchs_goes_on(error: Exception) -> None:
-    """Whether the case runs is not asked then."""
-    with pytest.raises(type(error), match=r"^said already$"), ToldOf(case((True,)), WHERE):
-        raise error
