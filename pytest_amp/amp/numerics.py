@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     import torch
 
     from pytest_amp.cases import Case
+    from pytest_amp.numerics.dtypes import Expected
     from pytest_amp.numerics.oracle import Trace
 
 __tracebackhide__ = is_misuse
@@ -99,14 +100,21 @@ class NumericChecks(Bound):
             raise Misuse(f"check_fp32 was given {type(tensor).__name__}; valid: a tensor")
         check_fp32(tensor, self.conditions, name=name)
 
-    def check_dtypes(self, case: Case, expected: Mapping[str, torch.dtype]) -> None:
+    def check_dtypes(self, case: Case, expected: Mapping[str, Expected]) -> None:
         """Check the dtypes that modules of ``case`` return in mixed precision.
 
         ``expected`` maps a module's path (``layers.0.norm``; ``""`` is the model) to the dtype of the floating
         tensors that it returns. A key may be a pattern, as of file names, in which ``*`` also matches dots:
         ``layers.*.norm``. A path wins over patterns, and a later pattern over an earlier one. Modules that match a
-        pattern and return no floating tensor are left out. Raises Misuse for a key that names no module, AmpFailure
-        for another dtype.
+        pattern and return no floating tensor are left out.
+
+        Of a module that returns several tensors, in a dictionary, dataclass, tuple or list, each may have its own:
+        ``{"": {"loss": torch.float32, "logits": amp.dtype}}``, and of a tuple ``{"norm": {0: torch.float32}}``. Outputs
+        that are not named may have any dtype. A key names an output by its place, nested ones with dots
+        (``states.0``), all that are in it (``states``), or as a pattern. Complex tensors are compared with complex
+        dtypes only.
+
+        Raises Misuse for a key that names no module or no output, AmpFailure for another dtype.
         """
         from pytest_amp.numerics.dtypes import check_dtypes
         from pytest_amp.numerics.running import ToldOf

@@ -2,74 +2,100 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from typing import TypeAlias
 
 import torch
 
 from pytest_amp.cases import Case
 from pytest_amp.failure import AmpFailure, Misuse, is_misuse
 from pytest_amp.numerics.conditions import Conditions
-from pytest_amp.numerics.locate import module_runs
+from pytest_amp.numerics.locate import ModuleRuns, module_runs
 from pytest_amp.precision import dtype_name
 from pytest_amp.record import Observe
 
 __tracebackhide__ = is_misuse
 
+#: The dtype of all that a module returns, or of its outputs by their names or numbers.
+Expected: TypeAlias = torch.dtype | Mapping[str | int, torch.dtype]
 
-def check_dtypes(case: Case, where: Conditions, expected: Mapping[str, torch.dtype], observe: Observe) -> None:
-    """Run ``case`` forward in mixed precision and hold the dtypes of the named modules' outputs against ``expected``.
 
-    See ``Amp.check_dtypes``. Raises Misuse for what names no module, AmpFailure for a module that does not run,
-    returns no floating tensor, or returns another dtype.
+@dataclass(frozen=True)
+class _Returned:
+    """What a module returned, or one of its outputs where ``place`` is given, and the dtype that it should have."""
+
+    module: str
+    place: str | None
+    dtypes: tuple[str, ...]
+    expected: torch.dtype
+
+    @property
+    def is_right(self) -> bool:
+        return self.dtypes == (dtype_name(self.expected),)
+
+    @property
+    def found(self) -> str:
+        return " and ".join(self.dtypes)
+
+    def __str__(self) -> str:
+        module = self.module or "the model"
+        return module if self.place is None else f"output {self.place} of {module}"
+
+
+def check_dtypes(case: Case, where: Conditions, expected: Mapping[str, Expected], observe: Observe) -> None:
+    """Run ``case`` forward in mixed precision and compare the dtypes of the named modules' outputs with ``expected``.
+
+    See ``Amp.check_dtypes``. Raises Misuse for what names no module or no output, AmpFailure for a module that does
+    not run, returns no floating tensor, or returns another dtype.
     """
+    _expect_mapping(expected)
     realised = case.realise(seed=where.seed).on(where.device.torch_device)
-    if not isinstance(expected, Mapping) or not expected:
-        given = "no module" if not expected else type(expected).__name__
-        raise Misuse(f"check_dtypes was given {given}; valid: a dictionary such as {{'head': torch.float32}}")
-    unnamed = [key for key in expected if not isinstance(key, str)]
-    if unnamed:
-        raise Misuse(f"{unnamed[0]!r} is no path of a module; valid: 'layers.0.norm', 'layers.*', '' and the like")
-    untyped = [dtype for dtype in expected.values() if not isinstance(dtype, torch.dtype)]
-    if untyped:
-        raise Misuse(f"{untyped[0]!r} is no dtype; valid: torch.float32, amp.dtype and the like")
-    named = _named(case, expected, [name for name, _ in realised.model.named_modules()])
+    names = [name for name, _ in realised.model.named_modules()]
+    modules = _named(case, expected, names)
     runs = module_runs(case, realised, where.region, seed=where.seed)
-    found: dict[str, list[str]] = {}
-    wanted: dict[str, torch.dtype] = {}
-    for given, modules in named.items():
-        returned = {name: _dtypes(runs.outputs.get(name, [])) for name in modules}
-        if modules != [given]:  # a list of modules never runs
-            returned = {name: dtypes for name, dtypes in returned.items() if dtypes}
+    by_module: dict[str, list[_Returned]] = {}
+    for key, matched in modules.items():
+        value = expected[key]
+        returned = {name: _returned(runs, name, value) for name in matched}
+        if matched != [key]:  # a list of modules never runs
+            returned = {name: rows for name, rows in returned.items() if any(row.dtypes for row in rows)}
             if not returned:
-                raise Misuse(f"{case.name}: of {len(modules)} modules named {given!r} none returned a floating tensor")
-        found |= returned
-        wanted |= dict.fromkeys(returned, expected[given])
-    for name, dtypes in found.items():
-        observe(f"{case.name}/{name or 'model'}.dtype", ", ".join(dtypes), kind="dtype")
-    wrong = {name: dtypes for name, dtypes in found.items() if dtypes != [dtype_name(wanted[name])]}
+                what = "a floating tensor" if isinstance(value, torch.dtype) else f"one of {', '.join(map(str, value))}"
+                raise Misuse(f"{case.name}: of {len(matched)} modules named {key!r} none returned {what}")
+        elif isinstance(value, Mapping):
+            _expect_outputs(case, runs, key, value)
+        by_module |= returned
+    rows = [row for found in by_module.values() for row in found]
+    model = "the model" if "model" in names else "model"
+    for row in rows:
+        place = "" if row.place is None else f"[{row.place}]"
+        observe(f"{case.name}/{row.module or model}{place}.dtype", ", ".join(row.dtypes), kind="dtype")
+    wrong = [row for row in rows if not row.is_right]
     if wrong:
-        first, dtypes = next(iter(wrong.items()))
-        module = type(realised.model.get_submodule(first)).__name__
-        more = [
-            f"{name or 'the model'} {' and '.join(dtypes) or 'none'} for {dtype_name(wanted[name])}"
-            for name, dtypes in list(wrong.items())[1:4]
-        ]
-        others = f"; also wrong: {', '.join(more)}{', ...' if len(wrong) > 4 else ''}" if more else ""
-        raise AmpFailure(
-            f"{case.name}: {first or 'the model'} ({module}) returned {' and '.join(dtypes) or 'no floating tensor'} "
-            f"under {where}, it should return {dtype_name(wanted[first])}{others}",
-            label_before="expected",
-            before=dtype_name(wanted[first]),
-            now=where.now(" and ".join(dtypes) or "no floating tensor: it did not run in the forward pass"),
-            likely=_likely(
-                dtypes, list(dict.fromkeys(map(dtype_name, runs.given.get(first, [])))), where.precision.dtype_name
-            ),
-        )
+        _fail(case, where, wrong, type(realised.model.get_submodule(wrong[0].module)).__name__, runs)
+
+
+def _fail(case: Case, where: Conditions, wrong: list[_Returned], module: str, runs: ModuleRuns) -> None:
+    first = wrong[0]
+    more = [f"{row} {row.found or 'none'} for {dtype_name(row.expected)}" for row in wrong[1:4]]
+    others = f"; also wrong: {', '.join(more)}{', ...' if len(wrong) > 4 else ''}" if more else ""
+    given = list(dict.fromkeys(map(dtype_name, runs.given.get(first.module, []))))
+    verb = "returned" if first.place is None else "is"
+    should = "it should return" if first.place is None else "it should be"
+    raise AmpFailure(
+        f"{case.name}: {first} ({module}) {verb} {first.found or 'no floating tensor'} "
+        f"under {where}, {should} {dtype_name(first.expected)}{others}",
+        label_before="expected",
+        before=dtype_name(first.expected),
+        now=where.now(first.found or "no floating tensor: it did not run in the forward pass"),
+        likely=_likely(list(first.dtypes), given, where.precision.dtype_name),
+    )
 
 
 def _likely(returned: list[str], taken: list[str], low: str) -> str:
-    """Where a dtype comes from that a module should not return."""
+    """Return where a dtype comes from that a module should not return."""
     if not returned:
         return "it was not called, or what it returns is no tensor"
     if returned == taken:
@@ -82,7 +108,28 @@ def _likely(returned: list[str], taken: list[str], low: str) -> str:
     return f"{was}an operator in it has another rule here (pytest-amp rules), or the model casts"
 
 
-def _named(case: Case, expected: Mapping[str, torch.dtype], names: list[str]) -> dict[str, list[str]]:
+def _expect_mapping(expected: object) -> None:
+    """Raise Misuse for anything but dtypes, or dtypes by output, by the path of a module."""
+    if not isinstance(expected, Mapping) or not expected:
+        given = type(expected).__name__ if expected else "no module"
+        raise Misuse(f"check_dtypes was given {given}; valid: a dictionary such as {{'head': torch.float32}}")
+    for path, value in expected.items():
+        if not isinstance(path, str):
+            raise Misuse(f"{path!r} is no path of a module; valid: 'layers.0.norm', 'layers.*', '' and the like")
+        outputs = value if isinstance(value, Mapping) else {"": value}
+        if not outputs:
+            raise Misuse(f"{path!r} has no outputs in check_dtypes; valid: a dtype, or dtypes by output")
+        for place, dtype in outputs.items():
+            if isinstance(place, bool) or not isinstance(place, (str, int)):
+                raise Misuse(f"{place!r} names no output of {path!r}; valid: its name, 'loss', or its number, 0")
+            if not isinstance(dtype, torch.dtype):
+                raise Misuse(
+                    f"{dtype!r} is no dtype; valid: torch.float32, amp.dtype and the like, or dtypes by output: "
+                    "{'loss': torch.float32, 'logits': amp.dtype}, of a tuple {0: torch.float32}"
+                )
+
+
+def _named(case: Case, expected: Iterable[str], names: list[str]) -> dict[str, list[str]]:
     """The modules that each key names, patterns first: a later one goes before an earlier one, a path before all."""
     found = {}
     for given in sorted(expected, key=lambda given: given in names):
@@ -93,6 +140,50 @@ def _named(case: Case, expected: Mapping[str, torch.dtype], names: list[str]) ->
     return found
 
 
-def _dtypes(tensors: list[torch.Tensor]) -> list[str]:
-    """The floating dtypes among ``tensors``, each once."""
-    return list(dict.fromkeys(dtype_name(tensor.dtype) for tensor in tensors if tensor.is_floating_point()))
+def _returned(runs: ModuleRuns, module: str, expected: Expected) -> list[_Returned]:
+    """Return what a module returned: as one, or output by output where these have dtypes of their own."""
+    dtypes = runs.dtypes.get(module, {})
+    if not isinstance(expected, Mapping):
+        together = [dtype for place in dtypes.values() for dtype in place]
+        return [_Returned(module, None, _of_kind(together, expected), expected)]
+    stated = {str(key): dtype for key, dtype in expected.items()}
+    if not dtypes:  # it did not run, or returned no tensor
+        return [_Returned(module, key, (), dtype) for key, dtype in stated.items()]
+    rows = []
+    for place, found in dtypes.items():
+        keys = [key for key in stated if _names(key, place)]
+        if keys:
+            dtype = stated[place if place in keys else keys[-1]]
+            names = _of_kind(found, dtype)
+            if names or place in keys:
+                rows.append(_Returned(module, place, names, dtype))
+    return rows
+
+
+def _names(key: str, place: str) -> bool:
+    """Return whether a key names an output: by its place, by what holds it (``past`` of ``past.0``), as a pattern."""
+    return place == key or place.startswith(f"{key}.") or fnmatchcase(place, key)
+
+
+def _of_kind(dtypes: Iterable[torch.dtype], expected: torch.dtype) -> tuple[str, ...]:
+    """Return the floating ones among ``dtypes``, or the complex ones for a complex dtype, each once."""
+    return tuple(
+        dict.fromkeys(
+            dtype_name(dtype)
+            for dtype in dtypes
+            if (dtype.is_complex if expected.is_complex else dtype.is_floating_point)
+        )
+    )
+
+
+def _expect_outputs(case: Case, runs: ModuleRuns, module: str, expected: Mapping[str | int, torch.dtype]) -> None:
+    """Raise Misuse for keys that name no output of a module that ran, and for outputs that are no floating tensors."""
+    dtypes = runs.dtypes.get(module, {})
+    name = module or "the model"
+    for key in expected if dtypes else ():
+        if not any(_names(str(key), place) for place in dtypes):
+            has = "one tensor, which has no name: give it a dtype" if "" in dtypes else ", ".join(dtypes)
+            raise Misuse(f"{case.name}: {name} returns no tensor {key!r}; it returns {has}")
+        kinds = dtypes.get(str(key), [])
+        if kinds and not any(dtype.is_floating_point or dtype.is_complex for dtype in kinds):
+            raise Misuse(f"{case.name}: output {key} of {name} is {dtype_name(kinds[0])}; valid: floating tensors")

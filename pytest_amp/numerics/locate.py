@@ -20,10 +20,12 @@ __tracebackhide__ = is_misuse
 class ModuleRuns:
     """What each submodule was given and returned in a forward pass, by its name; the model is ``""``.
 
-    In the order in which they finished; of what one was given, the floating dtypes of its last call.
+    In the order in which they finished; of what one was given, the floating dtypes of its last call. ``dtypes`` are
+    those of all that it returned, by the places of its outputs, as ``named_tensors`` has them.
     """
 
     outputs: dict[str, list[torch.Tensor]] = field(default_factory=dict)
+    dtypes: dict[str, dict[str, list[torch.dtype]]] = field(default_factory=dict)
     given: dict[str, list[torch.dtype]] = field(default_factory=dict)
 
 
@@ -35,6 +37,8 @@ def module_runs(case: Case, realised: Realised, region: Region, *, seed: int) ->
         def hook(_module: torch.nn.Module, inputs: object, output: object) -> None:
             runs.given[name] = [tensor.dtype for _, tensor in named_tensors(inputs) if tensor.is_floating_point()]
             runs.outputs.setdefault(name, []).extend(tensor.detach() for _, tensor in named_tensors(output))
+            for place, tensor in named_tensors(output):
+                runs.dtypes.setdefault(name, {}).setdefault(place, []).append(tensor.dtype)
 
         return hook
 

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any, NamedTuple
+
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from pytest_amp.cases import Case, decoder, mlp
 from pytest_amp.devices import find_device
-from pytest_amp.failure import AmpFailure
+from pytest_amp.failure import AmpFailure, Misuse
 from pytest_amp.numerics import Conditions
-from pytest_amp.numerics.dtypes import check_dtypes
+from pytest_amp.numerics.dtypes import Expected, check_dtypes
 from pytest_amp.precision import BF16
 from tests.observing import Noted
 
 CPU = Conditions(find_device("cpu"), BF16)
 
 
-def run(case: Case, expected: dict[str, torch.dtype]) -> dict[str, str]:
+def run(case: Case, expected: Mapping[str, Expected]) -> dict[str, str]:
     seen = Noted()
     check_dtypes(case, CPU, expected, seen.observe)
     return seen
@@ -92,3 +97,158 @@ def test_every_tensor_that_a_module_returns_counts() -> None:
     case = Case("both", build, lambda: torch.ones(2, 2), loss)
     with pytest.raises(AmpFailure, match="returned float32 and bfloat16"):
         run(case, {"both": torch.float32})
+
+
+@dataclass
+class Record:
+    """A loss, logits, states, and a winner, as libraries return them."""
+
+    loss: Tensor
+    logits: Tensor
+    states: tuple[Tensor, ...]
+    winner: Tensor
+    cache: None = None
+
+
+class Named(NamedTuple):
+    """The same by name."""
+
+    loss: Tensor
+    logits: Tensor
+    states: tuple[Tensor, ...]
+    winner: Tensor
+
+
+#: What a module returns of its loss, logits, states and winner.
+FORMS: dict[str, Callable[..., Any]] = {
+    "dict": lambda *of: dict(zip(("loss", "logits", "states", "winner"), of, strict=True)),
+    "dataclass": Record,
+    "named tuple": Named,
+    "tuple": lambda *of: of,
+    "list": lambda *of: [*of],
+}
+
+
+class Several(nn.Module):
+    """A Linear, and what is made of its result."""
+
+    def __init__(self, form: Callable[..., Any]) -> None:
+        super().__init__()
+        self.linear, self.form = nn.Linear(8, 4), form
+
+    def forward(self, x: Tensor) -> Any:
+        """A float32 loss, low logits, states of both, and a winner."""
+        logits = self.linear(x)
+        return self.form(logits.float().square().mean(), logits, (logits.float(), logits), logits.argmax())
+
+
+def several(form: str) -> Case:
+    def loss(model: nn.Module, x: Tensor) -> Any:
+        outputs = model(x)
+        if isinstance(outputs, Record):
+            return outputs.loss
+        return outputs["loss"] if isinstance(outputs, dict) else outputs[0]
+
+    return Case("several", lambda: Several(FORMS[form]), lambda: torch.randn(2, 8), loss)
+
+
+LOW, WIDE = torch.bfloat16, torch.float32
+
+
+def places(form: str, **expected: torch.dtype) -> dict[str | int, torch.dtype]:
+    """By name, or by number where a module returns no names; ``_`` stands for a dot."""
+    order = ["loss", "logits", "states", "winner"]
+    numbered = form in ("tuple", "list")
+
+    def place(name: str) -> str | int:
+        head, _, rest = name.partition("_")
+        first: str | int = order.index(head) if numbered else head
+        return f"{first}.{rest}" if rest else first
+
+    return {place(name): dtype for name, dtype in expected.items()}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_each_output_has_a_dtype_of_its_own(form: str) -> None:
+    stated = {"": places(form, loss=WIDE, logits=LOW, states_0=WIDE, states_1=LOW)}
+    seen = run(several(form), stated)
+    assert [*seen.values()] == ["float32", "bfloat16", "float32", "bfloat16"]
+    assert f"several/model[{'0' if form in ('tuple', 'list') else 'loss'}].dtype" in seen
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(
+    ("name", "wrong", "found"),
+    [
+        ("loss", LOW, "float32"),
+        ("logits", WIDE, "bfloat16"),
+        ("states_1", WIDE, "bfloat16"),
+        ("states", LOW, "float32"),
+    ],
+)
+def test_another_dtype_of_one_output_is_named(form: str, name: str, wrong: torch.dtype, found: str) -> None:
+    place = str(*places(form, **{name: wrong})) + (".0" if name == "states" else "")
+    with pytest.raises(AmpFailure, match=rf"output {place} of the model \(Several\) is {found} under .*should be"):
+        run(several(form), {"": places(form, **{name: wrong}), "linear": LOW})
+
+
+def test_outputs_by_pattern_and_the_rest_of_them() -> None:
+    """A place wins over patterns and over what holds it; a winner is no floating tensor, and has no dtype to state."""
+    seen = run(several("dict"), {"": {"*": WIDE, "states": WIDE, "states.1": LOW, "logits": LOW}})
+    assert len(seen) == 4
+    assert run(several("dict"), {"*": {"loss": WIDE}}) == {"several/model[loss].dtype": "float32"}
+
+
+@pytest.mark.parametrize(
+    ("expected", "says"),
+    [
+        ({"": {"logit": LOW}}, "several: the model returns no tensor 'logit'; it returns loss, logits, states.0, *"),
+        ({"": {0: LOW}}, "several: the model returns no tensor 0; it returns loss, *"),
+        ({"": {"winner": LOW}}, "several: output winner of the model is int64; valid: floating tensors"),
+        ({"linear": {"loss": LOW}}, "several: linear returns no tensor 'loss'; it returns one tensor, which has no *"),
+        ({"": {}}, "'' has no outputs in check_dtypes; valid: a dtype, or dtypes by output"),
+        ({"": {None: LOW}}, "None names no output of ''; valid: its name, 'loss', or its number, 0"),
+        ({"": {True: LOW}}, "True names no output of ''; valid: its name, 'loss', or its number, 0"),
+        ({"": {"loss": "fp32"}}, "'fp32' is no dtype; valid: torch.float32, amp.dtype and the like, or dtypes by *"),
+        ({"": (LOW, WIDE)}, "(torch.bfloat16, torch.float32) is no dtype; valid: *, of a tuple {0: torch.float32}"),
+        ({"li*": {"loss": LOW}}, "several: of 1 modules named 'li*' none returned one of loss"),
+    ],
+)
+def test_outputs_that_cannot_be_stated_are_refused(expected: Any, says: str) -> None:
+    with pytest.raises(Misuse) as raised:
+        run(several("dict"), expected)
+    assert "\n" not in str(raised.value)
+    assert fnmatchcase(str(raised.value).replace("[", "("), says.replace("[", "(")), str(raised.value)
+
+
+def test_complex_outputs_are_compared_with_complex_dtypes() -> None:
+    class Spectrum(nn.Module):
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            return torch.fft.rfft(x), x
+
+    case = Case(
+        "spectrum",
+        lambda: nn.Sequential(nn.Linear(8, 8), Spectrum()),
+        lambda: torch.randn(2, 8),
+        lambda model, x: model.get_submodule("1")(x + model.get_submodule("0")(x))[0].abs().sum(),
+    )
+    assert run(case, {"1": torch.complex64}) == {"spectrum/1.dtype": "complex64"}
+    assert run(case, {"1": {0: torch.complex64, 1: WIDE}}).keys() == {"spectrum/1[0].dtype", "spectrum/1[1].dtype"}
+    with pytest.raises(AmpFailure, match="returned complex64"):
+        run(case, {"1": torch.complex128})
+
+
+def test_submodule_that_is_called_model_has_a_name_of_its_own() -> None:
+    """As those of transformers do."""
+
+    class Whole(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = nn.Linear(4, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.model(x).float()  # type: ignore[no-any-return]
+
+    case = Case("whole", Whole, lambda: torch.ones(1, 4), lambda model, x: model(x).sum())
+    expected = {"whole/the model.dtype": "float32", "whole/model.dtype": "bfloat16"}
+    assert run(case, {"": WIDE, "model": LOW}) == expected
