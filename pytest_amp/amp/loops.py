@@ -57,7 +57,8 @@ class LoopChecks(Bound):
         raises at the planted inf by an error of its own, for which overflow in the forward pass is left out.
         Warns of a loss in float16 (LowLoss), and of an activation that was made inf and reached no gradient
         (SwallowedOverflow). Observed as ``<case>/skipped``, ``spoilt buffers``, ``swallowed overflows``,
-        ``refused overflows`` and ``scale``. Raises AmpFailure, and Misuse for arguments that cannot be.
+        ``refused overflows`` and ``scale``. Raises AmpFailure, and Misuse for arguments that cannot be, and for complex
+        parameters, whose gradients torch's GradScaler cannot unscale.
         """
         from pytest_amp import cases, scaler
         from pytest_amp.numerics.running import ToldOf
@@ -97,7 +98,8 @@ class LoopChecks(Bound):
         these do not run without a region, either, with manual casts; a note in the summary says so.
 
         --amp-tolerance-scale multiplies the band. Observed as ``<case>/loss beside fp32``, the used part of the band,
-        and ``<case>/steps skipped``. Raises AmpFailure, which names the step, and Misuse for steps that cannot be.
+        and ``<case>/steps skipped``. Raises AmpFailure, which names the step, and Misuse for steps that cannot be, and
+        for complex parameters in fp16, whose gradients torch's GradScaler cannot unscale.
         Returns the run in mixed precision.
         """
         import torch

@@ -25,7 +25,7 @@ class NumericChecks(Bound):
         """Compare everything that a training step of ``case`` computes in mixed precision with float64.
 
         Checked are the outputs, the gradient of every parameter and of the inputs that require one, and the
-        module's buffers:
+        module's buffers; complex ones by their real and imaginary parts, sparse ones as dense tensors:
 
         - each is there, finite, of its dtype, and no further from the float64 value than rounding explains. How much
           that is, is predicted in float64, with explicit rounding where autocast's rules cast (docs/oracle.md); on

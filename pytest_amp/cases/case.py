@@ -132,9 +132,11 @@ class Realised:
     draws: RecordedDraws | None = None
 
     def on(self, device: torch.device | str, dtype: torch.dtype | None = None) -> Realised:
-        """A copy on ``device``, with its floating tensors in ``dtype`` if one is given."""
+        """A copy on ``device``, with its floating tensors in ``dtype`` and complex ones as wide, if one is given."""
         with torch.no_grad():  # else the copied parameters of a script are computed from its own
-            model = self._copied().to(device=device, dtype=dtype)
+            model = self._copied().to(device=device)
+            if dtype is not None:
+                _cast(model, dtype)
         for copied, own in zip(model.parameters(), self.model.parameters(), strict=True):
             copied.requires_grad_(own.requires_grad)
         return Realised(model, map_tensors(lambda x: _moved(x, device, dtype), self.batch), draws=self.draws)
@@ -152,8 +154,24 @@ class Realised:
         return model
 
 
+def _cast(model: torch.nn.Module, dtype: torch.dtype) -> None:
+    """Cast parameters and buffers, which ``Module.to`` does as well, but for the imaginary parts of complex ones."""
+    for module in model.modules():
+        for parameter in module.parameters(recurse=False):
+            parameter.data = parameter.data.to(_as_wide(parameter, dtype))
+        for name, buffer in list(module.named_buffers(recurse=False)):
+            setattr(module, name, buffer.to(_as_wide(buffer, dtype)))
+
+
+def _as_wide(tensor: torch.Tensor, dtype: torch.dtype) -> torch.dtype:
+    """Return ``dtype`` for a floating tensor, the complex dtype of it for a complex one, and its own for any other."""
+    if tensor.is_complex():
+        return dtype.to_complex()
+    return dtype if tensor.is_floating_point() else tensor.dtype
+
+
 def _moved(tensor: torch.Tensor, device: torch.device | str, dtype: torch.dtype | None) -> torch.Tensor:
-    to = dtype if dtype is not None and tensor.is_floating_point() else tensor.dtype
+    to = tensor.dtype if dtype is None else _as_wide(tensor, dtype)
     # A copy even where nothing changes: gradients are kept on it.
     return tensor.detach().to(device=device, dtype=to, copy=True).requires_grad_(tensor.requires_grad)
 

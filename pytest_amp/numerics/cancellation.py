@@ -27,7 +27,7 @@ import torch
 
 from pytest_amp.cases import Case, Realised
 from pytest_amp.numerics.conditions import Conditions
-from pytest_amp.numerics.errors import relative_error
+from pytest_amp.numerics.errors import is_inexact, real_parts, relative_error
 from pytest_amp.numerics.oracle import observed_step, verdict
 from pytest_amp.numerics.oracle.operation import LOW
 from pytest_amp.numerics.prediction import Prediction
@@ -56,7 +56,7 @@ def float32_errors(
     exact, made = prediction.exact.named(), [step.named() for step in steps]
     found = {}
     for name, size in prediction.sizes.items():
-        if exact[name].is_floating_point() and all(name in step for step in made):
+        if is_inexact(exact[name]) and all(name in step for step in made):
             squares = [relative_error(step[name], exact[name], scale=size) ** 2 for step in made]
             found[name] = STUDENT * statistics.fmean(squares) ** 0.5
     return found
@@ -74,10 +74,11 @@ def _is_float32(case: Case, realised: Realised, where: Conditions) -> bool:
 
 
 def _move(model: torch.nn.Module, generator: torch.Generator) -> None:
-    """Move each float32 parameter to a number beside it, up or down at random; zeros stay."""
+    """Move each float32 parameter to a number beside it, up or down at random; zeros stay. So with complex parts."""
     eps = torch.finfo(torch.float32).eps
     with torch.no_grad():
         for parameter in model.parameters():
-            if parameter.dtype == torch.float32:
-                signs = torch.randint(2, parameter.shape, generator=generator, device="cpu") * 2 - 1
-                parameter.mul_((1 + eps * signs).to(parameter.device))
+            values = real_parts(parameter)
+            if values.dtype == torch.float32:
+                signs = torch.randint(2, values.shape, generator=generator, device="cpu") * 2 - 1
+                values.mul_((1 + eps * signs).to(values.device))

@@ -15,7 +15,7 @@ from pytest_amp.cases import Case
 from pytest_amp.numerics import tolerance
 from pytest_amp.numerics.cancellation import float32_errors
 from pytest_amp.numerics.conditions import Conditions
-from pytest_amp.numerics.errors import relative_error
+from pytest_amp.numerics.errors import dense, is_inexact, real_parts, relative_error
 from pytest_amp.numerics.oracle.sums import most_of
 from pytest_amp.numerics.prediction import Prediction, predict
 from pytest_amp.numerics.realised import realise
@@ -83,7 +83,7 @@ Float32Errors = Callable[[], Mapping[str, float]]
 def compare(
     prediction: Prediction, amp: Step, fp32: Step, *, u: float, float32: Float32Errors | None = None
 ) -> list[Compared]:
-    """Each floating tensor that both have and that is finite, in the order of ``Step.named``.
+    """Each floating or complex tensor that both have and that is finite, in the order of ``Step.named``.
 
     ``float32`` is called where an error is more than the predicted rounding explains.
     """
@@ -104,7 +104,7 @@ def _compared(
     model = prediction.predicted.named() if prediction.predicted is not None else {}
     found = []
     for name, value in made.items():
-        if name not in prediction.noise or not exact[name].is_floating_point() or not value.isfinite().all():
+        if name not in prediction.noise or not is_inexact(exact[name]) or not value.isfinite().all():
             continue
         size, noise, own = prediction.sizes[name], prediction.noise[name], float32.get(name, 0.0)
         least = max(noise, tolerance.floor(value.numel(), u))
@@ -133,6 +133,7 @@ def same(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Bit for bit, but for the sign of zero; not a number equals itself."""
     if a.dtype != b.dtype or a.shape != b.shape:
         return False
+    a, b = real_parts(dense(a)), real_parts(dense(b))
     return bool(torch.equal(a.nan_to_num(), b.nan_to_num()) and torch.equal(a.isfinite(), b.isfinite()))
 
 

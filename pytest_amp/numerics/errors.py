@@ -7,10 +7,35 @@ import math
 import torch
 
 
+def is_inexact(tensor: torch.Tensor) -> bool:
+    """Return whether the values of a tensor are rounded: floating and complex ones are, integers are not."""
+    return tensor.is_floating_point() or tensor.is_complex()
+
+
+def real_parts(tensor: torch.Tensor) -> torch.Tensor:
+    """Return complex values as pairs of real ones in a last dimension, a view where that is possible; others as is."""
+    return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
+
+
+#: Layouts that have no strides.
+_SPARSE = {torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc}
+
+
+def dense(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a sparse tensor of any layout as a strided one; others as they are."""
+    return tensor.to_dense() if tensor.layout in _SPARSE else tensor
+
+
+def stored_values(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the values that a sparse tensor stores, a view unless they must be coalesced; a strided one as it is."""
+    stored = tensor.detach()
+    stored = stored.coalesce() if stored.layout is torch.sparse_coo else stored
+    return stored.values() if stored.layout in _SPARSE else stored
+
+
 def exact_copy(tensor: torch.Tensor) -> torch.Tensor:
     """``tensor`` in float64 on the CPU, where any back end's values can be compared; complex ones as pairs."""
-    value = tensor.detach().to("cpu")
-    return (torch.view_as_real(value) if value.is_complex() else value).to(torch.float64)
+    return real_parts(dense(tensor.detach()).to("cpu")).to(torch.float64)
 
 
 def norm(tensor: torch.Tensor) -> float:
@@ -43,13 +68,14 @@ ENOUGH, FIRST = 64, 4096
 
 
 def is_hollow(tensor: torch.Tensor, dtype: torch.dtype) -> bool | None:
-    """Whether a float32 or float64 tensor was rounded on the way: every value is representable in the low ``dtype``.
+    """Whether a wide tensor was rounded on the way: every value is representable in the low ``dtype``.
+
+    Of a complex tensor each real and imaginary part.
 
     Decided on at least 64 distinct finite values other than zero; None on fewer, which may be
     representable by chance.
     """
-    stored = tensor.detach()
-    values = stored.coalesce().values().flatten() if stored.layout is torch.sparse_coo else stored.flatten()
+    values = real_parts(stored_values(tensor)).flatten()
     values = values[values.isfinite() & (values != 0)]
     if not any(torch.unique(some).numel() >= ENOUGH for some in (values[:FIRST], values)):
         return None

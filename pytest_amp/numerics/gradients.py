@@ -17,7 +17,7 @@ from pytest_amp.numerics.case_run import CaseRun, likely_cause, other_names
 from pytest_amp.numerics.chance import check_distance, check_dtypes_given, not_acquitted
 from pytest_amp.numerics.compare import Compared, compare, confirmed, median_distance
 from pytest_amp.numerics.conditions import Conditions, runs_under
-from pytest_amp.numerics.errors import is_hollow, norm
+from pytest_amp.numerics.errors import is_hollow, is_inexact, norm
 from pytest_amp.numerics.manual_casts import check_reference, check_unreplayed, median_allowed
 from pytest_amp.numerics.prediction import Prediction, predict
 from pytest_amp.numerics.realised import realise
@@ -74,14 +74,14 @@ def check_gradients(case: Case, where: Conditions, observe: Observe, *, toleranc
 
 
 def _check_present(run: CaseRun, amp: Step) -> None:
-    """Whoever has a gradient in float64 has one in mixed precision, and not of zeros."""
+    """A gradient in float64 is there in mixed precision, even if it is zero; one that is not zero is not zeros here."""
     exact, made = run.prediction.exact.named(), amp.named()
     missing = [name for name in exact if name not in made]
     if missing:
         raise AmpFailure(
             f"{run.what(missing[0])} is missing{other_names(missing)}",
             label_before="exact",
-            before=f"it has norm {norm(exact[missing[0]]):.3g} in float64",
+            before=f"it has norm {norm(exact[missing[0]]):.3g} in float64; an optimizer leaves out what has none",
             now=run.where.now("None"),
             likely="a cast, a custom function or the autocast kernel of an operator detaches it from the graph",
         )
@@ -93,8 +93,7 @@ def _check_present(run: CaseRun, amp: Step) -> None:
         and run.prediction.noise.get(name, 1.0) < 1.0 - run.where.precision.u
         and made[name].numel()
         and not made[name].any()
-        and norm(exact[name])
-        >= run.prediction.sizes[name]  # else it is zero but for cancellation, and measured by others
+        and not run.prediction.vanishes(name)
     ]
     if lost:
         raise AmpFailure(
@@ -258,7 +257,7 @@ def _check_counts(run: CaseRun, amp: Step) -> None:
     """Integer buffers are exact."""
     exact = run.prediction.exact.buffers
     for name, value in amp.buffers.items():
-        if not value.is_floating_point() and not torch.equal(value.cpu(), exact[name].cpu()):
+        if not is_inexact(value) and not torch.equal(value.cpu(), exact[name].cpu()):
             raise AmpFailure(
                 f"{run.what(f'buffer.{name}')} is {value.flatten()[:4].tolist()}, without autocast it is "
                 f"{exact[name].flatten()[:4].tolist()}",
@@ -271,11 +270,12 @@ def _check_hollow(run: CaseRun, amp: Step) -> None:
     dtype, predicted = run.where.precision.dtype, run.prediction.predicted if run.tolerance is None else None
     model = (predicted or run.prediction.exact).as_left()
     for name, value in amp.as_left().items():
-        if value.dtype != torch.float32 or name not in model or not (predicted or name.startswith("buffer.")):
+        if name not in model or not (predicted or name.startswith("buffer.")):
             continue
-        if is_hollow(value, dtype) and is_hollow(model[name].to(torch.float32), dtype) is False:
+        is_wide = value.dtype in (torch.float32, torch.complex64)
+        if is_wide and is_hollow(value, dtype) and is_hollow(model[name].to(value.dtype), dtype) is False:
             raise AmpFailure(
-                f"{run.what(name)} is float32 but holds only values that {dtype_name(dtype)} has",
+                f"{run.what(name)} is {dtype_name(value.dtype)} but holds only values that {dtype_name(dtype)} has",
                 label_before="exact" if predicted is None else "predicted",
                 before="it has values between them",
                 now=run.where.now("rounded on the way"),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pytest_amp.cases import Case, Realised
-from pytest_amp.failure import Misuse, is_misuse
+from pytest_amp.cases import Case, Realised, passes
+from pytest_amp.failure import is_misuse
 from pytest_amp.numerics.conditions import Conditions, runs_under
 from pytest_amp.numerics.draws import Draws
 from pytest_amp.numerics.step import run_step, run_wide
@@ -37,9 +37,9 @@ def _recorded(
     try:
         with draws.recording():
             run_step(case, copied, where.region, seed=seed, replay=False)
-    except Misuse:
-        raise
-    except Exception as error:  # noqa: BLE001  # whatever a model raises, under a recorder or without one
+    except Exception as error:  # whatever a model raises, under a recorder or without one
+        if passes(error):
+            raise
         device = where.device.torch_device
         run_wide(case, realised.on(device), seed=seed)
         with runs_under(case, where):

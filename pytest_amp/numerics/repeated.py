@@ -10,7 +10,7 @@ import torch
 from pytest_amp.cases import Case, Realised
 from pytest_amp.failure import UNSEEDED, AmpFailure, is_misuse
 from pytest_amp.numerics.conditions import Conditions
-from pytest_amp.numerics.errors import norm
+from pytest_amp.numerics.errors import is_inexact, norm
 from pytest_amp.numerics.step import Step, run_wide
 
 __tracebackhide__ = is_misuse
@@ -48,7 +48,7 @@ def _again(case: Case, realised: Realised, where: Conditions) -> dict[str, torch
 
 
 def _floating(step: Step) -> dict[str, torch.Tensor]:
-    return {name: value for name, value in step.named().items() if value.is_floating_point()}
+    return {name: value for name, value in step.named().items() if is_inexact(value)}
 
 
 def _apart(names: Collection[str], once: Mapping[str, torch.Tensor], again: Mapping[str, torch.Tensor]) -> bool:

@@ -22,6 +22,7 @@ from pytest_amp.cases import (
 )
 from pytest_amp.failure import AmpFailure, is_misuse
 from pytest_amp.float32 import float32_precision
+from pytest_amp.numerics.errors import dense
 from pytest_amp.numerics.widened import float64_in_region, widened
 
 __tracebackhide__ = is_misuse
@@ -36,7 +37,7 @@ class Step:
 
     ``outputs`` are what the loss function returned, ``gradients`` those of the parameters (None where
     there is none), ``inputs`` those of the batch's tensors that want one, ``buffers`` the module's own
-    after the step. Gradients are those of the loss times ``loss_scale``, a power of two.
+    after the step. Gradients are those of the loss times ``loss_scale``, a power of two. Sparse tensors are dense here.
     """
 
     outputs: Mapping[str, torch.Tensor]
@@ -94,10 +95,10 @@ def run_step(  # noqa: PLR0913  # keywords of one step
         # As GradScaler does: the scaled loss of a low-precision loss is float32.
         torch.autograd.backward(loss.to(torch.promote_types(loss.dtype, torch.float32)) * loss_scale)
     return Step(
-        outputs={name: value.detach() for name, value in outputs_by_name(outputs).items()},
+        outputs={name: dense(value.detach()) for name, value in outputs_by_name(outputs).items()},
         gradients={name: _dense(value.grad) for name, value in model.named_parameters() if value.requires_grad},
         inputs={name: _dense(value.grad) for name, value in named_tensors(batch) if value.requires_grad},
-        buffers=dict(model.named_buffers()),
+        buffers={name: dense(buffer) for name, buffer in model.named_buffers()},
         loss_scale=loss_scale,
     )
 
@@ -149,7 +150,7 @@ def _of_wider_copy(case: Case, realised: Realised, seed: int) -> Step | None:
 
 
 def _dense(gradient: torch.Tensor | None) -> torch.Tensor | None:
-    return gradient.to_dense() if gradient is not None and gradient.is_sparse else gradient
+    return None if gradient is None else dense(gradient)
 
 
 def _input(name: str) -> str:

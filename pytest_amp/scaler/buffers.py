@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from pytest_amp.failure import AmpFailure, Misuse, is_misuse
+from pytest_amp.numerics.errors import dense, is_inexact, real_parts, stored_values
 from pytest_amp.scaler.trace import Iteration, Training
 from pytest_amp.torch_private import updated_statistics
 
@@ -32,9 +33,9 @@ def take_spoilt(model: nn.Module) -> list[str]:
     """Return the names of buffers that are not finite, and make them finite: each iteration is judged by itself."""
     found = []
     for name, buffer in model.named_buffers():
-        if buffer.is_floating_point() and not bool(buffer.isfinite().all()):
+        if is_inexact(buffer) and not bool(dense(buffer).isfinite().all()):
             found.append(name)
-            buffer.nan_to_num_(0.0, 0.0, 0.0)
+            real_parts(stored_values(buffer)).nan_to_num_(0.0, 0.0, 0.0)
     return found
 
 

@@ -14,9 +14,11 @@ from pytest_amp.cases import Case, MakeOptimizer, Realised, expect_graph, in_one
 from pytest_amp.devices import Device
 from pytest_amp.failure import AmpFailure, Misuse, is_misuse
 from pytest_amp.isolation.poison import is_sticky
+from pytest_amp.numerics.errors import exact_copy
 from pytest_amp.precision import Precision
 from pytest_amp.scaler.reference import UpdateRule
 from pytest_amp.scaler.regions import note, noted_in_backward
+from pytest_amp.scaler.unscaling import expect_unscaled
 from pytest_amp.torch_private import found_infs
 
 __tracebackhide__ = is_misuse
@@ -225,6 +227,7 @@ class Training:
                 "valid: float32, which autocast casts"
             )
         optimizer = made_of(parameters, self.make_optimizer)
+        expect_unscaled(self.case.name, realised.model, optimizer, self.device.torch_device)
         scaler = WatchedScaler(self.device.type, scale, rule)
         for index in range(steps):
             iteration = Iteration(
@@ -308,8 +311,7 @@ def _seeing(iteration: Iteration) -> Callable[..., None]:
             iteration.stepped_alone = True
         scale = getattr(optimizer, "grad_scale", None)
         gradients = [p.grad for p in _parameters(optimizer) if p.grad is not None]
-        dense = [g.to_dense() if g.is_sparse else g for g in gradients]
-        iteration.seen = [(g / scale if scale is not None else g).detach().double().cpu() for g in dense]
+        iteration.seen = [exact_copy(g / scale if scale is not None else g) for g in gradients]
 
     return hook
 

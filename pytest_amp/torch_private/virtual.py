@@ -40,11 +40,19 @@ def virtual_tensor(values: Any, dtype: Any, *, requires_grad: bool = False) -> A
 
     Autograd, autocast and type promotion see ``dtype``; what operators make of it is up to the handler
     of ``dispatched_calls``, outside of which nothing can be done with it. To numpy and to Python it gives its values
-    rounded to ``dtype``, to ``data_ptr`` memory that has them; C++ that asks for its memory gets a RuntimeError.
-    Raises PrivateApiGone without ``torch.Tensor._make_wrapper_subclass``, ``torch._C._DisableTorchDispatch`` or
+    rounded to ``dtype``, to ``data_ptr`` memory that has them; C++ that asks for its memory gets a RuntimeError. A
+    sparse tensor in a compressed layout, which torch makes no wrapper of, has its coordinates in its place. Raises
+    PrivateApiGone without ``torch.Tensor._make_wrapper_subclass``, ``torch._C._DisableTorchDispatch`` or
     ``torch._C._set_throw_on_mutable_data_ptr``.
     """
-    return _virtual()(values, dtype, requires_grad)
+    return _virtual()(_with_coordinates(values), dtype, requires_grad)
+
+
+def _with_coordinates(values: Any) -> Any:
+    import torch
+
+    compressed = values.layout in (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
+    return values.to_dense().to_sparse() if compressed else values
 
 
 def values_of(tensor: Any) -> Any:
@@ -190,14 +198,24 @@ def written_arguments(overload: Any) -> tuple[str, ...]:
 def with_aliases(call: Dispatched, result: Any) -> Any:
     """``result`` with the storages that torch expects of it; an argument that was written to is returned itself.
 
+    The indices and values of a sparse tensor are returned as they are: it has no storage, and torch crashes for one.
+
     Raises PrivateApiGone without ``torch.utils._python_dispatch.return_and_correct_aliasing``.
     """
     try:
         from torch.utils._python_dispatch import return_and_correct_aliasing
     except ImportError:
         raise PrivateApiGone("torch.utils._python_dispatch.return_and_correct_aliasing") from None
+    if aliasing_of(call.overload).views and any(_is_sparse(each) for each in call.args):
+        return result
     correct: Any = return_and_correct_aliasing
     return correct(call.overload, call.args, call.kwargs, result)
+
+
+def _is_sparse(argument: Any) -> bool:
+    import torch
+
+    return isinstance(argument, torch.Tensor) and argument.layout is torch.sparse_coo
 
 
 def is_random(overload: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Whether a training keeps float32: its parameters, and every floating tensor of the optimizer's state."""
+"""Whether a training keeps float32: its parameters, and every floating or complex tensor of the optimizer's state."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from pytest_amp.numerics import is_hollow
+from pytest_amp.numerics.errors import is_inexact
 from pytest_amp.precision import dtype_name
 
 _LOW = (torch.bfloat16, torch.float16)
@@ -49,9 +50,9 @@ def rounded_state(model: torch.nn.Module, optimizer: torch.optim.Optimizer, *, h
 
 def _rounded(tensors: list[tuple[str, torch.Tensor]]) -> Iterator[Rounded]:
     for name, tensor in tensors:
-        if not tensor.is_floating_point():
+        if not is_inexact(tensor):
             continue
-        if tensor.dtype.itemsize < torch.float32.itemsize:
+        if tensor.dtype.to_real().itemsize < torch.float32.itemsize:
             yield Rounded(name, tensor.dtype, hollow=False)
             continue
         low = next((dtype for dtype in _LOW if is_hollow(tensor, dtype)), None)

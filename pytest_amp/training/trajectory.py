@@ -12,10 +12,12 @@ import torch
 from pytest_amp.cases import Case, MakeOptimizer, made_of, map_tensors
 from pytest_amp.devices import Device
 from pytest_amp.failure import AmpFailure, Misuse, is_misuse
+from pytest_amp.numerics.errors import real_parts
 from pytest_amp.numerics.prediction import by_hand
 from pytest_amp.precision import Precision
 from pytest_amp.scaler import Iteration, UpdateRule, standard_step
 from pytest_amp.scaler.trace import WatchedScaler, refused, watch_backward
+from pytest_amp.scaler.unscaling import expect_unscaled
 
 __tracebackhide__ = is_misuse
 
@@ -164,6 +166,8 @@ def run(setup: Setup, *, low: bool, companion: int | None = None, inspect: Inspe
     if not parameters:
         raise Misuse(f"case {setup.case.name}: the model has no parameter that requires a gradient")
     optimizer = made_of(parameters, setup.make_optimizer)
+    if setup.needs_scaler:  # in the float32 run, too, which comes first
+        expect_unscaled(setup.case.name, realised.model, optimizer, setup.device.torch_device)
     # Growth would bring skipped steps, which are not what is looked at here.
     rule = UpdateRule(growth_interval=10**6)
     scaled = (low or setup.manual) and setup.needs_scaler
@@ -254,10 +258,10 @@ class _Watch:
         for parameter, before in zip(self.parameters, self._before, strict=True):
             if parameter.grad is None or parameter.grad.is_sparse:
                 continue
-            gradient = parameter.grad.detach()
+            gradient = real_parts(parameter.grad.detach())
             zero = gradient == 0
             size += zero.numel()
-            stay = (parameter.detach() == before) & ~zero
+            stay = (real_parts(parameter.detach()) == real_parts(before)) & ~zero
             sums.append(torch.stack([x.double().sum() for x in (gradient.double().square(), zero, stay)]))
         # Read once: each read waits for the device.
         squares, zeros, stayed = torch.stack(sums).sum(0).tolist() if sums else (0.0, 0.0, 0.0)
@@ -282,15 +286,17 @@ def _disturbed(
     def disturb(*_: Any) -> None:
         for p in parameters:
             if p.grad is not None and not p.grad.is_sparse:
-                noise = torch.randn(p.shape, generator=generator).to(p.device, p.dtype)
-                p.grad.add_(noise * (size * p.grad.square().mean().sqrt()))
+                gradient = real_parts(p.grad)
+                noise = torch.randn(gradient.shape, generator=generator).to(gradient.device, gradient.dtype)
+                gradient.add_(noise * (size * gradient.square().mean().sqrt()))
 
     hook = optimizer.register_step_pre_hook(disturb)
     origin = [p.detach().clone() for p in parameters]
     with torch.no_grad():
         for p in parameters:
-            noise = torch.rand(p.shape, generator=generator).mul_(2).sub_(1).to(p.device, p.dtype)
-            p.mul_(1 + size * noise)
+            weight = real_parts(p)
+            noise = torch.rand(weight.shape, generator=generator).mul_(2).sub_(1).to(weight.device, weight.dtype)
+            weight.mul_(1 + size * noise)
         disturbed = [p.detach().clone() for p in parameters]
     try:
         yield
