@@ -17,7 +17,6 @@ from pytest_amp.cases import Case, decoder, mlp
 from pytest_amp.devices import Device, find_device
 from pytest_amp.failure import AmpFailure
 from pytest_amp.numerics import Conditions, manual_casts, predicted, tolerance
-from pytest_amp.numerics.compare import Compared
 from pytest_amp.numerics.gradients import check_gradients
 from pytest_amp.precision import BF16, FP16, Precision
 from tests.numerics.planted import broken, kernel
@@ -265,17 +264,6 @@ def test_a_gradient_three_per_cent_off() -> None:
 def test_a_wider_scale_forgives() -> None:
     with kernel("mm", twice):
         run(mlp(), scale=4.0)
-
-
-def _compared(*, error: float, noise: float = 0.004, elements: int = 100, from_model: float = 0.0) -> Compared:
-    return Compared("weight", elements, error, noise, error, 0.0, 0.006, equal=True, from_model=from_model)
-
-
-def test_a_tensor_that_was_not_rounded_is_too_exact() -> None:
-    where = Conditions(CPU, BF16)
-    predicted.check_least(mlp(), where, [_compared(error=0.003), _compared(error=1e-7, elements=4)], u=BF16.u)
-    with pytest.raises(AmpFailure, match="autocast was off"):
-        predicted.check_least(mlp(), where, [_compared(error=1e-7)], u=BF16.u)
 
 
 def test_bounds_are_those_that_the_docs_derive() -> None:

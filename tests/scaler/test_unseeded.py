@@ -26,4 +26,4 @@ def test_numbers_that_torch_does_not_seed_are_named() -> None:
 
     training = Training(replace(case, loss=loss), find_device("cpu"), FP16, overflow_at=(2,))
     with pytest.raises(AmpFailure, match="random numbers that torch does not seed"):
-        check_scaler(training, unheeded, spoilt=())
+        check_scaler(training, unheeded, note=unheeded, spoilt=())
