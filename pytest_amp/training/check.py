@@ -15,7 +15,7 @@ from pytest_amp.scaler.regions import check_region
 from pytest_amp.training.band import WIDTH, Band, band_of
 from pytest_amp.training.constants import Constants
 from pytest_amp.training.draws import recorded_draws
-from pytest_amp.training.state import rounded_parameters, rounded_state
+from pytest_amp.training.state import rounded_kept, rounded_parameters, rounded_state
 from pytest_amp.training.trajectory import Setup, TrainingIteration, Trajectory, TrajectoryStep, run
 
 __tracebackhide__ = is_misuse
@@ -84,6 +84,15 @@ def _finite(value: float) -> bool:
     return abs(value) < float("inf")
 
 
+#: What may be low: the model's tensors, the optimizer's state, and what a step keeps; and the likely cause of each.
+_HELD = ("a parameter or buffer", "the optimizer's state", "what the step keeps")
+_LIKELY = (
+    "the model is cast (model.half(), model.bfloat16()), or its weights are; autocast needs neither",
+    "the optimizer was made of low parameters, or its state was cast or loaded in a low dtype",
+    "iteration.kept holds an average or a sum in a low dtype, in which small updates round away: keep it in float32",
+)
+
+
 def _keeps_float32(setup: Setup, run_in: str) -> Callable[[int, TrainingIteration], None]:
     constants = Constants(setup)
 
@@ -92,19 +101,18 @@ def _keeps_float32(setup: Setup, run_in: str) -> Callable[[int, TrainingIteratio
             _expect_region(setup, iteration)
         parameters = constants.without(rounded_parameters(iteration.model), iteration)
         state = rounded_state(iteration.model, iteration.optimizer, hollow=index >= _OWN_VALUES)
-        if parameters or state:
-            listed = [str(each) for each in (*parameters, *state)]
-            raise AmpFailure(
-                f"{setup.case.name}, step {index} of the run in {run_in}: "
-                + ("a parameter or buffer" if parameters else "the optimizer's state")
-                + " is not in float32",
-                label_before="rule",
-                before="what is updated, and optimizer state, are in float32: small updates round away in less",
-                now=", ".join(listed[:3]) + (f" and {len(listed) - 3} more" if len(listed) > 3 else ""),
-                likely="the model is cast (model.half(), model.bfloat16()), or its weights are; autocast needs neither"
-                if parameters
-                else "the optimizer was made of low parameters, or its state was cast or loaded in a low dtype",
-            )
+        # In the float32 run nothing is low but by a cast of the step's own.
+        kept = [] if iteration.low or iteration.manual else rounded_kept(iteration.kept)
+        for tensors, what, likely in zip((parameters, state, kept), _HELD, _LIKELY, strict=True):
+            if tensors:
+                more = f" and {len(tensors) - 3} more" if len(tensors) > 3 else ""
+                raise AmpFailure(
+                    f"{setup.case.name}, step {index} of the run in {run_in}: {what} is not in float32",
+                    label_before="rule",
+                    before="what is updated, and optimizer state, are in float32: small updates round away in less",
+                    now=", ".join(str(tensor) for tensor in tensors[:3]) + more,
+                    likely=likely,
+                )
 
     return inspect
 

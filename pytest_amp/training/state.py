@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
+from torch.optim.swa_utils import AveragedModel
 
+from pytest_amp.cases import named_tensors
 from pytest_amp.numerics import is_hollow
 from pytest_amp.numerics.errors import is_inexact
 from pytest_amp.precision import dtype_name
@@ -46,6 +48,18 @@ def rounded_state(model: torch.nn.Module, optimizer: torch.optim.Optimizer, *, h
         if isinstance(value, torch.Tensor)
     ]
     return [each for each in _rounded(tensors) if hollow or not each.hollow]
+
+
+def rounded_kept(kept: Mapping[str, object]) -> list[Rounded]:
+    """Return the low-precision tensors among what a training step keeps: averages of weights, sums of metrics.
+
+    Those of a ``torch.optim.swa_utils.AveragedModel``, too. Other modules are left out: a frozen teacher may be low.
+    """
+    tensors: list[tuple[str, torch.Tensor]] = []
+    for name, value in kept.items():
+        named = value.named_parameters() if isinstance(value, AveragedModel) else named_tensors(value)
+        tensors += [(f"kept[{name!r}]{f'.{part}' if part else ''}", tensor) for part, tensor in named]
+    return [each for each in _rounded(tensors) if not each.hollow]
 
 
 def _rounded(tensors: list[tuple[str, torch.Tensor]]) -> Iterator[Rounded]:
