@@ -32,6 +32,13 @@ CALLS = (
     _hand_cast("log_softmax_of_scalars_is_low", "a rule for scalars", "mps", "log_softmax.int"),
     _hand_cast("group_norm_of_channels_last_is_low", "a rule for every layout", "xpu", "group_norm"),
     _hand_cast("layer_norm_in_inference_is_low", "a rule for every mode", "cuda", "layer_norm"),
+    _hand_cast("softmax_in_low_steps", "softmax in float32", "cuda", "softmax.int"),
+    Defect(
+        "low_dropout_scales_by_too_much",
+        "the mean of what dropout keeps",
+        (_DROPOUT,),
+        "test_both_directions_drop_the_same[cpu-bf16-dropout-low]",
+    ),
     Defect(
         "products_of_int32_are_low",
         "leaving whole numbers alone",
