@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_amp.precision import ALIASES, LOW
+from pytest_amp.precision import ALIASES, DECIMAL, LOW
 
 if TYPE_CHECKING:
     from pytest_amp.floors import Row
@@ -218,10 +218,7 @@ def _tier(value: str, _context: Context) -> str:
 
 
 def _tolerance_scale(value: str, _context: Context) -> float:
-    try:
-        number = float(value)
-    except ValueError:
-        number = math.nan
+    number = float(value) if DECIMAL.fullmatch(value) else math.nan
     if not (0 < number < math.inf):
         raise _Bad(f"{value!r} is not a number above 0; valid: 0.5, 1.0, 2.0, …")
     return number
@@ -365,8 +362,8 @@ def _refuse_unknown(config: pytest.Config) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of pytest 9, which has no other place for what is written there
         written = [*getattr(config, "inicfg", ()), *_overridden(config)]
-    unknown = {name for name in written if name.startswith("amp_")} - {option.ini for option in OPTIONS}
-    if unknown:
+    known = {option.ini for option in OPTIONS}
+    if unknown := [name for name in written if name not in known and "amp" in name.lower()]:
         from pytest_amp.refusals import refuse_unknown
 
         refuse_unknown(sorted(unknown), [option.ini for option in OPTIONS], config)

@@ -5,6 +5,7 @@ Pure data: torch is imported only when a dtype is asked for.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -12,6 +13,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import torch
+
+#: A number as options take it: digits of ASCII alone, and no underscore between them, as Python's own ``float`` takes.
+DECIMAL = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 
 
 class BinaryFormat:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
@@ -12,11 +13,23 @@ if TYPE_CHECKING:
 
 
 def refuse_unknown(names: Iterable[str], known: Sequence[str], config: pytest.Config) -> None:
-    """Raises pytest.UsageError for a key of no plugin that begins as ours do: pytest warns of it, and runs without."""
+    """Raises pytest.UsageError for a key of no plugin that is meant as one of ours: pytest warns of it at most.
+
+    Meant is one that begins as ours do, and one of ours in another spelling: ``amp-device``, ``AMP_DEVICE``.
+    """
     for name in names:
-        if not _is_a_key(name, config):
+        meant = _meant(name, known)
+        if meant is not None and not _is_a_key(name, config):
             where = "-o on the command line" if config.inipath is None else config.inipath.name
-            raise pytest.UsageError(f"{name} ({where}): no such key; valid: {', '.join(known)}")
+            valid = meant or ", ".join(known)
+            raise pytest.UsageError(f"{name} ({where}): no such key; valid: {valid}")
+
+
+def _meant(name: str, known: Sequence[str]) -> str | None:
+    """The key that ``name`` spells in another way; "" where it only begins as ours do, None where it is not ours."""
+    spelt = re.sub(r"[\W_]+", "_", name.lower()).strip("_")
+    joined = {key.replace("_", ""): key for key in known}
+    return joined.get(spelt.replace("_", ""), "" if spelt.startswith("amp_") else None)
 
 
 def _is_a_key(name: str, config: pytest.Config) -> bool:

@@ -169,3 +169,36 @@ def test_a_reader_that_has_gone_is_no_error(unbuffered: str) -> None:
         process.stdout.close()
         assert process.stderr is not None
         assert (process.stderr.read(), process.wait()) == (b"", 128 + 13)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="a shell of POSIX")
+@pytest.mark.parametrize(
+    ("closed", "told"), [(">&-", "pytest-amp: standard output: closed\n"), (">&- 2>&-", "")], ids=["output", "both"]
+)
+@pytest.mark.parametrize("arguments", ["rules", "rules softmax --device=cuda", "show docs/examples/torch-2.13.json.gz"])
+def test_a_closed_output_is_told(arguments: str, closed: str, told: str) -> None:
+    done = subprocess.run(
+        ["sh", "-c", f"exec {sys.executable} -m pytest_amp {arguments} {closed}"],  # noqa: S607
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", told)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["calibrate", "--sessions=1_0"],
+        ["calibrate", "--sessions=\uff15"],
+        ["study", "transformer", "--seconds=1_0"],
+        ["study", "transformer", "--seconds=\u0663"],
+        ["study", "transformer", "--contexts=1_024"],
+    ],
+)
+def test_what_python_alone_takes_for_a_number_is_none(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        cli.main(arguments)
+    assert (left.value.code, "valid: " in capsys.readouterr().err) == (2, True)

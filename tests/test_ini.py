@@ -171,6 +171,42 @@ def test_a_key_that_is_none_is_refused(project: Project, name: str) -> None:
     assert "amp_device, amp_dtype" in line
 
 
+SPELLINGS = ("amp-device", "AMP_DEVICE", "Amp-Device", "amp device", "--amp-device", "ampdevice", "amp.device")
+
+
+@pytest.mark.parametrize(
+    ("name", "spelling", "workers"),
+    [
+        *((name, "amp-device", workers) for name in (*FILES, "older", "override") for workers in ("0", "2")),
+        *(("pytest.toml", spelling, "0") for spelling in SPELLINGS[1:]),
+        *(("override", spelling, "0") for spelling in SPELLINGS[1:]),
+        ("pytest.ini", "amp device", "0"),
+    ],
+)
+def test_another_spelling_of_a_key_is_refused(project: Project, name: str, spelling: str, workers: str) -> None:
+    """The option's own, say, which pytest ignores: the run would be another one than was asked for."""
+    project.write(test_it="def test_it(amp):\n    pass\n")
+    file = "pyproject.toml" if name == "older" else name
+    if name != "override":
+        key = f'"{spelling}"' if file.endswith(".toml") else spelling
+        project.file(file, (OLDER if name == "older" else FILES[name]).format(key=key, value="cpu"))
+    overriding = ([f"--override-ini={spelling}=cpu"] if name == "override" else []) + ["-n", workers]
+    where = "-o on the command line" if name == "override" else file
+    assert refused(project.here(*overriding)) == f"{spelling} ({where}): no such key; valid: amp_device"
+
+
+def test_a_flag_in_its_own_spelling_is_refused(project: Project) -> None:
+    project.write(test_it="def test_it(amp):\n    pass\n")
+    line = refused(project.here("-o", "amp-strict=true"))
+    assert line == "amp-strict (-o on the command line): no such key; valid: amp_strict"
+
+
+def test_a_word_that_only_begins_as_ours_is_pytests_business(project: Project) -> None:
+    project.file("pytest.ini", "[pytest]\namplitude = 3\nexample_path = x\n")
+    project.write(test_it="def test_it(amp):\n    pass\n")
+    assert project.here("--amp-device=cpu", "-Wignore").ret == 0
+
+
 def test_a_key_of_another_plugin_is_its_own(project: Project) -> None:
     project.file("pytest.ini", "[pytest]\namp_level = O1\nfilterwarnings = error\n")
     project.write(

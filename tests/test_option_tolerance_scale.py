@@ -15,12 +15,24 @@ def test_tests_see_it_and_records_tell_it(project: Project) -> None:
     result.stdout.fnmatch_lines(["amp: *, tolerance_scale 0.25 (command line)*"])
 
 
+@pytest.mark.parametrize(("text", "number"), [("2", 2.0), ("+.5", 0.5), ("1.", 1.0), ("25e-2", 0.25), ("1E1", 10.0)])
+def test_numbers_as_they_are_written(project: Project, text: str, number: float) -> None:
+    project.write(test_it=f"def test_it(amp):\n    assert amp.config.tolerance_scale == {number}")
+    project.here("--amp-device=cpu", f"--amp-tolerance-scale={text}").assert_outcomes(passed=2)
+
+
 def test_it_is_one_unless_given(project: Project) -> None:
     project.write(test_it="def test_it(amp):\n    assert amp.config.tolerance_scale == 1.0")
     project.here("--amp-device=cpu").assert_outcomes(passed=2)
 
 
-@pytest.mark.parametrize("asked", ["0", "-1", "nan", "inf", "-inf", "one", "", "1e-999", "1,5"])
+#: Digits that Python's own float takes: FULLWIDTH DIGIT ONE, ARABIC-INDIC DIGIT TWO.
+OTHER_DIGITS = ("\uff11", "\u0662")
+
+
+@pytest.mark.parametrize(
+    "asked", ["0", "-1", "nan", "inf", "-inf", "one", "", "1e-999", "1,5", "1_0", " 1", "1 ", *OTHER_DIGITS]
+)
 def test_a_bad_value_is_refused(project: Project, asked: str) -> None:
     line = refused(project.here(f"--amp-tolerance-scale={asked}"))
     assert line.startswith(f"--amp-tolerance-scale (command line): {asked!r} is not a number above 0; valid: ")

@@ -13,7 +13,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_amp.cli.common import Commands, is_a_wheel, write
+from pytest_amp.cli.common import Commands, is_a_wheel, whole, write
 from pytest_amp.record import RecordError, alone, content
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def add(commands: Commands) -> None:
         help="measure nothing: take these files, 3 or more, which --benchmark-json wrote in runs of their own, or "
         "--amp-record under --amp-speed=gate",
     )
-    command.add_argument("--sessions", type=int, default=5, help="how many processes, 3 or more (default: 5)")
+    command.add_argument("--sessions", type=whole, default=5, help="how many processes, 3 or more (default: 5)")
     command.add_argument("--device", default="cuda", help="default: cuda")
     command.add_argument("--dtype", default="auto", help="comma list (default: what the device computes)")
     command.add_argument(

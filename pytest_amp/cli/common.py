@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TypeAlias
 
+from pytest_amp.precision import DECIMAL
 from pytest_amp.record import FAILING, ORDER, Record, RecordError, Verdict, read_record
 
 #: What ``add_subparsers`` returns; argparse has no public name for it.
@@ -66,6 +67,20 @@ def is_a_wheel() -> bool:
     return importlib.util.find_spec("pytest_amp.suites") is not None
 
 
+def whole(text: str) -> int:
+    """A whole number of an option, in digits of ASCII alone, where ``int`` takes ``1_0`` for 10."""
+    if not (text.isascii() and text.isdigit()):
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number; valid: 1, 2, 3, …")
+    return int(text)
+
+
+def decimal(text: str) -> float:
+    """A number of an option, as the options of the plugin take them."""
+    if not DECIMAL.fullmatch(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number; valid: 0.5, 60, …")
+    return float(text)
+
+
 def write(text: str) -> None:
     """To standard output, whole, in which what its encoding lacks becomes an escape.
 
@@ -73,6 +88,10 @@ def write(text: str) -> None:
     full, with 2 and one line. Python itself loses what did not fit, and says nothing, where it does not buffer
     (PYTHONUNBUFFERED).
     """
+    if sys.stdout is None or sys.stdout.closed:  # as the shell's >&- leaves it
+        if sys.stderr is not None:
+            sys.stderr.write("pytest-amp: standard output: closed\n")
+        sys.exit(NOT_WRITTEN)
     data = text.encode(sys.stdout.encoding or "utf-8", errors="backslashreplace")
     buffer = getattr(sys.stdout, "buffer", None)
     if buffer is None:  # another program's, as io.StringIO

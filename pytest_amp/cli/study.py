@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from pytest_amp.cli.common import Commands, bar, write
+from pytest_amp.cli.common import Commands, bar, decimal, write
 from pytest_amp.devices.probe import probe_in_child
 from pytest_amp.study import grid
 
@@ -36,7 +36,7 @@ def add(commands: Commands) -> None:
     _choice(command, "--attentions", grid.ATTENTIONS, str)
     _choice(command, "--modes", grid.MODES, str)
     _choice(command, "--warm-ups", ("own", "fp32"), str, default=grid.WARM_UPS)
-    command.add_argument("--seconds", type=float, help="begin no further cell after so many seconds")
+    command.add_argument("--seconds", type=decimal, help="begin no further cell after so many seconds")
     command.add_argument("--only-report", action="store_true", help="measure nothing; write the tables and plots anew")
     command.set_defaults(run=_study, parser=command)
 
