@@ -112,10 +112,23 @@ def info_of(item: pytest.Item, target: Target) -> TestInfo:
 
 
 def own_parameters(item: pytest.Item, target: Target) -> str:
-    """The parameters of a test without device and dtype: ``3`` of ``test_it[cpu-bf16-3]``."""
+    """The parameters of a test without device and dtype, nor which repetition it is: ``3`` of ``test_it[cpu-bf16-3]``."""
     given = item.name.partition("[")[2].removesuffix("]")
-    before, _, after = f"-{given}-".partition(f"-{target.id}-")
-    return "-".join(part for part in (before.strip("-"), after.strip("-")) if part)
+    for part in filter(None, (_repetition(item), target.id)):
+        before, _, after = f"-{given}-".partition(f"-{part}-")
+        given = "-".join(rest for rest in (before.strip("-"), after.strip("-")) if rest)
+    return given
+
+
+def _repetition(item: pytest.Item) -> str | None:
+    """What pytest-repeat adds to a test's parameters: ``2-5``; each repetition is the same test."""
+    given = getattr(item, "callspec", None)
+    step = given.params.get("__pytest_repeat_step_number") if given is not None else None
+    if step is None:
+        return None
+    marker = item.get_closest_marker("repeat")
+    count = marker.args[0] if marker is not None and marker.args else item.config.getoption("count", 1)
+    return f"{step + 1}-{count}"
 
 
 def count_made(made: object, session: AmpSession) -> None:

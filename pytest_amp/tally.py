@@ -10,7 +10,7 @@ import pytest
 
 from pytest_amp.known import Known
 from pytest_amp.precision import LOW
-from pytest_amp.record import FAILING, Observation, canonical
+from pytest_amp.record import EXACT, FAILING, Observation, canonical
 
 INCONCLUSIVE = "inconclusive: "
 #: Outcomes of checks that have looked.
@@ -47,6 +47,8 @@ class Tally:
     observations: dict[str, tuple[str, Observation]] = field(default_factory=dict)
     #: By key, two tests that both claim it.
     claims: dict[str, tuple[str, str]] = field(default_factory=dict)
+    #: By test its key, which repetitions of one test share.
+    keys: dict[str, str] = field(default_factory=dict)
     #: Of each observation the worker that made it: with --dist=each, every one makes all.
     workers: dict[str, str] = field(default_factory=dict)
     #: What the first report of each test said of it, for a test whose worker dies.
@@ -65,6 +67,7 @@ class Tally:
         if report.when == "setup":
             self.begun[report.nodeid] = data
         info = TestInfo(**data["test"])  # type: ignore[arg-type]
+        self.keys[report.nodeid] = str(data["key"])
         place = (info.target, info.family)
         counts = self.outcomes.setdefault(place, Counter())
         self.selected[place] = int(data["selected"])  # type: ignore[call-overload]
@@ -90,13 +93,18 @@ class Tally:
         return brought
 
     def _claim(self, observation: Observation, node: str, worker: str) -> None:
-        """Keep an observation, and note where another test, or the same one in another worker, says otherwise."""
+        """Keep an observation, and note where another test says it, too, or the same one has another value.
+
+        A test may run several times: repeated (pytest-repeat), or in another worker.
+        """
         key = observation.key
         if key in self.observations:
             other, earlier = self.observations[key]
-            if other != node:
+            differs = canonical(observation.value) != canonical(earlier.value)
+            repeated = self.keys.get(other, other) == self.keys.get(node, node)
+            if not repeated or (other != node and differs and observation.kind in EXACT):
                 self.claims[key] = (other, node)
-            elif worker != self.workers[key] and canonical(observation.value) != canonical(earlier.value):
+            elif worker != self.workers[key] and differs:
                 self.claims[key] = (f"{node} in {self.workers[key]}", f"{node} in {worker}")
         self.observations[key], self.workers[key] = (node, observation), worker
 

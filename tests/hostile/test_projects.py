@@ -147,7 +147,7 @@ NEIGHBOURS = {
     "pytest_cov": ("--cov=.", "--cov-report="),
     "pytest_asyncio": ("-o", "asyncio_mode=auto"),
     "pytest_codspeed": (),  # its own switch deselects all but benchmarks
-    "pytest_repeat": ("--count=1",),
+    "pytest_repeat": ("--count=2",),
 }
 
 
@@ -205,6 +205,46 @@ def test_a_rerun_counts_once(project: Project) -> None:
     assert result.ret == 1
     assert "ran       cpu-bf16  project 1 + 1 failed" in summary(result)
     assert project.observed("new.json") == {"project/cpu/bf16/x": 1}
+
+
+#: What pytest-repeat does with ``--count=2``.
+REPEATED = """
+import pytest
+
+
+def pytest_addoption(parser):
+    parser.addoption("--count", type=int, default=2)
+
+
+@pytest.fixture
+def __pytest_repeat_step_number(request):
+    return request.param
+
+
+def pytest_generate_tests(metafunc):
+    name = "__pytest_repeat_step_number"
+    metafunc.fixturenames.append(name)
+    metafunc.parametrize(name, range(2), indirect=True, ids=["1-2", "2-2"])
+"""
+
+
+@pytest.mark.parametrize("workers", ["0", "2"])
+def test_repetitions_are_one_test(project: Project, workers: str) -> None:
+    """Their observations have one key, and one value; where a fact is another one each time, that is red."""
+    project.write(conftest=REPEATED, test_it=OBSERVING)
+    run = project.here if workers == "0" else project.apart
+    result = run(*ON_CPU, "-p", "no:repeat", "--amp-record=new.json", "-n", workers)
+    assert (result.ret, red(result)) == (0, [])
+    result.assert_outcomes(passed=8)
+    assert project.observed("new.json") == {f"project/cpu/bf16/size {size}": size for size in (2, 3)}
+    project.write(
+        test_it="def test_it(amp, request):\n    amp.observe('x', request.node.name, kind='state')\n"
+        "    amp.observe('seconds', len(request.node.name) + id(amp), kind='seconds')\n"
+    )
+    result = run(*ON_CPU, "-p", "no:repeat", "-n", workers)
+    assert result.ret == 1
+    (line,) = red(result)
+    assert line.startswith("project/cpu/bf16/x: observed by test_it.py::test_it[cpu-bf16-")
 
 
 def test_a_time_out_is_a_failure_that_is_counted(project: Project) -> None:
