@@ -112,7 +112,7 @@ def info_of(item: pytest.Item, target: Target) -> TestInfo:
 
 
 def own_parameters(item: pytest.Item, target: Target) -> str:
-    """The parameters of a test without device and dtype, nor which repetition it is: ``3`` of ``test_it[cpu-bf16-3]``."""
+    """The parameters of a test without device, dtype and repetition: ``3`` of ``test_it[cpu-bf16-3]``."""
     given = item.name.partition("[")[2].removesuffix("]")
     for part in filter(None, (_repetition(item), target.id)):
         before, _, after = f"-{given}-".partition(f"-{part}-")

@@ -244,7 +244,7 @@ def test_repetitions_are_one_test(project: Project, workers: str) -> None:
     result = run(*ON_CPU, "-p", "no:repeat", "-n", workers)
     assert result.ret == 1
     (line,) = red(result)
-    assert line.startswith("project/cpu/bf16/x: observed by test_it.py::test_it[cpu-bf16-")
+    assert line.startswith("project/cpu/bf16/x: observed by test_it.py::test_it[")
 
 
 def test_a_time_out_is_a_failure_that_is_counted(project: Project) -> None:
