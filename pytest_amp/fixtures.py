@@ -53,7 +53,10 @@ def _amp_target(request: pytest.FixtureRequest) -> Target:
 
 @pytest.fixture(scope="session")
 def amp_device(_amp_target: Target) -> torch.device:
-    """The device under test, a ``torch.device``."""
+    """The device under test, a ``torch.device``.
+
+    That of a fake device is for tensors that are made within ``amp.device.tensors()``.
+    """
     return _amp_target.device.torch_device
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
@@ -12,6 +13,7 @@ import pytest
 from pytest_amp import workers
 from pytest_amp.collection import target_of
 from pytest_amp.devices import Device, DeviceKind
+from pytest_amp.devices.fake import FakeDevice
 from pytest_amp.failure import AmpFailure
 from pytest_amp.guard import StateGuard
 from pytest_amp.session import KEY, AmpSession
@@ -32,11 +34,15 @@ def protect(item: pytest.Item) -> Callable[[], None]:
         culprit, message = session.poisoned[device.name]
         pytest.fail(f"{device.name} no longer answers after {culprit}: {message}", pytrace=False)
     guard = StateGuard(device.type if device is not None else None)
+    scope = contextlib.ExitStack()
+    if isinstance(device, FakeDevice):
+        scope.enter_context(device.refusing())
     in_threads = _noted_in_threads()
     torch.set_num_threads(1)
     torch.manual_seed(session.asked.seed)
 
     def after() -> None:
+        scope.close()
         torch.set_num_threads(threads)
         leaked = guard.restore()  # first: it asks nothing of the device, and others run after this test
         problems = [_device_problem(item, session, device), *in_threads()]

@@ -104,7 +104,7 @@ class Tally:
             repeated = self.keys.get(other, other) == self.keys.get(node, node)
             if not repeated or (other != node and differs and observation.kind in EXACT):
                 self.claims[key] = (other, node)
-            elif worker != self.workers[key] and differs:
+            elif other == node and worker != self.workers[key] and differs:
                 self.claims[key] = (f"{node} in {self.workers[key]}", f"{node} in {worker}")
         self.observations[key], self.workers[key] = (node, observation), worker
 

@@ -49,8 +49,14 @@ class FakeDevice:
         """Fake tensors without gradients: one that requires grad aborts the process on a CPU-only build."""
         import torch
 
-        with torch_private.fake_tensor_mode(), torch.no_grad():
+        with torch_private.fake_tensor_mode(), torch.no_grad(), self.refusing():
             yield
+
+    def refusing(self) -> AbstractContextManager[object]:
+        """A scope in which uses that torch cannot stand raise Misuse, which would end the process."""
+        from pytest_amp.devices.refused import refusing
+
+        return refusing(self.type)
 
     def synchronize(self) -> None:
         """Nothing runs on a fake device."""

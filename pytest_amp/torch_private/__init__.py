@@ -42,6 +42,7 @@ from pytest_amp.torch_private.fake_tensors import (
     quiet_fake_tensors,
     shared_fake_tensor_mode,
     strict_fake_tensor_mode,
+    under_fake_tensors,
 )
 from pytest_amp.torch_private.float32_settings import (
     read_float32_setting,
@@ -143,6 +144,7 @@ __all__ = [
     "strict_fake_tensor_mode",
     "taken_apart",
     "tracing_backend",
+    "under_fake_tensors",
     "unflat",
     "updated_statistics",
     "values_of",

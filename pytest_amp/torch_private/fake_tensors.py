@@ -65,6 +65,20 @@ def shared_fake_tensor_mode() -> AbstractContextManager[Any]:
     return fake_tensor_mode()
 
 
+def under_fake_tensors() -> bool:
+    """Whether a fake tensor mode is on in this thread, so that what is made now is fake.
+
+    Raises PrivateApiGone without ``torch._C._get_dispatch_mode``.
+    """
+    import torch
+
+    try:
+        mode = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE)
+    except AttributeError:
+        raise PrivateApiGone("torch._C._get_dispatch_mode") from None
+    return mode is not None
+
+
 @contextmanager
 def quiet_fake_tensors() -> Iterator[None]:
     """Inside the block, operators that fail on fake tensors write no traceback to the log.

@@ -1,0 +1,82 @@
+"""Uses of a fake device that torch cannot stand: refused in one line before torch is reached.
+
+A fake tensor that requires a gradient aborts the process on a build without the back end. One that is made outside of a
+scope of fake tensors asks for hardware: an error without it, and a real tensor with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from typing import Any
+
+from pytest_amp import torch_private
+from pytest_amp.failure import Misuse, is_misuse
+
+__tracebackhide__ = is_misuse
+
+
+def refusing(device_type: str) -> AbstractContextManager[Any]:
+    """A scope in which what cannot be done on the fake device of ``device_type`` raises Misuse."""
+    import torch
+    from torch.overrides import TorchFunctionMode
+
+    setter = torch.Tensor.requires_grad.__set__  # type: ignore[attr-defined]  # a property of C
+
+    class Refusing(TorchFunctionMode):
+        """Looks at each call of torch that is about to be made."""
+
+        def __torch_function__(
+            self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+        ) -> Any:
+            given = dict(kwargs or {})
+            if function is torch.device:
+                return function(*args, **given)
+            leaves = [*_leaves((*args, *given.values()))]
+            here = any(_is_on(leaf, device_type) for leaf in leaves)
+            fakes = any(isinstance(leaf, torch.Tensor) and _is_on(leaf, device_type) for leaf in leaves)
+            if here and not fakes and not torch_private.under_fake_tensors():
+                raise Misuse(
+                    f"{_name(function)}: {device_type} is a fake device here, which has rules and no hardware; valid: "
+                    "tensors that are made within amp.device.tensors(), of which amp_device is the device"
+                )
+            if function is torch.Tensor.requires_grad_:
+                wants = given.get("requires_grad", args[1] if len(args) > 1 else True)
+            else:
+                wants = args[1] if function is setter else given.get("requires_grad", False)
+            if (wants and here) or any(_is_on(leaf, device_type) and _wants(leaf) for leaf in leaves):
+                raise Misuse(
+                    f"{_name(function)}: a tensor on the fake device {device_type} that requires a gradient, for which "
+                    "torch ends the process; valid: requires_grad=False, as in torch.nn.Parameter(..., False)"
+                )
+            return function(*args, **given)
+
+    return Refusing()
+
+
+def _leaves(values: Iterable[Any]) -> Iterator[Any]:
+    for value in values:
+        if isinstance(value, (list, tuple)):
+            yield from _leaves(value)
+        else:
+            yield value
+
+
+def _is_on(value: Any, device_type: str) -> bool:
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        return value.device.type == device_type
+    if isinstance(value, torch.device):
+        return value.type == device_type
+    return isinstance(value, str) and value.partition(":")[0] == device_type
+
+
+def _wants(value: Any) -> bool:
+    import torch
+
+    return isinstance(value, torch.Tensor) and value.requires_grad
+
+
+def _name(function: Any) -> str:
+    return str(getattr(function, "__name__", function))
