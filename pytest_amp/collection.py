@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
-from pytest_amp.families import PROJECT, family_of, family_of_package
+from pytest_amp.families import family_of, family_of_package
 from pytest_amp.markers import AmpMarker
 from pytest_amp.parametrization import TARGET, Place
 from pytest_amp.session import AmpSession
@@ -145,23 +143,3 @@ def count_selected(items: Iterable[pytest.Item], session: AmpSession) -> None:
         info = item.stash.get(INFO, None)
         if info is not None:
             session.selected[info.target, info.family] += 1
-
-
-def note_skipped_module(report: pytest.CollectReport, session: AmpSession) -> None:
-    """A module of a family that was skipped while it was imported: its tests were asked for, and are not known."""
-    path = session.config.rootpath / report.nodeid
-    family, _ = family_of_package(_package_of(path))
-    if family is not PROJECT:
-        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
-        session.active = True
-        session.skipped_modules[report.nodeid] = (family.name, reason.removeprefix("Skipped: "))
-
-
-def _package_of(path: Path) -> str | None:
-    """The imported package in whose folder ``path`` is."""
-    marker = str(path.parent / "__init__.py")
-    # From their dictionaries: a module may make its attributes, and import others, as it is asked for one.
-    files = (
-        (name, vars(module).get("__file__")) for name, module in [*sys.modules.items()] if type(module) is ModuleType
-    )
-    return next((name for name, file in files if file == marker), None)

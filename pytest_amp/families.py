@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,11 +50,26 @@ def family_of_package(name: str | None) -> tuple[Family, Path | None]:
     return PROJECT, None
 
 
-def declared_around(folder: Path) -> bool:
-    """Whether ``folder``, or a package around it, declares a family: read, for what is not imported yet."""
+def declared_around(folder: Path) -> Path | None:
+    """The folder that declares a family and is ``folder`` or around it: read, for what is not imported yet."""
     while (file := folder / "__init__.py").is_file():
         lines = file.read_bytes().splitlines()  # in whatever encoding
         if any(line.startswith((b"FAMILY =", b"FAMILY:")) and b"Family" in line for line in lines):
-            return True
+            return folder
         folder = folder.parent
-    return False
+    return None
+
+
+def named_in(folder: Path) -> str:
+    """The name of the family that the package in ``folder`` declares, which may not have been imported."""
+    file = folder / "__init__.py"
+    # From their dictionaries: a module may make its attributes, and import others, as it is asked for one.
+    modules = [vars(module) for module in [*sys.modules.values()] if type(module) is ModuleType]
+    families = (module.get("FAMILY") for module in modules if module.get("__file__") == str(file))
+    imported = next((family.name for family in families if isinstance(family, Family)), None)
+    if imported is not None:
+        return imported
+    written = re.search(
+        rb"""^FAMILY\b[^\n]*Family\(\s*(?:name\s*=\s*)?["'](\w+)["']""", file.read_bytes(), re.MULTILINE
+    )
+    return written[1].decode() if written is not None else folder.name

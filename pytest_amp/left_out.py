@@ -1,4 +1,4 @@
-"""Parts of a family that a project's own ini keeps from being collected: its patterns are not meant for suites."""
+"""Parts of a family that vanish while tests are collected: left out by an ini or a conftest.py, skipped, or empty."""
 
 from __future__ import annotations
 
@@ -9,32 +9,78 @@ from pathlib import Path
 
 import pytest
 
-from pytest_amp.families import PROJECT, declared_around, family_of
+from pytest_amp.families import PROJECT, declared_around, family_of, named_in
 from pytest_amp.session import AmpSession
 
+#: What makes pytest leave out what norecursedirs does not.
+_IGNORED = "collect_ignore or collect_ignore_glob of a conftest.py, or the hook pytest_ignore_collect"
+#: What python_classes takes for a test's class, and pytest then makes none of.
+_CONSTRUCTORS = ("__init__", "__new__")
 
-def note_folder(path: Path, session: AmpSession) -> None:
-    """The package ``path`` was ignored: by the key norecursedirs, or by an option, which says so by itself."""
-    patterns = session.config.getini("norecursedirs")
-    if not any(_fits(path, pattern) for pattern in patterns) or not declared_around(path):
+
+def note_ignored(path: Path, session: AmpSession) -> None:
+    """The folder or the file ``path`` was ignored: by something else than an option, which says so by itself."""
+    folder = path if path.is_dir() else path.parent
+    if (path is not folder and not path.name.startswith("test_")) or not declared_around(folder):
         return
-    if path not in {Path(each).absolute() for each in session.config.getoption("ignore") or ()}:
-        _note(path, "norecursedirs", f"--ignore={path}", session)
+    if _is_ignored_by_an_option(path, session.config):
+        return
+    valid = f"--ignore={path}"
+    if path is folder and any(_fits(path, pattern) for pattern in session.config.getini("norecursedirs")):
+        _note(path, _setting("norecursedirs", session), valid, session)
+    else:
+        _note(path, _IGNORED, valid, session)
 
 
 def note_file(path: Path, session: AmpSession) -> None:
     """Nothing was made of the file ``path``, which is called as a test is."""
     if declared_around(path.parent):
-        _note(path, "python_files", "test_*.py among its patterns", session)
+        _note(path, _setting("python_files", session), "test_*.py among its patterns", session)
 
 
-def note_function(collector: pytest.Collector, found: object, session: AmpSession) -> None:
-    """Nothing was made of ``found``, which is called as a test is in a module or a class."""
-    if not inspect.isfunction(found):
+def note_object(collector: pytest.Collector, value: object, session: AmpSession) -> None:
+    """Nothing was made of ``value``, which is called as a test or a class of tests is, in a module or a class."""
+    key, prefix = ("python_classes", "Test") if inspect.isclass(value) else ("python_functions", "test")
+    if not (inspect.isclass(value) or inspect.isfunction(value)) or not getattr(value, "__test__", True):
         return
     module = getattr(collector, "module", None) or getattr(collector, "obj", None)
-    if found.__module__ == getattr(module, "__name__", None) and family_of(module) is not PROJECT:
-        _note(collector.path, "python_functions", "test among its prefixes", session)
+    if value.__module__ == getattr(module, "__name__", None) and family_of(module) is not PROJECT:
+        _note(collector.path, _setting(key, session), f"{prefix} among its prefixes", session)
+
+
+def note_empty(collector: pytest.Module | pytest.Class, session: AmpSession) -> None:
+    """No test was made of a module, or of a class, of a family. ``--lf`` empties modules without a failure."""
+    if session.config.getoption("lf", False) or declared_around(collector.path.parent) is None:  # noqa: FBT003  # pytest's
+        return
+    if isinstance(collector, pytest.Module):
+        _note(collector.path, "its collection", "at least one test in it, or another name", session)
+        return
+    made = next((name for name in _CONSTRUCTORS if name in vars(collector.obj)), None)
+    why = f"the class {collector.name}" + (
+        f" with {made}, of which pytest makes no test," if made else ", without a test,"
+    )
+    _note(collector.path, why, "a class without a constructor, with tests", session)
+
+
+def note_skipped(collector: pytest.Collector, report: pytest.CollectReport, session: AmpSession) -> None:
+    """What skipped itself while it was collected: its tests were asked for, and are not known.
+
+    A module, or the package or the folder around it, where the conftest.py or the ``__init__.py`` does so. It is red
+    where no other part of its family ran, and where it was asked for by name.
+    """
+    path = collector.path
+    folder = path if path.is_dir() else path.parent
+    around = declared_around(folder)
+    declared = [around] if around is not None else [*map(declared_around, _packages_in(path))]
+    families = {each: named_in(each) for each in declared if each is not None}
+    reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+    reason = reason.removeprefix("Skipped: ")
+    for each, name in families.items():
+        session.active = True
+        where = report.nodeid if around is not None else f"{report.nodeid}: {each}"
+        session.skipped_modules[where] = (name, reason)
+    if around is not None and any(collector.session.isinitpath(each) for each in _below(path, around)):
+        session.problem(f"{report.nodeid} was asked for, and was skipped while it was collected: {reason}")
 
 
 def judge(session: pytest.Session, amp_session: AmpSession) -> None:
@@ -44,11 +90,34 @@ def judge(session: pytest.Session, amp_session: AmpSession) -> None:
             amp_session.usage_error(problem)
 
 
+def _packages_in(path: Path) -> list[Path]:
+    return sorted(file.parent for file in path.rglob("__init__.py")) if path.is_dir() else []
+
+
+def _below(path: Path, folder: Path) -> list[Path]:
+    """``path`` and the folders around it that lie in ``folder``."""
+    return [each for each in (path, *path.parents) if folder in each.parents]
+
+
 def _fits(path: Path, pattern: str) -> bool:
     return fnmatch.fnmatch(path.name if os.sep not in pattern else str(path), pattern)
 
 
-def _note(path: Path, key: str, valid: str, session: AmpSession) -> None:
-    value = " ".join(session.config.getini(key))
-    problem = f"{key} = {value}: leaves out checks of a family, in {path}; valid: {valid}"
+def _is_ignored_by_an_option(path: Path, config: pytest.Config) -> bool:
+    paths, patterns = (
+        [os.path.abspath(each) for each in config.getoption(name) or ()]  # noqa: PTH100  # a pattern is no path
+        for name in ("ignore", "ignore_glob")
+    )
+    return any(
+        str(each) in paths or any(fnmatch.fnmatch(str(each), pattern) for pattern in patterns)
+        for each in (path, *path.parents)
+    )
+
+
+def _setting(key: str, session: AmpSession) -> str:
+    return f"{key} = {' '.join(session.config.getini(key))}"
+
+
+def _note(path: Path, cause: str, valid: str, session: AmpSession) -> None:
+    problem = f"{cause}: leaves out checks of a family, in {path}; valid: {valid}"
     session.left_out.setdefault(path, problem)

@@ -96,13 +96,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def pytest_pycollect_makeitem(
     collector: pytest.Module | pytest.Class, name: str, obj: object
 ) -> Generator[None, object, object]:
-    """Count the tests that a function becomes, or note that it becomes none."""
+    """Count the tests that a function becomes, or note that a function or a class becomes none."""
     made = yield
     session = collector.config.stash[KEY]
-    if not made and name.startswith("test_"):
-        from pytest_amp.left_out import note_function
+    if not made and name.startswith(("test_", "Test")):
+        from pytest_amp.left_out import note_object
 
-        note_function(collector, obj, session)
+        note_object(collector, obj, session)
     elif made and session.active:
         from pytest_amp.collection import count_made
 
@@ -112,13 +112,30 @@ def pytest_pycollect_makeitem(
 
 @pytest.hookimpl(wrapper=True)
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> Generator[None, bool | None, bool | None]:
-    """Note the folder of a family that nobody goes into."""
+    """Note the folder or the file of a family that is left out."""
     ignored = yield
-    if ignored and (collection_path / "__init__.py").is_file():
-        from pytest_amp.left_out import note_folder
+    if ignored and (collection_path.suffix == ".py" or (collection_path / "__init__.py").is_file()):
+        from pytest_amp.left_out import note_ignored
 
-        note_folder(collection_path, config.stash[KEY])
+        note_ignored(collection_path, config.stash[KEY])
     return ignored
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Note what skips itself while it is collected, and a module or a class of which no test is made."""
+    report = yield
+    if report.skipped:
+        from pytest_amp.left_out import note_skipped
+
+        note_skipped(collector, report, collector.config.stash[KEY])
+    elif report.passed and not report.result and isinstance(collector, (pytest.Module, pytest.Class)):
+        from pytest_amp.left_out import note_empty
+
+        note_empty(collector, collector.config.stash[KEY])
+    return report
 
 
 @pytest.hookimpl(wrapper=True)
@@ -205,13 +222,6 @@ class Recorder:
     def __init__(self, session: AmpSession) -> None:
         """``session`` is the one that counts, or the worker's."""
         self._session = session
-
-    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        """A module that skips itself leaves no test that could be missed."""
-        if report.skipped:
-            from pytest_amp.collection import note_skipped_module
-
-            note_skipped_module(report, self._session)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Count, in the process that prints."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.project import Project
+from tests.project import Project, red
 
 ON_CPU = ("--amp-device=cpu", "--amp-dtype=bf16")
 PASSING = "def test_it(amp):\n    pass\n\n\ndef test_other(amp):\n    pass\n"
@@ -18,6 +18,7 @@ def checks(project: Project) -> Project:
     project.file("checks/test_first.py", PASSING)
     project.file("checks/more/__init__.py", "")
     project.file("checks/more/test_second.py", PASSING)
+    project.file("checks/test_for_classes.py", "class TestAll:\n    def test_it(self, amp):\n        pass\n")
     project.file("own/test_own.py", PASSING)
     return project
 
@@ -29,6 +30,7 @@ def checks(project: Project) -> Project:
         ("norecursedirs=own checks", "checks", "--ignore="),
         ("python_files=test_f*.py", "checks/more/test_second.py", "test_*.py among its patterns"),
         ("python_functions=test_i*", "checks/test_first.py", "test among its prefixes"),
+        ("python_classes=Check", "checks/test_for_classes.py", "Test among its prefixes"),
     ],
 )
 @pytest.mark.parametrize("workers", ["0", "2"])
@@ -41,6 +43,99 @@ def test_what_an_ini_leaves_out_is_refused(checks: Project, setting: str, where:
     assert sum(told in line for line in result.stderr.lines) == 1, result.stderr.str()
 
 
+CONFTEST = "or the hook pytest_ignore_collect: leaves out checks of a family, in {path}; valid: --ignore={path}"
+CLASS = "leaves out checks of a family, in {path}; valid: a class without a constructor, with tests"
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "where", "told"),
+    [
+        ("conftest.py", "collect_ignore = ['checks/more']", "checks/more", CONFTEST),
+        ("conftest.py", "collect_ignore_glob = ['*/test_f*']", "checks/test_first.py", CONFTEST),
+        ("checks/conftest.py", "collect_ignore = ['test_first.py']", "checks/test_first.py", CONFTEST),
+        (
+            "conftest.py",
+            "def pytest_ignore_collect(collection_path):\n    return collection_path.name == 'checks' or None",
+            "checks",
+            CONFTEST,
+        ),
+        (
+            "checks/test_for_classes.py",
+            "class TestAll:\n    def __init__(self):\n        pass\n\n    def test_it(self, amp):\n        pass\n",
+            "checks/test_for_classes.py",
+            f"the class TestAll with __init__, of which pytest makes no test,: {CLASS}",
+        ),
+        (
+            "checks/test_for_classes.py",
+            "class TestAll:\n    def check_it(self, amp):\n        pass\n",
+            "checks/test_for_classes.py",
+            f"the class TestAll, without a test,: {CLASS}",
+        ),
+        (
+            "checks/test_first.py",
+            "def check_it(amp):\n    pass\n",
+            "checks/test_first.py",
+            "leaves out checks of a family, in {path}; valid: at least one test in it, or another name",
+        ),
+    ],
+    ids=["folder", "glob", "own", "hook", "constructor", "class", "module"],
+)
+@pytest.mark.parametrize("workers", ["0", "2"])
+def test_what_a_conftest_or_a_class_leaves_out_is_refused(  # noqa: PLR0917  # a table's columns
+    checks: Project, file: str, text: str, where: str, told: str, workers: str
+) -> None:
+    checks.file(file, text)
+    run = checks.here if workers == "0" else checks.apart
+    result = run(*ON_CPU, "-n", workers, "-Wignore")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    expected = told.format(path=checks.path / where)
+    assert sum(expected in line for line in result.stderr.lines) == 1, result.stderr.str()
+
+
+SKIPPING = "import pytest\n\npytest.importorskip('no_such_package')\n"
+
+
+@pytest.mark.parametrize("workers", ["0", "2"])
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("checks/__init__.py", SKIPPING + FAMILY),
+        ("checks/conftest.py", SKIPPING),
+        ("checks/test_first.py", SKIPPING + PASSING),
+    ],
+    ids=["package", "conftest", "module"],
+)
+def test_a_family_that_skips_itself_is_red_from_any_rootdir(
+    checks: Project, monkeypatch: pytest.MonkeyPatch, file: str, text: str, workers: str
+) -> None:
+    checks.file(file, text)
+    (checks.path / "checks/more/test_second.py").unlink()
+    (checks.path / "checks/test_for_classes.py").unlink()
+    elsewhere = checks.file("elsewhere/test_here.py", PASSING).parent
+    monkeypatch.chdir(elsewhere)
+    # A conftest.py beside an argument is imported before anything else: pytest itself fails then.
+    arguments = ("..",) if file.endswith("conftest.py") else ("../checks", "test_here.py")
+    for rootdir in (str(elsewhere), str(checks.path)):
+        result = checks.apart(*ON_CPU, "-n", workers, f"--rootdir={rootdir}", *arguments)
+        assert result.ret == 1, result.stdout.str() + result.stderr.str()
+        lines = [line for line in red(result) if line.startswith("rules: not one check executed, ")]
+        assert any("no_such_package" in line for line in lines)
+
+
+@pytest.mark.parametrize("workers", ["0", "2"])
+def test_a_file_that_was_asked_for_and_skips_itself_is_red(checks: Project, workers: str) -> None:
+    """By name; as a part of its family, of which the rest ran, it is listed."""
+    checks.file("checks/more/test_second.py", SKIPPING + PASSING)
+    run = checks.here if workers == "0" else checks.apart
+    for named in ("checks/more/test_second.py", "checks/more"):
+        result = run(*ON_CPU, "-n", workers, "checks/test_first.py", named)
+        assert result.ret == 1
+        (line,) = red(result)
+        assert line.startswith("checks/more/test_second.py was asked for, and was skipped while it was collected: ")
+    result = run(*ON_CPU, "-n", workers, "checks")
+    assert (result.ret, red(result)) == (0, [])
+
+
 @pytest.mark.parametrize(
     ("setting", "arguments"),
     [
@@ -49,6 +144,8 @@ def test_what_an_ini_leaves_out_is_refused(checks: Project, setting: str, where:
         ("python_files=test_f*.py", ("checks", "--ignore=checks/more")),
         ("python_functions=test_o*", ("own",)),
         ("norecursedirs=own", ()),
+        ("python_classes=Check", ("checks/test_first.py",)),
+        ("addopts=--ignore-glob=*/more/test_*", ("checks",)),
     ],
 )
 def test_what_nobody_asked_for_may_be_left_out(checks: Project, setting: str, arguments: tuple[str, ...]) -> None:
