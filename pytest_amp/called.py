@@ -1,4 +1,4 @@
-"""Whether a test's function was called: a hook that answers in pytest's place may not have done so."""
+"""Tests that check nothing: whose function nobody called, or which have a mock in place of ``amp``."""
 
 from __future__ import annotations
 
@@ -45,10 +45,24 @@ def expect_called(item: pytest.Item, report: pytest.TestReport) -> None:
         return
     if isinstance(item, pytest.Function) and concerned(item.fixturenames):
         report.outcome = "failed"
-        report.longrepr = str(
-            AmpFailure(
-                f"{item.name} is said to have passed, and nobody called its function: "
-                "a conftest or a plugin runs it in pytest's place (pytest_pyfunc_call, say)"
-            )
+        report.longrepr = AmpFailure.message(
+            f"{item.name} is said to have passed, and nobody called its function: "
+            "a conftest or a plugin runs it in pytest's place (pytest_pyfunc_call, say)"
+        )
+        vars(report).pop("wasxfail", None)
+
+
+def expect_no_mock(item: pytest.Item, report: pytest.TestReport) -> None:
+    """Make red the report of a test that passed with a mock in place of ``amp``, whose checks check nothing.
+
+    In a run that uses this plugin. Any other fixture of that name is a project's own matter.
+    """
+    amp = getattr(item, "funcargs", {}).get("amp")
+    module = type(amp).__module__
+    if report.when == "call" and report.passed and module in ("unittest.mock", "mock", "mock.mock"):
+        report.outcome = "failed"
+        report.longrepr = AmpFailure.message(
+            f"{item.name} passed with a {type(amp).__name__} in place of amp, whose checks check nothing: "
+            "a fixture of the project takes this plugin's place"
         )
         vars(report).pop("wasxfail", None)

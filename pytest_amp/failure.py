@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+
+from pytest_amp.account import note, receive
 
 #: What makes two runs of one thing differ; where a check finds that they do.
 UNSEEDED = "random numbers that torch does not seed (Python's, say)"
@@ -32,6 +36,19 @@ class AmpFailure(pytest.fail.Exception):  # type: ignore[name-defined,misc]
         self.what = what
         self.parts = {label_before: before, "now": now, "likely": likely, "rerun": rerun, "accept": accept}
         super().__init__(self._text(), pytrace=False)
+        #: By which it is on the account of what nobody has received (``pytest_amp.account``).
+        self.number = note(self._text())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """As it was made: a copy, as another process sends it, is no further failure."""
+        return _copy, (type(self), self.args, self.__dict__)
+
+    @classmethod
+    def message(cls, what: str, **parts: str) -> str:
+        """The text of a failure that is told and not raised."""
+        failure = cls(what, **parts)  # type: ignore[arg-type]  # the keywords of the constructor
+        receive(failure)
+        return str(failure)
 
     def rerun_with(self, command: str) -> None:
         """Say ``command`` where the check itself named none."""
@@ -44,6 +61,13 @@ class AmpFailure(pytest.fail.Exception):  # type: ignore[name-defined,misc]
         lines += [f"  {label:<9} {text}" for label, text in self.parts.items() if text is not None]
         # A part may quote an error of torch, whose message may have many lines.
         return "\n".join(" ".join(line.splitlines()) for line in lines)
+
+
+def _copy(kind: type[AmpFailure], args: tuple[Any, ...], state: dict[str, Any]) -> AmpFailure:
+    failure = kind.__new__(kind, *args)
+    failure.args = args
+    failure.__dict__.update(state)
+    return failure
 
 
 class Misuse(ValueError):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
 from importlib import resources
@@ -87,7 +88,7 @@ def _row(item: object, name: str) -> Row:
         if not isinstance(value, wanted) or isinstance(value, bool):
             raise FloorsError(f"{name}: {key} is {value!r}")
     row = Row(**item)
-    if not 0 < row.floor <= row.median or row.sessions < 1 or row.kind not in SHARES:
+    if not 0 < row.floor <= row.median < math.inf or row.sessions < 1 or row.kind not in SHARES:
         raise FloorsError(f"{name}: {' '.join(row.key)}: a floor of {row.floor} under a median of {row.median}")
     return row
 

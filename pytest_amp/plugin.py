@@ -203,17 +203,40 @@ def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Attach what the test is and what it observed; finish the messages of failures."""
-    if not item.config.stash[KEY].active:
-        return (yield)
-    from pytest_amp.called import expect_called
+    session = item.config.stash[KEY]
+    if not session.active:
+        report = yield
+        if session.asked.explicit and "amp" in getattr(item, "fixturenames", ()):
+            from pytest_amp.called import expect_no_mock
+
+            expect_no_mock(item, report)
+        return report
+    from pytest_amp.called import expect_called, expect_no_mock
+    from pytest_amp.finite import expect_finite
     from pytest_amp.reporting import attach, complete_failure, live_with
+    from pytest_amp.settling import say_failed, settle
 
     complete_failure(item, call)
     report = yield
     expect_called(item, report)
+    expect_no_mock(item, report)
+    expect_finite(item, report)
+    settle(item, call, report)
     attach(item, report)
+    say_failed(item, call, report)
     live_with(item, report)
     return report
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, object]:
+    """Keep account of failures while tests run in this process."""
+    amp_session = session.config.stash[KEY]
+    if amp_session.active:
+        from pytest_amp.account import Account
+
+        amp_session.account = Account()
+    return (yield)
 
 
 class Recorder:
@@ -228,6 +251,10 @@ class Recorder:
         data = self._session.seen_in(report)
         if data is not None and not workers.is_worker(self._session.config):
             self._session.take_notes(data.get("notes"))
+            if report.passed and "failed" in data:
+                self._session.problem(
+                    f"{report.nodeid}: a check failed in it, and its report says that it passed: {data['failed']}"
+                )
             for observation in self._session.tally.add(report, data):
                 self._session.tell(observation)
             self._session.progress.say(
@@ -251,6 +278,10 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> Generator[
     """
     yield
     amp_session = session.config.stash[KEY]
+    if amp_session.account is not None:
+        from pytest_amp.settling import close
+
+        close(amp_session)
     if workers.is_worker(session.config):
         session.config.workeroutput["amp"] = amp_session.to_controller()  # type: ignore[attr-defined]
     elif amp_session.concerned or amp_session.finished_nodes:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-import threading
 from collections.abc import Callable
 
 import pytest
@@ -14,7 +13,6 @@ from pytest_amp import workers
 from pytest_amp.collection import target_of
 from pytest_amp.devices import Device, DeviceKind
 from pytest_amp.devices.fake import FakeDevice
-from pytest_amp.failure import AmpFailure
 from pytest_amp.guard import StateGuard
 from pytest_amp.session import KEY, AmpSession
 
@@ -37,7 +35,6 @@ def protect(item: pytest.Item) -> Callable[[], None]:
     scope = contextlib.ExitStack()
     if isinstance(device, FakeDevice):
         scope.enter_context(device.refusing())
-    in_threads = _noted_in_threads()
     torch.set_num_threads(1)
     torch.manual_seed(session.asked.seed)
 
@@ -45,7 +42,7 @@ def protect(item: pytest.Item) -> Callable[[], None]:
         scope.close()
         torch.set_num_threads(threads)
         leaked = guard.restore()  # first: it asks nothing of the device, and others run after this test
-        problems = [_device_problem(item, session, device), *in_threads()]
+        problems = [_device_problem(item, session, device)]
         if leaked:
             what = "; ".join(f"{name}: {before} became {now}" for name, (before, now) in leaked.items())
             problems.append(f"AmpFailure: the test left torch's state changed (restored now): {what}")
@@ -54,25 +51,6 @@ def protect(item: pytest.Item) -> Callable[[], None]:
 
     threads = guard.threads
     return after
-
-
-def _noted_in_threads() -> Callable[[], list[str]]:
-    """Note what checks raise in other threads, of which pytest only warns; returns what ends that and tells it."""
-    lost: list[str] = []
-    before = threading.excepthook
-
-    def note(arguments: threading.ExceptHookArgs) -> None:
-        if isinstance(arguments.exc_value, AmpFailure):
-            lost.append(f"{arguments.exc_value}\n  in        a thread of the test's own")
-        before(arguments)
-
-    def told() -> list[str]:
-        if threading.excepthook is note:
-            threading.excepthook = before
-        return lost
-
-    threading.excepthook = note
-    return told
 
 
 def _device_problem(item: pytest.Item, session: AmpSession, device: Device | None) -> str | None:

@@ -16,6 +16,7 @@ import pytest
 from pytest_amp.config import AmpConfig
 
 if TYPE_CHECKING:
+    from pytest_amp.account import Account
     from pytest_amp.record import Observation, Record, Value, Verdict
     from pytest_amp.report.progress import Progress
     from pytest_amp.resolution import Speed
@@ -64,6 +65,8 @@ class AmpSession:
         self._unfair: dict[str, str | None] = {}
         #: pytest-xdist's nodes that ended as they should, as far as they could tell themselves.
         self.finished_nodes: list[Any] = []
+        #: The failures that nobody has received, while tests run in this process.
+        self.account: Account | None = None
         #: Device name -> the test after which it no longer answered, and what it said.
         self.poisoned: dict[str, tuple[str, str]] = {}
         #: The fp32 and tf32 targets, by device key and precision.

@@ -223,10 +223,10 @@ def test_a_check_that_fails_in_a_thread_is_red(project: Project) -> None:
     """pytest warns of it, and the test passes."""
     project.write(test_it=THREADED)
     result = project.here("--amp-device=cpu", "--amp-dtype=bf16", "-Wignore")
-    result.assert_outcomes(passed=2, errors=1)
+    result.assert_outcomes(passed=1, failed=1)
     assert result.ret == 1
     result.stdout.fnmatch_lines(
-        ["AmpFailure: the tensor is bfloat16, it should be float32", "  in *a thread of the test's own"]
+        ["AmpFailure: the tensor is bfloat16, it should be float32", "  lost in   the thread *"]
     )
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeGuard
 
 import pytest
 
+from pytest_amp.account import use
 from pytest_amp.collection import INFO, MARKER, own_parameters
 from pytest_amp.config import MAY_BE_MISSING
 from pytest_amp.devices import DeviceKind
@@ -60,8 +61,8 @@ def _is_number(value: object) -> TypeGuard[int | float]:
 def _of_other_seeds(name: str, kind: str, errors: object) -> tuple[float, ...]:
     given = [*errors] if isinstance(errors, (tuple, list)) else []
     numbers = [each for each in given if _is_number(each)]
-    if kind != "error" or not numbers or len(numbers) < len(given):
-        raise Misuse(f"{name}: over_seeds={errors!r}; valid: numbers, of an error")
+    if kind != "error" or not numbers or len(numbers) < len(given) or not all(map(math.isfinite, numbers)):
+        raise Misuse(f"{name}: over_seeds={errors!r}; valid: finite numbers, of an error")
     return tuple(map(float, numbers))
 
 
@@ -156,11 +157,13 @@ class Bound:
         baseline a difference fails the test), or ``error``, ``ratio``, ``seconds``, ``bytes``, ``measure``
         and ``series`` (recorded; an error that grew fails the test, and so does another number that is worse,
         if ``better`` says which way it should go). ``allowed`` is what the check accepted, in ``unit``.
+        A number that is not finite makes the test red, whatever is allowed; so does an ``allowed`` that is not finite.
         ``interval`` is where the true value lies, as the order statistics of a speedup. ``over_seeds`` is what an
         error is with the numbers of the seeds after the run's own, as the method ``over_seeds`` measures it; a
         comparison goes by those of both runs. Raises AmpFailure where the baseline disagrees, Misuse for a bad name,
         kind or value, and for a name that the test has used before.
         """
+        use()
         info = self._item.stash[INFO]
         if not isinstance(kind, str) or kind not in _KINDS:
             raise Misuse(f"kind={kind!r} is no kind of observation; valid: {', '.join(_KINDS)}")
@@ -173,6 +176,8 @@ class Bound:
         for named, number in (("allowed", allowed), ("margin", margin)):
             if number is not None and not _is_number(number):
                 raise Misuse(f"{name}: {named}={number!r}; valid: a number")
+        if margin is not None and not 0 <= margin < math.inf:
+            raise Misuse(f"{name}: margin={margin!r}; valid: a finite number from 0")
         if interval is not None and not _encloses(interval, value):
             raise Misuse(f"{name}: interval={interval!r}; valid: two numbers with {value!r} between them")
         others = None if over_seeds is None else _of_other_seeds(name, kind, over_seeds)
@@ -324,6 +329,7 @@ class Bound:
         """
         from pytest_amp import cases
 
+        use()
         cases.expect_case(case, check=check)
         if low:
             self._refuse_wide(check)

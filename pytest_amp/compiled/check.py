@@ -21,7 +21,7 @@ from pytest_amp.cases import Case
 from pytest_amp.compiled.compilation import Compilation, Where
 from pytest_amp.devices import DeviceKind
 from pytest_amp.failure import AmpFailure, is_misuse
-from pytest_amp.numerics import Conditions, Prediction, Step, predict, relative_error, run_step, tolerance
+from pytest_amp.numerics import Conditions, Prediction, Step, exceeds, predict, relative_error, run_step, tolerance
 from pytest_amp.numerics.cancellation import float32_errors
 from pytest_amp.numerics.compare import Compared, compare, confirmed, same
 from pytest_amp.numerics.draws import Draws, NotReplayed
@@ -205,7 +205,9 @@ def _check_finite(run: _Run, eager: Step, made: Step) -> None:
 
 def _check_errors(run: _Run, compared: Sequence[Compared]) -> None:
     scale = run.where.tolerance_scale
-    bad = sorted((each for each in compared if each.error > each.allowed * scale), key=lambda each: -each.excess)
+    bad = sorted(
+        (each for each in compared if exceeds(each.error, each.allowed * scale)), key=lambda each: -each.excess
+    )
     if not bad:
         return
     step = run.compiled_step

@@ -1,7 +1,7 @@
 """How far mixed precision is from what it should compute: error metrics, a reference, tolerances, checks."""
 
 from pytest_amp.numerics.conditions import Conditions
-from pytest_amp.numerics.errors import is_hollow, relative_error
+from pytest_amp.numerics.errors import exceeds, is_hollow, relative_error
 from pytest_amp.numerics.hand_cast import asked_for_autocast, hand_cast
 from pytest_amp.numerics.operators import (
     MeasuredOperator,
@@ -24,6 +24,7 @@ __all__ = [
     "check_operator",
     "check_reduction",
     "confirmed_operator",
+    "exceeds",
     "hand_cast",
     "is_hollow",
     "measure_operator",

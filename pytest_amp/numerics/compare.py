@@ -15,7 +15,7 @@ from pytest_amp.cases import Case
 from pytest_amp.numerics import tolerance
 from pytest_amp.numerics.cancellation import float32_errors
 from pytest_amp.numerics.conditions import Conditions
-from pytest_amp.numerics.errors import dense, is_inexact, real_parts, relative_error
+from pytest_amp.numerics.errors import dense, exceeds, is_inexact, real_parts, relative_error
 from pytest_amp.numerics.oracle.sums import most_of
 from pytest_amp.numerics.prediction import Prediction, predict
 from pytest_amp.numerics.realised import realise
@@ -50,7 +50,7 @@ class Compared:
     def is_doubtful(self) -> bool:
         """Whether the predicted rounding does not explain it."""
         far = self.from_model > tolerance.FARTHEST or self.distance > tolerance.WORST_DISTANCE
-        return self.error > self.allowed or self.plain > self.allowed_plain or far
+        return exceeds(self.error, self.allowed) or exceeds(self.plain, self.allowed_plain) or far
 
     @property
     def of_float32(self) -> float:
@@ -69,7 +69,7 @@ class Compared:
     @property
     def excess(self) -> float:
         """The error in units of the one that it should be: 1 where it is as predicted, below where it is less."""
-        return self.factor * self.error / self.allowed if self.allowed else math.inf
+        return self.factor * self.error / self.allowed if 0 < self.allowed < math.inf else math.inf
 
     def excess_over_noise(self, u: float) -> float:
         """E(amp, exact) in units of the noise, or of the least that is taken for noise."""

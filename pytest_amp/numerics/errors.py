@@ -51,6 +51,11 @@ def distance(a: torch.Tensor, b: torch.Tensor) -> float:
     return math.inf if math.isnan(value) else value
 
 
+def exceeds(error: float, allowed: float) -> bool:
+    """Whether ``error`` is more than what is ``allowed``; always where either is not finite."""
+    return not error <= allowed < math.inf
+
+
 def relative_error(a: torch.Tensor, b: torch.Tensor, *, scale: float | None = None) -> float:
     """E(a, b): the L2 norm of ``a - b`` over that of ``b``, or over ``scale`` where ``b`` vanishes.
 

@@ -17,7 +17,7 @@ from pytest_amp.numerics.case_run import CaseRun, likely_cause, other_names
 from pytest_amp.numerics.chance import check_distance, check_dtypes_given, not_acquitted
 from pytest_amp.numerics.compare import Compared, compare, confirmed, median_distance
 from pytest_amp.numerics.conditions import Conditions, runs_under
-from pytest_amp.numerics.errors import is_hollow, is_inexact, norm
+from pytest_amp.numerics.errors import exceeds, is_hollow, is_inexact, norm
 from pytest_amp.numerics.manual_casts import check_reference, check_unreplayed, median_allowed
 from pytest_amp.numerics.prediction import Prediction, predict
 from pytest_amp.numerics.realised import realise
@@ -211,7 +211,7 @@ def _is_at_a_cliff(run: CaseRun) -> bool:
 
 def _check_errors(run: CaseRun, compared: Sequence[Compared]) -> None:
     """No tensor is further from exact than its noise explains, nor from float32."""
-    bad = sorted((each for each in compared if each.error > run.allowed(each)), key=_by_excess)
+    bad = sorted((each for each in compared if exceeds(each.error, run.allowed(each))), key=_by_excess)
     if bad and run.tolerance is None and run.prediction.predicted is not None:
         bad = not_acquitted(run, bad)
         bad = confirmed(bad, run.case, run.where, run.step_of, limit=limits.EXCESS, certain=limits.CERTAIN)
@@ -230,7 +230,7 @@ def _check_errors(run: CaseRun, compared: Sequence[Compared]) -> None:
             now=run.where.now(f"{worst.error:.3g}"),
             likely=_above(run, worst) or likely_cause(run),
         )
-    plain = sorted((each for each in compared if each.plain > run.allowed_plain(each)), key=_by_excess)
+    plain = sorted((each for each in compared if exceeds(each.plain, run.allowed_plain(each))), key=_by_excess)
     if plain and not rounding.rounds_by_itself(run.case, run.realised, run.where):
         raise AmpFailure(
             f"{run.what(plain[0].name)} is off float32 by {plain[0].plain:.3g}, allowed are "

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import torch
 
+from pytest_amp.account import receive
 from pytest_amp.cases import Case, Realised, passes
 from pytest_amp.devices import Device, find_device
 from pytest_amp.devices.region import region_state
@@ -94,7 +95,8 @@ def predict(case: Case, realised: Realised, device: Device, precision: Precision
         predicted = oracle.run_virtual(
             case, realised.on(device.torch_device), region, predictor, seed=seed, loss_scale=scale
         ).step
-    except oracle.CannotFollow:
+    except oracle.CannotFollow as lost:
+        receive(lost)
         return Prediction(exact, reference, noise, sizes, scale, same_device, region)
     own = _errors(predicted, exact, sizes)
     few = {name for name, value in exact.named().items() if value.numel() < tolerance.ENOUGH}
@@ -125,8 +127,11 @@ def _without_oracle(case: Case, realised: Realised, device: Device, lost: AmpFai
 
     Raises ``lost`` for a model that runs in neither.
     """
-    with contextlib.suppress(AmpFailure):
+    receive(lost)
+    try:
         return _in_float64(case, realised, device, seed=seed)
+    except AmpFailure as failure:
+        receive(failure)
     try:
         return run_step(case, realised.on(device.torch_device), contextlib.nullcontext, seed=seed)
     except Exception:  # noqa: BLE001  # what the model raises was told before

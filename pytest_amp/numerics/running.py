@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from types import TracebackType
 
+from pytest_amp.account import receive
 from pytest_amp.cases import Case, expect_python, failure_of, in_one_line, own_frames, passes
 from pytest_amp.failure import AmpFailure, is_misuse
 from pytest_amp.numerics.conditions import Conditions, runs_under
@@ -46,7 +47,8 @@ class ToldOf:
         try:
             with runs_under(self.case, self.where):
                 run_step(self.case, realised.on(device), self.where.region, seed=self.where.seed)
-        except AmpFailure:
+        except AmpFailure as failure:
+            receive(failure)
             run_wide(self.case, realised.on(device), seed=self.where.seed)
             raise
         if trace is None or type(raised).__module__.startswith(_COMPILER) or not _is_of_project(raised, trace):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
+from pytest_amp.account import receive
 from pytest_amp.cases import Case
 from pytest_amp.failure import AmpFailure, is_misuse
 from pytest_amp.numerics.conditions import Conditions
@@ -25,7 +26,8 @@ def other_draws(case: Case, where: Conditions, step: Callable[[int], Step]) -> l
     """
     try:
         return [*_drawn(case, where, step)]
-    except AmpFailure:
+    except AmpFailure as failure:
+        receive(failure)
         return []
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pytest_amp.account import receive
 from pytest_amp.cases import Attention, Decoder, DecoderSize
 from pytest_amp.devices import Device
 from pytest_amp.failure import AmpFailure
@@ -77,6 +78,7 @@ def _measured(cell: Cell, device: Device) -> Result:
         replay = captured(work.call, device, str(cell)) if can_replay(device) else None
         found["device_time"] = _time(clock, replay, clock.time(replay, repeats=1, timings=2)) if replay else None
     except (AmpFailure, torch.OutOfMemoryError) as error:
+        receive(error)
         # A graph has memory of its own, and may not fit where the step did.
         found |= {"device_time": None, "not_captured": quoted(error)}
     return found

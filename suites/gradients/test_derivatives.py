@@ -12,6 +12,7 @@ from torch.nn import functional as f
 
 from pytest_amp.amp import Amp
 from pytest_amp.failure import AmpFailure
+from pytest_amp.numerics import exceeds
 
 from .arguments import ROWS, Row
 from .test_layer_arguments import LAYERS, tensors_of
@@ -103,7 +104,7 @@ def _expect_derivatives(amp: Amp, what: str, function: Callable[[], Tensor], ten
         scale = max(float(products.norm()), *map(abs, derivatives))
         error, derivative = min((abs(given - each), each) for each in derivatives)
         allowed = MOST * scale * amp.config.tolerance_scale
-        if error > allowed:
+        if exceeds(error, allowed):
             raise AmpFailure(
                 f"{what}: in float64 the gradient of {name} is no derivative"
                 + (": there is none" if gradient is None else ""),

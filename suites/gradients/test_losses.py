@@ -12,7 +12,7 @@ from torch.nn import functional as f
 
 from pytest_amp.amp import Amp
 from pytest_amp.failure import AmpFailure
-from pytest_amp.numerics import relative_error
+from pytest_amp.numerics import exceeds, relative_error
 from pytest_amp.precision import FP32
 from pytest_amp.rules.spec import RuleName, expected
 
@@ -112,7 +112,7 @@ def test_a_loss_is_as_exact_as_its_rule(amp: Amp, name: str, reduction: str) -> 
     allowed = (FEW * FP32.u if wide else 2 * amp.precision.u) * amp.config.tolerance_scale
     again = over_seeds.get(reduction)
     amp.observe(f"{name}/{reduction}", error, kind="error", unit="relative L2", allowed=allowed, over_seeds=again)
-    if error > allowed or (wide and dtype is not torch.float32):
+    if exceeds(error, allowed) or (wide and dtype is not torch.float32):
         raise AmpFailure(
             f"{name}, reduction {reduction}, under {amp.target.id} is off by {error:.3g}, allowed are {allowed:.3g}",
             label_before="exact",

@@ -13,7 +13,7 @@ from torch.nn import functional as f
 
 from pytest_amp.amp import Amp
 from pytest_amp.failure import AmpFailure
-from pytest_amp.numerics import relative_error
+from pytest_amp.numerics import exceeds, relative_error
 from pytest_amp.precision import FP32
 
 Shape = tuple[int, ...]
@@ -111,7 +111,7 @@ def test_several_threads_compute_what_one_computes(amp: Amp, name: str) -> None:
         of = "the result" if index == 0 else f"the gradient of argument {index - 1}"
         error = relative_error(a, b)
         allowed = _allowed(amp, b) * amp.config.tolerance_scale
-        if math.isnan(error) or error > allowed:
+        if exceeds(error, allowed):
             raise AmpFailure(
                 f"{name} on {THREADS} threads: {of} is off that of one by {error:.3g}, allowed are {allowed:.3g}",
                 label_before="one thread",

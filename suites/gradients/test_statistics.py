@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from pytest_amp.amp import Amp
 from pytest_amp.failure import AmpFailure
-from pytest_amp.numerics import is_hollow, relative_error
+from pytest_amp.numerics import exceeds, is_hollow, relative_error
 from pytest_amp.precision import FP32
 from pytest_amp.releases import release_of
 from pytest_amp.targets import Target
@@ -73,7 +73,7 @@ def test_statistics_are_float32(amp: Amp, layer_of: tuple[str, str]) -> None:
         error = relative_error(value, wanted[buffer])
         allowed = FEW * FP32.u * amp.config.tolerance_scale
         amp.observe(f"{name}.{given}/{buffer}", error, kind="error", unit="relative L2", allowed=allowed)
-        if value.dtype != torch.float32 or is_hollow(value, amp.dtype) or error > allowed:
+        if value.dtype != torch.float32 or is_hollow(value, amp.dtype) or exceeds(error, allowed):
             raise AmpFailure(
                 f"{name}: {buffer} is off float64 by {error:.3g} after 3 {given} batches, allowed are {allowed:.3g}",
                 label_before="exact",

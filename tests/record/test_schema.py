@@ -74,7 +74,7 @@ def test_red(amp):
 def test_real_records(project: Project, workers: str) -> None:
     run = project.here if workers == "0" else project.apart
     project.write(test_it=f"VALUE = 1\n{RUN}")
-    assert run(*ON_CPU, "--amp-record=old.json", "-n", workers).ret == 0
+    assert run(*ON_CPU, "--amp-record=old.json", "-n", workers).ret == 1  # an error of infinity is red, and recorded
     assert problems(project.record("old.json")) == []
     project.write(test_it=f"VALUE = 2\n{RUN}")
     run(*ON_CPU, "--amp-baseline=old.json", "--amp-record=new.json", "-n", workers)

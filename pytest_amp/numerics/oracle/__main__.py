@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager
 
 import torch
 
+from pytest_amp.account import receive
 from pytest_amp.cases import Case, wider_zoo, zoo
 from pytest_amp.devices import Device, find_device
 from pytest_amp.failure import AmpFailure
@@ -62,6 +63,7 @@ def _measured(case: Case, device: Device, precision: Precision) -> tuple[str, tu
         amp = run_step(case, real, region, seed=SEED, loss_scale=scale)
         seen = observed_step(case, device, precision.dtype, seed=SEED, loss_scale=scale)
     except (AmpFailure, RuntimeError) as error:
+        receive(error)
         return f"| {case.name} | {precision.name} | {quoted(error, 60)} | | | | |", ()
     found = [each for each in compare(prediction, amp, amp, u=precision.u) if each.elements >= tolerance.ENOUGH]
     excess = [each.excess_over_noise(precision.u) for each in found]

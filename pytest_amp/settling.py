@@ -1,0 +1,56 @@
+"""What becomes of the failures on the account: a test that passes with one of its own is red, and so is the run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+
+from pytest_amp.account import Made, receive
+from pytest_amp.collection import INFO
+from pytest_amp.failure import AmpFailure
+from pytest_amp.session import KEY, AmpSession
+
+
+def settle(item: pytest.Item, call: pytest.CallInfo[None], report: pytest.TestReport) -> None:
+    """Take off the account what ``report`` tells, and make it red where it tells nothing of a failure of this test.
+
+    A failure of a test that is over already (a thread that outlives it, an object that is finalized late) is the run's.
+    """
+    session = item.config.stash[KEY]
+    if session.account is None:
+        return
+    if call.excinfo is not None:
+        receive(call.excinfo.value)
+    lost = session.account.lost()
+    if not lost:
+        return
+    own = [each for each in lost if each.test in (item.nodeid, "")]
+    session.account.settle(lost)
+    _blame(session, [each for each in lost if each not in own])
+    if own and not report.failed and not (report.skipped and hasattr(report, "wasxfail")):
+        report.outcome = "failed"
+        report.longrepr = "\n".join(each.told() for each in own)
+        vars(report).pop("wasxfail", None)
+
+
+def close(session: AmpSession) -> None:
+    """What is left at the end makes the run red: a finalizer of the session, an object that was deleted late."""
+    account, session.account = session.account, None
+    if account is not None:
+        _blame(session, account.close())
+
+
+def say_failed(item: pytest.Item, call: pytest.CallInfo[None], report: pytest.TestReport) -> None:
+    """Note on the report of a test that a check of it failed, whatever others make of the report."""
+    raised = call.excinfo is not None and isinstance(call.excinfo.value, AmpFailure)
+    text = str(call.excinfo.value) if raised and call.excinfo is not None else str(report.longrepr)
+    if INFO in item.stash and report.failed and text.startswith("AmpFailure"):
+        report.amp["failed"] = text.splitlines()[0]  # type: ignore[attr-defined]  # as ``attach`` has put it there
+
+
+def _blame(session: AmpSession, failures: Iterable[Made]) -> None:
+    for each in failures:
+        first = next(iter(each.text.splitlines()), "")
+        where = f" in {each.place}" if each.place else ""
+        session.problem(f"{each.test or 'after the last test'}: a check failed{where}, and nobody received it: {first}")
