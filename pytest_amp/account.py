@@ -52,8 +52,9 @@ def receive(failure: BaseException) -> None:
     for each in getattr(failure, "exceptions", ()):
         receive(each)
     number = getattr(failure, "number", None)
-    for account in _OPEN if isinstance(number, str) else ():
-        account.remove(number)
+    for account in _OPEN:
+        if isinstance(number, str):
+            account.remove(number)
 
 
 class Account:

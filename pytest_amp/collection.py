@@ -50,6 +50,7 @@ def select(items: list[pytest.Item], session: AmpSession) -> None:
     session.note_provenance()
     if dropped:
         items[:] = kept
+        session.dropped += dropped
         session.config.hook.pytest_deselected(items=dropped)
 
 
@@ -143,3 +144,4 @@ def count_selected(items: Iterable[pytest.Item], session: AmpSession) -> None:
         info = item.stash.get(INFO, None)
         if info is not None:
             session.selected[info.target, info.family] += 1
+            session.selected_nodes.add(item.nodeid)

@@ -98,3 +98,23 @@ def check_exits(session: AmpSession) -> None:
             session.notes.append(f"{node.gateway.id} was slow to end after its tests; none is missing")
         elif status and (session.ended_by is None or status != -session.ended_by):
             session.problems.append(f"{node.gateway.id} died at exit, after its tests: exit status {status}")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes(config: pytest.Config, specs: Sequence[Any]) -> None:
+    """Give each worker its own GPU, before it imports torch."""
+    session = config.stash[KEY]
+    if workers.asks_for_cuda(session.asked.device):
+        pin_workers(specs)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:  # pytest-xdist has no public type for it
+    """Tell a worker how many GPUs the run has."""
+    node.workerinput["amp_gpus"] = len(workers.visible_gpus())
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any, error: object) -> None:  # pytest-xdist has no public type for it
+    """Take in what a worker knows, and how it ended."""
+    take_in(node, error)

@@ -46,7 +46,7 @@ class AmpFailure(pytest.fail.Exception):  # type: ignore[name-defined,misc]
     @classmethod
     def message(cls, what: str, **parts: str) -> str:
         """The text of a failure that is told and not raised."""
-        failure = cls(what, **parts)  # type: ignore[arg-type]  # the keywords of the constructor
+        failure = cls(what, **parts)
         receive(failure)
         return str(failure)
 

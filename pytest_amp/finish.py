@@ -58,6 +58,7 @@ def finish(session: AmpSession, exitstatus: int) -> int:
 
         check_exits(session)
     tally = session.tally
+    _expect_collected(session, exitstatus)
     # A run that was interrupted (2) or broke (3) is red, and cannot be blamed for what it did not come to.
     session.problems += tally.unexecuted(session.selected if exitstatus in (0, 1, 5) else {}) + tally.clashes()
     if exitstatus == 0:
@@ -80,6 +81,12 @@ def finish(session: AmpSession, exitstatus: int) -> int:
     if session.asked.accept and exitstatus in (0, 1):
         _accept(session)
     return 1 if session.problems and exitstatus in (0, 5) else exitstatus
+
+
+def _expect_collected(session: AmpSession, exitstatus: int) -> None:
+    """A green run has collected its tests, in this process or in its workers."""
+    if exitstatus == 0 and session.asked.explicit and not (session.collection_ended or session.finished_nodes):
+        session.problem("the run was ended as a green one before its tests were collected (pytest.exit, say)")
 
 
 def _accept(session: AmpSession) -> None:

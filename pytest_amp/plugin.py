@@ -11,6 +11,11 @@ import pytest
 
 from pytest_amp import config as options
 from pytest_amp import hookspecs, markers, workers
+from pytest_amp.controller import (  # noqa: F401  # hooks, as the fixtures
+    pytest_configure_node,
+    pytest_testnodedown,
+    pytest_xdist_setupnodes,
+)
 from pytest_amp.fixtures import (  # noqa: F401  # pytest finds fixtures in the plugin's namespace
     NAMES,
     _amp_state_guard,
@@ -34,6 +39,31 @@ def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the options and ini keys."""
     options.add_options(parser)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_load_initial_conftests(early_config: pytest.Config) -> Generator[None]:
+    """Refuse a conftest.py that ends the process as a green run."""
+    try:
+        yield
+    except SystemExit as ended:
+        from pytest_amp.removed import refuse_exit
+
+        refuse_exit(ended, early_config)
+        raise
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> Generator[None, int | None, int | None]:
+    """Miss a run that was ended as a green one before it was judged, or given another status afterwards."""
+    status = yield
+    session = config.stash.get(KEY, None)
+    runs = not (config.option.help or config.option.version)
+    if status == 0 and runs and (session is None or session.status or session.asked.explicit):
+        from pytest_amp.removed import expect_judged
+
+        status = expect_judged(config, session)
+    return status
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -82,6 +112,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         return
     if session.torch_problem is not None:
         session.usage_error(session.torch_problem)
+        session.refused = True
         return
     session.active = True
     from pytest_amp.parametrization import check_marker, parametrize
@@ -131,7 +162,12 @@ def pytest_make_collect_report(
         from pytest_amp.left_out import note_skipped
 
         note_skipped(collector, report, collector.config.stash[KEY])
-    elif report.passed and not report.result and isinstance(collector, (pytest.Module, pytest.Class)):
+    elif (
+        report.passed
+        and not report.result
+        and not collector.config.stash[KEY].refused
+        and isinstance(collector, (pytest.Module, pytest.Class))
+    ):
         from pytest_amp.left_out import note_empty
 
         note_empty(collector, collector.config.stash[KEY])
@@ -174,9 +210,23 @@ def pytest_collection_modifyitems(session: pytest.Session, items: list[pytest.It
         # The controller ends the run: raised in a worker, it would end as another status.
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Note each amp test, before anybody deselects or removes it."""
+    session = item.config.stash[KEY]
+    if session.active and concerned(getattr(item, "fixturenames", ())):
+        session.collected.append(item)
+
+
+def pytest_deselected(items: Sequence[pytest.Item]) -> None:
+    """Note what is deselected, which is told from what is removed without a word."""
+    if items:
+        items[0].config.stash[KEY].deselected_items += items
+
+
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Count what was asked for."""
     amp_session = session.config.stash[KEY]
+    amp_session.collection_ended = True
     if amp_session.active:
         from pytest_amp.collection import count_selected
 
@@ -230,21 +280,31 @@ def pytest_runtest_makereport(
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, object]:
-    """Keep account of failures while tests run in this process."""
+    """Miss what was removed since it was collected, and keep account of failures while tests run in this process."""
     amp_session = session.config.stash[KEY]
     if amp_session.active:
         from pytest_amp.account import Account
+        from pytest_amp.removed import note_removed
+
+        note_removed(session, amp_session)
 
         amp_session.account = Account()
     return (yield)
 
 
 class Recorder:
-    """Hooks that pytest calls without its config: one object for each session."""
+    """Hooks that pytest calls without its config, or which come in two ways: one object for each session."""
 
     def __init__(self, session: AmpSession) -> None:
         """``session`` is the one that counts, or the worker's."""
         self._session = session
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_make_collect_report(self, collector: pytest.Collector) -> pytest.CollectReport | None:
+        """Collect nothing more, once it is known that nothing of it can run."""
+        if not self._session.refused:
+            return None
+        return pytest.CollectReport(collector.nodeid, "passed", longrepr=None, result=[])
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Count, in the process that prints."""
@@ -284,8 +344,8 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> Generator[
         close(amp_session)
     if workers.is_worker(session.config):
         session.config.workeroutput["amp"] = amp_session.to_controller()  # type: ignore[attr-defined]
-    elif amp_session.concerned or amp_session.finished_nodes:
-        session.exitstatus = amp_session.finish(int(exitstatus))
+    elif amp_session.concerned or amp_session.finished_nodes or amp_session.asked.explicit:
+        session.exitstatus = amp_session.status = amp_session.finish(int(exitstatus))
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
@@ -321,16 +381,6 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_setupnodes(config: pytest.Config, specs: Sequence[Any]) -> None:
-    """Give each worker its own GPU, before it imports torch."""
-    session = config.stash[KEY]
-    if workers.asks_for_cuda(session.asked.device):
-        from pytest_amp.controller import pin_workers
-
-        pin_workers(specs)
-
-
-@pytest.hookimpl(optionalhook=True)
 def pytest_benchmark_update_machine_info(config: pytest.Config, machine_info: dict[str, Any]) -> None:
     """What times depend on beside the host: torch, card, driver, CUDA, cuDNN."""
     session = config.stash[KEY]
@@ -344,17 +394,3 @@ def pytest_benchmark_compare_machine_info(config: pytest.Config, compared_benchm
     earlier = compared_benchmark["machine_info"].pop("amp", None)
     if isinstance(earlier, dict):
         config.stash[KEY].earlier_times.append(earlier)
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_configure_node(node: Any) -> None:  # pytest-xdist has no public type for it
-    """Tell a worker how many GPUs the run has."""
-    node.workerinput["amp_gpus"] = len(workers.visible_gpus())
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_testnodedown(node: Any, error: object) -> None:  # pytest-xdist has no public type for it
-    """Take in what a worker knows, and how it ended."""
-    from pytest_amp.controller import take_in
-
-    take_in(node, error)

@@ -50,6 +50,17 @@ class AmpSession:
         self.selected: Counter[tuple[str, str]] = Counter()
         #: Modules of families that were skipped while they were imported: family and reason by node id.
         self.skipped_modules: dict[str, tuple[str, str]] = {}
+        #: The amp tests that were collected in this process, and which others than this plugin deselected.
+        self.collected: list[pytest.Item] = []
+        self.deselected_items: list[pytest.Item] = []
+        #: What this plugin deselected itself, and the ids of the amp tests that are left to run.
+        self.dropped: list[pytest.Item] = []
+        self.selected_nodes: set[str] = set()
+        #: Whether what is collected from here on can no longer run: a device that was asked for is not there.
+        self.refused = False
+        #: Whether collection came to its end in this process, and the status of the run once it was judged.
+        self.collection_ended = False
+        self.status: int | None = None
         #: What an ini key keeps from being collected, of families: the path, and what is wrong in a line.
         self.left_out: dict[Path, str] = {}
         #: Whether a test that uses this plugin has been collected in this process.
@@ -81,6 +92,7 @@ class AmpSession:
             return resolve_targets(self.asked, self.config)
         except Unavailable as error:
             self.usage_error(str(error))
+            self.refused = True
             return ()
 
     @cached_property

@@ -46,7 +46,7 @@ def say_failed(item: pytest.Item, call: pytest.CallInfo[None], report: pytest.Te
     raised = call.excinfo is not None and isinstance(call.excinfo.value, AmpFailure)
     text = str(call.excinfo.value) if raised and call.excinfo is not None else str(report.longrepr)
     if INFO in item.stash and report.failed and text.startswith("AmpFailure"):
-        report.amp["failed"] = text.splitlines()[0]  # type: ignore[attr-defined]  # as ``attach`` has put it there
+        report.amp["failed"] = text.splitlines()[0]
 
 
 def _blame(session: AmpSession, failures: Iterable[Made]) -> None:

@@ -1,0 +1,77 @@
+"""Tests that a hook takes out after they were collected, and runs that end as green ones before they were judged."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from pytest_amp.config import OPTIONS
+from pytest_amp.finish import RUNS_NOTHING
+from pytest_amp.session import AmpSession
+
+#: Options of pytest that select among what was collected: what they deselect, nobody asked for.
+_SELECTING = ("keyword", "markexpr", "lf", "stepwise", "deselect")
+
+
+def note_removed(session: pytest.Session, amp_session: AmpSession) -> None:
+    """Say which amp tests a conftest.py or a plugin removed; red where all were removed that an argument names."""
+    option = session.config.option
+    there = {*map(id, session.items), *map(id, amp_session.dropped)}
+    if any(getattr(option, name, None) for name in _SELECTING):
+        there |= {*map(id, amp_session.deselected_items)}
+    removed = [item for item in amp_session.collected if id(item) not in there]
+    amp_session.collected, amp_session.deselected_items, amp_session.dropped = [], [], []
+    if not removed:
+        return
+    selected = [item for item in session.items if item.nodeid in amp_session.selected_nodes]
+    total = len(removed) + len(selected)
+    amp_session.deselected[f"removed by a conftest.py or a plugin, which left {len(selected)} of {total}"] += len(
+        removed
+    )
+    for argument in session.config.args:
+        named = [item for item in removed if _names(argument, item, session.config)]
+        left = [item for item in selected if _names(argument, item, session.config)]
+        if named and not left:
+            amp_session.problem(
+                f"{argument} was asked for: selected 0 of {len(named)}, a conftest.py or a plugin removed them after "
+                "they were collected"
+            )
+
+
+def _names(argument: str, item: pytest.Item, config: pytest.Config) -> bool:
+    """Whether ``argument`` is the file, the class or the test of ``item``, or the package around it."""
+    file, _, rest = argument.partition("::")
+    path = (config.invocation_params.dir / file).resolve()
+    if path.is_dir():
+        return (path / "__init__.py").is_file() and path in item.path.resolve().parents
+    own = item.nodeid.partition("::")[2]
+    inside = not rest or own == rest or own.startswith((f"{rest}[", f"{rest}::"))
+    return path == item.path.resolve() and inside
+
+
+def refuse_exit(ended: SystemExit, config: pytest.Config) -> None:
+    """Raises UsageError for a process that a conftest.py ends with status 0, in a run that uses this plugin."""
+    namespace = config.known_args_namespace
+    asked = any(getattr(namespace, option.ini, None) is not None for option in OPTIONS)
+    written = getattr(config, "inicfg", ())
+    if ended.code in (None, 0) and (asked or any(option.ini in written for option in OPTIONS)):
+        trace = ended.__traceback__
+        while trace is not None and trace.tb_next is not None:
+            trace = trace.tb_next
+        where = "a conftest.py" if trace is None else str(Path(trace.tb_frame.f_code.co_filename))
+        raise pytest.UsageError(f"{where}: ends pytest with status 0, and no check ran; valid: pytest.exit") from None
+
+
+def expect_judged(config: pytest.Config, session: AmpSession | None) -> int:
+    """The status of a run that ended with 0: 1 where it was never judged, and its own where that was another one."""
+    if any(getattr(config.option, name, False) for name in (*RUNS_NOTHING, "markers")):
+        return 0
+    if session is not None and (session.status or not session.asked.explicit):
+        return session.status or 0
+    asked = session is not None or any(getattr(config.option, option.ini, None) is not None for option in OPTIONS)
+    if asked and (session is None or session.status is None):
+        sys.stderr.write("ERROR: the run was ended as a green one before a check ran (pytest.exit, or a hook)\n")
+        return 1
+    return 0
