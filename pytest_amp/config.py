@@ -62,6 +62,7 @@ class AmpConfig:
     tier: str
     tolerance_scale: float
     seed: int
+    timeout: tuple[float, float]
     sources: Mapping[str, str]
     texts: Mapping[str, str | None]
 
@@ -171,22 +172,14 @@ def _report(value: str, context: Context) -> tuple[Report, ...]:
         if name == "html" and importlib.util.find_spec("jinja2") is None:
             raise _Bad("html needs jinja2, which is not installed; valid: after pip install 'pytest-amp[html]'")
         if name == "github":
-            reports.append(Report(name, _job_summary(part)))
+            from pytest_amp.refusals import job_summary
+
+            reports.append(Report(name, job_summary(part)))
             continue
         if not path:
             raise _Bad(f"{part!r} names no file; valid: {REPORTS}")
         reports.append(Report(name, _writable(path, context)))
     return tuple(reports)
-
-
-def _job_summary(part: str) -> Path:
-    """The page of the running job of GitHub Actions, to which steps append."""
-    if part != "github":
-        raise _Bad(f"{part!r}: github takes no file; valid: {REPORTS}")
-    path = Path(os.environ.get(JOB_SUMMARY, ""))
-    if not path.is_file():
-        raise _Bad(f"github is the page of a job of GitHub Actions, and {JOB_SUMMARY} names no file; valid: {REPORTS}")
-    return path
 
 
 #: What --amp-allow-missing takes.
@@ -224,6 +217,13 @@ def _tolerance_scale(value: str, _context: Context) -> float:
     return number
 
 
+def _timeout(value: str, _context: Context) -> tuple[float, float]:
+    test, comma, run = value.partition(",")
+    if not all(re.fullmatch(r"[0-9]{1,9}(\.[0-9]+)?", part) for part in (test, run if comma else "0")):
+        raise _Bad(f"{value!r} is no time limit; valid: seconds of a test, as 600, or also of the run, as 600,7200")
+    return float(test), float(run or 0)
+
+
 def _seed(value: str, _context: Context) -> int:
     if not re.fullmatch(r"[0-9]{1,18}", value):
         raise _Bad(f"{value!r} is not a seed; valid: an integer from 0, of at most 18 digits")
@@ -237,10 +237,7 @@ def _flag(value: str, _context: Context) -> bool:
 def _known(value: str, context: Context) -> tuple[Known, ...]:
     from pytest_amp.known import read_known
 
-    try:
-        return read_known(context.path(value))
-    except ValueError as error:
-        raise _Bad(str(error)) from None
+    return read_known(context.path(value))
 
 
 @dataclass(frozen=True)
@@ -288,6 +285,8 @@ OPTIONS = (
     Option("amp_tier", _tier, "ordinary", "TIER", "ordinary, long or all (default: ordinary)"),
     Option("amp_tolerance_scale", _tolerance_scale, "1.0", "FACTOR", "multiplies every tolerance (default: 1.0)"),
     Option("amp_seed", _seed, "0", "SEED", "seed of every random input (default: 0)"),
+    Option("amp_timeout", _timeout, "3600", "SECONDS", "what one test may take, and after a comma the whole run; 0 is "
+           "no limit (default: 3600,0)"),
 )  # fmt: skip
 
 
@@ -340,7 +339,7 @@ def read(config: pytest.Config, device_types: tuple[str, ...] = ()) -> AmpConfig
         text, source, base = _text(config, option)
         try:
             value = None if text is None else option.parse(text, Context(device_types, allow_missing, base))
-        except _Bad as bad:
+        except ValueError as bad:
             raise pytest.UsageError(f"{_where(option.ini, source)}: {bad}") from None
         if option.ini == "amp_allow_missing":
             value = allow_missing = value if isinstance(value, frozenset) else frozenset()

@@ -289,7 +289,12 @@ def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, objec
         note_removed(session, amp_session)
 
         amp_session.account = Account()
-    return (yield)
+    if not (amp_session.active or amp_session.asked.timeout[1]):
+        return (yield)
+    from pytest_amp.watchdog import watched
+
+    with watched(amp_session):
+        return (yield)
 
 
 class Recorder:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+
+from pytest_amp.config import JOB_SUMMARY, REPORTS
 
 if TYPE_CHECKING:
     from pytest_amp.config import AmpConfig
@@ -39,6 +43,18 @@ def _is_a_key(name: str, config: pytest.Config) -> bool:
     except ValueError as error:
         return "unknown configuration value" not in str(error)
     return True
+
+
+def job_summary(part: str) -> Path:
+    """The page of the running job of GitHub Actions, to which steps append. Raises ValueError without one."""
+    if part != "github":
+        raise ValueError(f"{part!r}: github takes no file; valid: {REPORTS}")
+    path = Path(os.environ.get(JOB_SUMMARY, ""))
+    if not path.is_file():
+        raise ValueError(
+            f"github is the page of a job of GitHub Actions, and {JOB_SUMMARY} names no file; valid: {REPORTS}"
+        )
+    return path
 
 
 def refuse_one_file_twice(asked: AmpConfig) -> None:

@@ -27,6 +27,7 @@ WRONG = {
     "amp_tier": "'nope' is not a tier",
     "amp_tolerance_scale": "'nope' is not a number above 0",
     "amp_seed": "'nope' is not a seed",
+    "amp_timeout": "'nope' is no time limit",
 }
 #: A file by name, with a place for a key and a value.
 FILES = {
@@ -40,7 +41,7 @@ OLDER = '[tool.pytest.ini_options]\n{key} = "{value}"\n'
 
 def test_every_option_has_a_key() -> None:
     assert set(WRONG) == {option.ini for option in OPTIONS}
-    assert len(OPTIONS) == 14
+    assert len(OPTIONS) == 15
 
 
 @pytest.mark.parametrize("key", WRONG)

@@ -41,6 +41,7 @@ def header(session: AmpSession) -> list[str]:
         "amp_tier": asked.tier,
         "amp_tolerance_scale": asked.tolerance_scale,
         "amp_seed": asked.seed,
+        "amp_timeout": ",".join(f"{seconds:g}" for seconds in asked.timeout),
     }
     always = ("amp_device", "amp_dtype", "amp_speed")
     shown = [

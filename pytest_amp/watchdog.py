@@ -1,0 +1,188 @@
+"""Time limits: a test, or a run, that does not end is red by name, and what was observed until then is written.
+
+A limit has three stages. Python code is interrupted where it is, and the test fails there; a thread sees to that. Where
+the main thread does not come back, as from a kernel that hangs, that thread ends the process: under pytest-xdist the
+controller names the test and starts another worker, else it writes the record and the summary itself. Where the call
+also holds Python's lock, so that no thread runs, faulthandler ends the process and shows where it was.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import math
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections import Counter
+from collections.abc import Generator, Iterator
+from types import FrameType
+
+import pytest
+
+from pytest_amp import workers
+from pytest_amp.collection import INFO, own_parameters, target_of
+from pytest_amp.failure import AmpFailure
+from pytest_amp.known import key_of_test
+from pytest_amp.session import AmpSession
+
+#: Seconds for what was interrupted to come back, at most, and between two looks of the thread, at most.
+GRACE, PAUSE = 10.0, 1.0
+#: Seconds after which faulthandler's own limit is moved; it runs out where the thread no longer moves it.
+MOVED = 5.0
+_SIGNAL = getattr(signal, "SIGALRM", None)
+
+
+class Watchdog:
+    """A thread that watches the tests of one session, and the hook by which it knows them."""
+
+    def __init__(self, session: AmpSession) -> None:
+        """Begin to watch; the main thread calls ``close`` at the end. Standard error is that of the process here."""
+        self._session = session
+        self._limit, self._run_limit = session.asked.timeout
+        if workers.is_worker(session.config):
+            self._run_limit = 0.0  # the controller sees to that
+        self._began = time.monotonic()
+        self._item: pytest.Item | None = None
+        self._deadline = 0.0
+        self._interrupted = self._over = False
+        self._moved = -math.inf
+        self._output = os.dup(2)
+        self._stop = threading.Event()
+        self._grace = min([GRACE, *filter(None, (self._limit, self._run_limit))])
+        self._thread = threading.Thread(target=self._watch, name="pytest-amp time limits", daemon=True)
+        self._install()
+        self._move(self._began)
+        self._thread.start()
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
+        """Watch one amp test, from its first fixture to the last that is torn down."""
+        if not self._limit or INFO not in item.stash:
+            return (yield)
+        self._install()
+        self._interrupted, self._deadline = False, time.monotonic() + self._limit
+        self._item = item
+        try:
+            return (yield)
+        finally:
+            self._item = None
+
+    def close(self) -> None:
+        """Watch no more."""
+        self._stop.set()
+        self._thread.join()
+        if self._moved > 0:
+            faulthandler.cancel_dump_traceback_later()
+        if _SIGNAL is not None and signal.getsignal(_SIGNAL) == self._interrupt:
+            signal.signal(_SIGNAL, signal.SIG_DFL)
+        os.close(self._output)
+
+    def _install(self) -> None:
+        """Take the alarm's signal, unless somebody else has it: pytest-timeout gives it back after each test."""
+        main = threading.current_thread() is threading.main_thread()
+        if _SIGNAL is not None and main and signal.getsignal(_SIGNAL) is signal.SIG_DFL:
+            signal.signal(_SIGNAL, self._interrupt)
+
+    def _interrupt(self, _number: int, _frame: FrameType | None) -> None:
+        """In the main thread: raise what ends the test, or the run."""
+        if self._over:
+            raise KeyboardInterrupt(self._told())
+        if self._item is not None and self._interrupted:
+            raise AmpFailure(
+                self._told(),
+                label_before="limit",
+                before=f"{self._limit:g} s for one test (--amp-timeout)",
+                likely="a kernel, a rank or a child process hangs, or the test takes longer than that here",
+            )
+
+    def _told(self) -> str:
+        running = "no test" if self._item is None else self._item.nodeid
+        if self._over:
+            return f"the run did not end within {self._run_limit:g} s: {running} ran"
+        return f"{running} did not end within {self._limit:g} s"
+
+    def _watch(self) -> None:
+        shortest = min([PAUSE, *(limit / 10 for limit in (self._limit, self._run_limit) if limit)])
+        while not self._stop.wait(shortest):
+            now, item = time.monotonic(), self._item
+            self._move(now)
+            if self._run_limit and now > self._began + self._run_limit + self._grace and self._over:
+                self._end(item)
+            elif self._run_limit and now > self._began + self._run_limit and not self._over:
+                self._over = True
+                self._session.problem(self._told())
+                self._alarm()
+            elif item is not None and now > self._deadline + self._grace and self._interrupted:
+                self._end(item)
+            elif item is not None and now > self._deadline and not self._interrupted:
+                self._interrupted = True
+                self._alarm()
+
+    def _move(self, now: float) -> None:
+        """Move the limit of faulthandler, which needs no thread of Python's, but where pytest itself uses it."""
+        with contextlib.suppress(ValueError):  # there is no such key without pytest's plugin
+            if float(self._session.config.getini("faulthandler_timeout") or 0):
+                return
+        if self._limit and now > self._moved + MOVED:
+            self._moved = now
+            most = self._limit + 2 * self._grace + MOVED
+            faulthandler.dump_traceback_later(most, exit=True, file=self._output)
+
+    def _alarm(self) -> None:
+        main = threading.main_thread().ident
+        if _SIGNAL is not None and main is not None and signal.getsignal(_SIGNAL) == self._interrupt:
+            signal.pthread_kill(main, _SIGNAL)
+
+    def _end(self, item: pytest.Item | None) -> None:
+        """End the process: the main thread did not come back."""
+        told = f"{self._told()}, and could not be interrupted"
+        self.line(f"\npytest-amp: {told}")
+        faulthandler.dump_traceback(file=self._output)
+        if not workers.is_worker(self._session.config):
+            try:
+                self._write(item, told)
+            except BaseException:  # noqa: BLE001  # the process ends, whatever else is broken
+                self.line(traceback.format_exc())
+        os._exit(1)
+
+    def _write(self, item: pytest.Item | None, told: str) -> None:
+        """Write the record and the summary in place of the main thread."""
+        from pytest_amp.report.terminal import summarize
+
+        session = self._session
+        session.problem(told)
+        target = None if item is None else target_of(item)
+        if item is not None and target is not None:
+            info = item.stash[INFO]
+            session.tally.outcomes.setdefault((info.target, info.family), Counter())["error"] += 1
+            session.tally.failures.append((item.nodeid, told))
+            session.tally.failed.setdefault(key_of_test(info, own_parameters(item, target)), told)
+        session.finish(1)
+        summarize(session, self)  # type: ignore[arg-type]  # all that it uses of a terminal
+
+    def section(self, title: str, sep: str = "=") -> None:
+        """As the terminal's."""
+        self.line(f" {title} ".center(80, sep))
+
+    def line(self, text: str, **_markup: bool) -> None:
+        """As the terminal's, to the standard error of the process."""
+        os.write(self._output, f"{text}\n".encode(sys.getfilesystemencoding(), errors="backslashreplace"))
+
+
+@contextlib.contextmanager
+def watched(session: AmpSession) -> Iterator[None]:
+    """Keep the limits of ``session`` while its tests run."""
+    if not any(session.asked.timeout):
+        yield
+        return
+    watchdog = Watchdog(session)
+    session.config.pluginmanager.register(watchdog, "amp-watchdog")
+    try:
+        yield
+    finally:
+        session.config.pluginmanager.unregister(watchdog)
+        watchdog.close()
