@@ -78,13 +78,13 @@ def test_a_call_that_holds_the_lock_ends_with_its_stack(project: Project) -> Non
     assert "in test_b" in result.stderr.str()
 
 
-@pytest.mark.parametrize("workers", ["0", "2"])
-def test_a_run_that_does_not_end_is_red_and_written(project: Project, workers: str) -> None:
+@pytest.mark.parametrize(("workers", "limit"), [("0", 8), ("2", 40)])  # workers may take long to start
+def test_a_run_that_does_not_end_is_red_and_written(project: Project, workers: str, limit: int) -> None:
     project.write(test_it=HANGING.format(hang=PYTHON))
-    result = project.apart(*ON_CPU, "--amp-timeout=0,8", "-n", workers)
+    result = project.apart(*ON_CPU, f"--amp-timeout=0,{limit}", "-n", workers)
     assert result.ret == pytest.ExitCode.INTERRUPTED
     (line,) = [line for line in red(result) if "the run did not end" in line]
-    assert line.startswith("the run did not end within 8 s: ")
+    assert line.startswith(f"the run did not end within {limit} s: ")
     assert project.observed("new.json")["project/cpu/bf16/a"] == 1
     assert project.record("new.json")["complete"] is False
 
