@@ -118,7 +118,8 @@ def test_as_a_module() -> None:
 
 def test_what_reads_files_needs_packaging_alone(tmp_path: Path) -> None:
     """A job that compares two records installs neither torch nor pytest."""
-    text = '{"schema": 1, "complete": true, "provenance": {}, "summary": {}, "observations": []}'
+    fact = '{"key": "rules/cpu/bf16/mm", "kind": "rule", "value": "fp32"}'
+    text = f'{{"schema": 1, "complete": true, "provenance": {{}}, "summary": {{}}, "observations": [{fact}]}}'
     (tmp_path / "a.json").write_text(text, encoding="utf-8")
     absent = "import sys; sys.modules.update(dict.fromkeys(['pytest', 'torch', 'numpy', 'jinja2']))\n"
     for arguments in (["diff", "a.json", "a.json"], ["show", "a.json"], ["rules", "softmax.int"]):

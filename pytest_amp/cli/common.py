@@ -7,12 +7,12 @@ import fnmatch
 import importlib.util
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
 from pytest_amp.precision import DECIMAL
-from pytest_amp.record import FAILING, ORDER, Record, RecordError, Verdict, read_record
+from pytest_amp.record import FAILING, ORDER, Gap, Record, RecordError, Verdict, read_record
 
 #: What ``add_subparsers`` returns; argparse has no public name for it.
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # noqa: SLF001
@@ -31,16 +31,39 @@ def failing(*also: Verdict) -> str:
     return ",".join(verdict.value for verdict in ORDER if verdict in FAILING or verdict in also)
 
 
-def chosen_verdicts(options: argparse.Namespace, *, none: bool = False) -> tuple[Verdict, ...]:
-    """What --fail-on names; a word that is no verdict ends the command with 2 and one line. ``none`` may be none."""
-    if none and options.fail_on == "none":
-        return ()
-    names, valid = options.fail_on.split(","), [verdict.value for verdict in ORDER]
-    unknown = next((name for name in names if name not in valid), None)
+def chosen_verdicts(options: argparse.Namespace) -> tuple[Verdict, ...]:
+    """What --fail-on names; a word that is no verdict ends the command with 2 and one line."""
+    return tuple(Verdict(name) for name in _words(options, [verdict.value for verdict in ORDER]))
+
+
+def chosen_failures(options: argparse.Namespace) -> tuple[frozenset[Verdict], frozenset[Gap]]:
+    """The verdicts and gaps that fail a comparison, as --fail-on has them.
+
+    ``none`` stands for no verdict and no gap. Verdicts that are named replace the default ones. Every gap fails unless
+    it is excepted: ``-not_run``. A verdict that is excepted is taken from the default ones.
+    """
+    if options.fail_on == "none":
+        return frozenset(), frozenset()
+    verdicts, gaps = ([each.value for each in group] for group in (ORDER, Gap))
+    names = _words(options, [*verdicts, *(f"-{name}" for name in (*gaps, *verdicts))], " or none")
+    excepted = {name.removeprefix("-") for name in names if name.startswith("-")}
+    named = {Verdict(name) for name in names if not name.startswith("-")} or FAILING
+    return (
+        frozenset(verdict for verdict in named if verdict.value not in excepted),
+        frozenset(gap for gap in Gap if gap.value not in excepted),
+    )
+
+
+def _words(options: argparse.Namespace, expected: Sequence[str], also: str = "") -> list[str]:
+    """The words of --fail-on; ends the command with 2 and one line at one that is not among ``expected``."""
+    names: list[str] = options.fail_on.split(",")
+    unknown = next((name for name in names if name not in expected), None)
     if unknown is not None:
-        others = ", or none" * none
-        options.parser.error(f"argument --fail-on: {unknown!r} is no verdict; valid: {', '.join(valid)}{others}")
-    return tuple(map(Verdict, names))
+        others = f",{also}" if also else ""
+        options.parser.error(
+            f"argument --fail-on: {unknown!r} is no verdict; expected a comma list of {', '.join(expected)}{others}"
+        )
+    return names
 
 
 def bar(done: int, count: int) -> str:

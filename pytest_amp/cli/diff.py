@@ -7,8 +7,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from pytest_amp.cli.common import DIFFERENT, SAME, Commands, chosen_verdicts, failing, read, write
-from pytest_amp.record import ORDER, Difference, Trend, difference, trend
+from pytest_amp.cli.common import DIFFERENT, SAME, Commands, chosen_failures, failing, read, write
+from pytest_amp.record import ORDER, Difference, Gap, Trend, difference, trend
 from pytest_amp.report import difference as differences
 from pytest_amp.report import trend as trends
 
@@ -46,23 +46,26 @@ def add(commands: Commands) -> None:
         help="what differs between two records, or in a history of them",
         description="What differs between two records. More of them, oldest first, are a history: what each step "
         "changed, and the last one beside the first. Ends with 1 where something has become what --fail-on names, "
-        "from the first record to the last or in the last step.",
+        "from the first record to the last or in the last step, and where the comparison has a gap: the records share "
+        "nothing on a device and dtype, a run was interrupted, or tests of the first record were not run whole.",
     )
     command.add_argument("old", type=Path, help="a record, before")
     command.add_argument("new", type=Path, nargs="+", help="a record, after; more of them are a history")
     command.add_argument("--format", choices=FORMATS, default="text", help="default: text")
-    default = failing()
+    verdicts = ", ".join(verdict.value for verdict in ORDER)
+    gaps = ", ".join(f"-{gap.value}" for gap in Gap)
     command.add_argument(
         "--fail-on",
-        metavar="VERDICTS",
-        default=default,
-        help=f"comma list of {', '.join(verdict.value for verdict in ORDER)}, or none (default: {default})",
+        metavar="WORDS",
+        default=failing(),
+        help=f"comma list of {verdicts} (default: {failing()}). A gap fails, too, unless it is excepted: {gaps}; "
+        "-gone excepts a verdict from the default ones. Or none: end with 0 whatever differs",
     )
     command.set_defaults(run=_diff, parser=command)
 
 
 def _diff(options: argparse.Namespace) -> int:
-    verdicts = chosen_verdicts(options, none=True)
+    verdicts, gaps = chosen_failures(options)
     records = [read(path, options.parser) for path in (options.old, *options.new)]
     judged: list[Difference]
     try:
@@ -80,5 +83,7 @@ def _diff(options: argparse.Namespace) -> int:
         )
         return 2
     write(text)
-    failed = any(each.of(verdict) for each in judged for verdict in verdicts)
+    failed = any(each.of(verdict) for each in judged for verdict in verdicts) or any(
+        gap in each.gaps for each in judged for gap in gaps
+    )
     return DIFFERENT if failed else SAME

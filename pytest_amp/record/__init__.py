@@ -4,7 +4,7 @@ Pure Python: neither torch nor pytest is needed to read or compare.
 """
 
 from pytest_amp.record.compare import ERROR_RATIO, compare, judged, moved, unfair
-from pytest_amp.record.difference import FAILING, ORDER, Difference, as_gone, difference, families, flattened
+from pytest_amp.record.difference import FAILING, ORDER, Difference, Gap, as_gone, difference, families, flattened
 from pytest_amp.record.errors import DRAWS
 from pytest_amp.record.file import (
     SCHEMA,
@@ -46,6 +46,7 @@ __all__ = [
     "Better",
     "Difference",
     "Failure",
+    "Gap",
     "Kind",
     "Observation",
     "Observe",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
@@ -23,6 +24,16 @@ ORDER = (
 FAILING = frozenset({Verdict.FAILED, Verdict.REGRESSED, Verdict.CHANGED, Verdict.GONE})
 #: The values of what is no fact but a test.
 PASSES, FAILS = "passes", "fails"
+#: Precisions that a run selects; a suite runs a few checks in the others, which an older record need not have.
+_SELECTED = ("bf16", "fp16")
+
+
+class Gap(enum.Enum):
+    """A reason why a comparison did not look at everything: without a difference it proves nothing."""
+
+    UNCOMPARED = "uncompared"
+    INCOMPLETE = "incomplete"
+    NOT_RUN = "not_run"
 
 
 @dataclass(frozen=True)
@@ -35,6 +46,8 @@ class Difference:
     ``same`` and ``unjudged`` (what is only recorded) count the others. ``not_run`` counts what ``old`` has
     of tests that ``new`` did not run whole, ``not_run_before`` what ``new`` has of tests of which ``old``
     has nothing, ``failed_in_both`` tests. ``unfair`` says why numbers could not be compared, by device.
+    ``gaps`` says in lines what the comparison did not look at: records that share nothing on a device and dtype,
+    a run that was interrupted or ended red beyond its tests, tests of ``old`` that ``new`` did not run whole.
     """
 
     old: Record
@@ -46,6 +59,7 @@ class Difference:
     not_run_before: int
     failed_in_both: int
     unfair: dict[str, str]
+    gaps: dict[Gap, tuple[str, ...]]
 
     def of(self, verdict: Verdict) -> list[Observation]:
         """Those that became ``verdict``."""
@@ -87,7 +101,47 @@ def difference(old: Record, new: Record) -> Difference:
     found.sort(key=lambda observation: (ORDER.index(observation.verdict), observation.key))
     both = len({each.key for each in old.failures} & {each.key for each in new.failures})
     not_run = len(missing) - len(gone)
-    return Difference(old, new, tuple(found), same, unjudged, not_run, not_run_before, both, reasons)
+    gaps = {
+        Gap.UNCOMPARED: tuple(_uncompared(old, new)),
+        Gap.INCOMPLETE: tuple(_incomplete(old, new)),
+        Gap.NOT_RUN: tuple(_not_run(new, missing)),
+    }
+    gaps = {gap: lines for gap, lines in gaps.items() if lines}
+    return Difference(old, new, tuple(found), same, unjudged, not_run, not_run_before, both, reasons, gaps)
+
+
+def _uncompared(old: Record, new: Record) -> Iterator[str]:
+    """A line for each selected device and dtype of ``new`` of which ``old`` has no fact; one if nothing is shared."""
+    before = old.by_key()
+    shared = [observation for observation in new.observations if observation.key in before]
+    if not any(judged(observation) and judged(before[observation.key]) for observation in shared):
+        yield f"the records share no fact that is judged: {_targets(old)} before, {_targets(new)} now"
+        return
+    compared = {observation.target for observation in shared}
+    for device, dtype in sorted({observation.target for observation in new.observations} - compared):
+        if dtype in _SELECTED:
+            yield f"nothing on {device}-{dtype} could be compared: the old record has {_targets(old)}"
+
+
+def _targets(record: Record) -> str:
+    return ", ".join(sorted({"-".join(each.target) for each in (*record.observations, *record.failures)})) or "nothing"
+
+
+def _incomplete(old: Record, new: Record) -> Iterator[str]:
+    for name, record in (("old", old), ("new", new)):
+        if not record.complete:
+            yield f"the {name} run was interrupted, or ended red beyond its tests"
+
+
+def _not_run(new: Record, missing: Iterable[Observation]) -> Iterator[str]:
+    """A line for each family of which facts are missing whose test ``new`` did not run whole."""
+    targets: dict[str, list[str]] = {}
+    for observation in missing:
+        if not new.ran_whole(observation):
+            targets.setdefault(observation.family, []).append("-".join(observation.target))
+    for family, each in sorted(targets.items()):
+        places = ", ".join(sorted(set(each)))
+        yield f"{family}: the new run did not run whole the tests of {len(each)} facts of the old record ({places})"
 
 
 def as_gone(observation: Observation) -> Observation:

@@ -68,6 +68,7 @@ def as_data(found: Difference) -> dict[str, object]:
         "not_run_before": found.not_run_before,
         "failed_in_both": found.failed_in_both,
         "unfair": found.unfair,
+        "gaps": {gap.value: [*lines] for gap, lines in found.gaps.items()},
         "old": finite(dict(found.old.provenance)),
         "new": finite(dict(found.new.provenance)),
         "observations": rows,
@@ -93,9 +94,8 @@ def remarks(found: Difference) -> list[str]:
 def notes(found: Difference) -> list[str]:
     """What a reader has to know before the differences."""
     lines = [f"{reason}: numbers that moved there are inconclusive" for reason in dict.fromkeys(found.unfair.values())]
-    both = (("old", found.old), ("new", found.new))
-    lines += [f"the {name} run did not end green or whole" for name, record in both if not record.complete]
-    return lines + of_one_seed({f"the {name} record": record for name, record in both})
+    lines += [f"{gap.value}: {line}" for gap, each in found.gaps.items() for line in each]
+    return lines + of_one_seed({"the old record": found.old, "the new record": found.new})
 
 
 def of_one_seed(records: Mapping[str, Record]) -> list[str]:

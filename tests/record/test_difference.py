@@ -127,7 +127,11 @@ def test_as_text(files: Files, capsys: pytest.CaptureFixture[str]) -> None:
         "new  torch 2.14.1 (2026-11-28)",
         "     devices.cpu.mkldnn: True -> False",
         "     torch: 2.13.0 -> 2.14.1",
-        "     the new run did not end green or whole",
+        "     incomplete: the new run was interrupted, or ended red beyond its tests",
+        (
+            "     not_run: rules: the new run did not run whole the tests of 2 facts of the old record "
+            "(cpu-bf16, xpu-bf16)"
+        ),
         (
             "     errors in the old record and the new record are of one seed: a fixed ratio of 1.5 decides, "
             "whatever their spread"
@@ -174,6 +178,10 @@ def test_as_json(files: Files, capsys: pytest.CaptureFixture[str]) -> None:
         "new": 1,
         "improved": 1,
     }
+    assert data["gaps"] == {
+        "incomplete": ["the new run was interrupted, or ended red beyond its tests"],
+        "not_run": ["rules: the new run did not run whole the tests of 2 facts of the old record (cpu-bf16, xpu-bf16)"],
+    }
     assert (data["same"], data["unjudged"], data["not_run"], data["new"]["torch"]) == (2, 1, 2, "2.14.1")
     assert [o["key"] for o in data["observations"]] == [o.key for o in difference(OLD, NEW).observations]
 
@@ -183,7 +191,12 @@ def test_as_json(files: Files, capsys: pytest.CaptureFixture[str]) -> None:
     [
         ([], 1),
         (["--fail-on=none"], 0),
-        (["--fail-on=inconclusive"], 0),
+        (["--fail-on=inconclusive"], 1),
+        (["--fail-on=inconclusive,-incomplete"], 1),
+        (["--fail-on=inconclusive,-incomplete,-not_run"], 0),
+        (["--fail-on=-incomplete,-not_run"], 1),
+        (["--fail-on=-incomplete,-not_run,-regressed,-changed"], 1),
+        (["--fail-on=-incomplete,-not_run,-regressed,-changed,-gone"], 0),
         (["--fail-on=gone"], 1),
         (["--fail-on=new"], 1),
     ],
@@ -255,7 +268,9 @@ def test_only_what_ran_whole_can_have_gone() -> None:
         (["show", "nowhere.json"], "nowhere.json: No such file or directory"),
         (["diff", "nowhere.json", "old.json"], "nowhere.json: No such file or directory"),
         (["show", "bad.json"], "bad.json: not JSON"),
-        (["diff", "old.json", "old.json", "--fail-on=worse"], "argument --fail-on: 'worse' is no verdict; valid: fail"),
+        (["diff", "old.json", "old.json", "--fail-on=worse"], "argument --fail-on: 'worse' is no verdict; expected a"),
+        (["diff", "old.json", "old.json", "--fail-on=not_run"], "argument --fail-on: 'not_run' is no verdict; expecte"),
+        (["diff", "old.json", "old.json", "--fail-on=none,gone"], "argument --fail-on: 'none' is no verdict; expected"),
         (["diff", "old.json"], "the following arguments are required: new"),
     ],
 )

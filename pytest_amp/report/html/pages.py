@@ -73,7 +73,7 @@ def of_difference(found: Difference) -> str:
     return _render(
         Page(
             title=f"{old} → {new}",
-            red=any(groups[verdict] for verdict in FAILING),
+            red=bool(found.gaps) or any(groups[verdict] for verdict in FAILING),
             facts=[differences.counts(found), *legend(found.observations)],
             alarms=differences.notes(found),
             tiles=_tiles(groups, found.same),
@@ -100,7 +100,7 @@ def of_trend(found: Trend) -> str:
     return _render(
         Page(
             title=f"{names[0]} → {names[-1]}, {len(names)} records",
-            red=any(groups[verdict] for verdict in FAILING),
+            red=bool(whole.gaps) or any(groups[verdict] for verdict in FAILING),
             facts=[differences.counts(whole), *legend(whole.observations)],
             alarms=differences.notes(whole),
             tiles=_tiles(groups, whole.same),
