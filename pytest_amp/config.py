@@ -138,7 +138,7 @@ def _dtype(value: str, _context: Context) -> tuple[str, ...]:
 
 def _baseline(value: str, context: Context) -> Path:
     path = context.path(value)
-    if not path.is_file() and "baseline" not in context.allow_missing:
+    if not path.is_file() and (path.exists() or "baseline" not in context.allow_missing):
         raise _Bad(f"{str(path)!r} is not a file; valid: a file that --amp-record wrote in an earlier run")
     return path
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from pytest_amp.account import note, receive
+from pytest_amp.quoted import printable
 
 #: What makes two runs of one thing differ; where a check finds that they do.
 UNSEEDED = "random numbers that torch does not seed (Python's, say)"
@@ -60,7 +61,7 @@ class AmpFailure(pytest.fail.Exception):  # type: ignore[name-defined,misc]
         lines = [f"AmpFailure: {self.what}"]
         lines += [f"  {label:<9} {text}" for label, text in self.parts.items() if text is not None]
         # A part may quote an error of torch, whose message may have many lines.
-        return "\n".join(" ".join(line.splitlines()) for line in lines)
+        return "\n".join(printable(" ".join(line.splitlines()).expandtabs()) for line in lines)
 
 
 def _copy(kind: type[AmpFailure], args: tuple[Any, ...], state: dict[str, Any]) -> AmpFailure:

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, fields
 from importlib import resources
 from pathlib import Path
 
-from pytest_amp.record import RecordError, write_whole
+from pytest_amp.record import RecordError, content, write_whole
 
 SCHEMA = 1
 #: Card (as its driver calls it), kind of float32, dtype, work, and what was timed.
@@ -123,9 +123,9 @@ def merged(old: Sequence[Row], new: Sequence[Row], reason: str | None) -> tuple[
 def read(path: Path) -> tuple[Row, ...]:
     """The rows in a file. Raises FloorsError."""
     try:
-        return loads(path.read_text(encoding="utf-8-sig"), str(path))
-    except OSError as error:
-        raise FloorsError(f"{path}: {error.strerror or error}") from None
+        return loads(content(path), str(path))
+    except RecordError as error:
+        raise FloorsError(str(error)) from None
 
 
 def write(path: Path, rows: Iterable[Row]) -> None:

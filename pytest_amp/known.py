@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from pytest_amp import toml
 from pytest_amp.quoted import quoted
+from pytest_amp.record import RecordError, content
 
 if TYPE_CHECKING:
     from pytest_amp.tally import TestInfo
@@ -38,9 +39,9 @@ def key_pattern(key: str) -> re.Pattern[str]:
 def read_known(path: Path) -> tuple[Known, ...]:
     """The faults in the TOML file ``path``. Raises ValueError in one line that says what is wrong, and where."""
     try:
-        data = toml.loads(path.read_text(encoding="utf-8-sig"))
-    except OSError as error:
-        raise ValueError(f"{path}: {error.strerror or error}; valid: a TOML file") from None
+        data = toml.loads(content(path))
+    except RecordError as error:
+        raise ValueError(f"{error}; valid: a TOML file") from None
     except ValueError as error:
         raise ValueError(f"{path}: not TOML: {quoted(error)}; valid: a TOML file") from None
     rows = data.pop("known", [])

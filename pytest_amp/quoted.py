@@ -31,6 +31,21 @@ def quoted_with_place(error: BaseException, libraries: Collection[Path], most: i
     return f"{type(error).__name__}{place}: {_cut(str(error), most)}"
 
 
+def printable(text: str) -> str:
+    """``text`` in one line in which nothing moves a terminal's cursor: escapes for all but printable characters.
+
+    A value of a file that somebody else wrote may have escape sequences, ends of lines, and marks that reverse the
+    direction of what follows.
+    """
+    return text if text.isprintable() else "".join(map(_escaped, text))
+
+
+def _escaped(letter: str) -> str:
+    if letter.isprintable():
+        return letter
+    return letter.encode("unicode_escape").decode("ascii")
+
+
 def _cut(text: str, most: int) -> str:
     line = " ".join(text.split())
     return line if len(line) <= most else f"{line[: most - 1]}…"

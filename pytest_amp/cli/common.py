@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from pytest_amp.precision import DECIMAL
+from pytest_amp.quoted import printable
 from pytest_amp.record import FAILING, ORDER, Gap, Record, RecordError, Verdict, read_record
 
 #: What ``add_subparsers`` returns; argparse has no public name for it.
@@ -77,7 +78,7 @@ def read(path: Path, parser: argparse.ArgumentParser) -> Record:
     try:
         return read_record(path)
     except RecordError as error:
-        parser.error(str(error))
+        parser.error(printable(str(error)))
 
 
 def matching(keys: Iterable[str], pattern: str) -> list[str]:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from pytest_amp.record import table
 from pytest_amp.record.earlier import items, upgraded
-from pytest_amp.record.observation import Keyed, Kind, Observation, Value, check_key, finite
+from pytest_amp.record.observation import DEEPEST, Keyed, Kind, Observation, Value, check_key, deeper_than, finite
 
 SCHEMA = 4
 #: What is read: a baseline outlives the version of the plugin that wrote it.
@@ -27,6 +27,8 @@ READ = (1, 2, 3, SCHEMA)
 GZIP, GZIP_MAGIC = ".gz", b"\x1f\x8b"
 #: A record is a hundred times smaller; a compressed file can become a thousand times larger than it is.
 LARGEST = 2**28
+#: How deep lists and objects in a file are nested at most: a value lies in a row of a table of a list of the file.
+DEEPEST_FILE = DEEPEST + 5
 #: What file systems answer that have no hard links (FAT, some network mounts and containers).
 NO_LINKS = frozenset({errno.EPERM, errno.EACCES, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
 
@@ -202,10 +204,7 @@ def read_record(path: Path) -> Record:
 
 def content(path: Path) -> str:
     """The text in a file, or in what it compresses. Raises RecordError in one line that names it."""
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise RecordError(f"{path}: {error.strerror or error}") from None
+    data = _bytes(path)
     if data.startswith(GZIP_MAGIC):
         try:
             with gzip.open(io.BytesIO(data)) as file:
@@ -220,12 +219,33 @@ def content(path: Path) -> str:
         raise RecordError(f"{path}: not text: {error}") from None
 
 
+def _bytes(path: Path) -> bytes:
+    """Read a regular file of at most LARGEST bytes. Raises RecordError for anything else, without waiting for it.
+
+    A pipe has no end before its writer closes it, and a device such as /dev/zero has none at all.
+    """
+    try:
+        # Without O_NONBLOCK, which Windows lacks, to open a pipe waits for its writer.
+        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+        with os.fdopen(descriptor, "rb") as file:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise RecordError(f"{path}: not a regular file")
+            data = file.read(LARGEST + 1)
+    except OSError as error:
+        raise RecordError(f"{path}: {error.strerror or error}") from None
+    if len(data) > LARGEST:
+        raise RecordError(f"{path}: more than {LARGEST >> 20} MiB, which no record has")
+    return data
+
+
 def parsed(text: str) -> Record:
     """The record that ``text`` is. Raises ValueError in one line."""
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"not JSON: {error}") from None
+    if deeper_than(DEEPEST_FILE, data):
+        raise ValueError(f"lists and objects nested more than {DEEPEST_FILE} deep, which no record has")
     return from_data(data)
 
 

@@ -13,6 +13,10 @@ from typing import Union
 Value = Union[str, int, float, bool, None, list["Value"], dict[str, "Value"]]  # noqa: UP007  # strings have no | at run time
 
 
+#: How deep lists and objects in a value are nested at most: what writes and compares them calls itself for each level.
+DEEPEST = 32
+
+
 class Kind(enum.Enum):
     """What kind of fact it is, which decides how two of them are compared."""
 
@@ -188,16 +192,33 @@ def _over_seeds(value: object) -> tuple[float, ...] | None:
     return found
 
 
+def deeper_than(limit: int, value: object) -> bool:
+    """Whether lists and objects in ``value`` are nested more than ``limit`` deep."""
+    level: list[object] = [value]
+    for _ in range(limit + 1):
+        nested = [each for each in level if isinstance(each, (list, dict))]
+        if not nested:
+            return False
+        level = [inner for each in nested for inner in (each.values() if isinstance(each, dict) else each)]
+    return True
+
+
 def check_value(key: str, value: object) -> None:
     """Raises ValueError unless ``value`` is plain JSON, and so comes back from a file as it was."""
+    if deeper_than(DEEPEST, value):
+        raise ValueError(f"{key}: lists and objects nested more than {DEEPEST} deep")
+    _check_plain(key, value)
+
+
+def _check_plain(key: str, value: object) -> None:
     if isinstance(value, list):
         for item in value:
-            check_value(key, item)
+            _check_plain(key, item)
     elif isinstance(value, dict):
         for name, item in value.items():
             if type(name) is not str:
                 raise ValueError(f"{key}: the key {name!r} is no string")
-            check_value(key, item)
+            _check_plain(key, item)
     elif type(value) not in (str, int, float, bool, type(None)):
         raise ValueError(f"{key}: a {type(value).__name__} is no plain JSON; valid: str, int, float, bool, list, dict")
 
@@ -207,6 +228,8 @@ def unwritable(name: object, value: object) -> str | None:
     if type(name) is not str:
         return f"the name {name!r} is no text"
     try:
+        if deeper_than(DEEPEST, value):
+            return f"{name}: lists and objects nested more than {DEEPEST} deep"
         json.dumps(finite(value), allow_nan=False)  # type: ignore[arg-type]  # of whatever type
     except (TypeError, ValueError, RecursionError) as error:
         return f"{name}: {error}"

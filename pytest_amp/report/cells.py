@@ -6,7 +6,9 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from pytest_amp.quoted import printable
 from pytest_amp.record import FAILING, ORDER, Kind, Observation, Value, Verdict
+from pytest_amp.report.inline import code, plain
 
 #: What observations that are not the same as before are called.
 TITLES = {
@@ -45,9 +47,9 @@ def tables(groups: Mapping[Verdict, Sequence[Observation]], why: Mapping[str, st
         title = f"{TITLES[verdict]} ({len(group)})"
         rows = ["| key | before | now |", "|---|---|---|"]
         rows += [
-            f"| `{cell(row.key)}` | {cell(row.before)} | {cell(row.now)} |" for row in together(verdict, group, {})
+            f"| {code(row.key)} | {plain(row.before)} | {plain(row.now)} |" for row in together(verdict, group, {})
         ]
-        told = [f"- {cell(reason)}: {names}" for reason, names in _grouped(group, why).items()]
+        told = [f"- {plain(reason)}: {names}" for reason, names in _grouped(group, why).items()]
         body = [*rows, *([""] * bool(told)), *told]
         if verdict in FAILING:
             lines += ["", f"**{title}**", "", *body]
@@ -64,7 +66,7 @@ def _grouped(group: Sequence[Observation], why: Mapping[str, str]) -> dict[str, 
             names = found.setdefault(why[each.key], [])
             if each.name not in names:
                 names.append(each.name)
-    return {reason: ", ".join(f"`{cell(name)}`" for name in names) for reason, names in found.items()}
+    return {reason: ", ".join(map(code, names)) for reason, names in found.items()}
 
 
 @dataclass(frozen=True)
@@ -118,7 +120,7 @@ def valued(observation: Observation) -> str:
         text += f" [{', '.join(f'{end:.3g}' for end in observation.interval)}]"
     if observation.over_seeds is not None and observation.verdict is not Verdict.NEW:
         text += f", over seeds {', '.join(f'{each:.3g}' for each in observation.over_seeds)}"
-    return f"{text} {observation.unit}" if observation.unit and observation.kind is Kind.MEASURE else text
+    return f"{text} {printable(observation.unit)}" if observation.unit and observation.kind is Kind.MEASURE else text
 
 
 def times(observation: Observation) -> str:
@@ -136,14 +138,9 @@ def times(observation: Observation) -> str:
     return f" ({float(f'{ratio:.2g}'):g} times)"
 
 
-def cell(text: object) -> str:
-    """Text that ends neither a cell nor a row."""
-    return str(text).replace("|", "\\|").replace("\n", " ")
-
-
 def short(value: Value, most: int = 160) -> str:
-    """A value in few characters."""
+    """A value in few printable characters."""
     if isinstance(value, float):
         return f"{value:.4g}"
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    text = printable(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
     return text if len(text) <= most else f"{text[: most - 3]}…"

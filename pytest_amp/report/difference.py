@@ -6,8 +6,10 @@ import json
 from collections.abc import Mapping
 from itertools import groupby
 
+from pytest_amp.quoted import printable
 from pytest_amp.record import ERROR_RATIO, ORDER, Difference, Observation, Record, Verdict, finite
 from pytest_amp.report.cells import TITLES, legend, short, tables, times, valued
+from pytest_amp.report.inline import code, plain
 from pytest_amp.report.reasons import reasons
 
 #: Differences of one kind in one family that are listed one by one, in text.
@@ -31,18 +33,18 @@ def as_text(found: Difference) -> str:
         if observations:
             lines += ["", f"{TITLES[verdict]} ({len(observations)})"]
             lines += [f"  {line}" for line in _listed(observations, known)]
-    return "\n".join([*lines, ""])
+    return "\n".join([*map(printable, lines), ""])
 
 
 def as_markdown(found: Difference) -> str:
     """For a job page: what fails open, the rest folded."""
     lines = [
-        f"### {run(found.old.provenance)} → {run(found.new.provenance)}",
+        f"### {plain(run(found.old.provenance))} → {plain(run(found.new.provenance))}",
         "",
         counts(found),
         "",
-        *(f"- {name}: `{short(before)}` → `{short(now)}`" for name, before, now in found.provenance()),
-        *(f"- {note}" for note in remarks(found)),
+        *(f"- {plain(name)}: {code(short(before))} → {code(short(now))}" for name, before, now in found.provenance()),
+        *(f"- {plain(note)}" for note in remarks(found)),
     ]
     lines += tables({verdict: found.of(verdict) for verdict in ORDER}, why(found))
     return "\n".join([*lines, ""])
@@ -50,7 +52,7 @@ def as_markdown(found: Difference) -> str:
 
 def as_json(found: Difference) -> str:
     """For programs: the counts, the provenance of both, and each difference as an observation."""
-    return json.dumps(as_data(found), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    return json.dumps(as_data(found), indent=1, allow_nan=False) + "\n"
 
 
 def as_data(found: Difference) -> dict[str, object]:
@@ -68,6 +70,7 @@ def as_data(found: Difference) -> dict[str, object]:
         "not_run_before": found.not_run_before,
         "failed_in_both": found.failed_in_both,
         "unfair": found.unfair,
+        "incomparable": [finite(each.to_json()) for each in found.incomparable],
         "gaps": {gap.value: [*lines] for gap, lines in found.gaps.items()},
         "old": finite(dict(found.old.provenance)),
         "new": finite(dict(found.new.provenance)),
@@ -98,6 +101,12 @@ def notes(found: Difference) -> list[str]:
     return lines + of_one_seed({"the old record": found.old, "the new record": found.new})
 
 
+def of_other_revision(revised: Mapping[str, tuple[str, str]]) -> list[str]:
+    """That the tests of these families are not those of the baseline."""
+    names = ", ".join(f"{family} ({' -> '.join(pair)})" for family, pair in sorted(revised.items()))
+    return [f"tests changed since the baseline was recorded: {names}: what moved there may be theirs"] * bool(names)
+
+
 def of_one_seed(records: Mapping[str, Record]) -> list[str]:
     """That these records, by what they are called, know nothing of the spread of errors, where one does not."""
     names = " and ".join(name for name, record in records.items() if record.is_of_one_seed)
@@ -109,7 +118,7 @@ def of_one_seed(records: Mapping[str, Record]) -> list[str]:
 def run(provenance: object) -> str:
     """A run in a few words."""
     get = provenance.get if isinstance(provenance, dict) else {}.get
-    return f"torch {get('torch', 'unknown')} ({str(get('date', 'no date'))[:10]})"
+    return printable(f"torch {short(get('torch', 'unknown'), 40)} ({str(get('date', 'no date'))[:10]})")
 
 
 def _listed(observations: list[Observation], known: dict[str, str]) -> list[str]:

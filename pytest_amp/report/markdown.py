@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_amp.record import Record
-from pytest_amp.report.cells import TITLES, cell, legend, tables
-from pytest_amp.report.difference import of_one_seed
+from pytest_amp.report.cells import TITLES, legend, tables
+from pytest_amp.report.difference import of_one_seed, of_other_revision
+from pytest_amp.report.inline import code, plain
 from pytest_amp.report.terminal import lived_with, reasons_of
 
 if TYPE_CHECKING:
@@ -24,12 +25,12 @@ def page(session: AmpSession, record: Record) -> str:
     """What ran, why it is red, and what differs from the baseline; what fails stands open, the rest is folded."""
     failures = session.tally.failures
     red = bool(failures or session.problems or not record.complete)
-    lines = [f"### pytest-amp: {'red' if red else 'green'} on torch {record.provenance.get('torch')}", ""]
-    lines += [f"- **{cell(problem)}**" for problem in session.problems]
-    lines += [f"- {cell(note)}" for note in session.notes]
-    lines += [f"- known: {cell(line)}" for line in lived_with(session)]
+    lines = [f"### pytest-amp: {'red' if red else 'green'} on torch {plain(record.provenance.get('torch'))}", ""]
+    lines += [f"- **{plain(problem)}**" for problem in session.problems]
+    lines += [f"- {plain(note)}" for note in session.notes]
+    lines += [f"- known: {plain(line)}" for line in lived_with(session)]
     if failures:
-        rows = [f"| `{cell(test)}` | {cell(why)} |" for test, why in failures[:LISTED]]
+        rows = [f"| {code(test)} | {plain(why)} |" for test, why in failures[:LISTED]]
         rest = [f"| and {len(failures) - LISTED} more | |"] * (len(failures) > LISTED)
         lines += ["", f"**failed ({len(failures)})**", "", "| test | |", "|---|---|", *rows, *rest]
     if session.baseline is not None:
@@ -37,11 +38,11 @@ def page(session: AmpSession, record: Record) -> str:
     lines += ["", "| device and dtype | family | ran |", "|---|---|---|"]
     for (target, family), counts in sorted(session.tally.outcomes.items()):
         ran = ", ".join(f"{count} {outcome}" for outcome, count in sorted(counts.items()))
-        lines.append(f"| {target} | {cell(family)} | {ran} |")
+        lines.append(f"| {target} | {plain(family)} | {ran} |")
     if session.deselected:
-        lines += ["", *(f"- not run: {count} ({cell(why)})" for why, count in sorted(session.deselected.items()))]
+        lines += ["", *(f"- not run: {count} ({plain(why)})" for why, count in sorted(session.deselected.items()))]
     lines += ["", "<details><summary>where it ran</summary>", ""]
-    lines += [f"- {cell(name)}: `{cell(value)}`" for name, value in record.provenance.items()]
+    lines += [f"- {plain(name)}: {code(value)}" for name, value in record.provenance.items()]
     return "\n".join([*lines, "", "</details>", ""])
 
 
@@ -52,8 +53,12 @@ def _compared(session: AmpSession) -> list[str]:
     counts = [f"{len(group)} {TITLES[verdict]}" for verdict, group in groups.items() if group]
     whole = f"Compared with torch {baseline.provenance.get('torch', 'unknown')}: {', '.join(counts) or 'no change'}"
     differing = [each for group in groups.values() for each in group]
-    told = [*legend(differing), *of_one_seed({"the baseline": baseline})]
-    return ["", whole, *(f"\n({line})" for line in told), *tables(groups, reasons_of(session, differing))]
+    told = [
+        *legend(differing),
+        *of_other_revision(session.revised),
+        *of_one_seed({"the baseline": baseline}),
+    ]
+    return ["", plain(whole), *(f"\n({plain(line)})" for line in told), *tables(groups, reasons_of(session, differing))]
 
 
 def append_to_job_summary(text: str, path: Path) -> None:

@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable
 
+from pytest_amp.quoted import printable
 from pytest_amp.record import Observation, Record, Value
 
 
@@ -21,12 +22,12 @@ def as_text(record: Record) -> str:
     if record.failures:
         lines += ["", f"failed ({len(record.failures)})"]
         lines += [f"  {failure.key}: {failure.why}" for failure in record.failures]
-    return "\n".join([*lines, ""])
+    return "\n".join([*map(printable, lines), ""])
 
 
 def as_lines(observations: Iterable[Observation]) -> str:
     """An observation a line."""
-    return "".join(f"{_line(observation)}\n" for observation in observations)
+    return "".join(f"{printable(_line(observation))}\n" for observation in observations)
 
 
 def _line(observation: Observation) -> str:

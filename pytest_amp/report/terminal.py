@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_amp.quoted import printable
 from pytest_amp.record import Better, Observation, Verdict, judged
 from pytest_amp.report.cells import short, valued
-from pytest_amp.report.difference import of_one_seed
+from pytest_amp.report.difference import of_one_seed, of_other_revision
 from pytest_amp.report.reasons import reasons
 from pytest_amp.session import installed_torch
 from pytest_amp.tally import most_common
@@ -78,9 +79,9 @@ def summarize(session: AmpSession, terminal: pytest.TerminalReporter) -> None:
         return
     terminal.section("amp", sep="=")
     for line in lines:
-        terminal.line(line)
+        terminal.line(printable(line))
     for problem in session.problems:
-        terminal.line(f"RED       {problem}", red=True, bold=True)
+        terminal.line(f"RED       {printable(problem)}", red=True, bold=True)
 
 
 def _notes(session: AmpSession) -> list[str]:
@@ -161,6 +162,7 @@ def _compared(session: AmpSession) -> list[str]:
     devices = dict.fromkeys(o.target[0] for o in observed)
     unfair = dict.fromkeys(reason for device in devices if (reason := session.unfair(device)) is not None)
     lines += [f"          {reason}: numbers that moved are inconclusive" for reason in unfair]
+    lines += [f"          {line}" for line in of_other_revision(session.revised)]
     lines += [f"          {line}" for line in of_one_seed({"the baseline": baseline})]
     why = reasons_of(session, [each for group in groups.values() for each in group])
     for verdict, group in groups.items():

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
+from pytest_amp.quoted import printable
 from pytest_amp.record import ORDER, Trend, Value, Verdict, finite
-from pytest_amp.report.cells import TITLES, cell, short
+from pytest_amp.report.cells import TITLES, short
 from pytest_amp.report.difference import as_data, counts, remarks, run
+from pytest_amp.report.inline import code, plain
 
 #: Keys of one verdict that are listed one by one, in text.
 LISTED = 50
@@ -35,15 +37,15 @@ def as_text(found: Trend) -> str:
             lines += ["", f"{TITLES[verdict]} ({len(moved)})"]
             lines += [f"  {each.key}: {series(each.values, each.verdicts)}" for each in moved[:LISTED]]
             lines += [f"  and {len(moved) - LISTED} more"] * (len(moved) > LISTED)
-    return "\n".join([*lines, ""])
+    return "\n".join([*map(printable, lines), ""])
 
 
 def as_markdown(found: Trend) -> str:
     """For a job page: a row a key, a column a record; the cells in which something became worse are bold."""
-    lines = [f"### {run(found.records[0].provenance)} → {run(found.records[-1].provenance)}", ""]
-    lines += [f"- {name}: {told}" for name, told in steps(found)]
-    lines += [f"- {note}" for note in remarks(found.whole)]
-    heads = [run(record.provenance) for record in found.records]
+    heads = [plain(run(record.provenance)) for record in found.records]
+    lines = [f"### {heads[0]} → {heads[-1]}", ""]
+    lines += [f"- {plain(name)}: {plain(told)}" for name, told in steps(found)]
+    lines += [f"- {plain(note)}" for note in remarks(found.whole)]
     for verdict in ORDER:
         moved = [each for each in found.moved if each.worst is verdict]
         if not moved:
@@ -53,10 +55,10 @@ def as_markdown(found: Trend) -> str:
         for each in moved:
             marks = (None, *each.verdicts)
             cells = [
-                f"**{cell(short(value, LETTERS))}**" if mark is not None else cell(short(value, LETTERS))
+                f"**{plain(short(value, LETTERS))}**" if mark is not None else plain(short(value, LETTERS))
                 for value, mark in zip(each.values, marks, strict=True)
             ]
-            lines.append(f"| `{cell(each.key)}` | {' | '.join(cells)} |")
+            lines.append(f"| {code(each.key)} | {' | '.join(cells)} |")
     return "\n".join([*lines, ""])
 
 
@@ -75,7 +77,7 @@ def as_json(found: Trend) -> str:
             for each in found.moved
         ],
     }
-    return json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    return json.dumps(data, indent=1, allow_nan=False) + "\n"
 
 
 def series(values: Sequence[Value], verdicts: Sequence[Verdict | None]) -> str:

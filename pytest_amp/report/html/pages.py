@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import jinja2
 from markupsafe import Markup
 
+from pytest_amp.quoted import printable
 from pytest_amp.record import (
     FAILING,
     ORDER,
@@ -136,7 +137,12 @@ def of_run(session: AmpSession, record: Record) -> str:
             title=f"pytest-amp: {'red' if red else 'green'} on torch {record.provenance.get('torch')}",
             red=red,
             facts=[f"{len(record.observations)} observations", *compared, *legend(record.observations)],
-            alarms=[*session.problems, *session.notes, *(f"known: {line}" for line in lived_with(session))],
+            alarms=[
+                *session.problems,
+                *session.notes,
+                *differences.of_other_revision(session.revised),
+                *(f"known: {line}" for line in lived_with(session)),
+            ],
             tiles=_tiles(groups, _same(record) if session.baseline is not None else None),
             sections=[*([failed] if failures else []), *_sections(groups, known)],
             plots=plots(record.observations, differing, record.failures),
@@ -204,7 +210,7 @@ def _rows(observations: Iterable[Observation], known: Mapping[str, str]) -> list
             _sortable(each, each.baseline),
             _share(each),
             known.get(each.key, ""),
-            each.test,
+            printable(each.test),
         ]
         for each in observations
     ]
@@ -251,6 +257,7 @@ def _render(page: Page) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
+        finalize=_shown,
     )
     template = environment.from_string(parts["page.html.j2"])
     drawn = [Plot(plot.title, plot.note, Markup(plot.svg)) for plot in page.plots]  # noqa: S704  # escaped where it is made
@@ -262,6 +269,11 @@ def _render(page: Page) -> str:
         data=Markup(_script_json({"rows": [*page.rows]})),  # noqa: S704  # as _script_json says
         verdicts=[verdict.value for verdict in (*ORDER, Verdict.PASS)],
     )
+
+
+def _shown(value: object) -> object:
+    """What the template writes of a value: text of records without what is not printable."""
+    return printable(value) if type(value) is str else value
 
 
 def _script_json(data: object) -> str:
