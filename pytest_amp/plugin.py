@@ -320,6 +320,7 @@ class Recorder:
                 self._session.problem(
                     f"{report.nodeid}: a check failed in it, and its report says that it passed: {data['failed']}"
                 )
+            self._session.provenance.update(data.get("provenance", {}))  # type: ignore[call-overload]  # of a report
             for observation in self._session.tally.add(report, data):
                 self._session.tell(observation)
             self._session.progress.say(

@@ -77,6 +77,10 @@ def attach(item: pytest.Item, report: pytest.TestReport) -> None:
         "observations": [observation.to_json() for observation in observed],
         "notes": notes,
     }
+    if not session.told:
+        # With the first report: a worker that is ended later has no other moment.
+        session.told = True
+        report.amp["provenance"] = session.provenance
     crash = getattr(report.longrepr, "reprcrash", None)
     if crash is not None:  # pytest puts the class before a message that begins with it
         crash.message = crash.message.removeprefix(f"{AmpFailure.__module__}.AmpFailure: ")

@@ -66,6 +66,8 @@ class AmpSession:
         #: Whether a test that uses this plugin has been collected in this process.
         self.active = False
         self.provenance: dict[str, Value] = {}
+        #: Whether a report has carried the provenance to the process that counts.
+        self.told = False
         #: Provenance of the times with which pytest-benchmark compares this run's.
         self.earlier_times: list[dict[str, Any]] = []
         self.speed_reason: str | None = None
@@ -166,6 +168,13 @@ class AmpSession:
             self._unfair[device] = unfair(self.baseline.provenance, now, device)
         return self._unfair[device]
 
+    @cached_property
+    def revised(self) -> dict[str, tuple[str, str]]:
+        """The families whose tests are of another revision than the baseline's, with both."""
+        from pytest_amp.record import revisions
+
+        return {} if self.baseline is None else revisions(self.baseline.provenance, self.provenance)
+
     def differences(self) -> dict[Verdict, list[Observation]]:
         """What is not the same as in the baseline, by what became of it."""
         from pytest_amp.record import ORDER, Verdict
@@ -212,6 +221,8 @@ class AmpSession:
         """What values of this process may depend on: the build of torch and the devices."""
         import torch
 
+        from pytest_amp.devices import DeviceKind, find_device
+
         self.provenance["torch"] = str(torch.__version__)
         self.provenance["torch_git"] = str(torch.version.git_version)
         self.provenance["torch_build"] = {
@@ -225,6 +236,16 @@ class AmpSession:
         }
         # A GPU's steps wait for its host, whichever devices were selected.
         self.provenance["cpu_capability"] = torch.backends.cpu.get_cpu_capability()
+        if any(target.device.kind is DeviceKind.FAKE for target in self.targets):
+            # What a fake device cannot tell is asked of CPU kernels.
+            self.provenance["host"] = dict(find_device("cpu").provenance())
+
+    def note_families(self, folders: Mapping[str, Path]) -> None:
+        """The revision of each family, by name, whose package lies in a folder."""
+        from pytest_amp.revision import revision_of
+
+        if folders:
+            self.provenance["revisions"] = {name: revision_of(folder) for name, folder in sorted(folders.items())}
 
     @staticmethod
     def torch_version() -> str:

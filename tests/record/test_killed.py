@@ -83,6 +83,7 @@ def test_a_run_that_is_asked_to_end_writes_what_it_has(project: Project, number:
     keys = {observation.name for observation in record.observations}
     assert {"0", "1", "2"} <= keys < {str(n) for n in range(40)}
     assert record.complete is False
+    assert {"torch_build", "torch_git", "devices", "cpu_capability"} <= record.provenance.keys()
     assert "red on torch" in (project.path / "page.md").read_text(encoding="utf-8")
     assert (project.path / "page.html").read_text(encoding="utf-8").endswith("</html>\n")
     if number != signal.SIGINT:
