@@ -48,10 +48,18 @@ def select(items: list[pytest.Item], session: AmpSession) -> None:
             dropped.append(item)
             session.deselected[reason] += 1
     session.note_provenance()
+    session.note_families(_folders(kept))
     if dropped:
         items[:] = kept
         session.dropped += dropped
         session.config.hook.pytest_deselected(items=dropped)
+
+
+def _folders(items: Iterable[pytest.Item]) -> dict[str, Path]:
+    """The folder of each family's package, by the family's name."""
+    packages = {getattr(getattr(item, "module", None), "__package__", None) for item in items if INFO in item.stash}
+    found = (family_of_package(package) for package in packages)
+    return {family.name: folder for family, folder in found if folder is not None}
 
 
 def target_of(item: pytest.Item) -> Target | None:

@@ -226,15 +226,24 @@ class Bound:
             before=f"{made.baseline}{unit} on torch {torch_before}",
             now=f"{made.value}{unit}{f' ({how})' if how else ''} on {self._session.torch_version()}, "
             f"{self.device.describe()}",
-            likely="what the test measures, torch, or what else this machine does"
-            if made.kind is Kind.MEASURE
-            else "torch, or this machine, computes something else than when the baseline was recorded",
+            likely=self._likely(made),
             accept="the same command with --amp-accept",
         )
 
     def _note(self, text: str) -> None:
         """Add a line to the notes of the run, which its summary and its reports show; it fails nothing."""
         self._item.stash[NOTES].append(f"{self.target.id}: {text}")
+
+    def _likely(self, made: Observation) -> str:
+        revised = self._session.revised.get(made.family)
+        if revised is not None:
+            return (
+                f"the tests of {made.family} changed since the baseline was recorded (revision {revised[0]} -> "
+                f"{revised[1]}): record the earlier torch with these tests"
+            )
+        if made.kind is Kind.MEASURE:
+            return "what the test measures, torch, or what else this machine does"
+        return "torch, or this machine, computes something else than when the baseline was recorded"
 
     def missing(self, what: str, reason: str) -> NoReturn:
         """Say that this test cannot look, since ``what`` is missing: ``sweep`` (torch's own tests), ``compiler``.

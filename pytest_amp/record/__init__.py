@@ -3,7 +3,7 @@
 Pure Python: neither torch nor pytest is needed to read or compare.
 """
 
-from pytest_amp.record.compare import ERROR_RATIO, compare, judged, moved, unfair
+from pytest_amp.record.compare import ERROR_RATIO, compare, judged, moved, revisions, unfair
 from pytest_amp.record.difference import FAILING, ORDER, Difference, Gap, as_gone, difference, families, flattened
 from pytest_amp.record.errors import DRAWS
 from pytest_amp.record.file import (
@@ -72,6 +72,7 @@ __all__ = [
     "moved",
     "parsed",
     "read_record",
+    "revisions",
     "trend",
     "unfair",
     "unwritable",

@@ -179,6 +179,15 @@ def unfair(old: Mapping[str, Value], new: Mapping[str, Value], device: str) -> s
     return None
 
 
+def revisions(old: Mapping[str, Value], new: Mapping[str, Value]) -> dict[str, tuple[str, str]]:
+    """The families whose tests are of another revision, with both; of one that a provenance does not name nothing."""
+    before, now = old.get("revisions"), new.get("revisions")
+    if not isinstance(before, dict) or not isinstance(now, dict):
+        return {}
+    pairs = {family: (str(before[family]), str(now[family])) for family in before.keys() & now.keys()}
+    return {family: pair for family, pair in pairs.items() if len(set(pair)) > 1}
+
+
 #: What of a device's provenance is hardware. Its software (CUDA, cuDNN, driver) comes with an upgrade, and is compared.
 HARDWARE = frozenset({"machine", "cpu_capability", "onednn", "gpu", "compute_capability", "accelerator"})
 #: What records did not have from the beginning: one without it is compared.

@@ -6,7 +6,7 @@ import enum
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from pytest_amp.record.compare import compare, judged, unfair
+from pytest_amp.record.compare import compare, judged, revisions, unfair
 from pytest_amp.record.file import Failure, Record
 from pytest_amp.record.observation import Kind, Observation, Value, Verdict, canonical
 
@@ -48,6 +48,7 @@ class Difference:
     has nothing, ``failed_in_both`` tests. ``unfair`` says why numbers could not be compared, by device.
     ``gaps`` says in lines what the comparison did not look at: records that share nothing on a device and dtype,
     a run that was interrupted or ended red beyond its tests, tests of ``old`` that ``new`` did not run whole.
+    ``incomparable`` has what became of facts of families whose tests are of another revision: it says nothing of torch.
     """
 
     old: Record
@@ -60,6 +61,7 @@ class Difference:
     failed_in_both: int
     unfair: dict[str, str]
     gaps: dict[Gap, tuple[str, ...]]
+    incomparable: tuple[Observation, ...] = ()
 
     def of(self, verdict: Verdict) -> list[Observation]:
         """Those that became ``verdict``."""
@@ -69,7 +71,9 @@ class Difference:
         """What differs in where the records come from, but for date and command: a name, what it was, what it is."""
         before, now = flattened(self.old.provenance), flattened(self.new.provenance)
         for name in sorted(before.keys() | now.keys()):
-            if name not in ("date", "command", "baseline") and canonical(before.get(name)) != canonical(now.get(name)):
+            if name.partition(".")[0] not in ("date", "command", "baseline", "revisions") and canonical(
+                before.get(name)
+            ) != canonical(now.get(name)):
                 yield name, before.get(name), now.get(name)
 
 
@@ -96,18 +100,35 @@ def difference(old: Record, new: Record) -> Difference:
     missing = [observation for key, observation in before.items() if key not in now]
     gone = [observation for observation in missing if new.ran_whole(observation)]
     found += [as_gone(observation) for observation in gone]
-    tests = _tests(old, new)
-    found += tests
+    found += _tests(old, new)
+    revised = revisions(old.provenance, new.provenance)
+    incomparable = [each for each in found if each.family in revised and each.verdict is not Verdict.FAILED]
+    found = [each for each in found if each.family not in revised or each.verdict is Verdict.FAILED]
     found.sort(key=lambda observation: (ORDER.index(observation.verdict), observation.key))
     both = len({each.key for each in old.failures} & {each.key for each in new.failures})
     not_run = len(missing) - len(gone)
     gaps = {
-        Gap.UNCOMPARED: tuple(_uncompared(old, new)),
+        Gap.UNCOMPARED: (*_uncompared(old, new), *_revised(revised, incomparable)),
         Gap.INCOMPLETE: tuple(_incomplete(old, new)),
         Gap.NOT_RUN: tuple(_not_run(new, missing)),
     }
     gaps = {gap: lines for gap, lines in gaps.items() if lines}
-    return Difference(old, new, tuple(found), same, unjudged, not_run, not_run_before, both, reasons, gaps)
+    return Difference(
+        *(old, new, tuple(found), same, unjudged, not_run, not_run_before, both, reasons, gaps, tuple(incomparable))
+    )
+
+
+def _revised(revised: Mapping[str, tuple[str, str]], incomparable: Iterable[Observation]) -> Iterator[str]:
+    """One line for all families that have another revision and facts that moved."""
+    counts: dict[str, int] = {}
+    for each in incomparable:
+        counts[each.family] = counts.get(each.family, 0) + 1
+    if counts:
+        told = ", ".join(f"{name} {count} ({' -> '.join(revised[name])})" for name, count in sorted(counts.items()))
+        yield (
+            f"the tests of these families changed between the records, so that {sum(counts.values())} facts that moved "
+            f"say nothing of torch: {told}; record the earlier torch with the later tests"
+        )
 
 
 def _uncompared(old: Record, new: Record) -> Iterator[str]:
@@ -118,9 +139,10 @@ def _uncompared(old: Record, new: Record) -> Iterator[str]:
         yield f"the records share no fact that is judged: {_targets(old)} before, {_targets(new)} now"
         return
     compared = {observation.target for observation in shared}
-    for device, dtype in sorted({observation.target for observation in new.observations} - compared):
-        if dtype in _SELECTED:
-            yield f"nothing on {device}-{dtype} could be compared: the old record has {_targets(old)}"
+    others = sorted({observation.target for observation in new.observations} - compared)
+    missing = [f"{device}-{dtype}" for device, dtype in others if dtype in _SELECTED]
+    if missing:
+        yield f"nothing on {', '.join(missing)} could be compared: the old record has {_targets(old)}"
 
 
 def _targets(record: Record) -> str:

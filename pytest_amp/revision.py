@@ -1,0 +1,51 @@
+"""Revisions of families of tests: which tests and checks made the observations of a run.
+
+Two versions of the suites may observe other values of one torch. A record has the revision of each family, so that a
+change of the tests is not taken for a change of torch.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+#: Parts of this package in which checks compute what a family observes.
+CHECKS = frozenset(
+    {
+        *("cases", "compiled", "distributed", "fingerprint", "formats", "memory", "numerics", "rules", "scaler"),
+        *("semantics", "speed", "training"),
+    }
+)
+#: Python, and rules and rounding models. Measured data (fingerprints, floors) is compared with, and changes no value.
+_SOURCES = (".py", ".toml")
+_IMPORT = re.compile(rb"^\s*(?:from|import) pytest_amp\.([a-z_0-9]+)", re.MULTILINE)
+_PACKAGE = Path(__file__).parent
+
+
+def revision_of(folder: Path) -> str:
+    """Eight hexadecimal digits of the sources of a family: its package in ``folder``, and the checks that it imports.
+
+    Comments, blank lines and the place of the files do not count.
+    """
+    files = sorted(_sources(folder))
+    parts = {found.decode() for file in files for found in _IMPORT.findall(file.read_bytes())}
+    digests = [_digest(folder), *(_digest(_PACKAGE / part) for part in sorted(parts & CHECKS))]
+    return hashlib.sha256("".join(digests).encode()).hexdigest()[:8]
+
+
+def _sources(folder: Path) -> Iterator[Path]:
+    return (path for path in folder.rglob("*") if path.suffix in _SOURCES and path.is_file())
+
+
+@functools.cache
+def _digest(folder: Path) -> str:
+    """A digest of the names and the lines of the sources in ``folder``."""
+    digest = hashlib.sha256()
+    for path in sorted(_sources(folder)):
+        digest.update(path.relative_to(folder).as_posix().encode() + b"\0")
+        lines = (line.rstrip() for line in path.read_bytes().splitlines())
+        digest.update(b"\n".join(line for line in lines if line and not line.lstrip().startswith(b"#")) + b"\0")
+    return digest.hexdigest()
