@@ -1,4 +1,4 @@
-"""``python -m pytest_amp.fingerprint [--check | --page] [DEVICE ...]``: see pytest_amp.fingerprint.update."""
+"""``python -m pytest_amp.fingerprint [--check | --page] [--entry PATTERN] [DEVICE ...]``: see ``update`` beside it."""
 
 from __future__ import annotations
 
@@ -18,6 +18,12 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="change no file; end with 1 where something differs")
     parser.add_argument("--page", action="store_true", help="print the tables of docs/fingerprint.md, and do no more")
     parser.add_argument("--file", type=Path, help="another file than the package's")
+    parser.add_argument(
+        "--entry", action="append", help="these entries only, as a shell pattern, of a release that the file has"
+    )
+    parser.add_argument(
+        "--allow-lost", action="store_true", help="write the file, although something it knows cannot be observed now"
+    )
     given = parser.parse_args()
     if given.page:
         sys.stdout.write(page.as_markdown(data.load(given.file)) + "\n")
@@ -27,7 +33,13 @@ def main() -> int:
         if not found.works:
             parser.exit(2, f"{parser.prog}: {name} does not compute here: {found.reason}\n")
     try:
-        return update.main(given.device, path=given.file, check=given.check)
+        return update.main(
+            given.device,
+            path=given.file,
+            check=given.check,
+            entries=given.entry or ("*",),
+            allow_lost=given.allow_lost,
+        )
     except NoEntries as error:
         parser.exit(2, f"{parser.prog}: {error}\n")
 

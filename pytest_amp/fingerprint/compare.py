@@ -6,8 +6,8 @@ import enum
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from pytest_amp.fingerprint.dtypes import NOT, matches
 from pytest_amp.record import unseen
+from pytest_amp.record.unseen import Relation, relation
 
 #: In place of a fingerprint: an entry of which this build or this machine can say nothing.
 NOT_HERE = unseen.NOT_HERE
@@ -17,6 +17,8 @@ class Change(enum.Enum):
     """What has become of an entry."""
 
     CHANGED = "changed"
+    OBSERVED = "could not be observed before"
+    SAMPLES = "other samples"
     NEW = "new"
     GONE = "gone"
 
@@ -35,28 +37,33 @@ class Difference:
         return f"{self.name}: {self.before} -> {self.now}"
 
 
+#: What has become of an entry, by what its fingerprint is to the earlier one; the others are no difference.
+_CHANGES = {
+    Relation.OBSERVED: Change.OBSERVED,
+    Relation.MORE: Change.SAMPLES,
+    Relation.FEWER: Change.SAMPLES,
+    Relation.CHANGED: Change.CHANGED,
+}
+_BEST_FIRST = tuple(Relation)
+
+
 def differences(expected: Mapping[str, Collection[str | None]], seen: Mapping[str, str]) -> Iterable[Difference]:
     """What of ``seen`` is not as ``expected`` (see ``Fingerprints.expected``), by name.
 
-    An entry that could not be looked at before, for whatever reason, is NEW once it can; one that could be
+    An entry that could not be looked at before, for whatever reason, is OBSERVED once it can; one that could be
     and no longer can is CHANGED.
     """
     for name in sorted(expected.keys() | seen.keys()):
         accepted, now = expected.get(name, (None,)), seen.get(name)
-        if any(_same(before, now) for before in accepted):
+        if now is None and None in accepted:
             continue
-        before = " or ".join(sorted(text for text in accepted if text is not None))
+        texts = sorted(text for text in accepted if text is not None)
+        before = " or ".join(texts)
         if now is None:
             yield Difference(name, Change.GONE, before, "no such entry")
-        elif not before or before.startswith(NOT):
-            yield Difference(name, Change.NEW, before or "no such entry", now)
+        elif not texts:
+            yield Difference(name, Change.NEW, "no such entry", now)
         else:
-            yield Difference(name, Change.CHANGED, before, now)
-
-
-def _same(before: str | None, now: str | None) -> bool:
-    if before is None or now is None:
-        return before is now
-    if NOT_HERE in (before, now) or (before.startswith(NOT) and now.startswith(NOT)):
-        return True
-    return matches(before, now)
+            nearest = min((relation(now, text) for text in texts), key=_BEST_FIRST.index)
+            if nearest in _CHANGES:
+                yield Difference(name, _CHANGES[nearest], before, now)

@@ -7,6 +7,7 @@ on is as off. ``low`` is the autocast dtype.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -14,6 +15,7 @@ import torch
 
 from pytest_amp.precision import dtype_name
 from pytest_amp.record import unseen
+from pytest_amp.record.unseen import Relation, relation
 from pytest_amp.torch_private import trees
 
 #: In place of dtypes: the call raised; autocast refused it as unsafe; it could not be made on this machine.
@@ -58,29 +60,17 @@ class Calls:
 
 
 def joined(patterns: Iterable[str]) -> str:
-    """A fingerprint: the different patterns of an entry's samples, sorted."""
-    return "; ".join(sorted(set(patterns)))
+    """A fingerprint: the different patterns of an entry's samples, sorted.
+
+    Of several patterns each has its number of samples: one that moves from one of them to another is a change.
+    """
+    counts = Counter(patterns)
+    if len(counts) == 1:
+        return next(iter(counts))
+    return "; ".join(f"{pattern} x{count}" for pattern, count in sorted(counts.items()))
 
 
 def matches(one: str, other: str) -> bool:
-    """Whether two fingerprints say the same; what could not be seen is like anything."""
-    if one == other:
-        return True
-    if one.startswith(NOT) or other.startswith(NOT) or UNSEEN not in one + other:
-        return False
-    ours, theirs = _split(one), _split(other)
-    return all(any(map(_like, [a] * len(theirs), theirs)) for a in ours) and all(
-        any(map(_like, [b] * len(ours), ours)) for b in theirs
-    )
-
-
-def _split(fingerprint: str) -> list[tuple[str, ...]]:
-    found = []
-    for pattern in fingerprint.split("; "):
-        off, _, on = pattern.partition(" | ")
-        found.append((*off.split(" "), *(off if on == "=" else on).split(" ")))
-    return found
-
-
-def _like(one: tuple[str, ...], other: tuple[str, ...]) -> bool:
-    return len(one) == len(other) and all(a == b or UNSEEN in (a, b) for a, b in zip(one, other, strict=True))
+    """Whether two fingerprints say the same of the same samples; what could not be seen is like anything."""
+    same = (Relation.SAME, Relation.OBSERVED, Relation.UNOBSERVED)
+    return one.startswith(NOT) == other.startswith(NOT) and relation(one, other) in same

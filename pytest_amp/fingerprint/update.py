@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Collection, Mapping, Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import torch
@@ -11,27 +12,41 @@ from packaging.version import Version
 
 from pytest_amp.devices import Device, DeviceKind, find_device
 from pytest_amp.fingerprint import data
-from pytest_amp.fingerprint.compare import differences
+from pytest_amp.fingerprint.compare import Change, differences
 from pytest_amp.fingerprint.data import REAL, Fingerprints, short_release
 from pytest_amp.fingerprint.dtypes import UNSEEN, matches
 from pytest_amp.fingerprint.sweep import FingerprintSweep
 from pytest_amp.precision import LOW
 from pytest_amp.record import write_whole
+from pytest_amp.record.unseen import loses, without_counts
 
 #: Devices that need no hardware, in the order of the file.
 DEVICES = ("cpu", "fake:cuda", "fake:xpu", "fake:mps", "fake:mtia")
 
 
-def update(path: Path, devices: Sequence[str] = DEVICES, *, check: bool = False) -> list[str]:
+class GuardsLost(Exception):
+    """Something that the file knows could not be observed now, and would be forgotten: a line for each."""
+
+
+def update(
+    path: Path,
+    devices: Sequence[str] = DEVICES,
+    *,
+    check: bool = False,
+    entries: Sequence[str] = ("*",),
+    allow_lost: bool = False,
+) -> list[str]:
     """Put what this torch gives on ``devices`` into the file; the lines that say what changed.
 
-    A new release is added beside those that are known, and the one that is known is replaced. ``check``
-    leaves the file as it is. Raises ``sweep.NoEntries`` where torch's own tests cannot be read, and ExaminationFailed
-    where an entry cannot be looked at.
+    A new release is added beside those that are known, and the one that is known is replaced; of the latter,
+    ``entries`` (shell patterns) may name a part. ``check`` leaves the file as it is. Raises ``sweep.NoEntries`` where
+    torch's own tests cannot be read, ExaminationFailed where an entry cannot be looked at, and GuardsLost, with the
+    file as it was, where something that is known cannot be observed: unless ``allow_lost``.
     """
     before, known = (data.load(path) if path.exists() else Fingerprints() for _ in range(2))
     version = torch.__version__
     lines: list[str] = []
+    lost: list[str] = []
     sweep = FingerprintSweep(path=sys.path)
     for name in devices:
         device = find_device(name)
@@ -39,37 +54,73 @@ def update(path: Path, devices: Sequence[str] = DEVICES, *, check: bool = False)
             lines.append(f"{name}: torch {version} has no autocast there")
             continue
         for precision in LOW.values():
-            seen = {entry: sweep.fingerprint(entry, device, precision.dtype_name) for entry in sweep.entries(device)}
-            lines += _changes(before, device, precision.name, version, seen)
+            chosen = [name for name in sweep.entries(device) if _is_chosen(name, entries)]
+            seen = {entry: sweep.fingerprint(entry, device, precision.dtype_name) for entry in chosen}
+            known_before = _expected(before, device, precision.name, version)
+            expected = {name: texts for name, texts in known_before.items() if _is_chosen(name, entries)}
+            lines += _changes(before, device, precision.name, expected, seen)
+            lost += [f"{device.name} {precision.name} {line}" for line in _lost(expected, seen)]
+            part = tuple(entries) != ("*",)
             if device.kind is DeviceKind.ACCELERATOR:
                 other = _other_than(before.expected(device.type, precision.name, version), seen)
-                known.replace(REAL + device.type, precision.name, version, other)
+                known.replace(REAL + device.type, precision.name, version, other, part=part)
             else:
-                known.replace(device.type, precision.name, version, seen)
+                known.replace(device.type, precision.name, version, seen, part=part)
     sweep.close()
+    if lost and not allow_lost:
+        raise GuardsLost("\n".join(f"guard lost: {line}" for line in lost))
+    lines += [f"guard lost: {line}" for line in lost]
     if not check:
         write_whole(data.write(known), path, replace=True)
     return lines + [f"lost: {loss}" for loss in sweep.losses]
 
 
-def _changes(known: Fingerprints, device: Device, dtype: str, version: str, seen: Mapping[str, str]) -> list[str]:
-    where = f"{device.name} {dtype}"
+def _is_chosen(name: str, entries: Sequence[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in entries)
+
+
+def _expected(known: Fingerprints, device: Device, dtype: str, version: str) -> dict[str, set[str | None]]:
     if device.type not in known.measured:
-        return [f"{where}: {len(seen)} entries, of which nothing was known"]
+        return {}
     # A release older than all is held against the first of them.
     reference = max(version, known.measured[device.type][0], key=Version)
     # The first time a real device is held against a fake one.
     real = device.kind is DeviceKind.ACCELERATOR and REAL + device.type in known.measured
-    expected = known.expected(device.type, dtype, reference, real=real)
-    return [f"{where} {each.change.value} {each}" for each in differences(expected, seen)]
+    return known.expected(device.type, dtype, reference, real=real)
+
+
+def _changes(
+    known: Fingerprints,
+    device: Device,
+    dtype: str,
+    expected: Mapping[str, Collection[str | None]],
+    seen: Mapping[str, str],
+) -> list[str]:
+    where = f"{device.name} {dtype}"
+    if device.type not in known.measured:
+        return [f"{where}: {len(seen)} entries, of which nothing was known"]
+    # What a real device can tell and a fake one cannot is no news.
+    told = {*Change} - ({Change.OBSERVED} if device.kind is DeviceKind.ACCELERATOR else set())
+    return [f"{where} {each.change.value} {each}" for each in differences(expected, seen) if each.change in told]
+
+
+def _lost(expected: Mapping[str, Collection[str | None]], seen: Mapping[str, str]) -> list[str]:
+    """The entries of which something is known that cannot be observed now."""
+    lines = []
+    for name, now in seen.items():
+        texts = sorted(text for text in expected.get(name, ()) if text is not None)
+        if texts and all(loses(now, text) for text in texts):
+            lines.append(f"{name}: {' or '.join(texts)} -> {now}")
+    return lines
 
 
 def _other_than(fake: Mapping[str, Collection[str | None]], seen: Mapping[str, str]) -> dict[str, str]:
     """What a real device gives otherwise, or could tell where a fake one could not."""
+    plain = {name: [without_counts(text) for text in texts if text is not None] for name, texts in fake.items()}
     return {
         name: text
         for name, text in seen.items()
-        if not any(other is not None and _tells(other, text) and matches(other, text) for other in fake.get(name, ()))
+        if not any(_tells(other, text) and matches(other, text) for other in plain.get(name, ()))
     }
 
 
@@ -90,12 +141,23 @@ def carried() -> Path:
     return Path(data.__file__).with_name("fingerprints.txt")
 
 
-def main(devices: Sequence[str] = DEVICES, *, path: Path | None = None, check: bool = False) -> int:
-    """The command: update the file and print what changed; 1 where ``check`` found something.
+def main(  # the options of a command
+    devices: Sequence[str] = DEVICES,
+    *,
+    path: Path | None = None,
+    check: bool = False,
+    entries: Sequence[str] = ("*",),
+    allow_lost: bool = False,
+) -> int:
+    """The command: update the file and print what changed; 1 where ``check`` found something, or a guard is lost.
 
-    Made to be hooked up to a command line: it prints, and raises only what ``update`` raises.
+    Made to be hooked up to a command line: it prints, and raises only what ``update`` raises but for GuardsLost.
     """
-    lines = update(path or carried(), devices, check=check)
+    try:
+        lines = update(path or carried(), devices, check=check, entries=entries, allow_lost=allow_lost)
+    except GuardsLost as lost:
+        print(f"{lost}\nnot written: what the file knows would be forgotten; --allow-lost writes it all the same")  # noqa: T201
+        return 1
     for line in lines:
         print(line)  # noqa: T201  # a command's output
     print(f"torch {torch.__version__} ({short_release(torch.__version__)}): {len(lines)} differences")  # noqa: T201

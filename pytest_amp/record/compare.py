@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from pytest_amp.record import errors
 from pytest_amp.record.observation import EXACT, Better, Kind, Observation, Value, Verdict, canonical
-from pytest_amp.record.unseen import alike
+from pytest_amp.record.unseen import Relation, relation
 
 #: Two errors of one seed each: the bound of pytest_amp/numerics/tolerance.py between an error and its prediction, which
 #: says how it was measured. It knows nothing of the tensor's own spread, as ``errors`` does.
@@ -21,6 +21,17 @@ NEGLIGIBLE = 0.05
 MARGINS = {Kind.RATIO: 0.06, Kind.BYTES: 0.02, Kind.MEASURE: 0.05}
 
 
+#: What becomes of dtypes. A machine that can tell more than before changes no promise, and neither do other samples.
+_OF_DTYPES = {
+    Relation.SAME: Verdict.PASS,
+    Relation.UNOBSERVED: Verdict.PASS,
+    Relation.OBSERVED: Verdict.OBSERVED,
+    Relation.MORE: Verdict.NEW,
+    Relation.FEWER: Verdict.INCONCLUSIVE,
+    Relation.CHANGED: Verdict.CHANGED,
+}
+
+
 def judged(observation: Observation) -> bool:
     """Whether it is compared at all: exact kinds, errors, and numbers of which is known which way they should go."""
     return observation.kind in EXACT or observation.kind is Kind.ERROR or observation.better is not None
@@ -29,7 +40,8 @@ def judged(observation: Observation) -> bool:
 def compare(now: Observation, before: Observation | None, *, fair: bool = True) -> Observation:
     """``now`` with the baseline's value and the verdict that follows from it.
 
-    Kinds in EXACT must be equal, and a measure that should stay the same. An error has regressed, or
+    Kinds in EXACT must be equal, and a measure that should stay the same; of dtypes what both machines could tell,
+    and what only the later one could is observed for the first time. An error has regressed, or
     improved, if it is further from the earlier one than both spreads over seeds explain (``errors``); where
     one of the two has no others over seeds, if it is ERROR_RATIO times the earlier one, or one part of it. A
     number that is better lower or higher moved if it did by more than a margin (MARGINS, or its own): with
@@ -43,7 +55,8 @@ def compare(now: Observation, before: Observation | None, *, fair: bool = True) 
     if before is None:
         return replace(now, verdict=Verdict.NEW) if now.verdict is Verdict.PASS else now
     same = canonical(now.value) == canonical(before.value)
-    same = same or (now.kind is Kind.DTYPE and alike(now.value, before.value))
+    if now.kind is Kind.DTYPE and before.kind is Kind.DTYPE and not same:
+        return replace(now, verdict=_OF_DTYPES[relation(now.value, before.value)], baseline=before.value)
     exact = now.kind in EXACT or now.better is Better.SAME
     if now.kind is not before.kind or (exact and not same):
         return replace(now, verdict=Verdict.CHANGED, baseline=before.value)

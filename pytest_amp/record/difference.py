@@ -17,6 +17,7 @@ ORDER = (
     Verdict.CHANGED,
     Verdict.GONE,
     Verdict.INCONCLUSIVE,
+    Verdict.OBSERVED,
     Verdict.NEW,
     Verdict.IMPROVED,
 )

@@ -53,6 +53,7 @@ class Verdict(enum.Enum):
     CHANGED = "changed"
     IMPROVED = "improved"
     NEW = "new"
+    OBSERVED = "observed"
     GONE = "gone"
     INCONCLUSIVE = "inconclusive"
 

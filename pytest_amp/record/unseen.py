@@ -1,23 +1,143 @@
-"""What a machine could not tell, in the words of a dtype: it differs from nothing."""
+"""Two texts of dtypes, of which a machine could not tell a part: the one rule by which they are compared.
+
+A text has patterns with a semicolon between them. A pattern has the calls of one sample, with a bar between those
+without and with autocast, where ``=`` stands for the same as without. A call has the dtypes of its outputs. Behind a
+pattern may stand of how many samples it is: ``fp32 low | = x16; fp32 low | fp32 fp32 x8``.
+"""
 
 from __future__ import annotations
 
+import enum
+import itertools
 import re
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-#: In place of one dtype: it could not be told on this machine.
+#: In place of one dtype, or of all of a call: it could not be told on this machine.
 UNSEEN = "?"
 #: What the text begins with where there are no dtypes at all, and why.
 NOT = "not: "
 #: The one of these reasons that says nothing of torch.
 NOT_HERE = f"{NOT}needs another build or machine"
+#: Patterns of one text that are matched by their counts; beyond, by what they are alone.
+_COUNTED = 10
+_COUNT = re.compile(r"(.*) x([0-9]+)", re.DOTALL)
 
 
-def alike(now: object, before: object) -> bool:
-    """Whether two texts differ in nothing that both machines could tell."""
-    if not isinstance(now, str) or not isinstance(before, str):
-        return False
-    if NOT_HERE in (now, before) or (now.startswith(NOT) and before.startswith(NOT)):
+class Relation(enum.Enum):
+    """What a text is to an earlier one."""
+
+    SAME = "the same, as far as both machines could tell"
+    OBSERVED = "the same, and something that could not be told before"
+    UNOBSERVED = "the same, without something that could be told before"
+    MORE = "the same of every earlier sample, and more samples"
+    FEWER = "the same, of fewer samples"
+    CHANGED = "something else"
+
+
+@dataclass(frozen=True)
+class _Pattern:
+    calls: tuple[tuple[str, ...], ...]
+    count: int | None
+
+    def like(self, other: _Pattern) -> bool:
+        """Whether the calls are equal where both could be told."""
+        return len(self.calls) == len(other.calls) and all(map(_alike, self.calls, other.calls))
+
+    def tells_more(self, other: _Pattern) -> bool:
+        """Whether a call is told here and not in ``other``, which is like it."""
+        pairs = zip(self.calls, other.calls, strict=True)
+        return any(UNSEEN in there and there.count(UNSEEN) > here.count(UNSEEN) for here, there in pairs)
+
+
+def _alike(one: tuple[str, ...], other: tuple[str, ...]) -> bool:
+    if (UNSEEN,) in (one, other):
         return True
-    words, earlier = (re.findall(r"[^\s,;|]+|[,;|]", text) for text in (now, before))
-    pairs = zip(words, earlier, strict=False)
-    return len(words) == len(earlier) and all(a == b or UNSEEN in (a, b) for a, b in pairs)
+    return len(one) == len(other) and all(a == b or UNSEEN in (a, b) for a, b in zip(one, other, strict=True))
+
+
+def relation(now: object, before: object) -> Relation:
+    """What the text ``now`` is to ``before``. What could not be told is like anything."""
+    if not isinstance(now, str) or not isinstance(before, str):
+        return Relation.CHANGED
+    if now == before or NOT_HERE in (now, before) or (now.startswith(NOT) and before.startswith(NOT)):
+        return Relation.SAME
+    if before.startswith(NOT):
+        return Relation.OBSERVED
+    if now.startswith(NOT):
+        return Relation.CHANGED
+    new, old = _patterns(now), _patterns(before)
+    if not (_covered(new, old) and _covered(old, new)):
+        return Relation.CHANGED
+    return _by_count(new, old) or _by_what_is_told(new, old)
+
+
+def loses(now: str, before: str) -> bool:
+    """Whether something could be told before and cannot be told now, for whatever reason."""
+    if now.startswith(NOT) or before.startswith(NOT):
+        return now.startswith(NOT) and not before.startswith(NOT)
+    new = _patterns(now)
+    return any(
+        UNSEEN not in itertools.chain(*old.calls)
+        and all(old != each and old.tells_more(each) for each in new if each.like(old))
+        and any(each.like(old) for each in new)
+        for old in _patterns(before)
+    )
+
+
+def without_counts(text: str) -> str:
+    """The same patterns, of however many samples each."""
+    return "; ".join(_COUNT.sub(r"\1", part) for part in text.split("; "))
+
+
+def _patterns(text: str) -> list[_Pattern]:
+    found = []
+    for part in text.split("; "):
+        counted = _COUNT.fullmatch(part)
+        pattern, count = (counted[1], int(counted[2])) if counted else (part, None)
+        off, bar, on = pattern.partition(" | ")
+        calls = [*off.split(" "), *((off if on == "=" else on).split(" ") if bar else ())]
+        found.append(_Pattern(tuple(tuple(call.split(",")) for call in calls), count))
+    return found
+
+
+def _covered(patterns: Sequence[_Pattern], others: Sequence[_Pattern]) -> bool:
+    return all(any(pattern.like(other) for other in others) for pattern in patterns)
+
+
+def _by_count(new: Sequence[_Pattern], old: Sequence[_Pattern]) -> Relation | None:
+    """What counts tell; None where they tell of no difference, or where a text has none."""
+    counts = [[pattern.count for pattern in group] for group in (new, old)]
+    now, before = (sum(count for count in group if count is not None) for group in counts)
+    if None in itertools.chain(*counts) or max(map(len, counts)) > _COUNTED:
+        return None
+    if not (_fits(old, new) if before <= now else _fits(new, old)):
+        return Relation.CHANGED
+    if before == now:
+        return None
+    return Relation.MORE if before < now else Relation.FEWER
+
+
+def _fits(samples: Sequence[_Pattern], places: Sequence[_Pattern]) -> bool:
+    """Whether each sample has a place of its own that is like it (P. Hall, On representatives of subsets, 1935)."""
+    for size in range(1, len(samples) + 1):
+        for group in itertools.combinations(samples, size):
+            room = sum(place.count or 0 for place in places if any(map(place.like, group)))
+            if sum(sample.count or 0 for sample in group) > room:
+                return False
+    return True
+
+
+def _by_what_is_told(new: Sequence[_Pattern], old: Sequence[_Pattern]) -> Relation:
+    if _told_for_the_first_time(new, old):
+        return Relation.OBSERVED
+    return Relation.UNOBSERVED if _told_for_the_first_time(old, new) else Relation.SAME
+
+
+def _told_for_the_first_time(new: Sequence[_Pattern], old: Sequence[_Pattern]) -> bool:
+    """Whether a pattern of ``old`` with something untold is like none of ``new`` in which it is untold, too."""
+    return any(
+        all(each.tells_more(pattern) for each in new if each.like(pattern))
+        for pattern in old
+        if UNSEEN in itertools.chain(*pattern.calls)
+    )

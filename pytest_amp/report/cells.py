@@ -17,6 +17,7 @@ TITLES = {
     Verdict.CHANGED: "changed",
     Verdict.GONE: "gone",
     Verdict.INCONCLUSIVE: "inconclusive",
+    Verdict.OBSERVED: "could not be observed before",
     Verdict.NEW: "new",
     Verdict.IMPROVED: "better",
 }
@@ -25,7 +26,7 @@ TITLES = {
 #: How a value of the family fingerprint is read (docs/fingerprint.md), which nobody can guess.
 FINGERPRINT = (
     "a fingerprint is what float32 inputs and low ones give, without autocast | with it: "
-    "= is the same as without, low is autocast's dtype"
+    "= is the same as without, low is autocast's dtype, x8 is of eight samples"
 )
 
 

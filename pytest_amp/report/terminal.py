@@ -175,7 +175,10 @@ def _compared(session: AmpSession) -> list[str]:
 
 
 #: What an observation may have become, worst first; what is new or better fails nothing.
-_MOVED = (Verdict.REGRESSED, Verdict.CHANGED, Verdict.INCONCLUSIVE, Verdict.NEW, Verdict.IMPROVED)
+_MOVED = (
+    *(Verdict.REGRESSED, Verdict.CHANGED, Verdict.INCONCLUSIVE, Verdict.OBSERVED, Verdict.NEW),
+    Verdict.IMPROVED,
+)
 
 
 def reasons_of(session: AmpSession, observations: Iterable[Observation]) -> dict[str, str]:

@@ -13,13 +13,14 @@ LOW, SAME, NONE = "fp32 low | low low", "fp32 low | =", "not: needs a real devic
 def test_four_calls_are_written_in_short() -> None:
     assert str(Calls("fp32", "low", "fp32", "low")) == SAME
     assert str(Calls("fp32", "error", "low,fp32", "banned")) == "fp32 error | low,fp32 banned"
-    assert joined([LOW, SAME, LOW]) == f"{SAME}; {LOW}"
+    assert joined([LOW, SAME, LOW]) == f"{SAME} x1; {LOW} x2"
+    assert joined([LOW, LOW]) == LOW
 
 
 @pytest.mark.parametrize(
     ("one", "other", "same"),
     [
-        (SAME, "fp32 low | fp32 low", False),  # written otherwise, which never happens
+        (SAME, "fp32 low | fp32 low", True),  # written otherwise, which never happens
         (SAME, LOW, False),
         (f"{SAME}; {LOW}", LOW, False),
         ("fp32 ? | =", SAME, True),
@@ -30,6 +31,12 @@ def test_four_calls_are_written_in_short() -> None:
         (f"{SAME}; lost", SAME, False),
         ("fp32 ? | =; lost", SAME, False),
         (NONE, "fp32 ? | =", False),
+        (f"{SAME} x16; {LOW} x8", f"{SAME} x16; {LOW} x8", True),
+        (f"{SAME} x16; {LOW} x8", f"{SAME}; {LOW}", True),  # of a release whose samples were not counted
+        (f"{SAME} x16; {LOW} x8", f"{SAME} x10; {LOW} x14", False),
+        (f"fp32 ? | = x12; {SAME} x12", SAME, True),
+        (f"fp32 ? | low low x4; {SAME} x2; {LOW} x2", f"{SAME} x2; {LOW} x6", True),
+        (f"fp32 ? | low low x4; {SAME} x2; {LOW} x2", f"{SAME} x3; {LOW} x5", False),
     ],
 )
 def test_what_cannot_be_seen_is_like_anything_and_nothing_else_is(one: str, other: str, *, same: bool) -> None:
@@ -46,7 +53,14 @@ def test_what_cannot_be_seen_is_like_anything_and_nothing_else_is(one: str, othe
         ({LOW, None}, None, None),
         ({LOW}, None, Change.GONE),
         (None, LOW, Change.NEW),
-        ({NONE}, LOW, Change.NEW),
+        ({NONE}, LOW, Change.OBSERVED),
+        ({f"fp32 ? | = x12; {SAME} x12"}, SAME, Change.OBSERVED),  # histogramdd on fakes of 2.15
+        ({SAME}, "fp32 ? | =", None),
+        ({f"{SAME} x16; {LOW} x8"}, f"{SAME} x10; {LOW} x14", Change.CHANGED),  # linear_cross_entropy of 2.15
+        ({f"{SAME} x16; {LOW} x8"}, f"{SAME} x18; {LOW} x8", Change.SAMPLES),
+        ({f"{SAME} x16; {LOW} x8"}, f"{SAME} x16; {LOW} x6", Change.SAMPLES),
+        ({f"{SAME} x16; {LOW} x8", f"{SAME} x10; {LOW} x14"}, f"{SAME} x10; {LOW} x14", None),
+        ({f"{SAME}; {LOW}"}, f"{SAME} x10; {LOW} x14", None),
         ({LOW}, NONE, Change.CHANGED),
         ({NONE}, "not: no sample arguments", None),
         ({NOT_HERE}, LOW, None),

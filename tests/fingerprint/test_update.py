@@ -119,6 +119,53 @@ def test_what_only_a_real_device_can_tell_is_kept(file: Path, monkeypatch: pytes
     assert file.read_text(encoding="utf-8").endswith("\ngeqrf: fp32 ? | =\ngeqrf real-cuda: fp32 error | =\n")
 
 
+@pytest.mark.parametrize(
+    ("before", "now"),
+    [
+        ("complex64 bcomplex32 | =", "complex64 ? | ="),
+        (f"{LOW} x2; {SAME} x1", f"{LOW} x2; fp32 ? | = x1"),
+        (LOW, "not: raises RuntimeError with autocast off"),
+        (LOW, "not: needs another build or machine"),
+    ],
+)
+def test_guard_that_would_be_lost_is_named_and_kept(
+    file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], before: str, now: str
+) -> None:
+    """What cannot be observed on this build or machine takes no place of what could be on another."""
+    monkeypatch.setattr(Swept, "answers", {"addmm": LOW, "polar": before})
+    update.update(file, ["cpu"])
+    text = file.read_text(encoding="utf-8")
+    monkeypatch.setattr(Swept, "answers", {"addmm": SAME, "polar": now})
+    with pytest.raises(update.GuardsLost, match="guard lost: cpu bf16 polar: "):
+        update.update(file, ["cpu"])
+    assert update.main(["cpu"], path=file) == 1
+    out = capsys.readouterr().out
+    assert f"guard lost: cpu fp16 polar: {before} -> {now}\n" in out
+    assert "--allow-lost writes it all the same" in out
+    assert file.read_text(encoding="utf-8") == text
+    assert update.main(["cpu"], path=file, allow_lost=True) == 0
+    assert f"guard lost: cpu fp16 polar: {before} -> {now}\n" in capsys.readouterr().out
+    assert file.read_text(encoding="utf-8") != text
+
+
+def test_what_can_be_told_for_the_first_time_loses_nothing(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Swept, "answers", {"polar": "complex64 ? | ="})
+    update.update(file, ["cpu"])
+    monkeypatch.setattr(Swept, "answers", {"polar": "complex64 complex32 | ="})
+    assert update.update(file, ["cpu"])[0] == (
+        "cpu bf16 could not be observed before polar: complex64 ? | = -> complex64 complex32 | ="
+    )
+
+
+def test_a_part_of_the_entries_is_brought_up_to_date(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    update.update(file, ["cpu"])
+    monkeypatch.setattr(Swept, "answers", {"addmm": SAME, "cov": SAME})
+    assert update.update(file, ["cpu"], entries=["add*"]) == [
+        f"cpu {dtype} changed addmm: {LOW} -> {SAME}" for dtype in ("bf16", "fp16")
+    ]
+    assert file.read_text(encoding="utf-8").endswith(f"\naddmm: {SAME}\ncov: {LOW}\n")
+
+
 @pytest.mark.parametrize("name", ["xpu", "nonsense", "fake:nonsense"])
 def test_a_device_that_does_not_compute_is_refused_in_one_line(name: str) -> None:
     """As a user calls it: with 2, so that it is no difference and no success."""

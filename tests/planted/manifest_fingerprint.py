@@ -21,6 +21,7 @@ FINGERPRINT = (
     _defect("group_norm_module_low_precision", "the dtype of a module", "modules.a-k", device="fake:cuda"),
     _defect("slogdet_mixed_dtypes", "results of one dtype", "linalg"),
     _defect("softsign_promotes", "the dtype of low inputs without autocast", "functional.n-z"),
+    _defect("linear_cross_entropy_is_low_for_some", "the dtypes of some samples, which others have", "functional.l-m"),
     _defect("var_mean_mean_low_precision", "the dtype of the second result", "s-z"),
     _defect("erfinv_low_in_fp16", "dtypes in fp16 alone", "d-h", dtype="fp16"),
     _defect("hypot_low_on_cuda", "dtypes on CUDA alone", "d-h", device="fake:cuda"),

@@ -94,6 +94,7 @@ def test_each_is_what_it_is() -> None:
         "changed": ["rules/cpu/bf16/moved", "rules/cpu/fp16/moved"],
         "gone": ["rules/cpu/bf16/lost"],
         "inconclusive": [],
+        "observed": [],
         "new": ["rules/cpu/bf16/arrived|new"],
         "improved": ["gradients/cpu/bf16/shrank"],
     }
@@ -175,6 +176,7 @@ def test_as_json(files: Files, capsys: pytest.CaptureFixture[str]) -> None:
         "changed": 2,
         "gone": 1,
         "inconclusive": 0,
+        "observed": 0,
         "new": 1,
         "improved": 1,
     }
