@@ -59,6 +59,8 @@ class Tally:
     failures: list[tuple[str, str]] = field(default_factory=list)
     #: The same by the key of the test, which is the same wherever the tests lie.
     failed: dict[str, str] = field(default_factory=dict)
+    #: By test that failed: target, family, and its whole message.
+    texts: dict[str, tuple[str, str, str]] = field(default_factory=dict)
     #: How many tests were selected by (target, family), as the processes that run them say with each report.
     selected: dict[tuple[str, str], int] = field(default_factory=dict)
 
@@ -82,6 +84,7 @@ class Tally:
             self.known.setdefault(key, Counter())[outcome or ""] += 1
         if outcome in ("failed", "error"):
             self.failures.append((report.nodeid, _headline(report)))
+            self.texts.setdefault(report.nodeid, (info.target, info.family, _text(report)))
             self.failed.setdefault(str(data["key"]), _headline(report))
         if info.allowed_missing:
             self.exempt.add(place)
@@ -243,11 +246,15 @@ def _outcome(report: pytest.TestReport) -> str | None:
     return "skipped" if report.when == "setup" and report.skipped else None
 
 
+def _text(report: pytest.TestReport) -> str:
+    """Why a test failed, in the lines of its message."""
+    crash = getattr(report.longrepr, "reprcrash", None)
+    return str(report.longrepr if crash is None else crash.message)
+
+
 def _headline(report: pytest.TestReport) -> str:
     """The first line of why a test failed."""
-    crash = getattr(report.longrepr, "reprcrash", None)
-    text = str(report.longrepr) if crash is None else crash.message
-    return next(iter(text.strip().splitlines()), "")
+    return next(iter(_text(report).strip().splitlines()), "")
 
 
 def _reason(report: pytest.TestReport) -> str:
