@@ -57,6 +57,13 @@ class AmpFailure(pytest.fail.Exception):  # type: ignore[name-defined,misc]
             self.parts["rerun"] = command
             self.msg = self._text()
 
+    def likely_with(self, remark: str) -> None:
+        """Add a remark to the likely cause, once."""
+        likely = self.parts["likely"]
+        if likely is None or remark not in likely:
+            self.parts["likely"] = remark if likely is None else f"{likely}; {remark}"
+            self.msg = self._text()
+
     def _text(self) -> str:
         lines = [f"AmpFailure: {self.what}"]
         lines += [f"  {label:<9} {text}" for label, text in self.parts.items() if text is not None]

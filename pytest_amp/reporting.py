@@ -11,13 +11,18 @@ from pytest_amp.amp import NOTES, OBSERVATIONS
 from pytest_amp.collection import INFO, own_parameters, target_of
 from pytest_amp.failure import AmpFailure
 from pytest_amp.known import key_of_test, matching
-from pytest_amp.session import KEY
+from pytest_amp.session import KEY, installed_torch
 
 
 def complete_failure(item: pytest.Item, call: pytest.CallInfo[None]) -> None:
     """Say how to rerun just this test, where the check did not."""
     if call.excinfo is not None and isinstance(call.excinfo.value, AmpFailure):
         call.excinfo.value.rerun_with(rerun_command(item))
+        from pytest_amp.report.newer import newer_than_known
+
+        newer = newer_than_known(installed_torch())
+        if newer is not None:
+            call.excinfo.value.likely_with(newer)
 
 
 #: Options that decide whether a test runs and what it does there, besides device and dtype.

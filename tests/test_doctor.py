@@ -11,7 +11,10 @@ from typing import Any
 
 import pytest
 
+from pytest_amp import cli
 from pytest_amp.cli import doctor, machine
+from pytest_amp.cli.machine import Machine
+from pytest_amp.rules.spec import load_spec
 from tests.project import ROOT
 
 WORKS = {"bf16": "", "fp16": ""}
@@ -46,6 +49,21 @@ def test_this_machine() -> None:
     assert data["devices"]["cpu"]["dtypes"] == WORKS
     assert data["devices"]["cpu"]["provenance"]["cpu_capability"] == torch.backends.cpu.get_cpu_capability()
     assert data["parts"]["pytest"] == pytest.__version__
+
+
+def test_torch_that_is_newer_than_the_data_is_said(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    torch = {"version": "9.9.0+cpu", "cuda": None, "hip": None, "file": "torch.py", "accelerator": None}
+    monkeypatch.setattr(doctor, "ask", lambda: Machine(torch=torch))
+    says = f"torch 9.9 is newer than what this version knows ({load_spec().last}): pip install --upgrade pytest-amp"
+    cli.main(["doctor"])
+    assert [line for line in capsys.readouterr().out.splitlines() if line.startswith(says)]
+    cli.main(["doctor", "--format=json"])
+    assert json.loads(capsys.readouterr().out)["newer"].startswith(says)
+    monkeypatch.setattr(doctor, "ask", lambda: Machine(torch={**torch, "version": f"{load_spec().last}.7"}))
+    cli.main(["doctor", "--format=json"])
+    assert json.loads(capsys.readouterr().out)["newer"] is None
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import pytest
 from tests.project import SIMULATED, WITHOUT_FP16, Project, summary
 
 ON_CPU = ("--amp-device=cpu", "--amp-dtype=bf16")
+BOTH = "unexplained: 2 tests on cpu-bf16, cpu-fp16"
 MIXED = """
 import pytest
 
@@ -39,6 +40,8 @@ def test_what_ran_by_target_and_family(project: Project) -> None:
         "ran       cpu-fp16  project 3 + 1 failed + 2 skipped, rules 2 + 1 error",
         "skipped   4 (not here)",
         "margin    project: 50% of what is allowed, project/cpu/fp16/e/2",
+        f"cause     {BOTH}: the test left torch's state changed (restored now): grad mode: True became False",
+        f"cause     {BOTH}: assert False",
     ]
 
 

@@ -34,7 +34,7 @@ from pytest_amp.record import (
     make_key,
     moved,
 )
-from pytest_amp.session import AmpSession
+from pytest_amp.session import AmpSession, installed_torch
 from pytest_amp.targets import Target
 
 if TYPE_CHECKING:
@@ -241,6 +241,12 @@ class Bound:
                 f"the tests of {made.family} changed since the baseline was recorded (revision {revised[0]} -> "
                 f"{revised[1]}): record the earlier torch with these tests"
             )
+        from pytest_amp.report.reasons import reasons
+
+        before = None if self._session.baseline is None else self._session.baseline.provenance.get("torch")
+        known = reasons([made], before, installed_torch()).get(made.key)
+        if known is not None:
+            return known
         if made.kind is Kind.MEASURE:
             return "what the test measures, torch, or what else this machine does"
         return "torch, or this machine, computes something else than when the baseline was recorded"

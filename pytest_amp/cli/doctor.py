@@ -14,6 +14,7 @@ from typing import Any
 from pytest_amp import __version__
 from pytest_amp.cli.common import Commands, is_a_wheel, write
 from pytest_amp.cli.machine import Machine, ask
+from pytest_amp.report.newer import newer_than_known
 
 #: Exit statuses: whether the suites have a device to run on.
 WELL, ILL = 0, 1
@@ -60,7 +61,13 @@ def _doctor(options: argparse.Namespace) -> int:
     compiler = next((path for name in COMPILERS if (path := shutil.which(name))), None)
     if options.format == "json":
         data = {"torch": machine.torch, "devices": machine.devices, "problem": machine.problem, "at": machine.at}
-        facts = {"plugin": __version__, "python": platform.python_version(), "parts": parts, "compiler": compiler}
+        facts = {
+            "plugin": __version__,
+            "python": platform.python_version(),
+            "parts": parts,
+            "compiler": compiler,
+            "newer": _newer(machine),
+        }
         write(json.dumps({**facts, **data, "advice": advice(machine, parts, compiler)}, indent=1) + "\n")
     else:
         write("\n".join([*_lines(machine, parts, compiler), ""]))
@@ -104,8 +111,18 @@ def _lines(machine: Machine, parts: dict[str, str | None], compiler: str | None)
     lines += ["", "has"]
     lines += [f"  {name} {version}" for name, version in parts.items() if version is not None]
     lines += [f"  a C++ compiler, {compiler}"] if compiler else []
+    if (newer := _newer(machine)) is not None:
+        lines.insert(2, newer)
     missing = advice(machine, parts, compiler)
     return [*lines, "", "missing", *(f"  {line}" for line in missing or ["nothing"])]
+
+
+def _newer(machine: Machine) -> str | None:
+    """That torch is newer than the data, and what to do."""
+    newer = newer_than_known(machine.torch.get("version"))
+    return (
+        None if newer is None else f"{newer}: pip install --upgrade pytest-amp, or read what is red with that in mind"
+    )
 
 
 def _torch(machine: Machine) -> str:

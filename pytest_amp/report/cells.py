@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from pytest_amp.quoted import printable
 from pytest_amp.record import FAILING, ORDER, Kind, Observation, Value, Verdict
-from pytest_amp.report.inline import code, plain
+from pytest_amp.report.inline import code, linked, plain
 
 #: What observations that are not the same as before are called.
 TITLES = {
@@ -38,7 +38,7 @@ def legend(observations: Iterable[Observation]) -> list[str]:
 def tables(groups: Mapping[Verdict, Sequence[Observation]], why: Mapping[str, str]) -> list[str]:
     """A table of Markdown for each verdict that has observations, worst first; what fails stands open.
 
-    ``why`` has the reasons that are known, by key; each is told once, below the table.
+    ``why`` has the reasons that are known, by key. What has none comes first, and each reason has a table of its own.
     """
     lines: list[str] = []
     for verdict in ORDER:
@@ -46,12 +46,17 @@ def tables(groups: Mapping[Verdict, Sequence[Observation]], why: Mapping[str, st
         if not group:
             continue
         title = f"{TITLES[verdict]} ({len(group)})"
-        rows = ["| key | before | now |", "|---|---|---|"]
-        rows += [
-            f"| {code(row.key)} | {plain(row.before)} | {plain(row.now)} |" for row in together(verdict, group, {})
-        ]
-        told = [f"- {plain(reason)}: {names}" for reason, names in _grouped(group, why).items()]
-        body = [*rows, *([""] * bool(told)), *told]
+        body = []
+        for reason, those in by_reason(group, why).items():
+            if reason:
+                body += [f"because {linked(reason)}:", ""]
+            elif any(each.key in why for each in group):
+                body += ["without a known reason:", ""]
+            rows = together(verdict, those)
+            body += ["| key | before | now |", "|---|---|---|"]
+            body += [f"| {code(row.key)} | {plain(row.before)} | {plain(row.now)} |" for row in rows]
+            body.append("")
+        body.pop()
         if verdict in FAILING:
             lines += ["", f"**{title}**", "", *body]
         else:
@@ -59,15 +64,12 @@ def tables(groups: Mapping[Verdict, Sequence[Observation]], why: Mapping[str, st
     return lines
 
 
-def _grouped(group: Sequence[Observation], why: Mapping[str, str]) -> dict[str, str]:
-    """Each reason with the names that it explains."""
-    found: dict[str, list[str]] = {}
+def by_reason(group: Iterable[Observation], why: Mapping[str, str]) -> dict[str, list[Observation]]:
+    """The observations of each reason, in the order of its first; those without one, under "", come first."""
+    found: dict[str, list[Observation]] = {"": []}
     for each in group:
-        if each.key in why:
-            names = found.setdefault(why[each.key], [])
-            if each.name not in names:
-                names.append(each.name)
-    return {reason: ", ".join(map(code, names)) for reason, names in found.items()}
+        found.setdefault(why.get(each.key, ""), []).append(each)
+    return {reason: those for reason, those in found.items() if those}
 
 
 @dataclass(frozen=True)
@@ -80,18 +82,17 @@ class Row:
     key: str
     before: str
     now: str
-    because: str
 
 
-def together(verdict: Verdict, group: Iterable[Observation], why: Mapping[str, str]) -> list[Row]:
-    """The rows of these observations, in the order of the first of each; ``why`` has reasons by key."""
+def together(verdict: Verdict, group: Iterable[Observation]) -> list[Row]:
+    """The rows of these observations, in the order of the first of each."""
     rows: dict[tuple[str, ...], list[Observation]] = {}
     for each in group:
-        same = (each.family, each.name, *_before_and_now(verdict, each), why.get(each.key, ""))
+        same = (each.family, each.name, *_before_and_now(verdict, each))
         rows.setdefault(same, []).append(each)
     return [
-        Row(f"{family}/{_places([each.target for each in those])}/{name}", before, now, because)
-        for (family, name, before, now, because), those in rows.items()
+        Row(f"{family}/{_places([each.target for each in those])}/{name}", before, now)
+        for (family, name, before, now), those in rows.items()
     ]
 
 

@@ -8,8 +8,9 @@ from itertools import groupby
 
 from pytest_amp.quoted import printable
 from pytest_amp.record import ERROR_RATIO, ORDER, Difference, Observation, Record, Verdict, finite
-from pytest_amp.report.cells import TITLES, legend, short, tables, times, valued
+from pytest_amp.report.cells import TITLES, by_reason, legend, short, tables, times, valued
 from pytest_amp.report.inline import code, plain
+from pytest_amp.report.newer import newer_than_known
 from pytest_amp.report.reasons import reasons
 
 #: Differences of one kind in one family that are listed one by one, in text.
@@ -96,7 +97,9 @@ def remarks(found: Difference) -> list[str]:
 
 def notes(found: Difference) -> list[str]:
     """What a reader has to know before the differences."""
-    lines = [f"{reason}: numbers that moved there are inconclusive" for reason in dict.fromkeys(found.unfair.values())]
+    newer = newer_than_known(found.new.provenance.get("torch"))
+    lines = [f"{newer}: a difference without a reason may be a change that torch made on purpose"] * (newer is not None)
+    lines += [f"{reason}: numbers that moved there are inconclusive" for reason in dict.fromkeys(found.unfair.values())]
     lines += [f"{gap.value}: {line}" for gap, each in found.gaps.items() for line in each]
     return lines + of_one_seed({"the old record": found.old, "the new record": found.new})
 
@@ -122,19 +125,19 @@ def run(provenance: object) -> str:
 
 
 def _listed(observations: list[Observation], known: dict[str, str]) -> list[str]:
-    """Keys that differ in nothing but device and dtype share a line; a reason stands below what it explains."""
-    groups = [list(group) for _, group in groupby(sorted(observations, key=_alike), key=_alike)]
+    """Keys that differ in nothing but device and dtype share a line; what has a reason stands below it, and last."""
     lines = []
-    for family, those in groupby(groups, key=lambda group: group[0].family):
-        each = list(those)
-        shown = each[:LISTED]
-        for number, group in enumerate(shown):
-            places = ", ".join("-".join(observation.target) for observation in group)
-            lines.append(f"{family}  {group[0].name}: {_values(group[0])}  [{places}]")
-            reason = known.get(group[0].key)
-            after = known.get(shown[number + 1][0].key) if number + 1 < len(shown) else None
-            lines += [f"  because {reason}"] * (reason is not None and reason != after)
-        lines += [f"{family}  and {len(each) - LISTED} more"] * (len(each) > LISTED)
+    for reason, of_reason in by_reason(observations, known).items():
+        if reason:
+            lines.append(f"because {reason}")
+        indent = "  " if reason else ""
+        groups = [list(group) for _, group in groupby(sorted(of_reason, key=_alike), key=_alike)]
+        for family, those in groupby(groups, key=lambda group: group[0].family):
+            each = list(those)
+            for group in each[:LISTED]:
+                places = ", ".join("-".join(observation.target) for observation in group)
+                lines.append(f"{indent}{family}  {group[0].name}: {_values(group[0])}  [{places}]")
+            lines += [f"{indent}{family}  and {len(each) - LISTED} more"] * (len(each) > LISTED)
     return lines
 
 

@@ -17,6 +17,9 @@ _BEYOND_BACKTICKS = re.compile(r"[`\\<&]|^ | $|^$")
 #: What is markup, within an element of HTML, too.
 _MARKUP = re.compile(r"[&<>\"'|`*_\\\[\]~$]")
 
+#: An issue or a pull request, as data and expected failures name them.
+ISSUE = re.compile(r"(?<![\w./-])(?P<repository>[A-Za-z0-9][\w-]*/[\w.-]+)#(?P<number>[0-9]+)\b")
+
 
 def plain(text: object) -> str:
     """``text`` as it stands, without its markup."""
@@ -24,6 +27,16 @@ def plain(text: object) -> str:
     escaped = _ENTITY.sub("&amp;", escaped).replace("<", "&lt;")
     escaped = _LINK.sub(r"]\\", escaped)
     return re.sub(r"([|`*])", r"\\\1", escaped)
+
+
+def linked(text: object) -> str:
+    """``text`` as it stands, in which issues and pull requests (``pytorch/pytorch#191142``) are links."""
+    return ISSUE.sub(lambda found: f"[{found[0]}]({address(found)})", plain(text))
+
+
+def address(issue: re.Match[str]) -> str:
+    """Where an issue or a pull request is: the site leads from the one to the other."""
+    return f"https://github.com/{issue['repository']}/issues/{issue['number']}"
 
 
 def code(text: object) -> str:

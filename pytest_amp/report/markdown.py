@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_amp.record import Record
+from pytest_amp.report.causes import Cause, by_standing, causes, remark
 from pytest_amp.report.cells import TITLES, legend, tables
 from pytest_amp.report.difference import of_one_seed, of_other_revision
-from pytest_amp.report.inline import code, plain
+from pytest_amp.report.inline import code, linked, plain
 from pytest_amp.report.terminal import lived_with, reasons_of
 
 if TYPE_CHECKING:
@@ -28,11 +30,14 @@ def page(session: AmpSession, record: Record) -> str:
     lines = [f"### pytest-amp: {'red' if red else 'green'} on torch {plain(record.provenance.get('torch'))}", ""]
     lines += [f"- **{plain(problem)}**" for problem in session.problems]
     lines += [f"- {plain(note)}" for note in session.notes]
-    lines += [f"- known: {plain(line)}" for line in lived_with(session)]
+    lines += [f"- {plain(line)}" for line in [remark()] if line is not None]
+    lines += [f"- known: {linked(line)}" for line in lived_with(session)]
     if failures:
         rows = [f"| {code(test)} | {plain(why)} |" for test, why in failures[:LISTED]]
         rest = [f"| and {len(failures) - LISTED} more | |"] * (len(failures) > LISTED)
-        lines += ["", f"**failed ({len(failures)})**", "", "| test | |", "|---|---|", *rows, *rest]
+        lines += _causes(causes(session))
+        lines += ["", f"<details><summary>failed ({len(failures)})</summary>", "", "| test | |", "|---|---|"]
+        lines += [*rows, *rest, "", "</details>"]
     if session.baseline is not None:
         lines += _compared(session)
     lines += ["", "| device and dtype | family | ran |", "|---|---|---|"]
@@ -44,6 +49,31 @@ def page(session: AmpSession, record: Record) -> str:
     lines += ["", "<details><summary>where it ran</summary>", ""]
     lines += [f"- {plain(name)}: {code(value)}" for name, value in record.provenance.items()]
     return "\n".join([*lines, "", "</details>", ""])
+
+
+#: The lines of a failure that its cause has in a page.
+PARTS = ("now", "likely", "rerun")
+
+
+def _causes(found: list[Cause]) -> Iterator[str]:
+    """Each cause once, with its message, those that nothing is known of first."""
+    for standing, group in by_standing(found).items():
+        tests = sum(len(cause.tests) for cause in group)
+        yield from (
+            "",
+            f"**{standing.value} ({len(group)} {'cause' if len(group) == 1 else 'causes'}, {tests} failed)**",
+            "",
+        )
+        for cause in group[:LISTED]:
+            yield f"- **{linked(cause.what)}**: {plain(cause.count)}"
+            parts = [(label, text) for label, text in cause.parts.items() if label not in PARTS[1:]]
+            yield from (f"  - {plain(label)}: {linked(text)}" for label, text in parts)
+            likely = cause.parts.get("likely") if cause.reason is None else cause.reason
+            yield from (f"  - likely: {linked(text)}" for text in [likely] if text is not None)
+            commands = {"rerun": cause.parts.get("rerun"), "bisect": cause.bisect}
+            yield from (f"  - {label}: {code(text)}" for label, text in commands.items() if text is not None)
+        if len(group) > LISTED:
+            yield f"- and {len(group) - LISTED} more"
 
 
 def _compared(session: AmpSession) -> list[str]:

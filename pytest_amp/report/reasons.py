@@ -94,6 +94,14 @@ def reasons(observations: Iterable[Observation], old: object, new: object) -> di
     return found
 
 
+def change_between(observation: Observation, old: str, new: str) -> str | None:
+    """What ``changes.toml`` knows of an observation between two releases, whatever became of it."""
+    try:
+        return _of_change(observation, release_of(old), release_of(new))
+    except InvalidVersion:
+        return None
+
+
 def _of_change(observation: Observation, before: Release, after: Release) -> str | None:
     for change in load_changes():
         earlier, later = sorted((before, after))

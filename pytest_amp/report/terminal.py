@@ -10,6 +10,7 @@ import pytest
 
 from pytest_amp.quoted import printable
 from pytest_amp.record import Better, Observation, Verdict, judged
+from pytest_amp.report.causes import causes, remark
 from pytest_amp.report.cells import short, valued
 from pytest_amp.report.difference import of_one_seed, of_other_revision
 from pytest_amp.report.reasons import reasons
@@ -73,6 +74,7 @@ def summarize(session: AmpSession, terminal: pytest.TerminalReporter) -> None:
     if session.accepted is not None:
         lines.append(f"accepted  {_differences(session.accepted)} now in {session.asked.baseline}")
     lines += [f"known     {line}" for line in lived_with(session)]
+    lines += _causes(session)
     lines += [f"wrote     {path}" for path in session.written]
     lines += _notes(session)
     if not lines and not session.problems:
@@ -89,6 +91,21 @@ def _notes(session: AmpSession) -> list[str]:
     notes = [*session.notes, *_earlier_times(session)]
     more = [f"          and {len(notes) - LISTED} more notes"] * (len(notes) > LISTED)
     return [f"note      {note}" for note in notes[:LISTED]] + more
+
+
+def _causes(session: AmpSession) -> list[str]:
+    """A line for each cause of failures, where it unites several or the torch is newer than the data."""
+    found, newer = causes(session), remark()
+    lines = []
+    if newer is not None and (session.tally.outcomes or session.problems):
+        lines.append(f"torch     {newer}")
+    if newer is None and all(len(cause.tests) == 1 for cause in found):
+        return lines
+    for cause in found[:LISTED]:
+        because = "" if cause.reason is None else f" because {cause.reason}"
+        lines.append(f"cause     {cause.standing.value}: {cause.count}: {cause.what}{because}")
+        lines += [f"          {cause.bisect}"] * (cause.bisect is not None)
+    return lines + [f"          and {len(found) - LISTED} more causes"] * (len(found) > LISTED)
 
 
 def _earlier_times(session: AmpSession) -> Iterator[str]:
@@ -175,10 +192,7 @@ def _compared(session: AmpSession) -> list[str]:
 
 
 #: What an observation may have become, worst first; what is new or better fails nothing.
-_MOVED = (
-    *(Verdict.REGRESSED, Verdict.CHANGED, Verdict.INCONCLUSIVE, Verdict.OBSERVED, Verdict.NEW),
-    Verdict.IMPROVED,
-)
+_MOVED = (Verdict.REGRESSED, Verdict.CHANGED, Verdict.INCONCLUSIVE, Verdict.OBSERVED, Verdict.NEW, Verdict.IMPROVED)
 
 
 def reasons_of(session: AmpSession, observations: Iterable[Observation]) -> dict[str, str]:

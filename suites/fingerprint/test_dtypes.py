@@ -47,7 +47,8 @@ def test_every_entry_returns_the_known_dtypes(amp: Amp, group: str, sweep: Finge
     """Each pattern is: with autocast off, for float32 and low inputs | with autocast on, for the same."""
     names = [name for name in _entries(amp, sweep) if group_of(name) == group]
     losses = len(sweep.losses)
-    seen, broken, unlike_baseline = {}, [], []
+    seen, broken = {}, []
+    unlike_baseline: dict[str, AmpFailure] = {}
     for name in names:
         try:
             seen[name] = sweep.fingerprint(name, amp.device, amp.precision.dtype_name)
@@ -57,7 +58,7 @@ def test_every_entry_returns_the_known_dtypes(amp: Amp, group: str, sweep: Finge
         try:
             amp.observe(name, seen[name], kind="dtype")
         except AmpFailure as failure:
-            unlike_baseline.append(failure)
+            unlike_baseline[name] = failure
     if broken:
         raise AmpFailure(f"{len(broken)} of {len(names)} operators could not be looked at: {'; '.join(broken)}")
     expected = {name: texts for name, texts in _expected(amp).items() if name in seen}
@@ -73,7 +74,26 @@ def test_every_entry_returns_the_known_dtypes(amp: Amp, group: str, sweep: Finge
             accept=f"python -m pytest_amp.fingerprint, and review {DATA_FILE}",
         )
     if unlike_baseline:
-        raise unlike_baseline[0]
+        raise _together(amp, unlike_baseline)
+
+
+def _together(amp: Amp, failures: dict[str, AmpFailure]) -> AmpFailure:
+    """One failure that names every entry that is no longer what the baseline has."""
+    if len(failures) == 1:
+        return next(iter(failures.values()))
+    parts = {
+        label: " // ".join(f"{name}: {failure.parts[label]}" for name, failure in failures.items())
+        for label in ("baseline", "now")
+    }
+    likely = dict.fromkeys(failure.parts["likely"] for failure in failures.values())
+    return AmpFailure(
+        f"{len(failures)} entries on {amp.target.id} are no longer what the baseline has: {', '.join(failures)}",
+        label_before="baseline",
+        before=parts["baseline"],
+        now=parts["now"],
+        likely="; ".join(text for text in likely if text is not None),
+        accept="the same command with --amp-accept",
+    )
 
 
 def _what(amp: Amp, found: list[Difference], what: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_amp.record import Kind, Observation, Verdict
-from pytest_amp.report.cells import Row, together
+from pytest_amp.report.cells import Row, by_reason, together
 
 
 def changed(place: str, now: str = "fp32") -> Observation:
@@ -24,21 +24,21 @@ def changed(place: str, now: str = "fp32") -> Observation:
     ],
 )
 def test_several_places_are_one_row(places: list[str], key: str) -> None:
-    assert together(Verdict.CHANGED, map(changed, places), {}) == [Row(key, "low", "fp32", "")]
+    assert together(Verdict.CHANGED, map(changed, places)) == [Row(key, "low", "fp32")]
 
 
 def test_times_are_two_digits() -> None:
     for now, told in ((37_412.0, "37000"), (3.14, "3.1"), (0.0123, "0.012"), (2e9, "2e+09")):
         made = Observation("a/cpu/bf16/x", Kind.ERROR, now, verdict=Verdict.REGRESSED, baseline=1.0)
-        (row,) = together(Verdict.REGRESSED, [made], {})
+        (row,) = together(Verdict.REGRESSED, [made])
         assert row.now == f"{now:.4g} ({told} times)"
 
 
-def test_other_values_and_other_reasons_are_other_rows() -> None:
+def test_other_values_are_other_rows_and_other_reasons_other_groups() -> None:
     group = [changed("cpu/bf16"), changed("cpu/fp16", "none"), changed("cuda/bf16"), changed("cuda/fp16")]
-    found = together(Verdict.CHANGED, group, {group[2].key: "because"})
-    assert found == [
-        Row("rules/{cpu/bf16, cuda/fp16}/mm/out", "low", "fp32", ""),
-        Row("rules/cpu/fp16/mm/out", "low", "none", ""),
-        Row("rules/cuda/bf16/mm/out", "low", "fp32", "because"),
+    assert together(Verdict.CHANGED, group) == [
+        Row("rules/{cpu/bf16, cuda/bf16, cuda/fp16}/mm/out", "low", "fp32"),
+        Row("rules/cpu/fp16/mm/out", "low", "none"),
     ]
+    assert by_reason(group, {group[0].key: "known"}) == {"": group[1:], "known": group[:1]}
+    assert by_reason(group[:1], {group[0].key: "known"}) == {"known": group[:1]}

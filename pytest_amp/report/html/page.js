@@ -70,6 +70,21 @@
     return rows;
   }
 
+  // Issues and pull requests, as pytest_amp/report/inline.py knows them.
+  const ISSUE = /(?<![\w./-])([A-Za-z0-9][\w-]*\/[\w.-]+)#([0-9]+)\b/g;
+
+  function appendLinked(cell, text) {
+    let end = 0;
+    for (const found of text.matchAll(ISSUE)) {
+      const link = document.createElement("a");
+      link.href = `https://github.com/${found[1]}/issues/${found[2]}`;
+      link.textContent = found[0];
+      cell.append(text.slice(end, found.index), link);
+      end = found.index + found[0].length;
+    }
+    cell.append(text.slice(end));
+  }
+
   function cellOf(row, column) {
     const cell = document.createElement("td");
     const value = row[column];
@@ -81,12 +96,14 @@
     } else if (column === SHARE) {
       cell.className = "number";
       cell.textContent = typeof value === "number" ? `${(100 * value).toFixed(1)} %` : value === null ? "" : value;
+    } else if (column === BECAUSE) {
+      cell.className = "because";
+      appendLinked(cell, value);
     } else {
       cell.textContent = value;
       if (typeof value === "number") cell.className = "number";
       if (column === FAMILY || column === TARGET || column === KIND) cell.className = "word";
       if (column === NAME) { cell.className = "name"; cell.title = row[TEST]; }
-      if (column === BECAUSE) cell.className = "because";
     }
     return cell;
   }

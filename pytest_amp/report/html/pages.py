@@ -9,7 +9,7 @@ from importlib import resources
 from typing import TYPE_CHECKING
 
 import jinja2
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from pytest_amp.quoted import printable
 from pytest_amp.record import (
@@ -29,8 +29,10 @@ from pytest_amp.record import (
 )
 from pytest_amp.report import difference as differences
 from pytest_amp.report import trend as trends
-from pytest_amp.report.cells import TITLES, legend, short, together, valued
+from pytest_amp.report.causes import Cause, by_standing, causes, remark
+from pytest_amp.report.cells import TITLES, by_reason, legend, short, together, valued
 from pytest_amp.report.html.plots import Plot, plots
+from pytest_amp.report.inline import ISSUE, address
 
 if TYPE_CHECKING:
     from pytest_amp.session import AmpSession
@@ -48,6 +50,15 @@ class Section:
 
 
 @dataclass(frozen=True)
+class Card:
+    """A cause: ``parts`` are a label, a text, and whether it is a command."""
+
+    title: str
+    count: str
+    parts: Sequence[tuple[str, str, bool]]
+
+
+@dataclass(frozen=True)
 class Page:
     """Everything that the template shows, top to bottom. ``rows`` is the table that can be filtered."""
 
@@ -61,6 +72,7 @@ class Page:
     rows: Sequence[Sequence[Value]]
     provenance: Section
     extra: Sequence[Section] = field(default=())
+    causes: Sequence[tuple[str, Sequence[Card]]] = field(default=())
 
 
 def of_difference(found: Difference) -> str:
@@ -131,13 +143,16 @@ def of_run(session: AmpSession, record: Record) -> str:
         for (target, family), counts in sorted(session.tally.outcomes.items())
     ]
     rest = [("not run", why, str(count)) for why, count in sorted(session.deselected.items())]
-    failed = Section(f"tests that failed ({len(failures)})", Verdict.FAILED.value, ("test", "why"), failures)
+    title = f"tests that failed ({len(failures)})"
+    failed = Section(title, Verdict.FAILED.value, ("test", "why"), failures, opened=False)
     return _render(
         Page(
             title=f"pytest-amp: {'red' if red else 'green'} on torch {record.provenance.get('torch')}",
             red=red,
             facts=[f"{len(record.observations)} observations", *compared, *legend(record.observations)],
+            causes=_cards(causes(session)),
             alarms=[
+                *(line for line in [remark()] if line is not None),
                 *session.problems,
                 *session.notes,
                 *differences.of_other_revision(session.revised),
@@ -182,15 +197,20 @@ def _sections(groups: Mapping[Verdict, Sequence[Observation]], known: Mapping[st
     for verdict in ORDER:
         group = groups.get(verdict)
         if group:
-            because = any(each.key in known for each in group)
-            heads = ("key", "before", "now", *(["because"] * because))
-            rows = [
-                (row.key, row.before, row.now, *([row.because] * because))
-                for row in together(verdict, group, known)[:ROWS]
-            ]
+            rows = _rows_by_reason(verdict, group, known)
             title = f"{TITLES[verdict]} ({len(group)})"
-            sections.append(Section(title, verdict.value, heads, rows, opened=verdict in FAILING))
+            sections.append(Section(title, verdict.value, ("key", "before", "now"), rows, opened=verdict in FAILING))
     return sections
+
+
+def _rows_by_reason(verdict: Verdict, group: Sequence[Observation], known: Mapping[str, str]) -> list[tuple[str, ...]]:
+    """Rows of key, before and now, below a row of one cell for each reason; what has none comes first."""
+    rows: list[tuple[str, ...]] = []
+    for reason, those in by_reason(group, known).items():
+        if reason or len(those) < len(group):
+            rows.append((f"because {reason} ({len(those)})" if reason else f"without a known reason ({len(those)})",))
+        rows += [(row.key, row.before, row.now) for row in together(verdict, those)]
+    return rows[:ROWS]
 
 
 #: Rows of a section: the table that can be filtered has all.
@@ -259,6 +279,7 @@ def _render(page: Page) -> str:
         keep_trailing_newline=True,
         finalize=_shown,
     )
+    environment.filters["linked"] = _linked
     template = environment.from_string(parts["page.html.j2"])
     drawn = [Plot(plot.title, plot.note, Markup(plot.svg)) for plot in page.plots]  # noqa: S704  # escaped where it is made
     return template.render(
@@ -269,6 +290,31 @@ def _render(page: Page) -> str:
         data=Markup(_script_json({"rows": [*page.rows]})),  # noqa: S704  # as _script_json says
         verdicts=[verdict.value for verdict in (*ORDER, Verdict.PASS)],
     )
+
+
+def _linked(text: object) -> Markup:
+    """Text in which issues and pull requests are links."""
+    line = printable(str(text))
+    parts, end = [], 0
+    for found in ISSUE.finditer(line):
+        link = Markup('<a href="{}">{}</a>').format(address(found), found[0])
+        parts += [escape(line[end : found.start()]), link]
+        end = found.end()
+    return Markup().join([*parts, escape(line[end:])])
+
+
+def _cards(found: Iterable[Cause]) -> list[tuple[str, list[Card]]]:
+    return [(standing.value, [_card(cause) for cause in group]) for standing, group in by_standing(found).items()]
+
+
+def _card(cause: Cause) -> Card:
+    likely = cause.parts.get("likely") if cause.reason is None else cause.reason
+    texts = {label: text for label, text in cause.parts.items() if label not in ("likely", "rerun")}
+    commands = {"rerun": cause.parts.get("rerun"), "bisect": cause.bisect}
+    parts = [(label, text, False) for label, text in texts.items()]
+    parts += [("likely", likely, False)] if likely is not None else []
+    parts += [(label, text, True) for label, text in commands.items() if text is not None]
+    return Card(cause.what, cause.count, parts)
 
 
 def _shown(value: object) -> object:

@@ -1,0 +1,158 @@
+"""Failed tests by their cause: one that fails on four devices is told once, with one test to run again."""
+
+from __future__ import annotations
+
+import enum
+import re
+import shlex
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from packaging.version import InvalidVersion, Version
+
+from pytest_amp.report import newer
+from pytest_amp.report.reasons import change_between
+from pytest_amp.session import installed_torch
+
+if TYPE_CHECKING:
+    from pytest_amp.session import AmpSession
+
+
+class Standing(enum.Enum):
+    """What is known of a cause, in the order in which causes are told."""
+
+    UNEXPLAINED = "unexplained"
+    EXPLAINED = "explained"
+    FIXED = "fixed upstream"
+
+
+#: How a strict expected failure that passes begins.
+_FIXED = "[XPASS(strict)] fixed upstream: "
+#: What differs between the failures of one cause: where, and in which dtype.
+_PLACE = re.compile(
+    r"\bautocast\(\w+, \w+\)|\b(?:fake[-:])?(?:cpu|cuda|xpu|mps|mtia|[a-z]\w*)-(?:bf16|fp16|fp32|tf32)\b"
+    r"|\b(?:fake[-:])?(?:cpu|cuda|xpu|mps|mtia)\b|\bb?float16\b|\b(?:bf16|fp16)\b"
+)
+_PART = re.compile(r"^  (?P<label>\w+) +(?P<text>\S.*)$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Cause:
+    """What several tests fail for: the words of the first of them.
+
+    ``parts`` are the lines of its message by label (``now``, ``likely``, ``rerun``), ``places`` devices and dtypes.
+    ``reason`` is what is known of it, ``bisect`` a command that finds the release which brought it.
+    """
+
+    standing: Standing
+    what: str
+    parts: dict[str, str]
+    tests: tuple[str, ...]
+    places: tuple[str, ...]
+    reason: str | None
+    bisect: str | None
+
+    @property
+    def count(self) -> str:
+        """``3 tests on cpu-bf16, fake-cuda-bf16``."""
+        tests = "1 test" if len(self.tests) == 1 else f"{len(self.tests)} tests"
+        return f"{tests} on {', '.join(self.places)}"
+
+
+@dataclass(frozen=True)
+class _Failed:
+    test: str
+    target: str
+    family: str
+    text: str
+
+
+def causes(session: AmpSession) -> list[Cause]:
+    """The causes of a run's failures, those that nothing is known of first."""
+    groups: dict[tuple[str, str], list[_Failed]] = {}
+    for test in dict.fromkeys(test for test, _ in session.tally.failures):
+        target, family, text = session.tally.texts[test]
+        failed = _Failed(test, target, family, text.strip().removeprefix("Failed: "))
+        groups.setdefault((failed.family, _PLACE.sub("", _what(failed.text))), []).append(failed)
+    found = [_cause(group, session) for group in groups.values()]
+    order = [*Standing]
+    return sorted(found, key=lambda cause: (order.index(cause.standing), -len(cause.tests)))
+
+
+def by_standing(found: Iterable[Cause]) -> dict[Standing, list[Cause]]:
+    """The causes of each standing that has some."""
+    groups: dict[Standing, list[Cause]] = {}
+    for cause in found:
+        groups.setdefault(cause.standing, []).append(cause)
+    return groups
+
+
+def _what(text: str) -> str:
+    first = next(iter(text.splitlines()), "")
+    return first.removeprefix("AmpFailure: ").removeprefix("[XPASS(strict)] ")
+
+
+def _cause(group: list[_Failed], session: AmpSession) -> Cause:
+    first = group[0]
+    parts = {}
+    if first.text.startswith("AmpFailure: "):
+        parts = {found["label"]: found["text"] for found in _PART.finditer(first.text)}
+    reason = _reason(group, session)
+    standing = Standing.UNEXPLAINED if reason is None else Standing.EXPLAINED
+    if first.text.startswith(_FIXED):
+        standing = Standing.FIXED
+    return Cause(
+        standing,
+        _what(first.text),
+        parts,
+        tuple(failed.test for failed in group),
+        tuple(sorted({failed.target for failed in group})),
+        reason,
+        bisect_command(first.test, first.target, parts.get("rerun"), _earlier(session), installed_torch()),
+    )
+
+
+def _earlier(session: AmpSession) -> str:
+    """The release with which this run is compared: the baseline's, else the last that the data knows."""
+    if session.baseline is not None:
+        return str(session.baseline.provenance.get("torch", ""))
+    return f"{newer.last_known()}.0"
+
+
+def _reason(group: list[_Failed], session: AmpSession) -> str | None:
+    """What is known of a fact that the message names."""
+    tests = {failed.test: failed.text for failed in group}
+    for test, observation in session.tally.observations.values():
+        if test in tests and observation.name in tests[test]:
+            reason = change_between(observation, _earlier(session), installed_torch())
+            if reason is not None:
+                return reason
+    return None
+
+
+def bisect_command(test: str, target: str, rerun: str | None, old: str, new: str) -> str | None:
+    """The command that finds the release which brought a failure; None where ``new`` is not newer than ``old``."""
+    try:
+        first, last = Version(old), Version(new)
+    except InvalidVersion:
+        return None
+    if last <= first or last.public == first.public:
+        return None
+    words = shlex.split(rerun)[1:] if rerun is not None else [test]
+    place = [f"--pytest-args={word}" for word in words if word == "--pyargs"]
+    named = [word for word in words if not word.startswith("-")]
+    device, _, dtype = target.rpartition("-")
+    device = device.replace("fake-", "fake:", 1)
+    return shlex.join([
+        *("pytest-amp", "bisect", first.public, last.public, *named, *place),
+        *(f"--device={device}", f"--dtype={dtype}"),
+    ])  # fmt: skip
+
+
+def remark() -> str | None:
+    """What is said once of a run on a torch that is newer than the data."""
+    known = newer.newer_than_known(installed_torch())
+    if known is None:
+        return None
+    return f"{known}: what is red here may be a change that torch made on purpose, and no data explains it yet"
