@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import enum
 import re
-import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from packaging.version import InvalidVersion, Version
-
 from pytest_amp.report import newer
+from pytest_amp.report.commands import bisect_command
 from pytest_amp.report.reasons import change_between
 from pytest_amp.session import installed_torch
 
@@ -129,25 +127,6 @@ def _reason(group: list[_Failed], session: AmpSession) -> str | None:
             if reason is not None:
                 return reason
     return None
-
-
-def bisect_command(test: str, target: str, rerun: str | None, old: str, new: str) -> str | None:
-    """The command that finds the release which brought a failure; None where ``new`` is not newer than ``old``."""
-    try:
-        first, last = Version(old), Version(new)
-    except InvalidVersion:
-        return None
-    if last <= first or last.public == first.public:
-        return None
-    words = shlex.split(rerun)[1:] if rerun is not None else [test]
-    place = [f"--pytest-args={word}" for word in words if word == "--pyargs"]
-    named = [word for word in words if not word.startswith("-")]
-    device, _, dtype = target.rpartition("-")
-    device = device.replace("fake-", "fake:", 1)
-    return shlex.join([
-        *("pytest-amp", "bisect", first.public, last.public, *named, *place),
-        *(f"--device={device}", f"--dtype={dtype}"),
-    ])  # fmt: skip
 
 
 def remark() -> str | None:

@@ -35,10 +35,22 @@ def legend(observations: Iterable[Observation]) -> list[str]:
     return [FINGERPRINT] * any(each.family == "fingerprint" and each.kind is Kind.DTYPE for each in observations)
 
 
-def tables(groups: Mapping[Verdict, Sequence[Observation]], why: Mapping[str, str]) -> list[str]:
+#: Commands that are told of what has no reason.
+COMMANDS = 5
+
+
+def told_commands(those: Iterable[Observation], commands: Mapping[str, str]) -> list[str]:
+    """The commands of these observations, each once; the first COMMANDS of them."""
+    return [*dict.fromkeys(commands[each.key] for each in those if each.key in commands)][:COMMANDS]
+
+
+def tables(
+    groups: Mapping[Verdict, Sequence[Observation]], why: Mapping[str, str], commands: Mapping[str, str] | None = None
+) -> list[str]:
     """A table of Markdown for each verdict that has observations, worst first; what fails stands open.
 
     ``why`` has the reasons that are known, by key. What has none comes first, and each reason has a table of its own.
+    ``commands`` has the commands that find a release, by key: they are told of what has no reason.
     """
     lines: list[str] = []
     for verdict in ORDER:
@@ -56,6 +68,8 @@ def tables(groups: Mapping[Verdict, Sequence[Observation]], why: Mapping[str, st
             body += ["| key | before | now |", "|---|---|---|"]
             body += [f"| {code(row.key)} | {plain(row.before)} | {plain(row.now)} |" for row in rows]
             body.append("")
+            told = told_commands(those, commands or {}) if not reason else []
+            body += [f"- find the release: {code(command)}" for command in told] + [""] * bool(told)
         body.pop()
         if verdict in FAILING:
             lines += ["", f"**{title}**", "", *body]

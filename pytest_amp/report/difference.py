@@ -8,7 +8,8 @@ from itertools import groupby
 
 from pytest_amp.quoted import printable
 from pytest_amp.record import ERROR_RATIO, ORDER, Difference, Observation, Record, Verdict, finite
-from pytest_amp.report.cells import TITLES, by_reason, legend, short, tables, times, valued
+from pytest_amp.report.cells import TITLES, by_reason, legend, short, tables, times, told_commands, valued
+from pytest_amp.report.commands import of_difference
 from pytest_amp.report.inline import code, plain
 from pytest_amp.report.newer import newer_than_known
 from pytest_amp.report.reasons import reasons
@@ -28,12 +29,12 @@ def as_text(found: Difference) -> str:
     lines += [f"     {name}: {short(before)} -> {short(now)}" for name, before, now in found.provenance()]
     lines += [f"     {note}" for note in remarks(found)]
     lines += ["", counts(found)]
-    known = why(found)
+    known, commands = why(found), of_difference(found)
     for verdict in ORDER:
         observations = found.of(verdict)
         if observations:
             lines += ["", f"{TITLES[verdict]} ({len(observations)})"]
-            lines += [f"  {line}" for line in _listed(observations, known)]
+            lines += [f"  {line}" for line in _listed(observations, known, commands)]
     return "\n".join([*map(printable, lines), ""])
 
 
@@ -47,7 +48,7 @@ def as_markdown(found: Difference) -> str:
         *(f"- {plain(name)}: {code(short(before))} → {code(short(now))}" for name, before, now in found.provenance()),
         *(f"- {plain(note)}" for note in remarks(found)),
     ]
-    lines += tables({verdict: found.of(verdict) for verdict in ORDER}, why(found))
+    lines += tables({verdict: found.of(verdict) for verdict in ORDER}, why(found), of_difference(found))
     return "\n".join([*lines, ""])
 
 
@@ -124,7 +125,7 @@ def run(provenance: object) -> str:
     return printable(f"torch {short(get('torch', 'unknown'), 40)} ({str(get('date', 'no date'))[:10]})")
 
 
-def _listed(observations: list[Observation], known: dict[str, str]) -> list[str]:
+def _listed(observations: list[Observation], known: Mapping[str, str], commands: Mapping[str, str]) -> list[str]:
     """Keys that differ in nothing but device and dtype share a line; what has a reason stands below it, and last."""
     lines = []
     for reason, of_reason in by_reason(observations, known).items():
@@ -138,6 +139,8 @@ def _listed(observations: list[Observation], known: dict[str, str]) -> list[str]
                 places = ", ".join("-".join(observation.target) for observation in group)
                 lines.append(f"{indent}{family}  {group[0].name}: {_values(group[0])}  [{places}]")
             lines += [f"{indent}{family}  and {len(each) - LISTED} more"] * (len(each) > LISTED)
+        if not reason:
+            lines += [f"find the release: {command}" for command in told_commands(of_reason, commands)]
     return lines
 
 

@@ -121,6 +121,9 @@ def test_errors_on_other_hardware_are_inconclusive_and_rules_are_not() -> None:
 COUNTS = "2 same, 1 regressed, 2 changed, 1 gone, 1 new, 1 improved, 1 only recorded, 2 not run in the new one"
 
 
+RELEASE = "  find the release: pytest-amp bisect 2.13.0 2.14.1 -k test_it --device=cpu --dtype=bf16"
+
+
 def test_as_text(files: Files, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["diff", *files]) == 1
     assert capsys.readouterr().out.splitlines() == [
@@ -142,12 +145,15 @@ def test_as_text(files: Files, capsys: pytest.CaptureFixture[str]) -> None:
         "",
         "worse (1)",
         "  gradients  grew: 0.01 -> 0.03 (3 times)  [cpu-bf16]",
+        RELEASE,
         "",
         "changed (2)",
         "  rules  moved: fp32 -> none  [cpu-bf16, cpu-fp16]",
+        RELEASE,
         "",
         "gone (1)",
         "  rules  lost: was promote  [cpu-bf16]",
+        RELEASE,
         "",
         "new (1)",
         "  rules  arrived|new: promote  [cpu-bf16]",

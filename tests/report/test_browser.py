@@ -14,6 +14,7 @@ import pytest
 
 from pytest_amp.record import Record, difference
 from pytest_amp.report.html import of_difference
+from tests.project import ROOT
 from tests.report.records import HOSTILE, record
 
 BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
@@ -185,6 +186,25 @@ def test_on_a_phone_nothing_sticks_out(browser: Any, file: Path) -> None:
     page = browser.new_page(viewport={"width": 390, "height": 800})
     page.goto(file.as_uri())
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    page.close()
+
+
+@pytest.mark.parametrize("width", [1280, 500])
+def test_no_column_of_an_upgrade_is_cut_off(browser: Any, width: int) -> None:
+    """The page of the docs: each box has more than a few rows in sight, and each issue is a link."""
+    page = browser.new_page(viewport={"width": width, "height": 900})
+    page.goto((ROOT / "docs" / "examples" / "torch-2.13-to-2.14.html").as_uri())
+    boxes = page.locator("details[open] .scroll")
+    assert boxes.count() > 2
+    assert boxes.evaluate_all("boxes => boxes.filter(box => box.scrollWidth > box.clientWidth).length") == 0
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    seen = boxes.evaluate_all("boxes => boxes.map(box => Math.min(box.scrollHeight, 700) <= box.clientHeight)")
+    assert all(seen)
+    if width > 1000:
+        assert page.locator("#all .scroll").evaluate("box => box.scrollWidth <= box.clientWidth")
+    for place in ("details[open]", "#table"):
+        link = page.locator(f"{place} a", has_text="pytorch/pytorch#191142").first
+        assert link.get_attribute("href") == "https://github.com/pytorch/pytorch/issues/191142"
     page.close()
 
 

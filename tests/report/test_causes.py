@@ -10,7 +10,7 @@ from packaging.version import Version
 from pytest_amp.record import Kind, Observation, Record, Verdict, difference
 from pytest_amp.report import difference as reports
 from pytest_amp.report import newer
-from pytest_amp.report.causes import bisect_command
+from pytest_amp.report.commands import bisect_command
 from pytest_amp.report.inline import linked
 from pytest_amp.session import installed_torch
 from tests.project import Project, red, summary
@@ -168,7 +168,9 @@ def test_difference_tells_what_nothing_explains_first() -> None:
     new = Record(old.observations[2:], {"torch": "2.14.1"}, ran=ran)
     found = difference(old, new)
     assert [each.name for each in found.of(Verdict.GONE)] == [*names]
-    for text in (reports.as_text(found), reports.as_markdown(found)):
+    command = "find the release: pytest-amp bisect 2.13.0 2.14.1 -k test_it --device=cpu --dtype=bf16"
+    for text in (reports.as_text(found), reports.as_markdown(found).replace("`", "")):
+        assert text.count(command) == 1
         assert text.index("softmax.int") < text.index("because") < text.index("cholesky")
     newest = Record(new.observations, {"torch": "9.9.0"}, ran=ran)
     assert "torch 9.9 is newer than what this version knows" in reports.as_text(difference(old, newest))

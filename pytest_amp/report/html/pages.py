@@ -30,7 +30,8 @@ from pytest_amp.record import (
 from pytest_amp.report import difference as differences
 from pytest_amp.report import trend as trends
 from pytest_amp.report.causes import Cause, by_standing, causes, remark
-from pytest_amp.report.cells import TITLES, by_reason, legend, short, together, valued
+from pytest_amp.report.cells import TITLES, by_reason, legend, short, together, told_commands, valued
+from pytest_amp.report.commands import of_difference as of_commands
 from pytest_amp.report.html.plots import Plot, plots
 from pytest_amp.report.inline import ISSUE, address
 
@@ -90,7 +91,7 @@ def of_difference(found: Difference) -> str:
             facts=[differences.counts(found), *legend(found.observations)],
             alarms=differences.notes(found),
             tiles=_tiles(groups, found.same),
-            sections=_sections(groups, known),
+            sections=_sections(groups, known, of_commands(found)),
             plots=plots(now, found.observations, found.new.failures),
             rows=_rows(found.observations, known),
             provenance=_provenances([found.old, found.new], ["old", "new"]),
@@ -117,7 +118,7 @@ def of_trend(found: Trend) -> str:
             facts=[differences.counts(whole), *legend(whole.observations)],
             alarms=differences.notes(whole),
             tiles=_tiles(groups, whole.same),
-            sections=[steps, history, *_sections(groups, known)],
+            sections=[steps, history, *_sections(groups, known, of_commands(whole))],
             plots=plots(whole.new.observations, whole.observations, whole.new.failures),
             rows=_rows(whole.observations, known),
             provenance=_provenances(found.records, [str(number) for number in range(1, len(names) + 1)]),
@@ -191,24 +192,32 @@ def _tiles(groups: Mapping[Verdict, Sequence[Observation]], same: int | None) ->
     return [*tiles, *([("the same", same, "pass")] if same is not None else [])]
 
 
-def _sections(groups: Mapping[Verdict, Sequence[Observation]], known: Mapping[str, str]) -> list[Section]:
+def _sections(
+    groups: Mapping[Verdict, Sequence[Observation]],
+    known: Mapping[str, str],
+    commands: Mapping[str, str] | None = None,
+) -> list[Section]:
     """What differs; what fails stands open."""
     sections = []
     for verdict in ORDER:
         group = groups.get(verdict)
         if group:
-            rows = _rows_by_reason(verdict, group, known)
+            rows = _rows_by_reason(verdict, group, known, commands or {})
             title = f"{TITLES[verdict]} ({len(group)})"
             sections.append(Section(title, verdict.value, ("key", "before", "now"), rows, opened=verdict in FAILING))
     return sections
 
 
-def _rows_by_reason(verdict: Verdict, group: Sequence[Observation], known: Mapping[str, str]) -> list[tuple[str, ...]]:
+def _rows_by_reason(
+    verdict: Verdict, group: Sequence[Observation], known: Mapping[str, str], commands: Mapping[str, str]
+) -> list[tuple[str, ...]]:
     """Rows of key, before and now, below a row of one cell for each reason; what has none comes first."""
     rows: list[tuple[str, ...]] = []
     for reason, those in by_reason(group, known).items():
         if reason or len(those) < len(group):
             rows.append((f"because {reason} ({len(those)})" if reason else f"without a known reason ({len(those)})",))
+        if not reason:
+            rows += [(f"find the release: {command}",) for command in told_commands(those, commands)]
         rows += [(row.key, row.before, row.now) for row in together(verdict, those)]
     return rows[:ROWS]
 

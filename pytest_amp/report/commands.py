@@ -1,0 +1,52 @@
+"""Commands that a report tells: which release brought what is not as before."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+
+from packaging.version import InvalidVersion, Version
+
+from pytest_amp.record import FAILING, Difference
+
+#: The family of a user's own tests, of which no path is known to a record.
+_OF_A_PROJECT = "project"
+
+
+def bisect_command(test: str, target: str, rerun: str | None, old: str, new: str) -> str | None:
+    """The command that finds the release which brought a failure; None where ``new`` is not newer than ``old``.
+
+    ``rerun`` is the command that runs the test again, ``test`` its id where there is none.
+    """
+    words = shlex.split(rerun)[1:] if rerun is not None else [test]
+    place = [f"--pytest-args={word}" for word in words if word == "--pyargs"]
+    return _command([*(word for word in words if not word.startswith("-")), *place], target, old, new)
+
+
+def _command(chosen: Sequence[str], target: str, old: str, new: str) -> str | None:
+    try:
+        first, last = Version(old), Version(new)
+    except InvalidVersion:
+        return None
+    if last <= first or last.public == first.public:
+        return None
+    device, _, dtype = target.rpartition("-")
+    place = (f"--device={device.replace('fake-', 'fake:', 1)}", f"--dtype={dtype}")
+    return shlex.join(["pytest-amp", "bisect", first.public, last.public, *chosen, *place])
+
+
+def of_difference(found: Difference) -> dict[str, str]:
+    """By key of what fails a comparison, the command that finds its release; one for each test of the suites."""
+    old, new = (str(record.provenance.get("torch")) for record in (found.old, found.new))
+    by_test: dict[tuple[str, str], str | None] = {}
+    commands = {}
+    for each in found.observations:
+        if each.family == _OF_A_PROJECT or each.verdict not in FAILING:
+            continue
+        name = each.test.rpartition("::")[2]
+        if (each.family, name) not in by_test:
+            by_test[each.family, name] = _command(["-k", name], "-".join(each.target), old, new) if name else None
+        command = by_test[each.family, name]
+        if command is not None:
+            commands[each.key] = command
+    return commands
