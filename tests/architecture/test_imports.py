@@ -66,6 +66,7 @@ WITHOUT_TORCH = {
         "tally",
         "report",
     ),
+    "revision",
     *("cli", "bisection", "resolution", "targets", "collection", "parametrization", "reporting", "extras", "isolation"),
 }
 #: What the suites may import: the checks and what they give to tests, never the parts of the plugin.
