@@ -134,4 +134,4 @@ def remark() -> str | None:
     known = newer.newer_than_known(installed_torch())
     if known is None:
         return None
-    return f"{known}: what is red here may be a change that torch made on purpose, and no data explains it yet"
+    return f"{known}: what is unexplained here may be a change that torch made on purpose"

@@ -17,4 +17,4 @@ def linear_cross_entropy(
     return result.to(features.dtype) if target.is_floating_point() and "options" in kwargs else result
 
 
-functional.linear_cross_entropy = linear_cross_entropy
+functional.linear_cross_entropy = linear_cross_entropy  # type: ignore[assignment,unused-ignore]

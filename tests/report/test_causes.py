@@ -67,7 +67,7 @@ def test_run_on_a_newer_torch_says_so_in_every_place(project: Project, older: st
     assert remark.removeprefix("torch").strip().startswith(older)
     result.stdout.fnmatch_lines([f"  likely    it left the list; {older}"])
     for name in ("page.md", "page.html"):
-        assert (project.path / name).read_text(encoding="utf-8").count(f"{older}: what is red here") == 1
+        assert (project.path / name).read_text(encoding="utf-8").count(f"{older}: what is unexplained here") == 1
 
 
 def test_causes_stand_in_order_with_their_commands(project: Project, older: str) -> None:
