@@ -69,17 +69,17 @@ def _data() -> dict[str, Any]:
 def reasons(observations: Iterable[Observation], old: object, new: object) -> dict[str, str]:
     """By key, why each of ``observations`` is not what it was on torch ``old``, now that it is ``new``.
 
-    Only what is known is in it: a rule of autocast that another release has, or a change of ``changes.toml``; and
-    of a count of entries, which came and went.
+    Only what is known is in it: that a test fails since its fault is fixed, a rule of autocast that another release
+    has, or a change of ``changes.toml``; and of a count of entries, which came and went.
     """
     observations = list(observations)
+    found = {each.key: reason for each in observations if (reason := _fixed(each)) is not None}
     try:
         before, after = release_of(str(old)), release_of(str(new))
     except InvalidVersion:
-        return {}
+        return found
     if before == after:
-        return {}
-    found = {}
+        return found
     for each in observations:
         if each.verdict in (Verdict.FAILED, Verdict.INCONCLUSIVE):
             continue  # a test has no rule, and what is not known to have moved no reason
@@ -92,6 +92,14 @@ def reasons(observations: Iterable[Observation], old: object, new: object) -> di
         if reason is not None:
             found[each.key] = reason
     return found
+
+
+def _fixed(observation: Observation) -> str | None:
+    """That the fault is gone for which a test was expected to fail, in the words of pytest_amp.reporting."""
+    begin, value = "fails: [XPASS(strict)] fixed upstream: ", observation.value
+    if observation.verdict is not Verdict.FAILED or not isinstance(value, str) or not value.startswith(begin):
+        return None
+    return f"fixed upstream: {value.removeprefix(begin).partition(' passes on ')[0]}; remove the expected failure"
 
 
 def change_between(observation: Observation, old: str, new: str) -> str | None:

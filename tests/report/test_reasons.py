@@ -121,6 +121,17 @@ def test_a_failed_test_has_no_rule() -> None:
     assert reasons([changed("rules/cuda/bf16/aten::rms_norm", Verdict.FAILED)], OLD, NEW) == {}
 
 
+@pytest.mark.parametrize("versions", [(OLD, NEW), (NEW, NEW), (None, None)])
+def test_fault_that_is_fixed_is_told_from_a_failure(versions: tuple[str | None, str | None]) -> None:
+    key = "rules/cpu/bf16/test_it::test_it"
+    why = "fails: [XPASS(strict)] fixed upstream: pytorch/pytorch#1 passes on cpu-bf16; remove the xfail"
+    fixed = Observation(key, Kind.STATE, why, verdict=Verdict.FAILED)
+    failed = Observation(f"{key}[a]", Kind.STATE, "fails: AmpFailure: no", verdict=Verdict.FAILED)
+    assert reasons([fixed, failed], *versions) == {
+        key: "fixed upstream: pytorch/pytorch#1; remove the expected failure"
+    }
+
+
 def test_every_format_says_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     paths = []
     for version, rule in ((OLD, "none"), (NEW, "fp32")):
