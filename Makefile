@@ -5,6 +5,7 @@
 # make workflows  actionlint and zizmor on .github/
 # make planted    each planted defect must be noticed; the score
 # make coverage   branch coverage of the package by tests/ and suites/
+# make real-models  every check of `amp` over models of other libraries, which are installed first (MODELS= selects by -k)
 # make soak       the suites on the CPU, 20 times in one process: no flake, no leak (TIMES=, TESTS=)
 #
 # All make a virtual environment and install into it first. VENV=none uses PYTHON as it is and
@@ -40,7 +41,11 @@ TIMES ?= 20
 TESTS ?= suites
 FAKE := fake:cuda,fake:xpu,fake:mps,fake:mtia
 
-.PHONY: gate test setup lint types tests suites fake docs workflows planted coverage soak clean
+# Without dependencies: torchvision pins torch. A library that this installs and that is missing all the same is an error.
+REAL_MODELS := tests/real_models
+MODELS ?=
+
+.PHONY: gate test setup lint types tests suites fake docs workflows planted coverage real-models soak clean
 
 gate: setup
 ifneq ($(and $(GPU),$(if $(ARGS),,alone)),)
@@ -99,6 +104,15 @@ coverage: setup
 	COVERAGE_PROCESS_START=$(CURDIR)/pyproject.toml $(RUN) -m coverage run -m pytest $(PLUGIN) tests suites --amp-device=cpu $(ARGS)
 	$(RUN) -m coverage combine --quiet
 	$(RUN) -m coverage report
+
+real-models: setup
+ifneq ($(VENV),none)
+	$(RUN) -m pip install --quiet --requirement $(REAL_MODELS)/dependencies.txt
+	$(RUN) -m pip install --quiet --no-deps --requirement $(REAL_MODELS)/libraries.txt
+endif
+	@mkdir -p build
+	HF_HUB_OFFLINE=1 $(PYTEST) $(REAL_MODELS) -n $(WORKERS) -rs --amp-device=$(AMP_DEVICE) --amp-dtype=$(AMP_DTYPE) \
+	  --junitxml=build/junit-real-models.xml $(if $(filter none,$(VENV)),,--require-libraries) $(if $(MODELS),-k '$(MODELS)') $(ARGS)
 
 soak: setup
 	PYTHONPATH=. $(RUN) -m tests.soak --times $(TIMES) $(TESTS)

@@ -109,7 +109,7 @@ def test_a_step_is_one_command_and_its_logic_is_in_a_file(path: Path) -> None:
         assert "\n" not in run.strip()
         if run in PLAIN:
             continue
-        makes = re.match(r"make (\w+) VENV=none PYTHON=python", run)
+        makes = re.match(r"make ([\w-]+)(?: VENV=none)? PYTHON=python", run)
         if makes:
             assert re.search(rf"^{makes[1]}:", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
         for tests in re.findall(r"tests/\w+(?:\.py)?", run):

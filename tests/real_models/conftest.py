@@ -1,0 +1,60 @@
+"""Fixtures of the real models, and what a run without ``make real-models`` says of them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.real_models import torchvision_operators
+from tests.real_models.model import RealModel
+from tests.real_models.registry import MODELS
+
+FOLDER = Path(__file__).parent
+CHECKS = FOLDER / "test_checks.py"
+os.environ.setdefault("HF_HUB_OFFLINE", "1")  # nothing is downloaded: weights are random
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add an option that exists where this folder is an argument of pytest."""
+    parser.addoption(
+        "--require-libraries",
+        action="store_true",
+        help="fail, rather than skip, real models whose library is not installed",
+    )
+
+
+class LeftOut(pytest.Module):
+    """The checks, skipped in one line: they take minutes, and libraries that the project does not depend on."""
+
+    def collect(self) -> list[pytest.Item]:
+        """Skip, and name what runs the checks."""
+        reason = f"checks of {len(MODELS)} real models run by: make real-models"
+        raise pytest.skip.Exception(reason, allow_module_level=True)
+
+
+def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module | None:
+    """Leave the checks out of a run that does not name this folder."""
+    if module_path != CHECKS or any(parent.session.isinitpath(path) for path in (CHECKS, FOLDER)):
+        return None
+    return LeftOut.from_parent(parent, path=module_path)
+
+
+@pytest.fixture
+def model(row: RealModel, request: pytest.FixtureRequest) -> RealModel:
+    """The row of the table; skipped by name where its library is not installed."""
+    if row.missing is not None:
+        message = f"{row.name}: {row.missing} is not installed"
+        if request.config.getoption("--require-libraries", default=False):
+            pytest.fail(message, pytrace=False)
+        pytest.skip(message)
+    torchvision_operators.provide()
+    return row
+
+
+@pytest.fixture
+def case(amp: Any, model: RealModel) -> Any:
+    """The model as a case."""
+    return amp.case(model.build, model.batch, model.loss, name=model.name)

@@ -1,0 +1,60 @@
+"""One row of the table of models, and what the rows share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from typing import Any, Literal, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+#: Name of the library that is this project's own torch: such a model is never skipped.
+TORCH = "torch"
+
+Batch: TypeAlias = dict[str, Any]
+#: Dtype of a module's outputs: that of autocast, or float32.
+Width: TypeAlias = Literal["low", "float32"]
+
+
+@dataclass(frozen=True)
+class RealModel:
+    """A model at a tiny size, with random weights.
+
+    ``library`` is the package that ``build`` imports, ``also`` another one that this needs. ``shows`` names what
+    is special about the model, for the table in docs/real-models.md. ``build``, ``batch`` and ``loss`` are those
+    of ``amp.case``. ``dtypes`` maps module paths to the widths of their outputs. ``selected`` models are compiled
+    and traced, too.
+    """
+
+    name: str
+    library: str
+    shows: str
+    build: Callable[[], nn.Module]
+    batch: Callable[[], Batch]
+    loss: Callable[[nn.Module, Batch], Any]
+    dtypes: Mapping[str, Width] = field(default_factory=dict)
+    selected: bool = False
+    also: str = TORCH
+
+    @property
+    def missing(self) -> str | None:
+        """Name of the library that is not installed, if one is not; none is imported."""
+        return next((name for name in (self.library, self.also) if find_spec(name) is None), None)
+
+
+def called_with_batch(model: nn.Module, batch: Batch) -> Any:
+    """Return the outputs of a model that takes the batch as keywords and computes its own loss."""
+    return model(**batch)
+
+
+def tokens(rows: int, columns: int, *, vocabulary: int = 96, first: int = 4) -> Tensor:
+    """Return random token ids above the ``first`` ones, which libraries use for padding, begin and end."""
+    return torch.randint(first, vocabulary, (rows, columns))
+
+
+def padding(rows: int, columns: int) -> Tensor:
+    """Return an attention mask whose rows lose one more token each: int64, ones then zeros."""
+    lengths = columns - torch.arange(rows)[:, None]
+    return (torch.arange(columns)[None] < lengths).long()

@@ -1,0 +1,115 @@
+"""The table of models, the stand-ins, and what a run says of models that it leaves out."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import torch
+
+from pytest_amp.cases import loss_of
+from tests.project import INSTALLED, ROOT
+from tests.real_models.model import TORCH, RealModel, padding
+from tests.real_models.registry import MODELS
+from tests.real_models.torchvision_operators import non_maximum_suppression
+
+FOLDER = Path(__file__).parent
+CHECK = "tests/real_models/test_checks.py::test_gradients[cpu-bf16-{}]"
+#: Distributions whose package has another name.
+PACKAGES = {"torch-geometric": "torch_geometric"}
+
+
+def _pinned() -> set[str]:
+    lines = (FOLDER / "libraries.txt").read_text(encoding="utf-8").splitlines()
+    pins = [line.partition("==") for line in lines if not line.startswith("#")]
+    assert all(separator and version for _, separator, version in pins)
+    return {PACKAGES.get(name, name) for name, _, _ in pins}
+
+
+def test_names_are_unique() -> None:
+    assert [name for name, count in Counter(row.name for row in MODELS).items() if count > 1] == []
+
+
+def test_every_library_is_pinned_and_every_pin_is_used() -> None:
+    assert {name for row in MODELS for name in (row.library, row.also)} - {TORCH} == _pinned()
+
+
+def test_dependencies_of_the_libraries_do_not_install_torch() -> None:
+    text = (FOLDER / "dependencies.txt").read_text(encoding="utf-8")
+    names = re.findall(r"^[\w-]+", text, re.MULTILINE)
+    assert names
+    assert not {"torch", *_pinned()} & set(names)
+
+
+def test_selected_models_say_their_dtypes() -> None:
+    selected = [row for row in MODELS if row.selected]
+    assert len(selected) >= 10
+    assert {row.library for row in selected} == {row.library for row in MODELS}
+    assert all(row.dtypes for row in selected)
+    assert not [row.name for row in MODELS if row.dtypes and not row.selected]
+
+
+@pytest.mark.parametrize("row", [row for row in MODELS if row.library == TORCH], ids=lambda row: row.name)
+def test_own_model_trains(row: RealModel) -> None:
+    model = row.build()
+    loss_of(row.loss(model, row.batch())).backward()  # type: ignore[no-untyped-call]  # torch's
+    assert model.training
+    assert [name for name, value in model.named_parameters() if value.grad is None] == []
+
+
+def test_padding_is_on_the_right() -> None:
+    assert padding(2, 3).tolist() == [[1, 1, 1], [1, 1, 0]]
+
+
+def test_suppression_keeps_the_better_of_two_boxes() -> None:
+    boxes = torch.tensor([[0.0, 0, 10, 10], [1, 1, 10, 10], [20, 20, 30, 30], [0, 0, 10, 4]])
+    scores = torch.tensor([0.5, 0.9, 0.1, 0.4])
+    assert non_maximum_suppression(boxes, scores, 0.5).tolist() == [1, 3, 2]
+    assert non_maximum_suppression(boxes, scores, 0.9).tolist() == [1, 0, 3, 2]
+    assert non_maximum_suppression(boxes[:0], scores[:0], 0.5).tolist() == []
+
+
+def _run(tmp_path: Path, *arguments: str) -> str:
+    """Return what pytest prints in a process that finds no transformers."""
+    (tmp_path / "no_transformers.py").write_text("import sys\n\nsys.modules['transformers'] = None\n", encoding="utf-8")
+    path = os.pathsep.join([str(tmp_path), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")}
+    plugin = [] if INSTALLED else ["-p", "pytest_amp.plugin"]
+    command = [sys.executable, "-m", "pytest", "-p", "no_transformers", "-p", "no:cacheprovider", "-rs", "-q", *plugin]
+    return subprocess.run(
+        [*command, "--amp-device=cpu", "--amp-dtype=bf16", *arguments],
+        cwd=ROOT,
+        env=environment | {"PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": ""},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    ).stdout
+
+
+def test_run_that_does_not_name_the_folder_says_what_it_leaves_out(tmp_path: Path) -> None:
+    printed = _run(tmp_path, "tests", "--ignore-glob=*/tests/[!r]*", "-k", "names_are_unique")
+    assert f"checks of {len(MODELS)} real models run by: make real-models" in printed
+    assert "1 passed, 1 skipped" in printed
+
+
+def test_model_without_its_library_is_skipped_by_name(tmp_path: Path) -> None:
+    printed = _run(tmp_path, CHECK.format("qwen3"), CHECK.format("two_towers"))
+    assert "qwen3: transformers is not installed" in printed
+    assert "1 passed, 1 skipped" in printed
+
+
+def test_model_without_a_required_library_fails_by_name(tmp_path: Path) -> None:
+    printed = _run(tmp_path, CHECK.format("qwen3"), CHECK.format("two_towers"), "--require-libraries")
+    assert "qwen3: transformers is not installed" in printed
+    assert "1 passed, 1 error" in printed
+
+
+def test_run_of_missing_libraries_alone_fails(tmp_path: Path) -> None:
+    printed = _run(tmp_path, CHECK.format("qwen3"))
+    assert "1 selected, not one executed: qwen3: transformers is not installed" in printed
