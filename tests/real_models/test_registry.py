@@ -16,6 +16,7 @@ from pytest_amp.cases import loss_of
 from tests.project import INSTALLED, ROOT
 from tests.real_models.model import TORCH, RealModel, padding
 from tests.real_models.registry import MODELS
+from tests.real_models.table import BEGIN, END, PAGE, results, table, written
 from tests.real_models.torchvision_operators import non_maximum_suppression
 
 FOLDER = Path(__file__).parent
@@ -113,3 +114,32 @@ def test_model_without_a_required_library_fails_by_name(tmp_path: Path) -> None:
 def test_run_of_missing_libraries_alone_fails(tmp_path: Path) -> None:
     printed = _run(tmp_path, CHECK.format("qwen3"))
     assert "1 selected, not one executed: qwen3: transformers is not installed" in printed
+
+
+JUNIT = """<testsuites><testsuite>
+<testcase classname="c" name="test_gradients[cpu-bf16-qwen3]" time="1.6"/>
+<testcase classname="c" name="test_gradients[cpu-fp16-qwen3]" time="1.0"><failure message="m"/></testcase>
+<testcase classname="c" name="test_casts[cpu-fp16-gat]" time="1.0"><skipped message="m"/></testcase>
+<testcase classname="c" name="test_names_are_unique" time="1.0"/>
+</testsuite></testsuites>"""
+
+
+def test_table_has_every_model_and_names_what_is_red(tmp_path: Path) -> None:
+    (tmp_path / "junit.xml").write_text(JUNIT, encoding="utf-8")
+    lines = table({"CPU": results(tmp_path / "junit.xml")}).splitlines()
+    cells = {line.split(" | ")[0].strip("| `"): line.rstrip(" |").split(" | ")[3:] for line in lines[2:]}
+    assert cells.keys() == {row.name for row in MODELS}
+    assert cells["qwen3"] == ["1 of 2; gradients red (fp16)", "3"]
+    assert cells["gat"] == ["0 of 1; casts skipped (fp16)", "1"]
+    assert cells["bart"] == ["not run", "0"]
+
+
+def test_page_has_the_models_of_the_table() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| [^|]+ \| ([^|]+) \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    assert rows == [(row.name, row.shows) for row in MODELS]
+
+
+def test_page_without_a_place_for_the_table_is_refused() -> None:
+    assert written(f"a\n{BEGIN}old\n{END}b\n", "new\n") == f"a\n{BEGIN}\nnew\n\n{END}b\n"
+    with pytest.raises(ValueError, match=r"real-models\.md has no lines"):
+        written("a\n", "new\n")
