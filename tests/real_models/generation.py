@@ -174,6 +174,7 @@ MODELS = (
         name="vq_autoencoder",
         shows="nearest codes by distance, gradients passed straight through",
         build=_quantised_autoencoder,
+        rate=1e-2,
         batch=_pictures,
         loss=_reconstruction,
     ),

@@ -18,8 +18,10 @@ def _gat() -> nn.Module:
 
 
 def _graph_of_classes() -> Batch:
-    edges = torch.randint(40, (2, 140))
-    return {"x": torch.randn(40, 12), "edges": edges[:, edges[0] != edges[1]], "classes": torch.randint(4, (40,))}
+    classes, edges = torch.arange(4).repeat(50), torch.randint(200, (2, 700))
+    edges = edges[:, classes[edges[0]] == classes[edges[1]]]
+    x = torch.randn(200, 12) + 2 * functional.one_hot(classes, 12)
+    return {"x": x, "edges": edges[:, edges[0] != edges[1]], "classes": classes}
 
 
 def _classes_of_nodes(model: nn.Module, batch: Batch) -> dict[str, Tensor]:
@@ -93,6 +95,8 @@ MODELS = (
         name="gat",
         shows="softmax over neighbours, dropout of attention",
         build=_gat,
+        steps=30,
+        rate=1e-2,
         batch=_graph_of_classes,
         loss=_classes_of_nodes,
         selected=True,

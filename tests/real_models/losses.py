@@ -118,7 +118,7 @@ class VariationalAutoencoder(nn.Module):
 
 
 def _binary_pictures() -> Batch:
-    return {"pictures": (torch.rand(6, 1, 16, 16) < 0.3).float()}
+    return {"pictures": (torch.rand(24, 1, 16, 16) < 0.3).float()}
 
 
 def _evidence(model: nn.Module, batch: Batch) -> dict[str, Tensor]:
@@ -169,7 +169,7 @@ class DiscreteCodes(nn.Module):
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return the reconstruction from hard codes, that from soft ones, and the logits of the codes."""
         logits = self.encoder(x)
-        hard, soft = (functional.gumbel_softmax(logits, tau=0.8, hard=hard) for hard in (True, False))
+        hard, soft = (functional.gumbel_softmax(logits.float(), tau=0.8, hard=hard) for hard in (True, False))
         return self._decoded(hard), self._decoded(soft), logits
 
     def _decoded(self, shares: Tensor) -> Tensor:
@@ -178,12 +178,12 @@ class DiscreteCodes(nn.Module):
 
 
 def _vectors() -> Batch:
-    return {"x": torch.randn(20, 24)}
+    return {"x": torch.randn(120, 4) @ torch.randn(4, 24)}
 
 
 def _reconstructions(model: nn.Module, batch: Batch) -> dict[str, Tensor]:
     hard, soft, logits = model(batch["x"])
-    error = functional.smooth_l1_loss(hard, batch["x"]) + functional.huber_loss(soft, batch["x"])
+    error = functional.smooth_l1_loss(hard, batch["x"]) / 4 + functional.huber_loss(soft, batch["x"])
     divergence = functional.kl_div(logits.log_softmax(2), torch.full_like(logits, 1 / 8), reduction="batchmean")
     return {"loss": error + 0.1 * divergence, "hard": hard}
 
@@ -206,19 +206,20 @@ class EveryDropout(nn.Module):
         x = self.noise(x + 0.1 * torch.randn_like(x))  # in float32: a CPU has no RReLU for float16
         places = self.channels(x).flatten(2).mT
         places = places + self.attention(places, places, places, need_weights=False)[0]
-        places = places[:, torch.randperm(places.shape[1], device=x.device)[:12]]
-        hidden = places * torch.empty(len(x), 1, 1, device=x.device).bernoulli_(0.8).div_(0.8)
+        places = places[:, torch.randperm(places.shape[1], device=x.device)[:30]]
+        hidden = places * torch.empty(len(x), 1, 1, device=x.device).bernoulli_(0.9).div_(0.9)
         for layer in self.layers:
             kept = torch.rand(len(x), 1, 1, device=x.device) < 0.9
             hidden = hidden + functional.selu(layer(hidden)) * kept / 0.9
         hidden = self.alpha(hidden) + self.features(hidden)
-        on_the_cpu = torch.bernoulli(torch.full((16,), 0.9)).to(x.device)
+        on_the_cpu = torch.bernoulli(torch.full((16,), 0.98)).to(x.device)
         logits: Tensor = self.out((hidden * on_the_cpu).mean(1))
         return logits
 
 
 def _labelled_pictures() -> Batch:
-    return {"pictures": torch.randn(6, 3, 12, 12), "classes": torch.randint(5, (6,))}
+    classes = torch.arange(5).repeat(8)
+    return {"pictures": torch.randn(40, 3, 12, 12) + classes[:, None, None, None], "classes": classes}
 
 
 def _classified(model: nn.Module, batch: Batch) -> dict[str, Tensor]:
@@ -247,6 +248,7 @@ MODELS = (
         name="variational_autoencoder",
         shows="draws of codes, sums over pixels",
         build=VariationalAutoencoder,
+        rate=1e-2,
         batch=_binary_pictures,
         loss=_evidence,
         dtypes={"encoder.3": "low", "decoder.3": "low"},
@@ -263,6 +265,8 @@ MODELS = (
         name="discrete_codes",
         shows="Gumbel's noise, hard and soft, gradients passed straight through",
         build=DiscreteCodes,
+        steps=30,
+        rate=3e-3,
         batch=_vectors,
         loss=_reconstructions,
     ),
@@ -270,6 +274,8 @@ MODELS = (
         name="every_dropout",
         shows="dropout in every form, RReLU, noise, permutations, numbers drawn on the CPU",
         build=EveryDropout,
+        steps=40,
+        rate=3e-3,
         batch=_labelled_pictures,
         loss=_classified,
         dtypes={"attention": "low", "layers.*": "low"},

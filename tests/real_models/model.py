@@ -24,7 +24,8 @@ class RealModel:
 
     ``library`` is the package that ``build`` imports, ``also`` another one that this needs. ``shows`` names what
     is special about the model, for the table in docs/real-models.md. ``build``, ``batch`` and ``loss`` are those
-    of ``amp.case``. ``dtypes`` maps module paths to the widths of their outputs. ``selected`` models are compiled
+    of ``amp.case``. ``steps`` of AdamW with a learning rate of ``rate`` move the loss by more than what it draws
+    does. ``dtypes`` maps module paths to the widths of their outputs. ``selected`` models are compiled
     and traced, too.
     """
 
@@ -34,6 +35,8 @@ class RealModel:
     build: Callable[[], nn.Module]
     batch: Callable[[], Batch]
     loss: Callable[[nn.Module, Batch], Any]
+    steps: int = 20
+    rate: float = 1e-3
     dtypes: Mapping[str, Width] = field(default_factory=dict)
     selected: bool = False
     also: str = TORCH

@@ -133,6 +133,7 @@ MODELS = (
         name="segformer",
         shows="classes of pixels, BatchNorm in the head, bilinear interpolation",
         build=_segformer,
+        rate=1e-2,
         batch=_segmented_pictures,
     ),
     _of_transformers(

@@ -181,6 +181,7 @@ MODELS = (
         name="lstm_language_model",
         shows="recurrent dropout, an LSTM behind a linear layer, one weight used twice",
         build=RecurrentLanguageModel,
+        rate=1e-2,
         batch=_text,
         loss=_next_token,
     ),

@@ -6,14 +6,12 @@ from typing import Any
 
 import pytest
 import torch
+from torch.optim import AdamW
 
 from tests.real_models.model import RealModel
 from tests.real_models.registry import MODELS
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # warnings of the libraries are theirs
-
-#: Steps of training: the loss of a tiny model has moved by more than its noise.
-STEPS = 20
 
 
 def _rows(rows: tuple[RealModel, ...]) -> pytest.MarkDecorator:
@@ -45,8 +43,8 @@ def test_memory(amp: Any, case: Any) -> None:
 
 
 @every_model
-def test_training(amp: Any, case: Any) -> None:
-    amp.check_training(case, steps=STEPS)
+def test_training(amp: Any, case: Any, model: RealModel) -> None:
+    amp.check_training(case, steps=model.steps, optimizer=lambda parameters: AdamW(parameters, lr=model.rate))
 
 
 @selected_models
