@@ -84,15 +84,16 @@ def _mask_predictor(channels: int, hidden: int, classes: int) -> nn.Module:
 
 def _pictures_with_boxes() -> Batch:
     """Return two pictures of 64 by 64 pixels with two boxes, their classes and masks."""
-    targets = []
-    for _ in range(2):
+    pictures, targets = torch.rand(2, 3, 64, 64), []
+    for picture in pictures:
         corner = torch.randint(4, 28, (2, 2)).float()
         boxes = torch.cat([corner, corner + torch.randint(10, 30, (2, 2))], dim=1)
         rows, columns = torch.arange(64)[None, :, None], torch.arange(64)[None, None, :]
         left, top, right, bottom = boxes.T[:, :, None, None]
         masks = (columns >= left) & (columns < right) & (rows >= top) & (rows < bottom)
+        picture.add_(masks.any(0))
         targets.append({"boxes": boxes, "labels": torch.randint(1, 4, (2,)), "masks": masks.to(torch.uint8)})
-    return {"pictures": list(torch.rand(2, 3, 64, 64)), "targets": targets}
+    return {"pictures": list(pictures), "targets": targets}
 
 
 def _sum_of_losses(model: nn.Module, batch: Batch) -> dict[str, Tensor]:
@@ -182,6 +183,8 @@ MODELS = (
         name="deeplabv3",
         shows="dilated convolutions, pooling of whole pictures with BatchNorm, dropout 0.5, two heads",
         build=_deeplab,
+        steps=40,
+        rate=3e-3,
         batch=_pictures_with_classes,
         loss=_both_heads,
     ),

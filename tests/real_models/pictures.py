@@ -140,6 +140,8 @@ MODELS = (
         name="detr",
         shows="frozen BatchNorm, attention across a picture, boxes by sigmoid",
         build=_detr,
+        steps=40,
+        rate=3e-3,
         batch=_boxed_pictures,
         loss=_matched_boxes,
     ),
