@@ -169,6 +169,8 @@ MODELS = (
         name="retinanet",
         shows="anchors, focal loss, boxes that are checked for NaN",
         build=_retinanet,
+        steps=60,
+        rate=3e-4,
         batch=_pictures_with_boxes,
         loss=_sum_of_losses,
     ),

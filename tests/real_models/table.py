@@ -1,6 +1,7 @@
 """The table of docs/real-models.md, made of the JUnit files that ``make real-models`` writes.
 
-``python -m tests.real_models.table LABEL=FILE …`` replaces the table on the page; LABEL heads the columns of a file.
+``python -m tests.real_models.table LABEL=FILE,FILE …`` replaces the table on the page; LABEL heads the columns of its
+files.
 """
 
 from __future__ import annotations
@@ -87,7 +88,7 @@ def written(page: str, text: str) -> str:
 def main(arguments: list[str]) -> None:
     """Write the table of the files that are named."""
     files = dict(argument.split("=", 1) for argument in arguments)
-    runs = {label: results(Path(path)) for label, path in files.items()}
+    runs = {label: [row for path in paths.split(",") for row in results(Path(path))] for label, paths in files.items()}
     PAGE.write_text(written(PAGE.read_text(encoding="utf-8"), table(runs)), encoding="utf-8")
 
 
