@@ -83,17 +83,24 @@ def _mask_predictor(channels: int, hidden: int, classes: int) -> nn.Module:
 
 
 def _pictures_with_boxes() -> Batch:
-    """Return two pictures of 64 by 64 pixels with two boxes, their classes and masks."""
-    pictures, targets = torch.rand(2, 3, 64, 64), []
-    for picture in pictures:
+    """Return two pictures of noise, 64 by 64 pixels, with two boxes each, their classes and masks."""
+    targets = []
+    for _ in range(2):
         corner = torch.randint(4, 28, (2, 2)).float()
         boxes = torch.cat([corner, corner + torch.randint(10, 30, (2, 2))], dim=1)
         rows, columns = torch.arange(64)[None, :, None], torch.arange(64)[None, None, :]
         left, top, right, bottom = boxes.T[:, :, None, None]
         masks = (columns >= left) & (columns < right) & (rows >= top) & (rows < bottom)
-        picture.add_(masks.any(0))
         targets.append({"boxes": boxes, "labels": torch.randint(1, 4, (2,)), "masks": masks.to(torch.uint8)})
-    return {"pictures": list(pictures), "targets": targets}
+    return {"pictures": list(torch.rand(2, 3, 64, 64)), "targets": targets}
+
+
+def _pictures_of_boxes() -> Batch:
+    """Return such pictures with brighter pixels in the boxes."""
+    batch = _pictures_with_boxes()
+    for picture, target in zip(batch["pictures"], batch["targets"], strict=True):
+        picture.add_(target["masks"].any(0))
+    return batch
 
 
 def _sum_of_losses(model: nn.Module, batch: Batch) -> dict[str, Tensor]:
@@ -171,7 +178,7 @@ MODELS = (
         build=_retinanet,
         steps=60,
         rate=3e-4,
-        batch=_pictures_with_boxes,
+        batch=_pictures_of_boxes,
         loss=_sum_of_losses,
     ),
     _row(
