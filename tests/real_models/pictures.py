@@ -126,7 +126,7 @@ MODELS = (
         shows="attention in shifted windows, stochastic depth",
         build=_swin,
         batch=_pictures(32),
-        dtypes={"swin.encoder.layers.*.output.dense": "low", "classifier": "low"},
+        dtypes={"swin.encoder.layers.*.mlp.fc1": "low", "classifier": "low"},
         selected=True,
     ),
     _of_transformers(

@@ -80,7 +80,7 @@ MODELS = (
         name="speecht5",
         shows="text to spectrogram, dropout that is always on, BatchNorm in one dimension",
         build=_speecht5,
-        steps=40,
+        steps=60,
         rate=3e-3,
         batch=_text_and_spectrogram,
     ),
