@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field, replace
@@ -77,12 +78,32 @@ def check_scaler(
     return tuple(seen.traced)
 
 
+class _OwnOverflow(Exception):
+    """An iteration overflows where nothing was planted: with other random numbers than the first, for one."""
+
+
+#: By how much less the scale is in another run, and how often there is one, where an iteration overflows by itself.
+_LESS, _RUNS = 2.0**-4, 3
+
+
 def _run(training: Training, spoilt: Collection[str]) -> tuple[float, _Seen]:
     """The first scale, and what the iterations have shown. Raises AmpFailure, and RefusedOverflow."""
-    bad, seen = {*training.overflow_at, *training.forward_at}, _Seen()
+    bad = {*training.overflow_at, *training.forward_at}
     steps = max(bad) + 1 + RULE.growth_interval
     scale = _largest_scale(training) / _peak(bad, steps)
+    for _ in range(_RUNS - 1):
+        with contextlib.suppress(_OwnOverflow):
+            return scale, _seen(training, spoilt, steps, scale, again=True)
+        scale *= _LESS
+    return scale, _seen(training, spoilt, steps, scale, again=False)
+
+
+def _seen(training: Training, spoilt: Collection[str], steps: int, scale: float, *, again: bool) -> _Seen:
+    """What the iterations show. Raises _OwnOverflow where there may be another run (``again``)."""
+    bad, seen = {*training.overflow_at, *training.forward_at}, _Seen()
     for iteration, step in _guarded(training, steps, scale):
+        if again and iteration.index and step.found_inf and iteration.index not in bad:
+            raise _OwnOverflow
         _check_calls(training, iteration)
         if iteration.index == 0:
             expect_buffers(training, iteration.model, spoilt)
@@ -98,7 +119,7 @@ def _run(training: Training, spoilt: Collection[str]) -> tuple[float, _Seen]:
         seen.traced.append(step)
         if iteration.index in training.forward_at and not step.found_inf:
             seen.swallowed.append(f"{iteration.index} ({iteration.planted_in})")
-    return scale, seen
+    return seen
 
 
 def _refused(training: Training, refusal: RefusedOverflow) -> str:

@@ -148,6 +148,10 @@ class Trajectory:
 Inspect = Callable[[int, TrainingIteration], None]
 
 
+#: Tries of a step with the same random numbers: a scale of 65536 has fallen below 1 by then.
+_SAME_DRAWS = 20
+
+
 def run(setup: Setup, *, low: bool, companion: int | None = None, inspect: Inspect | None = None) -> Trajectory:
     """Train from the setup's seed, in mixed precision (``low``) or in float32.
 
@@ -194,7 +198,9 @@ def _take(
         watch = _Watch(iteration, parameters)
         iteration.scaler.begin()
         iteration.losses.clear()
-        torch.manual_seed(setup.seed + iteration.index + 1000 * (0 if companion is None else companion + 1))
+        # Anew where many tries have failed: numbers that are NaN in the low dtype would be so in each of them.
+        drawn = iteration.index + 1000 * (0 if companion is None else companion + 1) + 10**6 * (skipped // _SAME_DRAWS)
+        torch.manual_seed(setup.seed + drawn)
         with watch.watching(), _refusals(iteration, watch):
             setup.train(iteration)
         if not iteration.losses:

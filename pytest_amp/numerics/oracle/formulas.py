@@ -188,6 +188,36 @@ def batch_norm(operation: Operation) -> list[Any]:
     return operation.finished([result if bias is None else result + bias.view(shape), mean, scale])
 
 
+def batch_norm_backward(operation: Operation) -> list[Any]:
+    """``aten::native_batch_norm_backward`` on a CPU of tensors in no memory format: each of its steps rounds.
+
+    batch_norm_backward_cpu_template in aten/src/ATen/native/Normalization.cpp, which has a kernel for contiguous and
+    for channels-last tensors alone. The sum of the gradients is a low-precision tensor.
+    """
+    grad, x, weight, running_mean, running_var, mean, invstd, train, eps, mask = operation.args[:10]
+    dtype = operation.given[1]
+    if dtype not in LOW or (_has_a_format(x) and _has_a_format(grad)):
+        return operation.once()
+    if not train:
+        mean, invstd = running_mean, (running_var + eps).rsqrt()
+    dims, shape, count = [0, *range(2, x.dim())], (1, -1, *[1] * (x.dim() - 2)), x.numel() // x.shape[1]
+    centred, total = x - mean.view(shape), operation.low(grad.sum(dims), dtype)
+    product = (grad * centred).sum(dims)
+    scale = invstd if weight is None else invstd * weight
+    result = grad
+    if train:
+        slope = operation.low(operation.low(product, dtype) * invstd * invstd / count, dtype)
+        moved = operation.low(grad - operation.low(total / count, dtype).view(shape), dtype)
+        result = operation.low(moved - operation.low(centred * slope.view(shape), dtype), dtype)
+    found = [result * scale.view(shape), product * invstd if mask[1] else None, total if mask[2] else None]
+    return operation.finished([value if wanted else None for value, wanted in zip(found, mask, strict=True)])
+
+
+def _has_a_format(x: Tensor) -> bool:
+    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
+    return x.is_contiguous() or (x.dim() in formats and x.is_contiguous(memory_format=formats[x.dim()]))
+
+
 #: By the name of the overload; ``ALWAYS`` are needed without rounding, too: there is no float64 kernel, or
 #: it reads another place.
 ALWAYS: dict[str, Formula] = {
@@ -246,6 +276,7 @@ BY_MODEL: dict[tuple[str, str], Formula] = {
     ("fused", "aten::glu_backward"): glu_backward,
     ("fused", "aten::logsumexp"): logsumexp,
     ("fused", "aten::native_batch_norm"): batch_norm,
+    ("fused", "aten::native_batch_norm_backward"): batch_norm_backward,
     **{("fused", f"aten::{name}"): power for name in ("pow.Tensor_Scalar", "pow_.Scalar")},
     **{("two_step", f"aten::{name}"): convolution.in_two_steps for name in convolution.NAMES},
     **{("fused", name): steps.in_steps for name in steps.STEPS},

@@ -290,9 +290,14 @@ def _relative_to_terms(operation: Operation, compared: list[Agreement], exact: l
 
 
 def _written(operation: Operation, real: list[Any]) -> list[Any]:
-    """``real`` without the total weight of a negative log-likelihood that is not reduced: nobody writes to it."""
+    """Return ``real`` without the work buffers that kernels leave unwritten, in whole or in part.
+
+    The total weight of a negative log-likelihood that is not reduced, and of a connectionist temporal classification
+    what is beyond a row's lengths: aten/src/ATen/native/LossNLL.cpp, LossCTC.cpp.
+    """
     unreduced = operation.name.startswith(("aten::nll_loss_forward", "aten::nll_loss2d_forward"))
-    return [real[0], None] if unreduced and operation.args[3] == 0 else real
+    buffer = operation.name.startswith("aten::_ctc_loss") and "backward" not in operation.name
+    return [real[0], None] if buffer or (unreduced and operation.args[3] == 0) else real
 
 
 def _relative_to_input(operation: Operation, statistic: Agreement, value: torch.Tensor) -> Agreement:
