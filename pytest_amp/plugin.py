@@ -287,7 +287,6 @@ def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, objec
         from pytest_amp.removed import note_removed
 
         note_removed(session, amp_session)
-
         amp_session.account = Account()
     if not (amp_session.active or amp_session.asked.timeout[1]):
         return (yield)
@@ -317,9 +316,8 @@ class Recorder:
         if data is not None and not workers.is_worker(self._session.config):
             self._session.take_notes(data.get("notes"))
             if report.passed and "failed" in data:
-                self._session.problem(
-                    f"{report.nodeid}: a check failed in it, and its report says that it passed: {data['failed']}"
-                )
+                told = f"a check failed, and the report says that it passed: {data['failed']}"
+                self._session.problem(f"{report.nodeid}: {told}")
             self._session.provenance.update(data.get("provenance", {}))  # type: ignore[call-overload]  # of a report
             for observation in self._session.tally.add(report, data):
                 self._session.tell(observation)

@@ -102,7 +102,7 @@ def test_clashes_are_by_test_and_not_by_phase() -> None:
     tally.add(report("[a]", when="teardown"), data(observed("x")))
     tally.add(report("[a]", when="teardown"), data(observed("x")))
     assert tally.clashes() == []
-    tally.add(report("[b]", when="teardown"), data(observed("x")))
+    tally.add(report("[b]", when="teardown"), data(observed("x")) | {"key": "rules/cpu/bf16/test_it::test_it[b]"})
     assert tally.clashes() == ["rules/cpu/bf16/x: observed by [a] and by [b]; valid: a name of its own in each"]
 
 

@@ -14,7 +14,17 @@ from tests.project import ROOT
 PACKAGE = ROOT / "pytest_amp"
 #: The parts of the package, from those that know nobody up; a part imports its own layer and those below it.
 LAYERS = {
-    "foundation": {"extras", "failure", "float32", "precision", "quoted", "releases", "toml", "torch_private"},
+    "foundation": {
+        "account",
+        "extras",
+        "failure",
+        "float32",
+        "precision",
+        "quoted",
+        "releases",
+        "toml",
+        "torch_private",
+    },
     "facts": {
         *(
             "config",
@@ -44,14 +54,27 @@ ALONE = {
     "precision": set[str](),
     "record": set[str](),
     "config": {"floors", "known", "precision", "refusals"},
-    "failure": {"quoted"},
+    "account": set[str](),
+    "failure": {"account", "quoted"},
     "quoted": set[str](),
 }
 #: Targets know the cases that a hook adds; a type of a check there, and no check.
 ABOVE = {("targets", "cases")}
 #: Parts that a project without mixed precision imports, or that run on the controller: no torch at module level.
 WITHOUT_TORCH = {
-    *("__init__", "__main__", "plugin", "config", "markers", "hookspecs", "fixtures", "session", "failure", "families"),
+    *(
+        "__init__",
+        "__main__",
+        "account",
+        "plugin",
+        "config",
+        "markers",
+        "hookspecs",
+        "fixtures",
+        "session",
+        "failure",
+        "families",
+    ),
     *(
         "record",
         "precision",
