@@ -129,8 +129,14 @@ def test_it(amp):
         ("amp.check_memory(case(amp), peak_ceiling=-1)", "peak_ceiling=-1; valid: a finite number, 0 or more"),
         ("amp.observe('x', 1, kind='count', allowed='3')", "x: allowed='3'; valid: a number"),
         ("amp.observe('x', 1.0, kind='ratio', interval=(2, 3))", "x: interval=(2, 3); valid: two numbers with 1.0 *"),
-        ("amp.observe('x', 1.0, kind='ratio', over_seeds=(2, 3))", "x: over_seeds=(2, 3); valid: numbers, of an error"),
-        ("amp.observe('x', 1.0, kind='error', over_seeds='ab')", "x: over_seeds='ab'; valid: numbers, of an error"),
+        (
+            "amp.observe('x', 1.0, kind='ratio', over_seeds=(2, 3))",
+            "x: over_seeds=(2, 3); valid: finite numbers, of an error",
+        ),
+        (
+            "amp.observe('x', 1.0, kind='error', over_seeds='ab')",
+            "x: over_seeds='ab'; valid: finite numbers, of an error",
+        ),
     ],
 )
 def test_a_wrong_argument_is_shown_at_the_tests_own_line(project: Project, line: str, says: str) -> None:
