@@ -51,7 +51,7 @@ def test_a_sample_that_ends_the_process_is_named_and_the_others_are_seen(
     sweep: FingerprintSweep, name: str, how: str
 ) -> None:
     del sweep.losses[:]
-    assert sweep.fingerprint(name, CPU, "bfloat16") == "fp32 low | =; fp32 low | low low; lost"
+    assert sweep.fingerprint(name, CPU, "bfloat16") == "fp32 low | = x1; fp32 low | low low x1; lost x1"
     (loss,) = sweep.losses
     assert loss.startswith(f"{name} on cpu in bfloat16, sample 1: it {how}")
     assert sweep.fingerprint("addmm", CPU, "bfloat16") == "fp32 low | low low"
@@ -62,7 +62,7 @@ def test_a_sample_that_hangs_is_named_and_the_others_are_seen() -> None:
     sweep.entries(CPU)
     (process,) = sweep._processes.values()
     process.timeout = 15  # time for another process to start
-    assert sweep.fingerprint("planted_hangs", CPU, "float16") == "fp32 low | =; fp32 low | low low; lost"
+    assert sweep.fingerprint("planted_hangs", CPU, "float16") == "fp32 low | = x1; fp32 low | low low x1; lost x1"
     (loss,) = sweep.losses
     assert loss == "planted_hangs on cpu in float16, sample 1: it did not answer within 15 s and was killed"
     sweep.close()
