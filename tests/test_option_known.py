@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from pytest_amp.report.inline import linked
 from tests.project import Project, red, refused, summary
 
 ON_CPU = ("--amp-device=cpu", "--amp-dtype=bf16", "--amp-known=known.toml")
@@ -47,7 +48,7 @@ def test_a_known_fault_is_expected_and_listed(project: Project, key: str, worker
     result.assert_outcomes(passed=2, xfailed=1)
     line = f"{key}: 1 failed: we wait (owner/repo#1)"
     assert f"known     {line}" in summary(result)
-    assert f"- known: {line}" in (project.path / "page.md").read_text(encoding="utf-8")
+    assert f"- known: {linked(line)}" in (project.path / "page.md").read_text(encoding="utf-8")
 
 
 def test_another_failure_is_a_failure(project: Project) -> None:

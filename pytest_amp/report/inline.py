@@ -10,8 +10,8 @@ from pytest_amp.quoted import printable
 _ESCAPING = re.compile(r"\\(?=[!-/:-@\[-`{-~]|$)")
 #: What begins an entity of HTML.
 _ENTITY = re.compile(r"&(?=[#A-Za-z])")
-#: Between a link's text and its address, and between a label and its definition.
-_LINK = re.compile(r"\](?=[(:\[])")
+#: Between a link's text and its address or label; and what begins the definition of a label.
+_LINK = re.compile(r"(?:^\[|\](?=[(\[]))")
 #: What no code span between backticks can have in a table.
 _BEYOND_BACKTICKS = re.compile(r"[`\\<&]|^ | $|^$")
 #: What is markup, within an element of HTML, too.
@@ -25,7 +25,7 @@ def plain(text: object) -> str:
     """``text`` as it stands, without its markup."""
     escaped = _ESCAPING.sub(r"\\\\", printable(str(text)))
     escaped = _ENTITY.sub("&amp;", escaped).replace("<", "&lt;")
-    escaped = _LINK.sub(r"]\\", escaped)
+    escaped = _LINK.sub(lambda found: "\\[" if found[0] == "[" else "]\\", escaped)
     return re.sub(r"([|`*])", r"\\\1", escaped)
 
 

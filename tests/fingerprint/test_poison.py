@@ -28,7 +28,7 @@ def test_a_poisoned_device_costs_one_sample_which_is_named(sweep: FingerprintSwe
     cuda = find_device("cuda")
     assert sweep.fingerprint("addmm", cuda, dtype) == "fp32 low | low low"
     del sweep.losses[:]
-    assert sweep.fingerprint(name, cuda, dtype) == "fp32 low | =; fp32 low | low low; lost"
+    assert sweep.fingerprint(name, cuda, dtype) == "fp32 low | = x1; fp32 low | low low x1; lost x1"
     (loss,) = sweep.losses
     assert loss.startswith(f"{name} on cuda in {dtype}, sample 1: it poisoned the device: "), loss
     assert "CUDA error" in loss

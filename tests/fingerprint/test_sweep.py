@@ -69,7 +69,7 @@ def test_a_sample_that_hangs_is_named_and_the_others_are_seen() -> None:
 
 
 def test_an_error_of_a_device_that_is_no_accelerator_ends_no_process(sweep: FingerprintSweep) -> None:
-    assert sweep.fingerprint("planted_raises", CUDA, "bfloat16") == "fp32 low | =; fp32 low | low low"
+    assert sweep.fingerprint("planted_raises", CUDA, "bfloat16") == "fp32 low | = x1; fp32 low | low low x1"
 
 
 def test_what_a_build_or_a_machine_lacks_says_nothing_of_torch(sweep: FingerprintSweep) -> None:

@@ -111,7 +111,8 @@ def test_text_of_a_baseline_is_escaped_in_the_reports_of_a_run(project: Project)
         (r"ends in \\", r"ends in \\\\"),
         (r"a\|b", r"a\\\|b"),
         ("rules/cuda/*", r"rules/cuda/\*"),
-        ("[x](y) [x]: y [0, 1]", r"[x]\(y) [x]\: y [0, 1]"),
+        ("a [x](y) [x][y] [x]: y [0, 1]", r"a [x]\(y) [x]\[y] [x]: y [0, 1]"),
+        ("[x]: y", r"\[x]: y"),
         ("_private, #1", "_private, #1"),
     ],
 )
