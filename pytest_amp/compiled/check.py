@@ -25,6 +25,7 @@ from pytest_amp.numerics import Conditions, Prediction, Step, exceeds, predict, 
 from pytest_amp.numerics.cancellation import float32_errors
 from pytest_amp.numerics.compare import Compared, compare, confirmed, same
 from pytest_amp.numerics.draws import Draws, NotReplayed
+from pytest_amp.numerics.nonfinite import origin_in_step
 from pytest_amp.numerics.realised import realise
 from pytest_amp.numerics.step import in_words, run_wide
 from pytest_amp.precision import dtype_name
@@ -151,7 +152,7 @@ def check_compiled(case: Case, how: Compilation, where: Conditions, observe: Obs
     u, name = where.precision.u, f"{case.name}/{how}"
     observe(f"{name}/graphs", graphs, kind="count")
     _check_dtypes(run, eager, made)
-    _check_finite(run, eager, made)
+    _check_finite(run, eager, made, prediction)
     if isinstance(realised.draws, Draws) and (reason := realised.draws.explanation):
         warnings.warn(NotReplayed(f"{case.name}, compiled: {reason}. Its values are not compared"), stacklevel=2)
         return
@@ -189,7 +190,7 @@ def _check_dtypes(run: _Run, eager: Step, made: Step) -> None:
     )
 
 
-def _check_finite(run: _Run, eager: Step, made: Step) -> None:
+def _check_finite(run: _Run, eager: Step, made: Step, prediction: Prediction) -> None:
     """What is finite in eager is finite."""
     named, reference = made.named(), eager.named()
     bad = [name for name, value in named.items() if reference[name].isfinite().all() and not value.isfinite().all()]
@@ -199,8 +200,24 @@ def _check_finite(run: _Run, eager: Step, made: Step) -> None:
             label_before="eager",
             before="finite, at the same loss scale",
             now=run.where.now(f"{int((~named[bad[0]].isfinite()).sum())} of {named[bad[0]].numel()} elements are not"),
-            likely="the compiled graph computes in the low dtype what needs float32's range",
+            likely=_likely_infinite(run, prediction.loss_scale),
         )
+
+
+def _likely_infinite(run: _Run, loss_scale: float) -> str:
+    """Why compiled code is not finite where eager is: an infinity that eager bends back, or its own."""
+    where, device = run.where, run.where.device.torch_device
+    realised = realise(run.case, where)
+    origin = origin_in_step(
+        run.case, realised, device, where.region, seed=where.seed, loss_scale=loss_scale, hidden=True
+    )
+    if origin is not None:
+        return f"{origin.now}, in eager, too, where later operators make it finite; take {origin.advice}"
+    return "the compiled code itself: in eager every operator stays finite with these numbers" + _other_backend(run)
+
+
+def _other_backend(run: _Run) -> str:
+    return ': backend="aot_eager" tells whether the trace or the kernels are to blame' if run.how.fuses else ""
 
 
 def _check_errors(run: _Run, compared: Sequence[Compared]) -> None:
@@ -220,7 +237,7 @@ def _check_errors(run: _Run, compared: Sequence[Compared]) -> None:
         before=f"relative L2 distance from float64; rounding explains {worst.noise:.3g}",
         now=run.where.now(f"{worst.error:.3g}; off eager float32 by {worst.plain:.3g}"),
         likely="the compiler casts elsewhere than eager does, reorders a sum, or its kernel is wrong"
-        + (': backend="aot_eager" tells whether the trace or the kernels are to blame' if run.how.fuses else ""),
+        + _other_backend(run),
     )
 
 

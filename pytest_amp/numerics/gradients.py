@@ -19,6 +19,7 @@ from pytest_amp.numerics.compare import Compared, compare, confirmed, median_dis
 from pytest_amp.numerics.conditions import Conditions, runs_under
 from pytest_amp.numerics.errors import exceeds, is_hollow, is_inexact, norm
 from pytest_amp.numerics.manual_casts import check_reference, check_unreplayed, median_allowed
+from pytest_amp.numerics.nonfinite import likely_origin, not_finite_in_float32
 from pytest_amp.numerics.prediction import Prediction, predict
 from pytest_amp.numerics.realised import realise
 from pytest_amp.numerics.spread import Errors, other_draws, over_seeds, worst_share
@@ -39,11 +40,7 @@ def check_gradients(case: Case, where: Conditions, observe: Observe, *, toleranc
     fp32 = run_wide(case, realised.on(where.device.torch_device), seed=where.seed)
     wrong = [name for name, value in fp32.named().items() if not value.isfinite().all()]
     if wrong:
-        raise AmpFailure(
-            f"{case.name} is not finite in float32, without autocast",
-            now=where.now(f"not finite: {', '.join(wrong[:5])}"),
-            likely="the model, its batch or its loss: there is nothing to hold mixed precision against",
-        )
+        raise not_finite_in_float32(case, realised, where, wrong)
     with runs_under(case, where, also=", or in float64, which it is held against"):
         prediction = predict(case, realised, where.device, where.precision, seed=where.seed)
     run = CaseRun(case, realised, where, prediction, fp32, tolerance)
@@ -136,7 +133,7 @@ def _check_finite(run: CaseRun, amp: Step) -> None:
             label_before="by hand",
             before="finite with casts made by hand, at the same loss scale",
             now=run.where.now(f"{count} of {named[bad[0]].numel()} elements are not"),
-            likely="an operator that needs float32's range runs in the low dtype",
+            likely=likely_origin(run.case, run.realised, run.where, run.prediction.loss_scale),
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 
 import torch
@@ -11,6 +12,7 @@ from pytest_amp.failure import AmpFailure, Misuse, is_misuse
 from pytest_amp.numerics.conditions import Conditions
 from pytest_amp.numerics.draws import Draws
 from pytest_amp.numerics.errors import is_hollow
+from pytest_amp.numerics.nonfinite import NotFinite, origin_in_step
 from pytest_amp.numerics.oracle import Trace, observed_step, trace_of, verdict
 from pytest_amp.numerics.oracle.local import ObservedCall
 from pytest_amp.numerics.oracle.operation import LOW
@@ -50,15 +52,29 @@ def fault_failure(what: str, fault: verdict.Fault, where: Conditions) -> AmpFail
 
 def trace(case: Case, where: Conditions) -> Trace:
     """See ``Amp.trace``. In fp16 the loss is scaled as GradScaler does first, or as far as gradients stay finite."""
-    loss_scale = 1.0
     expect_python(case.realise(seed=where.seed).model, case=case.name)
     realised = realise(case, where)
+    loss_scale = 1.0
     if where.precision.name == FP16.name:
-        loss_scale = reference_step(case, realised, where.device, where.precision, seed=where.seed).loss_scale
-    low = where.precision.dtype
-    seen = observed_step(case, where.device, low, seed=where.seed, loss_scale=loss_scale, realised=realised)
+        with contextlib.suppress(NotFinite):
+            loss_scale = reference_step(case, realised, where.device, where.precision, seed=where.seed).loss_scale
+    device, low = where.device, where.precision.dtype
+    origin = origin_in_step(
+        case, realised, device.torch_device, where.region, seed=where.seed, loss_scale=loss_scale
+    )
+    seen = observed_step(
+        case,
+        device,
+        low,
+        seed=where.seed,
+        loss_scale=loss_scale,
+        realised=realised,
+        until=None if origin is None else origin.number,
+    )
     notes = realised.draws.notes() if isinstance(realised.draws, Draws) else ()
-    return trace_of(f"{case.name} under {where}", seen, where.device.type, notes)
+    if origin is not None:
+        notes = (*notes, f"ends where the step is no longer finite: {origin}")
+    return trace_of(f"{case.name} under {where}", seen, device.type, notes)
 
 
 def check_fp32(tensor: torch.Tensor, where: Conditions, *, name: str) -> None:

@@ -21,6 +21,7 @@ from pytest_amp.failure import AmpFailure, is_misuse
 from pytest_amp.numerics import oracle, tolerance
 from pytest_amp.numerics.errors import is_inexact, norm, relative_error
 from pytest_amp.numerics.hand_cast import hand_cast, rules_are_known
+from pytest_amp.numerics.nonfinite import NotFinite, origin_in_step
 from pytest_amp.numerics.step import Region, Step, run_step
 from pytest_amp.numerics.widened import float64_in_region
 from pytest_amp.precision import FP16, Precision
@@ -232,17 +233,26 @@ class _ByHand:
             realised = self.realised.on(self.device.torch_device)
             step = run_step(self.case, realised, region, seed=self.seed, loss_scale=loss_scale)
             named = step.named()
-            bad = sorted(name for name in named if not named[name].isfinite().all())
+            bad = [name for name in named if not named[name].isfinite().all()]
             if not bad:
                 return step
             if loss_scale == 1 or any(name.startswith("output.") for name in bad):
-                raise AmpFailure(
-                    f"{self.case.name} is not finite in {self.precision.name} on {self.device.key}, "
-                    "whoever makes the casts",
-                    now=f"non-finite with casts made by hand: {', '.join(bad[:5])}",
-                    likely=f"values beyond {self.precision.max:.4g}, the largest that {self.precision.name} has",
-                )
+                raise self._not_finite(bad, region, loss_scale)
             loss_scale /= LOSS_SCALE_STEP
+
+    def _not_finite(self, bad: list[str], region: Region, loss_scale: float) -> NotFinite:
+        """The failure that names the operator, in the user's own region or with manual casts."""
+        device, dtype = self.device.torch_device, self.precision.dtype
+        regions: tuple[Region, ...] = (lambda: self.device.autocast(dtype), region)
+        origins = (
+            origin_in_step(self.case, self.realised, device, each, seed=self.seed, loss_scale=loss_scale)
+            for each in regions
+        )
+        return NotFinite(
+            f"{self.case.name} is not finite in {self.precision.name} on {self.device.key}, whoever makes the casts "
+            f"({', '.join(bad[:3])}{f' and {len(bad) - 3} more' if len(bad) > 3 else ''})",
+            next((origin for origin in origins if origin is not None), None),
+        )
 
 
 def _sizes(exact: Step) -> dict[str, float]:

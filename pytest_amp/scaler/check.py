@@ -12,6 +12,7 @@ import torch
 from pytest_amp.failure import UNSEEDED, AmpFailure, Misuse, is_misuse
 from pytest_amp.record import Observe
 from pytest_amp.scaler.buffers import check_buffers, expect_buffers, take_spoilt
+from pytest_amp.scaler.overflow import at_any_scale, likely_of_skip
 from pytest_amp.scaler.reference import UpdateRule
 from pytest_amp.scaler.regions import check_region
 from pytest_amp.scaler.trace import Iteration, RefusedOverflow, TraceStep, Training, refused
@@ -176,10 +177,7 @@ def _largest_scale(training: Training) -> float:
         _, step = _first(_clean(training), 2.0**exponent)
         if not step.found_inf:
             return 2.0 ** (exponent - 1)
-    raise AmpFailure(
-        f"{training.case.name}: the gradients are not finite at any scale from 65536 down to 2**-24",
-        likely="the loss itself, or its gradient without any scale, overflows",
-    )
+    raise at_any_scale(training)
 
 
 def _first(training: Training, scale: float) -> tuple[Iteration, TraceStep]:
@@ -273,7 +271,7 @@ def _check_outcome(training: Training, iteration: Iteration, step: TraceStep) ->
             now=f"found inf: {step.found_inf}, skipped: {step.skipped}, scale {step.scale}",
             likely="gradients are repaired, replaced or zeroed before the scaler looks at them"
             if wanted
-            else "the loss reaches no parameter, or overflows by itself",
+            else likely_of_skip(training, iteration, step),
         )
 
 

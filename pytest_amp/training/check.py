@@ -16,6 +16,7 @@ from pytest_amp.training.band import WIDTH, Band, band_of
 from pytest_amp.training.constants import Constants
 from pytest_amp.training.draws import recorded_draws
 from pytest_amp.training.state import rounded_kept, rounded_parameters, rounded_state
+from pytest_amp.training.overflow import first_of, likely_overflow
 from pytest_amp.training.trajectory import Setup, TrainingIteration, Trajectory, TrajectoryStep, run
 
 __tracebackhide__ = is_misuse
@@ -48,7 +49,8 @@ def _check(setup: Setup, observe: Observe, draws: Draws, *, tolerance_scale: flo
         raise AmpFailure(
             f"{setup.case.name}: the training does not stay finite in float32",
             now=f"losses {[round(loss, 4) for loss in plain.losses[-4:]]} at its end",
-            likely="the learning rate is too high; there is nothing to compare mixed precision with",
+            likely=f"{likely_overflow(setup, first_of(plain.losses), low=False)}; or the learning rate is too high. There "
+            "is nothing to compare mixed precision with",
         )
     if band.visible < _VISIBLE:
         raise AmpFailure(
@@ -183,7 +185,7 @@ def _stale(found: Trajectory) -> str | None:
 def _likely(setup: Setup, plain: Trajectory, found: Trajectory, left: int) -> str:
     """The cause that the steps up to ``left`` speak for."""
     if not _finite(found.losses[left]):
-        return "an overflow in the forward pass: a sum or a product beyond the low dtype's range"
+        return likely_overflow(setup, left)
     if left == 0:
         return "the first loss, before any update: forward itself computes too much in the low dtype, or something else"
     sizes = _stale(found) or _gradients(plain.steps[0], found.steps[0])

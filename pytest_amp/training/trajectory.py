@@ -16,6 +16,7 @@ from pytest_amp.numerics.errors import real_parts
 from pytest_amp.numerics.prediction import by_hand
 from pytest_amp.precision import Precision
 from pytest_amp.scaler import Iteration, UpdateRule, standard_step
+from pytest_amp.scaler.overflow import likely_of_skips
 from pytest_amp.scaler.trace import WatchedScaler, refused, watch_backward
 from pytest_amp.scaler.unscaling import expect_unscaled
 
@@ -217,7 +218,7 @@ def _take(
     raise AmpFailure(
         f"{setup.case.name}, step {iteration.index}: skipped {_MOST_SKIPPED} times in a row",
         now=f"scale {iteration.scaler.get_scale()}, loss {iteration.losses[-1]}",
-        likely="scaler.update() is never called, or the gradients are not finite at any scale",
+        likely=likely_of_skips(iteration),
     )
 
 

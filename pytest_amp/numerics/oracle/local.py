@@ -81,12 +81,17 @@ _UNKNOWN = Model(ModelName.UNMODELLED, source="no float64 kernel and no formula"
 
 @dataclass
 class Observer:
-    """Runs every operator, and beside it its model in float64."""
+    """Runs every operator, and beside it its model in float64: up to the call of the number ``until``, if one is given.
+
+    ``calls`` is how many there were.
+    """
 
     device_type: str
     low: torch.dtype
     places: Places | None = None
     seen: list[ObservedCall] = field(default_factory=list)
+    until: int | None = None
+    calls: int = 0
 
     @contextlib.contextmanager
     def on(self, rules: dict[str, Rule]) -> Iterator[None]:
@@ -95,8 +100,16 @@ class Observer:
         with followed, torch_private.dispatched_calls(self.run):
             yield
 
+    @property
+    def is_over(self) -> bool:
+        """Whether the last call to observe is made."""
+        return self.until is not None and self.calls > self.until + 1
+
     def run(self, call: torch_private.Dispatched) -> Any:
         """The real result of one call."""
+        self.calls += 1
+        if self.is_over:
+            return call()
         name = call.overload.name()
         leaves, _ = torch_private.flat((call.args, call.kwargs))
         plain = (

@@ -110,19 +110,25 @@ def observed_step(  # noqa: PLR0913  # keywords of one run
     loss_scale: float = 1.0,
     autocast: bool = True,
     realised: Realised | None = None,
+    until: int | None = None,
 ) -> tuple[ObservedCall, ...]:
     """Compare every operator call of one real step of ``case`` on ``device`` with its model.
 
-    The step is that of ``realised``, a new one by default; it draws its own random numbers.
+    The step is that of ``realised``, a new one by default; it draws its own random numbers. Calls after the one of the
+    number ``until`` are not looked at, nor is what a model raises there.
     """
     copied = (realised or case.realise(seed=seed)).on(device.torch_device)
-    observer = Observer(device.type, low, Places(copied.model))
+    observer = Observer(device.type, low, Places(copied.model), until=until)
 
     def region() -> contextlib.AbstractContextManager[object]:
         return device.autocast(low) if autocast else contextlib.nullcontext()
 
     with observer.on(spec.expected(device.type, torch.__version__)):
-        run_step(case, copied, region, seed=seed, loss_scale=loss_scale, replay=False)
+        try:
+            run_step(case, copied, region, seed=seed, loss_scale=loss_scale, replay=False)
+        except Exception:
+            if not observer.is_over:
+                raise
     return tuple(observer.seen)
 
 

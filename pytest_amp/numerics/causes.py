@@ -1,0 +1,207 @@
+"""Reason for which an operator returns infinities or NaN although its arguments are finite.
+
+The call is computed again in float64, on the same arguments. If its values there are finite, they are beyond the range
+of the dtype, or the kernel has made something else of them. If they are not, the operator has no value for these
+arguments: a quotient by zero, a logarithm of zero.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from pytest_amp import torch_private
+from pytest_amp.numerics.oracle.calls import operation_of
+from pytest_amp.numerics.oracle.models import REFUSALS, NotModelled, evaluate
+from pytest_amp.numerics.oracle.operation import LOW, is_real, widened
+from pytest_amp.precision import dtype_name
+
+#: Operators that add a constant, bound by one, or fill with one: it has to be a value of the dtype, if not exactly.
+_KEEP_CONSTANTS = (
+    *("add", "sub", "rsub", "clamp", "maximum", "minimum", "fmax", "fmin", "where", "full", "fill", "scalar_tensor"),
+    *("masked_fill", "threshold", "hypot", "eq", "lift_fresh", "cast"),
+)
+#: What has no value at zero, and is infinite there.
+_POLES = ("reciprocal", "rsqrt", "log", "log2", "log10", "logit", "digamma", "lgamma", "polygamma")
+#: What has no real value below zero.
+_ROOTS = ("sqrt", "rsqrt", "log", "log2", "log10", "pow", "float_power")
+
+
+@dataclass(frozen=True)
+class Cause:
+    """What happened in a call: ``what`` with its numbers, ``why`` it did, and ``advice`` to change it."""
+
+    what: str
+    why: str
+    advice: str
+
+
+@dataclass(frozen=True)
+class Constants:
+    """Constants of a call that the dtype of its result does not have: zero in it (``vanished``), or infinite."""
+
+    vanished: tuple[float, ...] = ()
+    beyond: tuple[float, ...] = ()
+
+
+#: By tensor, the nearest constant on the way to it that is zero in its dtype, and the line of it.
+Vanished = Callable[[torch.Tensor], tuple[float, str] | None]
+
+
+def operator_of(call: torch_private.Dispatched) -> str:
+    """Return the name of an operator without namespace and overload, as users know it: ``div``."""
+    name = str(call.overload.name()).rpartition("::")[2].partition(".")[0].rstrip("_")
+    return _KNOWN_AS.get(name, name)
+
+
+#: Operators that users know by another name.
+_KNOWN_AS = {"_to_copy": "cast", "_softmax": "softmax", "_log_softmax": "log_softmax"}
+
+
+def constants_of(call: torch_private.Dispatched, results: list[torch.Tensor]) -> Constants:
+    """Return the constants of a call that are zero, or infinite, in the dtype of its first floating result."""
+    dtype = next((value.dtype for value in results if value.is_floating_point()), None)
+    if dtype not in _RANGED:
+        return Constants()
+    keeps = operator_of(call) in _KEEP_CONSTANTS or operator_of(call).startswith("clamp")
+    vanished, beyond = [], []
+    for number in _numbers(call):
+        if number == 0 or not math.isfinite(number):
+            continue
+        stored = float(torch.tensor(number, dtype=torch.float64).to(dtype))
+        if stored == 0 and keeps:
+            vanished.append(number)
+        elif not math.isfinite(stored):
+            beyond.append(number)
+    return Constants(tuple(vanished), tuple(beyond))
+
+
+#: The dtypes whose range is looked at; anything fits float64.
+_RANGED = (torch.float16, torch.bfloat16, torch.float32)
+
+
+def _numbers(call: torch_private.Dispatched) -> list[float]:
+    """Python's numbers among the arguments, and tensors without dimensions."""
+    leaves, _ = torch_private.flat((call.args, call.kwargs))
+    found = []
+    for leaf in leaves:
+        if isinstance(leaf, (int, float)) and not isinstance(leaf, bool):
+            found.append(float(leaf))
+        elif isinstance(leaf, torch.Tensor) and not leaf.dim() and leaf.is_floating_point():
+            found.append(float(leaf.detach()))
+    return found
+
+
+def cause_of(call: torch_private.Dispatched, result: torch.Tensor, device_type: str, vanished: Vanished) -> Cause:
+    """Return why ``result`` of ``call``, whose arguments are finite, is not.
+
+    ``vanished`` looks for constants on the way to an argument.
+    """
+    dtype = dtype_name(result.dtype)
+    bad = ~result.isfinite()
+    share = f"{int(bad.sum())} of {result.numel()} elements of {dtype}"
+    beyond = constants_of(call, [result]).beyond
+    if beyond:
+        return Cause(
+            f"{beyond[0]:g} is {_stored(beyond[0], result.dtype)} in {dtype} ({share})",
+            f"a constant of {beyond[0]:g}, which {dtype} cannot hold: it ends at {_most(result.dtype):.5g}",
+            "torch.finfo(x.dtype).min, or a masked_fill or where in float32",
+        )
+    exact = _exact(call, result, device_type)
+    if exact is not None and bool(exact[bad].isfinite().all()):
+        return _of_range(call, exact, result, share)
+    return _of_arguments(call, result, share, vanished)
+
+
+def _of_range(call: torch_private.Dispatched, exact: torch.Tensor, result: torch.Tensor, share: str) -> Cause:
+    """A value that float64 has: beyond the dtype, or lost within the kernel."""
+    size, dtype = float(exact[~result.isfinite()].abs().max()), dtype_name(result.dtype)
+    advice = _wider(result.dtype, "smaller values")
+    if operator_of(call) == "cast":
+        advice = "smaller values: a larger epsilon or bound before it, a mean in place of a sum"
+    if size > _most(result.dtype):
+        return Cause(f"overflow: up to {size:.3g} in {share}", f"{dtype} ends at {_most(result.dtype):.5g}", advice)
+    return Cause(
+        f"{share} are not finite, whose exact values are {size:.3g} at most",
+        f"the operator's own kernel: what it keeps on its way is beyond {dtype}, or it is wrong",
+        advice,
+    )
+
+
+def _wider(dtype: torch.dtype, otherwise: str) -> str:
+    """``otherwise``, and before it float32 for what is low."""
+    return f"float32 (x.float() before it), or {otherwise}" if dtype in LOW else otherwise
+
+
+def _of_arguments(call: torch_private.Dispatched, result: torch.Tensor, share: str, vanished: Vanished) -> Cause:
+    """A value that float64 does not have, either, for these arguments."""
+    what, operand = _singularity(call, ~result.isfinite())
+    dtype = dtype_name(result.dtype if operand is None else operand.dtype)
+    constant = vanished(operand) if operand is not None else None
+    if constant is not None and operand is not None:
+        number, line = constant
+        return Cause(
+            f"{what} in {share}: {number:g} is 0 in {dtype}",
+            f"an epsilon of {number:g} ({line}), which {dtype} cannot hold: below {_least(operand.dtype):.2g} it has "
+            "nothing but 0",
+            _wider(operand.dtype, "an epsilon of 1e-4 or more"),
+        )
+    argument = "arguments without a value there" if operand is None else "an argument that is exactly 0"
+    bound = "a bound from below (clamp_min)"
+    return Cause(f"{what} in {share}", f"{argument}, in {dtype}", _wider(result.dtype, bound))
+
+
+def _singularity(call: torch_private.Dispatched, bad: torch.Tensor) -> tuple[str, torch.Tensor | None]:
+    """What has no value, in words, and the argument that is zero there."""
+    operator = operator_of(call)
+    tensors = [leaf for leaf in torch_private.flat(call.args)[0] if is_real(leaf)]
+    x = tensors[0] if tensors else None
+    if operator in ("div", "true_divide", "remainder", "fmod", "floor_divide", "addcdiv") and len(tensors) > 1:
+        denominator = tensors[-1]
+        top = _at(tensors[-2], bad)
+        zero = top is not None and bool((top == 0).any())
+        return ("0 / 0" if zero else "a quotient by 0"), denominator
+    if x is None:
+        return f"{operator} has no finite value", None
+    values = _at(x, bad)
+    if values is not None and operator in _ROOTS and bool((values < 0).any()):
+        return f"{operator} of a negative number", None
+    if values is not None and bool((values == 0).any()):
+        name = "log" if operator.startswith("log") else operator
+        return f"{name} of 0", x
+    return f"{operator} has no finite value for its arguments", None
+
+
+def _at(value: torch.Tensor, bad: torch.Tensor) -> torch.Tensor | None:
+    """The elements of an argument from which the bad ones of a result are made; None where shapes do not tell."""
+    try:
+        return value.expand(bad.shape)[bad]
+    except RuntimeError:
+        return None
+
+
+def _exact(call: torch_private.Dispatched, result: torch.Tensor, device_type: str) -> torch.Tensor | None:
+    """The same result in float64; None where there is none."""
+    try:
+        values = evaluate(operation_of(call, (), widened, device_type=device_type, rounds=False))
+    except (NotModelled, *REFUSALS):
+        return None
+    same: list[Any] = [x for x in values if is_real(x) and x.shape == result.shape and not x.is_complex()]
+    return same[0] if same else None
+
+
+def _most(dtype: torch.dtype) -> float:
+    return float(torch.finfo(dtype).max)
+
+
+def _least(dtype: torch.dtype) -> float:
+    """What rounds to zero in a dtype: half of its smallest subnormal number."""
+    return float(torch.finfo(dtype).smallest_normal * torch.finfo(dtype).eps / 2)
+
+
+def _stored(number: float, dtype: torch.dtype) -> str:
+    return f"{float(torch.tensor(number, dtype=torch.float64).to(dtype)):g}"

@@ -1,0 +1,193 @@
+"""Operator calls of a run, each with those that made its arguments: for a look back from a value that is not finite.
+
+Tensors are told apart by their memory, so that views and saved tensors belong to the call that wrote to it.
+"""
+
+from __future__ import annotations
+
+import bisect
+import contextlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
+
+import torch
+from torch.nn.modules import module as module_hooks
+
+from pytest_amp import torch_private
+from pytest_amp.numerics.callers import calling_line
+from pytest_amp.numerics.causes import Cause, cause_of, constants_of, operator_of
+from pytest_amp.numerics.oracle.operation import is_real
+from pytest_amp.numerics.oracle.places import Direction
+
+#: Dtypes whose values can be asked for infinities.
+_ASKED = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128)
+#: They return memory that nobody has written to.
+_UNWRITTEN = ("aten::empty", "aten::new_empty", "aten::resize")
+#: How many calls back a constant is looked for: the sum or the bound that it is part of, a root, a cast.
+_NEAR = 4
+
+#: The memory of a tensor: its device and its address.
+_Memory: TypeAlias = tuple[torch.device, int]
+
+
+@dataclass(frozen=True)
+class Site:
+    """Where a call is: its module, its pass, the operator of whose backward pass it is part, and the line."""
+
+    module: torch.nn.Module | None
+    direction: Direction
+    node: str | None
+    line: str | None
+
+
+@dataclass(frozen=True)
+class Record:
+    """One call that made or changed tensors.
+
+    ``number`` counts calls from 0. ``parents`` are the calls that made its arguments. ``finite`` tells that its results
+    are finite; ``cause`` why not, where its arguments are. ``vanished`` are constants that are zero in the dtype of its
+    result.
+    """
+
+    number: int
+    operator: str
+    site: Site
+    parents: tuple[Record, ...]
+    finite: bool
+    cause: Cause | None
+    vanished: tuple[float, ...]
+
+
+@dataclass
+class Lineage:
+    """Records the operator calls of a run, forward and backward."""
+
+    device_type: str
+    records: dict[_Memory, Record] = field(default_factory=dict)
+    origins: list[Record] = field(default_factory=list)
+    calls: int = 0
+    _unwritten: set[_Memory] = field(default_factory=set)
+    _modules: list[torch.nn.Module] = field(default_factory=list)
+    _numbers: list[int] = field(default_factory=list)
+    _sites: list[Site] = field(default_factory=list)
+
+    @contextlib.contextmanager
+    def on(self) -> Iterator[None]:
+        """Record the calls inside the block."""
+
+        def enter(module: torch.nn.Module, _inputs: object) -> None:
+            self._modules.append(module)
+
+        def leave(module: torch.nn.Module, _inputs: object, _output: object) -> None:
+            while module in self._modules and self._modules.pop() is not module:
+                pass
+
+        with contextlib.ExitStack() as stack:
+            stack.callback(module_hooks.register_module_forward_pre_hook(enter).remove)
+            stack.callback(module_hooks.register_module_forward_hook(leave, always_call=True).remove)
+            stack.enter_context(torch_private.dispatched_calls(self._run))
+            yield
+
+    def origins_of(self, tensors: Iterable[torch.Tensor]) -> list[Record]:
+        """Return the calls from which ``tensors`` have what is not finite, in their order; all there are if none is."""
+        todo = [record for tensor in tensors if (record := self._record_of(tensor)) is not None]
+        seen: dict[int, Record] = {}
+        while todo:
+            record = todo.pop()
+            if not record.finite and record.number not in seen:
+                seen[record.number] = record
+                todo += record.parents
+        found = [record for record in seen.values() if record.cause is not None]
+        return sorted(found, key=lambda record: record.number) or self.origins
+
+    def _run(self, call: torch_private.Dispatched) -> Any:
+        number, self.calls = self.calls, self.calls + 1
+        aliasing = torch_private.aliasing_of(call.overload)
+        if aliasing.views or not torch_private.returns_tensors(call.overload):
+            return call()
+        leaves, _ = torch_private.flat((call.args, call.kwargs))
+        site, memory = self._site(), [_memory_of(leaf) for leaf in leaves]
+        inputs = [x for x, key in zip(leaves, memory, strict=True) if key is not None and key not in self._unwritten]
+        parents = {record.number: record for key in memory if key is not None and (record := self.records.get(key))}
+        finite = all(map(_is_finite, inputs))
+        before = replace(call, args=_copied(call.args), kwargs=_copied(call.kwargs)) if aliasing.writes else call
+        result = call()
+        results = [value for value in torch_private.flat(result)[0] if _memory_of(value) is not None]
+        if call.overload.name().startswith(_UNWRITTEN):
+            self._unwritten.update(key for value in results if (key := _memory_of(value)) is not None)
+            return result
+        bad = [value for value in results if is_real(value) and not _is_finite(value)]
+        cause = cause_of(before, bad[0], self.device_type, self._vanished) if finite and bad else None
+        record = Record(
+            number=number,
+            operator=operator_of(call),
+            site=site,
+            parents=tuple(parents.values()),
+            finite=not bad,
+            cause=cause,
+            vanished=constants_of(before, results).vanished,
+        )
+        for value in results:
+            key = _memory_of(value)
+            if key is not None:
+                self.records[key] = record
+                self._unwritten.discard(key)
+        if cause is not None:
+            self.origins.append(record)
+        return result
+
+    def _record_of(self, tensor: torch.Tensor) -> Record | None:
+        key = _memory_of(tensor)
+        return None if key is None else self.records.get(key)
+
+    def _vanished(self, tensor: torch.Tensor) -> tuple[float, str] | None:
+        record = self._record_of(tensor)
+        near = [] if record is None else [record]
+        for _ in range(_NEAR):
+            for each in near:
+                if each.vanished:
+                    return each.vanished[0], f"{each.operator} at {each.site.line or 'its module'}"
+            near = [parent for each in near for parent in each.parents]
+        return None
+
+    def _site(self) -> Site:
+        node = torch_private.current_node()
+        module = self._modules[-1] if self._modules else None
+        if node is None or module is not None:
+            site = Site(module, Direction.FORWARD, None, calling_line())
+            number = torch_private.sequence_number()
+            if not self._numbers or number >= self._numbers[-1]:
+                self._numbers.append(number)
+                self._sites.append(site)
+            return site
+        own = calling_line(backward=True)
+        # The call that has made a node is the first after which the next node has a larger number.
+        index = bisect.bisect_right(self._numbers, torch_private.number_of(node))
+        if hasattr(node, "variable") or index == len(self._sites):
+            return Site(None, Direction.BACKWARD, None, own)
+        forward = self._sites[index]
+        return Site(forward.module, Direction.BACKWARD, _forward_name(node), own or forward.line)
+
+
+def _forward_name(node: Any) -> str:
+    """The name of the operator, or of the user's function, whose node this is: ``Sqrt`` of ``SqrtBackward0``."""
+    return str(node.name()).rstrip("0123456789").removesuffix("Backward")
+
+
+def _memory_of(value: object) -> _Memory | None:
+    """The memory of a tensor; None for what has none of its own."""
+    if not isinstance(value, torch.Tensor) or value.layout != torch.strided or not value.numel():
+        return None
+    if not torch_private.has_memory(value) or torch_private.values_of(value) is not None:
+        return None
+    return value.device, value.untyped_storage().data_ptr()
+
+
+def _is_finite(value: torch.Tensor) -> bool:
+    return value.dtype not in _ASKED or bool(value.isfinite().all())
+
+
+def _copied(tree: Any) -> Any:
+    leaves, spec = torch_private.flat(tree)
+    return torch_private.unflat([x.clone() if isinstance(x, torch.Tensor) else x for x in leaves], spec)

@@ -1,0 +1,203 @@
+"""The operator that makes an inf or NaN out of finite arguments, its module, its line, and what happened there.
+
+A run of its own is made for it, after a check has seen a value that is not finite. An operator that makes infinities in
+float32 as well, such as a mask of -inf, is not taken for the origin unless there is no other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from pytest_amp.cases import Case, Realised
+from pytest_amp.failure import AmpFailure
+from pytest_amp.numerics.conditions import Conditions
+from pytest_amp.numerics.lineage import Lineage, Record
+from pytest_amp.numerics.oracle.places import Direction
+from pytest_amp.numerics.step import Region, run_step
+
+
+@dataclass(frozen=True)
+class Origin:
+    """A call that makes an inf or NaN out of finite arguments.
+
+    ``number`` counts the calls of the step from 0; ``module`` is a path, ``line`` that of the forward pass unless the
+    backward pass is Python's; ``what`` happened, ``why``, and ``advice`` to change it.
+    """
+
+    number: int
+    operator: str
+    module: str
+    direction: Direction
+    line: str | None
+    what: str
+    why: str
+    advice: str
+
+    @property
+    def place(self) -> str:
+        """Operator, module, pass and line."""
+        line = "" if self.line is None else f", at {self.line}"
+        return f"{self.operator} in {self.module}, {self.direction.value} pass{line}"
+
+    @property
+    def now(self) -> str:
+        """What a failure says of it after ``now``."""
+        return f"{self.place}: {self.what}"
+
+    @property
+    def likely(self) -> str:
+        """What a failure says of its cause, and what to do about it."""
+        return f"{self.why}; take {self.advice}"
+
+    def __str__(self) -> str:
+        """All in one line."""
+        return f"{self.now}: {self.likely}"
+
+
+class NotFinite(AmpFailure):
+    """A step that is not finite; ``origin`` is the operator that makes it so, None where no run shows one."""
+
+    def __init__(self, what: str, origin: Origin | None) -> None:
+        """Say what is not finite, and of its origin what is known."""
+        self.origin = origin
+        super().__init__(
+            what,
+            now=f"{_NOWHERE if origin is None else origin.now}, on torch {torch.__version__}",
+            likely=None if origin is None else origin.likely,
+        )
+
+
+_NOWHERE = "no operator makes it of finite values when the step is run again"
+
+
+def origin_in_step(  # noqa: PLR0913  # keywords of one step
+    case: Case,
+    realised: Realised,
+    device: torch.device,
+    region: Region,
+    *,
+    seed: int,
+    loss_scale: float = 1.0,
+    hidden: bool = False,
+) -> Origin | None:
+    """Run one step of ``case`` in ``region`` and return the origin of what is not finite in it; None if all is finite.
+
+    ``realised`` is copied. With ``hidden`` it is the origin of what is not finite on the way, in the region alone, while
+    what the step computes is.
+    """
+    origins = _recorded(case, realised, device, region, seed, loss_scale, hidden=hidden)
+    if not origins.records:
+        return None
+    wide = _recorded(case, realised, device, contextlib.nullcontext, seed, loss_scale, hidden=True)
+    return origins.first(without=wide)
+
+
+@contextlib.contextmanager
+def recorded_origins(device: torch.device) -> Iterator[Origins]:
+    """Record inside the block where what is not finite begins; ``Origins.name`` says of which model."""
+    lineage = Lineage(device.type)
+    origins = Origins(lineage.origins)
+    with lineage.on():
+        yield origins
+
+
+def likely_origin(case: Case, realised: Realised, where: Conditions, loss_scale: float) -> str:
+    """Return the origin of what is not finite in a step in mixed precision, as the likely cause of a failure."""
+    device = where.device.torch_device
+    origin = origin_in_step(case, realised, device, where.region, seed=where.seed, loss_scale=loss_scale)
+    return _NOWHERE if origin is None else str(origin)
+
+
+def not_finite_in_float32(case: Case, realised: Realised, where: Conditions, names: Sequence[str]) -> AmpFailure:
+    """Return the failure of a case whose step without autocast has tensors, ``names``, that are not finite."""
+    device = where.device.torch_device
+    origin = _recorded(case, realised, device, contextlib.nullcontext, where.seed, 1.0).first()
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return AmpFailure(
+        f"{case.name} is not finite in float32, without autocast ({', '.join(names[:3])}{more})",
+        now=where.now("the batch, or a parameter, is not finite" if origin is None else origin.now),
+        likely="the model, its batch or its loss: there is nothing to hold mixed precision against"
+        + ("" if origin is None else f". {origin.why}; take {origin.advice}"),
+    )
+
+
+@dataclass
+class Origins:
+    """The calls of a run that make what is not finite out of what is, and the paths of its modules by identity.
+
+    ``certain`` tells that what the run has computed is not finite, so that one of them is the origin of it.
+    """
+
+    records: list[Record]
+    names: dict[int, str] = field(default_factory=dict)
+    certain: bool = True
+
+    def name(self, model: torch.nn.Module) -> None:
+        """Name modules by their paths in ``model``."""
+        self.names = {id(module): name for name, module in model.named_modules()}
+
+    def first(self, *, without: Origins | None = None) -> Origin | None:
+        """Return the first that ``without``, the run in float32, has not, too; the first of all if it has each of them.
+
+        None, then, where what the run has computed is finite.
+        """
+        expected = set() if without is None else {without.key(each) for each in without.records}
+        own = [each for each in self.records if self.key(each) not in expected]
+        record = next(iter(own or (self.records if self.certain else [])), None)
+        if record is None or record.cause is None:
+            return None
+        return Origin(
+            number=record.number,
+            operator=record.operator if record.site.node is None else f"{record.operator} (of {record.site.node})",
+            module=self.module(record),
+            direction=record.site.direction,
+            line=record.site.line,
+            what=record.cause.what,
+            why=record.cause.why,
+            advice=record.cause.advice,
+        )
+
+    def module(self, record: Record) -> str:
+        """Return a module as failures name it."""
+        module = record.site.module
+        if module is None:
+            return "the loss"
+        path = self.names.get(id(module), "")
+        return f"{path or 'the model'} ({type(module).__name__})"
+
+    def key(self, record: Record) -> tuple[object, ...]:
+        """Return what a call has in common with the same one of another run."""
+        site = record.site
+        return record.operator, self.module(record), site.direction, site.node, site.line
+
+
+def _recorded(  # noqa: PLR0913  # those of one step
+    case: Case,
+    realised: Realised,
+    device: torch.device,
+    region: Region,
+    seed: int,
+    loss_scale: float,
+    *,
+    hidden: bool = False,
+) -> Origins:
+    """Run one step; of one that is finite nothing is returned, unless what is ``hidden`` on its way is asked for."""
+    copied, lineage = realised.on(device), Lineage(device.type)
+    copied.model.zero_grad(set_to_none=True)
+    tensors: list[torch.Tensor] = []
+    # A model may refuse what is not finite: what it has computed until then tells enough.
+    with contextlib.suppress(Exception), lineage.on():
+        step = run_step(case, copied, region, seed=seed, loss_scale=loss_scale, replay=False)
+        gradients = [value for value in (*step.gradients.values(), *step.inputs.values()) if value is not None]
+        tensors = [*step.outputs.values(), *gradients, *step.buffers.values()]
+    bad = [value for value in tensors if not value.isfinite().all()]
+    if hidden or not tensors:
+        origins = Origins(lineage.origins, certain=False)
+    else:
+        origins = Origins(lineage.origins_of(bad) if bad else [])
+    origins.name(copied.model)
+    return origins

@@ -1,0 +1,86 @@
+"""The operator from which the gradients of a training step with a scaler have what is not finite."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from pytest_amp.cases import Case, Realised
+from pytest_amp.devices import Device
+from pytest_amp.failure import AmpFailure
+from pytest_amp.numerics.nonfinite import Origin, origin_in_step
+from pytest_amp.precision import Precision
+from pytest_amp.scaler.trace import Iteration, TraceStep, Training
+
+#: The smallest scale that is tried.
+LEAST_SCALE = 2.0**-24
+
+
+def origin_at(  # noqa: PLR0913  # what one step is made of
+    case: Case, model: torch.nn.Module, batch: Any, device: Device, precision: Precision, *, seed: int, scale: float
+) -> Origin | None:
+    """Return the origin of what is not finite in one step of ``case`` on a copy of ``model``, its loss times ``scale``.
+
+    None where its loss and gradients are finite: then the training step makes it otherwise.
+    """
+    return origin_in_step(
+        case,
+        Realised(model, batch),
+        device.torch_device,
+        lambda: device.autocast(precision.dtype),
+        seed=seed,
+        loss_scale=scale,
+    )
+
+
+def at_any_scale(training: Training) -> AmpFailure:
+    """Return the failure of a training step whose gradients are finite at none of the scales that are tried."""
+    realised = training.case.realise(seed=training.seed)
+    origin = origin_at(
+        training.case,
+        realised.model,
+        realised.batch,
+        training.device,
+        training.precision,
+        seed=training.seed,
+        scale=LEAST_SCALE,
+    )
+    return AmpFailure(
+        f"{training.case.name}: the gradients are not finite at any scale from 65536 down to 2**-24",
+        now=None if origin is None else origin.now,
+        likely="the training step itself: the case's loss and its gradients are finite at a scale of 2**-24"
+        if origin is None
+        else origin.likely,
+    )
+
+
+def likely_of_skip(training: Training, iteration: Iteration, step: TraceStep) -> str:
+    """Return why a step was skipped, or did nothing, in an iteration in which no overflow was planted."""
+    if not step.found_inf:
+        return "the loss reaches no parameter, its gradient is zero, or the optimizer leaves parameters as they are"
+    origin = origin_at(
+        iteration.case,
+        iteration.model,
+        iteration.batch,
+        iteration.device,
+        iteration.precision,
+        seed=training.seed + iteration.index,
+        scale=step.scale,
+    )
+    if origin is None:
+        return f"the training step itself: the case's loss and its gradients are finite at a scale of {step.scale:g}"
+    return str(origin)
+
+
+def likely_of_skips(iteration: Iteration) -> str:
+    """Return why a scaler skips the same step again and again."""
+    if "update" not in iteration.scaler.called:
+        return "scaler.update() is never called, so that the scale stays where it is"
+    scale = iteration.scaler.get_scale()
+    origin = origin_at(
+        iteration.case, iteration.model, iteration.batch, iteration.device, iteration.precision, seed=0, scale=scale
+    )
+    if origin is None:
+        return f"the training step itself: the case's loss and its gradients are finite at a scale of {scale:g}"
+    return str(origin)
