@@ -16,6 +16,7 @@ from pytest_amp.numerics.cancellation import float32_errors
 from pytest_amp.numerics.case_run import CaseRun, likely_cause, other_names
 from pytest_amp.numerics.chance import check_distance, check_dtypes_given, not_acquitted
 from pytest_amp.numerics.compare import Compared, compare, confirmed, median_distance
+from pytest_amp.numerics.conditioning import why_lost
 from pytest_amp.numerics.conditions import Conditions, runs_under
 from pytest_amp.numerics.errors import exceeds, is_hollow, is_inexact, norm
 from pytest_amp.numerics.manual_casts import check_reference, check_unreplayed, median_allowed
@@ -195,14 +196,13 @@ def _is_at_a_cliff(run: CaseRun) -> bool:
     )
     if all(_lost(other)[0] <= limit for other in others):
         return True
+    now, likely = why_lost(run, group, share)
     raise AmpFailure(
         f"{case.name}: {run.prediction.whose} loses {share:.0%} of the {group} under {where}",
         label_before="exact",
         before=f"relative L2 distance from float64; up to {limits.MOST_NOISE:.0%} is taken for rounding",
-        now=where.now("no tolerance can be made of that"),
-        likely=run.unseeded()
-        or "the model overflows, underflows, or computes something else of its own in low precision; or "
-        "its loss does not depend on it, as the squares of what a norm returns do not",
+        now=where.now(now),
+        likely=run.unseeded() or likely,
     )
 
 

@@ -5,20 +5,17 @@ Tensors are told apart by their memory, so that views and saved tensors belong t
 
 from __future__ import annotations
 
-import bisect
 import contextlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import torch
-from torch.nn.modules import module as module_hooks
 
 from pytest_amp import torch_private
-from pytest_amp.numerics.callers import calling_line
 from pytest_amp.numerics.causes import Cause, cause_of, constants_of, operator_of
 from pytest_amp.numerics.oracle.operation import is_real
-from pytest_amp.numerics.oracle.places import Direction
+from pytest_amp.numerics.sites import Site, Sites
 
 #: Dtypes whose values can be asked for infinities.
 _ASKED = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128)
@@ -29,16 +26,6 @@ _NEAR = 4
 
 #: The memory of a tensor: its device and its address.
 _Memory: TypeAlias = tuple[torch.device, int]
-
-
-@dataclass(frozen=True)
-class Site:
-    """Where a call is: its module, its pass, the operator of whose backward pass it is part, and the line."""
-
-    module: torch.nn.Module | None
-    direction: Direction
-    node: str | None
-    line: str | None
 
 
 @dataclass(frozen=True)
@@ -67,26 +54,13 @@ class Lineage:
     records: dict[_Memory, Record] = field(default_factory=dict)
     origins: list[Record] = field(default_factory=list)
     calls: int = 0
+    _sites: Sites = field(default_factory=Sites)
     _unwritten: set[_Memory] = field(default_factory=set)
-    _modules: list[torch.nn.Module] = field(default_factory=list)
-    _numbers: list[int] = field(default_factory=list)
-    _sites: list[Site] = field(default_factory=list)
 
     @contextlib.contextmanager
     def on(self) -> Iterator[None]:
         """Record the calls inside the block."""
-
-        def enter(module: torch.nn.Module, _inputs: object) -> None:
-            self._modules.append(module)
-
-        def leave(module: torch.nn.Module, _inputs: object, _output: object) -> None:
-            while module in self._modules and self._modules.pop() is not module:
-                pass
-
-        with contextlib.ExitStack() as stack:
-            stack.callback(module_hooks.register_module_forward_pre_hook(enter).remove)
-            stack.callback(module_hooks.register_module_forward_hook(leave, always_call=True).remove)
-            stack.enter_context(torch_private.dispatched_calls(self._run))
+        with self._sites.followed(), torch_private.dispatched_calls(self._run):
             yield
 
     def origins_of(self, tensors: Iterable[torch.Tensor]) -> list[Record]:
@@ -107,7 +81,7 @@ class Lineage:
         if aliasing.views or not torch_private.returns_tensors(call.overload):
             return call()
         leaves, _ = torch_private.flat((call.args, call.kwargs))
-        site, memory = self._site(), [_memory_of(leaf) for leaf in leaves]
+        site, memory = self._sites.here(), [_memory_of(leaf) for leaf in leaves]
         inputs = [x for x, key in zip(leaves, memory, strict=True) if key is not None and key not in self._unwritten]
         parents = {record.number: record for key in memory if key is not None and (record := self.records.get(key))}
         finite = all(map(_is_finite, inputs))
@@ -150,29 +124,6 @@ class Lineage:
                     return each.vanished[0], f"{each.operator} at {each.site.line or 'its module'}"
             near = [parent for each in near for parent in each.parents]
         return None
-
-    def _site(self) -> Site:
-        node = torch_private.current_node()
-        module = self._modules[-1] if self._modules else None
-        if node is None or module is not None:
-            site = Site(module, Direction.FORWARD, None, calling_line())
-            number = torch_private.sequence_number()
-            if not self._numbers or number >= self._numbers[-1]:
-                self._numbers.append(number)
-                self._sites.append(site)
-            return site
-        own = calling_line(backward=True)
-        # The call that has made a node is the first after which the next node has a larger number.
-        index = bisect.bisect_right(self._numbers, torch_private.number_of(node))
-        if hasattr(node, "variable") or index == len(self._sites):
-            return Site(None, Direction.BACKWARD, None, own)
-        forward = self._sites[index]
-        return Site(forward.module, Direction.BACKWARD, _forward_name(node), own or forward.line)
-
-
-def _forward_name(node: Any) -> str:
-    """The name of the operator, or of the user's function, whose node this is: ``Sqrt`` of ``SqrtBackward0``."""
-    return str(node.name()).rstrip("0123456789").removesuffix("Backward")
 
 
 def _memory_of(value: object) -> _Memory | None:

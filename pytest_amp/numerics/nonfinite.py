@@ -17,6 +17,7 @@ from pytest_amp.failure import AmpFailure
 from pytest_amp.numerics.conditions import Conditions
 from pytest_amp.numerics.lineage import Lineage, Record
 from pytest_amp.numerics.oracle.places import Direction
+from pytest_amp.numerics.sites import in_words
 from pytest_amp.numerics.step import Region, run_step
 
 
@@ -162,12 +163,8 @@ class Origins:
         )
 
     def module(self, record: Record) -> str:
-        """Return a module as failures name it."""
-        module = record.site.module
-        if module is None:
-            return "the loss"
-        path = self.names.get(id(module), "")
-        return f"{path or 'the model'} ({type(module).__name__})"
+        """Return the module of a call as failures name it."""
+        return in_words(record.site.module, self.names)
 
     def key(self, record: Record) -> tuple[object, ...]:
         """Return what a call has in common with the same one of another run."""

@@ -1,0 +1,267 @@
+"""The operator at which the rounding noise of a step jumps, and whether float32 has the same trouble on its own scale.
+
+The step is run twice on virtual tensors, with rounding and without, and each operator's result is compared. Both runs
+make the same calls in the same order, since their dtypes are the same.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from pytest_amp import torch_private
+from pytest_amp.numerics import oracle
+from pytest_amp.numerics.case_run import CaseRun
+from pytest_amp.numerics.causes import operator_of
+from pytest_amp.numerics.errors import norm
+from pytest_amp.numerics.nonfinite import origin_in_step
+from pytest_amp.numerics.oracle.operation import is_real
+from pytest_amp.numerics.oracle.places import Direction
+from pytest_amp.numerics.oracle.virtual import values
+from pytest_amp.numerics.sites import Site, Sites, in_words
+from pytest_amp.numerics.step import Step
+from pytest_amp.precision import FP32
+
+#: Elements of a tensor that are compared: as many as there are, until there are ``_BUDGET`` of a run, and then few.
+_SAMPLED, _FEW, _BUDGET = 2**16, 2**8, 2**26
+#: A relative error beyond which a tensor is zero but for cancellation of float64, and tells nothing.
+_VANISHES = 2.0**20
+#: A jump of this part of the largest is named, too.
+_ALSO = 0.4
+#: Float32 has the same trouble if it loses as many of its own roundings, or this part of it.
+_SAME_TROUBLE = 1 / 16
+
+
+@dataclass
+class _Call:
+    """One call of a virtual run: samples of its real arguments and of its first result; ``used`` by a later call."""
+
+    operator: str
+    site: Site
+    arguments: list[torch.Tensor]
+    result: torch.Tensor | None
+    shape: tuple[int, ...]
+    used: bool = False
+
+
+@dataclass(frozen=True)
+class _Sampled(oracle.Predictor):
+    """A predictor that keeps samples of what each call takes and returns."""
+
+    calls: list[_Call] = field(default_factory=list)
+    sites: Sites = field(default_factory=Sites)
+    _makers: dict[int, _Call] = field(default_factory=dict)
+    _sizes: list[int] = field(default_factory=lambda: [0])
+
+    def run(self, call: torch_private.Dispatched) -> Any:
+        """As ``Predictor.run``."""
+        arguments = [leaf for leaf in torch_private.flat((call.args, call.kwargs))[0] if _has_values(leaf)]
+        samples = [self._sample(leaf) for leaf in arguments]
+        for leaf in arguments:
+            maker = self._makers.get(_memory(leaf))
+            if maker is not None:
+                maker.used = True
+        shape = tuple(arguments[0].shape) if arguments else ()
+        result = super().run(call)
+        results = [leaf for leaf in torch_private.flat(result)[0] if _has_values(leaf)]
+        first = self._sample(results[0]) if results else None
+        made = _Call(operator_of(call), self.sites.here(), samples, first, shape)
+        if not torch_private.aliasing_of(call.overload).views:
+            self._makers.update((_memory(leaf), made) for leaf in results)
+        self.calls.append(made)
+        return result
+
+
+    def _sample(self, tensor: torch.Tensor) -> torch.Tensor:
+        flat = values(tensor).detach().flatten()
+        most = _SAMPLED if self._sizes[0] < _BUDGET else _FEW
+        sample = flat[:: max(1, flat.numel() // most)].clone()
+        self._sizes[0] += sample.numel()
+        return sample
+
+
+@dataclass(frozen=True)
+class Jump:
+    """A call whose result has more noise than its arguments: ``before`` and ``after`` are relative L2 errors.
+
+    ``module`` is a path with the module's type; ``shape`` is that of the call's first argument. ``flushed`` is the share
+    of its values that are zero and should not be.
+    """
+
+    operator: str
+    module: str
+    direction: Direction
+    line: str | None
+    before: float
+    after: float
+    shape: tuple[int, ...]
+    flushed: float
+
+    def __str__(self) -> str:
+        """In words."""
+        line = "" if self.line is None else f", at {self.line}"
+        return (
+            f"{self.operator} in {self.module}, {self.direction.value} pass{line}: "
+            f"from {self.before:.0%} to {self.after:.0%}"
+        )
+
+
+def lost_share(step: Step, exact: Step, names: Sequence[str]) -> float:
+    """Return E(step, exact) of several tensors taken together."""
+    known, made = exact.named(), step.named()
+    whole = math.hypot(*(norm(known[name]) for name in names))
+    lost = math.hypot(*(norm(made[name].to(known[name].device).double() - known[name]) for name in names))
+    return lost / whole if whole else 0.0
+
+
+def why_lost(run: CaseRun, group: str, share: float) -> tuple[str, str]:
+    """Return where the noise of a step jumps, and why, for a failure that says that rounding loses the ``group``."""
+    origin = origin_in_step(
+        run.case,
+        run.realised,
+        run.where.device.torch_device,
+        run.where.region,
+        seed=run.where.seed,
+        loss_scale=run.prediction.loss_scale,
+        hidden=True,
+    )
+    if origin is not None and origin.direction is Direction.FORWARD:
+        return origin.now, f"{origin.why}, and later operators make it finite; take {origin.advice}"
+    jumps = _jumps(run, forward_only=group == "outputs")
+    trouble = _trouble(run, group, share)
+    if not jumps:
+        return "no tolerance can be made of that", trouble
+    more = list(dict.fromkeys(jump.module for jump in jumps[1:] if jump.module != jumps[0].module))
+    others = f"; less so at {', '.join(more[:3])}" if more else ""
+    return f"the noise jumps at {jumps[0]}{others}", f"{trouble}. {_advice(jumps[0])}"
+
+
+def _trouble(run: CaseRun, group: str, share: float) -> str:
+    """Whether float32 loses as much, in units of its own roundings."""
+    prefixes = ("output.", "buffer.")
+    names = [
+        name
+        for name in run.prediction.noise
+        if (name.startswith("output.") if group == "outputs" else not name.startswith(prefixes))
+    ]
+    wide = lost_share(run.fp32, run.prediction.exact, names)
+    low, own = share / run.where.precision.u, wide / FP32.u
+    numbers = f"{low:.0f} roundings of {run.where.precision.name} ({share:.0%}), {own:.0f} of float32 ({wide:.1e})"
+    if own >= low * _SAME_TROUBLE:
+        return f"ill conditioning, which float32 has on its own scale: {numbers}"
+    return f"the low dtype itself, since float32 has no such trouble: {numbers}"
+
+
+#: A share of values from which on their loss is what happened.
+_MOSTLY = 0.5
+#: Normalizations over a batch: what one of their calls has of each channel decides how well it is conditioned.
+_BATCH = ("native_batch_norm", "_native_batch_norm_legit", "cudnn_batch_norm", "miopen_batch_norm", "batch_norm_backward")
+_NORMS = ("native_layer_norm", "native_group_norm", "_fused_rms_norm")
+_CANCELS = ("add", "sub", "rsub", "sum", "mean", "var", "std", "cumsum", "logsumexp")
+
+
+def _advice(jump: Jump) -> str:
+    name = jump.operator.removesuffix("_backward")
+    if jump.flushed > _MOSTLY:
+        return f"{jump.flushed:.0%} of what it returns underflows to 0: scale the loss, or compute that in float32"
+    if name.startswith(_BATCH) and len(jump.shape) > 1:
+        count = math.prod(jump.shape) // jump.shape[1]
+        return (
+            f"BatchNorm has {count} values of each channel there: check with a larger batch or larger inputs, or with "
+            "that layer in eval()"
+        )
+    if name.startswith(_NORMS):
+        return "The rows that it normalizes are nearly constant: check with other inputs or weights, or bound its input"
+    if name.startswith(_CANCELS):
+        return "Terms cancel in it: compute it in float32 (x.float()), or subtract before squaring or summing"
+    return "Compute it, and what makes its input, in float32: x.float(), or autocast(enabled=False) around it"
+
+
+def _jumps(run: CaseRun, *, forward_only: bool) -> list[Jump]:
+    """The calls after which the noise is larger, the largest jump first, and those that come near it."""
+    if run.prediction.predicted is None:
+        return []
+    try:
+        (exact, _), (rounded, names) = (_calls(run, rounds=rounds) for rounds in (False, True))
+    except oracle.CannotFollow:
+        return []
+    jumps = [
+        Jump(
+            operator=low.operator,
+            module=in_words(low.site.module, names),
+            direction=low.site.direction,
+            line=low.site.line,
+            before=noise[0],
+            after=noise[1],
+            shape=low.shape,
+            flushed=_flushed(wide, low),
+        )
+        for wide, low in _aligned(exact, rounded)
+        if low.used
+        and not (forward_only and low.site.direction is Direction.BACKWARD)
+        and (noise := _noise(wide, low)) is not None
+    ]
+    jumps.sort(key=lambda jump: jump.before - jump.after)
+    return [jump for jump in jumps if jump.after - jump.before >= _ALSO * (jumps[0].after - jumps[0].before)]
+
+
+def _calls(run: CaseRun, *, rounds: bool) -> tuple[list[_Call], dict[int, str]]:
+    predictor = _Sampled(run.where.device.type, rounds)
+    copied = run.realised.on(run.where.device.torch_device)
+    with predictor.sites.followed():
+        oracle.run_virtual(
+            run.case,
+            copied,
+            run.prediction.region,
+            predictor,
+            seed=run.where.seed,
+            loss_scale=run.prediction.loss_scale,
+        )
+    return predictor.calls, {id(module): name for name, module in copied.model.named_modules()}
+
+
+def _aligned(exact: list[_Call], rounded: list[_Call]) -> Iterator[tuple[_Call, _Call]]:
+    """Pairs of the same calls, up to where rounding makes the program take another way."""
+    for wide, low in zip(exact, rounded, strict=False):
+        if wide.operator != low.operator or wide.shape != low.shape:
+            return
+        yield wide, low
+
+
+def _noise(exact: _Call, rounded: _Call) -> tuple[float, float] | None:
+    """Relative errors of the arguments and of the result of a call, 1 for what is lost; None where there is no result.
+
+    What vanishes in float64 tells nothing.
+    """
+    if exact.result is None or rounded.result is None:
+        return None
+    before = [_error(low, wide) for wide, low in zip(exact.arguments, rounded.arguments, strict=True)]
+    after = _error(rounded.result, exact.result)
+    if after > _VANISHES:
+        return None
+    return max((min(each, 1.0) for each in before if each <= _VANISHES), default=0.0), min(after, 1.0)
+
+
+def _flushed(exact: _Call, rounded: _Call) -> float:
+    """The share of the values of a result that are zero and should not be."""
+    if exact.result is None or rounded.result is None:
+        return 0.0
+    expected = exact.result != 0
+    return float((expected & (rounded.result == 0)).sum()) / max(int(expected.sum()), 1)
+
+
+def _error(value: torch.Tensor, exact: torch.Tensor) -> float:
+    size, far = norm(exact), norm(value - exact)
+    return far / size if size else 0.0 if far == 0 else math.inf
+
+
+def _has_values(leaf: object) -> bool:
+    return isinstance(leaf, torch.Tensor) and is_real(leaf) and not leaf.is_complex() and leaf.numel() > 0
+
+
+def _memory(tensor: torch.Tensor) -> int:
+    return int(values(tensor).untyped_storage().data_ptr())

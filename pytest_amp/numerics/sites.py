@@ -1,0 +1,86 @@
+"""Site of an operator call: its module, its pass, and the line of the user's program."""
+
+from __future__ import annotations
+
+import bisect
+import contextlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.nn.modules import module as module_hooks
+
+from pytest_amp import torch_private
+from pytest_amp.numerics.callers import calling_line
+from pytest_amp.numerics.oracle.places import Direction
+
+
+@dataclass(frozen=True)
+class Site:
+    """Where a call is: its module, its pass, the operator of whose backward pass it is part, and the line."""
+
+    module: torch.nn.Module | None
+    direction: Direction
+    node: str | None
+    line: str | None
+
+
+@dataclass
+class Sites:
+    """Follows whatever modules run, the one of a training step as well, which nobody has before it runs.
+
+    A call of the backward pass belongs to the call of the forward pass that has made its autograd node; nodes are
+    numbered in the order in which they are made.
+    """
+
+    _modules: list[torch.nn.Module] = field(default_factory=list)
+    _numbers: list[int] = field(default_factory=list)
+    _sites: list[Site] = field(default_factory=list)
+
+    @contextlib.contextmanager
+    def followed(self) -> Iterator[None]:
+        """Follow inside the block which module runs."""
+
+        def enter(module: torch.nn.Module, _inputs: object) -> None:
+            self._modules.append(module)
+
+        def leave(module: torch.nn.Module, _inputs: object, _output: object) -> None:
+            while module in self._modules and self._modules.pop() is not module:
+                pass
+
+        with contextlib.ExitStack() as stack:
+            stack.callback(module_hooks.register_module_forward_pre_hook(enter).remove)
+            stack.callback(module_hooks.register_module_forward_hook(leave, always_call=True).remove)
+            yield
+
+    def here(self) -> Site:
+        """Return the site of the call that is being made; to be asked at each call."""
+        node = torch_private.current_node()
+        module = self._modules[-1] if self._modules else None
+        if node is None or module is not None:
+            site = Site(module, Direction.FORWARD, None, calling_line())
+            number = torch_private.sequence_number()
+            if not self._numbers or number >= self._numbers[-1]:
+                self._numbers.append(number)
+                self._sites.append(site)
+            return site
+        own = calling_line(backward=True)
+        # The call that has made a node is the first after which the next node has a larger number.
+        index = bisect.bisect_right(self._numbers, torch_private.number_of(node))
+        if hasattr(node, "variable") or index == len(self._sites):
+            return Site(None, Direction.BACKWARD, None, own)
+        forward = self._sites[index]
+        return Site(forward.module, Direction.BACKWARD, _forward_name(node), own or forward.line)
+
+
+def in_words(module: torch.nn.Module | None, names: Mapping[int, str]) -> str:
+    """Return a module as failures name it: by its path, which ``names`` has by identity, and its type."""
+    if module is None:
+        return "the loss"
+    return f"{names.get(id(module)) or 'the model'} ({type(module).__name__})"
+
+
+def _forward_name(node: Any) -> str:
+    """The name of the operator, or of the user's function, whose node this is: ``Sqrt`` of ``SqrtBackward0``."""
+    return str(node.name()).rstrip("0123456789").removesuffix("Backward")
