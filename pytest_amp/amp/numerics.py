@@ -91,10 +91,12 @@ class NumericChecks(Bound):
         """Check that ``tensor`` is float32 and was not rounded to the autocast dtype on its way.
 
         A dtype tells only the name: a float32 tensor of which every value is representable in the low dtype was low
-        before. That needs at least 64 distinct finite values other than zero. Raises AmpFailure, and Misuse for a
-        float32 tensor with fewer, or for what is no tensor.
+        before. That is told of at least 64 finite values other than zero; if fewer than 64 of them are distinct, they
+        have collapsed to these. One value, such as a loss, is checked by its dtype, with a warning that
+        ``reduction="none"`` gives more. Raises AmpFailure, and Misuse for 2 to 63 values that the low dtype has, or for
+        what is no tensor.
         """
-        from pytest_amp.numerics.predicted import check_fp32
+        from pytest_amp.numerics.float32_values import check_fp32
 
         if not hasattr(tensor, "is_floating_point"):
             raise Misuse(f"check_fp32 was given {type(tensor).__name__}; valid: a tensor")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import inspect
 import sysconfig
 from pathlib import Path
 from types import FrameType
@@ -25,7 +25,7 @@ def calling_line(*, backward: bool = False) -> str | None:
     In a backward pass it is one of a ``torch.autograd.Function``, of a hook or of a recomputed part; None where the
     operator was called by autograd itself.
     """
-    frame: FrameType | None = sys._getframe(1)  # public in all but its name: inspect.currentframe returns it
+    frame: FrameType | None = inspect.currentframe()
     while frame is not None:
         file = frame.f_code.co_filename
         if file == _STEP or (backward and file in _ENGINE):

@@ -121,8 +121,10 @@ def _of_range(call: torch_private.Dispatched, exact: torch.Tensor, result: torch
     """A value that float64 has: beyond the dtype, or lost within the kernel."""
     size, dtype = float(exact[~result.isfinite()].abs().max()), dtype_name(result.dtype)
     advice = _wider(result.dtype, "smaller values")
-    if operator_of(call) == "cast":
-        advice = "smaller values: a larger epsilon or bound before it, a mean in place of a sum"
+    if operator_of(call) == "cast" and torch_private.current_node() is None:
+        advice = "float32 (autocast(enabled=False) around the operator that it is cast for), or smaller values"
+    elif operator_of(call) == "cast":
+        advice = "smaller gradients: a larger epsilon or bound in the forward pass, a mean in place of a sum"
     if size > _most(result.dtype):
         return Cause(f"overflow: up to {size:.3g} in {share}", f"{dtype} ends at {_most(result.dtype):.5g}", advice)
     return Cause(

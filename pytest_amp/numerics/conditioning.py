@@ -14,16 +14,18 @@ from typing import Any
 import torch
 
 from pytest_amp import torch_private
+from pytest_amp.cases import Case, Realised
 from pytest_amp.numerics import oracle
 from pytest_amp.numerics.case_run import CaseRun
 from pytest_amp.numerics.causes import operator_of
+from pytest_amp.numerics.conditions import Conditions
 from pytest_amp.numerics.errors import norm
 from pytest_amp.numerics.nonfinite import origin_in_step
 from pytest_amp.numerics.oracle.operation import is_real
 from pytest_amp.numerics.oracle.places import Direction
 from pytest_amp.numerics.oracle.virtual import values
 from pytest_amp.numerics.sites import Site, Sites, in_words
-from pytest_amp.numerics.step import Step
+from pytest_amp.numerics.step import Region, Step
 from pytest_amp.precision import FP32
 
 #: Elements of a tensor that are compared: as many as there are, until there are ``_BUDGET`` of a run, and then few.
@@ -75,7 +77,6 @@ class _Sampled(oracle.Predictor):
         self.calls.append(made)
         return result
 
-
     def _sample(self, tensor: torch.Tensor) -> torch.Tensor:
         flat = values(tensor).detach().flatten()
         most = _SAMPLED if self._sizes[0] < _BUDGET else _FEW
@@ -88,8 +89,8 @@ class _Sampled(oracle.Predictor):
 class Jump:
     """A call whose result has more noise than its arguments: ``before`` and ``after`` are relative L2 errors.
 
-    ``module`` is a path with the module's type; ``shape`` is that of the call's first argument. ``flushed`` is the share
-    of its values that are zero and should not be.
+    ``module`` is a path with the module's type; ``shape`` is that of the call's first argument. ``flushed`` is the
+    share of its values that are zero and should not be.
     """
 
     operator: str
@@ -101,13 +102,25 @@ class Jump:
     shape: tuple[int, ...]
     flushed: float
 
+    @property
+    def advice(self) -> str:
+        """What to change."""
+        return _advice(self)
+
     def __str__(self) -> str:
         """In words."""
         line = "" if self.line is None else f", at {self.line}"
         return (
             f"{self.operator} in {self.module}, {self.direction.value} pass{line}: "
-            f"from {self.before:.0%} to {self.after:.0%}"
+            f"from {_percent(self.before)} to {_percent(self.after)}"
         )
+
+
+def _percent(share: float) -> str:
+    return f"{share:.0%}" if share >= _ONE_PER_CENT else f"{100 * share:.2g}%"
+
+
+_ONE_PER_CENT = 0.01
 
 
 def lost_share(step: Step, exact: Step, names: Sequence[str]) -> float:
@@ -131,13 +144,22 @@ def why_lost(run: CaseRun, group: str, share: float) -> tuple[str, str]:
     )
     if origin is not None and origin.direction is Direction.FORWARD:
         return origin.now, f"{origin.why}, and later operators make it finite; take {origin.advice}"
-    jumps = _jumps(run, forward_only=group == "outputs")
+    jumps = []
+    if run.prediction.predicted is not None:
+        jumps = jumps_of(
+            run.case,
+            run.realised,
+            run.where,
+            run.prediction.region,
+            loss_scale=run.prediction.loss_scale,
+            forward_only=group == "outputs",
+        )
     trouble = _trouble(run, group, share)
     if not jumps:
         return "no tolerance can be made of that", trouble
     more = list(dict.fromkeys(jump.module for jump in jumps[1:] if jump.module != jumps[0].module))
     others = f"; less so at {', '.join(more[:3])}" if more else ""
-    return f"the noise jumps at {jumps[0]}{others}", f"{trouble}. {_advice(jumps[0])}"
+    return f"the noise jumps at {jumps[0]}{others}", f"{trouble}. {jumps[0].advice}"
 
 
 def _trouble(run: CaseRun, group: str, share: float) -> str:
@@ -159,8 +181,15 @@ def _trouble(run: CaseRun, group: str, share: float) -> str:
 #: A share of values from which on their loss is what happened.
 _MOSTLY = 0.5
 #: Normalizations over a batch: what one of their calls has of each channel decides how well it is conditioned.
-_BATCH = ("native_batch_norm", "_native_batch_norm_legit", "cudnn_batch_norm", "miopen_batch_norm", "batch_norm_backward")
+_BATCH = (
+    "native_batch_norm",
+    "_native_batch_norm_legit",
+    "cudnn_batch_norm",
+    "miopen_batch_norm",
+    "batch_norm_backward",
+)
 _NORMS = ("native_layer_norm", "native_group_norm", "_fused_rms_norm")
+_TURNS = ("sin", "cos", "tan", "remainder", "fmod", "frac", "floor", "round", "trunc", "ceil")
 _CANCELS = ("add", "sub", "rsub", "sum", "mean", "var", "std", "cumsum", "logsumexp")
 
 
@@ -176,17 +205,21 @@ def _advice(jump: Jump) -> str:
         )
     if name.startswith(_NORMS):
         return "The rows that it normalizes are nearly constant: check with other inputs or weights, or bound its input"
+    if name in _TURNS:
+        return "Its argument is rounded by as much as its period: compute it, and what makes it, in float32"
     if name.startswith(_CANCELS):
         return "Terms cancel in it: compute it in float32 (x.float()), or subtract before squaring or summing"
     return "Compute it, and what makes its input, in float32: x.float(), or autocast(enabled=False) around it"
 
 
-def _jumps(run: CaseRun, *, forward_only: bool) -> list[Jump]:
-    """The calls after which the noise is larger, the largest jump first, and those that come near it."""
-    if run.prediction.predicted is None:
-        return []
+def jumps_of(  # noqa: PLR0913  # keywords of one run
+    case: Case, realised: Realised, where: Conditions, region: Region, *, loss_scale: float, forward_only: bool
+) -> list[Jump]:
+    """Return the calls after which the noise is larger, the largest jump first, and those that come near it."""
     try:
-        (exact, _), (rounded, names) = (_calls(run, rounds=rounds) for rounds in (False, True))
+        (exact, _), (rounded, names) = (
+            _calls(case, realised, where, region, loss_scale, rounds=rounds) for rounds in (False, True)
+        )
     except oracle.CannotFollow:
         return []
     jumps = [
@@ -209,18 +242,12 @@ def _jumps(run: CaseRun, *, forward_only: bool) -> list[Jump]:
     return [jump for jump in jumps if jump.after - jump.before >= _ALSO * (jumps[0].after - jumps[0].before)]
 
 
-def _calls(run: CaseRun, *, rounds: bool) -> tuple[list[_Call], dict[int, str]]:
-    predictor = _Sampled(run.where.device.type, rounds)
-    copied = run.realised.on(run.where.device.torch_device)
+def _calls(  # noqa: PLR0913  # those of one run
+    case: Case, realised: Realised, where: Conditions, region: Region, loss_scale: float, *, rounds: bool
+) -> tuple[list[_Call], dict[int, str]]:
+    predictor, copied = _Sampled(where.device.type, rounds), realised.on(where.device.torch_device)
     with predictor.sites.followed():
-        oracle.run_virtual(
-            run.case,
-            copied,
-            run.prediction.region,
-            predictor,
-            seed=run.where.seed,
-            loss_scale=run.prediction.loss_scale,
-        )
+        oracle.run_virtual(case, copied, region, predictor, seed=where.seed, loss_scale=loss_scale)
     return predictor.calls, {id(module): name for name, module in copied.model.named_modules()}
 
 

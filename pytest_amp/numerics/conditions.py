@@ -11,6 +11,7 @@ import torch
 from pytest_amp.cases import Case, in_one_line, passes
 from pytest_amp.devices import Device
 from pytest_amp.failure import AmpFailure, is_misuse
+from pytest_amp.numerics.reasons import likely_of_error
 from pytest_amp.numerics.step import Region
 from pytest_amp.precision import Precision
 
@@ -60,7 +61,8 @@ def runs_under(case: Case, where: Conditions, also: str = "") -> Iterator[None]:
             label_before="fp32",
             before="it runs in float32",
             now=where.now(in_one_line(error)),
-            likely=_likely(error, where),
+            likely=likely_of_error(error, case.realise(seed=where.seed).model, where.precision.dtype)
+            or _likely(error, where),
         ) from None
 
 
@@ -73,7 +75,4 @@ def _likely(error: Exception, where: Conditions) -> str:
         return f"this machine has no kernel for one of its operators in {low}: dtypes= of the marker leaves {low} out"
     if not isinstance(error, RuntimeError):
         return "code of the model or its loss that takes no low-precision tensors, or asks whether autocast is on"
-    return (
-        "an operator meets dtypes that it does not take together (a torch.autograd.Function needs custom_fwd and "
-        "custom_bwd), or changes what backward needs"
-    )
+    return "an operator that does not take what it is given under autocast"

@@ -103,6 +103,9 @@ def _likely(returned: list[str], taken: list[str], low: str) -> str:
             f"it was given {taken[0]}: its operators have no rule here that changes it (pytest-amp rules), or it casts"
         )
     was = f"it was given {' and '.join(taken)}: " if taken else ""
+    others = [kind for kind in returned if kind in ("float16", "bfloat16") and kind != low and kind not in taken]
+    if others:
+        return f"{was}it casts to {others[0]}, or an extension does: no rule of a {low} region returns that"
     if returned == [low]:
         return f"{was}an operator in it runs in {low} by its rule (amp.trace(case) has each), or the model casts"
     return f"{was}an operator in it has another rule here (pytest-amp rules), or the model casts"

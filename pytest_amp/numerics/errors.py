@@ -80,8 +80,18 @@ def is_hollow(tensor: torch.Tensor, dtype: torch.dtype) -> bool | None:
     Decided on at least 64 distinct finite values other than zero; None on fewer, which may be
     representable by chance.
     """
-    values = real_parts(stored_values(tensor)).flatten()
-    values = values[values.isfinite() & (values != 0)]
+    values = finite_values(tensor)
     if not any(torch.unique(some).numel() >= ENOUGH for some in (values[:FIRST], values)):
         return None
+    return all_in(values, dtype)
+
+
+def finite_values(tensor: torch.Tensor) -> torch.Tensor:
+    """The finite values of a tensor other than zero, flat; those that a sparse one stores."""
+    values = real_parts(stored_values(tensor)).flatten()
+    return values[values.isfinite() & (values != 0)]
+
+
+def all_in(values: torch.Tensor, dtype: torch.dtype) -> bool:
+    """Whether ``dtype`` has every one of ``values``."""
     return bool((values == values.to(dtype).to(values.dtype)).all())

@@ -87,8 +87,8 @@ def origin_in_step(  # noqa: PLR0913  # keywords of one step
 ) -> Origin | None:
     """Run one step of ``case`` in ``region`` and return the origin of what is not finite in it; None if all is finite.
 
-    ``realised`` is copied. With ``hidden`` it is the origin of what is not finite on the way, in the region alone, while
-    what the step computes is.
+    ``realised`` is copied. With ``hidden`` it is the origin of what is not finite on the way, in the region alone,
+    while what the step computes is.
     """
     origins = _recorded(case, realised, device, region, seed, loss_scale, hidden=hidden)
     if not origins.records:
@@ -106,11 +106,14 @@ def recorded_origins(device: torch.device) -> Iterator[Origins]:
         yield origins
 
 
-def likely_origin(case: Case, realised: Realised, where: Conditions, loss_scale: float) -> str:
-    """Return the origin of what is not finite in a step in mixed precision, as the likely cause of a failure."""
+def likely_origin(case: Case, realised: Realised, where: Conditions, loss_scale: float) -> str | None:
+    """Return the origin of what is not finite in a step in mixed precision, as the likely cause of a failure.
+
+    None where the step is finite when it is run again.
+    """
     device = where.device.torch_device
     origin = origin_in_step(case, realised, device, where.region, seed=where.seed, loss_scale=loss_scale)
-    return _NOWHERE if origin is None else str(origin)
+    return None if origin is None else str(origin)
 
 
 def not_finite_in_float32(case: Case, realised: Realised, where: Conditions, names: Sequence[str]) -> AmpFailure:
@@ -172,7 +175,7 @@ class Origins:
         return record.operator, self.module(record), site.direction, site.node, site.line
 
 
-def _recorded(  # noqa: PLR0913  # those of one step
+def _recorded(  # noqa: PLR0913, PLR0917  # those of one step
     case: Case,
     realised: Realised,
     device: torch.device,

@@ -5,20 +5,19 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 
-import torch
-
 from pytest_amp.cases import Case, Realised, expect_python
 from pytest_amp.failure import AmpFailure, Misuse, is_misuse
+from pytest_amp.numerics import tolerance
+from pytest_amp.numerics.compare import Compared
 from pytest_amp.numerics.conditions import Conditions
 from pytest_amp.numerics.draws import Draws
-from pytest_amp.numerics.errors import is_hollow
 from pytest_amp.numerics.nonfinite import NotFinite, origin_in_step
 from pytest_amp.numerics.oracle import Trace, observed_step, trace_of, verdict
 from pytest_amp.numerics.oracle.local import ObservedCall
 from pytest_amp.numerics.oracle.operation import LOW
 from pytest_amp.numerics.prediction import reference_step
 from pytest_amp.numerics.realised import realise
-from pytest_amp.precision import FP16, dtype_name
+from pytest_amp.precision import FP16
 from pytest_amp.record import Observe
 
 __tracebackhide__ = is_misuse
@@ -59,9 +58,7 @@ def trace(case: Case, where: Conditions) -> Trace:
         with contextlib.suppress(NotFinite):
             loss_scale = reference_step(case, realised, where.device, where.precision, seed=where.seed).loss_scale
     device, low = where.device, where.precision.dtype
-    origin = origin_in_step(
-        case, realised, device.torch_device, where.region, seed=where.seed, loss_scale=loss_scale
-    )
+    origin = origin_in_step(case, realised, device.torch_device, where.region, seed=where.seed, loss_scale=loss_scale)
     seen = observed_step(
         case,
         device,
@@ -75,27 +72,6 @@ def trace(case: Case, where: Conditions) -> Trace:
     if origin is not None:
         notes = (*notes, f"ends where the step is no longer finite: {origin}")
     return trace_of(f"{case.name} under {where}", seen, device.type, notes)
-
-
-def check_fp32(tensor: torch.Tensor, where: Conditions, *, name: str) -> None:
-    """See ``Amp.check_fp32``."""
-    dtype = where.precision.dtype
-    hollow = is_hollow(tensor, dtype) if tensor.is_floating_point() else None
-    if tensor.dtype == torch.float32 and hollow is None:
-        raise Misuse(f"{name} has fewer than 64 distinct finite values other than zero: too few to tell; valid: more")
-    if tensor.dtype != torch.float32 or hollow:
-        kind = dtype_name(tensor.dtype)
-        raise AmpFailure(
-            f"{name} is {kind}, it should be float32"
-            if tensor.dtype != torch.float32
-            else f"{name} is float32 but holds only values that {where.precision.dtype_name} has",
-            label_before="expected",
-            before="float32, with values between those of the low dtype",
-            now=where.now(kind),
-            likely="it was computed in the low dtype, or rounded on its way and cast back"
-            if tensor.dtype in (torch.float32, *LOW)
-            else f"what it was made of is {kind}: autocast makes none",
-        )
 
 
 def likely_operator(case: Case, realised: Realised, where: Conditions, loss_scale: float) -> str | None:

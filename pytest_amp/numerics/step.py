@@ -24,6 +24,7 @@ from pytest_amp.failure import AmpFailure, is_misuse
 from pytest_amp.float32 import float32_precision
 from pytest_amp.numerics.errors import dense
 from pytest_amp.numerics.widened import float64_in_region, widened
+from pytest_amp.numerics.reasons import low_parameters
 
 __tracebackhide__ = is_misuse
 
@@ -107,14 +108,17 @@ class DoesNotRun(AmpFailure):
     """A case whose own step raises without autocast, in the words of what it raised."""
 
 
-def does_not_run(case: Case, error: Exception) -> DoesNotRun:
-    """What is said of ``error``, which a step of ``case`` without autocast has raised."""
+def does_not_run(case: Case, error: Exception, model: torch.nn.Module | None = None) -> DoesNotRun:
+    """What is said of ``error``, which a step of ``case`` without autocast has raised, on ``model`` if it is known."""
+    low = None if model is None else low_parameters(model)
     return DoesNotRun(
         f"{case.name} does not run in float32, without autocast",
         label_before="expected",
         before="a step that runs in float32: mixed precision is compared with it",
         now=f"{in_one_line(error)}, on torch {torch.__version__}",
-        likely="the model, its batch or its loss: nothing of mixed precision has begun",
+        likely="the model, its batch or its loss: nothing of mixed precision has begun"
+        if low is None
+        else f"parameters that are low ({low}): autocast casts those of float32 itself, and nothing of it has begun",
     )
 
 
@@ -130,7 +134,7 @@ def run_wide(case: Case, realised: Realised, *, seed: int) -> Step:
             raise
         step = _of_wider_copy(case, realised, seed)
         if step is None:
-            raise does_not_run(case, error) from None
+            raise does_not_run(case, error, realised.model) from None
         return step
 
 

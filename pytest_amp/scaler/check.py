@@ -9,10 +9,11 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from pytest_amp.failure import UNSEEDED, AmpFailure, Misuse, is_misuse
+from pytest_amp.failure import AmpFailure, Misuse, is_misuse
 from pytest_amp.record import Observe
 from pytest_amp.scaler.buffers import check_buffers, expect_buffers, take_spoilt
 from pytest_amp.scaler.overflow import at_any_scale, likely_of_skip
+from pytest_amp.scaler.reasons import at_any_scale, likely_of_difference, likely_of_skip
 from pytest_amp.scaler.reference import UpdateRule
 from pytest_amp.scaler.regions import check_region
 from pytest_amp.scaler.trace import Iteration, RefusedOverflow, TraceStep, Training, refused
@@ -236,9 +237,7 @@ def _check_gradients(training: Training, iteration: Iteration, scale: float) -> 
             label_before="rule",
             before=f"the same at the scale S and at S / {_OTHER_SCALE:.0f}, but for rounding",
             now=f"relative distance {distance:.3g}",
-            likely=f"two iterations at one scale differ, too: {UNSEEDED}"
-            if unseeded
-            else "gradients are clipped, or looked at, before scaler.unscale_(optimizer)",
+            likely=likely_of_difference(training, scale, repeats=not unseeded),
         )
 
 

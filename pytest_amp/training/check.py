@@ -18,6 +18,7 @@ from pytest_amp.training.draws import recorded_draws
 from pytest_amp.training.state import rounded_kept, rounded_parameters, rounded_state
 from pytest_amp.training.overflow import first_of, likely_overflow
 from pytest_amp.training.trajectory import Setup, TrainingIteration, Trajectory, TrajectoryStep, run
+from pytest_amp.training.reasons import first_of, likely_first_loss, likely_overflow, likely_sizes
 
 __tracebackhide__ = is_misuse
 
@@ -28,8 +29,6 @@ _MORE_LOST = 0.1
 _MORE_ZERO = 0.1
 #: From this step on the optimizer's state has values of its own, and is not a gradient that came from a low product.
 _OWN_VALUES = 2
-#: From such a difference on the sizes of gradients are named as the cause: no rounding makes a tenth.
-_OTHER_SIZE = 0.1
 #: The least number of half widths that the float32 loss has to move, for the band to tell anything apart.
 _VISIBLE = 4.0
 
@@ -49,8 +48,8 @@ def _check(setup: Setup, observe: Observe, draws: Draws, *, tolerance_scale: flo
         raise AmpFailure(
             f"{setup.case.name}: the training does not stay finite in float32",
             now=f"losses {[round(loss, 4) for loss in plain.losses[-4:]]} at its end",
-            likely=f"{likely_overflow(setup, first_of(plain.losses), low=False)}; or the learning rate is too high. There "
-            "is nothing to compare mixed precision with",
+            likely="there is nothing to compare mixed precision with; the learning rate is too high, or "
+            + likely_overflow(setup, first_of(plain.losses), low=False),
         )
     if band.visible < _VISIBLE:
         raise AmpFailure(
@@ -160,19 +159,9 @@ def _check_steps(setup: Setup, plain: Trajectory, found: Trajectory) -> None:
                 label_before="fp32",
                 before=f"{wide.lost:.0%}",
                 now=f"{low.lost:.0%} in {setup.precision.name}",
-                likely=_gradients(wide, low) or "the weights, or what is added to them, are in a low dtype",
+                likely=likely_sizes(setup, wide, low, found.scaler.get_scale())
+                or "the weights, or what is added to them, are in a low dtype",
             )
-
-
-def _gradients(wide: TrajectoryStep, low: TrajectoryStep) -> str | None:
-    """What the sizes of the gradients in the two runs say, where they are not about the same."""
-    ratio = low.norm / wide.norm if wide.norm else 1.0
-    if 1 - _OTHER_SIZE < ratio < 1 + _OTHER_SIZE:
-        return None
-    return (
-        f"the optimizer sees gradients of {ratio:.3g} times their size in float32: clipped before scaler.unscale_, not "
-        "unscaled, or accumulated, averaged or divided in the low dtype"
-    )
 
 
 def _stale(found: Trajectory) -> str | None:
@@ -187,8 +176,8 @@ def _likely(setup: Setup, plain: Trajectory, found: Trajectory, left: int) -> st
     if not _finite(found.losses[left]):
         return likely_overflow(setup, left)
     if left == 0:
-        return "the first loss, before any update: forward itself computes too much in the low dtype, or something else"
-    sizes = _stale(found) or _gradients(plain.steps[0], found.steps[0])
+        return likely_first_loss(setup)
+    sizes = _stale(found) or likely_sizes(setup, plain.steps[0], found.steps[0], found.scaler.get_scale())
     if sizes is not None:
         return sizes
     low = [step.loss_dtype for step in found.steps if step.loss_dtype in (torch.float16, torch.bfloat16)]

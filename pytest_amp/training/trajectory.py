@@ -16,7 +16,7 @@ from pytest_amp.numerics.errors import real_parts
 from pytest_amp.numerics.prediction import by_hand
 from pytest_amp.precision import Precision
 from pytest_amp.scaler import Iteration, UpdateRule, standard_step
-from pytest_amp.scaler.overflow import likely_of_skips
+from pytest_amp.scaler.reasons import likely_of_skips
 from pytest_amp.scaler.trace import WatchedScaler, refused, watch_backward
 from pytest_amp.scaler.unscaling import expect_unscaled
 

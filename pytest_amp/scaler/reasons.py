@@ -1,4 +1,4 @@
-"""The operator from which the gradients of a training step with a scaler have what is not finite."""
+"""Likely causes of what is wrong with a training step with a scaler: the operator that overflows, or is garbage."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ import torch
 
 from pytest_amp.cases import Case, Realised
 from pytest_amp.devices import Device
-from pytest_amp.failure import AmpFailure
+from pytest_amp.failure import UNSEEDED, AmpFailure
+from pytest_amp.numerics import Conditions
 from pytest_amp.numerics.nonfinite import Origin, origin_in_step
+from pytest_amp.numerics.predicted import likely_operator
 from pytest_amp.precision import Precision
 from pytest_amp.scaler.trace import Iteration, TraceStep, Training
 
@@ -84,3 +86,15 @@ def likely_of_skips(iteration: Iteration) -> str:
     if origin is None:
         return f"the training step itself: the case's loss and its gradients are finite at a scale of {scale:g}"
     return str(origin)
+
+
+def likely_of_difference(training: Training, scale: float, *, repeats: bool) -> str:
+    """Return why the optimizer sees other gradients at another scale; ``repeats`` tells that it sees them again at one.
+
+    An operator that does not follow its rounding model is the cause before a training step that clips.
+    """
+    where = Conditions(training.device, training.precision, training.seed)
+    operator = likely_operator(training.case, training.case.realise(seed=training.seed), where, scale)
+    if not repeats:
+        return f"two iterations at one scale differ, too: {operator or UNSEEDED}"
+    return operator or "gradients are clipped, or looked at, before scaler.unscale_(optimizer)"

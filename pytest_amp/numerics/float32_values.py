@@ -1,0 +1,70 @@
+"""The check that a tensor is float32, and was not rounded to the low dtype on its way."""
+
+from __future__ import annotations
+
+import warnings
+
+import torch
+
+from pytest_amp.failure import AmpFailure, Misuse, is_misuse
+from pytest_amp.numerics.conditions import Conditions
+from pytest_amp.numerics.errors import ENOUGH, all_in, finite_values, is_hollow
+from pytest_amp.numerics.oracle.operation import LOW
+from pytest_amp.precision import dtype_name
+
+__tracebackhide__ = is_misuse
+
+
+class OneValue(UserWarning):
+    """A tensor of one value, of which only the dtype could be checked."""
+
+
+def check_fp32(tensor: torch.Tensor, where: Conditions, *, name: str) -> None:
+    """See ``Amp.check_fp32``."""
+    low = where.precision.dtype
+    if tensor.dtype != torch.float32:
+        raise _failure(f"{name} is {dtype_name(tensor.dtype)}, it should be float32", where, tensor)
+    values = finite_values(tensor)
+    distinct = int(torch.unique(values).numel())
+    if is_hollow(tensor, low):
+        raise _failure(f"{name} is float32 but holds only values that {dtype_name(low)} has", where, tensor)
+    if distinct >= ENOUGH or not all_in(values, low):
+        return
+    if values.numel() >= ENOUGH:
+        raise AmpFailure(
+            f"{name} has {values.numel()} values other than zero, of which {distinct} are distinct, and "
+            f"{dtype_name(low)} has each of them",
+            label_before="expected",
+            before="float32, with values between those of the low dtype",
+            now=where.now(f"{', '.join(f'{value:g}' for value in torch.unique(values)[:4].tolist())}, ..."),
+            likely="it collapsed: values that differ became one in the low dtype. What is meant to have so few, a mask "
+            "or counts, is checked by its dtype alone",
+        )
+    if tensor.numel() != 1:
+        raise Misuse(
+            f"{name} has fewer than {ENOUGH} distinct finite values other than zero, and {dtype_name(low)} has each: "
+            "too few to tell; valid: more"
+        )
+    warnings.warn(
+        OneValue(
+            f"{name} has one value, which {dtype_name(low)} has, too: its dtype alone was checked. Of a loss, "
+            'reduction="none" gives the values that it is made of'
+        ),
+        stacklevel=3,
+    )
+
+
+def _failure(what: str, where: Conditions, tensor: torch.Tensor) -> AmpFailure:
+    kind = dtype_name(tensor.dtype)
+    likely = f"what it was made of is {kind}: autocast makes none"
+    if tensor.dtype == torch.float32:
+        likely = "it was computed in the low dtype, or rounded on its way, and cast back"
+    elif tensor.dtype in LOW:
+        likely = f"it was computed in {kind}, or cast to it: .float() before it keeps float32"
+    return AmpFailure(
+        what,
+        label_before="expected",
+        before="float32, with values between those of the low dtype",
+        now=where.now(kind),
+        likely=likely,
+    )

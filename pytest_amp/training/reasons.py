@@ -1,0 +1,96 @@
+"""Likely causes of what is wrong with a training, each from what was measured or from the operator that has made it."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from pytest_amp.numerics import Conditions
+from pytest_amp.numerics.conditioning import jumps_of
+from pytest_amp.numerics.nonfinite import Origins, origin_in_step, recorded_origins
+from pytest_amp.numerics.oracle.places import Direction
+from pytest_amp.numerics.predicted import likely_operator
+from pytest_amp.numerics.prediction import ORACLE, by_hand
+from pytest_amp.training.trajectory import Setup, TrainingIteration, TrajectoryStep, run
+
+#: From such a difference on the sizes of gradients are named as the cause: no rounding makes a tenth.
+_OTHER_SIZE = 0.1
+#: Gradients this many times their size are neither scaled nor accumulated: no loop has as many micro-batches.
+_GARBAGE = 1e3
+#: The noise that an operator leaves, for it to be named as the cause of another loss.
+_NOISY = 0.05
+
+
+def likely_overflow(setup: Setup, step: int, *, low: bool = True) -> str:
+    """Return the origin of a loss that is not finite in a step of the training, in float32 unless ``low``.
+
+    The training is run again, up to that step.
+    """
+    made = _origins(setup, step, low=low)
+    origin = made.first(without=_origins(setup, step, low=False) if low else None)
+    if origin is not None:
+        return str(origin)
+    return "the training step itself: the loss is finite when the training is run again, or it has no operator"
+
+
+def first_of(losses: Sequence[float]) -> int:
+    """Return the first step whose loss is not finite."""
+    return next(index for index, loss in enumerate(losses) if not math.isfinite(loss))
+
+
+def _origins(setup: Setup, step: int, *, low: bool) -> Origins:
+    """What is not finite, first of all, in one step of a training."""
+    with contextlib.ExitStack() as stack:
+        origins = [stack.enter_context(recorded_origins(setup.device.torch_device))] if step == 0 else []
+
+        def inspect(index: int, iteration: TrainingIteration) -> None:
+            if index == step - 1:
+                origins.append(stack.enter_context(recorded_origins(setup.device.torch_device)))
+            if index == step:
+                origins[0].name(iteration.model)
+                stack.close()
+
+        run(replace(setup, steps=max(step + 1, 2)), low=low, inspect=inspect)
+    return origins[0]
+
+
+def likely_sizes(setup: Setup, wide: TrajectoryStep, low: TrajectoryStep, scale: float) -> str | None:
+    """Return what the sizes of the gradients in two runs say, where they are not about the same.
+
+    ``wide`` and ``low`` are one step in float32 and in mixed precision, whose scaler has ``scale``.
+    """
+    ratio = low.norm / wide.norm if wide.norm else 1.0
+    if 1 - _OTHER_SIZE < ratio < 1 + _OTHER_SIZE:
+        return None
+    seen = f"the optimizer sees gradients of {ratio:.3g} times their size in float32"
+    if scale > 1 and scale / 2 <= ratio <= scale * 2:
+        return f"{seen}, about the scale ({scale:g}): not unscaled"
+    if not math.isfinite(ratio) or ratio > _GARBAGE:
+        operator = likely_operator(setup.case, setup.case.realise(seed=setup.seed), _conditions(setup), scale)
+        return f"{seen}: {operator or 'what the training step makes of them, or an operator that is wrong at times'}"
+    if ratio > 1:
+        return f"{seen}: accumulated without dividing by the number of parts, divided by less, or not unscaled in part"
+    return (
+        f"{seen}: clipped before scaler.unscale_, a part of the loss that is not scaled, or accumulated, averaged or "
+        "divided in the low dtype"
+    )
+
+
+def likely_first_loss(setup: Setup) -> str:
+    """Return why the first loss, before any update, is not that of float32."""
+    where, realised = _conditions(setup), setup.case.realise(seed=setup.seed)
+    origin = origin_in_step(setup.case, realised, setup.device.torch_device, where.region, seed=setup.seed, hidden=True)
+    if origin is not None and origin.direction is Direction.FORWARD:
+        return f"{origin.now}, which later operators make finite; take {origin.advice}"
+    if setup.device.type in ORACLE:
+        region = by_hand(setup.device, setup.precision, inside=True)
+        jumps = jumps_of(setup.case, realised, where, region, loss_scale=1.0, forward_only=True)
+        if jumps and jumps[0].after > _NOISY:
+            return f"the first loss, before any update: the noise jumps at {jumps[0]}. {jumps[0].advice}"
+    return "the first loss, before any update: forward itself computes too much in the low dtype, or something else"
+
+
+def _conditions(setup: Setup) -> Conditions:
+    return Conditions(setup.device, setup.precision, setup.seed)
