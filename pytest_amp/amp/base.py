@@ -26,6 +26,7 @@ from pytest_amp.record import (
     Kind,
     Observation,
     Observe,
+    Record,
     Value,
     Verdict,
     check_value,
@@ -35,6 +36,7 @@ from pytest_amp.record import (
     moved,
 )
 from pytest_amp.session import AmpSession, installed_torch
+from pytest_amp.record.cause import likely_cause
 from pytest_amp.targets import Target
 
 if TYPE_CHECKING:
@@ -213,20 +215,20 @@ class Bound:
         self._item.user_properties.append((f"amp {made.key}", f"{made.value} ({made.verdict.value})"))
         failed = made.verdict in (Verdict.CHANGED, Verdict.REGRESSED)
         if failed and baseline is not None and before is not None and not self.config.accept:
-            self._differs(made, before, str(baseline.provenance.get("torch", "unknown")))
+            self._differs(made, before, baseline)
         return made
 
-    def _differs(self, made: Observation, before: Observation, torch_before: str) -> NoReturn:
+    def _differs(self, made: Observation, before: Observation, baseline: Record) -> NoReturn:
         """Raises AmpFailure for what is not as the baseline has it."""
         worse = made.verdict is Verdict.REGRESSED
         unit, how = f" {made.unit}" if made.unit and _is_number(made.value) else "", moved(made, before)
         raise AmpFailure(
             f"{made.name} on {self.target.id} is {'worse than' if worse else 'no longer'} what the baseline has",
             label_before="baseline",
-            before=f"{made.baseline}{unit} on torch {torch_before}",
+            before=f"{made.baseline}{unit} on torch {baseline.provenance.get('torch', 'unknown')}",
             now=f"{made.value}{unit}{f' ({how})' if how else ''} on {self._session.torch_version()}, "
             f"{self.device.describe()}",
-            likely=self._likely(made),
+            likely=self._likely(made, baseline),
             accept="the same command with --amp-accept",
         )
 
@@ -234,7 +236,7 @@ class Bound:
         """Add a line to the notes of the run, which its summary and its reports show; it fails nothing."""
         self._item.stash[NOTES].append(f"{self.target.id}: {text}")
 
-    def _likely(self, made: Observation) -> str:
+    def _likely(self, made: Observation, baseline: Record) -> str:
         revised = self._session.revised.get(made.family)
         if revised is not None:
             return (
@@ -243,13 +245,12 @@ class Bound:
             )
         from pytest_amp.report.reasons import reasons
 
-        before = None if self._session.baseline is None else self._session.baseline.provenance.get("torch")
-        known = reasons([made], before, installed_torch()).get(made.key)
+        known = reasons([made], baseline.provenance.get("torch"), installed_torch()).get(made.key)
         if known is not None:
             return known
         if made.kind is Kind.MEASURE:
             return "what the test measures, torch, or what else this machine does"
-        return "torch, or this machine, computes something else than when the baseline was recorded"
+        return likely_cause(baseline.provenance, self._session.provenance, self.device.key)
 
     def missing(self, what: str, reason: str) -> NoReturn:
         """Say that this test cannot look, since ``what`` is missing: ``sweep`` (torch's own tests), ``compiler``.

@@ -78,7 +78,8 @@ class NumericChecks(Bound):
         A row has the module; the operator as it reaches the device; the dtypes that it takes and returns; the
         autocast rule, if it or an operator around it has one; its rounding model; how often it was called there; the
         share of elements that equal that model for the operator's own real inputs (1 where it rounds as it should);
-        and the worst relative L2 error of one result from float64.
+        and the worst relative L2 error of one result from float64. A step that is not finite is followed up to the
+        operator that makes it so, which a note below the table names.
         """
         from pytest_amp.numerics import predicted
         from pytest_amp.numerics.running import ToldOf

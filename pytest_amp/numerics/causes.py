@@ -25,8 +25,8 @@ _KEEP_CONSTANTS = (
     *("add", "sub", "rsub", "clamp", "maximum", "minimum", "fmax", "fmin", "where", "full", "fill", "scalar_tensor"),
     *("masked_fill", "threshold", "hypot", "eq", "lift_fresh", "cast"),
 )
-#: What has no value at zero, and is infinite there.
-_POLES = ("reciprocal", "rsqrt", "log", "log2", "log10", "logit", "digamma", "lgamma", "polygamma")
+#: Quotients, whose last tensor is what they divide by.
+_QUOTIENTS = ("div", "true_divide", "divide", "remainder", "fmod", "floor_divide", "addcdiv")
 #: What has no real value below zero.
 _ROOTS = ("sqrt", "rsqrt", "log", "log2", "log10", "pow", "float_power")
 
@@ -104,6 +104,9 @@ def cause_of(call: torch_private.Dispatched, result: torch.Tensor, device_type: 
     dtype = dtype_name(result.dtype)
     bad = ~result.isfinite()
     share = f"{int(bad.sum())} of {result.numel()} elements of {dtype}"
+    infinite = [number for number in _numbers(call) if not math.isfinite(number)]
+    if infinite:
+        return Cause(f"a constant of {infinite[0]:g} ({share})", "the program's own constant", "a finite one")
     beyond = constants_of(call, [result]).beyond
     if beyond:
         return Cause(
@@ -152,30 +155,37 @@ def _of_arguments(call: torch_private.Dispatched, result: torch.Tensor, share: s
             "nothing but 0",
             _wider(operand.dtype, "an epsilon of 1e-4 or more"),
         )
+    if operand is None and bool(result.isinf().any()) and what.endswith(_NO_VALUE):
+        return Cause(
+            f"overflow: {share}, beyond float64 as well", f"{dtype} ends at {_most(result.dtype):.5g}", "a bound"
+        )
     argument = "arguments without a value there" if operand is None else "an argument that is exactly 0"
     bound = "a bound from below (clamp_min)"
     return Cause(f"{what} in {share}", f"{argument}, in {dtype}", _wider(result.dtype, bound))
 
 
+_NO_VALUE = " has no finite value for its arguments"
+
+
 def _singularity(call: torch_private.Dispatched, bad: torch.Tensor) -> tuple[str, torch.Tensor | None]:
     """What has no value, in words, and the argument that is zero there."""
     operator = operator_of(call)
-    tensors = [leaf for leaf in torch_private.flat(call.args)[0] if is_real(leaf)]
+    leaves = torch_private.flat(call.args)[0]
+    tensors = [leaf for leaf in leaves if is_real(leaf)]
     x = tensors[0] if tensors else None
-    if operator in ("div", "true_divide", "remainder", "fmod", "floor_divide", "addcdiv") and len(tensors) > 1:
-        denominator = tensors[-1]
-        top = _at(tensors[-2], bad)
+    if operator in _QUOTIENTS and len(leaves) > 1:
+        top = None if x is None else _at(tensors[-2] if len(tensors) > 1 else x, bad)
         zero = top is not None and bool((top == 0).any())
-        return ("0 / 0" if zero else "a quotient by 0"), denominator
+        return ("0 / 0" if zero else "a quotient by 0"), tensors[-1] if len(tensors) > 1 else None
     if x is None:
-        return f"{operator} has no finite value", None
+        return f"{operator}{_NO_VALUE}", None
     values = _at(x, bad)
     if values is not None and operator in _ROOTS and bool((values < 0).any()):
         return f"{operator} of a negative number", None
     if values is not None and bool((values == 0).any()):
         name = "log" if operator.startswith("log") else operator
         return f"{name} of 0", x
-    return f"{operator} has no finite value for its arguments", None
+    return f"{operator}{_NO_VALUE}", None
 
 
 def _at(value: torch.Tensor, bad: torch.Tensor) -> torch.Tensor | None:

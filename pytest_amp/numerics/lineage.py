@@ -132,7 +132,11 @@ def _memory_of(value: object) -> _Memory | None:
         return None
     if not torch_private.has_memory(value) or torch_private.values_of(value) is not None:
         return None
-    return value.device, value.untyped_storage().data_ptr()
+    try:
+        address = value.untyped_storage().data_ptr()
+    except RuntimeError:  # a subclass of tensors that has no storage
+        return None
+    return (value.device, address) if address else None
 
 
 def _is_finite(value: torch.Tensor) -> bool:

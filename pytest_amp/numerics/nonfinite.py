@@ -19,6 +19,7 @@ from pytest_amp.numerics.lineage import Lineage, Record
 from pytest_amp.numerics.oracle.places import Direction
 from pytest_amp.numerics.sites import in_words
 from pytest_amp.numerics.step import Region, run_step
+from pytest_amp.torch_private import PrivateApiGone
 
 
 @dataclass(frozen=True)
@@ -95,6 +96,20 @@ def origin_in_step(  # noqa: PLR0913  # keywords of one step
         return None
     wide = _recorded(case, realised, device, contextlib.nullcontext, seed, loss_scale, hidden=True)
     return origins.first(without=wide)
+
+
+@contextlib.contextmanager
+def refusals_are_expected() -> Iterator[None]:
+    """Suppress what a model raises at what is not finite: what it has computed until then tells enough.
+
+    Raises PrivateApiGone, which is no word of the model.
+    """
+    try:
+        yield
+    except PrivateApiGone:
+        raise
+    except (Exception, AmpFailure):  # noqa: BLE001, S110  # whatever a model raises
+        pass
 
 
 @contextlib.contextmanager
@@ -189,8 +204,7 @@ def _recorded(  # noqa: PLR0913, PLR0917  # those of one step
     copied, lineage = realised.on(device), Lineage(device.type)
     copied.model.zero_grad(set_to_none=True)
     tensors: list[torch.Tensor] = []
-    # A model may refuse what is not finite: what it has computed until then tells enough.
-    with contextlib.suppress(Exception), lineage.on():
+    with refusals_are_expected(), lineage.on():
         step = run_step(case, copied, region, seed=seed, loss_scale=loss_scale, replay=False)
         gradients = [value for value in (*step.gradients.values(), *step.inputs.values()) if value is not None]
         tensors = [*step.outputs.values(), *gradients, *step.buffers.values()]

@@ -184,7 +184,7 @@ def unfair(old: Mapping[str, Value], new: Mapping[str, Value], device: str) -> s
         known = name == "seed" or (name in old and name in new)
         if known and canonical(old.get(name)) != canonical(new.get(name)):
             return f"{words} {old.get(name)} before, {new.get(name)} now"
-    before, now = (_device(provenance, device) for provenance in (old, new))
+    before, now = (device_of(provenance, device) for provenance in (old, new))
     for name in sorted(before.keys() | now.keys()):
         known = name not in ONLY_WHERE_KNOWN or (name in before and name in now)
         if name in HARDWARE and known and canonical(before.get(name)) != canonical(now.get(name)):
@@ -207,7 +207,8 @@ HARDWARE = frozenset({"machine", "cpu_capability", "onednn", "gpu", "compute_cap
 ONLY_WHERE_KNOWN = frozenset({"onednn"})
 
 
-def _device(provenance: Mapping[str, Value], device: str) -> dict[str, Value]:
+def device_of(provenance: Mapping[str, Value], device: str) -> dict[str, Value]:
+    """Return what a provenance says of a device; nothing where it does not know it."""
     devices = provenance.get("devices")
     found = devices.get(device) if isinstance(devices, dict) else None
     return found if isinstance(found, dict) else {}

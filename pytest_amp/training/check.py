@@ -150,7 +150,8 @@ def _check_steps(setup: Setup, plain: Trajectory, found: Trajectory) -> None:
                 label_before="fp32",
                 before=f"{wide.zero:.0%}",
                 now=f"{low.zero:.0%} in {setup.precision.name}",
-                likely=f"they are below {setup.precision.name}'s smallest number: the loss is not scaled, or is "
+                likely=_of_first(setup, plain, found, index)
+                or f"they are below {setup.precision.name}'s smallest number: the loss is not scaled, or is "
                 "divided or averaged in the low dtype",
             )
         if low.lost > wide.lost + _MORE_LOST:
@@ -162,6 +163,11 @@ def _check_steps(setup: Setup, plain: Trajectory, found: Trajectory) -> None:
                 likely=likely_sizes(setup, wide, low, found.scaler.get_scale())
                 or "the weights, or what is added to them, are in a low dtype",
             )
+
+
+def _of_first(setup: Setup, plain: Trajectory, found: Trajectory, index: int) -> str | None:
+    """What the gradients of the first step say of a later one: a model that they have spoilt has others of its own."""
+    return likely_sizes(setup, plain.steps[0], found.steps[0], found.scaler.get_scale()) if index else None
 
 
 def _stale(found: Trajectory) -> str | None:

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from pytest_amp.numerics import Conditions
 from pytest_amp.numerics.conditioning import jumps_of
-from pytest_amp.numerics.nonfinite import Origins, origin_in_step, recorded_origins
+from pytest_amp.numerics.nonfinite import Origins, origin_in_step, recorded_origins, refusals_are_expected
 from pytest_amp.numerics.oracle.places import Direction
 from pytest_amp.numerics.predicted import likely_operator
 from pytest_amp.numerics.prediction import ORACLE, by_hand
@@ -26,13 +26,16 @@ _NOISY = 0.05
 def likely_overflow(setup: Setup, step: int, *, low: bool = True) -> str:
     """Return the origin of a loss that is not finite in a step of the training, in float32 unless ``low``.
 
-    The training is run again, up to that step.
+    The training is run again, up to that step. Where its forward pass has no origin, it is the step before that has
+    spoilt the model.
     """
-    made = _origins(setup, step, low=low)
-    origin = made.first(without=_origins(setup, step, low=False) if low else None)
-    if origin is not None:
-        return str(origin)
-    return "the training step itself: the loss is finite when the training is run again, or it has no operator"
+    both = _origins(setup, step, low=low)
+    wide = _origins(setup, step, low=False) if low else (Origins([]), Origins([]))
+    for origins, expected in zip(reversed(both), reversed(wide), strict=True):
+        origin = origins.first(without=expected)
+        if origin is not None:
+            return str(origin)
+    return "the training step itself: an overflow that no operator of it makes when the training is run again"
 
 
 def first_of(losses: Sequence[float]) -> int:
@@ -40,20 +43,25 @@ def first_of(losses: Sequence[float]) -> int:
     return next(index for index, loss in enumerate(losses) if not math.isfinite(loss))
 
 
-def _origins(setup: Setup, step: int, *, low: bool) -> Origins:
-    """What is not finite, first of all, in one step of a training."""
+def _origins(setup: Setup, step: int, *, low: bool) -> tuple[Origins, Origins]:
+    """What is not finite, first of all, in the step before one of a training, and in that step."""
+    device = setup.device.torch_device
+    found: list[Origins] = []
     with contextlib.ExitStack() as stack:
-        origins = [stack.enter_context(recorded_origins(setup.device.torch_device))] if step == 0 else []
+        if step <= 1:
+            found.append(stack.enter_context(recorded_origins(device)))
 
         def inspect(index: int, iteration: TrainingIteration) -> None:
-            if index == step - 1:
-                origins.append(stack.enter_context(recorded_origins(setup.device.torch_device)))
-            if index == step:
-                origins[0].name(iteration.model)
+            if index in (step - 1, step):
+                found[-1].name(iteration.model)
                 stack.close()
+            if index in (step - 2, step - 1):
+                found.append(stack.enter_context(recorded_origins(device)))
 
-        run(replace(setup, steps=max(step + 1, 2)), low=low, inspect=inspect)
-    return origins[0]
+        with refusals_are_expected():
+            run(replace(setup, steps=max(step + 1, 2)), low=low, inspect=inspect)
+    before, last = [Origins([]), Origins([]), *found][-2:]
+    return before, last
 
 
 def likely_sizes(setup: Setup, wide: TrajectoryStep, low: TrajectoryStep, scale: float) -> str | None:
@@ -78,6 +86,9 @@ def likely_sizes(setup: Setup, wide: TrajectoryStep, low: TrajectoryStep, scale:
     )
 
 
+_FIRST = "the first loss, before any update: forward itself computes too much in the low dtype"
+
+
 def likely_first_loss(setup: Setup) -> str:
     """Return why the first loss, before any update, is not that of float32."""
     where, realised = _conditions(setup), setup.case.realise(seed=setup.seed)
@@ -88,8 +99,8 @@ def likely_first_loss(setup: Setup) -> str:
         region = by_hand(setup.device, setup.precision, inside=True)
         jumps = jumps_of(setup.case, realised, where, region, loss_scale=1.0, forward_only=True)
         if jumps and jumps[0].after > _NOISY:
-            return f"the first loss, before any update: the noise jumps at {jumps[0]}. {jumps[0].advice}"
-    return "the first loss, before any update: forward itself computes too much in the low dtype, or something else"
+            return f"{_FIRST}: the noise jumps at {jumps[0]}. {jumps[0].advice}"
+    return f"{_FIRST}, or something else"
 
 
 def _conditions(setup: Setup) -> Conditions:

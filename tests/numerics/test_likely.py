@@ -11,7 +11,7 @@ from torch import nn
 from pytest_amp.cases import Case, mlp
 from pytest_amp.devices import find_device
 from pytest_amp.failure import AmpFailure
-from pytest_amp.numerics import Conditions, predicted
+from pytest_amp.numerics import Conditions
 from pytest_amp.numerics.dtypes import check_dtypes
 from pytest_amp.precision import BF16
 from tests.numerics.test_check_gradients import run
@@ -65,9 +65,3 @@ def test_a_module_that_casts() -> None:
         AmpFailure, match=r"likely +it was given float32: an operator in it runs in bfloat16 .*, or the model casts"
     ):
         check_dtypes(case, CPU, {"1": torch.float32}, unheeded)
-
-
-@pytest.mark.parametrize("dtype", [torch.int64, torch.float64])
-def test_what_autocast_never_makes(dtype: torch.dtype) -> None:
-    with pytest.raises(AmpFailure, match=r"likely +what it was made of is \w+64: autocast makes none"):
-        predicted.check_fp32(torch.arange(200, dtype=dtype), CPU, name="it")

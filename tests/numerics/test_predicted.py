@@ -276,14 +276,3 @@ def test_trace_and_its_title() -> None:
         made = predicted.trace(mlp(), Conditions(CPU, precision))
         assert made.title == f"mlp under autocast(cpu, {precision.dtype_name})"
         assert min(made.signatures().values()) > 0.98
-
-
-def test_check_fp32() -> None:
-    where = Conditions(CPU, BF16)
-    predicted.check_fp32(torch.randn(200), where, name="loss")
-    with pytest.raises(AmpFailure, match="loss is float32 but holds only values that bfloat16 has"):
-        predicted.check_fp32(torch.randn(200).bfloat16().float(), where, name="loss")
-    with pytest.raises(AmpFailure, match="loss is bfloat16, it should be float32"):
-        predicted.check_fp32(torch.randn(200).bfloat16(), where, name="loss")
-    with pytest.raises(ValueError, match="too few to tell"):
-        predicted.check_fp32(torch.ones(200), where, name="loss")

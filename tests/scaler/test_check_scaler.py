@@ -338,8 +338,9 @@ def test_a_case_that_overflows_at_any_scale() -> None:
         lambda: torch.ones(1, 2),
         lambda model, batch: (model(batch).float() * 1e38).exp().sum(),
     )
-    with pytest.raises(AmpFailure, match="not finite at any scale"):
+    with pytest.raises(AmpFailure, match="not finite at any scale") as raised:
         run(case=infinite)
+    assert raised.match(r"now +exp in the loss, forward pass, at \S+test_check_scaler\.py:\d+: overflow")
 
 
 class _Regions(nn.Module):

@@ -179,6 +179,10 @@ def overflows(iteration: TrainingIteration) -> None:
             next(iteration.model.parameters()).mul_(float("inf"))
 
 
+def gradients_are_garbage(iteration: TrainingIteration) -> None:
+    finish(iteration, forward(iteration) * (1e8 if iteration.low else 1.0))
+
+
 WRONG = {
     "clips_scaled_gradients": (clips_scaled_gradients, FP16, "step 0: .* round away", "clipped before scaler.unscale_"),
     "clips_with_the_usual_scale": (clips_a_little, FP16, "leaves the band of float32 at step 1 ", "clipped before"),
@@ -192,7 +196,13 @@ WRONG = {
         r"leaves the band of float32 at step [1-5] of",
         "gradients of 0.667 times",
     ),
-    "overflows": (overflows, BF16, r"leaves the band of float32 at step 5 of", "overflow"),
+    "overflows": (overflows, BF16, r"leaves the band of float32 at step 5 of", "mul .*a constant of inf"),
+    "gradients_are_garbage": (
+        gradients_are_garbage,
+        BF16,
+        r"step \d",
+        r"gradients of 1e\+0\d times .*: what the training step makes of them",
+    ),
 }
 
 

@@ -1,0 +1,88 @@
+"""Rounding that loses the gradients: the operator at which it does, and whether float32 has the same trouble."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from pytest_amp.cases import Case
+from pytest_amp.failure import AmpFailure
+from pytest_amp.precision import BF16, FP16, Precision
+from tests.numerics.test_check_gradients import run
+from tests.numerics.test_nonfinite import wide
+
+
+def failure_of(case: Case, precision: Precision = BF16) -> str:
+    with pytest.raises(AmpFailure, match="the predicted rounding loses") as raised:
+        run(case, precision=precision)
+    return str(raised.value)
+
+
+class Few(nn.Module):
+    """BatchNorm over few values a channel, each nearly the same."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm, self.last = nn.Linear(8, 16), nn.BatchNorm1d(16), nn.Linear(16, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """A layer whose outputs differ by less than their size."""
+        result: Tensor = self.last(self.norm(self.first(x)))
+        return result
+
+
+def alike() -> Tensor:
+    """Rows that differ by a hundredth."""
+    return torch.randn(1, 8) + 0.01 * torch.randn(3, 8)
+
+
+def test_batch_norm_over_few_values_is_named() -> None:
+    text = failure_of(Case("few", Few, alike, lambda model, x: wide(model(x)).square().mean()))
+    assert re.search(r"now +the noise jumps at native_batch_norm\w* in norm \(BatchNorm1d\), \w+ pass", text), text
+    assert "ill conditioning, which float32 has on its own scale" in text
+    assert "BatchNorm has 3 values of each channel there: check with a larger batch or larger inputs, or with" in text
+    assert "eval()" in text
+
+
+def test_angles_are_named_with_their_line() -> None:
+    def turned(model: nn.Module, x: Tensor) -> Tensor:
+        angles = model(x).mul(500)
+        return wide(torch.sin(angles)).sum()
+
+    text = failure_of(Case("turned", lambda: nn.Linear(8, 8), lambda: torch.randn(4, 8), turned))
+    assert re.search(r"now +the noise jumps at (sin|cos) .*in the loss, \w+ pass, at tests/numerics/test_cond", text)
+    assert "rounded by as much as its period" in text
+
+
+def test_overflow_on_the_way_is_named() -> None:
+    def normed(model: nn.Module, x: Tensor) -> Tensor:
+        y = model(x) * 300
+        return wide(y * torch.rsqrt((y * y).mean(-1, keepdim=True) + 1e-3).to(y.dtype)).pow(3).mean()
+
+    text = failure_of(Case("normed", lambda: nn.Linear(8, 8), lambda: torch.randn(4, 8), normed), FP16)
+    assert re.search(r"now +mul in the loss, forward pass, at \S+: overflow: up to", text), text
+    assert "later operators make it finite" in text
+
+
+def test_underflow_is_named() -> None:
+    case = Case(
+        "faint", lambda: nn.Linear(8, 4), lambda: torch.randn(4, 8), lambda m, x: 1e-14 * wide(m(x)).square().mean()
+    )
+    text = failure_of(case, FP16)
+    assert re.search(r"now +the noise jumps at cast in the loss, backward pass", text), text
+    assert "underflows to 0: scale the loss" in text
+    assert "the low dtype itself, since float32 has no such trouble" in text
+
+
+def test_terms_that_cancel_are_named() -> None:
+    def spread(model: nn.Module, x: Tensor) -> Tensor:
+        y = model(x) + 20
+        variance = (y * y).mean(-1) - y.mean(-1).square()
+        return wide(variance).mean()
+
+    text = failure_of(Case("spread", lambda: nn.Linear(8, 8), lambda: torch.randn(4, 8), spread))
+    assert re.search(r"now +the noise jumps at (sub|mean|add|sum)", text), text
+    assert "Terms cancel in it" in text

@@ -1,0 +1,57 @@
+"""``check_fp32``: a tensor that was rounded, one that collapsed, and one of a single value."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+import torch
+
+from pytest_amp.devices import find_device
+from pytest_amp.failure import AmpFailure, Misuse
+from pytest_amp.numerics import Conditions
+from pytest_amp.numerics.float32_values import OneValue, check_fp32
+from pytest_amp.precision import BF16
+
+CPU = Conditions(find_device("cpu"), BF16)
+
+
+def test_float32_passes_and_what_was_rounded_does_not() -> None:
+    check_fp32(torch.randn(200), CPU, name="loss")
+    with pytest.raises(AmpFailure, match="loss is float32 but holds only values that bfloat16 has"):
+        check_fp32(torch.randn(200).bfloat16().float(), CPU, name="loss")
+    with pytest.raises(AmpFailure, match="loss is bfloat16, it should be float32"):
+        check_fp32(torch.randn(200).bfloat16(), CPU, name="loss")
+
+
+def test_values_that_collapsed_are_a_finding() -> None:
+    angles = (torch.arange(70000.0, 70256) / 7).bfloat16().float()
+    with pytest.raises(AmpFailure, match="angles has 256 values other than zero, of which 2 are distinct") as raised:
+        check_fp32(angles, CPU, name="angles")
+    assert "likely    it collapsed" in str(raised.value)
+
+
+def test_few_values_that_the_low_dtype_does_not_have_pass() -> None:
+    check_fp32(torch.tensor([1.0001, 2.0]), CPU, name="pair")
+    check_fp32(torch.full((300,), 0.1), CPU, name="constant")
+
+
+def test_few_values_that_the_low_dtype_has_tell_nothing() -> None:
+    with pytest.raises(Misuse, match="too few to tell"):
+        check_fp32(torch.ones(20), CPU, name="mask")
+
+
+def test_one_value_is_checked_by_its_dtype() -> None:
+    with pytest.warns(OneValue, match='loss has one value.*reduction="none"'):
+        check_fp32(torch.tensor(1.5), CPU, name="loss")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        check_fp32(torch.tensor(0.1), CPU, name="loss")  # which bfloat16 does not have
+    with pytest.raises(AmpFailure, match="loss is float16, it should be float32"):
+        check_fp32(torch.tensor(1.5).half(), CPU, name="loss")
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.float64])
+def test_what_autocast_never_makes(dtype: torch.dtype) -> None:
+    with pytest.raises(AmpFailure, match=r"likely +what it was made of is \w+64: autocast makes none"):
+        check_fp32(torch.arange(200, dtype=dtype), CPU, name="it")

@@ -1,0 +1,134 @@
+"""The likely cause of an error that a case raises under autocast is the one that it has."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from pytest_amp.cases import Case
+from pytest_amp.devices import find_device
+from pytest_amp.failure import AmpFailure
+from pytest_amp.numerics import Conditions
+from pytest_amp.numerics.conditions import runs_under
+from pytest_amp.numerics.dtypes import check_dtypes
+from pytest_amp.numerics.step import DoesNotRun, run_step, run_wide
+from pytest_amp.precision import BF16, FP16
+from tests.observing import unheeded
+
+CPU = Conditions(find_device("cpu"), FP16)
+
+
+def failure_of(forward: Callable[[nn.Module, Tensor], Tensor], build: Callable[[], nn.Module] | None = None) -> str:
+    case = Case("planted", build or (lambda: nn.Linear(8, 8)), lambda: torch.randn(4, 8), forward)
+    with pytest.raises(AmpFailure, match="does not run under autocast") as raised, runs_under(case, CPU):
+        run_step(case, case.realise(seed=0), CPU.region, seed=0)
+    return str(raised.value)
+
+
+class PartlyHalf(nn.Module):
+    """One weight is float16."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 8), nn.Parameter(torch.randn(8, 8).half())
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Its product is in a region that is off."""
+        y: Tensor = self.first(x)
+        with torch.autocast("cpu", enabled=False):
+            return y.float() @ self.second
+
+
+def test_parameters_that_are_low_are_named() -> None:
+    text = failure_of(lambda model, x: model(x).float().sum(), PartlyHalf)
+    assert re.search(r"likely +parameters that are low \(second is float16\), and should be float32", text)
+    assert "custom_fwd" not in text
+
+
+class Product(torch.autograd.Function):
+    """A product that takes one dtype."""
+
+    @staticmethod
+    def forward(_context: Any, x: Tensor, y: Tensor) -> Tensor:
+        """Without a cast."""
+        with torch.autocast("cpu", enabled=False):
+            return x @ y
+
+    @staticmethod
+    def backward(_context: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        """As it comes."""
+        return gradient, gradient
+
+
+def test_autograd_functions_are_told_of_custom_fwd() -> None:
+    text = failure_of(lambda model, x: Product.apply(x, model(x).mT).float().sum())  # type: ignore[no-untyped-call]
+    assert "a torch.autograd.Function that is given tensors of both dtypes: torch.amp.custom_fwd" in text
+    assert "(x is float32, y is float16)" in text
+
+
+def test_operators_without_a_rule_are_told_of_a_cast() -> None:
+    def outside(model: nn.Module, x: Tensor) -> Tensor:
+        low: Tensor = model(x)
+        with torch.autocast("cpu", enabled=False):
+            return (x @ low.mT).sum()
+
+    text = failure_of(outside)
+    assert "an operator without an autocast rule, or in a region that is off" in text
+    assert "(x is float32, low is float16)" in text
+    assert "custom_fwd" not in text
+
+
+def test_code_that_refuses_dtypes_is_named() -> None:
+    def picky(model: nn.Module, x: Tensor) -> Tensor:
+        y: Tensor = model(x)
+        if y.dtype != x.dtype:
+            raise RuntimeError("one dtype is taken")
+        return y.sum()
+
+    text = failure_of(picky)
+    assert re.search(
+        r"code of the model's own, which refuses what it is given under autocast at test_reasons\.py:\d+", text
+    )
+    assert "(x is float32, y is float16)" in text
+
+
+def test_constant_beyond_the_range_is_named() -> None:
+    text = failure_of(lambda model, x: model(x).masked_fill(x > 0, -1e9).float().softmax(-1).sum())
+    assert "a constant beyond 65504, where float16 ends: torch.finfo(x.dtype).min" in text
+
+
+def test_changes_in_place_are_named() -> None:
+    def changed(model: nn.Module, x: Tensor) -> Tensor:
+        y: Tensor = model(x).sigmoid()
+        if torch.is_autocast_enabled("cpu"):
+            y.mul_(2)
+        return y.float().sum()
+
+    assert "changes in place what its backward pass needs" in failure_of(changed)
+
+
+def test_model_that_is_low_and_does_not_run_in_float32_names_its_parameters() -> None:
+    case = Case("half", lambda: nn.Linear(8, 8).half(), lambda: torch.randn(4, 8), lambda m, x: m(x).sum())
+    with pytest.raises(DoesNotRun, match=r"does not run in float32.*; weight is float16, bias is float16"):
+        run_wide(case, case.realise(seed=0), seed=0)
+
+
+class Other(nn.Module):
+    """Answers float16, whatever the region."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """A cast."""
+        return x.half()
+
+
+def test_dtype_that_no_rule_of_a_region_returns_is_a_cast() -> None:
+    case = Case(
+        "other", lambda: nn.Sequential(nn.Linear(8, 8), Other()), lambda: torch.randn(4, 8), lambda m, x: m(x).sum()
+    )
+    with pytest.raises(AmpFailure, match=r"likely +.*it casts to float16, or an extension does: no rule of a bfloat16"):
+        check_dtypes(case, Conditions(find_device("cpu"), BF16), {"1": torch.bfloat16}, unheeded)

@@ -1,0 +1,102 @@
+"""The likely cause that check_training names is what was measured, or the operator that has made it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from pytest_amp.cases import Case, mlp
+from pytest_amp.devices import find_device
+from pytest_amp.failure import AmpFailure
+from pytest_amp.precision import FP16
+from pytest_amp.training import Setup
+from pytest_amp.training.reasons import first_of, likely_sizes
+from pytest_amp.training.trajectory import TrajectoryStep
+from tests.training.test_check_training import run
+
+SETUP = Setup(
+    mlp(), find_device("cpu"), FP16, steps=2, make_optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1)
+)
+
+
+def step(norm: float) -> TrajectoryStep:
+    return TrajectoryStep(1.0, 0.0, 0.0, norm, 0, alone=False, loss_dtype=torch.float32)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "likely"),
+    [
+        (1.05, None),
+        (50000.0, r"about the scale \(65536\): not unscaled"),
+        (3.0, "accumulated without dividing"),
+        (0.5, "clipped before scaler.unscale_, a part of the loss that is not scaled"),
+        (1e30, "what the training step makes of them, or an operator that is wrong at times"),
+        (float("nan"), "what the training step makes of them"),
+    ],
+)
+def test_sizes_of_gradients_name_what_explains_them(ratio: float, likely: str | None) -> None:
+    found = likely_sizes(SETUP, step(1.0), step(ratio), 65536.0)
+    if likely is None:
+        assert found is None
+    else:
+        assert found is not None
+        assert re.search(likely, found)
+        assert ("clipped" in found) == (ratio < 1)
+
+
+def test_first_loss_that_is_not_finite() -> None:
+    assert first_of([1.0, float("inf"), float("nan")]) == 1
+
+
+def test_an_exponential_beyond_the_range_is_named() -> None:
+    """The scale comes down, and the loss stays infinite."""
+
+    def loss(model: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        y: torch.Tensor = model(batch["inputs"])
+        return y.float().square().mean() + (y * 0 + 12).exp().float().log().mean()
+
+    with pytest.raises(AmpFailure, match=r"step 0: skipped \d+ times in a row") as raised:
+        run(case=replace(mlp(), loss=loss), precision=FP16)
+    assert raised.match(r"likely +exp in the loss, forward pass, at \S+test_reasons\.py:\d+: overflow")
+
+
+def test_an_overflow_that_training_brings_is_named() -> None:
+    """A parameter that grows by the same in each step, in both runs."""
+
+    class Grows(nn.Module):
+        """Ten to the power of what it has learnt."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer, self.power = nn.Linear(8, 4), nn.Parameter(torch.zeros(()))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y: torch.Tensor = self.layer(x)
+            return (
+                y.float().square().mean() + torch.log((y * 0 + 1) * 10.0 ** self.power.to(y.dtype)).float().mean() * -1
+            )
+
+    case = Case("grows", Grows, lambda: torch.randn(6, 8), lambda model, batch: model(batch))
+    with pytest.raises(AmpFailure, match=r"leaves the band of float32 at step [34] of|skipped") as raised:
+        run(case=case, precision=FP16, steps=6, optimizer=lambda p: torch.optim.SGD(p, lr=0.6))
+    assert raised.match(r"likely +(pow|mul) in the model \(Grows\), forward pass, at \S+test_reasons\.py:\d+: overflow")
+
+
+def test_the_operator_that_makes_another_first_loss_is_named() -> None:
+    def loss(model: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        y: torch.Tensor = model(batch["inputs"]) + 20
+        return ((y * y).mean(-1) - y.mean(-1).square()).float().mean()
+
+    with pytest.raises(AmpFailure, match="leaves the band of float32 at step 0") as raised:
+        run(case=replace(mlp(), loss=loss), steps=4)
+    assert raised.match(r"likely +the first loss, .*: the noise jumps at \w+ in the loss, forward pass")
+
+
+def test_a_training_that_diverges_in_float32_is_told_of_its_operator() -> None:
+    with pytest.raises(AmpFailure, match="the training does not stay finite in float32") as raised:
+        run(optimizer=lambda p: torch.optim.SGD(p, lr=1e38), steps=4)
+    assert raised.match(r"likely +there is nothing to compare .* in .* pass")
