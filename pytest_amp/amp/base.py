@@ -35,8 +35,8 @@ from pytest_amp.record import (
     make_key,
     moved,
 )
-from pytest_amp.session import AmpSession, installed_torch
 from pytest_amp.record.cause import likely_cause
+from pytest_amp.session import AmpSession, installed_torch
 from pytest_amp.targets import Target
 
 if TYPE_CHECKING:

@@ -6,9 +6,7 @@ import contextlib
 from collections.abc import Sequence
 
 from pytest_amp.cases import Case, Realised, expect_python
-from pytest_amp.failure import AmpFailure, Misuse, is_misuse
-from pytest_amp.numerics import tolerance
-from pytest_amp.numerics.compare import Compared
+from pytest_amp.failure import AmpFailure, is_misuse
 from pytest_amp.numerics.conditions import Conditions
 from pytest_amp.numerics.draws import Draws
 from pytest_amp.numerics.nonfinite import NotFinite, origin_in_step

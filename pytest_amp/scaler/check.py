@@ -12,7 +12,6 @@ import torch
 from pytest_amp.failure import AmpFailure, Misuse, is_misuse
 from pytest_amp.record import Observe
 from pytest_amp.scaler.buffers import check_buffers, expect_buffers, take_spoilt
-from pytest_amp.scaler.overflow import at_any_scale, likely_of_skip
 from pytest_amp.scaler.reasons import at_any_scale, likely_of_difference, likely_of_skip
 from pytest_amp.scaler.reference import UpdateRule
 from pytest_amp.scaler.regions import check_region

@@ -15,10 +15,9 @@ from pytest_amp.scaler.regions import check_region
 from pytest_amp.training.band import WIDTH, Band, band_of
 from pytest_amp.training.constants import Constants
 from pytest_amp.training.draws import recorded_draws
-from pytest_amp.training.state import rounded_kept, rounded_parameters, rounded_state
-from pytest_amp.training.overflow import first_of, likely_overflow
-from pytest_amp.training.trajectory import Setup, TrainingIteration, Trajectory, TrajectoryStep, run
 from pytest_amp.training.reasons import first_of, likely_first_loss, likely_overflow, likely_sizes
+from pytest_amp.training.state import rounded_kept, rounded_parameters, rounded_state
+from pytest_amp.training.trajectory import Setup, TrainingIteration, Trajectory, run
 
 __tracebackhide__ = is_misuse
 

@@ -16,7 +16,7 @@ from pytest_amp.failure import AmpFailure
 from pytest_amp.numerics import Conditions
 from pytest_amp.numerics.conditions import runs_under
 from pytest_amp.numerics.dtypes import check_dtypes
-from pytest_amp.numerics.step import DoesNotRun, run_step, run_wide
+from pytest_amp.numerics.step import does_not_run, run_step
 from pytest_amp.precision import BF16, FP16
 from tests.observing import unheeded
 
@@ -113,9 +113,11 @@ def test_changes_in_place_are_named() -> None:
 
 
 def test_model_that_is_low_and_does_not_run_in_float32_names_its_parameters() -> None:
-    case = Case("half", lambda: nn.Linear(8, 8).half(), lambda: torch.randn(4, 8), lambda m, x: m(x).sum())
-    with pytest.raises(DoesNotRun, match=r"does not run in float32.*; weight is float16, bias is float16"):
-        run_wide(case, case.realise(seed=0), seed=0)
+    model = nn.Linear(8, 8).half()
+    case = Case("half", lambda: model, lambda: torch.randn(4, 8), lambda m, x: m(x).sum())
+    text = str(does_not_run(case, RuntimeError("mat1 and mat2 must have the same dtype"), model))
+    assert re.search(r"likely +parameters that are low \(weight is float16, bias is float16\)", text)
+    assert "the model, its batch or its loss" in str(does_not_run(case, RuntimeError("other"), nn.Linear(8, 8)))
 
 
 class Other(nn.Module):
