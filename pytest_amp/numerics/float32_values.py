@@ -8,7 +8,7 @@ import torch
 
 from pytest_amp.failure import AmpFailure, Misuse, is_misuse
 from pytest_amp.numerics.conditions import Conditions
-from pytest_amp.numerics.errors import ENOUGH, all_in, finite_values, is_hollow
+from pytest_amp.numerics.errors import ENOUGH, all_in, finite_values, is_hollow, stored_values
 from pytest_amp.numerics.oracle.operation import LOW
 from pytest_amp.precision import dtype_name
 
@@ -30,6 +30,15 @@ def check_fp32(tensor: torch.Tensor, where: Conditions, *, name: str) -> None:
         raise _failure(f"{name} is float32 but holds only values that {dtype_name(low)} has", where, tensor)
     if distinct >= ENOUGH or not all_in(values, low):
         return
+    lost = int((~stored_values(tensor.detach()).isfinite()).sum())
+    if lost:
+        raise AmpFailure(
+            f"{name}: {lost} of {tensor.numel()} values are not finite",
+            label_before="expected",
+            before="float32, with values between those of the low dtype",
+            now=where.now(f"{distinct} distinct finite values other than zero, each of which {dtype_name(low)} has"),
+            likely=f"they were beyond {torch.finfo(low).max:.5g}, where {dtype_name(low)} ends: float32 before that",
+        )
     if values.numel() >= ENOUGH:
         raise AmpFailure(
             f"{name} has {values.numel()} values other than zero, of which {distinct} are distinct, and "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import warnings
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field, replace
@@ -243,6 +244,8 @@ def _check_gradients(training: Training, iteration: Iteration, scale: float) -> 
 def _distance(training: Training, iteration: Iteration, scale: float) -> float:
     """How far the gradients that the optimizer sees in a first iteration at ``scale`` are from those of this one."""
     other, _ = _first(_clean(training), scale)
+    if len(iteration.seen) != len(other.seen):  # one of them is not finite, and its step was skipped
+        return math.inf
     pairs = list(zip(iteration.seen, other.seen, strict=True))
     difference = torch.stack([(left - right).norm() for left, right in pairs]).norm()
     size = torch.stack([left.norm() for left, _ in pairs]).norm()

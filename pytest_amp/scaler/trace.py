@@ -17,6 +17,7 @@ from pytest_amp.isolation.poison import is_sticky
 from pytest_amp.numerics.errors import exact_copy
 from pytest_amp.precision import Precision
 from pytest_amp.scaler.reference import UpdateRule
+from pytest_amp.scaler.refusal import likely_of_refusal
 from pytest_amp.scaler.regions import note, noted_in_backward
 from pytest_amp.scaler.unscaling import expect_unscaled
 from pytest_amp.torch_private import found_infs
@@ -128,9 +129,7 @@ def refused(where: str, error: Exception, *, by_optimizer: bool = False) -> AmpF
     return AmpFailure(
         f"{where}: {'the optimizer' if by_optimizer else 'GradScaler'} refuses the training step",
         now=f"{type(error).__name__}: {error}",
-        likely="it does not take such parameters or gradients: optimizer= makes another"
-        if by_optimizer
-        else "a call is missing, doubled or in the wrong place: scale, unscale_, step, update",
+        likely=likely_of_refusal(error, by_optimizer=by_optimizer),
     )
 
 

@@ -11,7 +11,7 @@ from pytest_amp.devices import find_device
 from pytest_amp.failure import AmpFailure, Misuse
 from pytest_amp.numerics import Conditions
 from pytest_amp.numerics.float32_values import OneValue, check_fp32
-from pytest_amp.precision import BF16
+from pytest_amp.precision import BF16, FP16
 
 CPU = Conditions(find_device("cpu"), BF16)
 
@@ -29,6 +29,13 @@ def test_values_that_collapsed_are_a_finding() -> None:
     with pytest.raises(AmpFailure, match="angles has 256 values other than zero, of which 2 are distinct") as raised:
         check_fp32(angles, CPU, name="angles")
     assert "likely    it collapsed" in str(raised.value)
+
+
+def test_values_beyond_the_range_are_a_finding() -> None:
+    angles = (torch.arange(65536.0, 65568)[:, None] * torch.tensor([1.0, 0.5])).half().float()
+    with pytest.raises(AmpFailure, match="angles: 32 of 64 values are not finite") as raised:
+        check_fp32(angles, Conditions(find_device("cpu"), FP16), name="angles")
+    assert "beyond 65504, where float16 ends" in str(raised.value)
 
 
 def test_few_values_that_the_low_dtype_does_not_have_pass() -> None:

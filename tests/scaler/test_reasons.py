@@ -9,6 +9,7 @@ import torch
 
 from pytest_amp.failure import AmpFailure
 from pytest_amp.scaler import Iteration, reasons, standard_step
+from pytest_amp.scaler.trace import refused
 from tests.scaler.test_check_scaler import clips_before_unscaling, finish, forward, run
 
 
@@ -46,3 +47,26 @@ def test_a_step_that_moves_nothing_is_not_told_of_an_overflow() -> None:
     with pytest.raises(AmpFailure, match="a step is skipped, or does nothing, without an overflow") as raised:
         run(ignores_the_loss)
     assert raised.match("likely +the loss reaches no parameter, its gradient is zero")
+
+
+def test_gradients_of_float16_parameters_are_told_of_the_parameters() -> None:
+    text = str(refused("it", ValueError("Attempting to unscale FP16 gradients.")))
+    assert "likely    parameters that are float16: keep them in float32" in text
+    assert "a call is missing" in str(refused("it", RuntimeError("unscale_() has already been called")))
+
+
+def infinite_at_times(iteration: Iteration) -> None:
+    """The gradients of a smaller scale are not finite: what a kernel makes that reads what is not its own."""
+    scaled: Any = iteration.scaler.scale(forward(iteration))
+    scaled.backward()
+    if iteration.scaler.get_scale() < 2.0**12:
+        for parameter in iteration.model.parameters():
+            assert parameter.grad is not None
+            parameter.grad.mul_(float("inf"))
+    finish(iteration)
+
+
+def test_gradients_that_are_finite_at_one_scale_only_are_red() -> None:
+    with pytest.raises(AmpFailure, match="the gradients that the optimizer sees depend on the scale") as raised:
+        run(infinite_at_times)
+    assert raised.match("now +relative distance inf")

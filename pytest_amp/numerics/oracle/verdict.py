@@ -75,7 +75,10 @@ _HOLLOW = "the operator rounds on its way, and casts back at the end"
 _WIDE = "the operator computes, or adds up, in the low dtype although its result is float32"
 _LOW = "the operator rounds on its way in place of once at its end, or adds up in the low dtype"
 _SHARE = "the operator rounds twice"
-_ORDER = (_DTYPE, _HOLLOW, _WIDE, _LOW, _SHARE)
+_GARBAGE = "what it returns is no rounding: its kernel is wrong, or reads or writes memory that is not its own"
+_ORDER = (_GARBAGE, _DTYPE, _HOLLOW, _WIDE, _LOW, _SHARE)
+#: A relative error that rounding makes of nothing, however its terms cancel beside its model's.
+_NO_ROUNDING = 10.0
 
 
 def fault_of(each: ObservedCall, result: Agreement, low: torch.dtype, scale: float) -> Fault | None:
@@ -111,7 +114,8 @@ def _fault_of_float32(
 def _fault_of_low(each: ObservedCall, result: Agreement, low: torch.dtype, scale: float) -> Fault | None:
     excess, most = error_and_bound(each, result, low, scale)
     if excess > most:
-        return Fault(each, f"is off by {excess:.3g} times its model's error", _model(each), _LOW)
+        likely = _GARBAGE if result.error > _NO_ROUNDING * max(1.0, result.ideal) else _LOW
+        return Fault(each, f"is off by {excess:.3g} times its model's error", _model(each), likely)
     unlike = unequal(each, result)
     if unlike is not None and unlike > (1 - SHARE) * scale and excess > SHARE_EXCESS:
         return Fault(each, f"equals its model in {1 - unlike:.0%} of its elements", _model(each), _SHARE)

@@ -139,3 +139,9 @@ def test_the_worst_kind_comes_first() -> None:
 def test_how_it_is_called() -> None:
     (fault,) = faults([observed(replace(WIDE, wanted=BF16))], BF16)
     assert (fault.operator, fault.place) == ("mm (of linear)", "layer, forward pass")
+
+
+def test_values_that_are_no_rounding_are_told_from_those_that_round_twice() -> None:
+    garbage, twice = replace(LOW, error=50.0), replace(LOW, error=2e-3)
+    found = [fault_of(observed(each), each, BF16, 1.0) for each in (garbage, twice)]
+    assert [fault is not None and "its kernel is wrong" in fault.likely for fault in found] == [True, False]
