@@ -22,9 +22,10 @@ from typing import Any
 import pytest
 import torch
 
+from pytest_amp.account import receive
 from pytest_amp.amp import OBSERVATIONS
 from pytest_amp.failure import AmpFailure
-from pytest_amp.numerics import gradients, rounding, tolerance
+from pytest_amp.numerics import gradients, manual_casts, rounding, tolerance
 from pytest_amp.numerics.compare import Compared, median_distance
 from pytest_amp.numerics.oracle import verdict
 from pytest_amp.numerics.oracle.local import Agreement, ObservedCall
@@ -129,12 +130,13 @@ def _of_draw(each: ObservedCall, result: Agreement, low: torch.dtype, *, again: 
 
 #: Modules whose functions are listened to.
 _gradients: Any = gradients
+_manual_casts: Any = manual_casts
 _verdict: Any = verdict
 
 
 def pytest_configure() -> None:
     """Listen to what the checks compute."""
-    compare, fault_of, different_bits = _gradients.compare, _verdict.fault_of, _gradients._different_bits
+    compare, fault_of, check_reference = _gradients.compare, _verdict.fault_of, _gradients.check_reference
 
     def compared(*args: Any, **kwargs: Any) -> list[Compared]:
         made: list[Compared] = compare(*args, **kwargs)
@@ -146,22 +148,23 @@ def pytest_configure() -> None:
         _of_operator(each, result, low, fault)
         return fault
 
-    def bits(run: Any, amp: Step, found: Sequence[Compared]) -> frozenset[str]:
-        names: frozenset[str] = different_bits(run, amp, found)
+    def reference(run: Any, amp: Step, found: Sequence[Compared]) -> None:
+        names = _manual_casts._different_bits(run, amp, frozenset(each.name for each in found if not each.equal))
         _now.note("bits beside hand casts", YES if names else 0.0, f"{len(names)} of {len(found)} tensors")
-        if _gradients._median_allowed(run, found) is not None:
+        if _manual_casts.median_allowed(run, found) is not None:
             _now.note("median distance beside hand casts", median_distance(found) / tolerance.MEDIAN_DISTANCE, "")
         for each in found:
             _now.note("distance beside hand casts", each.distance / tolerance.WORST_DISTANCE, each.name)
         try:  # which is asked last, where all else is well
             _gradients._check_hollow(run, amp)
         except AmpFailure as failure:
+            receive(failure)
             _now.note("hollow float32", YES, str(failure))
         else:
             _now.note("hollow float32", 0.0, "")
-        return names
+        check_reference(run, amp, found)
 
-    _gradients.compare, _verdict.fault_of, _gradients._different_bits = compared, judged, bits
+    _gradients.compare, _verdict.fault_of, _gradients.check_reference = compared, judged, reference
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
