@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from pytest_amp import torch_private
+from pytest_amp.account import receive
 from pytest_amp.cases import Case, Realised
 from pytest_amp.numerics import oracle
 from pytest_amp.numerics.case_run import CaseRun
@@ -220,7 +221,8 @@ def jumps_of(  # noqa: PLR0913  # keywords of one run
         (exact, _), (rounded, names) = (
             _calls(case, realised, where, region, loss_scale, rounds=rounds) for rounds in (False, True)
         )
-    except oracle.CannotFollow:
+    except oracle.CannotFollow as failure:
+        receive(failure)
         return []
     jumps = [
         Jump(

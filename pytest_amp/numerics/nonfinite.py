@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from pytest_amp.account import receive
 from pytest_amp.cases import Case, Realised
 from pytest_amp.failure import AmpFailure
 from pytest_amp.numerics.conditions import Conditions
@@ -108,8 +109,8 @@ def refusals_are_expected() -> Iterator[None]:
         yield
     except PrivateApiGone:
         raise
-    except (Exception, AmpFailure):  # noqa: BLE001, S110  # whatever a model raises
-        pass
+    except (Exception, AmpFailure) as error:  # noqa: BLE001  # whatever a model raises
+        receive(error)
 
 
 @contextlib.contextmanager

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 
+from pytest_amp.account import receive
 from pytest_amp.cases import Case, Realised, expect_python
 from pytest_amp.failure import AmpFailure, is_misuse
 from pytest_amp.numerics.conditions import Conditions
@@ -53,8 +53,10 @@ def trace(case: Case, where: Conditions) -> Trace:
     realised = realise(case, where)
     loss_scale = 1.0
     if where.precision.name == FP16.name:
-        with contextlib.suppress(NotFinite):
+        try:
             loss_scale = reference_step(case, realised, where.device, where.precision, seed=where.seed).loss_scale
+        except NotFinite as failure:  # at no scale: the trace ends where it begins
+            receive(failure)
     device, low = where.device, where.precision.dtype
     origin = origin_in_step(case, realised, device.torch_device, where.region, seed=where.seed, loss_scale=loss_scale)
     seen = observed_step(

@@ -18,7 +18,7 @@ from pytest_amp.cases import Case
 from pytest_amp.devices import find_device
 from pytest_amp.failure import AmpFailure
 from pytest_amp.numerics import Conditions, predicted
-from pytest_amp.numerics.nonfinite import Origin, origin_in_step
+from pytest_amp.numerics.nonfinite import NotFinite, Origin, origin_in_step
 from pytest_amp.numerics.oracle.places import Direction
 from pytest_amp.precision import BF16, FP16, Precision
 from tests.numerics.planted import broken
@@ -326,3 +326,11 @@ def test_run_leaves_no_hooks() -> None:
     with contextlib.suppress(AmpFailure):
         run(case(quotient), precision=FP16)
     assert (len(module._global_forward_hooks), len(module._global_forward_pre_hooks)) == before
+
+
+def test_trace_receives_the_failure_that_it_handles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A failure that nobody receives makes a test red that passes."""
+    received: list[BaseException] = []
+    monkeypatch.setattr(predicted, "receive", received.append)
+    predicted.trace(case(quotient), Conditions(CPU, FP16))
+    assert [type(failure) for failure in received] == [NotFinite]
