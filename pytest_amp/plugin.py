@@ -58,7 +58,7 @@ def pytest_cmdline_main(config: pytest.Config) -> Generator[None, int | None, in
     """Miss a run that was ended as a green one before it was judged, or given another status afterwards."""
     status = yield
     session = config.stash.get(KEY, None)
-    runs = not (config.option.help or config.option.version)
+    runs = not (config.option.help or config.option.version or workers.is_worker(config))
     if status == 0 and runs and (session is None or session.status or session.asked.explicit):
         from pytest_amp.removed import expect_judged
 

@@ -118,3 +118,11 @@ def test_a_device_that_is_not_there_is_refused_at_the_first_test(project: Projec
     assert "is not a device" in line
     line = refused(project.here("--amp-device=cuda"))
     assert line.startswith("--amp-device (command line): 'cuda' does not compute here ")
+
+
+def test_workers_of_a_healthy_run_say_nothing(project: Project) -> None:
+    """Only the controller judges a run."""
+    project.write(test_it="def test_it(amp):\n    pass\n")
+    result = project.apart(*ON_CPU, "-n", "2")
+    assert result.ret == 0
+    assert "ended as a green one" not in result.stdout.str() + result.stderr.str()
