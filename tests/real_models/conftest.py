@@ -13,7 +13,7 @@ from tests.real_models.model import RealModel
 from tests.real_models.registry import MODELS
 
 FOLDER = Path(__file__).parent
-CHECKS = FOLDER / "test_checks.py"
+CHECKS = (FOLDER / "test_checks.py", FOLDER / "test_planted.py")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # nothing is downloaded: weights are random
 
 
@@ -37,7 +37,7 @@ class LeftOut(pytest.Module):
 
 def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module | None:
     """Leave the checks out of a run that does not name this folder."""
-    if module_path != CHECKS or any(parent.session.isinitpath(path) for path in (CHECKS, FOLDER)):
+    if module_path not in CHECKS or any(parent.session.isinitpath(path) for path in (*CHECKS, FOLDER)):
         return None
     return LeftOut.from_parent(parent, path=module_path)
 
