@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import unittest
 
 import pytest
@@ -43,7 +44,7 @@ def test_case_that_does_not_run_in_float32_is_a_failure_of_its_own(kind: type[Ex
         raise kind("of the check")
     labels = [line.split()[0] for line in str(raised.value).splitlines()]
     assert labels == ["AmpFailure:", "expected", "now", "likely"]
-    assert "now       RuntimeError (test_running.py:29): no kernel for this dtype" in str(raised.value)
+    assert re.search(r"now       RuntimeError \(test_running\.py:\d+\): no kernel for this dtype", str(raised.value))
 
 
 @pytest.mark.parametrize("kind", ERRORS)

@@ -59,7 +59,7 @@ def infinite_at_times(iteration: Iteration) -> None:
     """The gradients of a smaller scale are not finite: what a kernel makes that reads what is not its own."""
     scaled: Any = iteration.scaler.scale(forward(iteration))
     scaled.backward()
-    if iteration.scaler.get_scale() < 2.0**12:
+    if iteration.scaler.get_scale() <= 2.0**12:
         for parameter in iteration.model.parameters():
             assert parameter.grad is not None
             parameter.grad.mul_(float("inf"))
