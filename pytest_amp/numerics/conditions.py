@@ -11,7 +11,7 @@ import torch
 from pytest_amp.cases import Case, in_one_line, passes
 from pytest_amp.devices import Device
 from pytest_amp.failure import AmpFailure, is_misuse
-from pytest_amp.numerics.reasons import likely_of_error
+from pytest_amp.numerics.reasons import NO_KERNEL, likely_of_error
 from pytest_amp.numerics.step import Region
 from pytest_amp.precision import Precision
 
@@ -70,7 +70,7 @@ def _likely(error: Exception, where: Conditions) -> str:
     said = str(error)
     if type(error).__module__.startswith("torch._dynamo"):
         return "the model compiles itself: make it without torch.compile; amp.check_compiled(case) compiles it"
-    if "not implemented for" in said or "could not create a primitive" in said:  # aten's words, and oneDNN's
+    if any(part in said for part in NO_KERNEL):
         low = where.precision.name
         return f"this machine has no kernel for one of its operators in {low}: dtypes= of the marker leaves {low} out"
     if not isinstance(error, RuntimeError):

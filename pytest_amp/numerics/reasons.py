@@ -17,6 +17,8 @@ _SEVERAL_DTYPES = (
     *("same dtype", "expected scalar type", "should be the same", "dtype do not match", "expected dtype"),
     "same data type",
 )
+#: What aten and oneDNN say of a dtype for which this machine has no kernel.
+NO_KERNEL = ("not implemented for", "could not create a primitive")
 _FUNCTION = str(Path(torch.__file__).parent / "autograd" / "function.py")
 _TORCH = str(Path(torch.__file__).parent)
 _PACKAGE = str(Path(__file__).parent.parent)
@@ -44,6 +46,8 @@ def likely_of_error(error: BaseException, model: torch.nn.Module, low: torch.dty
         )
     if "modified by an inplace operation" in words:  # torch/csrc/autograd/saved_variable.cpp
         return "the model changes in place what its backward pass needs: a copy before it, or another operator"
+    if any(part in words for part in NO_KERNEL):
+        return None
     frames = traceback.extract_tb(error.__traceback__)
     if _is_own(frames):
         place = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}"
