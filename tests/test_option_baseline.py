@@ -331,14 +331,13 @@ def test_it(amp):
 """
 
 
-def test_a_difference_whose_test_passes_all_the_same_is_red(project: Project) -> None:
+def test_difference_that_a_test_swallows_is_red(project: Project) -> None:
     project.write(test_it=SWALLOWING.format(value=1))
     assert project.here(*ON_CPU, "--amp-record=old.json").ret == 0
     assert project.here(*ON_CPU, "--amp-baseline=old.json").ret == 0
     project.write(test_it=SWALLOWING.format(value=2))
     result = project.here(*ON_CPU, "--amp-baseline=old.json")
-    result.assert_outcomes(passed=1)
-    assert result.ret == 1
-    (line,) = red(result)
-    assert line.startswith("project/cpu/bf16/caught: changed from the baseline, and its test")
+    result.assert_outcomes(failed=1)
+    assert (result.ret, red(result)) == (1, [])
+    result.stdout.fnmatch_lines(["AmpFailure: caught on cpu-bf16 is no longer what the baseline has", "  lost in *"])
     assert project.here(*ON_CPU, "--amp-baseline=old.json", "--amp-accept").ret == 0

@@ -24,6 +24,7 @@ from pytest_amp.failure import AmpFailure, is_misuse
 from pytest_amp.numerics import tolerance
 from pytest_amp.numerics.case_run import CaseRun, other_names
 from pytest_amp.numerics.compare import Compared, confirmed
+from pytest_amp.numerics.oracle.local import ObservedCall
 from pytest_amp.numerics.oracle.operation import LOW, is_real
 from pytest_amp.numerics.step import Region, run_step
 from pytest_amp.precision import dtype_name
@@ -36,9 +37,31 @@ def not_acquitted(run: CaseRun, bad: Sequence[Compared]) -> list[Compared]:
     """Return those of ``bad`` that are not as manual casts make them; all where an operator is off or not modelled."""
     if not any(each.equal for each in bad) or not run.prediction.same_device:
         return list(bad)
-    if run.faults or any(call.problem is not None for call in run.operators):
+    unjudged = any(call.problem is not None or _is_complex(call) for call in run.operators)
+    if run.faults or unjudged or _has_sparse(run):
         return list(bad)
     return [each for each in bad if not each.equal]
+
+
+def _is_complex(call: ObservedCall) -> bool:
+    """Whether a call has complex results, which no rounding model judges."""
+    return any(result.dtype.is_complex for result in call.results)
+
+
+def _has_sparse(run: CaseRun) -> bool:
+    """Whether a call of the step takes or returns a tensor whose layout is not strided, which no model judges."""
+    layouts: set[torch.layout] = set()
+
+    def note(overload: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        result = torch_private.call_overload(overload, args, kwargs)
+        leaves = torch_private.flat((args, kwargs, result))[0]
+        layouts.update(leaf.layout for leaf in leaves if isinstance(leaf, torch.Tensor))
+        return result
+
+    realised, where = run.realised.on(run.where.device.torch_device), run.where
+    with torch_private.each_call(note):
+        run_step(run.case, realised, where.region, seed=where.seed, replay=False)
+    return bool(layouts - {torch.strided})
 
 
 def check_distance(run: CaseRun, compared: Sequence[Compared]) -> None:

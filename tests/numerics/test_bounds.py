@@ -38,6 +38,7 @@ def test_the_numbers_are_those_that_tolerance_derives() -> None:
 def drawn_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lets each further draw be as the first one."""
     monkeypatch.setattr(chance, "confirmed", lambda bad, *_, **__: list(bad))
+    monkeypatch.setattr(chance, "_has_sparse", lambda _: False)
 
 
 def stub(*unmodelled: str, where: Conditions = WHERE, problem: str | None = None, faults: int = 0) -> Any:

@@ -75,7 +75,7 @@ def drawn(
         raise AssertionError
 
     where = Conditions(find_device("cpu"), BF16, tolerance_scale=scale)
-    found = confirmed(bad, mlp(), where, step, limit=tolerance.EXCESS)
+    found = confirmed(bad, mlp(), where, step, limit=tolerance.EXCESS, certain=tolerance.CERTAIN)
     assert left == []
     return [each.name for each in found]
 
