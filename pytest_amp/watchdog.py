@@ -160,6 +160,7 @@ class Watchdog:
             info = item.stash[INFO]
             session.tally.outcomes.setdefault((info.target, info.family), Counter())["error"] += 1
             session.tally.failures.append((item.nodeid, told))
+            session.tally.texts.setdefault(item.nodeid, (info.target, info.family, told))
             session.tally.failed.setdefault(key_of_test(info, own_parameters(item, target)), told)
         session.finish(1)
         summarize(session, self)  # type: ignore[arg-type]  # all that it uses of a terminal
