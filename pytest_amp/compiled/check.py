@@ -28,8 +28,8 @@ from pytest_amp.numerics.chance import not_acquitted
 from pytest_amp.numerics.compare import Compared, compare, confirmed, same
 from pytest_amp.numerics.draws import Draws, NotReplayed
 from pytest_amp.numerics.nonfinite import origin_in_step
-from pytest_amp.numerics.realised import realise
-from pytest_amp.numerics.step import in_words, run_wide
+from pytest_amp.numerics.realised import realise, realise_beside_float32
+from pytest_amp.numerics.step import in_words
 from pytest_amp.precision import dtype_name
 from pytest_amp.record import Observe
 from pytest_amp.torch_private import compiled_graphs, random_as_eager, taken_apart
@@ -146,8 +146,9 @@ def check_compiled(case: Case, how: Compilation, where: Conditions, observe: Obs
     With ``bits`` a back end that fuses nothing has to give eager's bits on a CPU. That is so where AOTAutograd takes
     no operator of the case apart, which is torch's own decision in each release.
     """
-    realised = realise(case, where)  # first: a case that does not run at all fails in its own words
-    fp32 = run_wide(case, realised.on(where.device.torch_device), seed=where.seed)
+    realised, fp32 = realise_beside_float32(
+        case, where
+    )  # first: a case that does not run at all fails in its own words
     prediction = predict(case, realised, where.device, where.precision, seed=where.seed)
     run = _Run(case, how.case(case, where), how, where)
     eager, made, graphs = _first(run, prediction.loss_scale)

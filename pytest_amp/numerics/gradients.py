@@ -22,9 +22,9 @@ from pytest_amp.numerics.errors import exceeds, is_hollow, is_inexact, norm
 from pytest_amp.numerics.manual_casts import check_reference, check_unreplayed, median_allowed
 from pytest_amp.numerics.nonfinite import likely_origin, not_finite_in_float32
 from pytest_amp.numerics.prediction import Prediction, predict
-from pytest_amp.numerics.realised import realise
+from pytest_amp.numerics.realised import realise, realise_beside_float32
 from pytest_amp.numerics.spread import Errors, other_draws, over_seeds, worst_share
-from pytest_amp.numerics.step import Step, run_wide
+from pytest_amp.numerics.step import Step
 from pytest_amp.precision import dtype_name
 from pytest_amp.record import Observe
 
@@ -37,8 +37,7 @@ def check_gradients(case: Case, where: Conditions, observe: Observe, *, toleranc
     See ``Amp.check_gradients``, which says what is held. Raises AmpFailure.
     """
     expect_python(case.realise(seed=where.seed).model, case=case.name)
-    realised = realise(case, where)
-    fp32 = run_wide(case, realised.on(where.device.torch_device), seed=where.seed)
+    realised, fp32 = realise_beside_float32(case, where)
     wrong = [name for name, value in fp32.named().items() if not value.isfinite().all()]
     if wrong:
         raise not_finite_in_float32(case, realised, where, wrong)
