@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from dataclasses import dataclass
 
-from pytest_amp.cases import Case
+from pytest_amp.cases import Case, in_one_line
 from pytest_amp.failure import Misuse, is_misuse
 from pytest_amp.numerics.conditions import Conditions
 from pytest_amp.numerics.hand_cast import rules_are_known
@@ -35,14 +35,15 @@ def without_region(case: Case, where: Conditions) -> Plain:
     error = _refusal(case, where, contextlib.nullcontext)
     if error is None:
         return Plain(case)
-    refused = does_not_run(case, error)
+    # The failure is made where it is raised: one that nobody raises would stay on the account.
     if _refusal(case, where, where.region) is not None:
-        raise refused
+        raise does_not_run(case, error)
+    refused = f"{case.name} does not run in float32, without autocast: {in_one_line(error)}"
     copy = widened(case)
     if _refusal(copy, where, contextlib.nullcontext) is None:
         return Plain(copy, f"{refused}; compared with a copy whose low-precision tensors are float32")
     if not rules_are_known(where.device.type):
-        raise refused
+        raise does_not_run(case, error)
     return Plain(None, f"{refused}; compared with manual casts")
 
 
