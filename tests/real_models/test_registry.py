@@ -14,8 +14,8 @@ import torch
 
 from pytest_amp.cases import loss_of
 from tests.project import INSTALLED, ROOT
-from tests.real_models.model import TORCH, RealModel, padding
 from tests.real_models.conftest import CHECKS
+from tests.real_models.model import TORCH, RealModel, padding
 from tests.real_models.registry import MODELS
 from tests.real_models.table import BEGIN, END, PAGE, results, table, written
 from tests.real_models.torchvision_operators import non_maximum_suppression
