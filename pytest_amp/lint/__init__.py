@@ -1,0 +1,8 @@
+"""Findings about a user's own model and loop under mixed precision.
+
+The linter reads what a recorded step did and returns findings; ``amp.check`` decides which of them fail a test.
+"""
+
+from pytest_amp.lint.finding import Finding, Severity
+
+__all__ = ["Finding", "Severity"]
