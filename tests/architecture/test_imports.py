@@ -44,7 +44,7 @@ LAYERS = {
     },
     "checks": {
         *("cases", "compiled", "distributed", "fingerprint", "formats", "memory", "numerics", "rules", "scaler"),
-        *("semantics", "speed", "training"),
+        *("lint", "semantics", "speed", "training"),
     },
 }
 #: Whatever is in no layer is the plugin, on top: it may import anything, and none of those below may import it.
