@@ -32,10 +32,19 @@ class AmpFailure(pytest.fail.Exception):  # type: ignore[name-defined,misc]
         rerun: str | None = None,
         accept: str | None = None,
         label_before: str = "before",
+        site: str | None = None,
     ) -> None:
-        """Keep the parts; ``str()`` puts them together."""
+        """Keep the parts; ``str()`` puts them together. ``site`` is the line of the user's code, if one is known."""
         self.what = what
-        self.parts = {label_before: before, "now": now, "likely": likely, "rerun": rerun, "accept": accept}
+        self.site = site
+        self.parts = {
+            label_before: before,
+            "now": now,
+            "line": site,
+            "likely": likely,
+            "rerun": rerun,
+            "accept": accept,
+        }
         super().__init__(self._text(), pytrace=False)
         #: By which it is on the account of what nobody has received (``pytest_amp.account``).
         self.number = note(self._text())

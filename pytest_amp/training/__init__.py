@@ -1,7 +1,7 @@
 """Short trainings in mixed precision beside float32: the band of the loss, what stays in float32, small real tasks."""
 
 from pytest_amp.training.band import WIDTH, Band, band_of, make_band
-from pytest_amp.training.check import check_training
+from pytest_amp.training.check import TooLittleSeen, check_training
 from pytest_amp.training.state import Rounded, rounded_parameters, rounded_state
 from pytest_amp.training.tasks import Task, accuracy, characters, images
 from pytest_amp.training.trajectory import Setup, TrainingIteration, TrainingStep, Trajectory, TrajectoryStep, run
@@ -12,6 +12,7 @@ __all__ = [
     "Rounded",
     "Setup",
     "Task",
+    "TooLittleSeen",
     "TrainingIteration",
     "TrainingStep",
     "Trajectory",

@@ -32,6 +32,23 @@ _OWN_VALUES = 2
 _VISIBLE = 4.0
 
 
+class TooLittleSeen(AmpFailure):
+    """A training in float32 whose loss moves too little: by ``moved``, where ``needed`` would tell anything apart."""
+
+    def __init__(self, setup: Setup, band: Band) -> None:
+        """Tell of the band and the losses in it."""
+        first, last = band.losses[0], max(band.losses, key=lambda loss: abs(loss - band.losses[0]))
+        self.needed, self.moved = _VISIBLE * band.half[-1], abs(last - first)
+        super().__init__(
+            f"{setup.case.name}: {setup.steps} steps in float32 move the loss too little to see anything by",
+            label_before="rule",
+            before=f"by {_VISIBLE:.0f} times half of the band's width at least, at the end {band.half[-1]:.3g}",
+            now=f"loss {first:.6g} at first, {band.losses[-1]:.6g} at the end",
+            likely="too few steps, too low a learning rate, a loss that cannot fall (random targets, fresh batches), "
+            "or dropout, whose draws make the band wide: more steps, or less dropout in the case",
+        )
+
+
 def check_training(setup: Setup, observe: Observe, *, tolerance_scale: float = 1.0) -> tuple[Trajectory, Band]:
     """Both runs, compared step by step. Raises AmpFailure; see ``Amp.check_training``."""
     draws = recorded_draws(setup)
@@ -50,18 +67,11 @@ def _check(setup: Setup, observe: Observe, draws: Draws, *, tolerance_scale: flo
             likely="there is nothing to compare mixed precision with; the learning rate is too high, or "
             + likely_overflow(setup, first_of(plain.losses), low=False),
         )
-    if band.visible < _VISIBLE:
-        raise AmpFailure(
-            f"{setup.case.name}: {setup.steps} steps in float32 move the loss too little to see anything by",
-            label_before="rule",
-            before=f"by {_VISIBLE:.0f} times half of the band's width at least, at the end {band.half[-1]:.3g}",
-            now=f"loss {plain.losses[0]:.6g} at first, {plain.losses[-1]:.6g} at the end",
-            likely="too few steps, too low a learning rate, a loss that cannot fall (random targets, fresh batches), "
-            "or dropout, whose draws make the band wide: more steps, or less dropout in the case",
-        )
     found = run(setup, low=True, inspect=_keeps_float32(setup, setup.precision.name))
     name = setup.case.name
     _check_steps(setup, plain, found)
+    if band.visible < _VISIBLE:
+        raise TooLittleSeen(setup, band)
     left = band.leaves(found.losses)
     margin = band.margin(found.losses)
     if _finite(margin):

@@ -22,6 +22,7 @@ LAYERS = {
         "precision",
         "quoted",
         "releases",
+        "table",
         "toml",
         "torch_private",
     },

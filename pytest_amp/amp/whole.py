@@ -1,0 +1,89 @@
+"""The check of everything: one call that says whether a user's model is right, and where it is not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pytest_amp.amp.base import OBSERVATIONS
+from pytest_amp.amp.compilation import CompileChecks
+from pytest_amp.amp.costs import CostChecks
+from pytest_amp.amp.loops import LoopChecks
+from pytest_amp.amp.numerics import NumericChecks
+from pytest_amp.failure import is_misuse
+
+if TYPE_CHECKING:
+    from pytest_amp.cases import Case
+    from pytest_amp.check import Report
+    from pytest_amp.check.collect import Collector
+    from pytest_amp.scaler import MakeOptimizer
+    from pytest_amp.training import TrainingStep
+
+__tracebackhide__ = is_misuse
+
+
+class WholeCheck(NumericChecks, LoopChecks, CompileChecks, CostChecks):
+    """All checks of a case in one call."""
+
+    def check(  # noqa: PLR0913  # keywords of one check
+        self,
+        case: Case,
+        train: TrainingStep | None = None,
+        evaluate: Callable[[Any], Any] | None = None,
+        *,
+        optimizer: MakeOptimizer | None = None,
+        strict: bool = False,
+        compile: bool = False,  # noqa: A002  # as torch.compile is called
+        expect: Mapping[str, str | Sequence[str]] | None = None,
+    ) -> Report:
+        """Check all that can be checked of a model and its loop, cheapest first, and fail once with all of it.
+
+        ``train`` is the training step, as ``check_training`` takes it; ``evaluate`` an evaluation, which is given
+        ``model``, ``batch``, ``loss()`` and ``autocast()`` and returns metrics by name; ``optimizer`` makes an
+        optimizer of a list of parameters. What runs:
+
+        - the linter, over the operators of a step, of ``train`` and of ``evaluate``;
+        - the dtypes that modules return, ``check_casts`` and ``check_memory``;
+        - ``check_gradients``, and the harm that the model's own low precision does, measured against float64;
+        - ``check_scaler`` in fp16, or where there is a ``train`` that scales;
+        - ``check_training``, with as many steps as the loss needs, where there is a ``train`` or a step is cheap;
+        - ``check_compiled`` with ``compile``.
+
+        Errors fail the test; warnings do so with ``strict``, and are in the report otherwise. ``expect`` accepts
+        findings by module and kind, ``{"layers.0.norm": "low-norm", "": ["low-loss"]}``, and fails the test where one
+        of them no longer occurs; a module may be a pattern, as of file names.
+
+        Returns a report that prints as one page. Raises AmpFailure with everything that is wrong, worst first, and
+        Misuse for arguments that cannot be.
+        """
+        from pytest_amp import cases
+        from pytest_amp.check import Collector, Plan, conclude, expect_expected
+
+        self._expect_case(case, "check")
+        cases.expect_step(train)
+        cases.expect_maker(optimizer)
+        cases.expect_flag("strict", strict)
+        cases.expect_flag("compile", compile)
+        accepted = expect_expected(expect)
+        collector = Collector(self._item.stash[OBSERVATIONS])
+        plan = Plan(case, self.conditions, collector, train=train, evaluate=evaluate, optimizer=optimizer)
+        plan.lint()
+        plan.look_at_dtypes()
+        plan.note_cost(lambda: self.check_casts(case), lambda: self.check_memory(case))
+        collector.run("gradients", lambda: self.check_gradients(case), detail="outputs and gradients beside float64")
+        plan.measure_harm()
+        self._check_loop(plan, collector)
+        if compile:
+            collector.run("compiled", lambda: self.check_compiled(case), detail="torch.compile beside eager")
+        return conclude(plan, accepted, strict=strict)
+
+    def _check_loop(self, plan: Any, collector: Collector) -> None:
+        """Check the training step with a scaler, and a training as long as it needs."""
+        case, train, optimizer = plan.case, plan.train, plan.optimizer
+        if plan.needs_scaler:
+            collector.run(
+                "scaler",
+                lambda: self.check_scaler(case, train=train, optimizer=optimizer),
+                detail="a step with GradScaler, overflow planted in it",
+            )
+        plan.train_with(lambda steps: self.check_training(case, steps=steps, train=train, optimizer=optimizer))

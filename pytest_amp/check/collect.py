@@ -1,0 +1,120 @@
+"""Collector of what single checks say: failures become entries, and each check a line of the report."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import pytest
+
+from pytest_amp.account import receive
+from pytest_amp.cases import in_one_line
+from pytest_amp.check.entry import Entry, entry_of_failure, entry_of_finding
+from pytest_amp.check.report import CheckLine
+from pytest_amp.failure import AmpFailure, Misuse
+from pytest_amp.lint import Finding, Severity
+from pytest_amp.numerics.draws import NotReplayed
+from pytest_amp.record import Better, Observation
+from pytest_amp.scaler import LowLoss, SwallowedOverflow
+from pytest_amp.torch_private import PrivateApiGone
+
+_Result = TypeVar("_Result")
+
+#: Warnings of the checks themselves: the line of the check says them. The linter finds a low loss by its own rule.
+_OF_CHECKS = (LowLoss, SwallowedOverflow, NotReplayed)
+
+
+@dataclass
+class Collector:
+    """Lines and entries of one call of ``amp.check``. ``observations`` are those of the test, which checks add to."""
+
+    observations: list[Observation]
+    lines: list[CheckLine] = field(default_factory=list)
+    entries: list[Entry] = field(default_factory=list)
+
+    def run(self, check: str, function: Callable[[], _Result], *, detail: str) -> _Result | None:
+        """Run one check and note its line, and its failure as an entry. Returns its result, None where it failed.
+
+        ``pytest.skip`` in a check is a check that did not run; a missing private API of torch goes on unchanged.
+        """
+        before, began, said = len(self.observations), time.perf_counter(), list[str]()
+        result, verdict = None, "pass"
+        try:
+            result, said = _heard(function)
+        except pytest.skip.Exception as skipped:
+            verdict, detail = "not run", str(skipped)
+        except AmpFailure as failure:
+            receive(failure)
+            verdict, detail = "red", failure.what
+            self.entries.append(entry_of_failure(check, failure))
+        except Misuse as refusal:
+            verdict, detail = "red", str(refusal)
+            self.entries.append(_refused(check, str(refusal)))
+        except PrivateApiGone:
+            raise
+        except Exception as error:  # noqa: BLE001  # whatever a model, or torch with it, raises
+            verdict, detail = "red", in_one_line(error)
+            self.entries.append(_refused(check, detail))
+        margin = _margin(self.observations[before:])
+        seconds = time.perf_counter() - began
+        self.lines.append(CheckLine(check, verdict, margin, "; ".join([detail, *said]), seconds))
+        return result
+
+    def lint(self, name: str, function: Callable[[], Iterable[Finding]], *, detail: str) -> None:
+        """Run one part of the linter; its line counts the findings."""
+        findings = self.run(name, lambda: tuple(function()), detail=detail)
+        entries = [entry for entry in map(entry_of_finding, findings or ()) if entry not in self.entries]
+        self.entries += entries
+        if entries:
+            kinds = ", ".join(dict.fromkeys(entry.kind for entry in entries))
+            verdict = "red" if any(entry.is_error for entry in entries) else "warning"
+            line = self.lines[-1]
+            self.lines[-1] = CheckLine(line.check, verdict, None, f"{len(entries)} of {kinds}", line.seconds)
+
+    def retell(self, verdict: str) -> None:
+        """Change the verdict of the last check."""
+        line = self.lines[-1]
+        self.lines[-1] = CheckLine(line.check, verdict, line.margin, line.detail, line.seconds)
+
+    def skip(self, check: str, reason: str) -> None:
+        """Note a check that is left out, with the reason."""
+        self.lines.append(CheckLine(check, "not run", None, reason, 0.0))
+
+
+def _refused(check: str, message: str) -> Entry:
+    return Entry(
+        kind=f"check-{check}",
+        severity=Severity.ERROR,
+        module="",
+        site="",
+        message=f"the check could not run: {message}",
+    )
+
+
+def _heard(function: Callable[[], _Result]) -> tuple[_Result, list[str]]:
+    """Call a function; returns its result and what the checks in it warn of. Warnings of others are issued again."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", SwallowedOverflow)
+        warnings.simplefilter("always", NotReplayed)
+        warnings.simplefilter("always", LowLoss)
+        result = function()
+    said = []
+    for warning in caught:
+        if issubclass(warning.category, _OF_CHECKS):
+            said += [str(warning.message)] if warning.category is not LowLoss else []
+        else:
+            warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
+    return result, said
+
+
+def _margin(observations: Iterable[Observation]) -> float | None:
+    """Return the largest share of what was allowed that an observation has used."""
+    shares = [
+        each.value / each.allowed
+        for each in observations
+        if each.allowed and each.better is not Better.HIGHER and isinstance(each.value, (int, float))
+    ]
+    return max(shares, default=None)

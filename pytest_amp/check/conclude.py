@@ -1,0 +1,48 @@
+"""Conclusion of ``amp.check``: the report, or the one failure with everything in it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from pytest_amp.check.entry import Entry, order
+from pytest_amp.check.expected import split
+from pytest_amp.check.failure import CheckFailure, counted
+from pytest_amp.check.plan import Plan
+from pytest_amp.check.report import Report
+from pytest_amp.failure import is_misuse
+
+__tracebackhide__ = is_misuse
+
+
+def conclude(plan: Plan, expect: Mapping[str, tuple[str, ...]], *, strict: bool) -> Report:
+    """Return the report. Raises AmpFailure where an entry is an error, or any that counts with ``strict``."""
+    parted = split(plan.collector.entries, expect)
+    entries = sorted(parted.counted, key=order)
+    title = f"{plan.case.name} under {plan.where}"
+    report = Report(title, tuple(plan.collector.lines), tuple(entries), parted.accepted, plan.dtypes, plan.cost)
+    wrong = entries if strict else [entry for entry in entries if entry.is_error]
+    if wrong:
+        raise CheckFailure(
+            f"{title}: {counted(entries)}",
+            entries,
+            now=plan.where.now(_checked(report)),
+            accept=_accepting(wrong),
+        )
+    return report
+
+
+def _checked(report: Report) -> str:
+    """Return which checks ran, by verdict."""
+    by_verdict: dict[str, list[str]] = {}
+    for line in report.checks:
+        by_verdict.setdefault(line.verdict, []).append(line.check)
+    return "; ".join(f"{verdict}: {', '.join(checks)}" for verdict, checks in by_verdict.items())
+
+
+def _accepting(entries: Sequence[Entry]) -> str | None:
+    """Return the argument that accepts the entries, those with a place of the linter's."""
+    kinds: dict[str, list[str]] = {}
+    for entry in entries:
+        if not entry.kind.startswith(("check-", "expected-")) and entry.kind not in kinds.get(entry.module, []):
+            kinds.setdefault(entry.module, []).append(entry.kind)
+    return f"if it is meant, expect={kinds}" if kinds else None

@@ -1,0 +1,92 @@
+"""Entry of a report: one thing that is wrong or doubtful, with its line and what to do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from pytest_amp.failure import AmpFailure
+from pytest_amp.lint import Finding, Severity
+
+#: Folder of the pages that explain each kind.
+PAGES = "docs/findings"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One finding of the linter, or the failure of one check, as a report and a failure show it.
+
+    ``kind`` names a page of docs/findings/; ``parts`` are the labelled lines below the message; ``harm`` is how many
+    times further from float64 the step is with what the entry names than without it, None where that was not measured.
+    """
+
+    kind: str
+    severity: Severity
+    module: str
+    site: str
+    message: str
+    parts: tuple[tuple[str, str], ...] = ()
+    harm: float | None = None
+
+    @property
+    def is_error(self) -> bool:
+        """Whether the entry fails a test whatever ``strict`` says."""
+        return self.severity is Severity.ERROR
+
+    @property
+    def page(self) -> str:
+        """Path of the page that explains the kind."""
+        return f"{PAGES}/{self.kind}.md"
+
+    @property
+    def place(self) -> str:
+        """Module and line, as far as there are any."""
+        module = f"in {self.module}" if self.module else ""
+        return " ".join(part for part in (f"at {self.site}" if self.site else "", module) if part)
+
+    def lines(self) -> list[str]:
+        """Return the entry in lines for a failure: what, where, the labelled parts and the page."""
+        head = f"{self.severity.value:<9} {self.kind}{f' {self.place}' if self.place else ''}"
+        rows = [("", self.message), *self.parts]
+        if self.harm is not None:
+            rows.append(("harm", f"{harm_in_words(self.harm)} as far from float64 as without it"))
+        rows.append(("page", self.page))
+        return [head, *(f"  {label:<9} {text}" for label, text in rows)]
+
+    def with_harm(self, harm: float, *, is_harmful: bool) -> Entry:
+        """Return the entry with its measured harm, as an error where that ``is_harmful``."""
+        return replace(self, harm=harm, severity=Severity.ERROR if is_harmful else self.severity)
+
+
+def harm_in_words(harm: float) -> str:
+    """Return a harm as reports show it; it is infinite where only the step as it stands is not finite."""
+    return "infinitely" if harm == float("inf") else f"{harm:.3g} times"
+
+
+def entry_of_finding(finding: Finding) -> Entry:
+    """Return the entry of a finding of the linter."""
+    return Entry(
+        kind=finding.kind,
+        severity=finding.severity,
+        module=finding.module,
+        site=finding.site,
+        message=finding.message,
+        parts=(("mend", finding.advice),),
+    )
+
+
+def entry_of_failure(check: str, failure: AmpFailure, *, severity: Severity = Severity.ERROR) -> Entry:
+    """Return the entry of a failed check: its message and its parts, without the commands."""
+    shown = {label: text for label, text in failure.parts.items() if text and label not in ("rerun", "accept", "line")}
+    return Entry(
+        kind=f"check-{check}",
+        severity=severity,
+        module="",
+        site=failure.site or "",
+        message=failure.what,
+        parts=tuple(shown.items()),
+    )
+
+
+def order(entry: Entry) -> tuple[bool, bool, float]:
+    """Return the sorting key that puts the worst first: errors, then lines that are named, then the larger harm."""
+    return (not entry.is_error, not entry.site, -(entry.harm or 0.0))

@@ -1,0 +1,41 @@
+"""The one failure of ``amp.check``: everything that is wrong, worst first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pytest_amp.check.entry import Entry
+from pytest_amp.failure import AmpFailure
+from pytest_amp.quoted import printable
+
+#: Entries that are shown with all their parts; the rest has a line each, so that a failure fits a screen.
+SHOWN = 4
+#: Lines for the rest.
+LISTED = 12
+
+
+class CheckFailure(AmpFailure):
+    """A failure with several entries, each with its message, its parts and its page."""
+
+    def __init__(self, what: str, entries: Sequence[Entry], *, now: str, accept: str | None) -> None:
+        """Keep the entries, worst first."""
+        self.entries = tuple(entries)
+        super().__init__(what, now=now, accept=accept)
+
+    def _text(self) -> str:
+        lines = [f"AmpFailure: {self.what}"]
+        for entry in self.entries[:SHOWN]:
+            lines += [f"  {line}" for line in entry.lines()]
+        rest = self.entries[SHOWN:]
+        lines += [f"  {entry.severity.value:<9} {entry.kind} {entry.place}: {entry.message}" for entry in rest[:LISTED]]
+        if len(rest) > LISTED:
+            lines.append(f"  and {len(rest) - LISTED} more")
+        lines += [f"  {label:<9} {text}" for label, text in self.parts.items() if text is not None]
+        return "\n".join(printable(" ".join(line.splitlines()).expandtabs()) for line in lines)
+
+
+def counted(entries: Sequence[Entry]) -> str:
+    """Return how many errors and warnings there are, in words."""
+    errors = sum(entry.is_error for entry in entries)
+    parts = [(errors, "error"), (len(entries) - errors, "warning")]
+    return " and ".join(f"{count} {name}{'s' if count > 1 else ''}" for count, name in parts if count) or "no finding"

@@ -1,0 +1,147 @@
+"""Plan of one call of ``amp.check``: which checks run on a case, with what they share."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Any
+
+from pytest_amp import lint
+from pytest_amp.account import receive
+from pytest_amp.cases import Case, MakeOptimizer
+from pytest_amp.check.collect import Collector
+from pytest_amp.check.entry import Entry
+from pytest_amp.check.report import Cost
+from pytest_amp.failure import is_misuse
+from pytest_amp.lint import Severity
+from pytest_amp.memory import Census, MemoryUse
+from pytest_amp.numerics.conditions import Conditions
+from pytest_amp.numerics.locate import module_runs
+from pytest_amp.numerics.step import run_step
+from pytest_amp.precision import FP16, dtype_name
+from pytest_amp.training import TooLittleSeen, TrainingStep
+
+__tracebackhide__ = is_misuse
+
+#: Steps that are tried one after the other, until the loss of float32 has moved enough to tell anything by.
+STEPS = (12, 24, 48, 96)
+#: Seconds after which no longer training begins, and that a training without ``train`` may take at most.
+BUDGET, CHEAP = 20.0, 8.0
+#: Runs of a training: float32, four that are disturbed, mixed precision; and what watching costs beside a step.
+RUNS, WATCHED = 6, 2.0
+
+
+@dataclass
+class Plan:
+    """A case and what a user gives beside it, and what the checks leave for the report."""
+
+    case: Case
+    where: Conditions
+    collector: Collector
+    _: KW_ONLY
+    train: TrainingStep | None
+    evaluate: Callable[[Any], Any] | None
+    optimizer: MakeOptimizer | None
+    dtypes: dict[str, str] = field(default_factory=dict)
+    cost: Cost | None = None
+
+    @property
+    def needs_scaler(self) -> bool:
+        """Whether the dtype needs a scaler: gradients leave the range of fp16."""
+        return self.where.precision.name == FP16.name
+
+    def lint(self) -> None:
+        """Run the linter over a step, the user's training step and the user's evaluation."""
+        case, where, train, evaluate = self.case, self.where, self.train, self.evaluate
+        lint_step, collector = "operators and dtypes of a step", self.collector
+        collector.lint("linter", lambda: lint.findings_of_case(case, where), detail=lint_step)
+        if train is not None:
+            collector.lint(
+                "linter: train",
+                lambda: lint.findings_of_training(case, where, train, optimizer=self.optimizer),
+                detail="operators and dtypes of the training step",
+            )
+        if evaluate is not None:
+            collector.lint(
+                "linter: evaluate",
+                lambda: lint.findings_of_evaluation(case, where, evaluate, trained_low=True),
+                detail="operators and dtypes of the evaluation",
+            )
+
+    def look_at_dtypes(self) -> None:
+        """Note what each module returns in mixed precision."""
+
+        def look() -> None:
+            realised = self.case.realise(seed=self.where.seed).on(self.where.device.torch_device)
+            runs = module_runs(self.case, realised, self.where.region, seed=self.where.seed)
+            for module, outputs in runs.dtypes.items():
+                names = [dtype_name(dtype) for dtypes in outputs.values() for dtype in dtypes]
+                self.dtypes[module] = ", ".join(dict.fromkeys(names))
+
+        self.collector.run("dtypes", look, detail="what modules return, below")
+
+    def note_cost(self, casts: Callable[[], Census], memory: Callable[[], MemoryUse]) -> None:
+        """Run the checks of casts and of memory, and note what a step costs."""
+        census = self.collector.run("casts", casts, detail="copies between dtypes, as the rules ask for")
+        use = self.collector.run("memory", memory, detail="bytes kept for backward, as the rules ask for")
+        if census is not None:
+            saved, ratio = (None, None) if use is None else (use.saved.bytes, use.saved_ratio)
+            self.cost = Cost(census.count, census.bytes, saved, ratio)
+
+    def measure_harm(self) -> None:
+        """Measure the harm of the model's own low precision."""
+
+    def train_with(self, check: Callable[[int], object]) -> None:
+        """Run a training with as many steps as its loss needs, up to the last of ``STEPS`` or the budget."""
+        step = self._seconds_of_a_step()
+        if self.train is None and step * STEPS[0] * RUNS * WATCHED > CHEAP:
+            reason = f"a step takes {step:.2g} s, and no train= was given: too long for a training"
+            self.collector.skip("training", reason)
+            return
+        began = time.perf_counter()
+
+        def long_enough() -> bool:
+            """Train longer until the loss moves enough. Returns whether it does."""
+            for steps in STEPS:
+                last = time.perf_counter()
+                try:
+                    check(steps)
+                except TooLittleSeen as failure:
+                    receive(failure)
+                    now = time.perf_counter()
+                    if steps == STEPS[-1] or now - began + 2 * (now - last) > BUDGET:
+                        self.collector.entries.append(_cannot_tell(steps, failure))
+                        return False
+                else:
+                    return True
+            return False
+
+        is_long_enough = self.collector.run("training", long_enough, detail="steps beside float32's")
+        if is_long_enough is False:
+            self.collector.retell("cannot tell")
+
+    def _seconds_of_a_step(self) -> float:
+        """Time one step in mixed precision, the second one."""
+        realised = self.case.realise(seed=self.where.seed).on(self.where.device.torch_device)
+        seconds = 0.0
+        for _ in range(2):
+            began = time.perf_counter()
+            try:
+                run_step(self.case, realised, self.where.region, seed=self.where.seed, replay=False)
+            except Exception:  # noqa: BLE001  # the checks tell what it raises
+                return 0.0
+            seconds = time.perf_counter() - began
+        return seconds
+
+
+def _cannot_tell(steps: int, failure: TooLittleSeen) -> Entry:
+    return Entry(
+        kind="training-cannot-tell",
+        severity=Severity.WARNING,
+        module="",
+        site="",
+        message=f"{steps} steps of training cannot tell mixed precision from float32: the loss needs a drop of "
+        f"{failure.needed:.3g}, saw {failure.moved:.3g}",
+        parts=(("mend", "give a train= or an optimizer= that learns the batch faster, or less dropout"),),
+    )

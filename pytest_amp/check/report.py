@@ -1,0 +1,121 @@
+"""Report of ``amp.check``: one page of what was checked, what was found, dtypes and costs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from pytest_amp.check.entry import Entry, order
+from pytest_amp.check.failure import counted
+from pytest_amp.table import as_table, in_bytes
+
+#: Modules whose dtypes are listed one by one.
+LISTED = 24
+
+
+@dataclass(frozen=True)
+class CheckLine:
+    """What one check came to.
+
+    ``verdict`` is ``pass``, ``red``, ``warning``, ``not run`` or ``cannot tell``; ``margin`` the largest share used of
+    what was allowed, None without a limit; ``detail`` says what was looked at, or why not.
+    """
+
+    check: str
+    verdict: str
+    margin: float | None
+    detail: str
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Casts of one step with the bytes that they move, and bytes kept for backward with their ratio to float32."""
+
+    casts: int
+    cast_bytes: int
+    saved_bytes: int | None
+    saved_ratio: float | None
+
+    def __str__(self) -> str:
+        """In one line."""
+        saved = "" if self.saved_bytes is None else f", {in_bytes(self.saved_bytes)} kept for backward"
+        ratio = "" if self.saved_ratio is None else f" ({self.saved_ratio:.2f} of float32)"
+        return f"{self.casts} casts, {in_bytes(self.cast_bytes)} moved by them{saved}{ratio}"
+
+
+@dataclass(frozen=True)
+class Report:
+    """Result of ``amp.check``, which prints as one page.
+
+    ``entries`` are findings and failures that count, ``accepted`` those that ``expect=`` accepts; ``dtypes`` has by
+    module the dtypes that it returns.
+    """
+
+    title: str
+    checks: tuple[CheckLine, ...]
+    entries: tuple[Entry, ...]
+    accepted: tuple[Entry, ...]
+    dtypes: Mapping[str, str]
+    cost: Cost | None
+
+    @property
+    def errors(self) -> tuple[Entry, ...]:
+        """Entries that fail a test."""
+        return tuple(entry for entry in self.entries if entry.is_error)
+
+    @property
+    def warnings(self) -> tuple[Entry, ...]:
+        """Entries that fail a test with ``strict=True`` only."""
+        return tuple(entry for entry in self.entries if not entry.is_error)
+
+    def __str__(self) -> str:
+        """The page."""
+        return "\n".join(self._lines())
+
+    def print(self) -> None:
+        """Write the page to standard output."""
+        sys.stdout.write(f"{self}\n")
+
+    def _lines(self) -> Iterator[str]:
+        yield f"{self.title}: {counted(self.entries)}"
+        yield ""
+        rows = [
+            (line.check, line.verdict, _share(line.margin), f"{line.seconds:.1f} s", line.detail)
+            for line in self.checks
+        ]
+        yield as_table(("check", "verdict", "margin", "time", ""), rows)
+        for title, entries in (("findings", self.entries), ("accepted by expect=", self.accepted)):
+            if entries:
+                yield ""
+                yield f"{title}"
+                for entry in sorted(entries, key=order):
+                    yield from (f"  {line}" for line in entry.lines())
+        if self.dtypes:
+            yield ""
+            yield as_table(("module", "returns"), _grouped(self.dtypes))
+        if self.cost is not None:
+            yield ""
+            yield f"cost: {self.cost}"
+
+
+def _share(margin: float | None) -> str:
+    return "" if margin is None else f"{margin:.0%}"
+
+
+def _grouped(dtypes: Mapping[str, str]) -> list[tuple[str, str]]:
+    rows = [(module or "the model", dtype) for module, dtype in dtypes.items()]
+    if len(rows) <= LISTED:
+        return rows
+    by_dtype: dict[str, list[str]] = {}
+    for module, dtype in rows:
+        by_dtype.setdefault(dtype, []).append(module)
+    grouped = []
+    for dtype, modules in by_dtype.items():
+        few = LISTED // len(by_dtype)
+        more = f" and {len(modules) - few} more" if len(modules) > few else ""
+        grouped += [(module, dtype) for module in modules[:few]]
+        if more:
+            grouped.append((more.strip(), dtype))
+    return grouped
