@@ -90,6 +90,8 @@ class Bound:
         self.marker: AmpMarker = item.stash[MARKER]
         item.stash[OBSERVATIONS] = []  # anew where a plugin runs the test again
         item.stash[NOTES] = []
+        #: The check within ``check`` that observes; its name is part of keys, so that a parameter may have a fact's.
+        self._section = ""
 
     @property
     def dtype(self) -> torch.dtype:
@@ -325,6 +327,8 @@ class Bound:
             return self.observe
         own = own_parameters(self._item, self.target)
         test = f"{info.test}[{own}]" if own else info.test
+        if self._section:
+            test = f"{test}/{self._section}"
         is_named = case.name != self._own_name()
 
         def observe(name: str, value: Value, **facts: Any) -> Observation:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from pytest_amp.amp.base import OBSERVATIONS
 from pytest_amp.amp.compilation import CompileChecks
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from pytest_amp.training import TrainingStep
 
 __tracebackhide__ = is_misuse
+
+_Arguments = ParamSpec("_Arguments")
+_Result = TypeVar("_Result")
 
 
 class WholeCheck(NumericChecks, LoopChecks, CompileChecks, CostChecks):
@@ -69,21 +72,41 @@ class WholeCheck(NumericChecks, LoopChecks, CompileChecks, CostChecks):
         plan = Plan(case, self.conditions, collector, train=train, evaluate=evaluate, optimizer=optimizer)
         plan.lint()
         plan.look_at_dtypes()
-        plan.note_cost(lambda: self.check_casts(case), lambda: self.check_memory(case))
-        collector.run("gradients", lambda: self.check_gradients(case), detail="outputs and gradients beside float64")
+        plan.note_cost(self._within("casts", self.check_casts, case), self._within("memory", self.check_memory, case))
+        gradients = self._within("gradients", self.check_gradients, case)
+        collector.run("gradients", gradients, detail="outputs and gradients beside float64")
         plan.measure_harm()
         self._check_loop(plan, collector)
         if compile:
-            collector.run("compiled", lambda: self.check_compiled(case), detail="torch.compile beside eager")
+            compiled = self._within("compiled", self.check_compiled, case)
+            collector.run("compiled", compiled, detail="torch.compile beside eager")
         return conclude(plan, accepted, strict=strict)
 
     def _check_loop(self, plan: Any, collector: Collector) -> None:
         """Check the training step with a scaler, and a training as long as it needs."""
         case, train, optimizer = plan.case, plan.train, plan.optimizer
         if plan.needs_scaler:
-            collector.run(
-                "scaler",
-                lambda: self.check_scaler(case, train=train, optimizer=optimizer),
-                detail="a step with GradScaler, overflow planted in it",
+            forward_at = (6,) if plan.returns_low else ()
+            scaler = self._within(
+                "scaler", self.check_scaler, case, train=train, optimizer=optimizer, forward_at=forward_at
             )
-        plan.train_with(lambda steps: self.check_training(case, steps=steps, train=train, optimizer=optimizer))
+            collector.run("scaler", scaler, detail="a step with GradScaler, overflow planted in it")
+
+        def trained(steps: int) -> object:
+            return self._within("training", self.check_training, case, steps=steps, train=train, optimizer=optimizer)()
+
+        plan.train_with(trained)
+
+    def _within(
+        self, section: str, check: Callable[_Arguments, _Result], *args: _Arguments.args, **kwargs: _Arguments.kwargs
+    ) -> Callable[[], _Result]:
+        """Return a call of a check whose observations have ``section`` in their keys."""
+
+        def call() -> _Result:
+            self._section = section
+            try:
+                return check(*args, **kwargs)
+            finally:
+                self._section = ""
+
+        return call

@@ -51,6 +51,12 @@ class Plan:
         """Whether the dtype needs a scaler: gradients leave the range of fp16."""
         return self.where.precision.name == FP16.name
 
+    @property
+    def returns_low(self) -> bool:
+        """Whether a module returns a tensor of the dtype, in which an overflow of the forward pass can be planted."""
+        name = self.where.precision.dtype_name
+        return any(name in dtypes.split(", ") for dtypes in self.dtypes.values())
+
     def lint(self) -> None:
         """Run the linter over a step, the user's training step and the user's evaluation."""
         case, where, train, evaluate = self.case, self.where, self.train, self.evaluate

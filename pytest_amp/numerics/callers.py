@@ -36,6 +36,11 @@ def calling_line(*, backward: bool = False) -> str | None:
     return None
 
 
+def line_of(file: str, number: int) -> str:
+    """Return ``file.py:12`` for a file by its whole path."""
+    return f"{_short(file)}:{number}"
+
+
 def _is_users(file: str) -> bool:
     if file.startswith("<"):
         return False

@@ -2,16 +2,10 @@
 
 from pytest_amp.cases import Case, MakeOptimizer
 from pytest_amp.scaler.check import LowLoss, SwallowedOverflow, check_scaler
+from pytest_amp.scaler.iteration import Iteration, Train, plain_sgd, standard_step
 from pytest_amp.scaler.reference import Gradients, ReferenceScaler, Refused, Stage, UpdateRule, float16, float32
-from pytest_amp.scaler.trace import (
-    Iteration,
-    TraceStep,
-    Train,
-    Training,
-    plain_sgd,
-    standard_step,
-    trace_callable,
-)
+from pytest_amp.scaler.trace import Training, trace_callable
+from pytest_amp.scaler.watched import TraceStep
 
 __all__ = [
     "Case",

@@ -10,7 +10,8 @@ from torch import nn
 
 from pytest_amp.failure import AmpFailure, Misuse, is_misuse
 from pytest_amp.numerics.errors import dense, is_inexact, real_parts, stored_values
-from pytest_amp.scaler.trace import Iteration, Training
+from pytest_amp.scaler.iteration import Iteration
+from pytest_amp.scaler.trace import Training
 from pytest_amp.torch_private import updated_statistics
 
 __tracebackhide__ = is_misuse

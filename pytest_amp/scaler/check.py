@@ -13,10 +13,15 @@ import torch
 from pytest_amp.failure import AmpFailure, Misuse, is_misuse
 from pytest_amp.record import Observe
 from pytest_amp.scaler.buffers import check_buffers, expect_buffers, take_spoilt
+from pytest_amp.scaler.calls import check_calls, check_stale
+from pytest_amp.scaler.iteration import Iteration
+from pytest_amp.scaler.parts import check_parts
 from pytest_amp.scaler.reasons import at_any_scale, likely_of_difference, likely_of_skip
 from pytest_amp.scaler.reference import UpdateRule
+from pytest_amp.scaler.refusal import refused
 from pytest_amp.scaler.regions import check_region
-from pytest_amp.scaler.trace import Iteration, RefusedOverflow, TraceStep, Training, refused
+from pytest_amp.scaler.trace import RefusedOverflow, Training
+from pytest_amp.scaler.watched import TraceStep
 
 __tracebackhide__ = is_misuse
 
@@ -106,13 +111,14 @@ def _seen(training: Training, spoilt: Collection[str], steps: int, scale: float,
     for iteration, step in _guarded(training, steps, scale):
         if again and iteration.index and step.found_inf and iteration.index not in bad:
             raise _OwnOverflow
-        _check_calls(training, iteration)
+        check_calls(training.case.name, training.train, iteration)
         if iteration.index == 0:
             expect_buffers(training, iteration.model, spoilt)
             check_region(iteration, again=lambda: _first(_clean(training), scale))
             seen.low_loss = torch.float16 in iteration.scaler.scaled
-        _check_stale(training, iteration)
+        check_stale(training.case.name, training.train, iteration)
         if iteration.index == 0 and iteration.seen and not step.found_inf:
+            check_parts(training)
             _check_gradients(training, iteration, scale)
         _check_outcome(training, iteration, step)
         _check_scale(training, iteration, step)
@@ -147,18 +153,6 @@ def _low_loss(training: Training) -> LowLoss:
     )
 
 
-def _check_stale(training: Training, iteration: Iteration) -> None:
-    """Each iteration begins without gradients."""
-    if iteration.stale:
-        raise AmpFailure(
-            f"{training.case.name}, iteration {iteration.index}: gradients are added to those of the iteration before",
-            label_before="rule",
-            before="an iteration begins without gradients: the old ones are without the scale, the new ones with it",
-            now=", ".join(sorted(iteration.stale)[:3]) + (", ..." if len(iteration.stale) > 3 else ""),
-            likely="optimizer.zero_grad() is missing, or does not have these parameters",
-        )
-
-
 def _clean(training: Training) -> Training:
     return replace(training, overflow_at=(), forward_at=())
 
@@ -189,42 +183,22 @@ def _first(training: Training, scale: float) -> tuple[Iteration, TraceStep]:
 
 def _guarded(training: Training, steps: int, scale: float) -> Iterator[tuple[Iteration, TraceStep]]:
     """The iterations; what the scaler refuses becomes an AmpFailure in the words of the refusal."""
-    iterations = training.iterations(steps, scale, RULE)
+    begun: list[Iteration] = []
+    iterations = training.iterations(steps, scale, RULE, begun.append)
     for index in range(steps):
         try:
-            found = next(iterations)
+            result = next(iterations)
         except (RuntimeError, AssertionError, ValueError) as error:
             if not _is_refusal(error):
                 raise
-            raise refused(f"{training.case.name}, iteration {index}", error) from error
-        yield found
+            latest = begun[-1] if begun else None
+            raise refused(f"{training.case.name}, iteration {index}", error, latest) from error
+        yield result
 
 
 def _is_refusal(error: Exception) -> bool:
     words = ("since the last update()", "after step()", "No inf checks were recorded", "_scale is None", "Closure use")
     return any(part in str(error) for part in words)
-
-
-def _check_calls(training: Training, iteration: Iteration) -> None:
-    called = iteration.scaler.called
-    what = None
-    if iteration.stepped_alone:
-        what = "the training step calls the optimizer's own step, past the scaler"
-        likely = "optimizer.step() where it has to be scaler.step(optimizer): scaled gradients, and overflow, are taken"
-    elif called.count("step") != 1:
-        what = f"the training step calls scaler.step {called.count('step')} times"
-        likely = "scaler.step(optimizer) belongs once into each iteration; of several optimizers, check each by itself"
-    elif called.count("update") != 1:
-        what = f"the training step calls scaler.update {called.count('update')} times"
-        likely = "without scaler.update() the scale never changes, and each overflow is met again"
-    if what is not None:
-        raise AmpFailure(
-            f"{training.case.name}, iteration {iteration.index}: {what}",
-            label_before="rule",
-            before="scale, unscale_ (if gradients are looked at), step, update, once each",
-            now=", ".join(called) or "no call",
-            likely=likely,
-        )
 
 
 def _check_gradients(training: Training, iteration: Iteration, scale: float) -> None:

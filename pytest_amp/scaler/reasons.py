@@ -13,7 +13,9 @@ from pytest_amp.numerics import Conditions
 from pytest_amp.numerics.nonfinite import Origin, origin_in_step
 from pytest_amp.numerics.predicted import likely_operator
 from pytest_amp.precision import Precision
-from pytest_amp.scaler.trace import Iteration, TraceStep, Training
+from pytest_amp.scaler.iteration import Iteration
+from pytest_amp.scaler.trace import Training
+from pytest_amp.scaler.watched import TraceStep
 
 #: The smallest scale that is tried.
 LEAST_SCALE = 2.0**-24

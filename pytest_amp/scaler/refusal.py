@@ -1,12 +1,58 @@
-"""Likely cause of what GradScaler, or the optimizer that it calls, refuses."""
+"""What GradScaler, or the optimizer that it calls, refuses: the failure, with the line of the call and its cause."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
 
-def likely_of_refusal(error: Exception, *, by_optimizer: bool) -> str:
+from pytest_amp.failure import AmpFailure
+
+if TYPE_CHECKING:
+    from pytest_amp.scaler.iteration import Iteration
+
+
+def refused(
+    where: str, error: Exception, iteration: Iteration | None = None, *, by_optimizer: bool = False
+) -> AmpFailure:
+    """Return the failure of a training step that GradScaler, or the optimizer that it calls, refuses, in its words."""
+    now = f"{type(error).__name__}: {error}"
+    if iteration is not None and not by_optimizer:
+        unscaled = _without_scale(where, iteration, now)
+        if unscaled is not None:
+            return unscaled
+    return AmpFailure(
+        f"{where}: {'the optimizer' if by_optimizer else 'GradScaler'} refuses the training step",
+        now=now,
+        site=None if iteration is None else iteration.scaler.last_line,
+        likely=likely_of_refusal(error, iteration, by_optimizer=by_optimizer),
+    )
+
+
+def _without_scale(where: str, iteration: Iteration, now: str) -> AmpFailure | None:
+    """Return the failure of a step that unscales gradients of a loss that was not scaled."""
+    if iteration.scaler.scaled or not iteration.backwards:
+        return None
+    return AmpFailure(
+        f"{where}: the loss is not scaled, and GradScaler refuses to unscale its gradients",
+        label_before="rule",
+        before="scaler.scale(loss).backward(): gradients are divided by the scale that the loss was multiplied with",
+        now=now,
+        site=", ".join(iteration.backward_lines) or None,
+        likely="loss.backward() in place of scaler.scale(loss).backward()",
+    )
+
+
+def likely_of_refusal(error: Exception, iteration: Iteration | None = None, *, by_optimizer: bool) -> str:
     """Return why the scaler, or the optimizer, refuses, by the words of its error."""
-    if "FP16 gradients" in str(error):  # unscale_ in torch/amp/grad_scaler.py
+    words = str(error)
+    if "FP16 gradients" in words:  # unscale_ in torch/amp/grad_scaler.py
         return "parameters that are float16: keep them in float32, which autocast casts"
     if by_optimizer:
         return "it does not take such parameters or gradients: optimizer= makes another"
+    if "unscale_() has already been called" in words:
+        times = 0 if iteration is None else iteration.scaler.called.count("unscale_")
+        if times > 1:
+            return f"scaler.unscale_ is called {times} times in an iteration: once, after the last micro-batch"
+        return "scaler.update() is missing at the end of the iteration before, or unscale_ is called twice"
+    if "step() has already been called" in words:
+        return "scaler.update() is missing at the end of the iteration before, or scaler.step is called twice"
     return "a call is missing, doubled or in the wrong place: scale, unscale_, step, update"

@@ -10,10 +10,11 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from pytest_amp.failure import AmpFailure
+from pytest_amp.numerics.callers import calling_line
 from pytest_amp.precision import dtype_name
 
 if TYPE_CHECKING:
-    from pytest_amp.scaler.trace import Iteration
+    from pytest_amp.scaler.iteration import Iteration
 
 
 def note(device_type: str, seen: set[torch.dtype]) -> None:
@@ -23,12 +24,15 @@ def note(device_type: str, seen: set[torch.dtype]) -> None:
 
 
 @contextmanager
-def noted_at_calls(device_type: str, seen: set[torch.dtype]) -> Iterator[None]:
-    """For the duration, ``note`` at each function of torch that is called: within modules, too."""
+def noted_at_calls(device_type: str, seen: dict[torch.dtype, str | None]) -> Iterator[None]:
+    """Note inside the block the autocast dtype at each call of torch's, within modules, too, with the first line."""
 
     class Noting(TorchFunctionMode):
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            note(device_type, seen)
+            if torch.is_autocast_enabled(device_type):
+                dtype = torch.get_autocast_dtype(device_type)
+                if dtype not in seen:
+                    seen[dtype] = calling_line()
             return func(*args, **(kwargs or {}))
 
     with Noting():
@@ -60,38 +64,43 @@ def check_region(iteration: Iteration, again: Callable[[], object]) -> None:
     ``again`` runs the training step anew, to look within: it is called where the dtype was not seen at the calls.
     Raises AmpFailure.
     """
-    name, seen, wanted = iteration.case.name, set(iteration.regions), iteration.precision.dtype
-    if wanted not in seen:
-        with noted_at_calls(iteration.device.type, seen):
+    seen, expected = iteration.regions | iteration.operator_regions.keys(), iteration.precision.dtype
+    if expected not in seen:
+        noted: dict[torch.dtype, str | None] = {}
+        with noted_at_calls(iteration.device.type, noted):
             again()
-    failure = _without_region(name, seen, wanted) or _backward_within(name, iteration.in_backward)
+        seen |= noted.keys()
+    failure = _without_region(iteration, seen, expected) or _backward_within(iteration)
     if failure is not None:
         raise failure
 
 
-def _backward_within(name: str, seen: set[torch.dtype]) -> AmpFailure | None:
-    """What is wrong with a training step in which backward was called while autocast was on in the dtypes ``seen``."""
+def _backward_within(iteration: Iteration) -> AmpFailure | None:
+    """Return what is wrong with a training step in which backward was called while autocast was on."""
+    seen = iteration.in_backward
     if not seen:
         return None
     return AmpFailure(
-        f"{name}: backward runs inside the region; it belongs outside",
+        f"{iteration.case.name}: backward runs inside the region; it belongs outside",
         label_before="rule",
         before="the region ends after the loss: going back, operators run in the dtypes that they ran in before",
         now=f"autocast({', '.join(sorted(map(dtype_name, seen)))}) is on where gradients are accumulated",
+        site=", ".join(iteration.backward_lines) or None,
         likely="backward() is within the with block, or autocast was switched on and never off",
     )
 
 
-def _without_region(name: str, seen: set[torch.dtype], wanted: torch.dtype) -> AmpFailure | None:
-    """What is wrong with a training step in which autocast was on in the dtypes ``seen``."""
-    if wanted in seen:
+def _without_region(iteration: Iteration, seen: set[torch.dtype], expected: torch.dtype) -> AmpFailure | None:
+    """Return what is wrong with a training step in which autocast was on in the dtypes ``seen``."""
+    if expected in seen:
         return None
     others = ", ".join(sorted(dtype_name(dtype) for dtype in seen))
     return AmpFailure(
-        f"{name}: the training step computes nothing under autocast({dtype_name(wanted)})",
+        f"{iteration.case.name}: the training step computes nothing under autocast({dtype_name(expected)})",
         label_before="rule",
         before="the forward pass is in a region: with iteration.autocast()",
         now=f"autocast is on in {others} only" if seen else "autocast is never on",
+        site=", ".join(iteration.call_lines) or None,
         likely="a region of its own with another dtype, where it has to be iteration.autocast()"
         if seen
         else "the region is missing, disabled, or closed before the forward pass",

@@ -54,9 +54,13 @@ def _ratio(distance: float, half: float) -> float:
 
 
 def band_of(setup: Setup, plain: Trajectory, *, scale: float = 1.0) -> Band:
-    """The band around the float32 run ``plain`` of ``setup``; ``scale`` multiplies its width."""
-    others = [run(setup, low=False, companion=index).losses for index in range(COMPANIONS)]
-    return make_band(plain.losses, others, u=setup.precision.u, scale=scale)
+    """Return the band around the float32 run ``plain`` of ``setup``; ``scale`` multiplies its width."""
+    return make_band(plain.losses, [other.losses for other in companions_of(setup)], u=setup.precision.u, scale=scale)
+
+
+def companions_of(setup: Setup) -> list[Trajectory]:
+    """Return float32 runs of ``setup`` that rounding disturbs."""
+    return [run(setup, low=False, companion=index) for index in range(COMPANIONS)]
 
 
 def make_band(losses: list[float], others: list[list[float]], *, u: float, scale: float = 1.0) -> Band:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import torch
@@ -11,13 +11,14 @@ from pytest_amp.failure import AmpFailure, is_misuse
 from pytest_amp.numerics.draws import Draws
 from pytest_amp.precision import dtype_name
 from pytest_amp.record import Observe
+from pytest_amp.scaler.calls import check_calls, check_stale
 from pytest_amp.scaler.regions import check_region
-from pytest_amp.training.band import WIDTH, Band, band_of
+from pytest_amp.training.band import WIDTH, Band, companions_of, make_band
 from pytest_amp.training.constants import Constants
 from pytest_amp.training.draws import recorded_draws
 from pytest_amp.training.reasons import first_of, likely_first_loss, likely_overflow, likely_sizes
 from pytest_amp.training.state import rounded_kept, rounded_parameters, rounded_state
-from pytest_amp.training.trajectory import Setup, TrainingIteration, Trajectory, run
+from pytest_amp.training.trajectory import Setup, TrainingIteration, Trajectory, TrajectoryStep, run
 
 __tracebackhide__ = is_misuse
 
@@ -59,7 +60,9 @@ def check_training(setup: Setup, observe: Observe, *, tolerance_scale: float = 1
 def _check(setup: Setup, observe: Observe, draws: Draws, *, tolerance_scale: float) -> tuple[Trajectory, Band]:
     with draws.replaying():
         plain = run(setup, low=False, inspect=_keeps_float32(setup, setup.reference))
-    band = band_of(setup, plain, scale=tolerance_scale)
+    companions = companions_of(setup)
+    disturbed = [companion.losses for companion in companions]
+    band = make_band(plain.losses, disturbed, u=setup.precision.u, scale=tolerance_scale)
     if not all(_finite(loss) for loss in plain.losses):
         raise AmpFailure(
             f"{setup.case.name}: the training does not stay finite in float32",
@@ -71,6 +74,7 @@ def _check(setup: Setup, observe: Observe, draws: Draws, *, tolerance_scale: flo
     name = setup.case.name
     _check_steps(setup, plain, found)
     if band.visible < _VISIBLE:
+        _check_gradients(setup, plain, found, companions)
         raise TooLittleSeen(setup, band)
     left = band.leaves(found.losses)
     margin = band.margin(found.losses)
@@ -87,6 +91,7 @@ def _check(setup: Setup, observe: Observe, draws: Draws, *, tolerance_scale: flo
             f"{abs(found.losses[left] - band.losses[left]) / band.half[left]:.1f} times as far as allowed",
             likely=_likely(setup, plain, found, left),
         )
+    _check_gradients(setup, plain, found, companions)
     return found, band
 
 
@@ -104,11 +109,16 @@ _LIKELY = (
 
 
 def _keeps_float32(setup: Setup, run_in: str) -> Callable[[int, TrainingIteration], None]:
-    constants = Constants(setup)
+    constants, stepped = Constants(setup), list[int]()
 
     def inspect(index: int, iteration: TrainingIteration) -> None:
         if index == 0:
             _expect_region(setup, iteration)
+        if iteration.low and setup.needs_scaler and iteration.stepped_alone:
+            check_calls(setup.case.name, setup.train, iteration)
+        if iteration.stale and stepped:
+            check_stale(setup.case.name, setup.train, iteration)
+        stepped.extend([index] * iteration.stepped)
         parameters = constants.without(rounded_parameters(iteration.model), iteration)
         state = rounded_state(iteration.model, iteration.optimizer, hollow=index >= _OWN_VALUES)
         # In the float32 run nothing is low but by a cast of the step's own.
@@ -131,28 +141,24 @@ def _expect_region(setup: Setup, iteration: TrainingIteration) -> None:
     """Autocast is on in the test's dtype, there or within the model; and off in the float32 run."""
     if iteration.low:
         check_region(iteration, again=lambda: run(replace(setup, steps=2), low=True))
-    elif iteration.regions and not iteration.manual:
-        dtypes = ", ".join(sorted(dtype_name(dtype) for dtype in iteration.regions))
+    seen = dict.fromkeys(iteration.regions) | iteration.operator_regions
+    if not iteration.low and seen and not iteration.manual:
+        dtypes = ", ".join(sorted(map(dtype_name, seen)))
+        lines = [line for line in (*seen.values(), *iteration.call_lines) if line]
         raise AmpFailure(
             f"{setup.case.name}: the run in float32 is under autocast({dtypes}), and there is nothing to compare with",
             label_before="rule",
             before="with iteration.autocast(), which is off in the run in float32",
-            likely="the training step has a region of its own; iteration.low says which run it is",
+            now=f"operators run in a region of autocast({dtypes}) that nobody can switch off",
+            site=lines[0] if lines else None,
+            likely="the model, its loss or the training step has a region of its own: leave it to the caller",
         )
 
 
 def _check_steps(setup: Setup, plain: Trajectory, found: Trajectory) -> None:
-    """What is wrong with a step whatever its loss."""
+    """Raise AmpFailure for what is wrong with a step whatever its loss."""
     for index, (wide, low) in enumerate(zip(plain.steps, found.steps, strict=True)):
         where = f"{setup.case.name}, step {index}"
-        if low.alone:
-            raise AmpFailure(
-                f"{where}: the training step calls the optimizer's own step, past the scaler",
-                label_before="rule",
-                before="scaler.step(optimizer), which unscales the gradients and skips what is not finite",
-                now="optimizer.step()",
-                likely="optimizer.step() where it has to be scaler.step(optimizer)",
-            )
         if low.zero > wide.zero + _MORE_ZERO:
             raise AmpFailure(
                 f"{where}: {low.zero:.0%} of the gradients are exactly zero",
@@ -172,6 +178,52 @@ def _check_steps(setup: Setup, plain: Trajectory, found: Trajectory) -> None:
                 likely=likely_sizes(setup, wide, low, found.scaler.get_scale())
                 or "the weights, or what is added to them, are in a low dtype",
             )
+
+
+#: How far a parameter's gradient may be from float32's in the first steps, in its own size; a gradient that is smaller
+#: than a part of the average one is measured by that part. Times the distance of the companions, where that is more.
+_FAR, _PART, _COMPANIONS = 0.5, 0.05, 8.0
+
+
+def _check_gradients(setup: Setup, plain: Trajectory, found: Trajectory, others: Sequence[Trajectory]) -> None:
+    """Raise AmpFailure for a gradient of the first steps that is not that of float32, whatever the loss does."""
+    for index, step in enumerate(plain.steps):
+        if not step.gradients:
+            return
+        spread: dict[str, float] = {}
+        for companion in others:
+            for name, distance in _distances(step, companion.steps[index]).items():
+                spread[name] = max(spread.get(name, 0.0), distance)
+        far = {
+            name: distance
+            for name, distance in _distances(step, found.steps[index]).items()
+            if not distance <= max(_FAR, _COMPANIONS * spread.get(name, 0.0))
+        }
+        if far:
+            name = max(far, key=lambda each: far[each])
+            raise AmpFailure(
+                f"{setup.case.name}, step {index}: the gradient of {name} is not that of float32"
+                + (f" (nor is that of {len(far) - 1} more)" if len(far) > 1 else ""),
+                label_before="fp32",
+                before=f"within {max(_FAR, _COMPANIONS * spread.get(name, 0.0)):.2g} of its size; runs that rounding "
+                f"disturbs are {spread.get(name, 0.0):.2g} away",
+                now=f"{far[name]:.3g} of its size away in {setup.precision.name}",
+                likely=likely_sizes(setup, step, found.steps[index], found.scaler.get_scale())
+                or "garbage from one layer, or a part of the loss that is not scaled; the loss may fall all the same",
+            )
+
+
+def _distances(plain: TrajectoryStep, step: TrajectoryStep) -> dict[str, float]:
+    """Return by parameter how far the gradient of a step is from that of another, in the size of that one's."""
+    elements = sum(gradient.numel() for gradient in plain.gradients.values())
+    average = plain.norm / max(elements, 1) ** 0.5
+    distances = {}
+    for name, gradient in plain.gradients.items():
+        if name in step.gradients:
+            size = max(float(gradient.norm()), _PART * average * gradient.numel() ** 0.5)
+            difference = float((step.gradients[name] - gradient).norm())
+            distances[name] = difference / size if size else 0.0
+    return distances
 
 
 def _of_first(setup: Setup, plain: Trajectory, found: Trajectory, index: int) -> str | None:

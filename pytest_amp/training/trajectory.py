@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, TypeAlias
@@ -13,12 +13,15 @@ from pytest_amp.cases import Case, MakeOptimizer, made_of, map_tensors
 from pytest_amp.devices import Device
 from pytest_amp.failure import AmpFailure, Misuse, is_misuse
 from pytest_amp.numerics.errors import real_parts
-from pytest_amp.numerics.prediction import by_hand
 from pytest_amp.precision import Precision
-from pytest_amp.scaler import Iteration, UpdateRule, standard_step
+from pytest_amp.scaler import Iteration, Train, UpdateRule, standard_step
+from pytest_amp.scaler.iteration import first_line, watched_calls
 from pytest_amp.scaler.reasons import likely_of_skips
-from pytest_amp.scaler.trace import WatchedScaler, refused, watch_backward
+from pytest_amp.scaler.refusal import refused
+from pytest_amp.scaler.regions import noted_at_calls
+from pytest_amp.scaler.trace import watch_backward
 from pytest_amp.scaler.unscaling import expect_unscaled
+from pytest_amp.scaler.watched import WatchedScaler
 
 __tracebackhide__ = is_misuse
 
@@ -27,41 +30,16 @@ __tracebackhide__ = is_misuse
 DISTURBANCE = 4.0
 #: The default scale of GradScaler, which comes down from there to what the case can bear.
 _SCALE = 2.0**16
+#: Steps whose gradients are compared, parameter by parameter.
+GRADIENT_STEPS = 2
 #: A scale that falls from 2**16 has no bit left after as many skipped steps in a row.
 _MOST_SKIPPED = 40
 
 
-@dataclass
-class TrainingIteration(Iteration):
-    """One iteration of a training, in mixed precision or in float32: ``autocast()`` and ``scaler`` are on or off.
-
-    ``kept`` is for what a training step keeps from one iteration to the next: a scheduler, averaged weights.
-    """
-
-    _: KW_ONLY
-    low: bool = True
-    #: Whether the run that is not low has manual casts, for a case that runs within a region only.
-    manual: bool = False
-    kept: dict[str, Any] = field(default_factory=dict)
-    losses: list[float] = field(default_factory=list, init=False)
-    loss_dtype: torch.dtype = field(default=torch.float32, init=False)
-
-    def loss(self) -> torch.Tensor:
-        """The loss to scale."""
-        loss = super().loss()  # which notes the region
-        self.losses.append(loss.item())
-        self.loss_dtype = loss.dtype
-        return loss
-
-    def autocast(self) -> Any:
-        """An autocast region on the device, in the dtype under test; a disabled one in the float32 run."""
-        if self.manual and not self.low:
-            return by_hand(self.device, self.precision, inside=True)()
-        return self.device.autocast(self.precision.dtype, enabled=self.low)
-
-
+#: The iteration of every check of a loop.
+TrainingIteration: TypeAlias = Iteration
 #: What a training calls once a step.
-TrainingStep: TypeAlias = Callable[[TrainingIteration], object]
+TrainingStep: TypeAlias = Train
 
 
 @dataclass(frozen=True)
@@ -125,6 +103,8 @@ class TrajectoryStep:
     skipped: int
     alone: bool
     loss_dtype: torch.dtype
+    #: Gradients as the optimizer's own step is given them, by parameter, of the first steps only.
+    gradients: Mapping[str, torch.Tensor] = field(default_factory=dict)
 
 
 @dataclass
@@ -136,8 +116,10 @@ class Trajectory:
     optimizer: torch.optim.Optimizer
     scaler: torch.amp.GradScaler
     kept: dict[str, Any]
-    #: Parameters whose gradients the second step added to those of the first.
+    #: Parameters whose gradients the second step added to those of the first, which the optimizer had taken.
     stale: list[str] = field(default_factory=list)
+    #: The second iteration, whose lines a failure names.
+    second: Iteration | None = None
 
     @property
     def losses(self) -> list[float]:
@@ -178,6 +160,7 @@ def run(setup: Setup, *, low: bool, companion: int | None = None, inspect: Inspe
     scaled = (low or setup.manual) and setup.needs_scaler
     scaler = WatchedScaler(setup.device.type, _SCALE, rule, enabled=scaled)
     taken = Trajectory([], realised.model, optimizer, scaler, {})
+    stepped = False
     for index in range(setup.steps):
         iteration = TrainingIteration(
             realised.model, setup.batch(index, realised.batch, low=low), optimizer, scaler, index, case, setup.device,
@@ -185,7 +168,9 @@ def run(setup: Setup, *, low: bool, companion: int | None = None, inspect: Inspe
         )  # fmt: skip
         with _disturbed(optimizer, parameters, setup, index, companion):
             taken.steps.append(_take(setup, iteration, parameters, companion))
-        taken.stale += iteration.stale
+        taken.stale += iteration.stale if stepped else []
+        taken.second = iteration if index == 1 else taken.second
+        stepped |= iteration.stepped
         if inspect is not None:
             inspect(index, iteration)
     return taken
@@ -202,24 +187,42 @@ def _take(
         # Anew where many tries have failed: numbers that are NaN in the low dtype would be so in each of them.
         drawn = iteration.index + 1000 * (0 if companion is None else companion + 1) + 10**6 * (skipped // _SAME_DRAWS)
         torch.manual_seed(setup.seed + drawn)
-        with watch.watching(), _refusals(iteration, watch):
-            setup.train(iteration)
+        iteration.backwards.clear()
+        with watch.watching(), _refusals(iteration, watch), _noted_regions(iteration, companion):
+            iteration.conclude(setup.train(iteration))
+        iteration.backwards[:] = [each.without_root() for each in iteration.backwards]
         if not iteration.losses:
             raise Misuse(
-                "the training step did not call iteration.loss(), so there is no loss to look at; valid: "
-                "loss = iteration.loss() within iteration.autocast(), which is the case's own loss of its batch"
+                f"the training step{_at(setup.train)} has no loss to look at: it calls neither iteration.loss() nor "
+                "backward() of a loss, and returns none; expected one of the three"
             )
         tried = "step" in iteration.scaler.called and iteration.scaler.is_enabled()
         if not tried or iteration.scaler.moved or not iteration.scaler.found_inf:
             loss = sum(iteration.losses) / len(iteration.losses)
             return TrajectoryStep(
-                loss, watch.lost, watch.zero, watch.norm, skipped, iteration.stepped_alone, iteration.loss_dtype
-            )
+                loss, watch.lost, watch.zero, watch.norm, skipped, iteration.stepped_alone, iteration.loss_dtype,
+                watch.gradients,
+            )  # fmt: skip
     raise AmpFailure(
         f"{setup.case.name}, step {iteration.index}: skipped {_MOST_SKIPPED} times in a row",
         now=f"scale {iteration.scaler.get_scale()}, loss {iteration.losses[-1]}",
         likely=likely_of_skips(iteration),
     )
+
+
+@contextmanager
+def _noted_regions(iteration: TrainingIteration, companion: int | None) -> Iterator[None]:
+    """Note in the first step in which dtypes autocast is on at any call of torch's: within modules, too."""
+    if iteration.index or companion is not None:
+        yield
+        return
+    with torch.compiler.set_stance("force_eager"), noted_at_calls(iteration.device.type, iteration.operator_regions):
+        yield
+
+
+def _at(train: TrainingStep) -> str:
+    line = first_line(train)
+    return "" if line is None else f" at {line}"
 
 
 @contextmanager
@@ -231,7 +234,7 @@ def _refusals(iteration: TrainingIteration, watch: _Watch) -> Iterator[None]:
         if iteration.scaler.refused is not error:
             raise
         where = f"{iteration.case.name}, step {iteration.index}"
-        raise refused(where, error, by_optimizer=watch.stepping) from error
+        raise refused(where, error, iteration, by_optimizer=watch.stepping) from error
 
 
 class _Watch:
@@ -243,6 +246,7 @@ class _Watch:
         #: Whether the optimizer's own step has begun and not ended.
         self.stepping = False
         self._before: list[torch.Tensor] = []
+        self.gradients: dict[str, torch.Tensor] = {}
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -251,13 +255,21 @@ class _Watch:
         with ExitStack() as hooks:
             hooks.callback(iteration.optimizer.register_step_pre_hook(self._enter).remove)
             hooks.callback(iteration.optimizer.register_step_post_hook(self._leave).remove)
+            hooks.enter_context(watched_calls(iteration))
             watch_backward(iteration, hooks)
             yield
 
     def _enter(self, optimizer: torch.optim.Optimizer, _args: Any, _keywords: Any) -> None:
         scaler, self.stepping = self.iteration.scaler, True
-        self.iteration.stepped_alone |= scaler.is_enabled() and scaler.stepping is not optimizer
+        self.iteration.note_step(optimizer, watched=scaler.is_enabled())
         self._before = [p.detach().clone() for p in self.parameters]
+        if self.iteration.index < GRADIENT_STEPS:
+            scale = float(getattr(optimizer, "grad_scale", None) or 1.0)
+            self.gradients = {
+                name: parameter.grad.detach().clone() / scale
+                for name, parameter in self.iteration.model.named_parameters()
+                if parameter.grad is not None and not parameter.grad.is_sparse
+            }
 
     def _leave(self, optimizer: torch.optim.Optimizer, _args: Any, _keywords: Any) -> None:
         self.stepping = False

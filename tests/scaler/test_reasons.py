@@ -9,14 +9,25 @@ import torch
 
 from pytest_amp.failure import AmpFailure
 from pytest_amp.scaler import Iteration, reasons, standard_step
-from pytest_amp.scaler.trace import refused
-from tests.scaler.test_check_scaler import clips_before_unscaling, finish, forward, run
+from pytest_amp.scaler.refusal import refused
+from tests.scaler.test_check_scaler import finish, forward, run
+
+
+def differs_in_the_low_dtype(iteration: Iteration) -> None:
+    """At a smaller scale in mixed precision alone, as a kernel makes it: in float32 the step is right."""
+    scaled: Any = iteration.scaler.scale(forward(iteration))
+    scaled.backward()
+    if iteration.low and iteration.scaler.get_scale() <= 2.0**12:
+        for parameter in iteration.model.parameters():
+            assert parameter.grad is not None
+            parameter.grad.mul_(2.0)
+    finish(iteration)
 
 
 def test_an_operator_that_differs_is_named_before_clipping(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reasons, "likely_operator", lambda *_: "gelu_backward in 1: is off by 300 times")
     with pytest.raises(AmpFailure, match="depend on the scale") as raised:
-        run(clips_before_unscaling)
+        run(differs_in_the_low_dtype)
     assert raised.match("likely +gelu_backward in 1: is off by 300 times")
 
 
@@ -52,7 +63,8 @@ def test_a_step_that_moves_nothing_is_not_told_of_an_overflow() -> None:
 def test_gradients_of_float16_parameters_are_told_of_the_parameters() -> None:
     text = str(refused("it", ValueError("Attempting to unscale FP16 gradients.")))
     assert "likely    parameters that are float16: keep them in float32" in text
-    assert "a call is missing" in str(refused("it", RuntimeError("unscale_() has already been called")))
+    assert "unscale_ is called twice" in str(refused("it", RuntimeError("unscale_() has already been called")))
+    assert "a call is missing" in str(refused("it", RuntimeError("No inf checks were recorded")))
 
 
 def infinite_at_times(iteration: Iteration) -> None:

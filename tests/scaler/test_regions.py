@@ -13,7 +13,7 @@ from pytest_amp.precision import BF16
 from pytest_amp.scaler import Iteration
 from pytest_amp.scaler.reference import UpdateRule
 from pytest_amp.scaler.regions import check_region, noted_in_backward
-from pytest_amp.scaler.trace import WatchedScaler
+from pytest_amp.scaler.watched import WatchedScaler
 
 CPU = find_device("cpu")
 

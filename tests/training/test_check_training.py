@@ -186,7 +186,12 @@ def gradients_are_garbage(iteration: TrainingIteration) -> None:
 WRONG = {
     "clips_scaled_gradients": (clips_scaled_gradients, FP16, "step 0: .* round away", "clipped before scaler.unscale_"),
     "clips_with_the_usual_scale": (clips_a_little, FP16, "leaves the band of float32 at step 1 ", "clipped before"),
-    "steps_past_the_scaler": (steps_past_the_scaler, FP16, r"step 0: .* past the scaler", r"scaler\.step\(optimizer\)"),
+    "steps_past_the_scaler": (
+        steps_past_the_scaler,
+        FP16,
+        r"iteration 0: .* past the scaler",
+        r"scaler\.step\(optimizer\)",
+    ),
     "rounds_weights": (rounds_weights, BF16, r"step 0 of the run in bf16: a parameter", "the model is cast"),
     "rounds_state": (rounds_state, BF16, r"step 2 of the run in bf16: the optimizer's state", "low dtype"),
     "adds_gradients_up_low": (adds_gradients_up_low, BF16, r"leaves the band of float32 at step \d+ of", "accumulated"),
@@ -297,7 +302,7 @@ def test_a_scale_that_never_comes_down_is_named() -> None:
     ("arguments", "words"),
     [
         ({"steps": 1}, "steps=1"),
-        ({"train": lambda _: None}, "did not call iteration.loss"),
+        ({"train": lambda _: None}, "has no loss to look at"),
         ({"case": Case("none", nn.Identity, lambda: torch.ones(1), lambda _m, b: b.sum())}, "no parameter"),
     ],
 )
@@ -350,9 +355,10 @@ def _forgets_zero_grad(iteration: TrainingIteration) -> None:
 
 
 def test_a_forgotten_zero_grad_is_named() -> None:
-    with pytest.raises(AmpFailure, match=r"at step \d+ of 0 to 11") as raised:
+    with pytest.raises(AmpFailure, match="iteration 1: gradients are added to those of the iteration before") as raised:
         run(_forgets_zero_grad, precision=FP16)
     assert raised.match(r"likely .*optimizer\.zero_grad\(\) is missing")
+    assert raised.match(r"line +\S*test_check_training\.py:\d+")
 
 
 @BOTH

@@ -1,0 +1,93 @@
+"""Calls that a training step makes of its scaler and its optimizer: which are missing, doubled, or past the scaler."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pytest_amp.failure import AmpFailure, is_misuse
+from pytest_amp.scaler.iteration import Iteration, Train, first_line, standard_step
+
+__tracebackhide__ = is_misuse
+
+
+def check_calls(case: str, train: Train, iteration: Iteration) -> None:
+    """Raise AmpFailure unless ``scaler.step`` and ``scaler.update`` are called once each, and nothing steps past it."""
+    where = f"{case}, iteration {iteration.index}"
+    scaler, called = iteration.scaler, iteration.scaler.called
+    if iteration.scaler_lines and "step" not in called:
+        raise AmpFailure(
+            f"{where}: the training step makes a GradScaler of its own",
+            label_before="rule",
+            before="one scaler for the whole training, iteration.scaler: its scale falls and grows from step to step",
+            now=f"{len(iteration.scaler_lines)} made in this iteration; iteration.scaler steps {called.count('step')} "
+            "times",
+            site=_lines(iteration.scaler_lines),
+            likely="a scaler that is made in each step begins at 65536 again, and forgets what it has learnt",
+        )
+    if iteration.stepped_alone and not scaler.scaled and not called:
+        raise AmpFailure(
+            f"{where}: the training step has no scaler: the optimizer steps with gradients that were never scaled",
+            label_before="rule",
+            before="in float16 scaler.scale(loss).backward(), scaler.step(optimizer), scaler.update(): gradients below "
+            "6e-8 are zero without it",
+            now="loss.backward() and optimizer.step()",
+            site=_lines([*iteration.backward_lines, *iteration.step_lines]),
+            likely="it was written for bfloat16, which needs no scaler",
+        )
+    if iteration.stepped_alone:
+        raise AmpFailure(
+            f"{where}: the training step calls the optimizer's own step, past the scaler",
+            label_before="rule",
+            before="scaler.step(optimizer), which unscales the gradients and skips what is not finite",
+            now=_called(called),
+            site=_lines(iteration.step_lines),
+            likely="optimizer.step() in place of scaler.step(optimizer): it takes scaled gradients, and overflow",
+        )
+    _check_count(where, train, iteration, "step", "scaler.step(optimizer) belongs once into each iteration; of several "
+                 "optimizers, check each by itself")  # fmt: skip
+    _check_count(where, train, iteration, "update", "without scaler.update() the scale never changes, and each "
+                 "overflow is met again")  # fmt: skip
+
+
+def _check_count(where: str, train: Train, iteration: Iteration, method: str, likely: str) -> None:
+    """Raise AmpFailure unless a method of the scaler is called once."""
+    called = iteration.scaler.called
+    count = called.count(method)
+    if count == 1:
+        return
+    lines = iteration.scaler.lines.get(method) or iteration.scaler.lines.get("step")
+    raise AmpFailure(
+        f"{where}: the training step calls scaler.{method} {count} times",
+        label_before="rule",
+        before="scale, unscale_ (if gradients are looked at), step, update, once each",
+        now=_called(called),
+        site=_lines(lines or [first_line_of(train) or ""]),
+        likely=likely,
+    )
+
+
+def check_stale(case: str, train: Train, iteration: Iteration) -> None:
+    """Raise AmpFailure where an iteration begins with gradients of the one before."""
+    if iteration.stale:
+        raise AmpFailure(
+            f"{case}, iteration {iteration.index}: gradients are added to those of the iteration before",
+            label_before="rule",
+            before="an iteration begins without gradients: the old ones are without the scale, the new ones with it",
+            now=", ".join(sorted(iteration.stale)[:3]) + (", ..." if len(iteration.stale) > 3 else ""),
+            site=_lines([first_line_of(train) or "", *iteration.backward_lines]),
+            likely="optimizer.zero_grad() is missing, or does not have these parameters",
+        )
+
+
+def first_line_of(train: Train) -> str | None:
+    """Return the line in which a user's training step begins; None of the standard one."""
+    return None if train is standard_step else first_line(train)
+
+
+def _lines(lines: Sequence[str]) -> str | None:
+    """Return lines as a failure names them, each once."""
+    return ", ".join(dict.fromkeys(line for line in lines if line)) or None
+
+
+def _called(called: Sequence[str]) -> str:
+    return ", ".join(called) or "no call"

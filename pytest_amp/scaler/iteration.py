@@ -1,0 +1,196 @@
+"""Iteration that a training step is given, the same in every check of a loop, and what is noted while the step runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import KW_ONLY, dataclass, field, replace
+from typing import Any, TypeAlias
+from unittest import mock
+
+import torch
+
+from pytest_amp.cases import Case, expect_graph, loss_of
+from pytest_amp.devices import Device
+from pytest_amp.numerics.callers import calling_line, line_of
+from pytest_amp.numerics.prediction import by_hand
+from pytest_amp.precision import Precision
+from pytest_amp.scaler.regions import note
+from pytest_amp.scaler.watched import WatchedScaler
+
+
+@dataclass
+class Iteration:
+    """What a training step is given: everything it needs for one iteration.
+
+    ``model``, ``batch``, ``optimizer`` and ``scaler`` are what their names say; ``index`` counts from 0. ``loss()`` is
+    the case's loss for its batch, and belongs into ``autocast()``; a step may call ``model`` and compute a loss of its
+    own instead. ``autocast()`` and ``scaler`` are off in a run in float32, in which ``low`` is False. ``kept`` is a
+    dictionary for what lives longer than a step: a scheduler, averaged weights.
+    """
+
+    model: torch.nn.Module
+    batch: Any
+    optimizer: torch.optim.Optimizer
+    scaler: WatchedScaler
+    index: int
+    case: Case
+    device: Device
+    precision: Precision
+    _: KW_ONLY
+    low: bool = True
+    #: Whether the run that is not low has manual casts, for a case that runs within a region only.
+    manual: bool = False
+    kept: dict[str, Any] = field(default_factory=dict)
+    #: Gradients that the optimizer's own step was given, float64 on the CPU, divided by the scale.
+    seen: list[torch.Tensor] = field(default_factory=list, init=False)
+    #: Whether the optimizer's own step was called, and whether by anybody but the scaler; and from which lines.
+    stepped: bool = field(default=False, init=False)
+    stepped_alone: bool = field(default=False, init=False)
+    step_lines: list[str] = field(default_factory=list, init=False)
+    #: Whether overflow was planted, and the name of the module in whose result (empty for a gradient).
+    planted: bool = field(default=False, init=False)
+    planted_in: str = field(default="", init=False)
+    #: Names of parameters that began with a gradient of the iteration before.
+    stale: list[str] = field(default_factory=list, init=False)
+    #: In which dtypes autocast was on where the model or the loss was called, and the lines of these calls.
+    regions: set[torch.dtype] = field(default_factory=set, init=False)
+    call_lines: list[str] = field(default_factory=list, init=False)
+    #: In which dtypes autocast was on at any call of torch's in the first iteration, with the first line of each.
+    operator_regions: dict[torch.dtype, str | None] = field(default_factory=dict, init=False)
+    #: In which dtypes autocast was on where backward was called; it should be on in none.
+    in_backward: set[torch.dtype] = field(default_factory=set, init=False)
+    #: The backward passes: the line of each, and whether what it began with had been scaled.
+    backwards: list[Backward] = field(default_factory=list, init=False)
+    #: The lines that made a scaler of their own.
+    scaler_lines: list[str] = field(default_factory=list, init=False)
+    #: The scaler's growth tracker before the iteration.
+    tracker_before: int = field(default=0, init=False)
+    #: What ``loss()`` returned, by value, and the dtype of the last one.
+    losses: list[float] = field(default_factory=list, init=False)
+    loss_dtype: torch.dtype = field(default=torch.float32, init=False)
+
+    def loss(self) -> torch.Tensor:
+        """The loss to scale."""
+        self.note_call()
+        loss = loss_of(self.case.loss(self.model, self.batch))
+        expect_graph(loss, case=self.case.name)
+        self._add(loss)
+        return loss
+
+    def autocast(self) -> Any:
+        """An autocast region on the device, in the dtype under test; a disabled one in the run in float32."""
+        if self.manual and not self.low:
+            return by_hand(self.device, self.precision, inside=True)()
+        return self.device.autocast(self.precision.dtype, enabled=self.low)
+
+    def note_call(self) -> None:
+        """Note the region, and the line, of a call of the model or the loss."""
+        note(self.device.type, self.regions)
+        line = calling_line()
+        if line is not None and line not in self.call_lines:
+            self.call_lines.append(line)
+
+    def note_step(self, optimizer: torch.optim.Optimizer, *, watched: bool = True) -> None:
+        """Note a call of the optimizer's own step, which only the scaler makes where it is ``watched``."""
+        self.stepped = True
+        if watched and self.scaler.stepping is not optimizer:
+            self.stepped_alone = True
+            line = calling_line()
+            self.step_lines += [line] if line is not None else []
+
+    def conclude(self, returned: object) -> None:
+        """Take as the loss, where ``loss()`` was not called: what the step returned, what was scaled or went back."""
+        if self.losses:
+            return
+        tensors = [returned] if isinstance(returned, torch.Tensor) and returned.numel() == 1 else []
+        roots = [backward.root for backward in self.backwards if backward.root is not None]
+        for loss in tensors or self.scaler.losses or roots:
+            if loss.numel() == 1:
+                self._add(loss)
+        if isinstance(returned, float):
+            self.losses = [returned]
+
+    def _add(self, loss: torch.Tensor) -> None:
+        self.losses.append(loss.item())
+        self.loss_dtype = loss.dtype
+
+    @property
+    def unscaled_lines(self) -> list[str]:
+        """The lines of backward passes that began with something that was not scaled."""
+        return list(dict.fromkeys(each.line for each in self.backwards if not each.is_scaled and each.line))
+
+    @property
+    def backward_lines(self) -> list[str]:
+        """The lines of all backward passes."""
+        return list(dict.fromkeys(each.line for each in self.backwards if each.line))
+
+
+@dataclass(frozen=True)
+class Backward:
+    """One backward pass: the user's line, what it began with, and whether that had been scaled."""
+
+    line: str | None
+    root: torch.Tensor | None
+    is_scaled: bool
+
+    def without_root(self) -> Backward:
+        """Return the same without the tensor, which is not to be held longer than an iteration."""
+        return replace(self, root=None)
+
+
+#: What a training calls once an iteration; what it returns may be the loss.
+Train: TypeAlias = Callable[[Iteration], object]
+
+
+@contextmanager
+def watched_calls(iteration: Iteration) -> Iterator[None]:
+    """Note inside the block each backward pass, each call of the model, and each scaler that the step makes itself."""
+    backward, construct = torch.autograd.backward, torch.amp.GradScaler.__init__
+
+    def noted_backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+        line = calling_line()
+        roots = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
+        iteration.backwards += [Backward(line, root.detach(), iteration.scaler.has_scaled(root)) for root in roots[:1]]
+        return backward(tensors, *args, **kwargs)
+
+    def noted_construct(scaler: torch.amp.GradScaler, *args: Any, **kwargs: Any) -> None:
+        line = calling_line()
+        if line is not None:
+            iteration.scaler_lines.append(line)
+        construct(scaler, *args, **kwargs)
+
+    def before_forward(_module: torch.nn.Module, _inputs: Any) -> None:
+        iteration.note_call()
+
+    handle = iteration.model.register_forward_pre_hook(before_forward)
+    try:
+        with (
+            mock.patch.object(torch.autograd, "backward", noted_backward),
+            mock.patch.object(torch.amp.GradScaler, "__init__", noted_construct),
+        ):
+            yield
+    finally:
+        handle.remove()
+
+
+def standard_step(iteration: Iteration) -> None:
+    """The training step of torch's documentation: zero_grad, forward, scaled backward, step, update."""
+    iteration.optimizer.zero_grad()
+    with iteration.autocast():
+        loss = iteration.loss()
+    backward: Any = iteration.scaler.scale(loss)
+    backward.backward()
+    iteration.scaler.step(iteration.optimizer)
+    iteration.scaler.update()
+
+
+def plain_sgd(parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
+    """A step that is small enough to keep the loss where it is."""
+    return torch.optim.SGD(parameters, lr=2.0**-10)
+
+
+def first_line(function: Callable[..., object]) -> str | None:
+    """Return ``file:line`` of the definition of a function, None where it has no Python code."""
+    code = getattr(getattr(function, "__func__", function), "__code__", None)
+    return None if code is None else line_of(code.co_filename, code.co_firstlineno)

@@ -1,0 +1,139 @@
+"""Parts of the gradients that are not scaled, or that are changed before they are unscaled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from pytest_amp.account import receive
+from pytest_amp.failure import AmpFailure, Misuse, is_misuse
+from pytest_amp.numerics.callers import calling_line
+from pytest_amp.scaler.iteration import Iteration
+from pytest_amp.scaler.reference import UpdateRule
+from pytest_amp.scaler.trace import Training
+
+__tracebackhide__ = is_misuse
+
+#: The scale of the second run: in float32 it overflows nothing.
+SCALE = 2.0**10
+#: Relative distance of the gradients of both runs from which a part depends on the scale: the rounding of float32 is
+#: a thousandth of it.
+DISTANCE = 1e-3
+
+
+def check_parts(training: Training) -> None:
+    """Compare the gradients that the optimizer sees with a scale and without one, both in float32.
+
+    Without mixed precision nothing but the step itself can make a difference: a loss that is not scaled, gradients that
+    are clipped before they are unscaled. Left out where the step does not run in float32, or has a region of its own.
+    Raises AmpFailure.
+    """
+    wide = replace(training, low=False, overflow_at=(), forward_at=())
+    plain, scaled = _first(wide, 1.0), _first(wide, SCALE)
+    if plain is None or scaled is None or plain.regions or scaled.regions:
+        return
+    distance = distance_of(plain.seen, scaled.seen)
+    if distance <= DISTANCE:
+        return
+    if not distance_of(plain.seen, _seen_again(wide)) <= DISTANCE:
+        return  # it differs at one scale, too: random numbers that torch does not seed
+    lines = scaled.unscaled_lines
+    if lines:
+        raise _failure(
+            training,
+            distance,
+            what="a part of the gradients is not scaled",
+            now=f"{len(scaled.backwards)} backward passes, of which {len(lines)} begin with a loss that is not scaled",
+            site=", ".join(lines),
+            likely="loss.backward() in place of scaler.scale(loss).backward(): what it adds is divided by the scale, "
+            "and so lost",
+        )
+    read = _lines_that_read_gradients(wide)
+    raise _failure(
+        training,
+        distance,
+        what="the gradients that the optimizer sees depend on the scale",
+        now=f"read or changed before scaler.unscale_(optimizer): relative distance {distance:.3g}",
+        site=", ".join(read) or None,
+        likely="gradients are clipped, or looked at, before scaler.unscale_(optimizer)",
+    )
+
+
+def _failure(  # noqa: PLR0913  # the parts of one failure
+    training: Training, distance: float, *, what: str, now: str, site: str | None, likely: str
+) -> AmpFailure:
+    return AmpFailure(
+        f"{training.case.name}: {what}",
+        label_before="rule",
+        before=f"in float32 the same with a scale of {SCALE:.0f} as without one; they differ by {distance:.3g} of "
+        "their size",
+        now=now,
+        site=site,
+        likely=likely,
+    )
+
+
+def _first(training: Training, scale: float) -> Iteration | None:
+    """Return the first iteration at ``scale``, None where it does not run."""
+    try:
+        (result,) = training.iterations(1, scale, UpdateRule())
+    except AmpFailure as failure:
+        receive(failure)
+    except Misuse:
+        raise
+    except Exception:  # noqa: BLE001  # a model that runs within a region only
+        return None
+    else:
+        return result[0] if result[0].seen else None
+    return None
+
+
+def _seen_again(training: Training) -> list[torch.Tensor]:
+    again = _first(training, 1.0)
+    return [] if again is None else again.seen
+
+
+def distance_of(left: list[torch.Tensor], right: list[torch.Tensor]) -> float:
+    """Return how far two lists of gradients are apart, relative to the size of the first; infinite of other lengths."""
+    if len(left) != len(right):
+        return float("inf")
+    size = sum(float(tensor.square().sum()) for tensor in left) ** 0.5
+    difference = sum(float((a - b).square().sum()) for a, b in zip(left, right, strict=True)) ** 0.5
+    return difference / size if size else 0.0
+
+
+def _lines_that_read_gradients(training: Training) -> list[str]:
+    """Return the lines that look at gradients after a backward pass and before the scaler's next call."""
+    lines: dict[str, None] = {}
+    running: list[Iteration] = []
+
+    def read() -> None:
+        iteration = running[-1]
+        line = calling_line()
+        if line is not None and iteration.backwards and not {"unscale_", "step"} & {*iteration.scaler.called}:
+            lines.setdefault(line)
+
+    with suppress(Exception), _reads_of_gradients(read):
+        list(training.iterations(1, SCALE, UpdateRule(), running.append))
+    return list(lines)
+
+
+@contextmanager
+def _reads_of_gradients(note: Callable[[], object]) -> Iterator[None]:
+    """Call ``note`` inside the block wherever the gradient of a tensor is read in Python."""
+    gradient: Any = torch.Tensor.grad
+    read = gradient.__get__
+
+    class Noting(TorchFunctionMode):
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if func == read:
+                note()
+            return func(*args, **(kwargs or {}))
+
+    with Noting():
+        yield

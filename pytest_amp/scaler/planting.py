@@ -1,0 +1,47 @@
+"""Overflow that is planted in an iteration: in a gradient, as backward leaves it, or in what a module returns."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+
+from pytest_amp.scaler.iteration import Iteration
+from pytest_amp.scaler.watched import parameters_of
+
+INFINITE = float("inf")
+
+
+def plant_in_a_gradient(iteration: Iteration, hooks: ExitStack) -> None:
+    """In the first gradient that backward accumulates for the optimizer, which need not have every parameter."""
+
+    def plant(parameter: torch.Tensor) -> None:
+        if not iteration.planted and parameter.grad is not None and parameter.grad.numel():
+            parameter.grad.mul_(INFINITE)
+            iteration.planted = True
+
+    untyped: list[Any] = [p for p in parameters_of(iteration.optimizer) if p.requires_grad]
+    for parameter in untyped:
+        hooks.callback(parameter.register_post_accumulate_grad_hook(plant).remove)
+
+
+def plant_in_an_activation(iteration: Iteration, hooks: ExitStack) -> None:
+    """In the first element of the first tensor that a module returns in the autocast dtype."""
+    low = iteration.precision.dtype
+
+    names = {module: name for name, module in iteration.model.named_modules()}
+
+    def plant(module: torch.nn.Module, _inputs: Any, output: Any) -> Any:
+        if iteration.planted or not isinstance(output, torch.Tensor) or output.dtype is not low:
+            return None
+        if output.numel() == 0:
+            return None
+        iteration.planted, iteration.planted_in = True, names.get(module) or type(module).__name__
+        overflow = torch.zeros(output.shape, dtype=low, device=output.device)
+        overflow.view(-1)[0] = INFINITE
+        return output + overflow  # a sum, so that the gradient of the overflow goes back, as a real one's does
+
+    for module in iteration.model.modules():
+        if not isinstance(module, torch.jit.ScriptModule):  # it takes no hooks
+            hooks.callback(module.register_forward_hook(plant).remove)

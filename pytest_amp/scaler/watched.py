@@ -1,0 +1,149 @@
+"""GradScaler that notes which of its methods a training step calls, from which line, and what became of the step."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from pytest_amp.numerics.callers import calling_line
+from pytest_amp.scaler.reference import UpdateRule
+from pytest_amp.torch_private import found_infs
+
+
+@dataclass(frozen=True)
+class TraceStep:
+    """One iteration: the scale that its loss was multiplied by, and what became of it.
+
+    ``found_inf`` is what the scaler's check found in any optimizer's gradients, ``skipped`` whether
+    ``step`` was called and no parameter changed. ``scale_after`` and ``growth_tracker`` are those after
+    the iteration.
+    """
+
+    scale: float
+    found_inf: bool
+    skipped: bool
+    scale_after: float
+    growth_tracker: int
+
+
+class WatchedScaler(torch.amp.GradScaler):
+    """A GradScaler that notes the calls of an iteration, and what it found."""
+
+    def __init__(self, device_type: str, scale: float, rule: UpdateRule, *, enabled: bool = True) -> None:
+        """Enabled unless told otherwise, from ``scale`` on."""
+        super().__init__(
+            device_type,
+            enabled=enabled,
+            init_scale=scale,
+            growth_factor=rule.growth_factor,
+            backoff_factor=rule.backoff_factor,
+            growth_interval=rule.growth_interval,
+        )
+        self.begin()
+
+    def begin(self) -> None:
+        """A new iteration: nothing was called."""
+        self.called: list[str] = []
+        #: The user's line of each call, by method.
+        self.lines: dict[str, list[str]] = {}
+        #: Each loss that was scaled, before it was, and the scaled ones themselves, as long as they live.
+        self.losses: list[torch.Tensor] = []
+        self._scaled_losses: list[weakref.ref[torch.Tensor]] = []
+        #: The dtypes of what was scaled.
+        self.scaled: set[torch.dtype] = set()
+        self.found_inf = False
+        self.stepping: torch.optim.Optimizer | None = None
+        self.moved = False
+        self.refused: Exception | None = None
+
+    @contextmanager
+    def _noting(self, method: str) -> Iterator[None]:
+        self.called.append(method)
+        self.note_line(method)
+        try:
+            yield
+        except (RuntimeError, AssertionError, ValueError) as error:
+            self.refused = error
+            raise
+
+    def scale(self, outputs: Any) -> Any:
+        """As GradScaler's."""
+        self.note_line("scale")
+        if not isinstance(outputs, torch.Tensor):
+            return super().scale(outputs)
+        self.scaled.add(outputs.dtype)
+        self.losses.append(outputs.detach())
+        scaled = super().scale(outputs)
+        self._scaled_losses.append(weakref.ref(scaled))
+        return scaled
+
+    def note_line(self, method: str) -> None:
+        """Note the user's line that calls a method."""
+        line = calling_line()
+        if line is not None:
+            self.lines.setdefault(method, []).append(line)
+
+    def has_scaled(self, tensor: torch.Tensor) -> bool:
+        """Return whether ``tensor`` is what ``scale`` returned in this iteration."""
+        return any(reference() is tensor for reference in self._scaled_losses)
+
+    @property
+    def last_line(self) -> str | None:
+        """The user's line of the last call of ``unscale_``, ``step`` or ``update``."""
+        lines = self.lines.get(self.called[-1], []) if self.called else []
+        return lines[-1] if lines else None
+
+    def unscale_(self, optimizer: torch.optim.Optimizer) -> None:
+        """As GradScaler's."""
+        with self._noting("unscale_"):
+            super().unscale_(optimizer)
+        self.found_inf |= any(found_infs(self, optimizer).values())
+
+    def step(self, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> float | None:
+        """As GradScaler's."""
+        before = [p.detach().clone() for p in parameters_of(optimizer)]
+        self.stepping = optimizer
+        try:
+            with self._noting("step"):
+                result = super().step(optimizer, *args, **kwargs)
+        finally:
+            self.stepping = None
+        self.found_inf |= any(found_infs(self, optimizer).values())
+        after = parameters_of(optimizer)
+        self.moved |= not _all_identical(before, after)
+        return result
+
+    def update(self, new_scale: float | torch.Tensor | None = None) -> None:
+        """As GradScaler's."""
+        with self._noting("update"):
+            super().update(new_scale)
+
+    def traced(self, scale: float) -> TraceStep:
+        """What the iteration that began with ``scale`` left."""
+        state = self.state_dict()
+        skipped = "step" in self.called and not self.moved
+        return TraceStep(scale, self.found_inf, skipped, state["scale"], state["_growth_tracker"])
+
+
+def parameters_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    """Return the parameters of all groups."""
+    return [p for group in optimizer.param_groups for p in group["params"]]
+
+
+def identical(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    """Equality for which NaN equals NaN: a bool tensor of no dimensions, where ``left`` is."""
+    return ((left == right) | (left.isnan() & right.isnan())).all()
+
+
+def _all_identical(left: list[torch.Tensor], right: list[torch.Tensor]) -> bool:
+    """Whether all pairs are, read once for each device: each read waits for it."""
+    by_device: dict[torch.device, list[torch.Tensor]] = {}
+    for old, new in zip(left, right, strict=True):
+        same = identical(old, new)
+        by_device.setdefault(same.device, []).append(same)
+    return all(bool(torch.stack(each).all()) for each in by_device.values())
