@@ -186,7 +186,7 @@ def gradients_are_garbage(iteration: TrainingIteration) -> None:
 WRONG = {
     "clips_scaled_gradients": (clips_scaled_gradients, FP16, "step 0: .* round away", "clipped before scaler.unscale_"),
     "clips_with_the_usual_scale": (clips_a_little, FP16, "leaves the band of float32 at step 1 ", "clipped before"),
-    "steps_past_the_scaler": (
+    "steps_past_the_scaler": (steps_past_the_scaler, FP16, r"on 0: .* past the scaler", r"scaler\.step\(optimizer\)"),
         steps_past_the_scaler,
         FP16,
         r"iteration 0: .* past the scaler",
