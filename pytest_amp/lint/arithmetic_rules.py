@@ -1,0 +1,287 @@
+"""Rules about arithmetic in a low dtype that should be float32: norms, exponentials, angles, sums, losses."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+
+import torch
+
+from pytest_amp.lint.finding import Severity
+from pytest_amp.lint.program import LOW, PRODUCTS, TRANSPARENT, Call, Operand, Program, ancestors, near, origin
+from pytest_amp.lint.suspect import Suspect
+from pytest_amp.lint.values import PERIODIC
+
+_REDUCTIONS = ("mean", "sum", "nansum")
+_EXPONENTIALS = ("exp", "exp2", "expm1")
+_LOGARITHMS = ("log", "log2", "log10", "log1p", "logit", "xlogy", "special_xlog1py")
+_VARIANCES = ("var", "std", "var_mean", "std_mean", "linalg_vector_norm")
+_CUMULATIVE = ("cumsum", "cumprod", "logcumsumexp")
+_ROOTS = ("sqrt", "rsqrt", "pow", "reciprocal")
+#: Elementwise operators between an exponential and the sum over it, or between statistics and their root.
+_BETWEEN = frozenset({
+    *("mul", "div", "add", "sub", "masked_fill", "where", "native_dropout", "clamp", "clamp_min", "neg", "index"),
+    *("gather", "tril", "triu", "nan_to_num", "maximum", "unsqueeze", "cat", "stack", "bernoulli", "rsub"),
+})  # fmt: skip
+#: Additions of a running sum.
+_ADDITIONS = frozenset({"add", "sub", "lerp", "addcmul", "addcdiv", "index_add", "scatter_add"})
+#: Additions in a row from which they are a running sum; also the length of a cumulative one.
+LONG = 16
+#: Error of an angle, in radians, from which its sine is another.
+_ANGLE = 0.03
+_WIDEN_NORM = "Widen first (x = x.float()), take the statistics in float32, and cast the result back (.to(dtype))"
+_WIDEN_LOSS = "Compute the loss in float32: widen the model's output first (output.float())"
+
+
+def arithmetic_suspects(
+    program: Program, calls: Sequence[Call], roots: Collection[Call], low_loss: Call | None = None
+) -> Iterator[Suspect]:
+    """Yield the arithmetic of ``calls`` that is low and should not be.
+
+    ``roots`` made the losses that are differentiated, ``low_loss`` one of them that is low.
+    """
+    terms = _terms(roots)
+    if low_loss is not None:
+        yield _suspect("low-loss", low_loss, (low_loss.operator,))
+    for call in calls:
+        if call.operator in PERIODIC:
+            yield from _angles(call)
+        if not call.is_low or not call.is_direct:
+            continue
+        yield from _statistics(call, program)
+        yield from _exponentials(call)
+        yield from _terms_of_loss(call, terms)
+        yield from _positions(call)
+    yield from _running_sums(calls)
+
+
+def _suspect(
+    kind: str, call: Call, operators: tuple[str, ...], detail: str = "", *, is_primary: bool = False
+) -> Suspect:
+    what, advice = _KINDS[kind]
+    overflows = call.values.infinite
+    if overflows:
+        detail = f"{call.operator} overflows to infinity"
+    return Suspect(
+        kind,
+        what,
+        advice,
+        call.place,
+        severity=Severity.ERROR if overflows else Severity.WARNING,
+        module=call.module,
+        operators=operators,
+        dtype=call.dtype,
+        number=call.number,
+        detail=detail,
+        is_primary=is_primary,
+    )
+
+
+_KINDS = {
+    "low-norm": ("statistics of a norm ({operators}) are computed in {dtype}", _WIDEN_NORM),
+    "low-softmax": (
+        "exponentials and their sum ({operators}), a softmax by hand, are computed in {dtype}",
+        "Use softmax, log_softmax or logsumexp of float32 values: torch.softmax(x.float(), -1)",
+    ),
+    "low-log": (
+        "a logarithm ({operators}) is computed in {dtype}",
+        "Widen its argument first (x.float().log()), or use log_softmax or logsigmoid",
+    ),
+    "low-power": (
+        "a power with a low-precision exponent ({operators}) is computed in {dtype}",
+        "Compute the exponent in float32: base ** exponent.float()",
+    ),
+    "low-loss": ("the loss is computed in {dtype} ({operators})", _WIDEN_LOSS),
+    "low-angles": (
+        "angles of sin and cos, positions times frequencies ({operators}), are computed in {dtype}",
+        "Multiply float32 positions by float32 frequencies, outside of autocast, and cast sin and cos alone",
+    ),
+    "low-running-sum": (
+        "a running sum ({operators}) is accumulated in {dtype}, in which small terms round away",
+        "Start from float32 zeros (dtype=torch.float32), or widen what is summed",
+    ),
+    "rounded-positions": (
+        "positions, whole numbers, are rounded to {dtype} ({operators}), which does not have all of them",
+        "Keep positions in float32 or as integers, and cast what is computed of them",
+    ),
+}
+
+
+def _statistics(call: Call, program: Program) -> Iterator[Suspect]:
+    """Means of squares, variances, centred values and norms."""
+    name = call.operator
+    if name in _VARIANCES and call.operands:
+        yield _suspect("low-norm", call, (_NAMES.get(name, name),))
+    elif name in _REDUCTIONS and call.operands and call.numel < call.operands[0].numel:
+        square = _square(call.operands[0])
+        if square is not None and square.is_low:
+            yield _suspect("low-norm", square, ("square",))
+            yield _suspect("low-norm", call, (f"{name} of squares",))
+    elif name in ("bmm", "mm", "dot", "mv") and _is_square_sum(call, program):
+        yield _suspect("low-norm", call, ("sum of squares",))
+    elif name == "sub" and len(call.operands) == 2:
+        values, mean = (origin(operand) for operand in call.operands)
+        by = mean.producer
+        if by is None or by.operator not in ("mean", "mul", "pow") or not by.is_low:
+            return
+        if by.operator == "mean" and by.operands[0].view == values.view:
+            yield _suspect("low-norm", by, ("mean",))
+            yield _suspect("low-norm", call, ("difference from the mean",))
+        elif by.operator != "mean" and _is_square_of_mean(by) and _is_mean_of_square(values):
+            yield _suspect("low-norm", call, (_DIFFERENCE,), "nearly equal numbers cancel", is_primary=True)
+
+
+_DIFFERENCE = "variance as a difference of squares"
+_NAMES = {"linalg_vector_norm": "norm", "var": "variance", "std": "standard deviation", "var_mean": "variance"}
+
+
+def _square(operand: Operand) -> Call | None:
+    """Return the call that made a square, if one did."""
+    call = origin(operand).producer
+    if call is None:
+        return None
+    if call.operator == "pow" and call.numbers[:1] == (2.0,):
+        return call
+    if call.operator == "mul" and len(call.operands) == 2 and _are_same(*call.operands):
+        return call
+    return None
+
+
+def _are_same(first: Operand, second: Operand) -> bool:
+    if first.view == second.view and first.view[0] is not None:
+        return True
+    left, right = origin(first), origin(second)
+    return left.view == right.view and left.view[0] is not None and first.dtype is second.dtype
+
+
+def _is_mean_of_square(operand: Operand) -> bool:
+    call = operand.producer
+    return call is not None and call.operator in _REDUCTIONS and _square(call.operands[0]) is not None
+
+
+def _is_square_of_mean(call: Call) -> bool:
+    square = call.operator == "pow" or (len(call.operands) == 2 and _are_same(*call.operands))
+    by = origin(call.operands[0]).producer
+    return square and by is not None and by.operator in ("mean", "div", "sum")
+
+
+def _is_square_sum(call: Call, program: Program) -> bool:
+    """Whether a product of a tensor with itself is a sum of squares, of which a root is taken."""
+    left, right = (origin(operand) for operand in call.operands[:2])
+    if left.view[0] is None or left.view[0] != right.view[0] or left.numel != right.numel:
+        return False
+    if call.numel >= left.numel:
+        return False
+    todo, steps = [call], 0
+    while todo and steps < 16:
+        steps += 1
+        for consumer in program.consumers.get(todo.pop(), []):
+            if consumer.operator in _ROOTS or consumer.operator in _LOGARITHMS:
+                return True
+            if not consumer.backward and (consumer.operator in TRANSPARENT or consumer.operator in _BETWEEN):
+                todo.append(consumer)
+    return False
+
+
+def _exponentials(call: Call) -> Iterator[Suspect]:
+    """Softmax by hand, logarithms of low values, powers with low exponents, cumulative sums."""
+    name = call.operator
+    if name in (*_REDUCTIONS, "cumsum") and call.operands and call.numel <= call.operands[0].numel:
+        for before in near(call.operands[0], _BETWEEN, 3):
+            if before.operator in _EXPONENTIALS and before.is_low and before.is_direct and before.numel > 1:
+                yield _suspect("low-softmax", before, (before.operator,))
+                yield _suspect("low-softmax", call, (name,))
+    if name == "logsumexp":
+        yield _suspect("low-softmax", call, (name,))
+    if name in _LOGARITHMS:
+        yield _suspect("low-log", call, (name,))
+    if name == "pow" and call.function in ("pow", "__rpow__") and call.operands and _is_exponent(call):
+        yield _suspect("low-power", call, (name,))
+    if name in _CUMULATIVE and max(call.operands[0].shape, default=0) >= LONG:
+        yield _suspect("low-running-sum", call, (name,))
+
+
+def _is_exponent(call: Call) -> bool:
+    """Whether the exponent is a low-precision tensor of several elements: ``10000 ** -(x / d)``."""
+    if call.function == "__rpow__":
+        return call.operands[0].is_low and call.operands[0].numel > 1
+    return len(call.operands) == 2 and call.operands[1].is_low and call.operands[1].numel > 1
+
+
+def _terms(roots: Collection[Call]) -> set[Call]:
+    """Return the calls that a loss is computed by, back to the model's last products."""
+    found = set(roots)
+    for root in roots:
+        for operand in root.operands:
+            found |= ancestors(operand, stop=PRODUCTS)
+    return found
+
+
+def _terms_of_loss(call: Call, terms: Collection[Call]) -> Iterator[Suspect]:
+    """A reduction to one number that the loss is computed by."""
+    if call.operator not in _REDUCTIONS or call.numel != 1 or call not in terms:
+        return
+    if call.operands and call.operands[0].numel > 1 and call.operands[0].requires_grad:
+        yield _suspect("low-loss", call, (call.operator,))
+
+
+def _angles(call: Call) -> Iterator[Suspect]:
+    """Arguments of sin and cos that are so large, and so rounded, that the result is another."""
+    if call.backward or call.again or not call.operands:
+        return
+    argument = call.operands[-1 if call.operator == "polar" else 0]
+    dtype, tensor = argument.dtype if argument.is_low else None, argument
+    while tensor.producer is not None and tensor.producer.operator in TRANSPARENT:
+        source = tensor.producer.source
+        if source is None:
+            break
+        if tensor.is_low:
+            dtype = tensor.dtype
+        tensor = source
+    by = tensor.producer
+    if by is not None and by.is_low:
+        dtype = by.dtype
+    if dtype not in LOW or dtype is None or call.values.largest * torch.finfo(dtype).eps / 2 < _ANGLE:
+        return
+    maker = by if by is not None and (by.is_low or tensor.is_low) else call
+    what, advice = _KINDS["low-angles"]
+    size = f"up to {call.values.largest:.0f}, off by up to {call.values.largest * torch.finfo(dtype).eps / 2:.2g}"
+    yield Suspect(
+        "low-angles", what, advice, maker.place, module=maker.module, operators=(maker.operator, call.operator),
+        dtype=dtype, number=maker.number, detail=size,
+    )  # fmt: skip
+
+
+def _positions(call: Call) -> Iterator[Suspect]:
+    if call.values.inexact and (call.is_own_cast or call.operator in ("arange", "range")):
+        yield _suspect("rounded-positions", call, ("cast" if call.is_cast else call.operator,))
+
+
+def _running_sums(calls: Sequence[Call]) -> Iterator[Suspect]:
+    """Long chains of additions in which no term depends on the sum before it."""
+    lengths: dict[Call, int] = {}
+    told: set[tuple[str, int]] = set()
+    for call in calls:
+        if call.operator not in _ADDITIONS or not call.is_low or call.place.is_torch:
+            continue
+        before = next((each for each in map(_addition, call.operands) if each is not None and each.is_low), None)
+        if before is None or before.place.line != call.place.line or _depends(call, before):
+            lengths[call] = 1
+            continue
+        lengths[call] = lengths.get(before, 1) + 1
+        if lengths[call] >= LONG and call.place.key not in told:
+            told.add(call.place.key)
+            yield _suspect("low-running-sum", call, (call.operator,), f"{LONG} additions and more")
+
+
+def _addition(operand: Operand) -> Call | None:
+    """Return the addition that made a tensor, if it was scaled at most since then."""
+    call = origin(operand).producer
+    if call is not None and call.operator in ("mul", "div") and len(call.operands) == 1:
+        call = origin(call.operands[0]).producer
+    return call if call is not None and call.operator in _ADDITIONS else None
+
+
+def _depends(call: Call, before: Call) -> bool:
+    """Whether a term that is added is computed of the sum before."""
+    terms = [operand for operand in call.operands if _addition(operand) is not before]
+    return any(before in ancestors(operand, since=before.number) for operand in terms)

@@ -1,0 +1,262 @@
+"""Rules about casts and constants of the program's own: rounded inputs, buffers and gradients, epsilons and masks."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+
+import torch
+
+from pytest_amp.lint.finding import Severity
+from pytest_amp.lint.place import Place
+from pytest_amp.lint.program import LOW, PRODUCTS, TRANSPARENT, Call, Operand, Program, Role, ancestors, origin
+from pytest_amp.lint.suspect import Suspect
+from pytest_amp.precision import dtype_name
+
+_WIDE = (torch.float32, torch.float64)
+#: Operators that change no value, or the value of each element by itself as their low kernel does.
+_EXACT = frozenset({
+    *("relu", "threshold", "neg", "abs", "cat", "stack", "index_select", "masked_fill", "slice_scatter", "repeat"),
+    *("max_pool2d_with_indices", "clamp", "clamp_min", "constant_pad_nd", "flip", "roll", "index", "gather"),
+})  # fmt: skip
+_ACTIVATIONS = frozenset({"gelu", "silu", "sigmoid", "tanh", "leaky_relu", "elu", "hardtanh", "hardswish", "mish"})
+
+
+def hard_casts(plain: Program) -> Iterator[Suspect]:
+    """Yield casts to a low dtype that a program makes without a region, too: the dtype is written in it."""
+    if any(call.is_low and call.autocast is not None for call in plain.forward):
+        return
+    for call in plain.forward:
+        if call.is_own_cast and call.is_low and _is_wide(call.source) and not _feeds_low(call, plain):
+            yield own_cast(call)
+
+
+def input_casts(program: Program, calls: Sequence[Call]) -> Iterator[Suspect]:
+    """Yield casts of the batch to a low dtype, in a step or an evaluation."""
+    for call in calls:
+        source = call.source if call.is_own_cast and call.is_low else None
+        if source is not None and _is_wide(source) and _feeds_low(call, program) is False:
+            leaf = origin(source).leaf
+            if leaf is not None and leaf.role is Role.BATCH:
+                yield own_cast(call)
+
+
+def own_cast(call: Call) -> Suspect:
+    """Return the suspect of a cast whose dtype is written in the program."""
+    source = call.source
+    leaf = None if source is None else origin(source).leaf
+    name = "a tensor" if leaf is None else f"the {leaf.role.value} {leaf.name}".rstrip()
+    if leaf is not None and leaf.role is Role.BATCH:
+        name = f"the input {leaf.name}".rstrip()
+    dtype = dtype_name(call.dtype or torch.float16)
+    return Suspect(
+        "own-cast",
+        f"{name} is cast to {dtype} by the program ({_method(call)}), with or without a region: without one, float32 "
+        "weights refuse it",
+        "Remove the cast: autocast casts the inputs of products itself; or cast to the dtype of another tensor",
+        call.place,
+        module=call.module,
+        number=call.number,
+    )
+
+
+def _method(call: Call) -> str:
+    methods = {"half": ".half()", "bfloat16": ".bfloat16()", "copy_": ".copy_()"}
+    return methods.get(call.function, f".{call.function}({dtype_name(call.dtype or torch.float16)})")
+
+
+def _is_wide(source: Operand | None) -> bool:
+    """Whether a tensor is float32 or wider, and none of what it is computed by is low."""
+    if source is None or source.dtype not in _WIDE:
+        return False
+    start = origin(source)
+    if start.dtype in LOW:
+        return False
+    return not any(call.is_low or any(x.is_low for x in call.operands) for call in ancestors(source))
+
+
+def _feeds_low(call: Call, program: Program) -> bool:
+    """Whether all that a cast feeds are operators on low-precision tensors of the model: a frozen base, say."""
+    consumers = [each for each in program.consumers.get(call, []) if not each.backward]
+    if not consumers:
+        return False
+    return all(
+        any(x.dtype is call.dtype and origin(x).leaf is not None and x.producer is not call for x in each.operands)
+        for each in consumers
+    )
+
+
+def rounded_values(program: Program, calls: Sequence[Call]) -> Iterator[Suspect]:
+    """Yield values that are exact in float32, rounded to a low dtype, and widened again where they are used."""
+    for call in calls:
+        if not (call.is_own_cast and call.is_low and not call.backward and _is_wide(call.source)):
+            continue
+        consumers = [each for each in program.consumers.get(call, []) if not each.backward]
+        if consumers and all(each.is_own_cast and each.dtype in _WIDE for each in consumers) and call.numel > 1:
+            yield Suspect(
+                "rounded-values",
+                f"float32 values are rounded to {dtype_name(call.dtype or program.low)} ({_method(call)}), and widened "
+                "again where they are used",
+                "Remove the cast to the low dtype",
+                call.place,
+                module=call.module,
+                number=call.number,
+            )
+
+
+def rounded_buffers(calls: Sequence[Call], lines: Mapping[str, Place]) -> Iterator[Suspect]:
+    """Yield low-precision buffers and constants that are widened where they are used.
+
+    ``lines`` are the places that made low-precision buffers, by name.
+    """
+    for call in calls:
+        source = call.source if call.is_own_cast and not call.is_low and call.dtype in _WIDE else None
+        widened = [] if source is None else [source]
+        if source is None and call.dtype in _WIDE and call.operator in ("mul", "add", "sub", "div"):
+            widened = [operand for operand in call.operands if operand.is_low]
+        for operand in widened:
+            start = origin(operand)
+            leaf = start.leaf
+            if not start.is_low or start.producer is not None or start.numel < 2:
+                continue
+            if leaf is None or leaf.role is not Role.BUFFER:
+                continue
+            dtype = dtype_name(start.dtype)
+            place = lines.get(leaf.name, call.place)
+            yield Suspect(
+                "rounded-buffer",
+                f"the buffer {leaf.name} is {dtype}, rounded when it was made, and is widened where it is used"
+                + (f", at {call.place.line}" if call.place.line != place.line else ""),
+                "Register the buffer in float32",
+                place,
+                module=call.module,
+                number=call.number,
+            )
+
+
+def useless_widening(program: Program, calls: Sequence[Call]) -> Iterator[Suspect]:
+    """Yield casts to float32 behind which nothing is computed before the values are low again."""
+    for call in calls:
+        source = call.source
+        if not call.is_own_cast or call.backward or call.dtype is not torch.float32 or source is None:
+            continue
+        if source.is_low and call.autocast is not None and not call.place.library and source.numel > 1:
+            path = _useless(call, program, source.dtype, activations=1)
+            if path:
+                names = [each for each in dict.fromkeys(path) if each not in TRANSPARENT]
+                between = f" but {', '.join(names)}" if names else ""
+                yield Suspect(
+                    "useless-widening",
+                    f"{dtype_name(source.dtype)} values are widened to float32 and cast back: nothing{between} is "
+                    "computed in between, which rounds the same without the casts",
+                    "Remove the cast to float32: it costs copies and memory, and gains no accuracy",
+                    call.place,
+                    module=call.module,
+                    number=call.number,
+                )
+
+
+def _useless(call: Call, program: Program, low: torch.dtype, *, activations: int) -> list[str] | None:
+    """Return the operators between a cast and the casts back; None where something is gained."""
+    consumers = [each for each in program.consumers.get(call, []) if not each.backward and not each.again]
+    if not consumers:
+        return None
+    found: list[str] = []
+    for each in consumers:
+        if each.is_cast and each.dtype is low:
+            found.append("_to_copy")
+            continue
+        left = activations - (each.operator in _ACTIVATIONS)
+        others = [operand for operand in each.operands if operand.producer is not call]
+        if left < 0 or any(operand.dtype.is_floating_point for operand in others):
+            return None
+        if each.operator not in _EXACT and each.operator not in _ACTIVATIONS and each.operator not in TRANSPARENT:
+            return None
+        below = _useless(each, program, low, activations=left)
+        if below is None:
+            return None
+        found += [each.operator, *below]
+    return found
+
+
+def rounded_gradients(program: Program) -> Iterator[Suspect]:
+    """Yield casts in a backward pass of the user's own that round float32 gradients, which torch widens again."""
+    for call in program.calls:
+        if not call.backward or not call.is_cast or call.is_own_cast or call.dtype not in _WIDE:
+            continue
+        source = call.source
+        if source is None or not source.is_low:
+            continue
+        for before in ancestors(source, since=max(call.number - 64, 0), stop=PRODUCTS):
+            rounded = before.source
+            if before.is_own_cast and before.backward and before.is_low and rounded and rounded.dtype in _WIDE:
+                dtype = dtype_name(before.dtype or program.low)
+                yield Suspect(
+                    "backward-rounds",
+                    f"the backward pass of {before.place.function.rpartition('.')[0] or 'a function'} rounds float32 "
+                    f"gradients to {dtype}, and torch widens them again",
+                    "Return gradients in the dtype of what forward was given: remove the cast",
+                    before.place,
+                    module=before.module,
+                    number=before.number,
+                )
+
+
+def constants(calls: Sequence[Call], *, is_finite: bool) -> Iterator[Suspect]:
+    """Yield constants that are zero, or infinite, in the dtype that they are used in; errors where NaN comes of it."""
+    severity = Severity.WARNING if is_finite else Severity.ERROR
+    for call in calls:
+        if call.backward or call.again or not call.is_low:
+            continue
+        dtype = dtype_name(call.dtype or torch.float16)
+        name = f"{call.function} " if not call.is_direct and call.function else ""
+        for number in dict.fromkeys(call.values.vanished):
+            yield Suspect(
+                "vanished-epsilon",
+                f"an epsilon of {_written(number)} ({name}{call.operator}) is 0 in {dtype}: it underflows, and guards "
+                "nothing",
+                "Compute in float32 (x.float()) where the epsilon is used, or take one of 1e-4 or more",
+                call.place,
+                severity=severity,
+                module=call.module,
+                number=call.number,
+                detail="" if is_finite else "the step is not finite",
+            )
+        for number in dict.fromkeys(call.values.beyond):
+            yield Suspect(
+                "constant-out-of-range",
+                f"a mask or constant of {_written(number)} ({name}{call.operator}) is {'-' if number < 0 else ''}inf "
+                f"in {dtype}, which ends at {torch.finfo(call.dtype or torch.float16).max:.5g}",
+                "Use masked_fill with torch.finfo(scores.dtype).min, or compute in float32",
+                call.place,
+                severity=severity,
+                module=call.module,
+                number=call.number,
+                detail="" if is_finite else "the step is not finite",
+            )
+
+
+def _written(number: float) -> str:
+    """Return a number as programs write it: ``1e-8``."""
+    text = f"{number:g}"
+    mantissa, mark, exponent = text.partition("e")
+    return f"{mantissa}e{int(exponent)}" if mark else text
+
+
+def overflows(calls: Sequence[Call], known: Collection[Place]) -> Iterator[Suspect]:
+    """Yield operators that make infinities of finite values in the dtype of the run."""
+    for call in calls:
+        if call.backward or call.again or not call.values.infinite or call.values.beyond or call.place in known:
+            continue
+        if call.is_cast and not call.is_own_cast:
+            continue
+        dtype = dtype_name(call.dtype or torch.float16)
+        yield Suspect(
+            "overflow",
+            f"{'a cast' if call.is_cast else call.operator} overflows: finite values become infinite in {dtype}, which "
+            f"ends at {torch.finfo(call.dtype or torch.float16).max:.5g}",
+            "Compute in float32 (x.float() before it), or with smaller values",
+            call.place,
+            severity=Severity.ERROR,
+            module=call.module,
+            number=call.number,
+        )

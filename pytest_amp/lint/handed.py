@@ -1,0 +1,82 @@
+"""Objects that a recorded run hands to the user's functions: a device, a scaler, an evaluation."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from pytest_amp.cases import Case, loss_of
+from pytest_amp.devices import Device
+from pytest_amp.lint.recorder import Recorder
+from pytest_amp.precision import Precision
+from pytest_amp.scaler.reference import UpdateRule
+from pytest_amp.scaler.trace import WatchedScaler
+
+#: The scale from which GradScaler begins.
+_SCALE = 2.0**16
+
+
+class RecordedScaler(WatchedScaler):
+    """A watched scaler whose own operations are told apart from those of the training step."""
+
+    def __init__(self, recorder: Recorder, device_type: str, *, enabled: bool) -> None:
+        """Enabled or not, from the scale of GradScaler on."""
+        super().__init__(device_type, _SCALE, UpdateRule(growth_interval=10**6), enabled=enabled)
+        self.recorder = recorder
+
+    def scale(self, outputs: Any) -> Any:
+        """Scale, and note the calls that do."""
+        result = super().scale(outputs)
+        if self.is_enabled() and isinstance(result, torch.Tensor):
+            call = self.recorder.producer_of(result)
+            if call is not None:
+                self.recorder.program.scaled.append(call)
+        return result
+
+
+@dataclass(frozen=True)
+class GivenDevice:
+    """A device whose regions are noted as handed out by the check."""
+
+    device: Device
+    recorder: Recorder
+
+    def __getattr__(self, name: str) -> Any:
+        """Everything else is the device's."""
+        return getattr(self.device, name)
+
+    @contextlib.contextmanager
+    def autocast(self, dtype: torch.dtype, *, enabled: bool = True, cache_enabled: bool = True) -> Iterator[None]:
+        """As the device's."""
+        region = self.device.autocast(dtype, enabled=enabled, cache_enabled=cache_enabled)
+        self.recorder.given_depth += 1
+        try:
+            region.__enter__()
+        finally:
+            self.recorder.given_depth -= 1
+        with contextlib.ExitStack() as stack:
+            stack.push(region.__exit__)
+            yield
+
+
+@dataclass
+class Evaluation:
+    """Argument of a user's evaluation: the model, the batch, and the case's loss for both."""
+
+    model: torch.nn.Module
+    batch: Any
+    case: Case
+    device: Device
+    precision: Precision
+
+    def loss(self) -> torch.Tensor:
+        """Return the loss of the batch."""
+        return loss_of(self.case.loss(self.model, self.batch))
+
+    def autocast(self) -> Any:
+        """Return a region of autocast on the device, in the dtype under test."""
+        return self.device.autocast(self.precision.dtype)

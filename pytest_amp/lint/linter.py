@@ -1,0 +1,134 @@
+"""The linter: a recorded run in, findings out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from pytest_amp.cases import Case, MakeOptimizer
+from pytest_amp.lint import arithmetic_rules, cast_rules, regions_rules, state_rules
+from pytest_amp.lint.finding import Finding
+from pytest_amp.lint.place import definition_of
+from pytest_amp.lint.program import LOW, TRANSPARENT, Call, Program
+from pytest_amp.lint.runs import CaseRecord, TrainingRecord, record_case, record_evaluation, record_training
+from pytest_amp.lint.suspect import Suspect, findings_of
+from pytest_amp.numerics.conditions import Conditions
+from pytest_amp.training.trajectory import TrainingStep
+
+
+def findings_of_case(case: Case, conditions: Conditions) -> tuple[Finding, ...]:
+    """Return the findings of one forward and backward pass of ``case`` in mixed precision.
+
+    The pass is recorded operator by operator on the device, and a forward pass without a region beside it. An
+    exception of the user's code in mixed precision passes through.
+    """
+    return findings_of(_of_case(record_case(case, conditions)))
+
+
+def findings_of_training(
+    case: Case,
+    conditions: Conditions,
+    train: TrainingStep,
+    *,
+    optimizer: MakeOptimizer | None = None,
+    steps: int = 3,
+) -> tuple[Finding, ...]:
+    """Return the findings of a few iterations of a user's training step, as ``amp.check_training`` calls it.
+
+    Findings of the model and the case's loss are left to ``findings_of_case``. An exception of the user's code passes
+    through.
+    """
+    record = record_training(case, conditions, train, optimizer=optimizer, steps=steps)
+    return findings_of(_of_training(record))
+
+
+def findings_of_evaluation(
+    case: Case, conditions: Conditions, evaluate: Callable[[Any], Any], *, trained_low: bool
+) -> tuple[Finding, ...]:
+    """Return the findings of a user's evaluation.
+
+    ``evaluate`` is given an object with ``model``, ``batch``, ``loss()`` and ``autocast()``, and returns metrics by
+    name. ``trained_low`` tells that the training runs in mixed precision. An exception of the user's code passes
+    through.
+    """
+    record = record_evaluation(case, conditions, evaluate)
+    program = record.program
+    calls = _outside(program)
+    suspects = [
+        *regions_rules.evaluation_suspects(program, definition_of(evaluate), trained_low=trained_low),
+        *regions_rules.region_suspects(_without_case(program)),
+        *state_rules.metrics(program, record.metrics),
+        *arithmetic_rules.arithmetic_suspects(program, calls, ()),
+        *cast_rules.input_casts(program, calls),
+    ]
+    return findings_of(suspects)
+
+
+def _of_case(record: CaseRecord) -> Iterator[Suspect]:
+    program = record.program
+    calls = program.forward
+    places = {tensor.name: tensor.place for tensor in record.buffers if tensor.place is not None}
+    loss, is_low = _maker(record.loss), record.loss_dtype in LOW
+    roots = [call for call in (record.loss, loss) if call is not None]
+    yield from regions_rules.region_suspects(program, record.plain)
+    yield from regions_rules.nothing_low(program)
+    yield from state_rules.low_parameters(record.parameters)
+    yield from state_rules.low_buffers(record.buffers, record.written)
+    yield from state_rules.loss_outside([call for call in calls if call.in_loss])
+    arithmetic = list(arithmetic_rules.arithmetic_suspects(program, calls, roots, loss if is_low else None))
+    yield from arithmetic
+    constants = list(cast_rules.constants(calls, is_finite=record.is_finite))
+    yield from constants
+    yield from cast_rules.overflows(calls, [suspect.place for suspect in (*constants, *arithmetic)])
+    rounded = [*cast_rules.rounded_values(program, calls), *cast_rules.rounded_buffers(calls, places)]
+    yield from rounded
+    if not record.parameters:
+        lines = {suspect.place.line for suspect in rounded}
+        yield from (each for each in cast_rules.hard_casts(record.plain) if each.place.line not in lines)
+    yield from cast_rules.useless_widening(program, calls)
+    yield from cast_rules.rounded_gradients(program)
+
+
+def _of_training(record: TrainingRecord) -> Iterator[Suspect]:
+    program, definition = record.program, definition_of(record.train)
+    calls = _outside(program)
+    roots = [call for event in program.backwards for call in (event.root, _maker(event.root)) if call is not None]
+    low = [_maker(event.root) for event in program.backwards if event.dtype in LOW]
+    outside = [call for call in low if call is not None and not call.in_loss and call.module is None]
+    yield from regions_rules.step_suspects(program, definition)
+    yield from regions_rules.region_suspects(_without_case(program))
+    yield from state_rules.low_parameters(record.parameters)
+    yield from state_rules.low_states(record.states, definition)
+    if not record.parameters:
+        yield from state_rules.low_averages(program, record.kept, {each.place for each in record.states if each.place})
+    losses = list(state_rules.loss_outside(calls))
+    yield from losses
+    lines = {suspect.place.key for suspect in losses}
+    yield from (
+        suspect
+        for suspect in arithmetic_rules.arithmetic_suspects(program, calls, roots, outside[0] if outside else None)
+        if suspect.kind != "low-loss" or suspect.place.key not in lines
+    )
+    yield from cast_rules.input_casts(program, calls)
+    yield from state_rules.mixed_gradients(program)
+
+
+def _outside(program: Program) -> list[Call]:
+    """Return the forward calls of a step or an evaluation itself, outside of the model and the case's loss."""
+    return [call for call in program.forward if call.module is None and not call.in_loss]
+
+
+def _without_case(program: Program) -> Program:
+    """Return the program without the regions that the model and the case's loss open."""
+    regions = [event for event in program.regions if event.module is None and not event.in_loss]
+    return Program(program.low, program.calls, regions, program.backwards, program.scaled)
+
+
+def _maker(call: Call | None) -> Call | None:
+    """Return the call that made a loss, behind casts."""
+    while call is not None and call.operator in TRANSPARENT and call.source is not None:
+        before = call.source.producer
+        if before is None:
+            break
+        call = before
+    return call

@@ -1,0 +1,266 @@
+"""A recorded program: its operator calls in their order, each with the calls that made its arguments."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import torch
+
+from pytest_amp.lint.place import Place
+
+LOW = (torch.bfloat16, torch.float16)
+#: Operators whose result has the values of their argument, rounded at most.
+TRANSPARENT = frozenset({"_to_copy", "alias", "clone", "contiguous", "detach", "lift_fresh", "copy", "_unsafe_view"})
+#: Matrix products and convolutions.
+PRODUCTS = frozenset({
+    *("mm", "addmm", "bmm", "baddbmm", "mv", "addmv", "dot", "convolution", "convolution_overrideable", "linear"),
+    *("_grouped_mm", "mkldnn_rnn_layer", "_thnn_fused_lstm_cell", "lstm", "addbmm", "matmul", "_cudnn_rnn"),
+    *("_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_flash_attention"),
+    *("_scaled_dot_product_efficient_attention", "_scaled_dot_product_cudnn_attention", "mkldnn_linear"),
+    *("_scaled_dot_product_fused_attention_overrideable", "_convolution", "mkldnn_convolution", "flex_attention"),
+})  # fmt: skip
+#: Methods by which a program casts a tensor itself.
+CASTS = frozenset({"bfloat16", "double", "float", "half", "to", "type", "type_as"})
+
+
+class Role(enum.Enum):
+    """Role of a tensor that no call of the program has made."""
+
+    PARAMETER = "parameter"
+    FROZEN = "frozen parameter"
+    BUFFER = "buffer"
+    BATCH = "batch"
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """A tensor of the model or the batch, by its name."""
+
+    role: Role
+    name: str
+
+
+@dataclass(frozen=True, eq=False)
+class Operand:
+    """A tensor that is an argument: ``view`` tells views of one memory apart, ``producer`` last wrote to the memory."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    view: tuple[object, ...]
+    requires_grad: bool
+    producer: Call | None
+    leaf: Leaf | None
+
+    @property
+    def is_low(self) -> bool:
+        """Whether the dtype is bfloat16 or float16."""
+        return self.dtype in LOW
+
+    @property
+    def numel(self) -> int:
+        """Number of elements."""
+        return torch.Size(self.shape).numel()
+
+
+@dataclass(frozen=True)
+class Values:
+    """Facts about the values of a call, each read only where a rule needs it.
+
+    ``largest`` is the largest magnitude of the argument, ``infinite`` whether finite arguments gave infinities,
+    ``inexact`` whether a conversion of whole numbers changed one. ``vanished`` and ``beyond`` are constants that are
+    zero, or infinite, in the dtype of the result.
+    """
+
+    largest: float = 0.0
+    infinite: bool = False
+    inexact: bool = False
+    vanished: tuple[float, ...] = ()
+    beyond: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """One operator call.
+
+    ``function`` is the function of torch that Python called, ``autocast`` the dtype of the region around it (None
+    outside of one), ``module`` the path of the innermost module, None outside of the model. ``stage`` counts
+    iterations of a training. ``in_loss`` tells that the case's loss function was running.
+    """
+
+    number: int
+    operator: str
+    function: str
+    place: Place
+    module: str | None
+    backward: bool
+    again: bool
+    autocast: torch.dtype | None
+    operands: tuple[Operand, ...]
+    results: tuple[tuple[torch.dtype, tuple[int, ...]], ...]
+    numbers: tuple[float, ...]
+    writes: bool
+    stage: int
+    in_loss: bool
+    values: Values
+
+    @property
+    def dtype(self) -> torch.dtype | None:
+        """The dtype of the first floating result."""
+        return next((dtype for dtype, _ in self.results if dtype.is_floating_point or dtype.is_complex), None)
+
+    @property
+    def is_low(self) -> bool:
+        """Whether the first floating result is bfloat16 or float16."""
+        return self.dtype in LOW
+
+    @property
+    def numel(self) -> int:
+        """Number of elements of the first result."""
+        return torch.Size(self.results[0][1]).numel() if self.results else 0
+
+    @property
+    def is_cast(self) -> bool:
+        """Whether the call converts a tensor to another dtype."""
+        if self.operator not in ("_to_copy", "copy") or not self.results:
+            return False
+        source = self.source
+        return source is not None and source.dtype is not self.results[0][0]
+
+    @property
+    def source(self) -> Operand | None:
+        """The tensor that a cast converts."""
+        place = -1 if self.operator == "copy" else 0
+        return self.operands[place] if self.operands else None
+
+    @property
+    def is_own_cast(self) -> bool:
+        """Whether the program casts the tensor itself; casts of autocast happen within other functions."""
+        if not self.is_cast:
+            return False
+        if self.backward:
+            return bool(self.place.line) and self.autocast is None and self.function == "own"
+        return self.function in CASTS or self.operator == "copy"
+
+    @property
+    def is_direct(self) -> bool:
+        """Whether a program called the operator itself, not a function of torch that is made of several."""
+        if self.backward or self.again or self.place.is_torch:
+            return False
+        return not self.function or self.function in _NAMES.get(self.operator, (self.operator,))
+
+
+#: Functions and methods of torch by the operator that they end in, where the names differ.
+_NAMES: dict[str, tuple[str, ...]] = {
+    "mul": ("mul", "multiply", "outer", "einsum", "__rmul__", "__mul__", "__imul__", "__rdiv__", "dot"),
+    "pow": ("pow", "square", "__pow__", "__rpow__", "__ipow__", "float_power"),
+    "linalg_vector_norm": ("norm", "vector_norm", "linalg_vector_norm", "linalg_norm"),
+    "sub": ("sub", "subtract", "__rsub__", "__sub__", "__isub__"),
+    "rsub": ("sub", "rsub", "__rsub__"),
+    "var_mean": ("var_mean",),
+    "bmm": ("bmm", "einsum", "matmul", "__matmul__", "vecdot", "linalg_vecdot", "tensordot"),
+    "log": ("log", "xlogy"),
+    "logcumsumexp": ("logcumsumexp",),
+    "mean": ("mean", "nanmean"),
+    "sum": ("sum", "nansum", "nanmean", "einsum"),
+    "exp": ("exp",),
+    "add": ("add", "__add__", "__radd__", "__iadd__", "sum"),
+}
+
+
+@dataclass(frozen=True)
+class RegionEvent:
+    """Entry into a region of autocast: ``dtype`` is None for one that is disabled, ``outer`` that of the region around.
+
+    ``number`` is the first call within, ``until`` the first behind it. ``is_given`` tells that the check has handed the
+    region out.
+    """
+
+    number: int
+    until: int
+    place: Place
+    dtype: torch.dtype | None
+    outer: torch.dtype | None
+    module: str | None
+    in_loss: bool
+    is_given: bool
+    depth: int
+
+
+@dataclass(frozen=True)
+class BackwardEvent:
+    """A call of ``backward``: its place, the region around it, and the call that made what it starts from."""
+
+    number: int
+    place: Place
+    autocast: torch.dtype | None
+    root: Call | None
+    dtype: torch.dtype | None
+    stage: int
+
+
+@dataclass
+class Program:
+    """Calls, regions and backward passes of a run."""
+
+    low: torch.dtype
+    calls: list[Call] = field(default_factory=list)
+    regions: list[RegionEvent] = field(default_factory=list)
+    backwards: list[BackwardEvent] = field(default_factory=list)
+    #: The calls by which a scaler has scaled a loss.
+    scaled: list[Call] = field(default_factory=list)
+
+    @cached_property
+    def forward(self) -> list[Call]:
+        """Calls of forward passes, without those that are made again in a backward pass."""
+        return [call for call in self.calls if not call.backward and not call.again]
+
+    @cached_property
+    def consumers(self) -> dict[Call, list[Call]]:
+        """By call, those that take what it made."""
+        found: dict[Call, list[Call]] = {}
+        for call in self.calls:
+            for operand in call.operands:
+                if operand.producer is not None:
+                    found.setdefault(operand.producer, []).append(call)
+        return found
+
+
+def origin(operand: Operand) -> Operand:
+    """Return the tensor that ``operand`` has its values of: casts and copies are looked through."""
+    while operand.producer is not None and operand.producer.operator in TRANSPARENT:
+        source = operand.producer.source
+        if source is None:
+            break
+        operand = source
+    return operand
+
+
+def near(operand: Operand, through: Collection[str], depth: int) -> Iterator[Call]:
+    """Yield the calls that made ``operand``, back by at most ``depth`` calls, which are ``through`` or transparent."""
+    todo, seen = [(operand, depth)], set()
+    while todo:
+        tensor, left = todo.pop()
+        call = tensor.producer
+        if call is None or call in seen:
+            continue
+        seen.add(call)
+        yield call
+        if left and (call.operator in TRANSPARENT or call.operator in through):
+            free = call.operator in TRANSPARENT
+            todo += [(each, left if free else left - 1) for each in call.operands]
+
+
+def ancestors(operand: Operand, *, since: int = 0, stop: Collection[str] = ()) -> set[Call]:
+    """Return the calls that ``operand`` is computed by, from number ``since`` on, not beyond operators of ``stop``."""
+    todo, found = [operand], set()
+    while todo:
+        call = todo.pop().producer
+        if call is None or call in found or call.number < since:
+            continue
+        found.add(call)
+        if call.operator not in stop:
+            todo += call.operands
+    return found

@@ -1,0 +1,309 @@
+"""Recorder of a program: every operator call with its place, its module, its region and the calls before it."""
+
+from __future__ import annotations
+
+import bisect
+import contextlib
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.nn.modules import module as module_hooks
+from torch.overrides import TorchFunctionMode
+
+from pytest_amp import torch_private
+from pytest_amp.cases import named_tensors
+from pytest_amp.lint.place import Place, calling_place
+from pytest_amp.lint.program import BackwardEvent, Call, Leaf, Operand, Program, Role, Values
+from pytest_amp.lint.regions import followed_regions
+from pytest_amp.lint.values import values_of_call
+from pytest_amp.numerics.causes import operator_of
+
+#: Functions that read or set attributes of tensors, and compute nothing.
+_ATTRIBUTES = ("__get__", "__set__")
+#: They return memory that nobody has written to.
+UNWRITTEN = ("empty", "empty_strided", "empty_like", "new_empty", "new_empty_strided", "resize")
+
+
+@dataclass
+class _Function:
+    """The function of torch that Python has called: its name, place, and the region around it."""
+
+    name: str
+    place: Place
+    autocast: torch.dtype | None
+
+
+@dataclass
+class Recorder:
+    """Records the calls of whatever runs inside ``on``."""
+
+    device_type: str
+    program: Program
+    stage: int = 0
+    loss_depth: int = 0
+    given_depth: int = 0
+    names: dict[int, str] = field(default_factory=dict)
+    _function: _Function | None = None
+    _modules: list[torch.nn.Module] = field(default_factory=list)
+    _memory: dict[tuple[object, int], Call] = field(default_factory=dict)
+    _leaves: dict[tuple[object, int], Leaf] = field(default_factory=dict)
+    _numbers: list[int] = field(default_factory=list)
+    _forward: list[tuple[Place, str | None]] = field(default_factory=list)
+
+    @contextlib.contextmanager
+    def on(self) -> Iterator[None]:
+        """Record inside the block."""
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(self._followed_modules())
+            stack.enter_context(followed_regions(self))
+            stack.enter_context(_Functions(self))
+            stack.enter_context(torch_private.dispatched_calls(self._run))
+            yield
+
+    def name(self, model: torch.nn.Module, batch: Any) -> None:
+        """Name the modules and tensors of ``model``, and the tensors of ``batch``."""
+        self.names = {id(module): name for name, module in model.named_modules()}
+        for name, tensor in named_tensors(batch):
+            self._add_leaf(tensor, Leaf(Role.BATCH, name))
+        for name, tensor in model.named_buffers():
+            self._add_leaf(tensor, Leaf(Role.BUFFER, name))
+        for name, tensor in model.named_parameters():
+            self._add_leaf(tensor, Leaf(Role.PARAMETER if tensor.requires_grad else Role.FROZEN, name))
+
+    def inside_loss(self, loss: Callable[..., Any]) -> Callable[..., Any]:
+        """Return ``loss`` that tells the recorder when it runs."""
+
+        def told(*arguments: Any) -> Any:
+            self.loss_depth += 1
+            try:
+                return loss(*arguments)
+            finally:
+                self.loss_depth -= 1
+
+        return told
+
+    def producer_of(self, tensor: torch.Tensor) -> Call | None:
+        """Return the call that last wrote to the memory of ``tensor``."""
+        key = memory_of(tensor)
+        return None if key is None else self._memory.get(key)
+
+    def module(self) -> str | None:
+        """Return the path of the innermost running module; None outside of the model."""
+        for module in reversed(self._modules):
+            if id(module) in self.names:
+                return self.names[id(module)]
+        return None if not self._modules or self.names else type(self._modules[-1]).__name__
+
+    def state(self) -> torch.dtype | None:
+        """Return the dtype of the region that is on, None if none is."""
+        enabled = torch.is_autocast_enabled(self.device_type)
+        return torch.get_autocast_dtype(self.device_type) if enabled else None
+
+    def enter(self, name: str, arguments: tuple[Any, ...]) -> _Function | None:
+        """Note the call of a function of torch; returns the one around it."""
+        before = self._function
+        if name not in _ATTRIBUTES and not self.is_again:
+            self._function = _Function(name, calling_place(), self.state())
+            if name == "backward":
+                self._start_backward(arguments)
+        return before
+
+    def leave(self, before: _Function | None) -> None:
+        """Note its end."""
+        self._function = before
+
+    @property
+    def is_again(self) -> bool:
+        """Whether a backward pass is running."""
+        return torch_private.current_node() is not None
+
+    def _add_leaf(self, tensor: torch.Tensor, leaf: Leaf) -> None:
+        key = memory_of(tensor)
+        if key is not None:
+            self._leaves[key] = leaf
+
+    def _start_backward(self, arguments: tuple[Any, ...]) -> None:
+        first = arguments[0] if arguments else None
+        if isinstance(first, (list, tuple)):
+            first = first[0] if first else None
+        self.program.backwards.append(
+            BackwardEvent(
+                number=len(self.program.calls),
+                place=calling_place(),
+                autocast=self.state(),
+                root=self.producer_of(first) if isinstance(first, torch.Tensor) else None,
+                dtype=first.dtype if isinstance(first, torch.Tensor) else None,
+                stage=self.stage,
+            )
+        )
+
+    @contextlib.contextmanager
+    def _followed_modules(self) -> Iterator[None]:
+        def enter(module: torch.nn.Module, _inputs: object) -> None:
+            self._modules.append(module)
+
+        def leave(module: torch.nn.Module, _inputs: object, _output: object) -> None:
+            while module in self._modules and self._modules.pop() is not module:
+                pass
+
+        with contextlib.ExitStack() as stack:
+            stack.callback(module_hooks.register_module_forward_pre_hook(enter).remove)
+            stack.callback(module_hooks.register_module_forward_hook(leave, always_call=True).remove)
+            yield
+
+    def _run(self, call: torch_private.Dispatched) -> Any:
+        aliasing = torch_private.aliasing_of(call.overload)
+        if aliasing.views or not torch_private.returns_tensors(call.overload):
+            return self._read(call)
+        leaves, _ = torch_private.flat((call.args, call.kwargs))
+        operands = tuple(self._operand(leaf) for leaf in leaves if isinstance(leaf, torch.Tensor))
+        place, module, backward, again, name = self._site()
+        result = call()
+        results = [value for value in torch_private.flat(result)[0] if isinstance(value, torch.Tensor)]
+        operator = "_to_copy" if operator_of(call) == "cast" else _base(call)
+        if operator in UNWRITTEN:
+            for value in results:
+                self._write(value, None)
+        values = Values() if backward or again else values_of_call(operator, call, operands, results)
+        function = self._function
+        record = Call(
+            number=len(self.program.calls),
+            operator=operator,
+            function=name,
+            place=place,
+            module=module,
+            backward=backward,
+            again=again,
+            autocast=function.autocast if function is not None and not (backward or again) else self.state(),
+            operands=operands,
+            results=tuple((value.dtype, tuple(value.shape)) for value in results),
+            numbers=tuple(float(leaf) for leaf in leaves if isinstance(leaf, (int, float)) and not math.isnan(leaf)),
+            writes=aliasing.writes,
+            stage=self.stage,
+            in_loss=self.loss_depth > 0,
+            values=values,
+        )
+        self.program.calls.append(record)
+        written = _written(call) if aliasing.writes else results
+        for value in written:
+            self._write(value, record)
+        return result
+
+    def _read(self, call: torch_private.Dispatched) -> Any:
+        """Run a view, or a call that returns no tensor; a number that Python reads is noted, too."""
+        result = call()
+        if _base(call) == "_local_scalar_dense" and not self.is_again:
+            operands = tuple(self._operand(leaf) for leaf in call.args if isinstance(leaf, torch.Tensor))
+            place, module, backward, again, name = self._site()
+            self.program.calls.append(
+                Call(
+                    number=len(self.program.calls),
+                    operator="_local_scalar_dense",
+                    function=name,
+                    place=place,
+                    module=module,
+                    backward=backward,
+                    again=again,
+                    autocast=self.state(),
+                    operands=operands,
+                    results=(),
+                    numbers=(),
+                    writes=False,
+                    stage=self.stage,
+                    in_loss=self.loss_depth > 0,
+                    values=Values(),
+                )
+            )
+        return result
+
+    def _operand(self, tensor: torch.Tensor) -> Operand:
+        key = memory_of(tensor)
+        view: tuple[object, ...] = (key, tuple(tensor.shape))
+        if key is not None:
+            view = (key, tensor.storage_offset(), tuple(tensor.shape), tensor.stride())
+        leaf = None if key is None else self._leaves.get(key)
+        producer = None if key is None or leaf is not None else self._memory.get(key)
+        return Operand(tensor.dtype, tuple(tensor.shape), view, tensor.requires_grad, producer, leaf)
+
+    def _write(self, tensor: torch.Tensor, call: Call | None) -> None:
+        key = memory_of(tensor)
+        if key is None:
+            return
+        if call is None:
+            self._memory.pop(key, None)
+        else:
+            self._memory[key] = call
+
+    def _site(self) -> tuple[Place, str | None, bool, bool, str]:
+        """Return place, module, whether it is backward, whether it is made again, and the function's name."""
+        node = torch_private.current_node()
+        module = self.module()
+        if node is None:
+            function = self._function
+            place = calling_place() if function is None else function.place
+            number = torch_private.sequence_number()
+            if not self._numbers or number >= self._numbers[-1]:
+                self._numbers.append(number)
+                self._forward.append((place, module))
+            return place, module, False, False, "" if function is None else function.name
+        if self._modules:
+            return calling_place(backward=True), module, False, True, ""
+        own = calling_place(backward=True)
+        if own.line:
+            return own, self._module_of(node), True, False, "own"
+        # The call that has made a node is the first after which the next node has a larger number.
+        index = bisect.bisect_right(self._numbers, torch_private.number_of(node))
+        if hasattr(node, "variable") or index == len(self._forward):
+            return Place(), None, True, False, ""
+        place, module = self._forward[index]
+        return place, module, True, False, ""
+
+    def _module_of(self, node: Any) -> str | None:
+        index = bisect.bisect_right(self._numbers, torch_private.number_of(node))
+        return None if index >= len(self._forward) else self._forward[index][1]
+
+
+class _Functions(TorchFunctionMode):
+    """Tells a recorder of each function of torch that Python calls."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__()
+        self.recorder = recorder
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        before = self.recorder.enter(str(getattr(func, "__name__", "")), args)
+        try:
+            return func(*args, **(kwargs or {}))
+        finally:
+            self.recorder.leave(before)
+
+
+def memory_of(tensor: torch.Tensor) -> tuple[object, int] | None:
+    """Return device and address of the memory of a tensor; None for what has none of its own."""
+    if tensor.layout != torch.strided or not tensor.numel() or not torch_private.has_memory(tensor):
+        return None
+    if torch_private.values_of(tensor) is not None:
+        return None
+    try:
+        address = tensor.untyped_storage().data_ptr()
+    except RuntimeError:  # a subclass of tensors that has no storage
+        return None
+    return (tensor.device, address) if address else None
+
+
+def _base(call: torch_private.Dispatched) -> str:
+    """Return the name of an operator without namespace, overload, and the marks of variants: ``lerp``."""
+    name = str(call.overload.name()).rpartition("::")[2].partition(".")[0]
+    return name.removeprefix("_foreach_").rstrip("_") if name.startswith("_foreach_") else name.rstrip("_")
+
+
+def _written(call: torch_private.Dispatched) -> list[torch.Tensor]:
+    """Return the arguments that a call writes to."""
+    names = torch_private.written_arguments(call.overload)
+    schema = torch_private.arguments_of(call.overload)
+    bound = {**dict(zip(schema, call.args, strict=False)), **call.kwargs}
+    leaves, _ = torch_private.flat([bound.get(name) for name in names])
+    return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]

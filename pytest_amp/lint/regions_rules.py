@@ -1,0 +1,212 @@
+"""Rules about regions: none, one of the model's own, one that is switched off, one in another dtype."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+import torch
+
+from pytest_amp.lint.finding import Severity
+from pytest_amp.lint.place import Place
+from pytest_amp.lint.program import LOW, PRODUCTS, Call, Program, RegionEvent, Role, origin
+from pytest_amp.lint.suspect import Suspect
+from pytest_amp.precision import dtype_name
+
+#: Share of the work of a model's products from which a disabled region is more than an exception.
+_MOST = 0.5
+_OWN = "Leave the region to the caller: remove it, or pass enabled=torch.is_autocast_enabled(device_type)"
+
+
+def products_of(program: Program) -> list[Call]:
+    """Return the forward calls of floating products."""
+    return [call for call in program.forward if call.operator in PRODUCTS and call.dtype is not None]
+
+
+def region_suspects(program: Program, plain: Program | None = None) -> Iterator[Suspect]:
+    """Yield what is wrong with the regions of the model, the loss or the step; ``plain`` ran without a region."""
+    products = products_of(program)
+    if not products:
+        return
+    for event in program.regions:
+        if event.is_given or not any(event.number <= call.number < event.until for call in program.forward):
+            continue
+        inside = [call for call in products if event.number <= call.number < event.until]
+        if event.dtype is not None and event.dtype is not program.low:
+            if inside:
+                yield _other_dtype(program, event, inside)
+        elif event.dtype is not None and event.outer is not None and _opens_alone(event, plain):
+            yield Suspect(
+                "own-region",
+                f"{_opener(event)} opens a region of autocast, {dtype_name(event.dtype)}, of its own: a run without "
+                "the caller's region is under autocast, too, so that no float32 run of it can be made",
+                _OWN,
+                event.place,
+                module=event.module,
+                number=event.number,
+            )
+    yield from _switched_off(program, products)
+
+
+def _opens_alone(event: RegionEvent, plain: Program | None) -> bool:
+    """Whether the region is on in the run without the caller's, too."""
+    if plain is None:
+        return False
+    return any(each.dtype is not None and each.place.line == event.place.line for each in plain.regions)
+
+
+def _opener(event: RegionEvent) -> str:
+    if event.module is not None:
+        return f"the forward of {event.module or 'the model'}"
+    return "the loss function" if event.in_loss else f"{event.place.function or 'the step'}"
+
+
+def _other_dtype(program: Program, event: RegionEvent, inside: Sequence[Call]) -> Suspect:
+    dtype = event.dtype or program.low
+    other, low = dtype_name(dtype), dtype_name(program.low)
+    missing = " and gradients need a scaler" if dtype is torch.float16 else ""
+    whole = len(inside) == len(products_of(program))
+    return Suspect(
+        "other-region",
+        f"{_opener(event)} opens a region of autocast in {other} in a {low} run: "
+        f"{'all' if whole else len(inside)} products run in {other}{missing}",
+        f"Remove the region, or take the caller's dtype: {low}",
+        event.place,
+        severity=Severity.ERROR if whole or dtype is torch.float16 else Severity.WARNING,
+        module=event.module,
+        number=event.number,
+    )
+
+
+def _switched_off(program: Program, products: Sequence[Call]) -> Iterator[Suspect]:
+    """Yield the disabled regions around most of a model's products."""
+    if any(call.dtype is program.low for call in products):
+        total = sum(map(_work, products))
+        for event in program.regions:
+            wide = [call for call in _inside(event, products) if _has_parameter(call)]
+            if event.dtype is None and not event.place.library and sum(map(_work, wide)) >= _MOST * total:
+                yield _off(program, event, "most")
+        return
+    events = [event for event in program.regions if event.dtype is None and _inside(event, products)]
+    if events:
+        yield _off(program, events[0], "all", severity=Severity.ERROR)
+
+
+def _inside(event: RegionEvent, products: Sequence[Call]) -> list[Call]:
+    return [call for call in products if event.number <= call.number < event.until and call.dtype not in LOW]
+
+
+def _off(program: Program, event: RegionEvent, share: str, severity: Severity = Severity.WARNING) -> Suspect:
+    return Suspect(
+        "autocast-off",
+        f"{_opener(event)} switches autocast off (enabled=False) around {share} of the products, which run in float32: "
+        f"{'none' if share == 'all' else 'few'} run in {dtype_name(program.low)}",
+        "Put the operators alone that need float32 into the disabled region, not the products",
+        event.place,
+        severity=severity,
+        module=event.module,
+        number=event.number,
+    )
+
+
+def _work(call: Call) -> float:
+    sizes = [operand.numel for operand in call.operands[:3] if operand.numel > 1]
+    return math.sqrt(math.prod(sizes[-2:]) * max(call.numel, 1)) if sizes else 0.0
+
+
+def _has_parameter(call: Call) -> bool:
+    leaves = [origin(operand).leaf for operand in call.operands]
+    return any(leaf is not None and leaf.role is Role.PARAMETER for leaf in leaves)
+
+
+def nothing_low(program: Program) -> Iterator[Suspect]:
+    """Yield the finding of a step in which nothing ran in the low dtype although a region was on."""
+    products = products_of(program)
+    if any(call.dtype is program.low for call in products):
+        return
+    if any(event.dtype is None and _inside(event, products) for event in program.regions if not event.is_given):
+        return
+    if any(event.dtype not in (None, program.low) for event in program.regions if _inside_any(event, products)):
+        return
+    low = dtype_name(program.low)
+    if not products:
+        if program.forward and not any(call.is_low for call in program.forward):
+            yield Suspect(
+                "nothing-low",
+                f"no operator of the step runs in {low}: the model has no product that autocast casts",
+                "Check a model with linear layers, convolutions or attention, or leave this one out",
+                program.forward[0].place,
+                number=program.forward[0].number,
+            )
+        return
+    first = products[0]
+    dtypes = sorted({dtype_name(call.dtype) for call in products if call.dtype is not None})
+    yield Suspect(
+        "nothing-low",
+        f"no operator of the step runs in {low} under the region: products run in {', '.join(dtypes)}",
+        "Call the model inside of the region, with float32 parameters, on the device of the region",
+        first.place,
+        severity=Severity.ERROR,
+        module=first.module,
+        number=first.number,
+    )
+
+
+def _inside_any(event: RegionEvent, products: Sequence[Call]) -> bool:
+    return any(event.number <= call.number < event.until for call in products)
+
+
+def step_suspects(program: Program, definition: str) -> Iterator[Suspect]:
+    """Yield what is wrong with the regions of a training step, whose first line is ``definition``."""
+    products = products_of(program)
+    low = dtype_name(program.low)
+    if products and all(call.autocast is None and call.dtype not in LOW for call in products):
+        covered = [event for event in program.regions if event.dtype is None and _inside(event, products)]
+        if not any(not event.is_given for event in covered):
+            first = products[0]
+            yield Suspect(
+                "no-region",
+                f"the training step opens no region: autocast is off in the forward pass, and nothing runs in {low}",
+                "Call the model and the loss inside of `with iteration.autocast():`",
+                Place(line=first.place.outer or definition),
+                severity=Severity.ERROR,
+                number=first.number,
+            )
+    for event in program.backwards:
+        if event.autocast is not None:
+            yield Suspect(
+                "backward-in-region",
+                f"backward is called inside the region: autocast({dtype_name(event.autocast)}) is on in the backward "
+                "pass",
+                "End the region after the loss, and call backward() behind it",
+                event.place,
+                severity=Severity.ERROR,
+                number=event.number,
+            )
+
+
+def evaluation_suspects(program: Program, definition: str, *, trained_low: bool) -> Iterator[Suspect]:
+    """Yield what is wrong with the precision of an evaluation, whose first line is ``definition``."""
+    products = products_of(program)
+    if not products:
+        return
+    is_low = any(call.dtype in LOW for call in products)
+    first = products[0]
+    place = Place(line=first.place.outer or definition)
+    low = dtype_name(program.low)
+    if trained_low and not is_low:
+        yield Suspect(
+            "evaluation-precision",
+            f"the evaluation runs in float32, outside of autocast, whereas the training runs under autocast({low})",
+            "Evaluate inside of `with evaluation.autocast():`, as the model is trained and used",
+            place,
+            number=first.number,
+        )
+    if is_low and not trained_low:
+        yield Suspect(
+            "evaluation-precision",
+            f"the evaluation runs in {low}, whereas the training runs in float32",
+            "Evaluate outside of autocast, as the model is trained",
+            place,
+            number=first.number,
+        )

@@ -1,0 +1,282 @@
+"""Runs of the user's functions under a recorder: a case, a training step, an evaluation."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from pytest_amp.account import receive
+from pytest_amp.cases import (
+    Case,
+    MakeOptimizer,
+    Realised,
+    loss_of,
+    made_of,
+    named_tensors,
+    outputs_by_name,
+    passes,
+    seeded,
+)
+from pytest_amp.failure import AmpFailure, Misuse, is_misuse
+from pytest_amp.float32 import float32_precision
+from pytest_amp.lint.handed import Evaluation, GivenDevice, RecordedScaler
+from pytest_amp.lint.place import Place, definition_of
+from pytest_amp.lint.program import LOW, Call, Program
+from pytest_amp.lint.recorder import Recorder
+from pytest_amp.numerics.conditions import Conditions
+from pytest_amp.training.trajectory import TrainingIteration, TrainingStep
+
+__tracebackhide__ = is_misuse
+
+
+@dataclass(frozen=True)
+class LowTensor:
+    """A low-precision tensor that a run holds: its name, its dtype, and where it was made or last written."""
+
+    name: str
+    dtype: torch.dtype
+    place: Place | None
+
+
+@dataclass
+class CaseRecord:
+    """A recorded step of a case in mixed precision, and its forward pass without a region.
+
+    ``loss`` is the call that made the loss, ``loss_dtype`` its dtype. ``is_finite`` tells that outputs and gradients
+    are. ``built`` are low-precision parameters and buffers by name, with the place that made them; ``buffers`` those
+    that the step wrote to.
+    """
+
+    case: Case
+    realised: Realised
+    program: Program
+    plain: Program
+    loss: Call | None
+    loss_dtype: torch.dtype | None
+    is_finite: bool
+    parameters: list[LowTensor] = field(default_factory=list)
+    buffers: list[LowTensor] = field(default_factory=list)
+    written: frozenset[str] = frozenset()
+
+
+def record_case(case: Case, conditions: Conditions) -> CaseRecord:
+    """Run one step of ``case`` in mixed precision, and its forward pass without a region, under a recorder.
+
+    What the step raises passes through; what the forward pass without a region raises ends that record.
+    """
+    device = conditions.device
+    realised = case.realise(seed=conditions.seed)
+    copied = realised.on(device.torch_device)
+    recorder = _recorder(conditions)
+    recorder.name(copied.model, copied.batch)
+    loss_function = recorder.inside_loss(case.loss)
+    loss: torch.Tensor | None = None
+    before = {name: id(buffer) for name, buffer in copied.model.named_buffers()}
+    with _quiet(conditions), recorder.on():
+        recorder.given_depth += 1
+        region = conditions.region()
+        region.__enter__()
+        recorder.given_depth -= 1
+        try:
+            outputs = loss_function(copied.model, copied.batch)
+        finally:
+            region.__exit__(None, None, None)
+        loss = loss_of(outputs)
+        producer = recorder.producer_of(loss)
+        if loss.requires_grad:
+            loss.to(torch.promote_types(loss.dtype, torch.float32)).backward()  # type: ignore[no-untyped-call]
+    tensors = [*outputs_by_name(outputs).values()]
+    tensors += [p.grad for p in copied.model.parameters() if p.grad is not None]
+    record = CaseRecord(
+        case,
+        realised,
+        recorder.program,
+        _plain_program(case, realised, conditions),
+        producer,
+        loss.dtype,
+        all(_is_finite(tensor) for tensor in tensors),
+        written=_written(copied.model, before, recorder),
+    )
+    record.parameters, record.buffers = low_tensors(case, conditions, realised.model)
+    return record
+
+
+def low_tensors(case: Case, conditions: Conditions, model: torch.nn.Module) -> tuple[list[LowTensor], list[LowTensor]]:
+    """Return the low-precision parameters that require gradients, and the floating buffers, with the lines that cast.
+
+    The model is built again under a recorder where there are any.
+    """
+    parameters = {name: p.dtype for name, p in model.named_parameters() if p.requires_grad and p.dtype in LOW}
+    buffers = {name: b.dtype for name, b in model.named_buffers() if b.dtype in LOW}
+    if not parameters and not buffers:
+        return [], []
+    recorder = _recorder(conditions)
+    with recorder.on():
+        built = case.realise(seed=conditions.seed).model
+    tensors = {**dict(built.named_parameters()), **dict(built.named_buffers())}
+
+    def low(names: Mapping[str, torch.dtype]) -> list[LowTensor]:
+        found = []
+        for name, dtype in names.items():
+            call = recorder.producer_of(tensors[name]) if name in tensors else None
+            place = call.place if call is not None and call.place.line else Place(line=definition_of(case.build))
+            found.append(LowTensor(name, dtype, place))
+        return found
+
+    return low(parameters), low(buffers)
+
+
+def _plain_program(case: Case, realised: Realised, conditions: Conditions) -> Program:
+    """Return the record of a forward pass without a region, up to whatever it raises."""
+    copied = realised.on(conditions.device.torch_device)
+    recorder = _recorder(conditions)
+    recorder.name(copied.model, copied.batch)
+    with _quiet(conditions), recorder.on(), torch.no_grad(), refusals_end():
+        recorder.inside_loss(case.loss)(copied.model, copied.batch)
+    return recorder.program
+
+
+@contextlib.contextmanager
+def refusals_end() -> Iterator[None]:
+    """Suppress what the user's code raises in the block: what was recorded until then tells enough."""
+    try:
+        yield
+    except (Exception, AmpFailure) as error:
+        if isinstance(error, Exception) and not isinstance(error, Misuse) and passes(error):
+            raise
+        receive(error)
+
+
+@dataclass
+class TrainingRecord:
+    """Recorded iterations of a training.
+
+    ``parameters`` are low-precision parameters that the optimizer has, ``states`` low-precision tensors of its state,
+    ``kept`` those of ``iteration.kept`` that are updated from their own values.
+    """
+
+    program: Program
+    train: TrainingStep
+    parameters: list[LowTensor]
+    states: list[LowTensor]
+    kept: list[LowTensor]
+
+
+def record_training(
+    case: Case, conditions: Conditions, train: TrainingStep, *, optimizer: MakeOptimizer | None, steps: int
+) -> TrainingRecord:
+    """Run ``train`` for a few iterations in mixed precision under a recorder; what it raises passes through."""
+    device, precision = conditions.device, conditions.precision
+    realised = case.realise(seed=conditions.seed)
+    copied = realised.on(device.torch_device)
+    recorder = _recorder(conditions)
+    recorder.name(copied.model, copied.batch)
+    parameters = [p for p in copied.model.parameters() if p.requires_grad]
+    made = made_of(parameters, optimizer or torch.optim.AdamW)
+    scaler = RecordedScaler(recorder, device.type, enabled=precision.name == "fp16")
+    told = replace(case, loss=recorder.inside_loss(case.loss))
+    kept: dict[str, Any] = {}
+    given: Any = GivenDevice(device, recorder)
+    with _quiet(conditions), recorder.on():
+        for index in range(steps):
+            recorder.stage = index
+            scaler.begin()
+            torch.manual_seed(conditions.seed + index)
+            iteration = TrainingIteration(
+                copied.model, copied.batch, made, scaler, index, told, given, precision, kept=kept
+            )
+            train(iteration)
+    names = {id(p): name for name, p in copied.model.named_parameters()}
+    held = [p for group in made.param_groups for p in group["params"] if isinstance(p, torch.Tensor)]
+    low = {names.get(id(p), "a parameter"): p for p in held if p.dtype in LOW and p.requires_grad}
+    lines = {each.name: each for each in low_tensors(case, conditions, realised.model)[0]} if low else {}
+    return TrainingRecord(
+        recorder.program,
+        train,
+        [lines.get(name, LowTensor(name, p.dtype, Place(line=definition_of(train)))) for name, p in low.items()],
+        _states(made, names, recorder),
+        _kept(kept, recorder),
+    )
+
+
+def _states(optimizer: torch.optim.Optimizer, names: Mapping[int, str], recorder: Recorder) -> list[LowTensor]:
+    return [
+        _low_tensor(f"{entry} of {names.get(id(parameter), 'a parameter')}", value, recorder)
+        for parameter, state in optimizer.state.items()
+        if isinstance(state, Mapping)
+        for entry, value in state.items()
+        if isinstance(value, torch.Tensor) and value.dtype in LOW
+    ]
+
+
+def _kept(kept: Mapping[str, Any], recorder: Recorder) -> list[LowTensor]:
+    found = []
+    for name, value in kept.items():
+        if isinstance(value, torch.nn.Module):
+            named = [*value.named_parameters(), *value.named_buffers()]
+        else:
+            named = list(named_tensors(value, objects=True))
+        found += [
+            _low_tensor(f"kept[{name!r}]{f'.{part}' if part else ''}", tensor, recorder)
+            for part, tensor in named
+            if tensor.dtype in LOW
+        ]
+    return found
+
+
+def _low_tensor(name: str, tensor: torch.Tensor, recorder: Recorder) -> LowTensor:
+    call = recorder.producer_of(tensor)
+    return LowTensor(name, tensor.dtype, None if call is None else call.place)
+
+
+@dataclass
+class EvaluationRecord:
+    """A recorded evaluation; ``metrics`` are the one-element low-precision tensors that it returned."""
+
+    program: Program
+    metrics: list[tuple[str, Call | None, torch.dtype]]
+
+
+def record_evaluation(case: Case, conditions: Conditions, evaluate: Callable[[Any], Any]) -> EvaluationRecord:
+    """Run ``evaluate`` once under a recorder; what it raises passes through."""
+    device: Any = conditions.device
+    copied = case.realise(seed=conditions.seed).on(device.torch_device)
+    recorder = _recorder(conditions)
+    recorder.name(copied.model, copied.batch)
+    told = replace(case, loss=recorder.inside_loss(case.loss))
+    given: Any = GivenDevice(device, recorder)
+    with _quiet(conditions), recorder.on():
+        metrics = evaluate(Evaluation(copied.model, copied.batch, told, given, conditions.precision))
+    tensors = named_tensors(metrics, objects=True) if metrics is not None else iter(())
+    low = [(name, recorder.producer_of(x), x.dtype) for name, x in tensors if x.dtype in LOW and x.numel() == 1]
+    return EvaluationRecord(recorder.program, low)
+
+
+def _recorder(conditions: Conditions) -> Recorder:
+    return Recorder(conditions.device.type, Program(conditions.precision.dtype))
+
+
+@contextlib.contextmanager
+def _quiet(conditions: Conditions) -> Iterator[None]:
+    """Seed, compute float32 as float32, and run without Dynamo, whose graphs no recorder sees."""
+    with seeded(conditions.seed), float32_precision("ieee"), torch.compiler.set_stance("force_eager"):
+        yield
+
+
+def _is_finite(tensor: torch.Tensor) -> bool:
+    tensor = tensor.detach()
+    if tensor.is_sparse:
+        tensor = tensor.coalesce().values()
+    return not (tensor.is_floating_point() or tensor.is_complex()) or bool(tensor.isfinite().all())
+
+
+def _written(model: torch.nn.Module, before: Mapping[str, int], recorder: Recorder) -> frozenset[str]:
+    """Return the names of buffers that were written to or replaced."""
+    buffers = dict(model.named_buffers())
+    return frozenset(
+        name for name, value in buffers.items() if before.get(name) != id(value) or recorder.producer_of(value)
+    )

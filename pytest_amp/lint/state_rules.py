@@ -1,0 +1,206 @@
+"""Rules about what outlives an operator: parameters, buffers, optimizer state, averages, metrics, gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+
+import torch
+
+from pytest_amp.lint.finding import Severity
+from pytest_amp.lint.place import Place
+from pytest_amp.lint.program import LOW, PRODUCTS, TRANSPARENT, Call, Operand, Program, ancestors
+from pytest_amp.lint.runs import LowTensor
+from pytest_amp.lint.suspect import Suspect
+from pytest_amp.precision import dtype_name
+
+#: Operators that update a tensor.
+_UPDATES = frozenset({"add", "sub", "lerp", "mul", "addcmul", "addcdiv", "copy", "div"})
+
+
+_NO_ARITHMETIC = ("_local_scalar_dense", "zeros_like", "ones_like", "empty_like", "full_like", "new_zeros")
+
+
+def low_parameters(tensors: Sequence[LowTensor]) -> Iterator[Suspect]:
+    """Yield the parameters that an optimizer updates in a low dtype."""
+    if not tensors:
+        return
+    first = tensors[0]
+    more = f" and {len(tensors) - 1} more parameters are" if len(tensors) > 1 else " is"
+    dtype = dtype_name(first.dtype)
+    method = "half()" if first.dtype is torch.float16 else "bfloat16()"
+    yield Suspect(
+        "low-parameters",
+        f"the parameter {first.name}{more} {dtype} ({method} of the model or a part of it, a dtype= or a default "
+        "dtype), and an optimizer updates them: small updates of a weight round away",
+        f"Keep trained parameters in float32: remove {method}; autocast casts weights where they are used",
+        first.place or Place(),
+        severity=Severity.ERROR,
+        module=first.name.rpartition(".")[0],
+    )
+
+
+def low_buffers(tensors: Sequence[LowTensor], written: Collection[str]) -> Iterator[Suspect]:
+    """Yield low-precision buffers that the step updates."""
+    for tensor in tensors:
+        if tensor.name in written:
+            yield Suspect(
+                "low-buffer",
+                f"the buffer {tensor.name} is {dtype_name(tensor.dtype)}, and each step updates it: an average or a "
+                "sum in which small updates round away",
+                "Keep buffers that are updated in float32",
+                tensor.place or Place(),
+                module=tensor.name.rpartition(".")[0],
+            )
+
+
+def low_states(tensors: Sequence[LowTensor], definition: str) -> Iterator[Suspect]:
+    """Yield low-precision tensors of the optimizer's state."""
+    if not tensors:
+        return
+    first = tensors[0]
+    entries = list(dict.fromkeys(tensor.name.partition(" of ")[0] for tensor in tensors))
+    yield Suspect(
+        "low-optimizer-state",
+        f"the optimizer's state ({', '.join(entries[:3])}) is {dtype_name(first.dtype)}: small updates of averages "
+        "round away",
+        "Keep the state in float32",
+        first.place if first.place is not None and first.place.line else Place(line=definition),
+        dtype=first.dtype,
+    )
+
+
+def low_averages(program: Program, kept: Sequence[LowTensor], optimizer_places: Collection[Place]) -> Iterator[Suspect]:
+    """Yield low-precision tensors that later iterations update from their own values."""
+    named = {tensor.place.line: tensor for tensor in kept if tensor.place is not None}
+    for call in program.forward:
+        if call.operator not in _UPDATES or call.module is not None or call.in_loss or not call.operands:
+            continue
+        target = call.operands[0]
+        if call.place in optimizer_places or not target.is_low or target.leaf is not None:
+            continue
+        before = _earlier(call)
+        if before is None or target.requires_grad:
+            continue
+        tensor = named.get(call.place.line)
+        what = f"iteration.{tensor.name.partition(']')[0]}]" if tensor is not None else "a tensor"
+        yield Suspect(
+            "low-average",
+            f"{what} that the step keeps, an average or a sum, is {dtype_name(target.dtype)} and is updated "
+            f"({call.operator}) in each iteration: small updates round away",
+            "Keep averages and sums in float32",
+            before.place if before.place.line else call.place,
+            number=before.number,
+        )
+
+
+def _earlier(call: Call) -> Call | None:
+    """Return the first call that made, in an earlier iteration, the tensor that ``call`` updates; None if none did."""
+    tensor = call.operands[0]
+    found: Call | None = None
+    while tensor.producer is not None and tensor.producer not in (found, call):
+        found = tensor.producer
+        if not found.operands or not found.is_low or found.operator not in _UPDATES or found.is_cast:
+            break
+        tensor = found.operands[0]
+    if found is None or found.stage >= call.stage:
+        return None
+    return found if found.is_low else None
+
+
+def loss_outside(calls: Sequence[Call]) -> Iterator[Suspect]:
+    """Yield operators of a loss on low-precision values behind the end of the region."""
+    for call in calls:
+        if call.module is not None or call.autocast is not None or call.operator in TRANSPARENT:
+            continue
+        if call.operator in _NO_ARITHMETIC or _is_scaling(call):
+            continue
+        low = [operand for operand in call.operands if operand.is_low and operand.requires_grad]
+        if low and call.dtype is not None and not call.backward and _of_region(low):
+            yield Suspect(
+                "loss-outside-region",
+                f"the loss is computed outside of the region on {dtype_name(low[0].dtype)} values ({{operators}}): "
+                "autocast does not widen them there",
+                "Compute the loss inside of the region, or widen the model's output first (output.float())",
+                call.place,
+                severity=Severity.ERROR,
+                operators=(call.operator.removeprefix("_"),),
+                number=call.number,
+            )
+
+
+def _is_scaling(call: Call) -> bool:
+    """Whether torch's own code, a scaler, multiplies a loss by its scale."""
+    return call.place.is_torch and call.operator in ("mul", "div")
+
+
+def _of_region(operands: Sequence[Operand]) -> bool:
+    """Whether one of the tensors was computed under autocast."""
+    for operand in operands:
+        for call in ancestors(operand, stop=PRODUCTS):
+            if call.operator in PRODUCTS and call.is_low:
+                return True
+    return False
+
+
+def metrics(program: Program, returned: Sequence[tuple[str, Call | None, torch.dtype]]) -> Iterator[Suspect]:
+    """Yield metrics of an evaluation that are low, and where they are added up."""
+    ends = [(f"the metric {name}".rstrip(), call, dtype) for name, call, dtype in returned]
+    for call in program.forward:
+        if call.operator == "_local_scalar_dense" and call.module is None and call.operands:
+            operand = call.operands[0]
+            if operand.is_low and not call.place.is_torch and not call.place.library and _is_reduced(operand.producer):
+                ends.append(("a metric that Python reads", operand.producer, operand.dtype))
+    for name, call, dtype in ends:
+        if dtype not in LOW:
+            continue
+        made = _summed(call)
+        yield Suspect(
+            "low-metric",
+            f"{name} of the evaluation is {dtype_name(dtype)}"
+            + (f": it is accumulated ({made.operator}) in that dtype, and a sum stops to grow" if made else ""),
+            "Add up metrics in float32 (loss.float()), or as Python numbers",
+            made.place if made is not None else Place(),
+            number=0 if made is None else made.number,
+        )
+
+
+def _is_reduced(call: Call | None) -> bool:
+    made = _summed(call)
+    return made is not None and made.operator in ("add", "sum", "mean", "nll_loss_forward", "lerp")
+
+
+def _summed(call: Call | None) -> Call | None:
+    """Return the call that a metric is computed by, behind divisions by counts."""
+    while call is not None and call.is_low and (call.operator in TRANSPARENT or call.operator in ("div", "mul")):
+        before = next((x.producer for x in call.operands if x.is_low and x.producer is not None), None)
+        if before is None or not before.is_low:
+            break
+        call = before
+    return call
+
+
+def mixed_gradients(program: Program) -> Iterator[Suspect]:
+    """Yield backward passes of losses that no scaler has scaled, in iterations in which one has scaled another."""
+    scaled = set(program.scaled)
+    events = [(event, _is_scaled(event.root, scaled)) for event in program.backwards]
+    for event, is_scaled in events:
+        if is_scaled or event.root is None or not any(other for each, other in events if each.stage == event.stage):
+            continue
+        yield Suspect(
+            "mixed-gradients",
+            "backward is called on a loss that is not scaled, beside one that is: the scaler divides gradients of "
+            "both by the scale, and this part is lost",
+            "Scale each loss: scaler.scale(loss).backward()",
+            event.place,
+            severity=Severity.ERROR,
+            number=event.number,
+        )
+
+
+def _is_scaled(root: Call | None, scaled: Collection[Call]) -> bool:
+    if root is None:
+        return False
+    if root in scaled or any(call in scaled for operand in root.operands for call in ancestors(operand)):
+        return True
+    by = root.numbers[0] if root.operator == "mul" and root.numbers else 0.0
+    return by >= 4 and by == 2.0 ** round(torch.tensor(by).log2().item())

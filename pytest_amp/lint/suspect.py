@@ -1,0 +1,99 @@
+"""Suspects, and the findings that they are merged into: one for each kind and function."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from pytest_amp.lint.finding import Finding, Severity
+from pytest_amp.lint.place import Place
+from pytest_amp.precision import dtype_name
+
+#: Kinds of arithmetic in a low dtype, the most telling first: those of one function are one finding.
+ARITHMETIC = (
+    *("low-loss", "low-softmax", "low-norm", "low-angles", "low-running-sum", "low-log", "low-power"),
+    *("rounded-positions", "useless-widening"),
+)
+
+
+@dataclass(frozen=True)
+class Suspect:
+    """One operator, or one fact, that speaks for a finding.
+
+    ``what`` completes the message after its place, with ``{operators}`` and ``{dtype}`` to fill in; ``number`` orders
+    suspects as the program runs; the line of one that ``is_primary`` is named before that of others.
+    """
+
+    kind: str
+    what: str
+    advice: str
+    place: Place
+    severity: Severity = Severity.WARNING
+    module: str | None = None
+    operators: tuple[str, ...] = ()
+    dtype: torch.dtype | None = None
+    number: int = 0
+    detail: str = ""
+    is_primary: bool = False
+
+
+@dataclass
+class _Group:
+    """Suspects that are one finding."""
+
+    suspects: list[Suspect] = field(default_factory=list)
+
+    def finding(self) -> Finding:
+        """Return the finding: the most telling kind, the first line, and all operators."""
+        ranked = sorted(self.suspects, key=lambda each: (_rank(each.kind), each.number))
+        chief = ranked[0]
+        ordered = sorted(self.suspects, key=lambda each: each.number)
+        lined = [each for each in ordered if each.place.line] or ordered
+        first = next((each for each in lined if each.is_primary), lined[0])
+        is_error = any(each.severity is Severity.ERROR for each in ordered)
+        modules = list(dict.fromkeys(each.module for each in ordered if each.module is not None))
+        return Finding(
+            kind=chief.kind,
+            severity=Severity.ERROR if is_error else Severity.WARNING,
+            module=modules[0] if modules else "",
+            site=first.place.line,
+            message=self._message(chief, ordered, modules),
+            advice=chief.advice,
+        )
+
+    def _message(self, chief: Suspect, ordered: Sequence[Suspect], modules: Sequence[str]) -> str:
+        operators = list(dict.fromkeys(name for each in ordered for name in each.operators))
+        dtypes = list(dict.fromkeys(dtype_name(each.dtype) for each in ordered if each.dtype is not None))
+        words = chief.what.replace("{operators}", joined(operators)).replace("{dtype}", " and ".join(dtypes))
+        details = list(dict.fromkeys(each.detail for each in ordered if each.detail))
+        lines = list(dict.fromkeys(each.place.line.rpartition(":")[2] for each in ordered if each.place.line))
+        notes = details[:2]
+        if len(lines) > 1 and not chief.place.library:
+            notes.append(f"lines {joined(lines[:6])}")
+        if chief.place.library:
+            notes.append(f"in {chief.place.library}")
+        if len(modules) > 1:
+            notes.append(f"in {len(modules)} modules")
+        return f"{words} ({'; '.join(notes)})" if notes else words
+
+
+def findings_of(suspects: Iterable[Suspect]) -> tuple[Finding, ...]:
+    """Merge suspects of one function into findings, errors first, in the order of the program."""
+    groups: dict[tuple[object, ...], _Group] = {}
+    for suspect in suspects:
+        family = "arithmetic" if suspect.kind in ARITHMETIC else suspect.kind
+        where = suspect.place.key if suspect.place.key[0] else (suspect.place.line,)
+        groups.setdefault((family, *where), _Group()).suspects.append(suspect)
+    findings = [group.finding() for group in groups.values()]
+    return tuple(sorted(dict.fromkeys(findings), key=lambda finding: finding.severity is not Severity.ERROR))
+
+
+def joined(words: Sequence[str]) -> str:
+    """Return words as a sentence has them: ``exp, sum and log``."""
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}" if words else ""
+
+
+def _rank(kind: str) -> int:
+    return ARITHMETIC.index(kind) if kind in ARITHMETIC else 0

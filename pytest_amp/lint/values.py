@@ -1,0 +1,85 @@
+"""Facts about the values of a call that rules need, read while the call is made."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from pytest_amp.lint.program import LOW, Operand, Values
+from pytest_amp.numerics.causes import constants_of
+from pytest_amp.torch_private import Dispatched, aliasing_of
+
+#: Functions of an angle.
+PERIODIC = frozenset({"sin", "cos", "polar"})
+#: Operators that may leave the range of a dtype where their arguments do not.
+_GROWING = frozenset({
+    *("mul", "pow", "sum", "mean", "exp", "add", "sub", "div", "reciprocal", "_to_copy", "copy", "addcmul", "prod"),
+    *("cumsum", "linalg_vector_norm", "var", "rsqrt", "cosh", "sinh", "expm1", "exp2"),
+})  # fmt: skip
+#: Elements from which on no value is read.
+_MOST = 1 << 24
+
+
+@torch.no_grad()
+def values_of_call(
+    operator: str, call: Dispatched, operands: tuple[Operand, ...], results: list[torch.Tensor]
+) -> Values:
+    """Return the facts of a call that was made; its operator and its tensors decide which of them are read."""
+    result = results[0] if results else None
+    if result is None or result.layout != torch.strided or result.numel() > _MOST or not result.numel():
+        return Values()
+    if operator in PERIODIC:
+        return Values(largest=_largest(call, last=operator == "polar"))
+    if result.dtype not in LOW:
+        return Values()
+    constants = constants_of(call, results)
+    inexact = operator in ("_to_copy", "copy") and _is_inexact(call, operator, result)
+    inexact = inexact or (operator in ("arange", "range") and _steps_are_lost(result))
+    infinite = operator in _GROWING and bool(result.isinf().any()) and _are_finite(call, operator)
+    vanished = tuple(number for number in constants.vanished if operands or operator in ("full", "scalar_tensor"))
+    return Values(infinite=infinite, inexact=inexact, vanished=vanished, beyond=constants.beyond)
+
+
+def _tensors(call: Dispatched) -> list[torch.Tensor]:
+    return [leaf for leaf in (*call.args, *call.kwargs.values()) if isinstance(leaf, torch.Tensor)]
+
+
+def _largest(call: Dispatched, *, last: bool) -> float:
+    tensors = [tensor for tensor in _tensors(call) if tensor.is_floating_point()]
+    if not tensors:
+        return 0.0
+    tensor = tensors[-1] if last else tensors[0]
+    largest = float(tensor.detach().abs().max()) if tensor.numel() else 0.0
+    return largest if math.isfinite(largest) else 0.0
+
+
+def _is_inexact(call: Dispatched, operator: str, result: torch.Tensor) -> bool:
+    """Whether a conversion of whole numbers to a low dtype changes one of them."""
+    tensors = _tensors(call)
+    source = tensors[-1 if operator == "copy" else 0] if tensors else None
+    if source is None or source.numel() != result.numel() or source.dtype in (*LOW, torch.bool):
+        return False
+    if source.is_floating_point():
+        source = source.detach()
+        if source.numel() < 2 or not bool((source == source.round()).all()):
+            return False
+        if float(source.abs().max()) >= 2.0**24:
+            return False
+    return bool((result.detach().double().reshape(-1) != source.double().reshape(-1)).any())
+
+
+def _steps_are_lost(result: torch.Tensor) -> bool:
+    return result.numel() > 1 and bool((result.diff() == 0).any())
+
+
+def _are_finite(call: Dispatched, operator: str) -> bool:
+    """Whether the arguments are finite; one that the call has written to no longer tells."""
+    tensors = _tensors(call)
+    if operator == "copy":
+        tensors = tensors[1:]
+    elif aliasing_of(call.overload).writes:
+        return False
+    numbers = [leaf for leaf in call.args if isinstance(leaf, float)]
+    finite = all(bool(x.isfinite().all()) for x in tensors if x.is_floating_point())
+    return finite and all(map(math.isfinite, numbers))
