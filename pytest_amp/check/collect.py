@@ -74,10 +74,11 @@ class Collector:
             line = self.lines[-1]
             self.lines[-1] = CheckLine(line.check, verdict, None, f"{len(entries)} of {kinds}", line.seconds)
 
-    def retell(self, verdict: str) -> None:
-        """Change the verdict of the last check."""
+    def retell(self, verdict: str, *, detail: str | None = None, margin: float | None = None) -> None:
+        """Change the verdict of the last check, and what its line says."""
         line = self.lines[-1]
-        self.lines[-1] = CheckLine(line.check, verdict, line.margin, line.detail, line.seconds)
+        margin = line.margin if margin is None else margin
+        self.lines[-1] = CheckLine(line.check, verdict, margin, detail or line.detail, line.seconds)
 
     def skip(self, check: str, reason: str) -> None:
         """Note a check that is left out, with the reason."""

@@ -10,8 +10,10 @@ from typing import Any
 from pytest_amp import lint
 from pytest_amp.account import receive
 from pytest_amp.cases import Case, MakeOptimizer
+from pytest_amp.check.branches import other_branches
 from pytest_amp.check.collect import Collector
 from pytest_amp.check.entry import Entry
+from pytest_amp.check.harm import LIMIT, measured
 from pytest_amp.check.report import Cost
 from pytest_amp.failure import is_misuse
 from pytest_amp.lint import Severity
@@ -96,7 +98,26 @@ class Plan:
             self.cost = Cost(census.count, census.bytes, saved, ratio)
 
     def measure_harm(self) -> None:
-        """Measure the harm of the model's own low precision."""
+        """Measure the harm of the model's own low precision, and compare its branches for low dtypes in float64."""
+        entries = self.collector.entries
+
+        def measure() -> float:
+            changed, ratio = measured(self.case, self.where, entries)
+            entries[:] = changed
+            branch = other_branches(self.case, self.where)
+            entries.extend([branch] if branch is not None else [])
+            return ratio
+
+        ratio = self.collector.run("harm", measure, detail="the model's own low precision beside float64")
+        if ratio is not None:
+            verdict = "red" if ratio > LIMIT or any(entry.kind == "low-branch" for entry in entries) else "pass"
+            times = "infinitely" if ratio == float("inf") else f"{ratio:.2f} times"
+            self.collector.retell(
+                verdict,
+                detail=f"with its own low precision the step is {times} as far from float64 as without, "
+                f"up to {LIMIT} allowed",
+                margin=ratio / LIMIT,
+            )
 
     def train_with(self, check: Callable[[int], object]) -> None:
         """Run a training with as many steps as its loss needs, up to the last of ``STEPS`` or the budget."""

@@ -14,7 +14,7 @@ from pytest_amp.devices import Device
 from pytest_amp.lint.recorder import Recorder
 from pytest_amp.precision import Precision
 from pytest_amp.scaler.reference import UpdateRule
-from pytest_amp.scaler.trace import WatchedScaler
+from pytest_amp.scaler.watched import WatchedScaler
 
 #: The scale from which GradScaler begins.
 _SCALE = 2.0**16

@@ -1,0 +1,215 @@
+"""Harm of a model's own low precision, measured: how much further from float64 a step is with it than without it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import torch
+
+from pytest_amp.cases import Case, Realised
+from pytest_amp.check.entry import Entry
+from pytest_amp.check.own import Key, OwnPrecision, Part
+from pytest_amp.failure import is_misuse
+from pytest_amp.lint import Severity
+from pytest_amp.numerics.conditions import Conditions
+from pytest_amp.numerics.errors import distance, is_inexact, norm
+from pytest_amp.numerics.prediction import FIRST_LOSS_SCALE, LOSS_SCALE_STEP, exact_step
+from pytest_amp.numerics.realised import realise
+from pytest_amp.numerics.step import Step, run_step
+from pytest_amp.precision import FP16
+
+__tracebackhide__ = is_misuse
+
+#: From this ratio of errors on low precision does harm. Healthy models are at most 1.05 (with casts of their own that
+#: every decoder makes) and 1.15 (a low residual stream); a low RMSNorm is 1.3 to 1.4.
+LIMIT = 1.25
+#: The loss is one number, whose error may be small by chance: it is harmed from this ratio on, in each of the draws,
+#: where it is also a quarter of a unit roundoff away.
+LOSS_LIMIT, LOSS_LEAST, DRAWS = 4.0, 0.25, 3
+#: Functions that are measured one by one.
+MOST = 12
+#: The smallest loss scale that is tried.
+_LEAST_SCALE = 2.0**-10
+
+
+@dataclass(frozen=True)
+class Errors:
+    """Relative L2 distance from float64 of all gradients, of all outputs but the loss, and of the loss."""
+
+    gradients: float
+    outputs: float
+    loss: float
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether everything is."""
+        return all(map(math.isfinite, (self.gradients, self.outputs, self.loss)))
+
+
+@dataclass
+class Harm:
+    """The step of a case with and without the low precision of some functions, beside float64."""
+
+    case: Case
+    where: Conditions
+    seed: int
+    parts: dict[Key, Part] = field(default_factory=dict)
+    _known: dict[frozenset[Key], Errors] = field(default_factory=dict)
+
+    @cached_property
+    def realised(self) -> Realised:
+        """The model and the batch, and what the step draws."""
+        return realise(self.case, self.where, seed=self.seed)
+
+    @cached_property
+    def exact(self) -> Step:
+        """The step in float64."""
+        return exact_step(self.case, self.realised, self.where.device, seed=self.seed)
+
+    @cached_property
+    def loss_scale(self) -> float:
+        """The largest scale from 65536 down with which the step as it stands is finite; 1 outside of fp16."""
+        scale = FIRST_LOSS_SCALE if self.where.precision.name == FP16.name else 1.0
+        while scale > _LEAST_SCALE and not self._errors(self._run(frozenset(), scale)).is_finite:
+            if self.where.precision.name != FP16.name:
+                break
+            scale /= LOSS_SCALE_STEP
+        return scale
+
+    def errors(self, left_out: Iterable[Key] = ()) -> Errors:
+        """Return the errors of the step without the low precision of functions; infinite where it does not run."""
+        keys = frozenset(left_out)
+        if keys not in self._known:
+            self._known[keys] = self._errors(self._run(keys, self.loss_scale))
+        return self._known[keys]
+
+    def _run(self, left_out: frozenset[Key], scale: float) -> Step | None:
+        realised = self.realised.on(self.where.device.torch_device)
+        own = OwnPrecision(realised.model, left_out)
+        try:
+            with own.on():
+                step = run_step(self.case, realised, self.where.region, seed=self.seed, loss_scale=scale)
+        except Exception:  # noqa: BLE001  # a function that takes no float32 where it was given a low dtype
+            return None
+        self.parts = self.parts or own.parts
+        return step
+
+    def _errors(self, step: Step | None) -> Errors:
+        if step is None:
+            return Errors(math.inf, math.inf, math.inf)
+        named, exact = step.named(), self.exact.named()
+        outputs = [name for name in exact if name.startswith("output.") and name != "output.loss"]
+        gradients = [name for name in exact if not name.startswith(("output.", "buffer."))]
+        return Errors(*(_together(named, exact, names) for names in (gradients, outputs, ["output.loss"])))
+
+
+def _together(named: Mapping[str, torch.Tensor], exact: Mapping[str, torch.Tensor], names: Sequence[str]) -> float:
+    """Return the relative L2 distance of several tensors together; 0 without any, infinite if one is not finite."""
+    far = size = 0.0
+    for name in names:
+        tensor, reference = named.get(name), exact.get(name)
+        if tensor is None or reference is None or not is_inexact(reference):
+            continue
+        far += distance(tensor, reference) ** 2
+        size += norm(reference) ** 2
+    if math.isnan(far):
+        return math.inf
+    return math.sqrt(far / size) if size else 0.0
+
+
+def ratio_of(left: Errors, right: Errors, u: float) -> float:
+    """Return by how much the errors of ``left`` are larger than those of ``right``; infinite if only these are finite.
+
+    ``u`` is the unit roundoff, below whose thousandth an error tells nothing.
+    """
+    if not right.is_finite:
+        return 1.0
+    if not left.is_finite:
+        return math.inf
+    pairs = ((left.gradients, right.gradients), (left.outputs, right.outputs))
+    return max((a / max(b, u * 1e-3) for a, b in pairs if a > u * 1e-2), default=1.0)
+
+
+def loss_ratio(left: Errors, right: Errors, u: float) -> float:
+    """Return by how much the error of the loss of ``left`` is larger; 1 where it is not worth a word."""
+    if not (left.is_finite and right.is_finite) or left.loss < LOSS_LEAST * u:
+        return 1.0
+    return left.loss / max(right.loss, u * 1e-2)
+
+
+def measured(case: Case, where: Conditions, entries: Sequence[Entry]) -> tuple[list[Entry], float]:
+    """Return the entries with their harm, with new ones for functions that do harm and have none; and the whole ratio.
+
+    Left out are the functions that the entries are about, and those that cast to a low dtype by themselves.
+    """
+    harm, u = Harm(case, where, where.seed), where.precision.u
+    as_it_is = harm.errors()
+    suspects = {
+        key: part
+        for key, part in harm.parts.items()
+        if part.cast_lines or any(part.is_at(entry.site, entry.message) for entry in entries)
+    }
+    if not suspects:
+        return list(entries), 1.0
+    whole = _confirmed(case, where, harm, suspects, u)
+    if whole <= LIMIT:
+        return list(entries), whole
+    by_part = {key: _of_one(harm, key, suspects, as_it_is, u) for key in list(suspects)[:MOST]}
+    result = []
+    for entry in entries:
+        keys = [key for key, part in suspects.items() if part.is_at(entry.site, entry.message) and key in by_part]
+        worst = max((by_part[key] for key in keys), default=None)
+        result.append(entry if worst is None else entry.with_harm(worst, is_harmful=worst > LIMIT))
+    for key, ratio in by_part.items():
+        part = suspects[key]
+        if ratio > LIMIT and not any(part.is_at(entry.site, entry.message) for entry in entries):
+            result.append(_harmful(part, ratio))
+    return result, whole
+
+
+def _confirmed(case: Case, where: Conditions, harm: Harm, suspects: dict[Key, Part], u: float) -> float:
+    """Return the ratio of the whole, the least of several draws: of gradients and outputs, or of the loss."""
+    whole = max(ratio_of(harm.errors(), harm.errors(suspects), u), _loss_harm(harm, suspects, u))
+    for seed in range(where.seed + 1, where.seed + DRAWS):
+        if whole <= LIMIT:
+            break
+        again = Harm(case, where, seed)
+        ratio = max(ratio_of(again.errors(), again.errors(suspects), u), _loss_harm(again, suspects, u))
+        whole = min(whole, ratio)
+    return whole
+
+
+def _loss_harm(harm: Harm, suspects: Iterable[Key], u: float) -> float:
+    ratio = loss_ratio(harm.errors(), harm.errors(suspects), u)
+    return ratio if ratio > LOSS_LIMIT else 1.0
+
+
+def _of_one(harm: Harm, key: Key, suspects: Iterable[Key], as_it_is: Errors, u: float) -> float:
+    """Return the harm of one function: of it alone beside none, or of all beside all but it, whichever is more."""
+    others = frozenset(suspects) - {key}
+    pairs = ((as_it_is, harm.errors([key])), (harm.errors(others), harm.errors(suspects)))
+    ratios = [ratio_of(left, right, u) for left, right in pairs]
+    losses = [ratio for left, right in pairs if (ratio := loss_ratio(left, right, u)) > LOSS_LIMIT]
+    return max(*ratios, *losses, 1.0)
+
+
+def _harmful(part: Part, ratio: float) -> Entry:
+    """Return the entry of a function whose casts do harm, and of which the linter says nothing."""
+    lines = list(part.cast_lines or part.lines)
+    return Entry(
+        kind="harmful-cast",
+        severity=Severity.ERROR,
+        module=part.module,
+        site=lines[0] if lines else "",
+        message=f"{part.function or 'a function'} casts to a low dtype by itself, and the step is further from float64 "
+        f"by it{f' (lines {_numbers(lines)})' if len(lines) > 1 else ''}",
+        parts=(("mend", "leave the cast to autocast, or compute what follows it in float32"),),
+        harm=ratio,
+    )
+
+
+def _numbers(lines: Sequence[str]) -> str:
+    return ", ".join(line.rpartition(":")[2] for line in lines[:6])

@@ -1,0 +1,150 @@
+"""Low precision of a model's own: the casts and low-precision arithmetic of its functions, left out one by one."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import torch
+from torch.nn.modules import module as module_hooks
+from torch.overrides import TorchFunctionMode
+
+from pytest_amp import torch_private
+from pytest_amp.lint.place import Place, calling_place
+from pytest_amp.torch_private import flat
+from pytest_amp.torch_private.trees import tree_map
+
+#: File and first line of a function: what is left out together.
+Key: TypeAlias = tuple[str, int]
+
+LOW = frozenset({torch.bfloat16, torch.float16})
+#: Methods that cast a tensor in Python; autocast's own casts do not come by here.
+_CASTS = frozenset({"to", "half", "bfloat16", "type", "type_as"})
+#: Attributes, and what must have the dtype of what is there already.
+_UNTOUCHED = ("__get__", "__set__", "__setitem__", "requires_grad_", "backward", "copy_")
+
+
+@dataclass
+class Part:
+    """Function of the user's program, or of a library, that casts to a low dtype or computes in one.
+
+    ``lines`` are the user's lines, ``libraries`` those of an installed library; ``casts`` are its own casts to a low
+    dtype, ``module`` the first module that ran it.
+    """
+
+    key: Key
+    module: str
+    function: str
+    lines: dict[str, None] = field(default_factory=dict)
+    libraries: dict[str, None] = field(default_factory=dict)
+    cast_lines: dict[str, None] = field(default_factory=dict)
+
+    def is_at(self, site: str, message: str) -> bool:
+        """Return whether a finding with this line and message is about the function."""
+        if self.libraries:
+            return any(line in message for line in self.libraries)
+        return site in self.lines
+
+
+@dataclass
+class OwnPrecision:
+    """Runs a step with the low precision of some functions left out, and notes all functions that have any."""
+
+    model: torch.nn.Module
+    left_out: frozenset[Key] = frozenset()
+    parts: dict[Key, Part] = field(default_factory=dict)
+
+    @contextlib.contextmanager
+    def on(self) -> Iterator[None]:
+        """Leave out inside the block: casts to a low dtype are not made, and low arguments are widened to float32."""
+        names = {id(module): name for name, module in self.model.named_modules()}
+        modules: list[str] = []
+
+        def enter(module: torch.nn.Module, _inputs: object) -> None:
+            modules.append(names.get(id(module), ""))
+
+        def leave(_module: torch.nn.Module, _inputs: object, _output: object) -> None:
+            if modules:
+                modules.pop()
+
+        with contextlib.ExitStack() as stack:
+            stack.callback(module_hooks.register_module_forward_pre_hook(enter).remove)
+            stack.callback(module_hooks.register_module_forward_hook(leave, always_call=True).remove)
+            stack.enter_context(_Calls(lambda func, args, kwargs: self._call(func, args, kwargs, modules)))
+            yield
+
+    def _call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], modules: list[str]) -> Any:
+        name = getattr(func, "__name__", "")
+        leaves = [] if name in _UNTOUCHED else flat((args, kwargs))[0]
+        low = any(isinstance(leaf, torch.Tensor) and leaf.dtype in LOW for leaf in leaves)
+        is_cast = name in _CASTS and bool(args) and isinstance(args[0], torch.Tensor)
+        is_factory = kwargs.get("dtype") in LOW and not is_cast
+        place = calling_place() if is_cast or is_factory or low else None
+        if place is None or place.is_torch:
+            return func(*args, **kwargs)
+        if is_cast:
+            return self._cast(func, args, kwargs, place, modules)
+        part = self._part(place, modules, is_cast=is_factory)
+        if part.key in self.left_out:
+            if is_factory:
+                kwargs = {**kwargs, "dtype": torch.float32}
+            elif not _is_in_place(name, kwargs):
+                args, kwargs = tree_map(_widened, (args, kwargs))
+        return func(*args, **kwargs)
+
+    def _cast(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], place: Place, modules: list[str]) -> Any:
+        """Cast as the model does or, where it narrows and the function is left out, move the tensor alone."""
+        source, result = args[0], func(*args, **kwargs)
+        narrows = isinstance(result, torch.Tensor) and result.dtype in LOW and source.dtype.is_floating_point
+        if not narrows or source.dtype in LOW:
+            return result
+        part = self._part(place, modules, is_cast=True)
+        return source.to(result.device) if part.key in self.left_out else result
+
+    def _part(self, place: Place, modules: list[str], *, is_cast: bool) -> Part:
+        module = modules[-1] if modules else ""
+        part = self.parts.setdefault(place.key, Part(place.key, module, place.function))
+        if place.line:
+            part.lines.setdefault(place.line)
+        if place.library:
+            part.libraries.setdefault(place.library)
+        if is_cast:
+            part.cast_lines.setdefault(place.library or place.line)
+        return part
+
+
+class _Calls(TorchFunctionMode):
+    """Hands each call of torch's to a function."""
+
+    def __init__(self, handler: Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]) -> None:
+        super().__init__()
+        self._handler = handler
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return self._handler(func, tuple(args), dict(kwargs or {}))
+
+
+def _is_in_place(name: str, kwargs: dict[str, Any]) -> bool:
+    """Return whether a function writes to a tensor, whose dtype it cannot change."""
+    return (name.endswith("_") and not name.endswith("__")) or name.startswith("__i") or "out" in kwargs
+
+
+def _widened(leaf: Any) -> Any:
+    return leaf.float() if isinstance(leaf, torch.Tensor) and leaf.dtype in LOW else leaf
+
+
+@contextlib.contextmanager
+def visited_lines() -> Iterator[dict[str, None]]:
+    """Note inside the block each of the user's lines that calls an operator, in backward passes, too."""
+    lines: dict[str, None] = {}
+
+    def note(overload: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        line = calling_place().line
+        if line:
+            lines.setdefault(line)
+        return torch_private.call_overload(overload, args, kwargs)
+
+    with torch_private.each_call(note):
+        yield lines
