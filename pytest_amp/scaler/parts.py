@@ -113,6 +113,8 @@ def _lines_that_read_gradients(training: Training) -> list[str]:
     running: list[Iteration] = []
 
     def read() -> None:
+        if not running:
+            return
         iteration = running[-1]
         line = calling_line()
         if line is not None and iteration.backwards and not {"unscale_", "step"} & {*iteration.scaler.called}:
