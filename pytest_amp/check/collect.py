@@ -12,7 +12,7 @@ import pytest
 
 from pytest_amp.account import receive
 from pytest_amp.cases import in_one_line
-from pytest_amp.check.entry import Entry, entry_of_failure, entry_of_finding
+from pytest_amp.check.entry import Entry, entry_of_failure, entry_of_finding, kind_of_check
 from pytest_amp.check.report import CheckLine
 from pytest_amp.failure import AmpFailure, Misuse
 from pytest_amp.lint import Finding, Severity
@@ -87,7 +87,7 @@ class Collector:
 
 def _refused(check: str, message: str) -> Entry:
     return Entry(
-        kind=f"check-{check}",
+        kind=kind_of_check(check),
         severity=Severity.ERROR,
         module="",
         site="",

@@ -74,11 +74,16 @@ def entry_of_finding(finding: Finding) -> Entry:
     )
 
 
+def kind_of_check(check: str) -> str:
+    """Return the kind of an entry that says that a check failed; the parts of the linter have one."""
+    return f"check-{check.partition(':')[0]}"
+
+
 def entry_of_failure(check: str, failure: AmpFailure, *, severity: Severity = Severity.ERROR) -> Entry:
     """Return the entry of a failed check: its message and its parts, without the commands."""
     shown = {label: text for label, text in failure.parts.items() if text and label not in ("rerun", "accept", "line")}
     return Entry(
-        kind=f"check-{check}",
+        kind=kind_of_check(check),
         severity=severity,
         module="",
         site=failure.site or "",
