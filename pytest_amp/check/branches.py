@@ -7,13 +7,13 @@ import contextlib
 from pytest_amp.account import receive
 from pytest_amp.cases import Case
 from pytest_amp.check.entry import Entry
+from pytest_amp.check.harm import Harm
 from pytest_amp.check.own import visited_lines
 from pytest_amp.failure import is_misuse
 from pytest_amp.lint import Severity
 from pytest_amp.numerics import oracle
 from pytest_amp.numerics.conditions import Conditions
 from pytest_amp.numerics.prediction import ORACLE, by_hand, step_errors
-from pytest_amp.numerics.realised import realise
 from pytest_amp.numerics.step import Region, in_words, run_step
 
 __tracebackhide__ = is_misuse
@@ -23,21 +23,20 @@ __tracebackhide__ = is_misuse
 FAR = 0.01
 
 
-def other_branches(case: Case, where: Conditions) -> Entry | None:
+def other_branches(harm: Harm) -> Entry | None:
     """Return the entry of a model that computes something else where its tensors are low; None of any other.
 
     Both steps are computed in float64: one whose tensors are said to be float32, and one in which they are said to have
     the dtypes of mixed precision. Without a branch they agree but for the order of sums.
     """
-    if where.device.type not in ORACLE:
+    case, where, device, exact = harm.case, harm.where, harm.where.device, harm.exact
+    if device.type not in ORACLE:
         return None
-    device, seed = where.device, where.seed
-    realised = realise(case, where)
     region = by_hand(device, where.precision, inside=True)
     try:
-        exact = oracle.run_exact(case, realised.on(device.torch_device), device.type, seed=seed).step
         predictor = oracle.Predictor(device.type, rounds=False)
-        low = oracle.run_virtual(case, realised.on(device.torch_device), region, predictor, seed=seed).step
+        copied = harm.realised.on(device.torch_device)
+        low = oracle.run_virtual(case, copied, region, predictor, seed=harm.seed).step
     except oracle.CannotFollow as lost:
         receive(lost)
         return None

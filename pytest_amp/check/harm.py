@@ -140,12 +140,12 @@ def loss_ratio(left: Errors, right: Errors, u: float) -> float:
     return left.loss / max(right.loss, u * 1e-2)
 
 
-def measured(case: Case, where: Conditions, entries: Sequence[Entry]) -> tuple[list[Entry], float]:
+def measured(harm: Harm, entries: Sequence[Entry]) -> tuple[list[Entry], float]:
     """Return the entries with their harm, with new ones for functions that do harm and have none; and the whole ratio.
 
     Left out are the functions that the entries are about, and those that cast to a low dtype by themselves.
     """
-    harm, u = Harm(case, where, where.seed), where.precision.u
+    case, where, u = harm.case, harm.where, harm.where.precision.u
     as_it_is = harm.errors()
     suspects = {
         key: part

@@ -13,7 +13,7 @@ from pytest_amp.cases import Case, MakeOptimizer
 from pytest_amp.check.branches import other_branches
 from pytest_amp.check.collect import Collector
 from pytest_amp.check.entry import Entry
-from pytest_amp.check.harm import LIMIT, measured
+from pytest_amp.check.harm import LIMIT, Harm, measured
 from pytest_amp.check.report import Cost
 from pytest_amp.failure import is_misuse
 from pytest_amp.lint import Severity
@@ -102,9 +102,10 @@ class Plan:
         entries = self.collector.entries
 
         def measure() -> float:
-            changed, ratio = measured(self.case, self.where, entries)
+            harm = Harm(self.case, self.where, self.where.seed)
+            changed, ratio = measured(harm, entries)
             entries[:] = changed
-            branch = other_branches(self.case, self.where)
+            branch = other_branches(harm)
             entries.extend([branch] if branch is not None else [])
             return ratio
 

@@ -45,7 +45,7 @@ LAYERS = {
     },
     "checks": {
         *("cases", "compiled", "distributed", "fingerprint", "formats", "memory", "numerics", "rules", "scaler"),
-        *("lint", "semantics", "speed", "training"),
+        *("check", "lint", "scaffold", "semantics", "speed", "training"),
     },
 }
 #: Whatever is in no layer is the plugin, on top: it may import anything, and none of those below may import it.
