@@ -45,12 +45,14 @@ def arithmetic_suspects(
     for call in calls:
         if call.operator in PERIODIC:
             yield from _angles(call)
-        if not call.is_low or not call.is_direct:
+        if not call.is_low:
+            continue
+        yield from _positions(call)
+        if not call.is_direct:
             continue
         yield from _statistics(call, program)
-        yield from _exponentials(call)
+        yield from _exponentials(call, program)
         yield from _terms_of_loss(call, terms)
-        yield from _positions(call)
     yield from _running_sums(calls)
 
 
@@ -182,22 +184,46 @@ def _is_square_sum(call: Call, program: Program) -> bool:
     return False
 
 
-def _exponentials(call: Call) -> Iterator[Suspect]:
+def _exponentials(call: Call, program: Program) -> Iterator[Suspect]:
     """Softmax by hand, logarithms of low values, powers with low exponents, cumulative sums."""
     name = call.operator
-    if name in (*_REDUCTIONS, "cumsum") and call.operands and call.numel <= call.operands[0].numel:
+    if name in _REDUCTIONS and call.numel < call.operands[0].numel and _normalises(call, program):
         for before in near(call.operands[0], _BETWEEN, 3):
             if before.operator in _EXPONENTIALS and before.is_low and before.is_direct and before.numel > 1:
                 yield _suspect("low-softmax", before, (before.operator,))
                 yield _suspect("low-softmax", call, (name,))
     if name == "logsumexp":
         yield _suspect("low-softmax", call, (name,))
-    if name in _LOGARITHMS:
+    if name in _LOGARITHMS and not call.place.library:
         yield _suspect("low-log", call, (name,))
     if name == "pow" and call.function in ("pow", "__rpow__") and call.operands and _is_exponent(call):
         yield _suspect("low-power", call, (name,))
     if name in _CUMULATIVE and max(call.operands[0].shape, default=0) >= LONG:
         yield _suspect("low-running-sum", call, (name,))
+
+
+def _normalises(call: Call, program: Program) -> bool:
+    """Whether a sum is what something is divided by, or a logarithm is taken of it."""
+    for consumer in _behind(call, program):
+        if consumer.operator in (*_LOGARITHMS, "reciprocal"):
+            return True
+        divides = consumer.operator == "div" and len(consumer.operands) == 2
+        if divides and origin(consumer.operands[1]).producer in (call, *_behind(call, program)):
+            return True
+    return False
+
+
+def _behind(call: Call, program: Program) -> list[Call]:
+    """Return the forward calls that take the result of a call, also behind casts and elementwise operators."""
+    found: list[Call] = []
+    todo = [call]
+    while todo and len(found) < 16:
+        for consumer in program.consumers.get(todo.pop(), []):
+            if not consumer.backward and not consumer.again and consumer not in found:
+                found.append(consumer)
+                if consumer.operator in TRANSPARENT or consumer.operator in ("add", "clamp", "clamp_min", "maximum"):
+                    todo.append(consumer)
+    return found
 
 
 def _is_exponent(call: Call) -> bool:

@@ -8,7 +8,7 @@ import torch
 
 from pytest_amp.lint.finding import Severity
 from pytest_amp.lint.place import Place
-from pytest_amp.lint.program import LOW, PRODUCTS, TRANSPARENT, Call, Operand, Program, Role, ancestors, origin
+from pytest_amp.lint.program import LOW, TRANSPARENT, Call, Operand, Program, Role, ancestors, origin
 from pytest_amp.lint.suspect import Suspect
 from pytest_amp.precision import dtype_name
 
@@ -80,7 +80,7 @@ def _feeds_low(call: Call, program: Program) -> bool:
     if not consumers:
         return False
     return all(
-        any(x.dtype is call.dtype and origin(x).leaf is not None and x.producer is not call for x in each.operands)
+        any(x.producer is not call and origin(x).is_low and origin(x).leaf is not None for x in each.operands)
         for each in consumers
     )
 
@@ -186,7 +186,7 @@ def rounded_gradients(program: Program) -> Iterator[Suspect]:
         source = call.source
         if source is None or not source.is_low:
             continue
-        for before in ancestors(source, since=max(call.number - 64, 0), stop=PRODUCTS):
+        for before in _by_user(source):
             rounded = before.source
             if before.is_own_cast and before.backward and before.is_low and rounded and rounded.dtype in _WIDE:
                 dtype = dtype_name(before.dtype or program.low)
@@ -199,6 +199,17 @@ def rounded_gradients(program: Program) -> Iterator[Suspect]:
                     module=before.module,
                     number=before.number,
                 )
+
+
+def _by_user(operand: Operand) -> Iterator[Call]:
+    """Yield the calls of the user's own backward pass that ``operand`` was computed by."""
+    todo, found = [operand], set()
+    while todo:
+        call = todo.pop().producer
+        if call is not None and call not in found and call.backward and call.function == "own":
+            found.add(call)
+            yield call
+            todo += call.operands
 
 
 def constants(calls: Sequence[Call], *, is_finite: bool) -> Iterator[Suspect]:

@@ -156,7 +156,7 @@ class Recorder:
 
     def _run(self, call: torch_private.Dispatched) -> Any:
         aliasing = torch_private.aliasing_of(call.overload)
-        if aliasing.views or not torch_private.returns_tensors(call.overload):
+        if aliasing.views or not (aliasing.writes or torch_private.returns_tensors(call.overload)):
             return self._read(call)
         leaves, _ = torch_private.flat((call.args, call.kwargs))
         operands = tuple(self._operand(leaf) for leaf in leaves if isinstance(leaf, torch.Tensor))

@@ -65,7 +65,7 @@ def _other_dtype(program: Program, event: RegionEvent, inside: Sequence[Call]) -
     dtype = event.dtype or program.low
     other, low = dtype_name(dtype), dtype_name(program.low)
     missing = " and gradients need a scaler" if dtype is torch.float16 else ""
-    whole = len(inside) == len(products_of(program))
+    whole = not any(call.dtype is program.low for call in products_of(program))
     return Suspect(
         "other-region",
         f"{_opener(event)} opens a region of autocast in {other} in a {low} run: "

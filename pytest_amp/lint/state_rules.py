@@ -39,6 +39,21 @@ def low_parameters(tensors: Sequence[LowTensor]) -> Iterator[Suspect]:
     )
 
 
+def changed_parameters(tensors: Sequence[LowTensor], definition: str) -> Iterator[Suspect]:
+    """Yield the parameters that an evaluation has left in a low dtype."""
+    if tensors:
+        first = tensors[0]
+        yield Suspect(
+            "low-parameters",
+            f"the evaluation leaves the parameter {first.name} of the model in {dtype_name(first.dtype)}, and the "
+            "training goes on with it",
+            "Evaluate under autocast, or cast a copy of the model",
+            first.place if first.place is not None and first.place.line else Place(line=definition),
+            severity=Severity.ERROR,
+            module=first.name.rpartition(".")[0],
+        )
+
+
 def low_buffers(tensors: Sequence[LowTensor], written: Collection[str]) -> Iterator[Suspect]:
     """Yield low-precision buffers that the step updates."""
     for tensor in tensors:
@@ -79,7 +94,7 @@ def low_averages(program: Program, kept: Sequence[LowTensor], optimizer_places: 
         if call.place in optimizer_places or not target.is_low or target.leaf is not None:
             continue
         before = _earlier(call)
-        if before is None or target.requires_grad:
+        if before is None:
             continue
         tensor = named.get(call.place.line)
         what = f"iteration.{tensor.name.partition(']')[0]}]" if tensor is not None else "a tensor"
@@ -95,16 +110,12 @@ def low_averages(program: Program, kept: Sequence[LowTensor], optimizer_places: 
 
 def _earlier(call: Call) -> Call | None:
     """Return the first call that made, in an earlier iteration, the tensor that ``call`` updates; None if none did."""
-    tensor = call.operands[0]
-    found: Call | None = None
-    while tensor.producer is not None and tensor.producer not in (found, call):
-        found = tensor.producer
-        if not found.operands or not found.is_low or found.operator not in _UPDATES or found.is_cast:
-            break
-        tensor = found.operands[0]
-    if found is None or found.stage >= call.stage:
-        return None
-    return found if found.is_low else None
+    maker = call.operands[0].producer
+    first = maker
+    while maker is not None and maker.is_low_update and maker.operands[0].producer is not None:
+        maker = maker.operands[0].producer
+        first = maker
+    return first if first is not None and first.stage < call.stage else None
 
 
 def loss_outside(calls: Sequence[Call]) -> Iterator[Suspect]:
@@ -171,12 +182,15 @@ def _is_reduced(call: Call | None) -> bool:
 
 def _summed(call: Call | None) -> Call | None:
     """Return the call that a metric is computed by, behind divisions by counts."""
-    while call is not None and call.is_low and (call.operator in TRANSPARENT or call.operator in ("div", "mul")):
-        before = next((x.producer for x in call.operands if x.is_low and x.producer is not None), None)
+    result = call
+    while (
+        result is not None and result.is_low and (result.operator in TRANSPARENT or result.operator in ("div", "mul"))
+    ):
+        before = next((x.producer for x in result.operands if x.is_low and x.producer is not None), None)
         if before is None or not before.is_low:
             break
-        call = before
-    return call
+        result = before
+    return result
 
 
 def mixed_gradients(program: Program) -> Iterator[Suspect]:

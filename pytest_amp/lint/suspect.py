@@ -14,7 +14,7 @@ from pytest_amp.precision import dtype_name
 #: Kinds of arithmetic in a low dtype, the most telling first: those of one function are one finding.
 ARITHMETIC = (
     *("low-loss", "low-softmax", "low-norm", "low-angles", "low-running-sum", "low-log", "low-power"),
-    *("rounded-positions", "useless-widening"),
+    *("rounded-positions", "useless-widening", "own-cast"),
 )
 
 
