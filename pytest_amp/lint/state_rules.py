@@ -8,7 +8,7 @@ import torch
 
 from pytest_amp.lint.finding import Severity
 from pytest_amp.lint.place import Place
-from pytest_amp.lint.program import LOW, PRODUCTS, TRANSPARENT, Call, Operand, Program, ancestors
+from pytest_amp.lint.program import PRODUCTS, TRANSPARENT, Call, Operand, Program, ancestors
 from pytest_amp.lint.runs import LowTensor
 from pytest_amp.lint.suspect import Suspect
 from pytest_amp.precision import dtype_name
@@ -156,21 +156,19 @@ def _of_region(operands: Sequence[Operand]) -> bool:
 def metrics(program: Program, returned: Sequence[tuple[str, Call | None, torch.dtype]]) -> Iterator[Suspect]:
     """Yield metrics of an evaluation that are low, and where they are added up."""
     ends = [(f"the metric {name}".rstrip(), call, dtype) for name, call, dtype in returned]
-    for call in program.forward:
-        if call.operator == "_local_scalar_dense" and call.module is None and call.operands:
-            operand = call.operands[0]
-            if operand.is_low and not call.place.is_torch and not call.place.library and _is_reduced(operand.producer):
+    for read in program.forward:
+        if read.operator == "_local_scalar_dense" and read.module is None and read.operands:
+            operand = read.operands[0]
+            if operand.is_low and not read.place.is_torch and not read.place.library and _is_reduced(operand.producer):
                 ends.append(("a metric that Python reads", operand.producer, operand.dtype))
     for name, call, dtype in ends:
-        if dtype not in LOW:
-            continue
         made = _summed(call)
+        how = "" if made is None else f": it is accumulated ({made.operator}) in that dtype, and a sum stops to grow"
         yield Suspect(
             "low-metric",
-            f"{name} of the evaluation is {dtype_name(dtype)}"
-            + (f": it is accumulated ({made.operator}) in that dtype, and a sum stops to grow" if made else ""),
+            f"{name} of the evaluation is {dtype_name(dtype)}{how}",
             "Add up metrics in float32 (loss.float()), or as Python numbers",
-            made.place if made is not None else Place(),
+            Place() if made is None else made.place,
             number=0 if made is None else made.number,
         )
 
