@@ -23,6 +23,8 @@ from pytest_amp.numerics.causes import operator_of
 
 #: Functions that read or set attributes of tensors, and compute nothing.
 _ATTRIBUTES = ("__get__", "__set__")
+#: Functions that make a tensor of a number.
+_MAKERS = ("tensor", "as_tensor", "asarray", "new_tensor")
 #: They return memory that nobody has written to.
 UNWRITTEN = ("empty", "empty_strided", "empty_like", "new_empty", "new_empty_strided", "resize")
 
@@ -34,6 +36,7 @@ class _Function:
     name: str
     place: Place
     autocast: torch.dtype | None
+    written: float | None = None
 
 
 @dataclass
@@ -106,7 +109,9 @@ class Recorder:
         """Note the call of a function of torch; returns the one around it."""
         before = self._function
         if name not in _ATTRIBUTES and not self.is_again:
-            self._function = _Function(name, calling_place(), self.state())
+            first = arguments[0] if arguments and name in _MAKERS else None
+            written = first if isinstance(first, float) else None
+            self._function = _Function(name, calling_place(), self.state(), written)
             if name == "backward":
                 self._start_backward(arguments)
         return before
@@ -156,7 +161,8 @@ class Recorder:
 
     def _run(self, call: torch_private.Dispatched) -> Any:
         aliasing = torch_private.aliasing_of(call.overload)
-        if aliasing.views or not torch_private.returns_tensors(call.overload):
+        is_view = aliasing.views and _base(call) != "lift_fresh"
+        if is_view or not (aliasing.writes or torch_private.returns_tensors(call.overload)):
             return self._read(call)
         leaves, _ = torch_private.flat((call.args, call.kwargs))
         operands = tuple(self._operand(leaf) for leaf in leaves if isinstance(leaf, torch.Tensor))
@@ -167,8 +173,9 @@ class Recorder:
         if operator in UNWRITTEN:
             for value in results:
                 self._write(value, None)
-        values = Values() if backward or again else values_of_call(operator, call, operands, results)
         function = self._function
+        written = None if function is None else function.written
+        values = Values() if backward or again else values_of_call(operator, call, operands, results, written)
         record = Call(
             number=len(self.program.calls),
             operator=operator,
@@ -187,8 +194,7 @@ class Recorder:
             values=values,
         )
         self.program.calls.append(record)
-        written = _written(call) if aliasing.writes else results
-        for value in written:
+        for value in _written(call) if aliasing.writes else results:
             self._write(value, record)
         return result
 
