@@ -41,7 +41,7 @@ def turned(function: Callable[[Tensor, Tensor], Tensor]) -> Case:
     return Case("turned", lambda: Turned(function), points, loss_of)
 
 
-RATES = 1000.0 ** -(torch.arange(32) / 32)
+RATES: Tensor = 1000.0 ** -(torch.arange(32) / 32)
 
 
 def by_low_angles(x: Tensor, at: Tensor) -> Tensor:
@@ -60,7 +60,8 @@ def by_nothing(x: Tensor, _at: Tensor) -> Tensor:
 
 def mean_in_the_low_dtype(model: nn.Module, batch: Batch) -> Tensor:
     errors = (model(batch["x"], batch["at"]).float() - batch["x"][:, :3]).square() + 3
-    return errors.half().mean()  # wrong: low_mean
+    mean: Tensor = errors.half().mean()  # wrong: low_mean
+    return mean
 
 
 class Product(torch.autograd.Function):
