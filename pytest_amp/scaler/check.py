@@ -21,7 +21,7 @@ from pytest_amp.scaler.reference import UpdateRule
 from pytest_amp.scaler.refusal import refused
 from pytest_amp.scaler.regions import check_region
 from pytest_amp.scaler.trace import RefusedOverflow, Training
-from pytest_amp.scaler.watched import TraceStep
+from pytest_amp.scaler.watched import ScalerTrace, TraceStep
 
 __tracebackhide__ = is_misuse
 
@@ -82,7 +82,7 @@ def check_scaler(
         warnings.warn(_low_loss(training), stacklevel=3)
     if seen.swallowed:
         warnings.warn(_swallowed(training, seen.swallowed), stacklevel=3)
-    return tuple(seen.traced)
+    return ScalerTrace(seen.traced)
 
 
 class _OwnOverflow(Exception):

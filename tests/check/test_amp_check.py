@@ -125,3 +125,22 @@ def test_wrong_arguments_are_refused_in_one_line(project: Project) -> None:
         """,
     )
     project.here("--amp-device=cpu", "--amp-dtype=bf16").assert_outcomes(passed=4)
+
+
+def test_failure_has_colour_in_a_terminal(project: Project) -> None:
+    project.write(
+        models=MODELS,
+        test_it="""
+        import models
+
+        def test_it(amp):
+            case = amp.case(models.build_wrong, models.batch, models.loss)
+            amp.check(case, strict=True)
+        """,
+    )
+    result = project.here("--amp-device=cpu", "--amp-dtype=bf16", "--color=yes", "--junit-xml=junit.xml")
+    text = "\n".join(result.outlines)
+    assert "\x1b[31m\x1b[1mAmpFailure: it under autocast(cpu, bfloat16): 1 warning\x1b[0m" in text
+    assert "\x1b[33m\x1b[1m  warning   \x1b[0mlow-norm at models.py:" in text
+    assert "\x1b" not in (project.path / "junit.xml").read_text(encoding="utf-8")
+    assert max(len(line) for line in text.splitlines() if "page " in line) < 120
