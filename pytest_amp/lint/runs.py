@@ -135,7 +135,7 @@ def _plain_program(case: Case, realised: Realised, conditions: Conditions) -> Pr
     copied = realised.on(conditions.device.torch_device)
     recorder = _recorder(conditions)
     recorder.name(copied.model, copied.batch)
-    with _quiet(conditions), recorder.on(), torch.no_grad(), refusals_end():
+    with _quiet(conditions), recorder.on(), refusals_end():
         recorder.inside_loss(case.loss)(copied.model, copied.batch)
     return recorder.program
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import torch
 
 from pytest_amp.lint.finding import Finding, Severity
+from pytest_amp.lint.kinds import KINDS
 from pytest_amp.lint.place import Place
 from pytest_amp.precision import dtype_name
 
@@ -56,6 +57,7 @@ class _Group:
         first = next((each for each in lined if each.is_primary), lined[0])
         is_error = any(each.severity is Severity.ERROR for each in ordered)
         modules = list(dict.fromkeys(each.module for each in ordered if each.module is not None))
+        assert chief.kind in KINDS, chief.kind
         return Finding(
             kind=chief.kind,
             severity=Severity.ERROR if is_error else Severity.WARNING,
