@@ -24,8 +24,8 @@ from pytest_amp.precision import FP16
 __tracebackhide__ = is_misuse
 
 #: From this ratio of errors on low precision does harm. Healthy models are at most 1.05 (with casts of their own that
-#: every decoder makes) and 1.15 (a low residual stream); a low RMSNorm is 1.3 to 1.4.
-LIMIT = 1.25
+#: every decoder makes), 1.15 (a low residual stream) and 1.23 (CLIP, which normalises its embeddings in float16).
+LIMIT = 1.3
 #: The loss is one number, whose error may be small by chance: it is harmed from this ratio on, in each of the draws,
 #: where it is also a quarter of a unit roundoff away.
 LOSS_LIMIT, LOSS_LEAST, DRAWS = 4.0, 0.25, 3
