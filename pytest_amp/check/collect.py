@@ -92,6 +92,7 @@ def _refused(check: str, message: str) -> Entry:
         module="",
         site="",
         message=f"the check could not run: {message}",
+        is_refusal=True,
     )
 
 

@@ -200,6 +200,20 @@ def backward_inside(iteration: Iteration) -> None:
     finish(iteration)
 
 
+def setting_the_scale(iteration: Iteration) -> None:
+    back(iteration.scaler.scale(forward_in_a_region(iteration)))
+    iteration.scaler.step(iteration.optimizer)
+    iteration.scaler.update(2.0**15)  # wrong: set_scale
+
+
+def repairing_gradients(iteration: Iteration) -> None:
+    back(iteration.scaler.scale(forward_in_a_region(iteration)))
+    for parameter in iteration.model.parameters():
+        if parameter.grad is not None:  # wrong: repaired
+            parameter.grad.nan_to_num_(0.0, 0.0, 0.0)  # wrong: repaired
+    finish(iteration)
+
+
 WRONG_LOOPS: dict[str, tuple[Callable[[Iteration], None], str]] = {
     "no_scaler": (without_a_scaler, "has no scaler"),
     "past_the_scaler": (past_the_scaler, "past the scaler"),
@@ -209,6 +223,8 @@ WRONG_LOOPS: dict[str, tuple[Callable[[Iteration], None], str]] = {
     "clipped_early": (clipping_early, "depend on the scale"),
     "unscaled_twice": (unscaling_twice, "unscale_ is called 2 times in an iteration"),
     "no_update": (without_update, "calls scaler.update 0 times"),
+    "set_scale": (setting_the_scale, "the scale does not follow the rule"),
+    "repaired": (repairing_gradients, "an overflow is stepped with"),
     "no_zeroing": (without_zeroing, "gradients are added to those of the iteration before"),
     "no_region": (without_a_region, "computes nothing under autocast"),
     "backward_inside": (backward_inside, "backward runs inside the region"),
