@@ -48,7 +48,7 @@ def arithmetic_suspects(
         if not call.is_low:
             continue
         yield from _positions(call)
-        if call.is_own_cast and call.numel == 1 and call in terms and call.operands[0].dtype is torch.float32:
+        if call.is_cast and call.numel == 1 and call in terms and call.operands[0].dtype is torch.float32:
             yield _suspect("low-loss", call, ("cast",))
         if not call.is_direct:
             continue
