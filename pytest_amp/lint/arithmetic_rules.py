@@ -50,11 +50,12 @@ def arithmetic_suspects(
         yield from _positions(call)
         if call.is_cast and call.numel == 1 and call in terms and call.operands[0].dtype is torch.float32:
             yield _suspect("low-loss", call, ("cast",))
+        if call.is_direct or "loss" in call.operator:
+            yield from _terms_of_loss(call, terms)
         if not call.is_direct:
             continue
         yield from _statistics(call, program)
         yield from _exponentials(call, program)
-        yield from _terms_of_loss(call, terms)
     yield from _running_sums(calls)
 
 
@@ -266,7 +267,7 @@ def _terms(roots: Collection[Call]) -> set[Call]:
 
 def _terms_of_loss(call: Call, terms: Collection[Call]) -> Iterator[Suspect]:
     """A reduction to one number that the loss is computed by."""
-    if call.operator not in _REDUCTIONS or call.numel != 1 or call not in terms:
+    if (call.operator not in _REDUCTIONS and "loss" not in call.operator) or call.numel != 1 or call not in terms:
         return
     if call.operands and call.operands[0].numel > 1 and call.operands[0].requires_grad:
         yield _suspect("low-loss", call, (call.operator,))
