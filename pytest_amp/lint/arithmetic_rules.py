@@ -24,6 +24,7 @@ _BETWEEN = frozenset({
 })  # fmt: skip
 #: Additions of a running sum.
 _ADDITIONS = frozenset({"add", "sub", "lerp", "addcmul", "addcdiv", "index_add", "scatter_add"})
+_LINEAR = frozenset({"add", "sub", "rsub", "mul", "div", "neg"})
 #: Additions in a row from which they are a running sum; also the length of a cumulative one.
 LONG = 16
 #: Error of an angle, in radians, from which its sine is another.
@@ -344,6 +345,14 @@ def _addition(operand: Operand) -> Call | None:
 
 
 def _depends(call: Call, before: Call) -> bool:
-    """Whether a term that is added is computed of the sum before."""
-    terms = [operand for operand in call.operands if _addition(operand) is not before]
-    return any(before in ancestors(operand, since=before.number) for operand in terms)
+    """Whether a term that is added is computed of the sum before, other than by sums and products with numbers."""
+    todo = [operand for operand in call.operands if _addition(operand) is not before]
+    while todo:
+        maker = todo.pop().producer
+        if maker is None or maker is before or maker.number < before.number:
+            continue
+        if maker.operator in TRANSPARENT or maker.operator in _LINEAR:
+            todo += maker.operands
+        elif any(before in ancestors(operand, since=before.number) for operand in maker.operands):
+            return True
+    return False

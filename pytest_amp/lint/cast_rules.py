@@ -186,9 +186,9 @@ def _useless(call: Call, program: Program, low: torch.dtype, *, activations: int
 
 
 def rounded_gradients(program: Program) -> Iterator[Suspect]:
-    """Yield casts in a backward pass of the user's own that round float32 gradients, which torch widens again."""
+    """Yield casts in a backward pass or a hook of the user's own that round float32 gradients, widened again later."""
     for call in program.calls:
-        if not call.backward or not call.is_cast or call.is_own_cast or call.dtype not in _WIDE:
+        if not call.backward or not call.is_cast or call.dtype not in _WIDE:
             continue
         source = call.source
         if source is None or not source.is_low:
@@ -199,7 +199,7 @@ def rounded_gradients(program: Program) -> Iterator[Suspect]:
                 yield Suspect(
                     "backward-rounds",
                     f"the backward pass of {before.place.function.rpartition('.')[0] or 'a function'} rounds float32 "
-                    f"gradients to {dtype}, and torch widens them again",
+                    f"gradients to {dtype}, and they are widened again",
                     "Return gradients in the dtype of what forward was given: remove the cast",
                     before.place,
                     module=before.module,

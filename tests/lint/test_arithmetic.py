@@ -41,6 +41,13 @@ def running_sum(x: Tensor) -> Tensor:
     return x + total[:, None]
 
 
+def running_mean(x: Tensor) -> Tensor:
+    mean = torch.zeros(len(x), dtype=x.dtype)
+    for column in range(HIDDEN):
+        mean = mean + (x[:, column] - mean) / (column + 1)
+    return x - mean[:, None]
+
+
 def running_sum_wide(x: Tensor) -> Tensor:
     total = torch.zeros(len(x))
     for column in range(HIDDEN):
@@ -119,6 +126,7 @@ PAIRS = {
         lambda x: x + x.sum(1, keepdim=True),
         "low-running-sum",
     ),
+    "running mean": (running_mean, lambda x: x - x.mean(1, keepdim=True), "low-running-sum"),
     "cumulative sum": (
         lambda x: torch.cumsum(x, 1) / HIDDEN,
         lambda x: torch.cumsum(x, 1, dtype=torch.float32) / HIDDEN,
