@@ -11,6 +11,7 @@ from tests.planted.manifest_distributed import DISTRIBUTED
 from tests.planted.manifest_fingerprint import FINGERPRINT
 from tests.planted.manifest_formats import FORMATS
 from tests.planted.manifest_gradients import GRADIENTS
+from tests.planted.manifest_lint import LINT
 from tests.planted.manifest_memory import MEMORY
 from tests.planted.manifest_oracle import ORACLE
 from tests.planted.manifest_rules import RULES
@@ -47,5 +48,6 @@ DEFECTS: list[Defect] = [
     *CALLS,
     *AROUND,
     *COMMON,
+    *LINT,
     *SPEED,
 ]
