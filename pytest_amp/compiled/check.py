@@ -20,6 +20,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from pytest_amp.cases import Case
 from pytest_amp.compiled.compilation import Compilation, Where
 from pytest_amp.devices import DeviceKind
+from pytest_amp.devices.generators import seed_torch
 from pytest_amp.failure import AmpFailure, is_misuse
 from pytest_amp.numerics import Conditions, Prediction, Step, exceeds, predict, relative_error, run_step, tolerance
 from pytest_amp.numerics.cancellation import float32_errors
@@ -112,7 +113,7 @@ def _has_drawn(device: torch.device, seed: int) -> bool:
     """Whether a generator is no longer as ``seed`` left it: the CPU's, or that of ``device``. They are seeded anew."""
     there = [torch] if device.type == "cpu" else [torch, torch.get_device_module(device)]
     states = [each.get_rng_state() for each in there]
-    torch.manual_seed(seed)
+    seed_torch(seed)
     return any(not torch.equal(each.get_rng_state(), state) for each, state in zip(there, states, strict=True))
 
 

@@ -250,6 +250,21 @@ def _drawn(call: torch_private.Dispatched, result: Any) -> list[torch.Tensor]:
     return written or (results[1:] if is_computed(call) else results)
 
 
+@contextlib.contextmanager
+def noticing() -> Iterator[list[str]]:
+    """Yield the names of the calls inside the block that draw, of whatever generator."""
+    names: list[str] = []
+
+    def notice(overload: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        call = torch_private.Dispatched(overload, args, kwargs)
+        if draws(call):
+            names.append(overload.name())
+        return call()
+
+    with torch_private.each_call(notice):
+        yield names
+
+
 def written_by(call: torch_private.Dispatched) -> list[torch.Tensor]:
     """The arguments into which a call writes its random numbers."""
     if call.overload.name() in _LEAKY:
