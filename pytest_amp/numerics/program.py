@@ -59,7 +59,7 @@ def check_program(run: CaseRun, observe: Observe) -> None:
         raise _failure(run, bad, error=own[bad[0]], noise=by_rounding[bad[0]])
     most = max((own[name] for name in limits), default=0.0)
     if most > _NOTHING:
-        observe(f"{run.case.name}/summary.own_error", most, kind="error")
+        observe(f"{run.case.name}/summary.own_error", most, kind="error", unit="relative L2")
 
 
 def _without_rounding(run: CaseRun, region: Region, calls: _Calls | None = None) -> Step | None:
