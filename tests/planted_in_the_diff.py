@@ -18,9 +18,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from pytest_amp.record import Record, RecordError, Verdict, difference, read_record
-from tests.planted.defect import Defect
-from tests.planted.manifest import DEFECTS
-from tests.planting import PLUGIN, loaded, run, target, where
+from tests.planted.table import Defect, all_defects
+from tests.planting import PLUGIN, planting, run, selection, target
 
 _AT_ONCE = 2
 #: In seconds, of the guards of one target, and of one defect's.
@@ -29,7 +28,7 @@ _HEALTHY, _PLANTED = 7200.0, 300.0
 
 def named(defect: Defect, key: str) -> bool:
     """Whether a failure with this key is that of the test that is meant for the defect."""
-    test, _, parameters = defect.failing.partition("[")
+    test, _, parameters = defect.test.partition("::")[2].partition("[")
     own = re.sub(r"^(fake-)?[a-z]+-(bf16|fp16|fp32|tf32)-?", "", parameters.removesuffix("]"))
     name = key.split("/", 3)[3]
     return f"::{test}" in name and name.partition("[")[2].startswith(own)
@@ -37,13 +36,12 @@ def named(defect: Defect, key: str) -> bool:
 
 def observes(defect: Defect) -> bool:
     """Whether the test that notices it is one of a suite, and so in records."""
-    return defect.arguments[0].startswith("suites")
+    return defect.test.startswith("suites")
 
 
 def place(defect: Defect) -> str:
-    """What its device and dtype are called in the folder."""
-    given = [*target(defect), *(each for each in defect.arguments if each.startswith("--amp-d"))]
-    return "-".join(re.sub(r"\W", "-", each.partition("=")[2]) for each in sorted(given))
+    """Return the name of a defect's device and dtype in the folder."""
+    return f"{defect.device.replace(':', '-')}-{defect.dtype}"
 
 
 def guards(defects: Iterable[Defect], folder: Path) -> dict[str, Record]:
@@ -53,32 +51,29 @@ def guards(defects: Iterable[Defect], folder: Path) -> dict[str, Record]:
         found.setdefault(place(defect), []).append(defect)
     for name, those in found.items():
         if not (folder / f"{name}.json").exists():
-            on = [*target(those[0]), *(each for each in those[0].arguments if each.startswith("--amp-d"))]
-            tests = {_function(each) for defect in those for each in where(defect, defect.failing) if ".py" in each}
-            given = [*PLUGIN, "-p", "no:xdist", "-q", "--tb=short", *on, f"--amp-record={folder / name}.json"]
-            run([*given, *sorted(tests)], folder / f"{name}.log", timeout=_HEALTHY)
+            tests = {defect.test.partition("[")[0] for defect in those}
+            options = {option for defect in those for option in defect.options}
+            arguments = [*PLUGIN, "-p", "no:xdist", "-q", "--tb=short", *target(those[0]), *sorted(options)]
+            arguments += [f"--amp-record={folder / name}.json", *sorted(tests)]
+            run(arguments, folder / f"{name}.log", timeout=_HEALTHY)
     return {name: read_record(folder / f"{name}.json") for name in found}
-
-
-def _function(test: str) -> str:
-    """A test with all of its parameters."""
-    return test.partition("[")[0]
 
 
 def planted(defect: Defect, healthy: Record, folder: Path) -> dict[str, object]:
     """What the diff with the healthy record says of the defect."""
-    record = folder / f"planted-{defect.module}.json"
+    record = folder / f"planted-{defect.name}.json"
     record.unlink(missing_ok=True)
-    given = [*loaded(defect), "-p", "no:xdist", "-q", "--tb=no", *target(defect), f"--amp-record={record}"]
-    run([*given, *where(defect, defect.failing)], folder / f"planted-{defect.module}.log", timeout=_PLANTED)
+    arguments = [*PLUGIN, *planting(defect.name), "-p", "no:xdist", "-q", "--tb=no", *target(defect), *defect.options]
+    arguments += [f"--amp-record={record}", selection(defect.test)]
+    run(arguments, folder / f"planted-{defect.name}.log", timeout=_PLANTED)
     try:
         found = difference(healthy, read_record(record))
     except RecordError as error:
-        return {"defect": defect.module, "named": False, "problem": str(error)}
+        return {"defect": defect.name, "named": False, "problem": str(error)}
     failed = [each for each in found.of(Verdict.FAILED) if named(defect, each.key)]
     others = {each.key: each.verdict.value for each in found.observations if each.verdict is not Verdict.FAILED}
     return {
-        "defect": defect.module,
+        "defect": defect.name,
         "breaks": defect.breaks,
         "named": bool(failed),
         "before": failed[0].baseline if failed else None,
@@ -97,8 +92,8 @@ def main(arguments: list[str]) -> int:
     report = folder / "report.json"
     found = json.loads(report.read_text(encoding="utf-8")) if report.exists() else []
     known = {each["defect"] for each in found}
-    wanted = [each for each in DEFECTS if observes(each) and each.module not in known]
-    wanted = [each for each in wanted if not only or each.module in only]
+    wanted = [row for row in all_defects() if observes(row) and row.device != "cuda" and row.name not in known]
+    wanted = [row for row in wanted if not only or row.name in only]
     healthy = guards(wanted, folder)
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         for entry in pool.map(lambda defect: planted(defect, healthy[place(defect)], folder), wanted):

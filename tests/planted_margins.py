@@ -20,11 +20,8 @@ from pathlib import Path
 
 from tests import margins
 from tests.margins_table import DTYPES, Found, Report, tables, too_near
-from tests.planted.defect import Defect
-from tests.planted.manifest import DEFECTS
-from tests.planted.on_device import VARIABLE
-from tests.planted_on_device import failing_on, where_on
-from tests.planting import PLUGIN, run
+from tests.planted.table import VARIABLE, Defect, all_defects
+from tests.planting import PLUGIN, planting, run, selection
 
 _SUITE = "suites/gradients"
 _STEP, _WIDER = f"{_SUITE}/test_zoo.py::test_step", f"{_SUITE}/test_wider_zoo.py::test_step"
@@ -60,10 +57,10 @@ ALSO: dict[str, str] = {
 
 def guards(defect: Defect, device: str) -> list[str]:
     """The tests of the gradients suite that notice it there, by their ids for bf16; none where none is meant to."""
-    failing = failing_on(defect, device)
-    own = [] if failing is None else where_on(defect, failing)
-    also = ALSO.get(defect.module)
-    tests = [*own, *([] if also is None else [also.replace("[cpu-", f"[{device}-")])]
+    test = None if defect.device == "cuda" else defect.test_on(device)
+    also = ALSO.get(defect.name)
+    tests = [] if test is None else [selection(test)]
+    tests += [] if also is None else [also.replace("[cpu-", f"[{device}-")]
     return [_in(test, "bf16") for test in tests if test.startswith(_SUITE)]
 
 
@@ -73,7 +70,16 @@ def _in(test: str, dtype: str) -> str:
 
 def measured(tests: Iterable[str], device: str, *defect: str) -> Found:
     """What these tests measure, in both dtypes, by their ids; all that begin so, where an id is not whole."""
-    given = [*PLUGIN, "-p", "tests.margins", *(f"-p{name}" for name in defect), "-p", "no:xdist", "-p", "no:randomly"]
+    given = [
+        *PLUGIN,
+        "-p",
+        "tests.margins",
+        *(word for name in defect for word in planting(name)),
+        "-p",
+        "no:xdist",
+        "-p",
+        "no:randomly",
+    ]
     given += ["-q", "--tb=no", f"--amp-device={device}", f"--amp-dtype={','.join(DTYPES)}", "--amp-speed=off"]
     wanted = "\n".join(_in(test, dtype) for test in tests for dtype in DTYPES)
     with tempfile.TemporaryDirectory() as folder:
@@ -101,7 +107,7 @@ def main(arguments: list[str]) -> int:
     device, path, *names = arguments
     file = Path(path)
     report = Report(**json.loads(file.read_text(encoding="utf-8"))) if file.exists() else Report()
-    noticed = {each.module: guards(each, device) for each in DEFECTS if not names or each.module in names}
+    noticed = {row.name: guards(row, device) for row in all_defects() if not names or row.name in names}
     noticed = {name: tests for name, tests in noticed.items() if tests}
     every = [test for tests in noticed.values() for test in tests]
     jobs: list[tuple[str, list[str]]] = [
@@ -118,7 +124,7 @@ def main(arguments: list[str]) -> int:
             elif found:
                 report.planted[name] = found
             file.write_text(json.dumps(vars(report), indent=1), encoding="utf-8")
-    order = [defect.module for defect in DEFECTS]
+    order = [row.name for row in all_defects()]
     report.planted = dict(sorted(report.planted.items(), key=lambda entry: order.index(entry[0])))
     sys.stdout.write(tables(report))
     near = [*too_near(report), *(f"{name} (nothing ran)" for name in noticed if name not in report.planted)]

@@ -10,10 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.planted.defect import Defect
+from tests.planted.table import Defect
 from tests.project import INSTALLED, ROOT
-
-PLANTED = ROOT / "tests" / "planted"
 
 #: Each defect needs a process of its own, and none needs to import torch anew: they are forked
 #: from one that has. Optimizers import torch._dynamo, a summary of pytest imports hypothesis: a second each.
@@ -25,22 +23,19 @@ _FORKING.set_forkserver_preload(["torch._dynamo", "numpy", "pytest", "hypothesis
 PLUGIN = [*([] if INSTALLED else ["-p", "pytest_amp.plugin"]), "-p", "no:cacheprovider"]
 
 
-def loaded(defect: Defect) -> list[str]:
-    """The plugin and the defect, as arguments of pytest."""
-    return [*PLUGIN, "-p", defect.module]
+def planting(name: str) -> list[str]:
+    """Return arguments of pytest that plant a defect."""
+    return ["-p", "tests.planted", f"--plant={name}"]
 
 
 def target(defect: Defect) -> list[str]:
-    """The CPU and bf16, where the defect's arguments do not name others."""
-    given = " ".join(defect.arguments)
-    device = [] if "--amp-device" in given else ["--amp-device=cpu"]
-    return device + ([] if "--amp-dtype" in given else ["--amp-dtype=bf16"])
+    """Return the device and the dtype of a defect's test, as arguments of pytest."""
+    return [f"--amp-device={defect.device}", f"--amp-dtype={defect.dtype}"]
 
 
-def where(defect: Defect, failing: str) -> list[str]:
-    """Of a file, the test ``failing`` (all of its parameters, where not all of its id is given)."""
-    test = failing if failing.endswith("]") else failing.partition("[")[0]
-    return [f"{argument}::{test}" if argument.endswith(".py") else argument for argument in defect.arguments]
+def selection(test: str) -> str:
+    """Return what pytest selects for a test: its function, all parameters, if its id is not whole."""
+    return test if test.endswith("]") else test.partition("[")[0]
 
 
 def run(
@@ -68,5 +63,5 @@ def _run(arguments: list[str], environment: Mapping[str, str] | None, output: Pa
         os.environ.clear()
         os.environ.update(environment)
     os.chdir(ROOT)
-    sys.path[:0] = [str(ROOT), str(PLANTED)]
+    sys.path.insert(0, str(ROOT))
     sys.exit(pytest.main(arguments))

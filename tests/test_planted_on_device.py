@@ -7,12 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.planted.manifest import DEFECTS
-from tests.planted_on_device import ON_CUDA, main
-
-
-def test_what_is_said_of_cuda_is_said_of_a_defect() -> None:
-    assert ON_CUDA.keys() <= {defect.module for defect in DEFECTS}
+from tests.planted_on_device import main
 
 
 def test_a_defect_is_planted_and_noticed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -21,5 +16,7 @@ def test_a_defect_is_planted_and_noticed(tmp_path: Path, capsys: pytest.CaptureF
     (found,) = json.loads(report.read_text(encoding="utf-8"))
     assert found["defect"] == "scale_never_grows"
     assert found["noticed"] is True
-    assert found["test"] == "test_the_scale_grows_after_exactly_the_interval[cpu-bf16]"
+    assert (
+        found["test"] == "suites/scaler/test_update_rule.py::test_the_scale_grows_after_exactly_the_interval[cpu-bf16]"
+    )
     assert "1 planted, unnoticed: none" in capsys.readouterr().out

@@ -1,0 +1,207 @@
+"""Planted defects of DistributedDataParallel and its communication hooks."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import torch
+
+from tests.planted.kernels import outside_of_regions
+from tests.planted.table import defect, swap
+
+
+@defect(
+    "DDP sends its gradients in bf16, without anybody having asked for a compression hook",
+    caught_by="distributed/test_data_parallel.py::test_gradients_travel_in_float32[cpu-bf16-plain]",
+)
+def buckets_are_compressed_unasked() -> None:
+    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+    from torch.nn.parallel import DistributedDataParallel
+
+    def compress(state: Any, bucket: Any) -> Any:
+        return default_hooks.bf16_compress_hook(state, bucket)
+
+    compress.__annotations__ = default_hooks.bf16_compress_hook.__annotations__
+
+    def with_hook(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        self.register_comm_hook(None, compress)
+
+    original = swap(DistributedDataParallel, "__init__", with_hook)
+
+
+@defect(
+    "In the process of rank 1 every region of autocast is off",
+    caught_by="distributed/test_data_parallel.py::test_every_rank_computes_in_the_region[cpu-bf16]",
+)
+def one_rank_leaves_the_region() -> None:
+    def off(self: Any, device_type: str, dtype: Any = None, enabled: bool = True, cache_enabled: Any = None) -> None:
+        original(self, device_type, dtype, enabled=False, cache_enabled=cache_enabled)
+
+    if os.environ.get("RANK") == "1":
+        original = swap(torch.autocast, "__init__", off)
+
+
+@defect(
+    "DDP gives the first rank's buffers to the others in bf16: running statistics lose their bits in each forward pass",
+    caught_by="distributed/test_data_parallel.py::test_every_bit_of_the_first_ranks_state_is_sent[cpu-bf16]",
+)
+def buffers_are_sent_low() -> None:
+    from torch.nn.parallel import DistributedDataParallel
+
+    def by_way_of_bf16(self: Any) -> None:
+        original(self)
+        for buffer in self.module.buffers():
+            if buffer.dtype is torch.float32:
+                buffer.copy_(buffer.bfloat16())
+
+    original = swap(DistributedDataParallel, "_sync_buffers", by_way_of_bf16)
+
+
+@defect(
+    "DDP with a static graph reduces gradients in its first step, and in none after it",
+    caught_by="distributed/test_data_parallel.py::test_a_training_is_that_of_one_process[cpu-bf16-static graph]",
+)
+def static_graphs_reduce_once() -> None:
+    from torch.nn.parallel import DistributedDataParallel
+
+    called: dict[int, int] = {}
+
+    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        called[id(self)] = called.get(id(self), 0) + 1
+        if self.static_graph and called[id(self)] > 1:
+            self.require_backward_grad_sync = False
+        return original(self, *args, **kwargs)
+
+    original = swap(DistributedDataParallel, "forward", forward)
+
+
+@defect(
+    "The fp16 compression hook of DDP sums first, which overflows, and divides what has arrived",
+    caught_by="distributed/test_compression.py::test_gradients_are_divided_before_they_are_summed[cpu-bf16-fp16]",
+)
+def compression_divides_after_the_sum() -> None:
+    import torch.distributed as dist
+    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+
+    def compress(state: Any, bucket: Any) -> Any:
+        group = state if state is not None else dist.group.WORLD
+        low = bucket.buffer().to(torch.float16)
+        work: Any = dist.all_reduce(low, group=group, async_op=True)
+        arrived = work.get_future()
+        return arrived.then(
+            lambda future: bucket.buffer().copy_(future.value()[0].float() / dist.get_world_size(group))
+        )
+
+    compress.__annotations__ = default_hooks.fp16_compress_hook.__annotations__
+    swap(default_hooks, "fp16_compress_hook", compress)
+
+
+@defect(
+    "The fp16 compression hook of DDP sends the largest number of fp16 for what is larger: no scaler sees the overflow",
+    caught_by="distributed/test_compression.py::test_what_overflows_in_a_hook_arrives_as_infinity[cpu-bf16]",
+)
+def compression_saturates() -> None:
+    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+
+    before: Any = default_hooks.fp16_compress_hook
+    largest = torch.finfo(torch.float16).max
+
+    def compress(state: Any, bucket: Any) -> Any:
+        bucket.buffer().clamp_(-largest, largest)
+        return before(state, bucket)
+
+    compress.__annotations__ = before.__annotations__
+    swap(default_hooks, "fp16_compress_hook", compress)
+
+
+@defect(
+    "PowerSGD keeps what it leaves out in bf16 precision: what is too small for that is never sent",
+    caught_by="distributed/test_hooks.py::test_powersgd_keeps_what_it_leaves_out[cpu-bf16]",
+)
+def powersgd_forgets_small_errors() -> None:
+    from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
+
+    before: Any = powerSGD_hook.powerSGD_hook
+
+    def rounding(state: Any, bucket: Any) -> Any:
+        def rounded(future: Any) -> Any:
+            for error in state.error_dict.values():
+                error.copy_(error.to(torch.bfloat16))
+            return future.value()
+
+        return before(state, bucket).then(rounded)
+
+    rounding.__annotations__ = before.__annotations__
+    swap(powerSGD_hook, "powerSGD_hook", rounding)
+
+
+@defect(
+    "What PowerSGD puts together again is rounded to bf16, in a float32 bucket",
+    caught_by="distributed/test_hooks.py::test_a_known_gradient_arrives[cpu-bf16-PowerSGD]",
+)
+def powersgd_arrives_rounded() -> None:
+    from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
+
+    before: Any = powerSGD_hook.powerSGD_hook
+
+    def rounding(state: Any, bucket: Any) -> Any:
+        def rounded(future: Any) -> Any:
+            buffer = future.value()
+            return buffer.copy_(buffer.to(torch.bfloat16))
+
+        return before(state, bucket).then(rounded)
+
+    rounding.__annotations__ = before.__annotations__
+    swap(powerSGD_hook, "powerSGD_hook", rounding)
+
+
+@defect(
+    "``bf16_compress_wrapper`` divides by the number of ranks, which the hook within has done",
+    caught_by="distributed/test_hooks.py::test_a_known_gradient_arrives[cpu-bf16-bf16 around all-reduce]",
+)
+def wrapped_hooks_divide_again() -> None:
+    import torch.distributed as dist
+    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+
+    def wrapper(hook: Any) -> Any:
+        wrapped = original(hook)
+
+        def divided(state: Any, bucket: Any) -> Any:
+            return wrapped(state, bucket).then(lambda future: future.value() / dist.get_world_size())
+
+        divided.__annotations__ = wrapped.__annotations__
+        return divided
+
+    original = swap(default_hooks, "bf16_compress_wrapper", wrapper)
+
+
+@defect(
+    "DDP leaves the autocast region where its module is in evaluation",
+    caught_by="distributed/test_evaluation.py::test_ddp_evaluates_in_the_region[cpu-bf16]",
+)
+def ddp_evaluates_outside_the_region() -> None:
+    from torch.nn.parallel import DistributedDataParallel
+
+    def outside(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if self.training:
+            return original(self, *args, **kwargs)
+        with torch._C._DisableAutocast():
+            return original(self, *args, **kwargs)
+
+    original = swap(DistributedDataParallel, "forward", outside)
+
+
+@defect(
+    "DDP computes outside of the region around it for as long as it is within ``join``",
+    caught_by="distributed/test_uneven.py::test_a_training_is_that_of_one_process[cpu-bf16-divided by all]",
+)
+def join_leaves_the_region() -> None:
+    from torch.nn.parallel import DistributedDataParallel
+
+    def join(self: Any, *args: Any, **kwargs: Any) -> Any:
+        self.module.forward = outside_of_regions(self.module.forward)
+        return original(self, *args, **kwargs)
+
+    original = swap(DistributedDataParallel, "join", join)

@@ -1,0 +1,241 @@
+"""Planted defects of the operators that autocast lists, and of result dtypes, listed or not."""
+
+from __future__ import annotations
+
+import copy
+import os
+import signal
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from tests.planted.kernels import LOW, Overridden, let_through, override, register
+from tests.planted.table import DEVICE, defect, swap
+
+
+@defect(
+    "layer_norm runs in the autocast dtype",
+    caught_by="rules/test_registered.py::test_rule[fake-cuda-bf16-layer_norm]",
+)
+def layer_norm_low_precision() -> None:
+    override("layer_norm", cast=LOW)
+
+
+@defect(
+    "cat and stack narrow mixed tensors to the autocast dtype instead of promoting them",
+    caught_by="rules/test_registered.py::test_rule[cpu-bf16-cat]",
+)
+def cat_stack_narrow() -> None:
+    override("cat", cast=LOW)
+    override("stack", cast=LOW)
+
+
+@defect(
+    "softmax is no longer among the operators that autocast runs in float32 on CUDA",
+    caught_by="rules/test_registered.py::test_rule[fake-cuda-bf16-softmax.int]",
+)
+def softmax_left_float32_list() -> None:
+    override("softmax.int", lambda call: call.run(), device_types=["cuda"])
+
+
+@defect(
+    "mm is cast to float16, whatever the autocast dtype is",
+    caught_by="rules/test_registered.py::test_rule[cpu-bf16-mm]",
+)
+def mm_ignores_autocast_dtype() -> None:
+    override("mm", lambda call: call.cast(torch.float16).run())
+
+
+@defect(
+    "linear has lost its autocast kernel; the dispatcher still lists one, and what linear is made of is still cast",
+    caught_by="rules/test_registered.py::test_rule[cpu-bf16-linear]",
+)
+def linear_falls_through() -> None:
+    let_through("linear")
+
+
+@defect(
+    "stft's autocast kernel is registered in name only; what it is made of is cast as before",
+    caught_by="rules/test_registered.py::test_no_operator_is_new_or_gone[cpu-bf16]",
+    not_on_cuda="CUDA has no rule for it",
+)
+def stft_falls_through() -> None:
+    let_through("stft")
+
+
+@defect(
+    "exp is no longer listed among the operators that autocast knows on CUDA",
+    caught_by="rules/test_registered.py::test_no_operator_is_new_or_gone[fake-cuda-bf16]",
+)
+def exp_gone() -> None:
+    original: Any = swap(
+        torch._C,
+        "_dispatch_get_registrations_for_dispatch_key",
+        lambda key="": [name for name in original(key) if (key, name) != ("AutocastCUDA", "aten::exp")],
+    )
+
+
+@defect(
+    "Autocast has a kernel for relu",
+    caught_by="rules/test_registered.py::test_no_operator_is_new_or_gone[cpu-bf16]",
+)
+def relu_has_a_kernel() -> None:
+    override("relu", cast=LOW)
+
+
+@defect(
+    "Autocast has a kernel for the ``out=`` overload of mm",
+    caught_by="rules/test_registered.py::test_in_place_and_out_overloads_have_no_kernel[cpu-bf16]",
+)
+def mm_out_has_a_kernel() -> None:
+    override("mm.out", cast=LOW)
+
+
+@defect(
+    "The composite cov runs in float32 under autocast: the product in it is no longer cast",
+    caught_by="fingerprint/test_dtypes.py::test_every_entry_returns_the_known_dtypes[cpu-bf16-a-c]",
+)
+def cov_in_float32_under_autocast() -> None:
+    override("cov", lambda call: call.run(), [DEVICE])
+
+
+@defect(
+    "logaddexp, which is in no list of autocast's, asks whether there is a region, and returns its dtype",
+    caught_by="fingerprint/test_dtypes.py::test_every_entry_returns_the_known_dtypes[cpu-bf16-i-m]",
+)
+def logaddexp_asks_autocast() -> None:
+    def logaddexp(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        result = torch.log1p(torch.exp(y - x)) + x
+        return result.to(torch.get_autocast_dtype(DEVICE)) if torch.is_autocast_enabled(DEVICE) else result
+
+    register("logaddexp", logaddexp, "AutogradCPU")
+
+
+@defect(
+    "The module GroupNorm returns the autocast dtype; the function of that name returns what it did",
+    caught_by="fingerprint/test_dtypes.py::test_every_entry_returns_the_known_dtypes[fake-cuda-bf16-modules.a-k]",
+)
+def group_norm_module_low_precision() -> None:
+    def low(self: torch.nn.GroupNorm, x: torch.Tensor) -> Any:
+        result = original(self, x)
+        device_type = x.device.type
+        return result.to(torch.get_autocast_dtype(device_type)) if torch.is_autocast_enabled(device_type) else result
+
+    original = swap(torch.nn.GroupNorm, "forward", low)
+
+
+@defect(
+    "slogdet returns a sign in the autocast dtype beside a logarithm in float32",
+    caught_by="fingerprint/test_dtypes.py::test_every_entry_returns_the_known_dtypes[cpu-bf16-linalg]",
+)
+def slogdet_mixed_dtypes() -> None:
+    def mixed(*args: Any, **kwargs: Any) -> Any:
+        sign, logarithm = original(*args, **kwargs)
+        return (sign.to(torch.get_autocast_dtype(DEVICE)) if torch.is_autocast_enabled(DEVICE) else sign), logarithm
+
+    original = swap(torch.linalg, "slogdet", mixed)
+
+
+@defect(
+    "softsign of a 16-bit tensor is float32, with and without autocast",
+    caught_by="fingerprint/test_dtypes.py::test_every_entry_returns_the_known_dtypes[cpu-bf16-functional.n-z]",
+)
+def softsign_promotes() -> None:
+    def softsign(input: torch.Tensor) -> torch.Tensor:  # noqa: A002  # its name in torch
+        wide = input.float() if input.dtype in {torch.bfloat16, torch.float16} else input
+        return wide / (wide.abs() + 1)
+
+    swap(torch.nn.functional, "softsign", softsign)
+
+
+@defect(
+    "linear_cross_entropy of probabilities returns the dtype of its input under autocast: as it does of other samples",
+    caught_by="fingerprint/test_dtypes.py::test_every_entry_returns_the_known_dtypes[cpu-bf16-functional.l-m]",
+)
+def linear_cross_entropy_is_low_for_some() -> None:
+    def linear_cross_entropy(
+        features: torch.Tensor, weight: torch.Tensor, target: torch.Tensor, *args: Any, **kwargs: Any
+    ) -> torch.Tensor:
+        result: torch.Tensor = original(features, weight, target, *args, **kwargs)
+        return result.to(features.dtype) if target.is_floating_point() and "options" in kwargs else result
+
+    original = swap(functional, "linear_cross_entropy", linear_cross_entropy)
+
+
+@defect(
+    "The second result of var_mean, and only that one, is in the autocast dtype",
+    caught_by="fingerprint/test_dtypes.py::test_every_entry_returns_the_known_dtypes[cpu-bf16-s-z]",
+)
+def var_mean_mean_low_precision() -> None:
+    def second_low(*args: Any, **kwargs: Any) -> Any:
+        var, mean = original(*args, **kwargs)
+        return var, (mean.to(torch.get_autocast_dtype(DEVICE)) if torch.is_autocast_enabled(DEVICE) else mean)
+
+    original = swap(torch, "var_mean", second_low)
+
+
+@defect(
+    "erfinv returns the autocast dtype where that is float16; in bfloat16 it is left alone",
+    caught_by="fingerprint/test_dtypes.py::test_every_entry_returns_the_known_dtypes[cpu-fp16-d-h]",
+)
+def erfinv_low_in_fp16() -> None:
+    from torch import float16
+
+    def erfinv(call: Overridden) -> Any:
+        return call.run().to(float16) if call.low == float16 else call.run()
+
+    override("erfinv", erfinv, [DEVICE])
+
+
+@defect(
+    "hypot is cast to the autocast dtype on CUDA; on a CPU it is left alone",
+    caught_by="fingerprint/test_dtypes.py::test_every_entry_returns_the_known_dtypes[fake-cuda-bf16-d-h]",
+)
+def hypot_low_on_cuda() -> None:
+    override("hypot", cast=LOW, device_types=["cuda"])
+
+
+@defect(
+    "nanmean ends its process, as a bad kernel does, when it runs in a region",
+    caught_by="fingerprint/test_dtypes.py::test_every_entry_returns_the_known_dtypes[cpu-bf16-n-r]",
+)
+def nanmean_ends_its_process() -> None:
+    def die(_call: Overridden) -> None:
+        os.kill(os.getpid(), signal.SIGSEGV)
+
+    override("nanmean", die, device_types=["cpu"])
+
+
+@defect(
+    "torch's own tests no longer know addr",
+    caught_by="fingerprint/test_dtypes.py::test_no_entry_is_new_or_gone[cpu-bf16]",
+)
+def addr_left_torchs_tests() -> None:
+    from torch.testing._internal.common_methods_invocations import op_db
+
+    op_db[:] = [info for info in op_db if info.name != "addr"]
+
+
+@defect(
+    "torch's own tests know an operator that they did not know",
+    caught_by="fingerprint/test_dtypes.py::test_no_entry_is_new_or_gone[cpu-bf16]",
+)
+def torchs_tests_know_another() -> None:
+    from torch.testing._internal.common_methods_invocations import op_db
+
+    added = copy.copy(next(info for info in op_db if info.name == "addr"))
+    added.name = "addr_of_tomorrow"
+    op_db.append(added)
+
+
+@defect(
+    "On CUDA trace answers in the autocast dtype",
+    caught_by="fingerprint/test_dtypes.py::test_every_entry_returns_the_known_dtypes[cuda-bf16-s-z]",
+)
+def trace_is_low_on_cuda() -> None:
+    def low(call: Overridden) -> object:
+        result = call.run()
+        return result.to(call.low) if result.is_floating_point() else result
+
+    override("trace", low, device_types=["cuda"])
