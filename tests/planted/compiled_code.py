@@ -271,3 +271,14 @@ def compiled_code_drops_nothing() -> None:
         return call
 
     wrap_compiled(in_evaluation)
+
+
+@defect(
+    "The mode ``reduce-overhead`` of ``torch.compile`` records no CUDA graph",
+    caught_by="compile/test_cuda_graphs.py::test_a_replay_casts_the_weights_of_today[cuda-bf16]",
+)
+def reduced_overhead_records_no_graph() -> None:
+    def compile_without_mode(real: Any, model: Any = None, **keywords: Any) -> Any:
+        return real(model, **{**keywords, "mode": None})
+
+    replace_compile(compile_without_mode)

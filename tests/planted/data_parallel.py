@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from tests.planted.changes import rounded
 from tests.planted.kernels import outside_of_regions
 from tests.planted.table import defect, swap
 
@@ -205,3 +206,20 @@ def join_leaves_the_region() -> None:
         return original(self, *args, **kwargs)
 
     original = swap(DistributedDataParallel, "join", join)
+
+
+@defect(
+    "DDP sends the gradients of embeddings rounded to bfloat16",
+    caught_by="distributed/test_zoo.py::test_a_step_is_that_of_one_process[cpu-bf16-decoder-ddp]",
+)
+def embeddings_of_ranks_get_rounded_gradients() -> None:
+    from torch.nn.parallel import DistributedDataParallel
+
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        for module in self.module.modules():
+            if isinstance(module, torch.nn.Embedding):
+                weight: Any = module.weight
+                weight.register_hook(lambda gradient: rounded(gradient, torch.bfloat16))
+
+    original = swap(DistributedDataParallel, "__init__", init)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tests.planted.kernels import LOW_DTYPES, truncate_conversions
+from tests.planted.kernels import LOW_DTYPES, replace_kernel, truncate_conversions
 from tests.planted.table import defect, swap
 
 
@@ -186,6 +186,35 @@ def float32_products_in_ten_bits() -> None:
         return original(self, other)  # type: ignore[no-any-return]
 
     original = swap(torch.Tensor, "__matmul__", matmul)
+
+
+@defect(
+    "The kernel of bmm adds low numbers up in steps of 4, and rounds after each",
+    caught_by="formats/test_accumulation.py::test_many_small_terms_beside_a_large_one[cpu-bf16-bmm]",
+)
+def batched_products_add_up_low() -> None:
+    def bmm(a: Any, b: Any) -> Tensor:
+        step = 4 if a.dtype in LOW_DTYPES else max(1, a.shape[2])
+        total: Tensor = a.new_zeros(a.shape[0], a.shape[1], b.shape[2])
+        for left, right in zip(a.split(step, 2), b.split(step, 1), strict=True):
+            total = total + torch.stack([x @ y for x, y in zip(left, right, strict=True)])
+        return total
+
+    replace_kernel("bmm", bmm)
+
+
+@defect(
+    "``Tensor.float`` takes subnormal numbers of E5M2 for zero",
+    caught_by="formats/test_parameters.py::test_every_pattern_has_its_value[cpu-bf16-float8_e5m2]",
+)
+def subnormals_of_float8_are_zero() -> None:
+    def to_float(self: Tensor, *args: Any, **kwargs: Any) -> Any:
+        result = original(self, *args, **kwargs)
+        if self.dtype is torch.float8_e5m2:
+            result[result.abs() < 2.0**-14] = 0
+        return result
+
+    original = swap(torch.Tensor, "float", to_float)
 
 
 @defect(

@@ -93,6 +93,18 @@ def mm_out_has_a_kernel() -> None:
 
 
 @defect(
+    "``cdist`` to more than 25 points answers in the autocast dtype",
+    caught_by="rules/test_families.py::test_distances_are_float32_at_every_size[cpu-bf16]",
+)
+def distances_to_many_points_are_low() -> None:
+    def cdist(call: Overridden) -> Any:
+        result = call.cast(torch.float32).run()
+        return result.to(call.low) if call.args[1].shape[-2] > 25 else result
+
+    override("cdist", cdist, [DEVICE])
+
+
+@defect(
     "The composite cov runs in float32 under autocast: the product in it is no longer cast",
     caught_by="fingerprint/test_dtypes.py::test_every_entry_returns_the_known_dtypes[cpu-bf16-a-c]",
 )
@@ -239,3 +251,22 @@ def trace_is_low_on_cuda() -> None:
         return result.to(call.low) if result.is_floating_point() else result
 
     override("trace", low, device_types=["cuda"])
+
+
+@defect(
+    "silu of float32 tensors is cast to the autocast dtype",
+    caught_by="folklore/test_dtypes.py::test_activations_are_on_no_list[cpu-bf16-silu]",
+)
+def silu_is_cast() -> None:
+    override("silu", cast=LOW)
+
+
+@defect(
+    "A backward pass that is called in a region begins with twice the gradient",
+    caught_by="folklore/test_numbers.py::test_backward_needs_no_region[cpu-bf16]",
+)
+def backward_in_a_region_is_doubled() -> None:
+    def backward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return original(self * 2 if torch.is_autocast_enabled(DEVICE) else self, *args, **kwargs)
+
+    original = swap(torch.Tensor, "backward", backward)

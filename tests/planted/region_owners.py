@@ -206,3 +206,13 @@ def parallel_apply_forgets_the_region() -> None:
             return original(*args, **kwargs)
 
     original = swap(parallel, "parallel_apply", outside)
+
+
+@defect(
+    "The autocast rule of a custom operator is registered, and never called",
+    caught_by="semantics/test_custom_operator.py::test_a_rule_casts_the_arguments[cpu-bf16]",
+)
+def rules_of_operators_are_not_called() -> None:
+    from torch._library.custom_ops import CustomOpDef
+
+    swap(CustomOpDef, "register_autocast", lambda self, device_type, cast_inputs: self)

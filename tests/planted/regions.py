@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import threading
 from collections.abc import Callable
@@ -267,3 +268,19 @@ def decorator_takes_keywords() -> None:
         return without
 
     original = swap(torch.amp.autocast_mode.autocast, "__call__", decorate)
+
+
+@defect(
+    "A region that is entered in a running event loop is a disabled one",
+    caught_by="semantics/test_generators_and_tasks.py::test_a_region_goes_on_after_await[cpu-bf16]",
+)
+def regions_off_in_event_loops() -> None:
+    def enter_outside_of_loops(self: Any) -> Any:
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return original(self)
+        self._enabled = False
+        return original(self)
+
+    original = swap(torch.amp.autocast_mode.autocast, "__enter__", enter_outside_of_loops)

@@ -223,3 +223,37 @@ def products_cast_again() -> None:
 
     register("matmul", matmul, "AutocastCPU")
     register("linear", linear, "AutocastCPU")
+
+
+@defect(
+    "Under autocast on CUDA, matrix products cast their operands to and fro before they use them",
+    caught_by="speed/test_speedups.py::test_speedup[cuda-bf16-matmul-4096",
+)
+def cuda_products_cast_again() -> None:
+    """As many times as take longer than the product of two large matrices."""
+    round_trips = 16
+
+    def cast(x: Tensor) -> Tensor:
+        low = x.to(torch.get_autocast_dtype("cuda"))
+        for _ in range(round_trips):
+            low = low.to(torch.float32).to(torch.get_autocast_dtype("cuda"))
+        return low
+
+    def matmul(a: Tensor, b: Tensor) -> Tensor:
+        with torch.autocast("cuda", enabled=False):
+            return torch.matmul(cast(a), cast(b))
+
+    register("matmul", matmul, "AutocastCUDA")
+
+
+@defect(
+    "A region that is entered while a CUDA graph is captured is a disabled one",
+    caught_by="speed/test_capture.py::test_a_captured_step_computes_what_an_eager_one_does[cuda-bf16]",
+)
+def captured_regions_are_disabled() -> None:
+    def enter(self: Any) -> Any:
+        if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+            self._enabled = False
+        return original(self)
+
+    original = swap(torch.amp.autocast_mode.autocast, "__enter__", enter)

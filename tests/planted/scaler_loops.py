@@ -275,6 +275,34 @@ def scaled_lists_lose_their_graph() -> None:
 
 
 @defect(
+    "An overflow lowers the scale by the square of the back-off factor",
+    caught_by="scaler/test_training.py::test_training_with_a_scaler_reaches_the_fp32_loss[cpu-fp16-loss]",
+)
+def scale_backs_off_twice() -> None:
+    def update(scale: Any, tracker: Any, found_inf: Any, growth: float, backoff: float, interval: int) -> Any:
+        return original(scale, tracker, found_inf, growth, backoff * backoff, interval)
+
+    original = swap(torch, "_amp_update_scale_", update)
+
+
+@defect(
+    "A scaler that has skipped a step takes every later one",
+    caught_by=("scaler/test_training_steps.py::test_a_network_with_statistics_that_an_overflow_spoils[cpu-bf16-noted]"),
+)
+def scaler_skips_once() -> None:
+    skipped: set[int] = set()
+
+    def maybe_step(self: Any, optimizer: Any, state: Any, *args: Any, **kwargs: Any) -> Any:
+        if id(self) in skipped:
+            return optimizer.step(*args, **kwargs)
+        if any(found_inf.item() for found_inf in state["found_inf_per_device"].values()):
+            skipped.add(id(self))
+        return original(self, optimizer, state, *args, **kwargs)
+
+    original = swap(torch.amp.GradScaler, "_maybe_opt_step", maybe_step)
+
+
+@defect(
     "``unscale_`` knows the parameter groups that an optimizer had when it was unscaled first, and no later ones",
     caught_by="scaler/test_life_of_parameters.py::test_a_group_that_is_added_later_counts[cpu-bf16-clean-step-loop]",
 )

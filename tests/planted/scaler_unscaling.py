@@ -112,6 +112,19 @@ def unscaling_flushes_small_gradients() -> None:
 
 
 @defect(
+    "Unscaled gradients below the smallest normal number of fp16 are zero, whatever the autocast dtype",
+    caught_by="scaler/test_bf16.py::test_the_trajectory_is_the_same_without_a_scaler[cpu-bf16-SGD-mlp]",
+)
+def unscaled_gradients_have_the_range_of_fp16() -> None:
+    def check_and_flush(gradients: Any, found_inf: Any, inverse_scale: Any) -> None:
+        original(gradients, found_inf, inverse_scale)
+        for gradient in gradients:
+            gradient[gradient.abs() < 2.0**-14] = 0
+
+    original = swap(torch, "_amp_foreach_non_finite_check_and_unscale_", check_and_flush)
+
+
+@defect(
     "GradScaler steps although it found an inf or NaN",
     caught_by="scaler/test_overflow.py::test_a_non_finite_gradient_skips_the_step[cpu-bf16-inf]",
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -121,6 +122,17 @@ def tracker_stops_at_2048() -> None:
 
 
 @defect(
+    "``scale`` of a generator consumes it at once",
+    caught_by="scaler/test_scale.py::test_a_generator_is_scaled_lazily[cpu-bf16]",
+)
+def generators_are_scaled_at_once() -> None:
+    def scale(self: Any, outputs: Any) -> Any:
+        return original(self, list(outputs) if isinstance(outputs, Iterator) else outputs)
+
+    original = swap(torch.amp.GradScaler, "scale", scale)
+
+
+@defect(
     "``state_dict`` saves a growth tracker of 0",
     caught_by="scaler/test_state_dict.py::test_a_resumed_run_is_the_one_without[cpu-bf16-after 4-state_dict]",
 )
@@ -153,6 +165,17 @@ def unpickled_scaler_counts_anew() -> None:
         return {**original(self), "_init_growth_tracker": 0}
 
     original = swap(torch.amp.GradScaler, "__getstate__", without_count)
+
+
+@defect(
+    "``load_state_dict`` leaves the growth interval as it was",
+    caught_by="scaler/test_checkpoints.py::test_a_resumed_training_is_the_one_without[cpu-bf16-5-SGD]",
+)
+def loading_keeps_the_growth_interval() -> None:
+    def load(self: Any, state: Any) -> None:
+        original(self, {**state, "growth_interval": self.get_growth_interval()} if self.is_enabled() else state)
+
+    original = swap(torch.amp.GradScaler, "load_state_dict", load)
 
 
 @defect(

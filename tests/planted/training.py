@@ -267,3 +267,18 @@ def loaded_moments_are_rounded() -> None:
 )
 def generator_of_the_device_is_not_restored() -> None:
     swap(torch.cuda, "set_rng_state", lambda *_args, **_kwargs: None)
+
+
+@defect(
+    "An AdamW with bf16 weights and a Kahan sum forgets what it owes to a weight",
+    caught_by="training/test_long_run.py::test_bf16_weights_need_masters_or_a_remedy[cpu-bf16]",
+    options=("--amp-tier=long",),
+)
+def kahan_sums_are_forgotten() -> None:
+    from pytest_amp.training.low_adamw import LowAdamW
+
+    def add(self: Any, index: int, parameter: Tensor, update: Tensor) -> None:
+        original(self, index, parameter, update)
+        self._lost[index].zero_()
+
+    original = swap(LowAdamW, "_add", add)
