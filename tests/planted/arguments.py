@@ -15,7 +15,7 @@ from tests.planted.table import DEVICE, defect, swap
 
 
 @defect(
-    "An embedding whose weight is low forgets which row is padding, under autocast",
+    "Under autocast an embedding with a low-precision weight ignores ``padding_idx``",
     caught_by="gradients/test_arguments.py::test_operator_with_arguments[cpu-bf16-embedding of low weights, padding]",
 )
 def padding_rows_of_low_embeddings_get_gradients() -> None:
@@ -29,7 +29,7 @@ def padding_rows_of_low_embeddings_get_gradients() -> None:
 
 
 @defect(
-    "A low row that was expanded to many gets the gradient of the first alone, under autocast",
+    "Under autocast the gradient of an expanded low-precision row is that of the first copy alone",
     caught_by="gradients/test_arguments.py::test_operator_with_arguments[cpu-bf16-expand of a row]",
 )
 def expanded_rows_go_back_once() -> None:
@@ -45,7 +45,7 @@ def expanded_rows_go_back_once() -> None:
 
 
 @defect(
-    "The CPU's index_put of 16-bit tensors keeps the last of the numbers that are added to one place",
+    "The CPU's accumulating index_put of 16-bit tensors keeps only the last value of each index",
     caught_by="gradients/test_arguments.py::test_operator_with_arguments[cpu-bf16-index_put, accumulating]",
 )
 def index_put_loses_duplicates() -> None:
@@ -77,7 +77,7 @@ def channels_softmax_rounded() -> None:
 
 
 @defect(
-    "scaled_dot_product_attention under autocast cuts its mask off from the graph",
+    "scaled_dot_product_attention under autocast detaches its mask from the graph",
     caught_by="gradients/test_arguments.py::test_operator_with_arguments[cpu-bf16-attention, a mask for each head]",
 )
 def masks_get_no_gradient() -> None:
@@ -92,7 +92,7 @@ def masks_get_no_gradient() -> None:
 
 
 @defect(
-    "``addmm`` under autocast leaves out ``alpha`` where there is a ``beta``, too",
+    "``addmm`` under autocast ignores ``alpha`` if ``beta`` is given, too",
     caught_by="gradients/test_arguments.py::test_operator_with_arguments[cpu-bf16-addmm, alpha and beta]",
 )
 def addmm_forgets_alpha() -> None:
@@ -105,7 +105,7 @@ def addmm_forgets_alpha() -> None:
 
 
 @defect(
-    "``gaussian_nll_loss`` without a reduction leaves out the constant that ``full`` asks for",
+    '``gaussian_nll_loss`` with ``reduction="none"`` ignores ``full`` in a region',
     caught_by="gradients/test_arguments.py::test_operator_with_arguments[cpu-bf16-gaussian, full, none]",
 )
 def gaussian_loss_forgets_its_constant() -> None:
@@ -118,7 +118,7 @@ def gaussian_loss_forgets_its_constant() -> None:
 
 
 @defect(
-    "``functional.pad`` takes a negative width for none within a region",
+    "``functional.pad`` ignores negative widths in a region",
     caught_by="gradients/test_arguments.py::test_operator_with_arguments[cpu-bf16-pad by less than nothing]",
 )
 def pads_never_crop() -> None:
@@ -130,7 +130,7 @@ def pads_never_crop() -> None:
 
 
 @defect(
-    "Where attention shares values between heads, their gradient is of half the heads",
+    "The values of grouped-query attention get half their gradient",
     caught_by="gradients/test_arguments.py::test_operator_with_arguments[cpu-bf16-attention, grouped]",
 )
 def grouped_values_lose_half_their_gradient() -> None:
@@ -146,7 +146,7 @@ def grouped_values_lose_half_their_gradient() -> None:
 
 
 @defect(
-    "``functional.log_softmax`` of low numbers that is asked for float32 is low first",
+    "``functional.log_softmax(dtype=torch.float32)`` of a low-precision tensor is rounded to its dtype",
     caught_by="gradients/test_arguments.py::test_operator_with_arguments[cpu-bf16-functional.log_softmax in float32]",
     not_on_cuda="its autocast makes it float32, with the argument or without",
 )
@@ -160,7 +160,7 @@ def log_softmax_into_float32_is_rounded() -> None:
 
 
 @defect(
-    "What is written into a slice gets its gradient by way of bfloat16",
+    "The gradient of a value that is written into a slice is rounded to bfloat16",
     caught_by="gradients/test_arguments.py::test_operator_with_arguments[cpu-bf16-a slice is written]",
 )
 def written_slices_get_rounded_gradients() -> None:
@@ -173,7 +173,7 @@ def written_slices_get_rounded_gradients() -> None:
 
 
 @defect(
-    "Going back through ``split``, parts that nothing has used get the mean of the others in place of zero",
+    "The unused parts of ``split`` get the mean of the gradient, not zero",
     caught_by="gradients/test_arguments.py::test_operator_with_arguments[cpu-bf16-a part of a split]",
 )
 def parts_that_are_not_used_get_gradients() -> None:
@@ -188,7 +188,7 @@ def parts_that_are_not_used_get_gradients() -> None:
 
 
 @defect(
-    "The second direction of a GRU under autocast is in the order of the first",
+    "The second direction of a GRU under autocast returns its steps in the order of the first",
     caught_by="gradients/test_layer_arguments.py::test_layer_with_arguments[cpu-bf16-GRU, both ways]",
 )
 def other_direction_reads_forward() -> None:
@@ -203,7 +203,7 @@ def other_direction_reads_forward() -> None:
 
 
 @defect(
-    "Going back through the second direction of an nn.RNN forgets a step, where its rows and units fill tiles",
+    "The backward pass of a bidirectional nn.RNN drops a step if its rows and units fill whole tiles",
     caught_by="gradients/test_layer_arguments.py::test_layer_with_arguments[cpu-bf16-RNN, both ways, of whole tiles]",
 )
 def other_direction_forgets_a_step() -> None:
@@ -225,7 +225,7 @@ def other_direction_forgets_a_step() -> None:
 
 
 @defect(
-    "MultiheadAttention under autocast attends to padding where its weights are asked for",
+    "MultiheadAttention under autocast attends to padding if its weights are requested",
     caught_by="gradients/test_layer_arguments.py::test_layer_with_arguments[cpu-bf16-attention, padded, weights]",
 )
 def weights_keep_the_padding() -> None:
@@ -238,7 +238,7 @@ def weights_keep_the_padding() -> None:
 
 
 @defect(
-    "Within a region a packed sequence's states stay in the order of their lengths, and not of the rows they belong to",
+    "In a region the states of a packed sequence stay sorted by length, not in the order of their rows",
     caught_by="gradients/test_layer_arguments.py::test_layer_with_arguments[cpu-bf16-GRU, packed in any order]",
 )
 def packed_states_stay_sorted() -> None:
@@ -251,7 +251,7 @@ def packed_states_stay_sorted() -> None:
 
 
 @defect(
-    "The bias of a linear layer under autocast is cut off from the graph",
+    "linear under autocast detaches its bias from the graph",
     caught_by="gradients/test_layers.py::test_layer[cpu-bf16-Linear]",
 )
 def linear_bias_gets_no_gradient() -> None:
@@ -263,7 +263,7 @@ def linear_bias_gets_no_gradient() -> None:
 
 
 @defect(
-    "linear under autocast turns gradients on for a weight that is frozen",
+    "linear under autocast sets ``requires_grad`` of a frozen weight",
     caught_by="gradients/test_layers.py::test_frozen_parameters_stay_without[cpu-bf16]",
 )
 def frozen_weights_are_trained() -> None:
@@ -276,7 +276,7 @@ def frozen_weights_are_trained() -> None:
 
 
 @defect(
-    "linear under autocast casts a frozen weight by way of the other 16-bit dtype",
+    "linear under autocast casts a frozen weight through the other 16-bit dtype",
     caught_by="gradients/test_layers.py::test_freezing_a_layer_leaves_the_others_alone[cpu-fp16]",
 )
 def frozen_weights_rounded_twice() -> None:
@@ -290,7 +290,7 @@ def frozen_weights_rounded_twice() -> None:
 
 
 @defect(
-    "The bias of a transposed convolution of volumes is detached under autocast",
+    "conv_transpose3d under autocast detaches its bias from the graph",
     caught_by="gradients/test_layers.py::test_layer[cpu-bf16-ConvTranspose3d]",
 )
 def bias_of_volumes_gets_no_gradient() -> None:
@@ -302,7 +302,7 @@ def bias_of_volumes_gets_no_gradient() -> None:
 
 
 @defect(
-    "``linear`` of an empty batch gives its weights no gradients, in place of zeros",
+    "The gradients of linear's weights are missing, not zero, for an empty batch",
     caught_by="gradients/test_layers.py::test_an_empty_batch_gives_gradients_of_zeros[cpu-bf16-Linear]",
 )
 def empty_batches_leave_weights_alone() -> None:

@@ -15,7 +15,7 @@ from tests.planted.table import DEVICE, defect, swap
 
 
 @defect(
-    "Every region that ends drops the cast cache, an inner one the cache of the outer",
+    "Every exit clears the cast cache, also that of an inner region",
     caught_by="semantics/test_cast_cache.py::test_nested_regions_share_the_cache[cpu-bf16]",
 )
 def exit_drops_outer_cache() -> None:
@@ -43,7 +43,7 @@ def cast_cache_always_on() -> None:
 
 
 @defect(
-    "The cast cache outlives its region: the next one computes with the weights of the last",
+    "The cast cache outlives its region: the next region computes with stale weights",
     caught_by="semantics/test_cast_cache.py::test_an_update_between_regions_is_seen[cpu-bf16]",
 )
 def cast_cache_never_cleared() -> None:
@@ -51,7 +51,7 @@ def cast_cache_never_cleared() -> None:
 
 
 @defect(
-    "Whoever switches gradients off or on clears the cast cache: results are right, weights are cast again at each use",
+    "Switching gradients on or off clears the cast cache: weights are cast again, results are right",
     caught_by="semantics/test_cast_cache.py::test_switching_gradients_leaves_the_cache[cpu-bf16-set_grad_enabled",
 )
 def grad_switches_clear_the_cache() -> None:
@@ -63,7 +63,7 @@ def grad_switches_clear_the_cache() -> None:
 
 
 @defect(
-    "On a CPU linear keeps the copy of a view of a weight until the region ends, as it keeps that of a weight",
+    "On a CPU linear caches the cast of a view of a weight until the region ends",
     caught_by="semantics/test_cast_cache.py::test_a_computed_weight_is_never_cached[cpu-bf16-view]",
 )
 def views_of_weights_are_cached() -> None:
@@ -92,7 +92,7 @@ def views_of_weights_are_cached() -> None:
 
 
 @defect(
-    "Under autocast ``mm`` keeps casts of tensors without gradients, too, and does not see what is written to them",
+    "Under autocast ``mm`` caches casts of tensors without gradients, and misses writes to them",
     caught_by="semantics/test_cast_cache.py::test_a_tensor_without_gradients_is_read_as_it_is[cpu-bf16]",
 )
 def tables_are_cached() -> None:
@@ -112,7 +112,7 @@ def tables_are_cached() -> None:
 
 
 @defect(
-    "conv2d keeps a weight's cast copy from a use under no_grad, and hands it to uses that need a gradient",
+    "conv2d reuses a weight's cast from no_grad where a gradient is needed",
     caught_by="semantics/test_cache_history.py::test_a_use_without_gradients_costs_no_gradient[cpu-bf16-conv2d-no_grad",
 )
 def convolution_copies_without_history() -> None:
@@ -134,7 +134,7 @@ def convolution_copies_without_history() -> None:
 
 
 @defect(
-    "linear keeps the first cast copy of each weight that it meets under no_grad, for all later regions",
+    "linear reuses the first cast of each weight under no_grad in all later regions",
     caught_by="semantics/test_cache_history.py::test_an_update_between_regions_is_seen[cpu-bf16-linear-no_grad",
 )
 def linear_keeps_old_weights() -> None:
@@ -155,7 +155,7 @@ def linear_keeps_old_weights() -> None:
 
 
 @defect(
-    "linear's result keeps a copy of the float32 input alive, besides the low one that backward needs",
+    "linear's result keeps its float32 input alive, besides the low-precision one that backward needs",
     caught_by=(
         "semantics/test_cache_memory.py::test_what_is_kept_for_backward_is_what_casts_by_hand_keep[cpu-bf16-linear"
     ),
@@ -171,7 +171,7 @@ def linear_keeps_its_float32_input() -> None:
 
 
 @defect(
-    "make_graphed_callables captures in a region that has a cast cache, and says nothing",
+    "make_graphed_callables accepts a region with a cast cache",
     caught_by="semantics/test_graphs.py::test_make_graphed_callables_refuses_the_cache[cuda-bf16",
 )
 def graphed_callables_take_the_cache() -> None:
@@ -187,7 +187,7 @@ def graphed_callables_take_the_cache() -> None:
 
 
 @defect(
-    "The outermost exit leaves the cast cache as it is, so that a later capture takes copies from before it",
+    "The outermost exit does not clear the cast cache: a later capture uses stale casts",
     caught_by="semantics/test_graphs.py::test_a_region_inside_a_capture_casts_at_each_replay[cuda-bf16-cache",
 )
 def captures_take_older_casts() -> None:
@@ -198,7 +198,7 @@ def captures_take_older_casts() -> None:
 
 
 @defect(
-    "Within a region the cast cache is emptied before each layer: a weight that is used again is cast again",
+    "The cast cache is cleared before each layer: a shared weight is cast at each use",
     caught_by=(
         "memory/test_casts.py::test_a_layer_is_cast_as_often_as_counted_by_hand[cpu-bf16-a layer used eight times]"
     ),
@@ -214,7 +214,7 @@ def weights_cast_at_each_use() -> None:
 
 
 @defect(
-    "Under autocast a linear layer casts its low arguments to float32 and back once more: right, and slower",
+    "Under autocast linear casts its low-precision arguments to float32 and back: right, and slower",
     caught_by="memory/test_casts.py::test_a_step_makes_the_casts_of_its_rules[cpu-bf16-mlp]",
 )
 def linear_casts_to_and_fro() -> None:
@@ -226,7 +226,7 @@ def linear_casts_to_and_fro() -> None:
 
 
 @defect(
-    "Dropout multiplies by a float32 mask, and keeps that for its backward pass: right, and twice the bytes or more",
+    "Dropout saves a float32 mask for backward: right, and at least twice the bytes",
     caught_by="memory/test_kept.py::test_an_operator_keeps_what_its_derivative_needs[cpu-bf16-dropout]",
 )
 def dropout_keeps_a_wide_mask() -> None:
@@ -252,7 +252,7 @@ def dropout_keeps_a_wide_mask() -> None:
 
 
 @defect(
-    "Cross-entropy keeps its logits in float32, too, beside their probabilities: right, and twice the bytes",
+    "Cross-entropy saves its logits in float32 besides their probabilities: right, and twice the bytes",
     caught_by="memory/test_kept.py::test_an_operator_keeps_what_its_derivative_needs[cpu-bf16-cross_entropy]",
 )
 def cross_entropy_keeps_its_logits() -> None:
@@ -275,7 +275,7 @@ def cross_entropy_keeps_its_logits() -> None:
 
 
 @defect(
-    "Under autocast GELU computes in float32 and rounds its result: right, and what is kept is twice as much",
+    "Under autocast GELU computes in float32 and rounds its result: right, and twice the saved bytes",
     caught_by="memory/test_saved.py::test_a_step_keeps_what_casts_by_hand_keep[cpu-bf16-decoder]",
 )
 def gelu_keeps_float32() -> None:
@@ -287,7 +287,7 @@ def gelu_keeps_float32() -> None:
 
 
 @defect(
-    "Every loss that was computed within a region is kept for ever, as in a list of losses that nobody detaches",
+    "Every loss that is computed in a region is retained, as in a list of losses with their graphs",
     caught_by="memory/test_saved.py::test_a_step_keeps_what_casts_by_hand_keep[cpu-bf16-mlp]",
 )
 def steps_keep_their_losses() -> None:
@@ -303,7 +303,7 @@ def steps_keep_their_losses() -> None:
 
 
 @defect(
-    "``Tensor.backward`` keeps each tensor that it was called on, and with it the graph of every step",
+    "``Tensor.backward`` retains its tensor, and with it the graph of every step",
     caught_by=(
         "memory/test_trainings.py::test_a_training_keeps_nothing_of_its_steps[cpu-bf16-the method, micro-batches-plain]"
     ),
@@ -319,7 +319,7 @@ def backward_keeps_its_losses() -> None:
 
 
 @defect(
-    "Optimizers keep the gradients of each of their steps",
+    "Optimizers retain the gradients of every step",
     caught_by="memory/test_trainings.py::test_optimizers_keep_no_gradients[cpu-bf16-SGD, loop]",
 )
 def optimizers_keep_their_gradients() -> None:

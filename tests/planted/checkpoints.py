@@ -66,7 +66,7 @@ def sequential_checkpoint_forgets_region() -> None:
 
 
 @defect(
-    "A checkpointed function that is given keywords is recomputed outside the region",
+    "A checkpointed function with keyword arguments is recomputed outside the region",
     caught_by=(
         "semantics/test_checkpoint.py::"
         "test_gradients_are_those_without_a_checkpoint[cpu-bf16-by keyword, backward outside]"
@@ -111,7 +111,7 @@ def selective_checkpoint_forgets_region() -> None:
 
 
 @defect(
-    "A reentrant checkpoint of several outputs lets only the first of them have its gradient",
+    "A reentrant checkpoint of several outputs drops all gradients but the first",
     caught_by="semantics/test_checkpoint_kinds.py::test_a_block_of_several_outputs[cpu-bf16-reentrant]",
 )
 def last_outputs_of_checkpoints_get_nothing() -> None:
@@ -165,7 +165,7 @@ def custom_fwd_leaves_autocast_off() -> None:
 
 
 @defect(
-    "``torch.cuda.amp.custom_fwd`` and ``custom_bwd`` return the function as it is",
+    "``torch.cuda.amp.custom_fwd`` and ``custom_bwd`` return the function unchanged",
     caught_by=(
         "semantics/test_custom_function_forms.py::"
         "test_every_form_keeps_the_state_of_forward[cpu-bf16-as is-torch.cuda.amp"
@@ -200,7 +200,7 @@ def backward_runs_in_the_last_region() -> None:
 
 
 @defect(
-    "Called in another thread than the main one, backward of a loss begins with a gradient that is not one",
+    "``Tensor.backward`` starts with a gradient of 1 + 2**-8 in every thread but the main one",
     caught_by="semantics/test_backward.py::test_gradients_do_not_depend_on_who_asks[cpu-bf16-a thread]",
 )
 def threads_go_back_rounded() -> None:
@@ -213,7 +213,7 @@ def threads_go_back_rounded() -> None:
 
 
 @defect(
-    "In a region a linear layer uses a copy of its weight that has no gradient history",
+    "linear in a region uses a copy of its weight that is detached from the graph",
     caught_by="semantics/test_model_untouched.py::test_every_parameter_gets_a_gradient_of_its_own_dtype[cpu-bf16]",
 )
 def cast_loses_history() -> None:
@@ -226,7 +226,7 @@ def cast_loses_history() -> None:
 
 
 @defect(
-    "In a region a linear layer makes its own weight low",
+    "linear in a region rounds its weight in place",
     caught_by="semantics/test_model_untouched.py::test_parameters_are_left_alone[cpu-bf16]",
 )
 def parameters_cast_in_place() -> None:

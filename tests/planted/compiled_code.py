@@ -30,7 +30,7 @@ def compiled_code_leaves_its_region() -> None:
 
 
 @defect(
-    "A compiled function runs in the region in which it was called first, as if its code had no guard on autocast",
+    "A compiled function runs in the region of its first call, as if its code had no guard on autocast",
     caught_by="compile/test_ambient.py::test_a_callable_follows_the_region_it_is_called_in[cpu-bf16-module-aot_eager]",
 )
 def compiled_code_keeps_its_first_region() -> None:
@@ -38,7 +38,7 @@ def compiled_code_keeps_its_first_region() -> None:
 
 
 @defect(
-    "A function compiled for dynamic shapes runs in the region in which it was called first",
+    "A function compiled for dynamic shapes runs in the region of its first call",
     caught_by="compile/test_ambient.py::test_sizes_and_regions_change_together[cpu-bf16]",
 )
 def dynamic_code_keeps_its_first_region() -> None:
@@ -49,7 +49,7 @@ def dynamic_code_keeps_its_first_region() -> None:
 
 
 @defect(
-    "The key of AOTAutograd's cache has nothing of the region: code for bf16 is found in a region of fp16",
+    "AOTAutograd's cache key ignores autocast: code for bf16 is used in a region of fp16",
     caught_by=(
         "compile/test_ambient.py::"
         "test_what_was_compiled_for_one_dtype_is_not_taken_for_another[cpu-bf16-recompiled-inductor]"
@@ -66,7 +66,7 @@ def cached_graphs_forget_their_dtype() -> None:
 
 
 @defect(
-    "A compiled module in evaluation runs outside of the autocast region in which it is called",
+    "A compiled module in evaluation mode runs outside of the region of its call",
     caught_by="compile/test_calls.py::test_evaluation_follows_the_region[cpu-bf16-module]",
 )
 def compiled_evaluation_leaves_the_region() -> None:
@@ -89,7 +89,7 @@ def compiled_evaluation_leaves_the_region() -> None:
 
 
 @defect(
-    "A compiled function or module that is called with a keyword runs outside of the autocast region",
+    "A compiled function or module runs outside of the region if it is called with a keyword",
     caught_by="compile/test_calls.py::test_calls_of_every_form_follow_the_region[cpu-bf16-module-by keyword]",
 )
 def keywords_leave_the_region() -> None:
@@ -106,7 +106,7 @@ def keywords_leave_the_region() -> None:
 
 
 @defect(
-    "Within a region float32 inputs of compiled code that want no gradient are rounded to bfloat16",
+    "In a region float32 inputs of compiled code that require no gradient are rounded to bfloat16",
     caught_by="compile/test_calls.py::test_what_no_rule_casts_keeps_every_bit[cpu-bf16]",
 )
 def compiled_inputs_are_rounded() -> None:
@@ -177,7 +177,7 @@ def traced_functions_lose_their_regions() -> None:
 
 
 @defect(
-    "What the compiler leaves to Python runs outside of the region (the kind of pytorch/pytorch#95837)",
+    "Code that the compiler leaves to Python runs outside of the region (as in pytorch/pytorch#95837)",
     caught_by="compile/test_graph_breaks.py::test_a_region_survives_a_graph_break[cpu-bf16-called-aot_eager]",
 )
 def graph_break_leaves_the_region() -> None:
@@ -190,7 +190,7 @@ def graph_break_leaves_the_region() -> None:
 
 
 @defect(
-    "Gradients are rounded to bfloat16 on their way out of code in several graphs; those of one graph are not",
+    "Gradients that leave code with graph breaks are rounded to bfloat16",
     caught_by="compile/test_graph_breaks.py::test_gradients_pass_a_graph_break[cpu-bf16-nested, none]",
 )
 def gradients_are_rounded_at_breaks() -> None:
@@ -206,7 +206,7 @@ def gradients_are_rounded_at_breaks() -> None:
 
 
 @defect(
-    "What was compiled is forgotten before each call, as if each region were a new state",
+    "The compiler is reset before each call, as if each region were a new state",
     caught_by="compile/test_recompilation.py::test_a_region_that_is_entered_again_compiles_nothing[cpu-bf16]",
 )
 def every_call_compiles_anew() -> None:
@@ -221,7 +221,7 @@ def every_call_compiles_anew() -> None:
 
 
 @defect(
-    "GradScaler steps an optimizer whose ``step`` is compiled, also when it has found an inf",
+    "GradScaler steps an optimizer with a compiled ``step`` although it found an inf",
     caught_by="compile/test_scaler.py::test_a_compiled_optimizer_is_skipped_and_keeps_float32[cpu-bf16-aot_eager]",
 )
 def compiled_optimizers_step_despite_inf() -> None:
@@ -234,7 +234,7 @@ def compiled_optimizers_step_despite_inf() -> None:
 
 
 @defect(
-    "``torch.compile`` returns the function as it is: nothing is compiled, and everything is right",
+    "``torch.compile`` returns the function unchanged: nothing is compiled, and all results are right",
     caught_by="compile/test_zoo.py::test_step[cpu-bf16-mlp]",
 )
 def compile_returns_the_function() -> None:
@@ -242,7 +242,7 @@ def compile_returns_the_function() -> None:
 
 
 @defect(
-    "``dynamic=True`` of ``torch.compile`` does nothing: each size has a graph of its own",
+    "``dynamic=True`` of ``torch.compile`` has no effect: each size has its own graph",
     caught_by="compile/test_zoo.py::test_step_with_dynamic_shapes[cpu-bf16-mlp]",
 )
 def every_size_compiles_anew() -> None:
@@ -253,7 +253,7 @@ def every_size_compiles_anew() -> None:
 
 
 @defect(
-    "Compiled code runs in evaluation, in which dropout drops nothing and scales nothing",
+    "Compiled code runs in evaluation mode: dropout drops nothing",
     caught_by="compile/test_zoo.py::test_step_that_drops[cpu-bf16-aot_eager]",
 )
 def compiled_code_drops_nothing() -> None:

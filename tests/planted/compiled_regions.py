@@ -14,7 +14,7 @@ from tests.planted.table import defect, swap
 
 
 @defect(
-    "Gradients that leave a compiled backward pass are rounded to bfloat16, as if it ran in a region",
+    "Gradients that leave a compiled backward pass are rounded to bfloat16",
     caught_by="compile/test_regions.py::test_gradients_are_those_of_eager[cpu-bf16-nested, none]",
 )
 def compiled_gradients_are_rounded() -> None:
@@ -28,7 +28,7 @@ def compiled_gradients_are_rounded() -> None:
 
 
 @defect(
-    "Dynamo traces ``autocast(enabled=False)`` as if it had said nothing of ``enabled``",
+    "Dynamo ignores ``enabled=False`` of ``autocast``",
     caught_by="compile/test_regions.py::test_outputs_are_those_of_eager[cpu-bf16-nested-aot_eager]",
 )
 def traced_island_is_in_the_region() -> None:
@@ -43,7 +43,7 @@ def traced_island_is_in_the_region() -> None:
 
 
 @defect(
-    "Dynamo traces an inner region in the dtype of the one around it",
+    "Dynamo traces an inner region in the dtype of the outer one",
     caught_by="compile/test_regions.py::test_outputs_are_those_of_eager[cpu-bf16-nested-aot_eager]",
 )
 def traced_region_takes_the_ambient_dtype() -> None:
@@ -60,7 +60,7 @@ def traced_region_takes_the_ambient_dtype() -> None:
 
 
 @defect(
-    "A pass of inductor computes float32 products in bfloat16 and casts the result back: an island is low",
+    "A pass of inductor computes float32 products in bfloat16, also in a disabled region",
     caught_by="compile/test_regions.py::test_fused_kernels_compute_in_the_regions[cpu-bf16-nested]",
 )
 def fused_graphs_narrow_float32_products() -> None:
@@ -88,7 +88,7 @@ def fused_graphs_narrow_float32_products() -> None:
 
 
 @defect(
-    "What compiled code returns in float32 passes through bf16 where it is large",
+    "Large float32 results of compiled code are rounded to bf16",
     caught_by="compile/test_regions.py::test_large_results_are_those_of_eager[cpu-bf16-in the region]",
 )
 def large_results_are_rounded() -> None:
@@ -104,7 +104,7 @@ def large_results_are_rounded() -> None:
 
 
 @defect(
-    "While a graph is traced, a linear layer under autocast is computed in float32 and its result is cast",
+    "While a graph is traced, linear under autocast computes in float32 and casts its result",
     caught_by="compile/test_dtypes.py::test_operators_take_the_dtypes_of_eager[cpu-bf16-mlp]",
 )
 def traced_casts_come_after_the_product() -> None:
@@ -120,7 +120,7 @@ def traced_casts_come_after_the_product() -> None:
 
 
 @defect(
-    "Inductor gives sums, products and running ones in the dtype of what is summed, whatever ``dtype`` says",
+    "Inductor ignores ``dtype`` of sums, products and their cumulative forms",
     caught_by="compile/test_dtype_arguments.py::test_operators_give_the_dtype_that_is_asked_for[cpu-bf16]",
 )
 def fused_sums_forget_their_dtype() -> None:
@@ -141,7 +141,7 @@ def fused_sums_forget_their_dtype() -> None:
 
 
 @defect(
-    "The option ``emulate_precision_casts`` of ``torch.compile`` does nothing",
+    "The option ``emulate_precision_casts`` of ``torch.compile`` has no effect",
     caught_by="compile/test_precision_casts.py::test_a_round_trip_by_hand_rounds[cpu-bf16-emulated]",
 )
 def compile_forgets_precision_casts() -> None:
@@ -153,7 +153,7 @@ def compile_forgets_precision_casts() -> None:
 
 
 @defect(
-    "``torch.export.export`` traces regions away: what was in one is exported in float32",
+    "``torch.export.export`` drops regions: their operators are exported in float32",
     caught_by="compile/test_export.py::test_an_exported_program_is_the_model_when_it_is_loaded[cpu-bf16]",
 )
 def exported_program_has_no_regions() -> None:
@@ -172,7 +172,7 @@ def exported_program_has_no_regions() -> None:
 
 
 @defect(
-    "AOTInductor's packages hold a library that is linked to no C++ library: it has one of its own",
+    "AOTInductor's packages hold a library that is not linked to the C++ library",
     caught_by="compile/test_export.py::test_aot_inductor_keeps_the_regions[cpu-bf16]",
     options=("--amp-tier=long",),
 )
@@ -188,7 +188,7 @@ def packages_bring_their_own_cpp_library() -> None:
 
 
 @defect(
-    "Modules of exported programs with dynamic shapes run outside of the region that they are called in",
+    "Modules of exported programs with dynamic shapes run outside of the region of their call",
     caught_by="compile/test_export.py::test_sizes_and_regions_of_a_program_change_together[cpu-bf16-as it is]",
 )
 def dynamic_programs_leave_the_region() -> None:
@@ -208,7 +208,7 @@ def dynamic_programs_leave_the_region() -> None:
 
 
 @defect(
-    "What goes back through an exported program with dynamic shapes is rounded to bf16 on its way into it",
+    "Gradients that enter an exported program with dynamic shapes are rounded to bf16",
     caught_by="compile/test_export.py::test_a_program_with_dynamic_shapes_is_trained_in_its_regions[cpu-bf16]",
 )
 def programs_round_their_gradients() -> None:

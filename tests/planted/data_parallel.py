@@ -13,7 +13,7 @@ from tests.planted.table import defect, swap
 
 
 @defect(
-    "DDP sends its gradients in bf16, without anybody having asked for a compression hook",
+    "DDP sends its gradients in bf16 without a compression hook",
     caught_by="distributed/test_data_parallel.py::test_gradients_travel_in_float32[cpu-bf16-plain]",
 )
 def buckets_are_compressed_unasked() -> None:
@@ -33,7 +33,7 @@ def buckets_are_compressed_unasked() -> None:
 
 
 @defect(
-    "In the process of rank 1 every region of autocast is off",
+    "On rank 1 every autocast region is disabled",
     caught_by="distributed/test_data_parallel.py::test_every_rank_computes_in_the_region[cpu-bf16]",
 )
 def one_rank_leaves_the_region() -> None:
@@ -45,7 +45,7 @@ def one_rank_leaves_the_region() -> None:
 
 
 @defect(
-    "DDP gives the first rank's buffers to the others in bf16: running statistics lose their bits in each forward pass",
+    "DDP broadcasts buffers in bf16: running statistics lose bits in each forward pass",
     caught_by="distributed/test_data_parallel.py::test_every_bit_of_the_first_ranks_state_is_sent[cpu-bf16]",
 )
 def buffers_are_sent_low() -> None:
@@ -61,7 +61,7 @@ def buffers_are_sent_low() -> None:
 
 
 @defect(
-    "DDP with a static graph reduces gradients in its first step, and in none after it",
+    "DDP with a static graph reduces gradients in its first step only",
     caught_by="distributed/test_data_parallel.py::test_a_training_is_that_of_one_process[cpu-bf16-static graph]",
 )
 def static_graphs_reduce_once() -> None:
@@ -79,7 +79,7 @@ def static_graphs_reduce_once() -> None:
 
 
 @defect(
-    "The fp16 compression hook of DDP sums first, which overflows, and divides what has arrived",
+    "DDP's fp16 compression hook divides after the sum, which overflows",
     caught_by="distributed/test_compression.py::test_gradients_are_divided_before_they_are_summed[cpu-bf16-fp16]",
 )
 def compression_divides_after_the_sum() -> None:
@@ -100,7 +100,7 @@ def compression_divides_after_the_sum() -> None:
 
 
 @defect(
-    "The fp16 compression hook of DDP sends the largest number of fp16 for what is larger: no scaler sees the overflow",
+    "DDP's fp16 compression hook saturates: no scaler sees the overflow",
     caught_by="distributed/test_compression.py::test_what_overflows_in_a_hook_arrives_as_infinity[cpu-bf16]",
 )
 def compression_saturates() -> None:
@@ -118,7 +118,7 @@ def compression_saturates() -> None:
 
 
 @defect(
-    "PowerSGD keeps what it leaves out in bf16 precision: what is too small for that is never sent",
+    "PowerSGD keeps its error feedback in bf16: small errors are never sent",
     caught_by="distributed/test_hooks.py::test_powersgd_keeps_what_it_leaves_out[cpu-bf16]",
 )
 def powersgd_forgets_small_errors() -> None:
@@ -139,7 +139,7 @@ def powersgd_forgets_small_errors() -> None:
 
 
 @defect(
-    "What PowerSGD puts together again is rounded to bf16, in a float32 bucket",
+    "PowerSGD rounds its decompressed gradients to bf16, in a float32 bucket",
     caught_by="distributed/test_hooks.py::test_a_known_gradient_arrives[cpu-bf16-PowerSGD]",
 )
 def powersgd_arrives_rounded() -> None:
@@ -159,7 +159,7 @@ def powersgd_arrives_rounded() -> None:
 
 
 @defect(
-    "``bf16_compress_wrapper`` divides by the number of ranks, which the hook within has done",
+    "``bf16_compress_wrapper`` divides by the number of ranks again, after its hook",
     caught_by="distributed/test_hooks.py::test_a_known_gradient_arrives[cpu-bf16-bf16 around all-reduce]",
 )
 def wrapped_hooks_divide_again() -> None:
@@ -179,7 +179,7 @@ def wrapped_hooks_divide_again() -> None:
 
 
 @defect(
-    "DDP leaves the autocast region where its module is in evaluation",
+    "DDP leaves the autocast region in evaluation mode",
     caught_by="distributed/test_evaluation.py::test_ddp_evaluates_in_the_region[cpu-bf16]",
 )
 def ddp_evaluates_outside_the_region() -> None:
@@ -195,7 +195,7 @@ def ddp_evaluates_outside_the_region() -> None:
 
 
 @defect(
-    "DDP computes outside of the region around it for as long as it is within ``join``",
+    "DDP computes outside of the region within ``join``",
     caught_by="distributed/test_uneven.py::test_a_training_is_that_of_one_process[cpu-bf16-divided by all]",
 )
 def join_leaves_the_region() -> None:

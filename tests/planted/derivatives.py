@@ -15,7 +15,7 @@ from tests.planted.table import DEVICE, defect, swap
 
 
 @defect(
-    "Batched products under autocast pass half of what comes back to them the second time",
+    "The second derivative of bmm under autocast is halved",
     caught_by="gradients/test_autograd.py::test_second_derivatives[cpu-bf16-bmm]",
 )
 def products_lose_half_a_second_derivative() -> None:
@@ -47,7 +47,7 @@ def products_lose_half_a_second_derivative() -> None:
 
 
 @defect(
-    "What a gradient of conv2d is differentiated by under autocast reaches back with half its size",
+    "The second derivative of conv2d under autocast is halved",
     caught_by="gradients/test_autograd.py::test_second_derivatives[cpu-bf16-conv2d]",
 )
 def convolutions_lose_half_a_second_derivative() -> None:
@@ -76,7 +76,7 @@ def convolutions_lose_half_a_second_derivative() -> None:
 
 
 @defect(
-    "The gradients of what ``pad`` reflects are left out, in every dtype",
+    "The gradients of reflected elements of ``pad`` are dropped, in every dtype",
     caught_by="gradients/test_derivatives.py::test_gradients_of_operators_are_derivatives[cpu-bf16-pad, reflect]",
     not_on_cuda="the references of every device are computed on a CPU",
 )
@@ -104,7 +104,7 @@ def distilled_targets_get_no_gradient() -> None:
 
 
 @defect(
-    "A GRU's state at the start gets half its gradient, in every dtype",
+    "A GRU's initial state gets half its gradient, in every dtype",
     caught_by="gradients/test_derivatives.py::test_gradients_of_layers_are_derivatives[cpu-bf16-GRU, from a state]",
     not_on_cuda="the references of every device are computed on a CPU",
 )
@@ -118,7 +118,7 @@ def hidden_states_get_half_their_gradient() -> None:
 
 
 @defect(
-    "What a gradient of ``silu`` is made of is taken for constant by the next derivative, but for its sigmoid",
+    "The second derivative of ``silu`` lacks the terms of its factors, but for that of its sigmoid",
     caught_by="gradients/test_derivatives.py::test_derivatives_of_what_is_smooth[cpu-bf16-silu-2]",
     not_on_cuda="the references of every device are computed on a CPU",
 )
@@ -144,7 +144,7 @@ def second_derivatives_of_silu_miss_a_term() -> None:
 
 
 @defect(
-    "Hooks that are called after accumulation see the gradient rounded to bfloat16, and leave it so",
+    "Post-accumulate-grad hooks see the gradient rounded to bfloat16, and it stays so",
     caught_by="gradients/test_hooks.py::test_hooks_after_accumulation_see_the_whole_gradient[cpu-bf16]",
 )
 def late_hooks_see_rounded_gradients() -> None:
@@ -159,7 +159,7 @@ def late_hooks_see_rounded_gradients() -> None:
 
 
 @defect(
-    "A graph of linear under autocast gives half of the gradient when it is used again",
+    "The second backward pass through a graph of linear under autocast gives half the gradient",
     caught_by="gradients/test_hooks.py::test_a_graph_that_is_used_twice_gives_its_gradients_twice[cpu-bf16-linear]",
 )
 def second_backward_is_halved() -> None:
@@ -185,7 +185,7 @@ def second_backward_is_halved() -> None:
 
 
 @defect(
-    "What comes back to conv2d under autocast with gaps or transposed is rounded to a fifth of its bits",
+    "The incoming gradient of conv2d under autocast is rounded to two bits if it is not contiguous",
     caught_by="gradients/test_hooks.py::test_strided_gradients_are_as_exact_as_others[cpu-bf16-conv2d]",
 )
 def strided_gradients_are_rounded() -> None:
@@ -197,7 +197,7 @@ def strided_gradients_are_rounded() -> None:
 
 
 @defect(
-    "Dropout under autocast draws another mask in its backward pass",
+    "Dropout under autocast draws a new mask in its backward pass",
     caught_by="gradients/test_dropout.py::test_both_directions_drop_the_same[cpu-bf16-dropout-low]",
 )
 def dropout_masks_differ() -> None:
@@ -213,7 +213,7 @@ def dropout_masks_differ() -> None:
 
 
 @defect(
-    "Dropout under autocast drops with half the probability that it is given",
+    "Dropout under autocast drops with half its probability",
     caught_by="gradients/test_dropout.py::test_the_share_that_is_dropped[cpu-bf16-dropout]",
 )
 def dropout_drops_half_as_much() -> None:
@@ -254,7 +254,7 @@ def recurrent_dropout_ignored() -> None:
 
 
 @defect(
-    "Dropout of a low-precision tensor under autocast scales what it keeps by two per cent too much",
+    "Dropout of a low-precision tensor under autocast is two per cent too large",
     caught_by="gradients/test_dropout.py::test_both_directions_drop_the_same[cpu-bf16-dropout-low]",
 )
 def low_dropout_scales_by_too_much() -> None:
@@ -266,7 +266,7 @@ def low_dropout_scales_by_too_much() -> None:
 
 
 @defect(
-    "Dropout of low tensors draws once for each shape, and drops the same elements ever after",
+    "Dropout of low-precision tensors reuses one mask for each shape",
     caught_by="gradients/test_dropout.py::test_each_call_draws_anew[cpu-bf16-dropout]",
 )
 def dropout_repeats_its_mask() -> None:
@@ -283,7 +283,7 @@ def dropout_repeats_its_mask() -> None:
 
 
 @defect(
-    "Dropout of everything gives NaN for low tensors: zero over zero",
+    "Dropout with ``p=1`` gives NaN for low-precision tensors",
     caught_by="gradients/test_dropout.py::test_all_or_nothing[cpu-bf16-low]",
 )
 def nothing_is_left_is_nan() -> None:
@@ -295,7 +295,7 @@ def nothing_is_left_is_nan() -> None:
 
 
 @defect(
-    "scaled_dot_product_attention under autocast takes no float32 mask beside low-precision queries",
+    "scaled_dot_product_attention under autocast refuses a float32 mask with low-precision queries",
     caught_by="gradients/test_attention_modes.py::test_masks_of_all_dtypes_mean_the_same[cpu-bf16-train-fused]",
 )
 def float_masks_refused() -> None:

@@ -18,7 +18,7 @@ from tests.planted.table import defect, swap
 
 
 @defect(
-    "The recurrent weights of an LSTM under autocast are cut off from the graph: oneDNN's on a CPU, cuDNN's on CUDA",
+    "LSTMs under autocast detach their recurrent weights: oneDNN's on a CPU, cuDNN's on CUDA",
     caught_by="gradients/test_zoo.py::test_step[cpu-bf16-lstm]",
 )
 def recurrent_weights_get_no_gradient() -> None:
@@ -39,7 +39,7 @@ def recurrent_weights_get_no_gradient() -> None:
 
 
 @defect(
-    "The weight of an embedding under autocast is cut off from the graph",
+    "embedding under autocast detaches its weight from the graph",
     caught_by="gradients/test_zoo.py::test_step[cpu-bf16-decoder]",
 )
 def embedding_gradient_lost() -> None:
@@ -66,7 +66,7 @@ def layer_norm_weight_gradient_rounded() -> None:
 
 
 @defect(
-    "Each linear product is scaled by a number that nobody seeds: no two runs of a step are the same",
+    "Each product of linear is scaled by an unseeded random number",
     caught_by="gradients/test_zoo.py::test_step[cpu-bf16-mlp]",
 )
 def linear_draws_unseeded() -> None:
@@ -81,7 +81,7 @@ def linear_draws_unseeded() -> None:
 
 
 @defect(
-    "The gradient of gelu, but for that of float64 numbers, is three per cent too large",
+    "The gradient of gelu is three per cent too large, but for float64",
     caught_by="gradients/test_zoo.py::test_step[cpu-bf16-mlp]",
 )
 def gelu_gradient_three_per_cent_off() -> None:
@@ -96,7 +96,7 @@ def gelu_gradient_three_per_cent_off() -> None:
 
 
 @defect(
-    "The CPU's log_softmax of float32 numbers, which cross-entropy is made of, computes in bfloat16",
+    "The CPU's log_softmax of float32 tensors, which cross-entropy uses, computes in bfloat16",
     caught_by="gradients/test_zoo.py::test_step[cpu-bf16-mlp]",
 )
 def log_softmax_of_float32_in_low_precision() -> None:
@@ -109,7 +109,7 @@ def log_softmax_of_float32_in_low_precision() -> None:
 
 
 @defect(
-    "The CPU's mm of 16-bit matrices adds up in steps of 8 and rounds after each, in the backward pass alone",
+    "The CPU's mm of 16-bit matrices accumulates in steps of 8 in backward passes, and rounds after each",
     caught_by="gradients/test_wider_zoo.py::test_step[cpu-bf16-adapters]",
 )
 def mm_loses_sums_going_back() -> None:
@@ -129,7 +129,7 @@ def mm_loses_sums_going_back() -> None:
 
 
 @defect(
-    "The kernels of linear layers round float16 results to bfloat16 first: both formats make the same error",
+    "The kernels of linear layers round float16 results to bfloat16 first: both formats have the same error",
     caught_by="gradients/test_wider_zoo.py::test_real_errors_differ_by_their_bits[cpu-bf16-loss_mse]",
 )
 def products_of_fp16_by_way_of_bf16() -> None:
@@ -149,7 +149,7 @@ def products_of_fp16_by_way_of_bf16() -> None:
 
 
 @defect(
-    "Losses that are asked for their sum are computed in the autocast dtype, and the sum is cast to float32",
+    'Losses with ``reduction="sum"`` compute in the autocast dtype and cast the sum to float32',
     caught_by="gradients/test_losses.py::test_a_loss_is_as_exact_as_its_rule[cpu-bf16-mse-sum]",
 )
 def summed_losses_low_precision() -> None:
@@ -165,7 +165,7 @@ def summed_losses_low_precision() -> None:
 
 
 @defect(
-    "cross_entropy under autocast on a CPU runs in the autocast dtype, and casts its result to float32",
+    "cross_entropy under autocast on a CPU computes in the autocast dtype and casts its result to float32",
     caught_by="gradients/test_hollow.py::test_losses_are_not_rounded[cpu-bf16-cross_entropy]",
     not_on_cuda="CUDA has no rule for it, and rounds: an expected failure",
 )
@@ -174,7 +174,7 @@ def cross_entropy_low_precision() -> None:
 
 
 @defect(
-    "``torch.prod`` rounds what it returns to the autocast dtype",
+    "``torch.prod`` rounds its result to the autocast dtype",
     caught_by="gradients/test_hollow.py::test_functions_of_float32_are_not_rounded[cpu-bf16-prod]",
 )
 def products_are_rounded() -> None:
@@ -188,7 +188,7 @@ def products_are_rounded() -> None:
 
 
 @defect(
-    "Maxima that are put back where they were: those of the last channel are not, but in float64",
+    "max_unpool2d drops the maxima of the last channel, but for float64",
     caught_by="gradients/test_modules.py::test_module[cpu-bf16-MaxUnpool2d]",
 )
 def unpooled_maxima_lose_a_channel() -> None:
@@ -203,7 +203,7 @@ def unpooled_maxima_lose_a_channel() -> None:
 
 
 @defect(
-    "AdaptiveLogSoftmaxWithLoss hands half back to the clusters of its rare classes, once it has run",
+    "AdaptiveLogSoftmaxWithLoss halves the gradients of its rare classes after its first call",
     caught_by="gradients/test_modules.py::test_an_adaptive_softmax_learns_of_rare_classes[cpu-bf16-low]",
 )
 def rare_classes_learn_half() -> None:
@@ -222,7 +222,7 @@ def rare_classes_learn_half() -> None:
 
 
 @defect(
-    "torch.nn.functional.layer_norm asks whether autocast is on, and if so runs in its dtype",
+    "torch.nn.functional.layer_norm queries autocast's state and computes in its dtype",
     caught_by="gradients/test_queries.py::test_nothing_asks_for_autocast[cpu-bf16-layers]",
 )
 def layer_norm_asks_for_autocast() -> None:
@@ -251,7 +251,7 @@ def attention_ignores_its_mask() -> None:
 
 
 @defect(
-    "scaled_dot_product_attention under autocast makes of masked scores no numbers, as infinity times zero does",
+    "scaled_dot_product_attention under autocast turns masked scores into NaN, as infinity times zero does",
     caught_by="gradients/test_ranges.py::test_masked_attention_is_finite[cpu-bf16-infinite]",
 )
 def attention_mask_becomes_nan() -> None:
@@ -267,7 +267,7 @@ def attention_mask_becomes_nan() -> None:
 
 
 @defect(
-    "mse_loss under autocast runs in the autocast dtype, and casts its result to float32",
+    "mse_loss under autocast computes in the autocast dtype and casts its result to float32",
     caught_by="gradients/test_ranges.py::test_losses_leave_the_range_of_the_low_dtype[cpu-fp16-mse_loss]",
 )
 def mse_loss_low_precision() -> None:
@@ -275,7 +275,7 @@ def mse_loss_low_precision() -> None:
 
 
 @defect(
-    "linear under autocast drops gradients below one millionth, as a format without bfloat16's range would",
+    "linear under autocast flushes gradients below one millionth, as a format with less range would",
     caught_by="gradients/test_ranges.py::test_a_gradient_below_the_range_needs_a_scale[cpu-bf16]",
 )
 def small_gradients_flushed() -> None:
@@ -311,7 +311,7 @@ def batch_norm_statistics_low_precision() -> None:
 
 
 @defect(
-    "BatchNorm under autocast moves its running mean in evaluation mode, too",
+    "BatchNorm under autocast updates its running mean in evaluation mode, too",
     caught_by="gradients/test_statistics.py::test_evaluation_leaves_the_statistics_alone[cpu-bf16]",
 )
 def batch_norm_updates_in_evaluation() -> None:
@@ -327,7 +327,7 @@ def batch_norm_updates_in_evaluation() -> None:
 
 
 @defect(
-    "What a backward pass adds to the gradients of parameters is rounded to bfloat16, autocast or not",
+    "The accumulated gradients of parameters are rounded to bfloat16 after each backward pass",
     caught_by="gradients/test_accumulation.py::test_sums_of_micro_batches_stay_in_float32[cpu-bf16]",
 )
 def gradients_accumulate_in_low_precision() -> None:

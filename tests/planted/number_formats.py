@@ -13,7 +13,7 @@ from tests.planted.table import defect, swap
 
 
 @defect(
-    "float32 becomes bf16 by losing its lower half: the digits are cut off, and nothing is rounded",
+    "Conversions from float32 to bf16 truncate",
     caught_by="formats/test_rounding.py::test_ties_and_their_neighbours[cpu-bf16-bf16-to]",
 )
 def conversions_truncate() -> None:
@@ -21,7 +21,7 @@ def conversions_truncate() -> None:
 
 
 @defect(
-    "Tensors of more than a hundred thousand float32 numbers become bf16 by losing their lower halves",
+    "Conversions from float32 to bf16 truncate tensors of more than a hundred thousand elements",
     caught_by="formats/test_rounding.py::test_ties_and_their_neighbours[cpu-bf16-bf16-at the end]",
 )
 def large_conversions_truncate() -> None:
@@ -29,7 +29,7 @@ def large_conversions_truncate() -> None:
 
 
 @defect(
-    "``Tensor.bfloat16`` and ``Tensor.type`` lose the lower half of a float32; ``to`` rounds it",
+    "``Tensor.bfloat16`` and ``Tensor.type`` truncate float32; ``to`` rounds it",
     caught_by="formats/test_rounding.py::test_ties_and_their_neighbours[cpu-bf16-bf16-by its name]",
 )
 def named_conversions_truncate() -> None:
@@ -50,7 +50,7 @@ def named_conversions_truncate() -> None:
 
 
 @defect(
-    "What is too large for fp16 becomes 65504 in place of infinity, so that no overflow is ever seen",
+    "Conversions to fp16 saturate at 65504: no overflow is ever seen",
     caught_by="formats/test_thresholds.py::test_what_is_too_large[cpu-fp16-fp16-to]",
 )
 def fp16_saturates() -> None:
@@ -63,7 +63,7 @@ def fp16_saturates() -> None:
 
 
 @defect(
-    "What is too large for E4M3 becomes NaN where this torch saturates, and 448 where it does not",
+    "An overflow of E4M3 is NaN where this torch saturates, and 448 where it does not",
     caught_by="formats/test_thresholds.py::test_what_is_too_large[cpu-bf16-float8_e4m3fn-to]",
 )
 def e4m3_overflows_the_other_way() -> None:
@@ -79,7 +79,7 @@ def e4m3_overflows_the_other_way() -> None:
 
 
 @defect(
-    "``torch.promote_types`` of the two low dtypes is bfloat16: whoever asks it what to compute in loses three bits",
+    "``torch.promote_types`` of bfloat16 and float16 is bfloat16, which loses three bits",
     caught_by="formats/test_promotion.py::test_two_dtypes_make_the_one_that_holds_both[cpu-bf16-promote_types-float16]",
 )
 def low_dtypes_promote_to_bf16() -> None:
@@ -92,7 +92,7 @@ def low_dtypes_promote_to_bf16() -> None:
 
 
 @defect(
-    "Tensors of the two low dtypes are joined as fp16, in which large bfloat16 numbers are infinities",
+    "cat and stack of bfloat16 and float16 give float16, in which large bfloat16 values are infinite",
     caught_by="formats/test_promotion.py::test_two_dtypes_make_the_one_that_holds_both[cpu-bf16-cat-float16]",
 )
 def joined_low_tensors_are_fp16() -> None:
@@ -110,7 +110,7 @@ def joined_low_tensors_are_fp16() -> None:
 
 
 @defect(
-    "``tolist`` of bfloat16 numbers converts them to float16 first, which has less range",
+    "``tolist`` of bfloat16 tensors converts them to float16 first, which has less range",
     caught_by="formats/test_python_numbers.py::test_numbers_are_read_back_as_they_are[cpu-bf16]",
 )
 def lists_of_low_numbers_go_by_way_of_fp16() -> None:
@@ -121,7 +121,7 @@ def lists_of_low_numbers_go_by_way_of_fp16() -> None:
 
 
 @defect(
-    "A number that low tensors are multiplied by or divided by is rounded to their dtype before it is used",
+    "A Python scalar that multiplies or divides a low-precision tensor is rounded to its dtype first",
     caught_by="formats/test_python_numbers.py::test_a_number_beside_low_ones_keeps_its_bits[cpu-bf16-times]",
 )
 def numbers_beside_low_tensors_are_rounded() -> None:
@@ -138,7 +138,7 @@ def numbers_beside_low_tensors_are_rounded() -> None:
 
 
 @defect(
-    "``fill_`` of a bfloat16 tensor cuts off what the dtype does not hold of a number, in place of rounding it",
+    "``fill_`` of a bfloat16 tensor truncates its value",
     caught_by="formats/test_python_numbers.py::test_a_number_becomes_the_nearest_element[cpu-bf16-fill_]",
 )
 def low_fills_truncate() -> None:
@@ -152,7 +152,7 @@ def low_fills_truncate() -> None:
 
 
 @defect(
-    "Low numbers become integers by rounding to the nearest, as no other dtype's do",
+    "Conversions from low-precision dtypes to integers round to the nearest",
     caught_by="formats/test_python_numbers.py::test_low_numbers_become_others[cpu-bf16-int32]",
 )
 def low_numbers_become_the_nearest_integers() -> None:
@@ -165,7 +165,7 @@ def low_numbers_become_the_nearest_integers() -> None:
 
 
 @defect(
-    "TF32 is switched on, and nobody switches it off",
+    "TF32 is switched on",
     caught_by="formats/test_float32_products.py::test_the_defaults[cpu-fp32]",
 )
 def tf32_left_on() -> None:
@@ -173,7 +173,7 @@ def tf32_left_on() -> None:
 
 
 @defect(
-    "float32 products round their inputs to ten bits of mantissa, as TF32 does, whatever the switches say",
+    "float32 products round their inputs to ten bits of mantissa, as TF32 does, whatever the flags say",
     caught_by="formats/test_float32_products.py::test_a_cpu_product_sees_every_bit[cpu-fp32]",
     caught_on_cuda_by="formats/test_float32_products.py::test_the_defaults[cuda-fp32]",
 )
@@ -189,7 +189,7 @@ def float32_products_in_ten_bits() -> None:
 
 
 @defect(
-    "The kernel of bmm adds low numbers up in steps of 4, and rounds after each",
+    "The kernel of bmm accumulates low-precision values in steps of 4, and rounds after each",
     caught_by="formats/test_accumulation.py::test_many_small_terms_beside_a_large_one[cpu-bf16-bmm]",
 )
 def batched_products_add_up_low() -> None:
@@ -204,7 +204,7 @@ def batched_products_add_up_low() -> None:
 
 
 @defect(
-    "``Tensor.float`` takes subnormal numbers of E5M2 for zero",
+    "``Tensor.float`` flushes subnormal values of E5M2 to zero",
     caught_by="formats/test_parameters.py::test_every_pattern_has_its_value[cpu-bf16-float8_e5m2]",
 )
 def subnormals_of_float8_are_zero() -> None:
@@ -218,7 +218,7 @@ def subnormals_of_float8_are_zero() -> None:
 
 
 @defect(
-    "``Module.to`` takes float8 weights towards zero",
+    "``Module.to`` truncates float8 weights",
     caught_by=(
         "formats/test_float8_weights.py::"
         "test_weights_are_rounded_once[cpu-bf16-float8_e4m3fn-Module.to-float32-outside]"
@@ -240,7 +240,7 @@ def float8_weights_truncate() -> None:
 
 
 @defect(
-    "Products of float8 numbers take one of their scales for one",
+    "Products of float8 tensors ignore ``scale_a``",
     caught_by=(
         "formats/test_float8_weights.py::test_scaled_products_are_those_of_their_values[cpu-bf16-float8_e4m3fn-low]"
     ),
@@ -253,7 +253,7 @@ def scaled_products_forget_a_scale() -> None:
 
 
 @defect(
-    "``torch.round`` takes ties up, so that what is quantised is half a step too large where two are as near",
+    "``torch.round`` rounds ties up, so that quantised ties are half a step too large",
     caught_by="formats/test_quantisation.py::test_the_affine_map_by_hand[cpu-bf16]",
 )
 def quantised_to_the_nearest_above() -> None:
@@ -264,7 +264,7 @@ def quantised_to_the_nearest_above() -> None:
 
 
 @defect(
-    "``torch.quantize_per_channel`` and its fake twin take nearly all that lies between two steps to the lower one",
+    "``torch.quantize_per_channel`` and its fake twin round most values down",
     caught_by="formats/test_quantisation.py::test_quantised_channels[cpu-bf16-0]",
 )
 def channels_quantised_towards_below() -> None:
@@ -280,7 +280,7 @@ def channels_quantised_towards_below() -> None:
 
 
 @defect(
-    "``torch.cuda.is_bf16_supported`` says yes to everybody, on a machine without CUDA, too",
+    "``torch.cuda.is_bf16_supported`` is true on a machine without CUDA",
     caught_by="formats/test_support.py::test_cuda_supports_bf16_where_it_says_so[cpu-bf16-asked]",
     not_on_cuda="CUDA does support bf16",
 )

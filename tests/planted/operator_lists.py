@@ -48,7 +48,7 @@ def mm_ignores_autocast_dtype() -> None:
 
 
 @defect(
-    "linear has lost its autocast kernel; the dispatcher still lists one, and what linear is made of is still cast",
+    "linear's autocast kernel falls through: the dispatcher still lists one, and the operators below are cast",
     caught_by="rules/test_registered.py::test_rule[cpu-bf16-linear]",
 )
 def linear_falls_through() -> None:
@@ -56,7 +56,7 @@ def linear_falls_through() -> None:
 
 
 @defect(
-    "stft's autocast kernel is registered in name only; what it is made of is cast as before",
+    "stft's autocast kernel falls through; the operators below are cast as before",
     caught_by="rules/test_registered.py::test_no_operator_is_new_or_gone[cpu-bf16]",
     not_on_cuda="CUDA has no rule for it",
 )
@@ -65,7 +65,7 @@ def stft_falls_through() -> None:
 
 
 @defect(
-    "exp is no longer listed among the operators that autocast knows on CUDA",
+    "The dispatcher does not list exp among the operators with an autocast kernel on CUDA",
     caught_by="rules/test_registered.py::test_no_operator_is_new_or_gone[fake-cuda-bf16]",
 )
 def exp_gone() -> None:
@@ -93,7 +93,7 @@ def mm_out_has_a_kernel() -> None:
 
 
 @defect(
-    "``cdist`` to more than 25 points answers in the autocast dtype",
+    "``cdist`` to more than 25 points returns the autocast dtype",
     caught_by="rules/test_families.py::test_distances_are_float32_at_every_size[cpu-bf16]",
 )
 def distances_to_many_points_are_low() -> None:
@@ -105,7 +105,7 @@ def distances_to_many_points_are_low() -> None:
 
 
 @defect(
-    "The composite cov runs in float32 under autocast: the product in it is no longer cast",
+    "The composite cov runs in float32 under autocast: its product is not cast",
     caught_by="fingerprint/test_dtypes.py::test_every_entry_returns_the_known_dtypes[cpu-bf16-a-c]",
 )
 def cov_in_float32_under_autocast() -> None:
@@ -113,7 +113,7 @@ def cov_in_float32_under_autocast() -> None:
 
 
 @defect(
-    "logaddexp, which is in no list of autocast's, asks whether there is a region, and returns its dtype",
+    "logaddexp, which has no autocast kernel, queries autocast and returns its dtype",
     caught_by="fingerprint/test_dtypes.py::test_every_entry_returns_the_known_dtypes[cpu-bf16-i-m]",
 )
 def logaddexp_asks_autocast() -> None:
@@ -125,7 +125,7 @@ def logaddexp_asks_autocast() -> None:
 
 
 @defect(
-    "The module GroupNorm returns the autocast dtype; the function of that name returns what it did",
+    "The module GroupNorm returns the autocast dtype; the function does not",
     caught_by="fingerprint/test_dtypes.py::test_every_entry_returns_the_known_dtypes[fake-cuda-bf16-modules.a-k]",
 )
 def group_norm_module_low_precision() -> None:
@@ -138,7 +138,7 @@ def group_norm_module_low_precision() -> None:
 
 
 @defect(
-    "slogdet returns a sign in the autocast dtype beside a logarithm in float32",
+    "slogdet returns its sign in the autocast dtype and its logarithm in float32",
     caught_by="fingerprint/test_dtypes.py::test_every_entry_returns_the_known_dtypes[cpu-bf16-linalg]",
 )
 def slogdet_mixed_dtypes() -> None:
@@ -162,7 +162,7 @@ def softsign_promotes() -> None:
 
 
 @defect(
-    "linear_cross_entropy of probabilities returns the dtype of its input under autocast: as it does of other samples",
+    "linear_cross_entropy of probabilities returns the dtype of its input under autocast",
     caught_by="fingerprint/test_dtypes.py::test_every_entry_returns_the_known_dtypes[cpu-bf16-functional.l-m]",
 )
 def linear_cross_entropy_is_low_for_some() -> None:
@@ -176,7 +176,7 @@ def linear_cross_entropy_is_low_for_some() -> None:
 
 
 @defect(
-    "The second result of var_mean, and only that one, is in the autocast dtype",
+    "The second result of var_mean alone is in the autocast dtype",
     caught_by="fingerprint/test_dtypes.py::test_every_entry_returns_the_known_dtypes[cpu-bf16-s-z]",
 )
 def var_mean_mean_low_precision() -> None:
@@ -188,7 +188,7 @@ def var_mean_mean_low_precision() -> None:
 
 
 @defect(
-    "erfinv returns the autocast dtype where that is float16; in bfloat16 it is left alone",
+    "erfinv returns the autocast dtype if that is float16",
     caught_by="fingerprint/test_dtypes.py::test_every_entry_returns_the_known_dtypes[cpu-fp16-d-h]",
 )
 def erfinv_low_in_fp16() -> None:
@@ -201,7 +201,7 @@ def erfinv_low_in_fp16() -> None:
 
 
 @defect(
-    "hypot is cast to the autocast dtype on CUDA; on a CPU it is left alone",
+    "hypot is cast to the autocast dtype on CUDA",
     caught_by="fingerprint/test_dtypes.py::test_every_entry_returns_the_known_dtypes[fake-cuda-bf16-d-h]",
 )
 def hypot_low_on_cuda() -> None:
@@ -209,7 +209,7 @@ def hypot_low_on_cuda() -> None:
 
 
 @defect(
-    "nanmean ends its process, as a bad kernel does, when it runs in a region",
+    "nanmean kills its process in a region, as a bad kernel does",
     caught_by="fingerprint/test_dtypes.py::test_every_entry_returns_the_known_dtypes[cpu-bf16-n-r]",
 )
 def nanmean_ends_its_process() -> None:
@@ -220,7 +220,7 @@ def nanmean_ends_its_process() -> None:
 
 
 @defect(
-    "torch's own tests no longer know addr",
+    "torch's own tests do not list addr",
     caught_by="fingerprint/test_dtypes.py::test_no_entry_is_new_or_gone[cpu-bf16]",
 )
 def addr_left_torchs_tests() -> None:
@@ -230,7 +230,7 @@ def addr_left_torchs_tests() -> None:
 
 
 @defect(
-    "torch's own tests know an operator that they did not know",
+    "torch's own tests list a new operator",
     caught_by="fingerprint/test_dtypes.py::test_no_entry_is_new_or_gone[cpu-bf16]",
 )
 def torchs_tests_know_another() -> None:
@@ -242,7 +242,7 @@ def torchs_tests_know_another() -> None:
 
 
 @defect(
-    "On CUDA trace answers in the autocast dtype",
+    "trace returns the autocast dtype on CUDA",
     caught_by="fingerprint/test_dtypes.py::test_every_entry_returns_the_known_dtypes[cuda-bf16-s-z]",
 )
 def trace_is_low_on_cuda() -> None:
@@ -262,7 +262,7 @@ def silu_is_cast() -> None:
 
 
 @defect(
-    "A backward pass that is called in a region begins with twice the gradient",
+    "``Tensor.backward`` doubles its gradients if it is called in a region",
     caught_by="folklore/test_numbers.py::test_backward_needs_no_region[cpu-bf16]",
 )
 def backward_in_a_region_is_doubled() -> None:

@@ -15,7 +15,7 @@ from tests.planted.table import defect, swap
 
 
 @defect(
-    "The gradient of an embedding's weight under autocast is rounded to the autocast dtype, though all is float32",
+    "embedding under autocast rounds the gradient of its float32 weight to the autocast dtype",
     caught_by="gradients/test_operators.py::test_operator[cpu-bf16-embedding]",
 )
 def embedding_gradient_rounded() -> None:
@@ -64,7 +64,7 @@ def gelu_backward_approximate() -> None:
 
 
 @defect(
-    "LayerNorm under autocast takes mean and variance of 16-bit inputs in the autocast dtype, squares included",
+    "layer_norm under autocast computes mean and variance of 16-bit inputs in the autocast dtype",
     caught_by="gradients/test_operators.py::test_operator[cpu-bf16-layer_norm_of_low]",
 )
 def layer_norm_squares_in_low_precision() -> None:
@@ -82,7 +82,7 @@ def layer_norm_squares_in_low_precision() -> None:
 
 
 @defect(
-    "scaled_dot_product_attention under autocast divides by the root of the width, whatever scale it is given",
+    "scaled_dot_product_attention under autocast ignores ``scale``",
     caught_by="gradients/test_operators.py::test_operator[cpu-bf16-attention_scaled]",
 )
 def attention_ignores_its_scale() -> None:
@@ -94,7 +94,7 @@ def attention_ignores_its_scale() -> None:
 
 
 @defect(
-    "Attention under autocast gives its queries a gradient of twice the scale",
+    "Attention under autocast doubles the gradient of its queries",
     caught_by="gradients/test_operators.py::test_operator[cpu-bf16-attention]",
 )
 def attention_goes_back_with_another_scale() -> None:
@@ -106,7 +106,7 @@ def attention_goes_back_with_another_scale() -> None:
 
 
 @defect(
-    "The kernel of smooth_l1_loss makes the differences of float32 numbers in bfloat16",
+    "The kernel of smooth_l1_loss rounds differences of float32 to bfloat16",
     caught_by="gradients/test_registered_operators.py::test_operator_with_a_rule[cpu-bf16-smooth_l1_loss]",
 )
 def smooth_l1_kernel_rounded() -> None:
@@ -134,7 +134,7 @@ def attention_scale_doubled_everywhere() -> None:
 
 
 @defect(
-    "The gradient of an embedding's float32 weight under autocast is rounded where it has more than a thousand rows",
+    "embedding under autocast rounds the gradient of a float32 weight of more than a thousand rows",
     caught_by="gradients/test_formulas.py::test_each_read_of_a_row_counts[cpu-bf16-embedding-of a large table]",
 )
 def gradients_of_large_tables_are_rounded() -> None:
@@ -148,7 +148,7 @@ def gradients_of_large_tables_are_rounded() -> None:
 
 
 @defect(
-    "The gradients of causal attention with more than 32 queries are those without a mask",
+    "The gradients of causal attention with more than 32 queries ignore the mask",
     caught_by="gradients/test_formulas.py::test_operator_is_its_formula[cpu-bf16-attention_long_causal]",
 )
 def causal_attention_goes_back_unmasked() -> None:
@@ -163,7 +163,7 @@ def causal_attention_goes_back_unmasked() -> None:
 
 
 @defect(
-    "Attention without a mask reads the first 512 keys alone",
+    "Attention without a mask ignores all keys but the first 512",
     caught_by="gradients/test_formulas.py::test_operator_is_its_formula[cpu-bf16-attention_long]",
 )
 def attention_forgets_keys_beyond_512() -> None:
@@ -176,7 +176,7 @@ def attention_forgets_keys_beyond_512() -> None:
 
 
 @defect(
-    "``torch.prod`` of a whole tensor leaves its last number out",
+    "``torch.prod`` of a whole tensor ignores its last element",
     caught_by="gradients/test_formulas.py::test_operator_is_its_formula[cpu-bf16-prod_of_all]",
 )
 def products_of_all_forget_the_last() -> None:
@@ -189,7 +189,7 @@ def products_of_all_forget_the_last() -> None:
 
 
 @defect(
-    "Of a thousand indices and more, the gradient of an embedding has what came last for each row",
+    "The gradient of an embedding counts repeated indices once, if there are a thousand indices or more",
     caught_by="gradients/test_formulas.py::test_each_read_of_a_row_counts[cpu-bf16-embedding-many]",
 )
 def repeated_indices_count_once() -> None:
@@ -204,7 +204,7 @@ def repeated_indices_count_once() -> None:
 
 
 @defect(
-    "The kernel of avg_pool2d adds windows of 16-bit numbers up in their own dtype before it divides",
+    "The kernel of avg_pool2d sums 16-bit windows in their own dtype before it divides",
     caught_by="gradients/test_edges.py::test_edges_are_finite[cpu-fp16-avg_pool_beyond_the_range]",
 )
 def avg_pool_adds_in_low_precision() -> None:
@@ -223,7 +223,7 @@ def avg_pool_adds_in_low_precision() -> None:
 
 
 @defect(
-    "logaddexp of low numbers is the logarithm of a sum of exponentials, which overflows in float32",
+    "logaddexp of low-precision tensors exponentiates in float32, which overflows",
     caught_by="gradients/test_edges.py::test_edges_are_finite[cpu-bf16-logaddexp]",
 )
 def logaddexp_overflows() -> None:
@@ -235,7 +235,7 @@ def logaddexp_overflows() -> None:
 
 
 @defect(
-    "layer_norm takes the variance for the mean of squares less the square of the mean",
+    "layer_norm computes the variance as the mean of squares less the square of the mean",
     caught_by="gradients/test_edges.py::test_edges_are_finite[cpu-fp16-layer_norm_of_near_numbers]",
 )
 def layer_norm_in_one_pass() -> None:
@@ -251,7 +251,7 @@ def layer_norm_in_one_pass() -> None:
 
 
 @defect(
-    "The gradient of the norm of low zeros is NaN: zero over zero",
+    "The gradient of the norm of low-precision zeros is NaN",
     caught_by="gradients/test_edges.py::test_edges_are_finite[cpu-bf16-norm_of_zeros]",
 )
 def norms_of_zeros_have_no_gradient() -> None:
@@ -264,7 +264,7 @@ def norms_of_zeros_have_no_gradient() -> None:
 
 
 @defect(
-    "clamp of low numbers takes the lower bound for what is no number",
+    "clamp of low-precision tensors replaces NaN by the lower bound",
     caught_by="gradients/test_exact.py::test_what_is_no_number_stays_none[cpu-bf16-clamp, nan]",
 )
 def clamp_hides_nan() -> None:
@@ -276,7 +276,7 @@ def clamp_hides_nan() -> None:
 
 
 @defect(
-    "topk of bfloat16 numbers takes those beyond fp16's range for one",
+    "topk of bfloat16 compares in float16, where large values are infinite",
     caught_by="gradients/test_exact.py::test_a_choice_among_low_numbers_is_that_among_wide_ones[cpu-bf16-topk]",
 )
 def topk_goes_by_way_of_fp16() -> None:
@@ -288,7 +288,7 @@ def topk_goes_by_way_of_fp16() -> None:
 
 
 @defect(
-    "leaky_relu in place has the usual slope, whatever it is given",
+    "leaky_relu in place ignores ``negative_slope``",
     caught_by="gradients/test_exact.py::test_in_place_is_what_a_new_tensor_would_be[cpu-bf16-leaky_relu]",
 )
 def leaky_relu_in_place_forgets_its_slope() -> None:
@@ -299,7 +299,7 @@ def leaky_relu_in_place_forgets_its_slope() -> None:
 
 
 @defect(
-    "What comes back to amax of low numbers goes to each of the largest whole",
+    "The gradient of amax of low-precision tensors goes whole to each of several equal maxima",
     caught_by="gradients/test_exact.py::test_gradients_at_kinks_are_those_of_wide_numbers[cpu-bf16-amax]",
 )
 def each_maximum_gets_the_whole_gradient() -> None:

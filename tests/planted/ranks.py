@@ -14,7 +14,7 @@ from tests.planted.table import defect, swap
 
 
 @defect(
-    "In the process of rank 1 GradScaler steps whatever it has found: the others skip",
+    "On rank 1 GradScaler steps although it found an inf",
     caught_by="distributed/test_scaler.py::test_ddp_spreads_an_overflow_to_all_ranks[cpu-bf16]",
 )
 def one_rank_steps_on_inf() -> None:
@@ -26,7 +26,7 @@ def one_rank_steps_on_inf() -> None:
 
 
 @defect(
-    "ShardedGradScaler does not tell the other ranks what it has found",
+    "ShardedGradScaler does not share found_inf with the other ranks",
     caught_by="distributed/test_scaler.py::test_an_overflow_in_one_shard_is_skipped_by_all[cpu-bf16-none-rank 1-inf]",
 )
 def found_inf_stays_on_its_rank() -> None:
@@ -36,7 +36,7 @@ def found_inf_stays_on_its_rank() -> None:
 
 
 @defect(
-    "ShardedGradScaler takes what rank 0 has found for what all have: an inf anywhere else is not seen",
+    "ShardedGradScaler takes rank 0's found_inf for that of all ranks",
     caught_by="distributed/test_scaler.py::test_an_overflow_in_one_shard_is_skipped_by_all[cpu-bf16-none-rank 1-inf]",
 )
 def found_inf_of_the_first_rank_counts() -> None:
@@ -61,7 +61,7 @@ def found_inf_of_the_first_rank_counts() -> None:
 
 
 @defect(
-    "A scaler that was loaded on rank 1 has forgotten how many steps were clean: it grows later than that of rank 0",
+    "A scaler that is loaded on rank 1 loses its growth tracker: it grows later than that of rank 0",
     caught_by="distributed/test_scaler.py::test_every_rank_has_the_same_scale[cpu-bf16-none]",
 )
 def loaded_scalers_grow_alone() -> None:
@@ -72,7 +72,7 @@ def loaded_scalers_grow_alone() -> None:
 
 
 @defect(
-    "FSDP1 clips by the largest gradient of a rank's own shard, where it is to be the largest of all",
+    "FSDP1 clips by the largest gradient of a rank's own shard",
     caught_by="distributed/test_clipping.py::test_clipping_is_by_the_norm_of_all_shards[cpu-bf16-inf-FSDP1]",
 )
 def largest_of_shards_is_the_first_ranks() -> None:
@@ -96,7 +96,7 @@ def largest_of_shards_is_the_first_ranks() -> None:
 
 
 @defect(
-    "``clip_grad_norm_`` takes the norm of a rank's own shards for that of all",
+    "``clip_grad_norm_`` takes the norm of a rank's own shards for the total norm",
     caught_by="distributed/test_clipping.py::test_clipping_is_by_the_norm_of_all_shards[cpu-bf16-2-FSDP2]",
 )
 def clipping_knows_its_own_shard() -> None:
@@ -133,7 +133,7 @@ def whole_states_are_low() -> None:
 
 
 @defect(
-    "``DistributedDataParallel.no_sync`` does nothing: each backward pass within it reduces",
+    "``DistributedDataParallel.no_sync`` has no effect: each backward pass reduces",
     caught_by="distributed/test_accumulation.py::test_micro_batches_add_up[cpu-bf16-DDP-after the last]",
 )
 def no_sync_is_ignored() -> None:
@@ -143,7 +143,7 @@ def no_sync_is_ignored() -> None:
 
 
 @defect(
-    "FSDP2 keeps the sum of micro-batches in the parameters' dtype, and casts it when it is reduced",
+    "FSDP2 accumulates micro-batches in the parameters' dtype, and casts at the reduction",
     caught_by=(
         "distributed/test_accumulation.py::"
         "test_micro_batches_add_up[cpu-bf16-FSDP2, low, reduced in float32-after the last]"
@@ -159,7 +159,7 @@ def shards_add_up_in_low() -> None:
 
 
 @defect(
-    "FSDP1 leaves ``no_sync`` with sums of gradients that were rounded to bf16, whatever the parameters' dtype",
+    "FSDP1 rounds accumulated gradients to bf16 at the end of ``no_sync``",
     caught_by="distributed/test_accumulation.py::test_micro_batches_add_up[cpu-bf16-FSDP1, autocast-after the last]",
 )
 def no_sync_rounds_its_sums() -> None:
@@ -177,7 +177,7 @@ def no_sync_rounds_its_sums() -> None:
 
 
 @defect(
-    "``dist.all_gather`` rounds float32 to the autocast dtype in a region: what users gather has lost its bits",
+    "``dist.all_gather`` rounds float32 to the autocast dtype in a region",
     caught_by="distributed/test_collectives.py::test_every_bit_arrives[cpu-bf16]",
 )
 def collectives_round_in_a_region() -> None:
@@ -193,7 +193,7 @@ def collectives_round_in_a_region() -> None:
 
 
 @defect(
-    "Gradients that go back through ``torch.distributed.nn``'s ``all_reduce`` are rounded to bf16",
+    "``all_reduce`` of ``torch.distributed.nn`` rounds its gradients to bf16",
     caught_by="distributed/test_collectives.py::test_gradients_go_back_through_them[cpu-bf16]",
 )
 def gradients_of_gathered_are_rounded() -> None:

@@ -16,7 +16,7 @@ from tests.planted.table import DEVICE, defect, swap
 
 
 @defect(
-    "``torch.cpu.amp.autocast(enabled=False)``, or that of ``torch.cuda``, is an enabled region",
+    "``torch.cpu.amp.autocast``, or that of ``torch.cuda``, ignores ``enabled=False``",
     caught_by="semantics/test_aliases.py::test_the_deprecated_region_is_the_same[cpu-bf16",
 )
 def deprecated_region_ignores_enabled() -> None:
@@ -29,7 +29,7 @@ def deprecated_region_ignores_enabled() -> None:
 
 
 @defect(
-    "``torch.is_autocast_cpu_enabled`` says that autocast is off",
+    "``torch.is_autocast_cpu_enabled`` is always false",
     caught_by="semantics/test_aliases.py::test_the_queries_of_the_cpu_answer_the_same[cpu-bf16]",
     not_on_cuda="it is a query of the CPU",
 )
@@ -46,7 +46,7 @@ def gpu_dtype_is_set_on_the_cpu() -> None:
 
 
 @defect(
-    "``torch.cpu.amp.autocast`` as a decorator forgets the dtype that it was given",
+    "``torch.cpu.amp.autocast`` as a decorator ignores its dtype",
     caught_by="semantics/test_aliases.py::test_the_deprecated_region_decorates_with_its_own_state[cpu-bf16-enabled]",
     not_on_cuda="the decorator is torch.cpu's",
 )
@@ -79,7 +79,7 @@ def disable_acts_on_every_device() -> None:
 
 
 @defect(
-    "custom_fwd asks for the CPU's region, whichever device it is for",
+    "custom_fwd uses the CPU's region for every device",
     caught_by=(
         "semantics/test_on_fakes.py::test_custom_functions_see_the_region_of_their_device[fake-xpu-bf16-on-float32"
     ),
@@ -96,7 +96,7 @@ def custom_fwd_asks_the_cpu() -> None:
 
 
 @defect(
-    "On XPU linear casts its arguments by way of float64",
+    "On XPU linear casts its arguments through float64",
     caught_by="semantics/test_on_fakes.py::test_what_needs_no_gradient_is_cast_at_each_use[fake-xpu-bf16-cache",
 )
 def linear_casts_twice_on_xpu() -> None:
@@ -123,7 +123,7 @@ def rules_of_extensions_on_every_device() -> None:
 
 
 @defect(
-    "A region that a thread leaves sets that thread's autocast dtype to the one that is not the default",
+    "A region that ends in another thread sets that thread's autocast dtype to the other one",
     caught_by="semantics/test_random_programs.py::test_random_programs_agree_with_the_model[cpu-bf16",
 )
 def exit_in_a_thread_sets_dtype() -> None:
@@ -137,7 +137,7 @@ def exit_in_a_thread_sets_dtype() -> None:
 
 
 @defect(
-    "What is submitted to a ThreadPoolExecutor inside a region runs with autocast on",
+    "Functions that are submitted to a ThreadPoolExecutor in a region run with autocast on",
     caught_by=(
         "semantics/test_threads.py::"
         "test_work_for_another_thread_is_not_in_the_region[cpu-bf16-ThreadPoolExecutor.submit"
@@ -157,7 +157,7 @@ def thread_pools_inherit_region() -> None:
 
 
 @defect(
-    "To iterate over a DataLoader switches autocast off, and nothing switches it on again",
+    "Iterating over a DataLoader disables autocast for good",
     caught_by="semantics/test_threads.py::test_a_loader_in_this_process_loads_in_the_region[cpu-bf16",
 )
 def loaders_switch_autocast_off() -> None:
@@ -171,7 +171,7 @@ def loaders_switch_autocast_off() -> None:
 
 
 @defect(
-    "On more than one of torch's threads linear is not cast",
+    "linear is not cast if torch has more than one thread",
     caught_by="semantics/test_threads.py::test_operators_on_several_threads_compute_in_the_region[cpu-bf16]",
 )
 def several_threads_stay_wide() -> None:
@@ -209,7 +209,7 @@ def parallel_apply_forgets_the_region() -> None:
 
 
 @defect(
-    "The autocast rule of a custom operator is registered, and never called",
+    "The autocast rule of a custom operator is never called",
     caught_by="semantics/test_custom_operator.py::test_a_rule_casts_the_arguments[cpu-bf16]",
 )
 def rules_of_operators_are_not_called() -> None:

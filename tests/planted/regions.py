@@ -15,7 +15,7 @@ from tests.planted.table import DEVICE, defect, swap
 
 
 @defect(
-    "A region with ``enabled=False`` inside another one leaves autocast on: a float32 island is none",
+    "A region with ``enabled=False`` within an enabled one is enabled",
     caught_by="semantics/test_region.py::test_the_innermost_region_decides[cpu-bf16-on.off]",
 )
 def nested_disable_ignored() -> None:
@@ -28,7 +28,7 @@ def nested_disable_ignored() -> None:
 
 
 @defect(
-    "A region's ``dtype`` has no effect: every region is in the device's default dtype",
+    "A region ignores its ``dtype``: it has the device's default",
     caught_by="semantics/test_region.py::test_the_innermost_region_decides[cpu-bf16-on.other]",
     caught_on_cuda_by="semantics/test_region.py::test_the_innermost_region_decides[cuda-fp16-on.other]",
 )
@@ -42,7 +42,7 @@ def dtype_argument_ignored() -> None:
 
 
 @defect(
-    "Entering a region draws a random number: dropout masks are others than in float32",
+    "Entering a region draws a random number: dropout masks differ from float32's",
     caught_by="semantics/test_region.py::test_random_numbers_are_the_same[cpu-bf16]",
 )
 def region_draws_random_numbers() -> None:
@@ -54,7 +54,7 @@ def region_draws_random_numbers() -> None:
 
 
 @defect(
-    '``torch.autocast("mtia")`` leaves its dtype behind, as an exit does that restores the devices it knows',
+    '``torch.autocast("mtia")`` does not restore the dtype',
     caught_by="semantics/test_region_class.py::test_it_sets_the_state_and_restores_it[fake-mtia-bf16-leaves-plain]",
 )
 def mtia_keeps_its_dtype() -> None:
@@ -69,7 +69,7 @@ def mtia_keeps_its_dtype() -> None:
 
 
 @defect(
-    "A deep copy of a region is a region of its device with nothing else said",
+    "A deep copy of a region has the device's defaults",
     caught_by=(
         "semantics/test_region_class.py::test_a_copy_is_the_region_that_it_was_made_of[cpu-bf16-deepcopy-no cache]"
     ),
@@ -79,7 +79,7 @@ def copied_regions_are_plain() -> None:
 
 
 @defect(
-    "A region without a dtype has the device's documented default, whatever was set",
+    "A region without a dtype has the documented default, not the current one",
     caught_by="semantics/test_region_class.py::test_without_a_dtype_it_has_the_current_one[cpu-bf16-fp16-a setter]",
 )
 def dtypes_of_regions_are_constants() -> None:
@@ -91,7 +91,7 @@ def dtypes_of_regions_are_constants() -> None:
 
 
 @defect(
-    "A region that decorates a function has its cache on, whatever it was told",
+    "A region that decorates a function ignores ``cache_enabled=False``",
     caught_by="semantics/test_region_class.py::test_its_decorator_is_a_region[cpu-bf16-no cache]",
 )
 def decorated_functions_cache_always() -> None:
@@ -103,7 +103,7 @@ def decorated_functions_cache_always() -> None:
 
 
 @defect(
-    "A region that is left by a ValueError swallows it",
+    "A region swallows a ValueError",
     caught_by="semantics/test_region_class.py::test_an_exception_is_never_swallowed[cpu-bf16]",
 )
 def regions_swallow_value_errors() -> None:
@@ -115,7 +115,7 @@ def regions_swallow_value_errors() -> None:
 
 
 @defect(
-    "A region that is left by an exception restores nothing",
+    "A region that an exception leaves restores nothing",
     caught_by="semantics/test_state.py::test_exit_restores_the_state[cpu-bf16-plain-raises]",
 )
 def exit_skipped_on_exception() -> None:
@@ -126,7 +126,7 @@ def exit_skipped_on_exception() -> None:
 
 
 @defect(
-    "A region that ends sets the device's autocast dtype to bfloat16, whatever it was",
+    "A region that ends sets the autocast dtype to bfloat16, whatever it was",
     caught_by="semantics/test_state.py::test_exit_restores_the_outer_region[cpu-bf16-other dtype-plain]",
 )
 def exit_restores_default_dtype() -> None:
@@ -139,7 +139,7 @@ def exit_restores_default_dtype() -> None:
 
 
 @defect(
-    "``torch.is_autocast_enabled(device)`` answers for one device, whichever it is asked about",
+    "``torch.is_autocast_enabled(device)`` ignores its argument",
     caught_by="semantics/test_state.py::test_queries_answer_what_the_region_says[cpu-bf16-plain]",
 )
 def query_ignores_device() -> None:
@@ -149,7 +149,7 @@ def query_ignores_device() -> None:
 
 
 @defect(
-    "A device's default autocast dtype is the other one: float16 on the CPU",
+    "The default autocast dtype of the device is the other one: float16 on the CPU",
     caught_by="semantics/test_state.py::test_the_default_dtype_is_documented[cpu-bf16]",
 )
 def default_dtype_changed() -> None:
@@ -176,7 +176,7 @@ def threads_inherit_region() -> None:
 
 
 @defect(
-    "A region that is left by KeyboardInterrupt or GeneratorExit stays on",
+    "A region that KeyboardInterrupt or GeneratorExit leaves stays enabled",
     caught_by=(
         "semantics/test_state.py::test_an_exception_through_three_regions_restores_each[cpu-bf16-KeyboardInterrupt]"
     ),
@@ -191,7 +191,7 @@ def exit_ignores_keyboard_interrupt() -> None:
 
 
 @defect(
-    "``torch.amp.is_autocast_available`` says no for MPS, which has autocast",
+    "``torch.amp.is_autocast_available`` is false for MPS",
     caught_by="semantics/test_state.py::test_autocast_is_available[cpu-bf16]",
 )
 def autocast_is_not_available_on_mps() -> None:
@@ -203,7 +203,7 @@ def autocast_is_not_available_on_mps() -> None:
 
 
 @defect(
-    "A region that is entered where tensors are made on the meta device is a disabled one",
+    "A region is disabled if the default device is meta",
     caught_by="semantics/test_defaults.py::test_a_region_under_a_default_device[cpu-bf16-device outside-meta",
 )
 def regions_off_on_meta() -> None:
@@ -216,7 +216,7 @@ def regions_off_on_meta() -> None:
 
 
 @defect(
-    "Under no_grad in a region softmax goes through the low dtype, and answers in its argument's",
+    "softmax in a region under no_grad rounds to the autocast dtype and back",
     caught_by="semantics/test_defaults.py::test_a_result_does_not_depend_on_the_grad_mode[cpu-bf16-softmax-float32",
 )
 def softmax_rounded_without_graph() -> None:
@@ -245,7 +245,7 @@ def module_hooks_leave_the_region() -> None:
 
 
 @defect(
-    "``@torch.autocast(...)`` returns the function as it is",
+    "``@torch.autocast(...)`` returns the function unchanged",
     caught_by="semantics/test_decorator.py::test_a_function_runs_in_the_region[cpu-bf16]",
 )
 def decorator_does_nothing() -> None:
@@ -253,7 +253,7 @@ def decorator_does_nothing() -> None:
 
 
 @defect(
-    "A decorated function is not given the keywords that autocast has, too",
+    "A decorated function does not get a keyword ``dtype``",
     caught_by="semantics/test_decorator.py::test_arguments_are_the_functions_own[cpu-bf16",
 )
 def decorator_takes_keywords() -> None:
@@ -271,7 +271,7 @@ def decorator_takes_keywords() -> None:
 
 
 @defect(
-    "A region that is entered in a running event loop is a disabled one",
+    "A region is disabled if it is entered in a running event loop",
     caught_by="semantics/test_generators_and_tasks.py::test_a_region_goes_on_after_await[cpu-bf16]",
 )
 def regions_off_in_event_loops() -> None:

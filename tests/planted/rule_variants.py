@@ -59,7 +59,7 @@ def bmm_in_inference_mode_stays_wide() -> None:
 
 
 @defect(
-    "``torch.einsum`` computes in float32 where its operands have several dtypes, whatever the region says",
+    "``torch.einsum`` of operands of several dtypes computes in float32 in a region",
     caught_by="rules/test_variants.py::test_variants_of_mixed_arguments_are_cast_alike[cpu-bf16-einsum of two]",
 )
 def einsum_of_both_dtypes_is_wide() -> None:
@@ -74,7 +74,7 @@ def einsum_of_both_dtypes_is_wide() -> None:
 
 
 @defect(
-    "linear of a width that is no multiple of eight is not cast",
+    "linear is not cast if its width is no multiple of eight",
     caught_by="rules/test_variants.py::test_variants_are_cast_as_the_plain_product[cpu-bf16-linear of width 20-grad]",
 )
 def odd_widths_stay_wide() -> None:
@@ -105,7 +105,7 @@ def attention_with_dropout_stays_wide() -> None:
 
 
 @defect(
-    "Attention of grouped queries under autocast takes the default scale",
+    "Grouped-query attention under autocast ignores ``scale``",
     caught_by="rules/test_attention.py::test_attention_is_cast[cpu-bf16-math-gqa, scale-float32",
 )
 def grouped_attention_forgets_scale() -> None:
@@ -119,7 +119,7 @@ def grouped_attention_forgets_scale() -> None:
 
 
 @defect(
-    "MultiheadAttention whose keys have a width of their own computes below autocast",
+    "MultiheadAttention with ``kdim`` computes below autocast",
     caught_by="rules/test_attention.py::test_multihead_attention_of_any_width_is_low[cpu-bf16-kdim-eval-fused",
 )
 def cross_attention_leaves_the_region() -> None:
@@ -133,7 +133,7 @@ def cross_attention_leaves_the_region() -> None:
 
 
 @defect(
-    "``torch.hstack`` within a region casts to the dtype of its first tensor; ``cat`` and ``stack`` promote as ever",
+    "``torch.hstack`` in a region casts to the dtype of its first tensor",
     caught_by="rules/test_joins.py::test_a_join_is_as_wide_as_its_widest[cpu-bf16-hstack]",
 )
 def hstack_takes_the_first_dtype() -> None:
@@ -146,7 +146,7 @@ def hstack_takes_the_first_dtype() -> None:
 
 
 @defect(
-    "``torch.cat`` into a tensor rounds within a region what it joins",
+    "``torch.cat(out=...)`` rounds its result in a region",
     caught_by="rules/test_joins.py::test_a_join_is_as_wide_as_its_widest[cpu-bf16-cat into a tensor]",
 )
 def joins_into_a_tensor_are_rounded() -> None:
@@ -200,7 +200,7 @@ def cudnn_layers_are_left_alone() -> None:
 
 
 @defect(
-    "Under autocast on a CPU, matrix products cast their operands to and fro before they use them",
+    "Under autocast on a CPU, matrix products cast their operands to float32 and back several times",
     caught_by="tests/speed/test_kernel_clock.py::test_products_are_cast_no_more_than_needed",
 )
 def products_cast_again() -> None:
@@ -226,7 +226,7 @@ def products_cast_again() -> None:
 
 
 @defect(
-    "Under autocast on CUDA, matrix products cast their operands to and fro before they use them",
+    "Under autocast on CUDA, matrix products cast their operands to float32 and back many times",
     caught_by="speed/test_speedups.py::test_speedup[cuda-bf16-matmul-4096",
 )
 def cuda_products_cast_again() -> None:
@@ -247,7 +247,7 @@ def cuda_products_cast_again() -> None:
 
 
 @defect(
-    "A region that is entered while a CUDA graph is captured is a disabled one",
+    "A region is disabled if it is entered while a CUDA graph is captured",
     caught_by="speed/test_capture.py::test_a_captured_step_computes_what_an_eager_one_does[cuda-bf16]",
 )
 def captured_regions_are_disabled() -> None:

@@ -21,7 +21,7 @@ def binary_cross_entropy_low_precision() -> None:
 
 
 @defect(
-    "A plugin that says of every test that it has been run",
+    "A plugin of pytest reports every test as run without calling it",
     caught_by="rules/test_banned.py::test_it_runs_in_float32_on_the_cpu[cpu-bf16]",
 )
 def nobody_calls_the_tests() -> object:
@@ -34,7 +34,7 @@ def nobody_calls_the_tests() -> object:
 
 
 @defect(
-    "matmul casts to bfloat16 by way of float16: the dtypes are right, the last bits are not",
+    "matmul casts to bfloat16 through float16: dtypes are right, the last bits are not",
     caught_by="rules/test_hand_cast.py::test_does_what_casting_by_hand_does[cpu-bf16-matmul]",
 )
 def matmul_casts_through_float16() -> None:
@@ -42,7 +42,7 @@ def matmul_casts_through_float16() -> None:
 
 
 @defect(
-    "addmm casts the matrices and leaves the bias as it is",
+    "addmm does not cast its bias",
     caught_by="rules/test_hand_cast.py::test_does_what_casting_by_hand_does[cpu-bf16-addmm]",
 )
 def addmm_forgets_its_bias() -> None:
@@ -52,7 +52,7 @@ def addmm_forgets_its_bias() -> None:
 
 
 @defect(
-    "mse_loss answers in float32, but its value has been through the autocast dtype",
+    "mse_loss returns float32 that was rounded to the autocast dtype",
     caught_by="rules/test_hand_cast.py::test_does_what_casting_by_hand_does[cpu-bf16-mse_loss]",
 )
 def mse_loss_is_hollow() -> None:
@@ -60,7 +60,7 @@ def mse_loss_is_hollow() -> None:
 
 
 @defect(
-    "cat casts to the dtype of its first tensor: right in one order of mixed tensors, wrong in the other",
+    "cat casts to the dtype of its first tensor, not to the widest",
     caught_by="rules/test_hand_cast.py::test_mixed_arguments_are_promoted_in_every_order[cpu-bf16-cat]",
     caught_on_cuda_by="rules/test_registered.py::test_no_operator_is_new_or_gone[cuda-bf16]",
 )
@@ -73,7 +73,7 @@ def cat_promotes_to_the_first() -> None:
 
 
 @defect(
-    "On CUDA sum runs in float32, also where the caller asked for another dtype",
+    "On CUDA sum runs in float32, also if ``dtype`` is given",
     caught_by="rules/test_hand_cast.py::test_an_explicit_dtype_is_respected[fake-cuda-bf16-sum]",
 )
 def sum_ignores_dtype() -> None:
@@ -86,7 +86,7 @@ def sum_ignores_dtype() -> None:
 
 
 @defect(
-    "On XPU softmax over the first dimension is in no list; over any other it is float32",
+    "On XPU softmax over the first dimension has no float32 rule",
     caught_by="rules/test_hand_cast.py::test_does_what_casting_by_hand_does[fake-xpu-bf16-softmax.int]",
 )
 def softmax_of_columns_low_on_xpu() -> None:
@@ -97,7 +97,7 @@ def softmax_of_columns_low_on_xpu() -> None:
 
 
 @defect(
-    "cdist of order 1 is rounded to the autocast dtype: an order that its kernel forgot",
+    "cdist with ``p=1`` is rounded to the autocast dtype",
     caught_by="rules/test_hand_cast.py::test_does_what_casting_by_hand_does[cpu-bf16-cdist]",
 )
 def city_block_distances_rounded() -> None:
@@ -110,7 +110,7 @@ def city_block_distances_rounded() -> None:
 
 
 @defect(
-    "On CUDA scatter_add takes the dtype of its first argument where the dimension is counted from the end",
+    "On CUDA scatter_add with a negative dimension casts to the dtype of its first argument",
     caught_by="rules/test_hand_cast.py::test_does_what_casting_by_hand_does[fake-cuda-bf16-scatter_add]",
 )
 def indices_from_the_end_narrow() -> None:
@@ -123,7 +123,7 @@ def indices_from_the_end_narrow() -> None:
 
 
 @defect(
-    "On CUDA softmax of more than a million numbers stays low",
+    "On CUDA softmax of more than a million elements stays in low precision",
     caught_by="rules/test_hand_cast.py::test_does_what_casting_by_hand_does[fake-cuda-bf16-softmax.int]",
 )
 def softmax_of_millions_is_low() -> None:
@@ -135,7 +135,7 @@ def softmax_of_millions_is_low() -> None:
 
 
 @defect(
-    "On MPS log_softmax of one number stays low",
+    "On MPS log_softmax of a scalar stays in low precision",
     caught_by="rules/test_hand_cast.py::test_does_what_casting_by_hand_does[fake-mps-bf16-log_softmax.int]",
 )
 def log_softmax_of_scalars_is_low() -> None:
@@ -147,7 +147,7 @@ def log_softmax_of_scalars_is_low() -> None:
 
 
 @defect(
-    "On XPU group_norm of images whose channels are last stays low",
+    "On XPU group_norm of channels-last images stays in low precision",
     caught_by="rules/test_hand_cast.py::test_does_what_casting_by_hand_does[fake-xpu-bf16-group_norm]",
 )
 def group_norm_of_channels_last_is_low() -> None:
@@ -160,7 +160,7 @@ def group_norm_of_channels_last_is_low() -> None:
 
 
 @defect(
-    "On CUDA layer_norm stays low in inference mode",
+    "On CUDA layer_norm stays in low precision in inference mode",
     caught_by="rules/test_hand_cast.py::test_does_what_casting_by_hand_does[fake-cuda-bf16-layer_norm]",
 )
 def layer_norm_in_inference_is_low() -> None:
@@ -171,7 +171,7 @@ def layer_norm_in_inference_is_low() -> None:
 
 
 @defect(
-    "softmax under autocast is made of operators of the low dtype, each of which rounds",
+    "softmax under autocast is composed of low-precision operators, each of which rounds",
     caught_by="rules/test_hand_cast.py::test_does_what_casting_by_hand_does[fake-cuda-bf16-softmax.int]",
 )
 def softmax_in_low_steps() -> None:
@@ -184,7 +184,7 @@ def softmax_in_low_steps() -> None:
 
 
 @defect(
-    "On a CPU ``fft_rfft`` under autocast takes its input as it is where it is asked to be orthonormal",
+    'On a CPU ``fft_rfft`` under autocast does not cast its input if ``norm="ortho"``',
     caught_by="rules/test_hand_cast.py::test_does_what_casting_by_hand_does[cpu-bf16-fft_rfft]",
 )
 def orthonormal_transforms_stay_low() -> None:
@@ -196,7 +196,7 @@ def orthonormal_transforms_stay_low() -> None:
 
 
 @defect(
-    "A conv1d that is dilated and pads by name is not cast: either option alone is",
+    'A dilated conv1d with ``padding="same"`` is not cast; with either alone it is',
     caught_by="rules/test_hand_cast.py::test_does_what_casting_by_hand_does[cpu-bf16-conv1d.padding]",
 )
 def same_padding_of_dilated_rows_is_wide() -> None:
@@ -209,7 +209,7 @@ def same_padding_of_dilated_rows_is_wide() -> None:
 
 
 @defect(
-    "``baddbmm`` with ``alpha=0``, whose product counts for nothing, is not cast",
+    "``baddbmm`` with ``alpha=0`` is not cast",
     caught_by="rules/test_hand_cast.py::test_does_what_casting_by_hand_does[cpu-bf16-baddbmm]",
 )
 def baddbmm_of_no_product_is_wide() -> None:
@@ -220,7 +220,7 @@ def baddbmm_of_no_product_is_wide() -> None:
 
 
 @defect(
-    "On a CPU a singular value decomposition that is not full takes rounded values: its dtype is float32's still",
+    "On a CPU a reduced singular value decomposition rounds its argument, and returns float32",
     caught_by="rules/test_hand_cast.py::test_does_what_casting_by_hand_does[cpu-bf16-linalg_svd]",
 )
 def reduced_decompositions_are_rounded() -> None:
@@ -232,7 +232,7 @@ def reduced_decompositions_are_rounded() -> None:
 
 
 @defect(
-    "On a CPU ``cat`` under autocast does not ask tensors with nothing in them for their dtype",
+    "On a CPU ``cat`` under autocast ignores the dtype of empty tensors",
     caught_by="rules/test_hand_cast.py::test_does_what_casting_by_hand_does[cpu-bf16-cat]",
 )
 def empty_tensors_do_not_promote() -> None:
@@ -244,7 +244,7 @@ def empty_tensors_do_not_promote() -> None:
 
 
 @defect(
-    "conv2d casts float64 down",
+    "conv2d casts float64 to the autocast dtype",
     caught_by="rules/test_left_alone.py::test_other_dtypes_and_other_devices[cpu-bf16-conv2d]",
 )
 def conv2d_casts_float64() -> None:
@@ -264,7 +264,7 @@ def bmm_casts_other_devices() -> None:
 
 
 @defect(
-    "sigmoid has no autocast kernel, and asks by itself whether there is a region",
+    "sigmoid has no autocast kernel, and queries autocast itself",
     caught_by="rules/test_left_alone.py::test_operators_without_a_kernel[cpu-bf16]",
 )
 def sigmoid_asks_autocast() -> None:
@@ -276,7 +276,7 @@ def sigmoid_asks_autocast() -> None:
 
 
 @defect(
-    "On MPS bmm casts int32, too: whole numbers beyond 256 are others in bf16",
+    "On MPS bmm casts int32, which changes integers beyond 256 in bf16",
     caught_by="rules/test_left_alone.py::test_other_dtypes_and_other_devices[fake-mps-bf16-bmm]",
 )
 def products_of_int32_are_low() -> None:
@@ -289,7 +289,7 @@ def products_of_int32_are_low() -> None:
 
 
 @defect(
-    "On a CPU ``cat`` under autocast takes float64 for float32 where a low tensor stands beside it",
+    "On a CPU ``cat`` under autocast casts float64 to float32 beside a low-precision tensor",
     caught_by="rules/test_left_alone.py::test_other_dtypes_and_other_devices[cpu-bf16-cat]",
 )
 def cat_narrows_float64() -> None:
@@ -303,7 +303,7 @@ def cat_narrows_float64() -> None:
 
 
 @defect(
-    "Under autocast the length of a normed weight gets no gradient",
+    "Under autocast the magnitude of a weight-normed weight gets no gradient",
     caught_by="rules/test_low_inputs.py::test_parametrized_weights_are_trained[cpu-bf16-weight_norm",
 )
 def weight_norm_loses_its_length() -> None:

@@ -12,7 +12,7 @@ from tests.planted.table import defect, swap
 
 
 @defect(
-    "``unscale_`` does not note that it was called: ``step`` divides again",
+    "``unscale_`` does not record its call: ``step`` divides again",
     caught_by="scaler/test_transitions.py::test_transition[cpu-bf16-unscale_ in READY]",
 )
 def unscale_leaves_its_stage() -> None:
@@ -27,7 +27,7 @@ def unscale_leaves_its_stage() -> None:
 
 
 @defect(
-    "``unscale_`` divides float16 gradients, which then underflow, in place of refusing them",
+    "``unscale_`` divides float16 gradients, which underflow, instead of refusing them",
     caught_by="scaler/test_transitions.py::test_transition[cpu-bf16-unscale_, fp16 gradients in READY]",
 )
 def fp16_gradients_are_unscaled() -> None:
@@ -70,7 +70,7 @@ def pickled_within_an_iteration() -> None:
 
 
 @defect(
-    "The state dict of a disabled scaler is loaded without a word: the scale starts anew",
+    "Loading the state dict of a disabled scaler is no error",
     caught_by="scaler/test_transitions.py::test_transition[cpu-bf16-load_state_dict({}) in READY]",
 )
 def empty_state_dict_is_loaded() -> None:
@@ -93,7 +93,7 @@ def closure_is_accepted() -> None:
 
 
 @defect(
-    "``update`` leaves every optimizer in the stage in which it was",
+    "``update`` leaves every optimizer in its stage",
     caught_by="scaler/test_transitions.py::test_transition[cpu-bf16-update in UNSCALED]",
 )
 def update_keeps_the_stages() -> None:
@@ -106,7 +106,7 @@ def update_keeps_the_stages() -> None:
 
 
 @defect(
-    "``unscale_`` after ``step`` does nothing and says nothing",
+    "``unscale_`` after ``step`` has no effect and is no error",
     caught_by="scaler/test_transitions.py::test_transition[cpu-bf16-unscale_ in STEPPED]",
 )
 def unscale_after_step_permitted() -> None:
@@ -145,7 +145,7 @@ def loading_forgets_the_stages() -> None:
 
 
 @defect(
-    "``state_dict`` makes the tensors that the first ``scale`` has to make",
+    "``state_dict`` creates the tensors that the first ``scale`` should create",
     caught_by="scaler/test_transitions.py::test_transition[cpu-bf16-queries in before the first scale]",
 )
 def asking_for_the_state_initialises() -> None:
@@ -158,7 +158,7 @@ def asking_for_the_state_initialises() -> None:
 
 
 @defect(
-    "``update`` without any check for inf since the last one passes",
+    "``update`` without any check for inf since the last one is no error",
     caught_by="scaler/test_transitions.py::test_transition[cpu-bf16-update in READY]",
 )
 def update_without_checks_permitted() -> None:
@@ -173,7 +173,7 @@ def update_without_checks_permitted() -> None:
 
 
 @defect(
-    "``update(4)`` is taken as ``update(4.0)``: what everybody would want, and not what torch does",
+    "``update(4)`` is accepted as ``update(4.0)``, which torch refuses",
     caught_by="scaler/test_transitions.py::test_transition[cpu-bf16-update(an int) in READY]",
 )
 def an_int_is_a_scale() -> None:
@@ -241,7 +241,7 @@ def averaged_weights_low_precision() -> None:
 
 
 @defect(
-    "A region object that is entered again does not drop the cast cache at its end: forward sees old weights",
+    "A region object that is entered again does not clear the cast cache: forward uses stale weights",
     caught_by="scaler/test_loops.py::test_a_region_that_is_used_again_sees_the_stepped_weights[cpu-bf16-one object]",
 )
 def reused_region_keeps_its_casts() -> None:
@@ -261,7 +261,7 @@ def reused_region_keeps_its_casts() -> None:
 
 
 @defect(
-    "``scale`` of a list gives tensors without a history",
+    "``scale`` of a list detaches its tensors from the graph",
     caught_by="scaler/test_loops.py::test_a_list_of_losses_reaches_the_parameters[cpu-bf16]",
 )
 def scaled_lists_lose_their_graph() -> None:
@@ -286,7 +286,7 @@ def scale_backs_off_twice() -> None:
 
 
 @defect(
-    "A scaler that has skipped a step takes every later one",
+    "A scaler that has skipped a step skips no later one",
     caught_by=("scaler/test_training_steps.py::test_a_network_with_statistics_that_an_overflow_spoils[cpu-bf16-noted]"),
 )
 def scaler_skips_once() -> None:
@@ -303,7 +303,7 @@ def scaler_skips_once() -> None:
 
 
 @defect(
-    "``unscale_`` knows the parameter groups that an optimizer had when it was unscaled first, and no later ones",
+    "``unscale_`` ignores parameter groups that were added after its first call",
     caught_by="scaler/test_life_of_parameters.py::test_a_group_that_is_added_later_counts[cpu-bf16-clean-step-loop]",
 )
 def late_groups_stay_scaled() -> None:
@@ -321,7 +321,7 @@ def late_groups_stay_scaled() -> None:
 
 
 @defect(
-    "Gradients without dimensions are unscaled, and not looked at",
+    "Gradients without dimensions are unscaled, and not checked",
     caught_by="scaler/test_life_of_parameters.py::test_parameters_of_every_shape_count[cpu-bf16-()-inf-step-loop]",
 )
 def scalars_are_not_checked() -> None:
@@ -336,7 +336,7 @@ def scalars_are_not_checked() -> None:
 
 
 @defect(
-    "``update`` keeps what was found of every optimizer, for ever",
+    "``update`` retains the state of every optimizer",
     caught_by="scaler/test_life_of_parameters.py::test_nothing_of_an_iteration_outlives_its_update[cpu-bf16]",
 )
 def updates_keep_the_last_stages() -> None:
@@ -351,7 +351,7 @@ def updates_keep_the_last_stages() -> None:
 
 
 @defect(
-    "Optimizers load large tensors of their state rounded to bfloat16, small ones as they are",
+    "Optimizers round large tensors of their state to bfloat16 when they load it",
     caught_by=(
         "scaler/test_life_of_parameters.py::"
         "test_a_loaded_state_has_the_bits_of_the_saved_one[cpu-bf16-Adam, foreach-outside]"

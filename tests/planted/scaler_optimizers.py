@@ -28,7 +28,7 @@ def fused_optimizer_ignores_found_inf() -> None:
 
 
 @defect(
-    "Optimizers in the loop implementation step although an inf was found",
+    "Loop optimizers step although an inf was found",
     caught_by="scaler/test_optimizers.py::test_a_skipped_step_changes_nothing[cpu-bf16-Rprop, loop-inf-step]",
 )
 def loop_steps_despite_inf() -> None:
@@ -41,7 +41,7 @@ def loop_steps_despite_inf() -> None:
 
 
 @defect(
-    "Optimizers in the foreach implementation skip clean steps, too, once one was skipped",
+    "Foreach optimizers skip clean steps after a skipped one, too",
     caught_by="scaler/test_optimizers.py::test_a_skipped_step_changes_nothing[cpu-bf16-NAdam, foreach-inf-step]",
 )
 def foreach_step_is_skipped_too_often() -> None:
@@ -105,7 +105,7 @@ def capturable_optimizers_step_despite_inf() -> None:
 
 
 @defect(
-    "A fused optimizer keeps what the scaler told it: its own later steps obey the old found-inf",
+    "A fused optimizer keeps found_inf: its own later steps obey it",
     caught_by="scaler/test_optimizer_inputs.py::test_nothing_is_left_on_a_fused_optimizer[cpu-bf16-AdamW-inf]",
 )
 def fused_optimizer_keeps_found_inf() -> None:
@@ -133,7 +133,7 @@ def users_optimizers_stay_scaled() -> None:
 
 
 @defect(
-    "Every parameter group is unscaled, only the last one is checked",
+    "Every parameter group is unscaled, and only the last one is checked",
     caught_by=(
         "scaler/test_optimizer_inputs.py::test_a_bad_gradient_in_any_group_skips_all[cpu-bf16-first group-inf-loop]"
     ),
@@ -150,7 +150,7 @@ def only_the_last_group_is_checked() -> None:
 
 
 @defect(
-    "Sparse gradients are unscaled, and not looked at",
+    "Sparse gradients are unscaled, and not checked",
     caught_by="scaler/test_optimizer_inputs.py::test_sparse_gradients_in_one_of_two_groups[cpu-bf16-inf-SGD]",
 )
 def sparse_gradients_unchecked() -> None:
@@ -168,7 +168,7 @@ def sparse_gradients_unchecked() -> None:
 
 
 @defect(
-    "GradScaler forgets what it found in all groups if the last of several has a learning rate of 0",
+    "GradScaler forgets found_inf of all groups if the last of several has a learning rate of 0",
     caught_by=(
         "scaler/test_optimizer_inputs.py::test_a_bad_gradient_in_any_group_skips_all[cpu-bf16-last group-inf-loop]"
     ),
@@ -185,7 +185,7 @@ def groups_at_rest_hide_infs() -> None:
 
 
 @defect(
-    "Fused Adam and AdamW step despite an inf where they maximise",
+    "Fused Adam and AdamW with ``maximize=True`` step although the scaler found an inf",
     caught_by=(
         "scaler/test_optimizer_options.py::test_with_every_option_a_scaler_changes_nothing[cpu-bf16-AdamW, fused]"
     ),
@@ -220,7 +220,7 @@ def adafactor_rounds_what_it_is_given() -> None:
 
 
 @defect(
-    "Optimizers round float32 gradients to 12 bits where weights decay; float64 stays as it is",
+    "Optimizers with weight decay round float32 gradients to 12 bits",
     caught_by="scaler/test_optimizer_options.py::test_steps_are_those_in_float64[cpu-bf16-Adam, loop]",
 )
 def weights_that_decay_decay_low() -> None:
@@ -253,7 +253,7 @@ def captured_optimizers_step_despite_inf() -> None:
 
 
 @defect(
-    "What one optimizer's gradients have is held against all optimizers",
+    "An inf in one optimizer's gradients skips the steps of all optimizers",
     caught_by=(
         "scaler/test_several_optimizers.py::"
         "test_only_the_optimizer_that_overflowed_skips[cpu-bf16-unscale_ then step-in order-first]"

@@ -46,7 +46,7 @@ def inverse_scale_inexact() -> None:
 
 
 @defect(
-    "The check for inf takes what float16 cannot hold for one",
+    "The check for inf reports values beyond float16's range",
     caught_by="scaler/test_unscale.py::test_large_gradients_are_no_overflow[cpu-bf16-",
 )
 def large_gradients_taken_for_inf() -> None:
@@ -59,7 +59,7 @@ def large_gradients_taken_for_inf() -> None:
 
 
 @defect(
-    "``unscale_`` puts new tensors in the place of the gradients, and leaves the old ones scaled",
+    "``unscale_`` replaces the gradients by new tensors, and leaves the old ones scaled",
     caught_by="scaler/test_unscale.py::test_gradients_are_unscaled_in_place[cpu-bf16]",
 )
 def unscaled_gradients_are_new_tensors() -> None:
@@ -74,7 +74,7 @@ def unscaled_gradients_are_new_tensors() -> None:
 
 
 @defect(
-    "Within a region ``unscale_`` multiplies by an inverse of the scale in the autocast dtype: a scale of 3 shows it",
+    "``unscale_`` in a region multiplies by an inverse scale that is rounded to the autocast dtype",
     caught_by="scaler/test_unscale.py::test_unscaling_multiplies_by_the_rounded_inverse[cpu-bf16-3.0-in a region]",
 )
 def inverses_in_a_region_are_rounded() -> None:
@@ -87,7 +87,7 @@ def inverses_in_a_region_are_rounded() -> None:
 
 
 @defect(
-    "``unscale_`` leaves gradients alone that want gradients themselves",
+    "``unscale_`` ignores gradients that require gradients",
     caught_by="scaler/test_unscale.py::test_gradients_with_a_graph_are_unscaled_and_checked[cpu-bf16]",
 )
 def gradients_with_a_graph_stay_scaled() -> None:
@@ -150,7 +150,7 @@ def nan_not_detected() -> None:
 
 
 @defect(
-    "The non-finite check looks at the first of several gradients",
+    "The check for inf and NaN looks at the first of several gradients",
     caught_by="scaler/test_overflow.py::test_one_bad_element_anywhere_is_found[cpu-bf16-last-inf]",
 )
 def only_first_gradient_checked() -> None:
@@ -179,7 +179,7 @@ def skipped_step_resets_momentum() -> None:
 
 
 @defect(
-    "GradScaler finds no inf where gradients are switched off around its step",
+    "GradScaler finds no inf under no_grad",
     caught_by="scaler/test_overflow.py::test_what_is_around_a_step_is_nothing_to_it[cpu-bf16-no_grad-step]",
 )
 def infs_are_missed_without_gradients() -> None:
@@ -194,7 +194,7 @@ def infs_are_missed_without_gradients() -> None:
 
 
 @defect(
-    "In a thread that is not the main one GradScaler steps whatever it found",
+    "GradScaler steps although it found an inf, in every thread but the main one",
     caught_by="scaler/test_overflow.py::test_a_scaler_in_another_thread_skips_its_step[cpu-bf16]",
 )
 def threads_step_despite_inf() -> None:
@@ -207,7 +207,7 @@ def threads_step_despite_inf() -> None:
 
 
 @defect(
-    "Gradients in channels_last are unscaled, and not looked at",
+    "Gradients in channels_last are unscaled, and not checked",
     caught_by="scaler/test_overflow.py::test_bad_elements_are_found_in_any_layout[cpu-bf16-channels_last]",
 )
 def channels_last_hides_infs() -> None:
@@ -222,7 +222,7 @@ def channels_last_hides_infs() -> None:
 
 
 @defect(
-    "``clip_grad_norm_`` takes the norm of gradients in bfloat16",
+    "``clip_grad_norm_`` computes the norm in bfloat16",
     caught_by="scaler/test_clipping.py::test_the_norm_is_a_float32_norm[cpu-bf16-2-foreach-clip_grad_norm_]",
 )
 def clipping_norm_low_precision() -> None:
@@ -239,7 +239,7 @@ def clipping_norm_low_precision() -> None:
 
 
 @defect(
-    "``get_total_norm``, by which gradients are clipped in two halves, answers in bfloat16's bits",
+    "``get_total_norm`` rounds its result to bfloat16",
     caught_by="scaler/test_clipping.py::test_the_norm_is_a_float32_norm[cpu-bf16-2-loop-get_total_norm]",
 )
 def total_norms_are_low() -> None:
@@ -249,7 +249,7 @@ def total_norms_are_low() -> None:
 
 
 @defect(
-    "``clip_grad_norm_`` scales gradients to the limit, the short ones as well",
+    "``clip_grad_norm_`` scales gradients up to the limit, too",
     caught_by="scaler/test_clipping.py::test_what_is_within_the_limit_stays_as_it_is[cpu-bf16-loop-clip_grad_norm_]",
 )
 def clipping_lengthens_gradients() -> None:
@@ -265,7 +265,7 @@ def clipping_lengthens_gradients() -> None:
 
 
 @defect(
-    "``unscale_`` looks at the scale on the host",
+    "``unscale_`` reads the scale on the host",
     caught_by="scaler/test_synchronisations.py::test_reads_on_the_cpu[cpu-bf16-",
     caught_on_cuda_by="scaler/test_synchronisations.py::test_waits_on_cuda[cuda-bf16-",
 )

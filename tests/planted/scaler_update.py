@@ -33,7 +33,7 @@ def growth_one_step_late() -> None:
 
 
 @defect(
-    "The scale only ever falls",
+    "The scale never grows",
     caught_by="scaler/test_update_rule.py::test_the_scale_grows_after_exactly_the_interval[cpu-bf16]",
 )
 def scale_never_grows() -> None:
@@ -73,7 +73,7 @@ def overflow_keeps_growth_tracker() -> None:
 
 
 @defect(
-    "The factors and the interval cannot be changed once the scaler is made",
+    "The setters of factors and interval have no effect",
     caught_by="scaler/test_update_rule.py::test_setters_take_effect_at_the_next_update[cpu-bf16]",
 )
 def setters_ignored() -> None:
@@ -83,7 +83,7 @@ def setters_ignored() -> None:
 
 
 @defect(
-    "``update(new_scale)`` leaves the scale as it is",
+    "``update(new_scale)`` leaves the scale as it was",
     caught_by="scaler/test_update_rule.py::test_a_new_scale_is_taken[cpu-bf16-float]",
 )
 def update_ignores_new_scale() -> None:
@@ -95,7 +95,7 @@ def update_ignores_new_scale() -> None:
 
 
 @defect(
-    "Each ``scale`` begins to count clean steps again",
+    "Each ``scale`` resets the growth tracker",
     caught_by="scaler/test_update_rule.py::test_the_scale_grows_after_exactly_the_interval[cpu-bf16]",
 )
 def scaling_again_starts_anew() -> None:
@@ -109,7 +109,7 @@ def scaling_again_starts_anew() -> None:
 
 
 @defect(
-    "The growth tracker counts as fp16 does: 2048 and one is 2048",
+    "The growth tracker stops at 2048, as a count in fp16 would",
     caught_by="scaler/test_update_rule.py::test_a_long_interval_is_counted_to_its_end[cpu-bf16]",
 )
 def tracker_stops_at_2048() -> None:
@@ -145,7 +145,7 @@ def state_dict_loses_growth_tracker() -> None:
 
 
 @defect(
-    "``load_state_dict`` takes over everything but the scale",
+    "``load_state_dict`` restores everything but the scale",
     caught_by="scaler/test_state_dict.py::test_loading_overwrites_everything[cpu-bf16-in the middle of a run]",
 )
 def load_state_dict_loses_scale() -> None:
@@ -244,7 +244,7 @@ def captured_scaler_never_backs_off() -> None:
 
 
 @defect(
-    "The non-finite check looks at as many gradients as fit one launch, and unscales the others unseen",
+    "The check for inf and NaN looks at the gradients of one launch, and only unscales the others",
     caught_by="scaler/test_large_and_many.py::test_one_bad_element_among_all_skips_all[cpu-bf16-large-inf]",
 )
 def only_some_gradients_checked() -> None:
@@ -275,7 +275,7 @@ def large_gradients_unscaled_by_way_of_bf16() -> None:
 
 
 @defect(
-    "``GradScaler.scale`` answers a float64 loss in float32",
+    "``GradScaler.scale`` returns a float64 loss in float32",
     caught_by="scaler/test_large_and_many.py::test_a_scaled_loss_keeps_its_dtype[cpu-bf16-float64]",
 )
 def float64_loss_narrowed() -> None:

@@ -27,7 +27,7 @@ def reduces_in_bf16() -> None:
 
 
 @defect(
-    "FSDP2 returns what it has computed, in whatever dtype, where its policy asks for float32",
+    "FSDP2 ignores ``output_dtype`` if that is float32",
     caught_by=(
         "distributed/test_fully_shard.py::"
         "test_what_layers_see_and_what_is_returned[cpu-bf16-low, reduced in float32, output float32]"
@@ -45,7 +45,7 @@ def output_dtype_is_ignored() -> None:
 
 
 @defect(
-    "FSDP2 casts the weights to bf16 before it splits them: there are no float32 masters",
+    "FSDP2 casts the weights to bf16 before it shards them: there are no float32 masters",
     caught_by="distributed/test_fully_shard.py::test_a_training_keeps_float32[cpu-bf16-low, reduced in float32]",
 )
 def shards_are_kept_in_bf16() -> None:
@@ -58,7 +58,7 @@ def shards_are_kept_in_bf16() -> None:
 
 
 @defect(
-    "FSDP2 casts buffers to ``param_dtype``, as FSDP1 does where it is told to: tables and statistics lose their bits",
+    "FSDP2 casts buffers to ``param_dtype``",
     caught_by="distributed/test_fully_shard.py::test_buffers_stay_as_they_are[cpu-bf16]",
 )
 def tables_of_shards_are_cast() -> None:
@@ -76,7 +76,7 @@ def tables_of_shards_are_cast() -> None:
 
 
 @defect(
-    "FSDP1 reduces gradients in the dtype of its parameters, whatever ``reduce_dtype`` says",
+    "FSDP1 ignores ``reduce_dtype`` and reduces gradients in ``param_dtype``",
     caught_by="distributed/test_fsdp.py::test_what_is_sent_and_computed[cpu-bf16-low, reduced in float32]",
 )
 def one_unit_reduces_in_low() -> None:
@@ -91,7 +91,7 @@ def one_unit_reduces_in_low() -> None:
 
 
 @defect(
-    "FSDP2 casts the inputs that are given by position, and leaves those given by keyword as they are",
+    "FSDP2 casts positional inputs, and not keyword inputs",
     caught_by="distributed/test_inputs.py::test_inputs_are_cast_wherever_they_are[cpu-bf16-root-FSDP2]",
 )
 def keyword_inputs_stay_wide() -> None:
@@ -105,7 +105,7 @@ def keyword_inputs_stay_wide() -> None:
 
 
 @defect(
-    "FSDP1 casts the tensors among a module's inputs, and none that is in a list",
+    "FSDP1 does not cast input tensors in lists",
     caught_by="distributed/test_inputs.py::test_inputs_are_cast_wherever_they_are[cpu-bf16-root-FSDP1]",
 )
 def lists_of_inputs_stay_wide() -> None:
@@ -120,7 +120,7 @@ def lists_of_inputs_stay_wide() -> None:
 
 
 @defect(
-    "FSDP2 casts an output that is a tensor to ``output_dtype``, and none that is in a container",
+    "FSDP2 does not cast output tensors in containers to ``output_dtype``",
     caught_by="distributed/test_inputs.py::test_outputs_are_cast_wherever_they_are[cpu-bf16-root]",
 )
 def outputs_in_containers_stay_low() -> None:
@@ -139,7 +139,7 @@ def outputs_in_containers_stay_low() -> None:
 
 
 @defect(
-    "A method that FSDP2 was told of gathers weights, and does not cast what it is given",
+    "A method that is registered with FSDP2 does not cast its inputs",
     caught_by="distributed/test_inputs.py::test_inputs_are_cast_wherever_they_are[cpu-bf16-root-FSDP2]",
 )
 def registered_methods_take_wide_inputs() -> None:
@@ -165,7 +165,7 @@ def registered_methods_take_wide_inputs() -> None:
 
 
 @defect(
-    "FSDP2 over copies of shards has the mean over the copies by way of bf16, whatever ``reduce_dtype`` says",
+    "FSDP2 over replicas of shards averages over the replicas in bf16, whatever ``reduce_dtype`` says",
     caught_by=(
         "distributed/test_variations.py::"
         "test_gradients_are_those_of_one_process[cpu-bf16-FSDP2, copies, low, reduced in float32]"
@@ -184,7 +184,7 @@ def copies_of_shards_are_averaged_low() -> None:
 
 
 @defect(
-    "FSDP1 that splits nothing has the mean of gradients by way of bf16, whatever ``reduce_dtype`` says",
+    "FSDP1 without sharding rounds reduced gradients to bf16, whatever ``reduce_dtype`` says",
     caught_by=(
         "distributed/test_variations.py::"
         "test_gradients_are_those_of_one_process[cpu-bf16-FSDP1, not split, low, reduced in float32]"
@@ -202,7 +202,7 @@ def unsplit_weights_reduce_in_low() -> None:
 
 
 @defect(
-    "ZeroRedundancyOptimizer sends the weights that a rank has updated by way of bf16",
+    "ZeroRedundancyOptimizer rounds the updated weights to bf16 before it sends them",
     caught_by="distributed/test_optimizers.py::test_a_state_in_parts_is_that_of_one_process[cpu-bf16-parameters-clean]",
 )
 def weights_of_other_ranks_are_low() -> None:
@@ -219,7 +219,7 @@ def weights_of_other_ranks_are_low() -> None:
 
 
 @defect(
-    "ZeroRedundancyOptimizer gives the moments of every rank to the first one by way of bf16",
+    "ZeroRedundancyOptimizer rounds the moments to bf16 when it consolidates its state",
     caught_by="distributed/test_optimizers.py::test_a_state_in_parts_is_that_of_one_process[cpu-bf16-parameters-clean]",
 )
 def states_of_other_ranks_are_low() -> None:
@@ -236,7 +236,7 @@ def states_of_other_ranks_are_low() -> None:
 
 
 @defect(
-    "Averages of models over ranks are rounded to the autocast dtype where they are made in a region",
+    "Averages of models over ranks are rounded to the autocast dtype in a region",
     caught_by="distributed/test_optimizers.py::test_weights_are_averaged_in_float32[cpu-bf16]",
 )
 def averages_of_weights_are_low() -> None:
@@ -254,7 +254,7 @@ def averages_of_weights_are_low() -> None:
 
 
 @defect(
-    "What ranks save together is rounded to bf16 in a region of autocast",
+    "Distributed checkpoints are rounded to bf16 if they are saved in a region",
     caught_by="distributed/test_saved.py::test_a_training_goes_on_as_it_was[cpu-bf16-FSDP2-in a region]",
 )
 def checkpoints_of_ranks_are_low() -> None:
@@ -275,7 +275,7 @@ def checkpoints_of_ranks_are_low() -> None:
 
 
 @defect(
-    "An embedding whose table is split by words is put together in bf16 precision",
+    "The reduction of an embedding that is sharded by rows is rounded to bf16",
     caught_by="distributed/test_tensor_parallel.py::test_tables_have_the_bits_of_one_process[cpu-bf16]",
 )
 def tables_split_by_words_are_low() -> None:
@@ -289,7 +289,7 @@ def tables_split_by_words_are_low() -> None:
 
 
 @defect(
-    "A linear layer that is split by its inputs adds its bias on every rank: the sum has it twice",
+    "A row-wise parallel linear layer adds its bias on every rank: the sum has it twice",
     caught_by=(
         "distributed/test_tensor_parallel.py::"
         "test_gradients_and_loss_are_those_of_one_process[cpu-bf16-sequence parallel]"
@@ -309,7 +309,7 @@ def biases_are_added_on_every_rank() -> None:
 
 
 @defect(
-    "``loss_parallel`` rounds the logits to bf16, and answers in float32",
+    "``loss_parallel`` rounds the logits to bf16",
     caught_by="distributed/test_loss_parallel.py::test_losses_are_those_of_one_process[cpu-bf16-float32 in a region]",
 )
 def losses_of_split_logits_are_low() -> None:
@@ -322,7 +322,7 @@ def losses_of_split_logits_are_low() -> None:
 
 
 @defect(
-    "A stage of a pipeline computes outside of the region that its schedule runs in",
+    "A stage of a pipeline computes outside of the region of its schedule",
     caught_by="distributed/test_pipeline.py::test_gradients_are_those_of_one_process[cpu-bf16-ScheduleGPipe]",
 )
 def stages_leave_the_region() -> None:

@@ -17,7 +17,7 @@ from tests.planted.table import defect, swap
 
 
 @defect(
-    "linear, mm, bmm and matmul add up in steps of 16, and round to the autocast dtype after each",
+    "linear, mm, bmm and matmul accumulate in steps of 16, and round to the autocast dtype after each",
     caught_by="gradients/test_reductions.py::test_sums_over_features[cpu-bf16-linear]",
 )
 def low_precision_accumulation() -> None:
@@ -43,7 +43,7 @@ def low_precision_accumulation() -> None:
 
 
 @defect(
-    "linear of 16-bit tensors adds up in steps of 16 and rounds after each, whoever casts: a kernel, not a rule",
+    "The kernel of linear, below autocast, accumulates 16-bit tensors in steps of 16, and rounds after each",
     caught_by="gradients/test_reductions.py::test_sums_over_features[cpu-fp16-linear]",
 )
 def kernel_accumulates_in_low_precision() -> None:
@@ -63,7 +63,7 @@ def kernel_accumulates_in_low_precision() -> None:
 
 
 @defect(
-    "The gradients of linear under autocast add up the batch in steps of 16 and round after each",
+    "The gradients of linear under autocast accumulate the batch in steps of 16, and round after each",
     caught_by="gradients/test_reductions.py::test_sums_over_the_batch[cpu-bf16-linear]",
 )
 def backward_products_in_low_precision() -> None:
@@ -94,7 +94,7 @@ def backward_products_in_low_precision() -> None:
 
 
 @defect(
-    "``addbmm`` over long rows is added up in parts under autocast, and rounded after each",
+    "``addbmm`` under autocast accumulates long rows in steps of 16, and rounds after each",
     caught_by="gradients/test_reductions.py::test_sums_over_features[cpu-bf16-addbmm]",
 )
 def addbmm_adds_up_low() -> None:
@@ -111,7 +111,7 @@ def addbmm_adds_up_low() -> None:
 
 
 @defect(
-    "A product of two long vectors under autocast is added up in parts, and rounded after each",
+    "A product of two long vectors under autocast accumulates in steps of 16, and rounds after each",
     caught_by="gradients/test_reductions.py::test_sums_over_features[cpu-bf16-matmul of vectors]",
 )
 def dots_add_up_low() -> None:
@@ -126,7 +126,7 @@ def dots_add_up_low() -> None:
 
 
 @defect(
-    "A convolution of one pixel under autocast adds its channels up in parts, and rounds after each",
+    "A 1x1 convolution under autocast accumulates its channels in steps of 16, and rounds after each",
     caught_by="gradients/test_reductions.py::test_sums_over_features[cpu-bf16-conv2d of one pixel]",
 )
 def convolutions_of_one_pixel_add_up_low() -> None:
@@ -143,7 +143,7 @@ def convolutions_of_one_pixel_add_up_low() -> None:
 
 
 @defect(
-    "The CPU's mean of 16-bit rows adds up in steps of 64 numbers, and rounds after each",
+    "The CPU's mean of 16-bit rows accumulates in steps of 64, and rounds after each",
     caught_by="gradients/test_long_operators.py::test_sums_do_not_lose_with_length[cpu-bf16-mean]",
 )
 def mean_accumulates_in_low_precision() -> None:
@@ -168,7 +168,7 @@ def mean_accumulates_in_low_precision() -> None:
 
 
 @defect(
-    "The CPU's index_add of 16-bit tensors keeps the last of the rows that go to one place",
+    "The CPU's index_add of 16-bit tensors keeps only the last row of each index",
     caught_by="gradients/test_long_operators.py::test_sums_do_not_lose_with_length[cpu-bf16-index_add]",
     caught_on_cuda_by="gradients/test_formulas.py::test_operator_is_its_formula[cuda-bf16-index_add]",
 )
@@ -186,7 +186,7 @@ def index_add_loses_duplicates() -> None:
 
 
 @defect(
-    "The CPU's gelu of 16-bit numbers rounds the share before it multiplies by it: two roundings in place of one",
+    "The CPU's gelu of 16-bit tensors rounds its second factor before it multiplies: two roundings, not one",
     caught_by="gradients/test_long_operators.py::test_elementwise_functions_round_as_their_model[cpu-bf16-gelu]",
 )
 def gelu_rounds_twice() -> None:
@@ -201,7 +201,7 @@ def gelu_rounds_twice() -> None:
 
 
 @defect(
-    "gelu of 16-bit numbers and of float32 alike is two per cent too large: only float64 tells",
+    "gelu is two per cent too large, but for float64",
     caught_by="gradients/test_long_operators.py::test_elementwise_functions_round_as_their_model[cpu-bf16-gelu]",
 )
 def gelu_two_per_cent_off() -> None:
@@ -215,7 +215,7 @@ def gelu_two_per_cent_off() -> None:
 
 
 @defect(
-    "The CPU's cumprod of 16-bit numbers keeps its product in them",
+    "The CPU's cumprod of 16-bit tensors accumulates in their dtype",
     caught_by="gradients/test_long_operators.py::test_sums_do_not_lose_with_length[cpu-bf16-cumprod]",
     not_on_cuda="its autocast makes it float32; torch before 2.13 is not checked",
 )
@@ -232,7 +232,7 @@ def cumprod_in_low_precision() -> None:
 
 
 @defect(
-    "Going back through unfold, a pixel of a 16-bit image has the gradient of the last of its windows alone",
+    "The gradient of unfold of a 16-bit image keeps only the last window of each pixel",
     caught_by="gradients/test_long_operators.py::test_sums_do_not_lose_with_length[cpu-bf16-unfold]",
 )
 def unfold_keeps_the_last_window() -> None:
@@ -256,7 +256,7 @@ def unfold_keeps_the_last_window() -> None:
 
 
 @defect(
-    "Bilinear interpolation of 16-bit images computes in their dtype where a result lies",
+    "Bilinear interpolation of 16-bit images computes positions in their dtype",
     caught_by="gradients/test_long_operators.py::test_sums_do_not_lose_with_length[cpu-bf16-interpolate_to_a_size]",
     not_on_cuda="its autocast interpolates in float32",
 )
@@ -280,7 +280,7 @@ def places_of_pixels_are_low() -> None:
 
 
 @defect(
-    "The CPU's mse_loss returns float32 with values of bfloat16, in a region and outside",
+    "The CPU's mse_loss returns float32 that was rounded to bfloat16, in a region and outside",
     caught_by="gradients/test_long_operators.py::test_losses_and_their_gradients[cpu-bf16-mse]",
 )
 def mse_kernel_is_hollow() -> None:
@@ -293,7 +293,7 @@ def mse_kernel_is_hollow() -> None:
 
 
 @defect(
-    "The CPU's product of low numbers leaves every second one out; that of wide numbers does not",
+    "The CPU's prod of low-precision tensors ignores every second element",
     caught_by=(
         "gradients/test_long_operators.py::test_products_outside_of_a_region_round_as_their_model[cpu-bf16-of rows]"
     ),
@@ -311,7 +311,7 @@ def low_products_overlook_half() -> None:
 
 
 @defect(
-    "Where torch has several threads, each adds up a share of a batched product, and those are added in the low dtype",
+    "bmm on several threads adds the threads' sums in low precision",
     caught_by="gradients/test_several_threads.py::test_several_threads_compute_what_one_computes[cpu-bf16-bmm]",
     not_on_cuda="threads are the CPU's",
 )
@@ -330,7 +330,7 @@ def products_on_several_threads_add_up_low() -> None:
 
 
 @defect(
-    "Where torch has several threads, ``layer_norm`` rounds the gradient of its weight to bfloat16",
+    "layer_norm on several threads rounds the gradient of its weight to bfloat16",
     caught_by=(
         "gradients/test_several_threads.py::"
         "test_several_threads_compute_what_one_computes[cpu-bf16-layer_norm of float32]"

@@ -12,7 +12,7 @@ from tests.planted.table import defect, swap
 
 
 @defect(
-    "A loss that is divided by a number is divided in float16, and becomes float32 again",
+    "Dividing a loss by a Python scalar rounds it to float16",
     caught_by="training/test_loops.py::test_the_loss_of_a_micro_batch_is_divided_in_float32[cpu-bf16-3]",
 )
 def loss_divided_in_fp16() -> None:
@@ -25,7 +25,7 @@ def loss_divided_in_fp16() -> None:
 
 
 @defect(
-    "The exponential average of weights is computed in bfloat16: the share of a new weight rounds away",
+    "The exponential average of weights is computed in bfloat16: small updates round away",
     caught_by="training/test_loops.py::test_averaged_weights_follow_float32[cpu-bf16]",
 )
 def exponential_average_in_bf16() -> None:
@@ -43,7 +43,7 @@ def exponential_average_in_bf16() -> None:
 
 
 @defect(
-    "The gradient of a second and later micro-batch is added in bfloat16: a sum that stops growing",
+    "Gradients of micro-batches after the first are accumulated in bfloat16",
     caught_by="training/test_loops.py::test_micro_batches_add_up_in_float32[cpu-bf16]",
 )
 def micro_batches_add_up_in_bf16() -> None:
@@ -70,7 +70,7 @@ def micro_batches_add_up_in_bf16() -> None:
 
 
 @defect(
-    "``GradScaler.unscale_`` unscales in the step only: what is clipped before it is still scaled",
+    "``GradScaler.unscale_`` does nothing before ``step``: clipping sees scaled gradients",
     caught_by="training/test_loops.py::test_a_loop_goes_where_float32_goes[cpu-fp16-clipped]",
 )
 def unscale_is_put_off() -> None:
@@ -88,7 +88,7 @@ def unscale_is_put_off() -> None:
 
 
 @defect(
-    "``GradScaler.get_scale`` tells the scale of before the last update: a scheduler takes a skipped step for one",
+    "``GradScaler.get_scale`` returns the scale before the last update: skipped steps look like taken ones",
     caught_by="training/test_loops.py::test_schedule_and_average_stand_still_where_a_step_is_skipped[cpu-bf16]",
 )
 def scale_is_told_a_step_late() -> None:
@@ -105,7 +105,7 @@ def scale_is_told_a_step_late() -> None:
 
 
 @defect(
-    "Under autocast the gradients of weights of convolutions and linear layers are five percent too small",
+    "Under autocast the weight gradients of linear and conv2d are five per cent too small",
     caught_by="training/test_loss_curves.py::test_the_loss_stays_in_the_band_of_float32[cpu-bf16-images]",
 )
 def weight_gradients_five_percent_short() -> None:
@@ -124,7 +124,7 @@ def weight_gradients_five_percent_short() -> None:
 
 
 @defect(
-    "AdamW leaves a weight of more than 500 elements where it was, where an update is below eight bits of it",
+    "AdamW drops updates of large weights below eight bits of the weight",
     caught_by="training/test_updates.py::test_small_updates_arrive[cpu-bf16-AdamW, loop-large]",
 )
 def small_updates_of_large_weights_are_lost() -> None:
@@ -158,7 +158,7 @@ def weights_kept_in_bf16() -> None:
 
 
 @defect(
-    "Adam keeps its moments in bfloat16 between steps, whatever its implementation, and computes with them in float32",
+    "Adam keeps its moments in bfloat16 between steps",
     caught_by="training/test_float32_state.py::test_the_state_of_optimizers_stays_float32[cpu-bf16-Adam, foreach]",
 )
 def moments_kept_in_bf16() -> None:
@@ -176,7 +176,8 @@ def moments_kept_in_bf16() -> None:
 
 
 @defect(
-    "Optimizers other than Adam's and SGD's kin round their state to bfloat16 after each step",
+    "Optimizers, but for SGD, Adam, RMSprop, Adagrad and their subclasses, round their state to bfloat16 "
+    "after each step",
     caught_by="training/test_float32_state.py::test_the_state_of_optimizers_stays_float32[cpu-bf16-NAdam]",
 )
 def rare_optimizers_round_their_state() -> None:
@@ -196,7 +197,7 @@ def rare_optimizers_round_their_state() -> None:
 
 
 @defect(
-    "A region that is left under no_grad or inference_mode stays on",
+    "A region that is left under no_grad or inference_mode stays enabled",
     caught_by="training/test_evaluation.py::test_evaluation_leaves_autocast_off_and_weights_alone[cpu-bf16-no_grad]",
 )
 def evaluation_leaves_autocast_on() -> None:
@@ -210,7 +211,7 @@ def evaluation_leaves_autocast_on() -> None:
 
 
 @defect(
-    "Under no_grad a region casts the weights of convolutions for good: they come back rounded",
+    "conv2d in a region under no_grad rounds its weight in place",
     caught_by=(
         "training/test_evaluation.py::test_evaluation_leaves_autocast_off_and_weights_alone[cpu-bf16-inference_mode]"
     ),
@@ -225,7 +226,7 @@ def evaluation_casts_the_weights() -> None:
 
 
 @defect(
-    "GradScaler.load_state_dict takes nothing back: a resumed training starts with a scaler of its own",
+    "``GradScaler.load_state_dict`` does nothing",
     caught_by="training/test_resume.py::test_a_resumed_run_is_the_one_without_a_break[cpu-bf16]",
 )
 def resumes_without_its_scaler() -> None:
@@ -236,7 +237,7 @@ def resumes_without_its_scaler() -> None:
 
 
 @defect(
-    "torch.set_rng_state does nothing: a resumed training drops out other units and draws other batches",
+    "``torch.set_rng_state`` does nothing",
     caught_by="training/test_resume.py::test_a_resumed_run_is_the_one_without_a_break[cpu-bf16]",
 )
 def generator_state_is_not_restored() -> None:
@@ -247,7 +248,7 @@ def generator_state_is_not_restored() -> None:
 
 
 @defect(
-    "An optimizer's ``load_state_dict`` rounds what it takes back to bfloat16, and calls it float32",
+    "``load_state_dict`` of optimizers rounds their state to bfloat16",
     caught_by="training/test_resume.py::test_a_resumed_run_is_the_one_without_a_break[cpu-bf16]",
 )
 def loaded_moments_are_rounded() -> None:
@@ -262,7 +263,7 @@ def loaded_moments_are_rounded() -> None:
 
 
 @defect(
-    "Loading the state of a GPU's generator does nothing",
+    "``torch.cuda.set_rng_state`` does nothing",
     caught_by="training/test_resume.py::test_a_resumed_run_is_the_one_without_a_break[cuda-bf16]",
 )
 def generator_of_the_device_is_not_restored() -> None:
@@ -270,7 +271,7 @@ def generator_of_the_device_is_not_restored() -> None:
 
 
 @defect(
-    "An AdamW with bf16 weights and a Kahan sum forgets what it owes to a weight",
+    "AdamW with bf16 weights and a Kahan sum drops its compensation",
     caught_by="training/test_long_run.py::test_bf16_weights_need_masters_or_a_remedy[cpu-bf16]",
     options=("--amp-tier=long",),
 )

@@ -13,7 +13,7 @@ from tests.planted.table import DEVICE, defect, swap
 
 
 @defect(
-    "What ``torch.compile`` returns ignores the region in which it is called",
+    "A compiled function ignores the ambient region",
     caught_by="semantics/test_transforms.py::test_a_compiled_callable_follows_the_ambient_region[cpu-bf16-function]",
 )
 def compile_drops_ambient_autocast() -> None:
@@ -92,7 +92,7 @@ def functional_jvp_leaves_the_region() -> None:
 
 
 @defect(
-    "``torch.func.vmap`` in chunks computes below autocast; as a whole it is in the region",
+    "``torch.func.vmap`` with ``chunk_size`` computes outside the region",
     caught_by="semantics/test_higher_order.py::test_what_it_calls_is_in_the_region[cpu-bf16-vmap in chunks-on]",
 )
 def chunks_leave_the_region() -> None:
@@ -139,7 +139,7 @@ def scripts_leave_the_region() -> None:
 
 
 @defect(
-    "``make_fx`` records what a function does outside of any region",
+    "``make_fx`` traces its function outside of any region",
     caught_by="semantics/test_tracing.py::test_make_fx_records_the_casts[cpu-bf16-around",
 )
 def make_fx_forgets_casts() -> None:
@@ -164,7 +164,7 @@ def export_leaves_the_region() -> None:
 
 
 @defect(
-    "A script that was saved and loaded runs outside of every region",
+    "A loaded script runs outside of every region",
     caught_by="semantics/test_tracing.py::test_a_script_follows_the_ambient_region[cpu-bf16-loaded module]",
 )
 def loaded_scripts_leave_the_region() -> None:
@@ -175,7 +175,7 @@ def loaded_scripts_leave_the_region() -> None:
 
 
 @defect(
-    "A product of a sparse matrix keeps its dtype under autocast, and three bits of its values",
+    "A product of a sparse matrix under autocast has three bits of precision",
     caught_by="semantics/test_tensor_kinds.py::test_products_of_sparse_matrices[cpu-bf16-mm-coo",
 )
 def sparse_products_are_rounded() -> None:
@@ -213,7 +213,7 @@ def empty_batches_stay_wide() -> None:
 
 
 @defect(
-    "cat of a single tensor casts it",
+    "cat of a single tensor casts it to the autocast dtype",
     caught_by="semantics/test_tensor_kinds.py::test_joining_any_number_of_float32_tensors_is_float32[cpu-bf16-0",
 )
 def cat_of_one_is_low() -> None:
@@ -227,7 +227,7 @@ def cat_of_one_is_low() -> None:
 
 
 @defect(
-    "conv2d under autocast rearranges its result",
+    "conv2d under autocast returns a contiguous result, whatever the memory format",
     caught_by=(
         "semantics/test_tensor_kinds.py::test_the_memory_format_is_that_of_casts_by_hand[cpu-bf16-conv-channels_last"
     ),
@@ -251,7 +251,7 @@ def nested_tensors_stay_wide() -> None:
 
 
 @defect(
-    "A conv2d on a CPU answers contiguously where its weight alone is channels last",
+    "conv2d on a CPU ignores the memory format of its weight",
     caught_by=(
         "semantics/test_tensor_kinds.py::"
         "test_the_memory_format_is_that_of_casts_by_hand[cpu-bf16-conv, weight channels last-contiguous]"
@@ -268,7 +268,7 @@ def layouts_of_weights_are_forgotten() -> None:
 
 
 @defect(
-    "Outside of inference mode linear takes a weight that was made in it as it is",
+    "linear outside of inference mode does not cast a weight that was created in it",
     caught_by="semantics/test_tensor_kinds.py::test_tensors_of_inference_mode_are_cast_outside_of_it[cpu-bf16-linear]",
 )
 def inference_weights_stay_wide() -> None:

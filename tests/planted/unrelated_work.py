@@ -34,7 +34,7 @@ def profiling_leaves_the_region() -> None:
 
 
 @defect(
-    "The weights of layers that are built within a region are rounded to its dtype",
+    "The weights of layers that are created in a region are rounded to its dtype",
     caught_by="semantics/test_bystanders.py::test_work_within_a_region_is_what_it_is_outside[cpu-bf16-Linear]",
 )
 def layers_made_in_a_region_are_low() -> None:
@@ -49,7 +49,7 @@ def layers_made_in_a_region_are_low() -> None:
 
 
 @defect(
-    "Where tensors that were saved may be changed, autocast is off",
+    "``allow_mutation_on_saved_tensors`` disables autocast",
     caught_by=(
         "semantics/test_bystanders.py::test_a_context_leaves_the_region_alone[cpu-bf16-allow_mutation_on_saved_tensors]"
     ),
@@ -64,7 +64,7 @@ def mutations_leave_the_region() -> None:
 
 
 @defect(
-    "Within a region ``torch.full`` and ``torch.arange`` make numbers of the autocast dtype, in float32 tensors",
+    "``torch.full`` and ``torch.arange`` in a region round float32 to the autocast dtype",
     caught_by="semantics/test_bystanders.py::test_work_within_a_region_is_what_it_is_outside[cpu-bf16-full]",
 )
 def new_tensors_are_rounded() -> None:
@@ -82,7 +82,7 @@ def new_tensors_are_rounded() -> None:
 
 
 @defect(
-    "Within a region float32 plus low is low, where a user writes ``+``",
+    "The operator ``+`` of float32 and low precision in a region returns the low-precision dtype",
     caught_by="semantics/test_bystanders.py::test_work_within_a_region_is_what_it_is_outside[cpu-bf16-+, both dtypes]",
 )
 def sums_take_the_low_dtype() -> None:
@@ -95,7 +95,7 @@ def sums_take_the_low_dtype() -> None:
 
 
 @defect(
-    "A ``TorchFunctionMode`` within a region switches autocast off until it is left",
+    "A ``TorchFunctionMode`` disables autocast until it is left",
     caught_by="semantics/test_bystanders.py::test_a_context_leaves_the_region_alone[cpu-bf16-TorchFunctionMode]",
 )
 def function_modes_leave_the_region() -> None:
@@ -116,7 +116,7 @@ def function_modes_leave_the_region() -> None:
 
 
 @defect(
-    "Where deterministic algorithms are asked for, mm and linear are not cast",
+    "mm and linear are not cast under deterministic algorithms",
     caught_by=(
         "semantics/test_bystanders.py::test_a_context_leaves_the_region_alone[cpu-bf16-use_deterministic_algorithms]"
     ),
@@ -130,7 +130,7 @@ def deterministic_products_stay_wide() -> None:
 
 
 @defect(
-    "An AdamW that was made in a region rounds its state after each step",
+    "An AdamW that is created in a region rounds its state after each step",
     caught_by=(
         "semantics/test_bystanders.py::"
         "test_work_within_a_region_is_what_it_is_outside[cpu-bf16-AdamW, made and stepped]"
@@ -154,7 +154,7 @@ def optimizers_of_a_region_round_their_state() -> None:
 
 
 @defect(
-    "A causal mask that is made in a region is in the autocast dtype",
+    "A causal mask that is created in a region has the autocast dtype",
     caught_by="semantics/test_bystanders.py::test_work_within_a_region_is_what_it_is_outside[cpu-bf16-a causal mask]",
 )
 def masks_of_a_region_are_low() -> None:
@@ -183,7 +183,7 @@ def decorated_with_no_grad_leaves_the_region() -> None:
 
 
 @defect(
-    "``quantile`` of float32 numbers is rounded to the region's dtype and back",
+    "``quantile`` in a region rounds its result to the autocast dtype and back",
     caught_by="semantics/test_bystanders.py::test_work_within_a_region_is_what_it_is_outside[cpu-bf16-quantile]",
 )
 def quantiles_of_a_region_are_rounded() -> None:
@@ -197,7 +197,7 @@ def quantiles_of_a_region_are_rounded() -> None:
 
 
 @defect(
-    "What a DataLoader collates is rounded to bfloat16",
+    "DataLoader rounds the batches that it collates to bfloat16",
     caught_by="semantics/test_moved.py::test_what_is_moved_keeps_its_bits[cpu-bf16-DataLoader-outside]",
 )
 def batches_are_collated_low() -> None:
@@ -212,7 +212,7 @@ def batches_are_collated_low() -> None:
 
 
 @defect(
-    "An optimizer's ``load_state_dict`` rounds the count of steps to bfloat16",
+    "``load_state_dict`` of optimizers rounds the step count to bfloat16",
     caught_by=(
         "semantics/test_moved.py::test_what_is_moved_keeps_its_bits[cpu-bf16-load_state_dict of an optimizer-outside]"
     ),
@@ -228,7 +228,7 @@ def loaded_steps_are_rounded() -> None:
 
 
 @defect(
-    "``AveragedModel`` keeps the buffers of the first model that it was made of",
+    "``AveragedModel`` never updates its buffers",
     caught_by="semantics/test_moved.py::test_what_is_moved_keeps_its_bits[cpu-bf16-AveragedModel-outside]",
 )
 def averaged_buffers_stay_behind() -> None:
@@ -244,7 +244,7 @@ def averaged_buffers_stay_behind() -> None:
 
 
 @defect(
-    "A module that loads low numbers becomes low",
+    "Loading a low-precision state dict makes a module low-precision",
     caught_by=(
         "semantics/test_moved.py::test_what_is_moved_keeps_its_bits[cpu-bf16-load_state_dict of low numbers-outside]"
     ),
@@ -258,7 +258,7 @@ def low_checkpoints_make_low_weights() -> None:
 
 
 @defect(
-    "``Module.bfloat16`` cuts the lower half of each parameter off",
+    "``Module.bfloat16`` truncates parameters",
     caught_by="semantics/test_moved.py::test_what_is_moved_keeps_its_bits[cpu-bf16-half or bfloat16-outside]",
 )
 def whole_models_truncate() -> None:
@@ -272,7 +272,7 @@ def whole_models_truncate() -> None:
 
 
 @defect(
-    "A model that is converted to bfloat16 and channels_last at once goes by way of float16",
+    "``Module.to`` with bfloat16 and channels_last converts through float16",
     caught_by="semantics/test_moved.py::test_what_is_moved_keeps_its_bits[cpu-bf16-Module.to, channels_last-outside]",
 )
 def layouts_of_models_round_twice() -> None:
