@@ -167,10 +167,10 @@ def traced_functions_lose_their_regions() -> None:
             within.pop()
 
     def disabled(*args: Any, **kwargs: Any) -> Any:
-        variable_of_region = original_create(*args, **kwargs)
+        region = original_create(*args, **kwargs)
         if within:
-            variable_of_region.target_values[2] = False
-        return variable_of_region
+            region.target_values[2] = False
+        return region
 
     original_create = swap(AutocastModeVariable, "create", staticmethod(disabled))
     original_call_function = swap(higher_order_ops.AutogradFunctionApplyVariable, "call_function", call)

@@ -192,10 +192,8 @@ def var_mean_mean_low_precision() -> None:
     caught_by="fingerprint/test_dtypes.py::test_every_entry_returns_the_known_dtypes[cpu-fp16-d-h]",
 )
 def erfinv_low_in_fp16() -> None:
-    from torch import float16
-
     def erfinv(call: Overridden) -> Any:
-        return call.run().to(float16) if call.low == float16 else call.run()
+        return call.run().to(torch.float16) if call.low == torch.float16 else call.run()
 
     override("erfinv", erfinv, [DEVICE])
 

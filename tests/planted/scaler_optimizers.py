@@ -155,8 +155,8 @@ def only_the_last_group_is_checked() -> None:
 )
 def sparse_gradients_unchecked() -> None:
     def skipping(self: Any, optimizer: Any, inv_scale: Any, *args: Any) -> Any:
-        ignored = [(p, p.grad) for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
-        skipped = [(parameter, gradient) for parameter, gradient in ignored if gradient.is_sparse]
+        gradients = [(p, p.grad) for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+        skipped = [(parameter, gradient) for parameter, gradient in gradients if gradient.is_sparse]
         for parameter, _ in skipped:
             parameter.grad = None
         found_inf = original(self, optimizer, inv_scale, *args)
