@@ -348,7 +348,7 @@ def gradients_accumulate_in_low_precision() -> None:
 
 
 @defect(
-    "linear adds five per cent to its weight's gradient in a branch for low-precision inputs, which the prediction runs, too",
+    "linear lengthens its weight's gradient in a Python branch for low precision, which the prediction runs, too",
     caught_by="gradients/test_zoo.py::test_step[cpu-bf16-mlp]",
 )
 def linear_gradient_is_long_in_low_python() -> None:
