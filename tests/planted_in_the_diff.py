@@ -27,80 +27,80 @@ _HEALTHY, _PLANTED = 7200.0, 300.0
 
 
 def named(defect: Defect, key: str) -> bool:
-    """Whether a failure with this key is that of the test that is meant for the defect."""
+    """Return True for the key of a failure of the test that is meant for the defect."""
     test, _, parameters = defect.test.partition("::")[2].partition("[")
-    own = re.sub(r"^(fake-)?[a-z]+-(bf16|fp16|fp32|tf32)-?", "", parameters.removesuffix("]"))
+    after_target = re.sub(r"^(fake-)?[a-z]+-(bf16|fp16|fp32|tf32)-?", "", parameters.removesuffix("]"))
     name = key.split("/", 3)[3]
-    return f"::{test}" in name and name.partition("[")[2].startswith(own)
+    return f"::{test}" in name and name.partition("[")[2].startswith(after_target)
 
 
 def observes(defect: Defect) -> bool:
-    """Whether the test that notices it is one of a suite, and so in records."""
+    """Return True for a defect that a suite's test notices: only those are in records."""
     return defect.test.startswith("suites")
 
 
 def place(defect: Defect) -> str:
-    """Return the name of a defect's device and dtype in the folder."""
-    return f"{defect.device.replace(':', '-')}-{defect.dtype}"
+    """Return the name in the folder of a defect's device, dtype and further options."""
+    words = [defect.device, defect.dtype, *(option.removeprefix("--amp-") for option in defect.options)]
+    return "-".join(re.sub(r"\W", "-", word) for word in words)
 
 
 def guards(defects: Iterable[Defect], folder: Path) -> dict[str, Record]:
-    """By place, the record of the tests that are meant for the defects, without any."""
-    found: dict[str, list[Defect]] = {}
+    """Record the tests that are meant for the defects without any, unless that is done; return the records by place."""
+    places: dict[str, list[Defect]] = {}
     for defect in defects:
-        found.setdefault(place(defect), []).append(defect)
-    for name, those in found.items():
+        places.setdefault(place(defect), []).append(defect)
+    for name, rows in places.items():
         if not (folder / f"{name}.json").exists():
-            tests = {defect.test.partition("[")[0] for defect in those}
-            options = {option for defect in those for option in defect.options}
-            arguments = [*PLUGIN, "-p", "no:xdist", "-q", "--tb=short", *target(those[0]), *sorted(options)]
+            tests = {row.test.partition("[")[0] for row in rows}
+            arguments = [*PLUGIN, "-p", "no:xdist", "-q", "--tb=short", *target(rows[0]), *rows[0].options]
             arguments += [f"--amp-record={folder / name}.json", *sorted(tests)]
             run(arguments, folder / f"{name}.log", timeout=_HEALTHY)
-    return {name: read_record(folder / f"{name}.json") for name in found}
+    return {name: read_record(folder / f"{name}.json") for name in places}
 
 
 def planted(defect: Defect, healthy: Record, folder: Path) -> dict[str, object]:
-    """What the diff with the healthy record says of the defect."""
+    """Plant a defect, and return the entry of its difference from the healthy record."""
     record = folder / f"planted-{defect.name}.json"
     record.unlink(missing_ok=True)
     arguments = [*PLUGIN, *planting(defect.name), "-p", "no:xdist", "-q", "--tb=no", *target(defect), *defect.options]
     arguments += [f"--amp-record={record}", selection(defect.test)]
     run(arguments, folder / f"planted-{defect.name}.log", timeout=_PLANTED)
     try:
-        found = difference(healthy, read_record(record))
+        result = difference(healthy, read_record(record))
     except RecordError as error:
         return {"defect": defect.name, "named": False, "problem": str(error)}
-    failed = [each for each in found.of(Verdict.FAILED) if named(defect, each.key)]
-    others = {each.key: each.verdict.value for each in found.observations if each.verdict is not Verdict.FAILED}
+    failed = [item for item in result.of(Verdict.FAILED) if named(defect, item.key)]
+    others = {item.key: item.verdict.value for item in result.observations if item.verdict is not Verdict.FAILED}
     return {
         "defect": defect.name,
         "breaks": defect.breaks,
         "named": bool(failed),
         "before": failed[0].baseline if failed else None,
         "now": failed[0].value if failed else None,
-        "failed": len(found.of(Verdict.FAILED)),
+        "failed": len(result.of(Verdict.FAILED)),
         "verdicts": Counter(others.values()),
         "others": dict(list(others.items())[:10]),
-        "not_run_before": found.not_run_before,
+        "not_run_before": result.not_run_before,
     }
 
 
 def main(arguments: list[str]) -> int:
-    """Write the report; 1 where a defect is not in the diff as what it is."""
+    """Write the report; return 1 if a difference does not name a defect's test among what fails now."""
     folder, only = Path(arguments[0]), arguments[1:]
     folder.mkdir(exist_ok=True)
     report = folder / "report.json"
-    found = json.loads(report.read_text(encoding="utf-8")) if report.exists() else []
-    known = {each["defect"] for each in found}
-    wanted = [row for row in all_defects() if observes(row) and row.device != "cuda" and row.name not in known]
-    wanted = [row for row in wanted if not only or row.name in only]
-    healthy = guards(wanted, folder)
+    entries = json.loads(report.read_text(encoding="utf-8")) if report.exists() else []
+    known = {entry["defect"] for entry in entries}
+    defects = [row for row in all_defects() if observes(row) and row.device != "cuda" and row.name not in known]
+    defects = [row for row in defects if not only or row.name in only]
+    healthy = guards(defects, folder)
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        for entry in pool.map(lambda defect: planted(defect, healthy[place(defect)], folder), wanted):
-            found.append(entry)
-            report.write_text(json.dumps(found, indent=1), encoding="utf-8")
-    missing = [each["defect"] for each in found if not each["named"]]
-    sys.stdout.write(f"{len(found)} planted, not in the diff: {missing or 'none'}\n")
+        for entry in pool.map(lambda defect: planted(defect, healthy[place(defect)], folder), defects):
+            entries.append(entry)
+            report.write_text(json.dumps(entries, indent=1), encoding="utf-8")
+    missing = [entry["defect"] for entry in entries if not entry["named"]]
+    sys.stdout.write(f"{len(entries)} planted, not in the diff: {missing or 'none'}\n")
     return 1 if missing else 0
 
 

@@ -70,17 +70,9 @@ def _in(test: str, dtype: str) -> str:
 
 def measured(tests: Iterable[str], device: str, *defect: str) -> Found:
     """What these tests measure, in both dtypes, by their ids; all that begin so, where an id is not whole."""
-    given = [
-        *PLUGIN,
-        "-p",
-        "tests.margins",
-        *(word for name in defect for word in planting(name)),
-        "-p",
-        "no:xdist",
-        "-p",
-        "no:randomly",
-    ]
-    given += ["-q", "--tb=no", f"--amp-device={device}", f"--amp-dtype={','.join(DTYPES)}", "--amp-speed=off"]
+    plugins = ["-p", "tests.margins", *(word for name in defect for word in planting(name))]
+    given = [*PLUGIN, *plugins, "-p", "no:xdist", "-p", "no:randomly", "-q", "--tb=no"]
+    given += [f"--amp-device={device}", f"--amp-dtype={','.join(DTYPES)}", "--amp-speed=off"]
     wanted = "\n".join(_in(test, dtype) for test in tests for dtype in DTYPES)
     with tempfile.TemporaryDirectory() as folder:
         made = Path(folder) / "margins.json"

@@ -1,8 +1,8 @@
-"""Plant the defects of some families on a device: ``python -m tests.planted_on_device cuda REPORT FAMILY … [NAME …]``.
+"""Plant defects on a device: ``python -m tests.planted_on_device cuda REPORT [FAMILY …] [NAME …]``.
 
 tests/test_planted_defects.py plants them on a CPU. Here the same test must turn red on another device, or the one that
-the table names for CUDA. A family is a folder of suites, ``scaler`` say; with names only those defects of it are
-planted. ``REPORT`` becomes a JSON list, with an entry for each defect.
+the table names for CUDA. A family is a folder of suites, ``scaler`` say; names select among its defects, or among all.
+``REPORT`` becomes a JSON list, with an entry for each defect.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _TIMEOUT = 120.0
 
 
 def planted(defect: Defect, device: str) -> dict[str, object]:
-    """Whether the test that is meant for the defect turned red there."""
+    """Plant a defect on a device, and return an entry that says whether the test that is meant for it turned red."""
     test = defect.test_on(device)
     if test is None:
         return {"defect": defect.name, "noticed": None}
@@ -40,31 +40,33 @@ def planted(defect: Defect, device: str) -> dict[str, object]:
         status, text = run(arguments, Path(folder) / "output", timeout=_TIMEOUT, environment=environment)
     red = [line for line in text.splitlines() if re.match("FAILED |ERROR ", line)]
     noticed = status == pytest.ExitCode.TESTS_FAILED and any(test in line for line in red)
-    found: dict[str, object] = {
+    entry: dict[str, object] = {
         "defect": defect.name,
         "test": test,
         "noticed": noticed,
         "red": len(red),
         "seconds": round(time.monotonic() - started, 1),
     }
-    return found if noticed else {**found, "output": text[-3000:]}
+    return entry if noticed else {**entry, "output": text[-3000:]}
 
 
 def main(arguments: list[str]) -> int:
-    """Write the report; 1 where a defect went unnoticed."""
+    """Write the report; return 1 if a defect went unnoticed, or if a word is neither a family nor a defect."""
     device, report, *words = arguments
-    rows = all_defects()
+    rows = [row for row in all_defects() if row.device != "cuda" or device == "cuda"]
     families = {row.family for row in rows} & set(words)
     names = set(words) - families
-    defects = [row for row in rows if row.family in families and (not names or row.name in names)]
-    defects = [row for row in defects if row.device != "cuda" or device == "cuda"]
-    found: list[dict[str, object]] = []
+    if unknown := names - {row.name for row in rows}:
+        sys.stderr.write(f"no planted defect and no family of them on {device}: {', '.join(sorted(unknown))}\n")
+        return 1
+    rows = [row for row in rows if (not families or row.family in families) and (not names or row.name in names)]
+    entries: list[dict[str, object]] = []
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        for each in pool.map(lambda defect: planted(defect, device), defects):
-            found.append(each)
-            Path(report).write_text(json.dumps(found, indent=1), encoding="utf-8")
-    unnoticed = [each["defect"] for each in found if each["noticed"] is False]
-    sys.stdout.write(f"{len(found)} planted, unnoticed: {unnoticed or 'none'}\n")
+        for entry in pool.map(lambda row: planted(row, device), rows):
+            entries.append(entry)
+            Path(report).write_text(json.dumps(entries, indent=1), encoding="utf-8")
+    unnoticed = [entry["defect"] for entry in entries if entry["noticed"] is False]
+    sys.stdout.write(f"{len(entries)} planted, unnoticed: {unnoticed or 'none'}\n")
     return 1 if unnoticed else 0
 
 

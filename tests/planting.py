@@ -34,16 +34,16 @@ def target(defect: Defect) -> list[str]:
 
 
 def selection(test: str) -> str:
-    """Return what pytest selects for a test: its function, all parameters, if its id is not whole."""
+    """Return the argument of pytest that selects a test: its id, or its function if the id is not whole."""
     return test if test.endswith("]") else test.partition("[")[0]
 
 
 def run(
     arguments: list[str], output: Path, *, timeout: float, environment: Mapping[str, str] | None = None
 ) -> tuple[int | None, str]:
-    """Exit status and output of pytest as if it had been typed at the root; it is killed after ``timeout`` seconds.
+    """Run pytest at the root, and return its exit status and its output; it is killed after ``timeout`` seconds.
 
-    ``environment`` is the process's own where it is not given, ``output`` a file to be made.
+    ``environment`` is this process's own by default; ``output`` is a file that does not exist yet.
     """
     process = _FORKING.Process(target=_run, args=(arguments, environment, output))
     process.start()
@@ -55,7 +55,7 @@ def run(
 
 
 def _run(arguments: list[str], environment: Mapping[str, str] | None, output: Path) -> None:
-    """In the new process."""
+    """Run pytest in the new process."""
     descriptor = os.open(output, os.O_WRONLY | os.O_CREAT)
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
