@@ -49,9 +49,9 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
             pluginmanager.register(plugin)
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """Refuse a run in which nothing is planted. Raises pytest.UsageError."""
-    if not _planted:
+    if not _planted and not config.getoption("help"):
         raise _refused("-p tests.planted: name a defect on the command line, with --plant NAME")
 
 

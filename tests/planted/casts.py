@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from tests.planted.kernels import Overridden, override
-from tests.planted.table import DEVICE, defect, swap
+from tests.planted.kernels import DEVICE, Overridden, override
+from tests.planted.table import defect, swap
 
 
 @defect(

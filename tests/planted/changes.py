@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tests.planted.table import DEVICE
+from tests.planted.kernels import DEVICE
 
 #: torch's own, whose methods have no types.
 Function: Any = torch.autograd.Function

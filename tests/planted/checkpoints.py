@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from tests.planted.kernels import outside_of_regions
-from tests.planted.table import DEVICE, defect, swap
+from tests.planted.kernels import DEVICE, outside_of_regions
+from tests.planted.table import defect, swap
 
 
 @defect(

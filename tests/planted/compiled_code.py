@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from tests.planted.changes import in_the_first, mapped, replace_compile, rounded, with_gradient, wrap_compiled
-from tests.planted.kernels import outside_of_regions
-from tests.planted.table import DEVICE, defect, swap
+from tests.planted.kernels import DEVICE, outside_of_regions
+from tests.planted.table import defect, swap
 
 
 @defect(

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from tests.planted.changes import Function, rounded, with_gradient
-from tests.planted.kernels import LOW_DTYPES, Overridden, override
-from tests.planted.table import DEVICE, defect, swap
+from tests.planted.kernels import DEVICE, LOW_DTYPES, Overridden, override
+from tests.planted.table import defect, swap
 
 
 @defect(

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from tests.planted.kernels import LOW, Overridden, let_through, override, register
-from tests.planted.table import DEVICE, defect, swap
+from tests.planted.kernels import DEVICE, LOW, Overridden, let_through, override, register
+from tests.planted.table import defect, swap
 
 
 @defect(

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from tests.planted.kernels import Overridden, override
-from tests.planted.table import DEVICE, defect, swap
+from tests.planted.kernels import DEVICE, Overridden, override
+from tests.planted.table import defect, swap
 
 
 @defect(

@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from tests.planted.table import DEVICE, defect, swap
+from tests.planted.kernels import DEVICE
+from tests.planted.table import defect, swap
 
 
 @defect(

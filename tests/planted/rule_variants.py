@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tests.planted.kernels import Overridden, let_through, outside_of_regions, override, register
-from tests.planted.table import DEVICE, defect, swap
+from tests.planted.kernels import DEVICE, Overridden, let_through, outside_of_regions, override, register
+from tests.planted.table import defect, swap
 
 
 @defect(

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from tests.planted.kernels import LOW, Overridden, override, register
-from tests.planted.table import DEVICE, defect, swap
+from tests.planted.kernels import DEVICE, LOW, Overridden, override, register
+from tests.planted.table import defect, swap
 
 
 @defect(

@@ -7,17 +7,14 @@ A theme, which is a module of this folder, has the functions of one subject. ``a
 from __future__ import annotations
 
 import importlib
-import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-#: The environment variable of DEVICE, which tests/planted_on_device.py sets.
+#: The environment variable that names the device type whose autocast most defects break; by default the CPU.
 VARIABLE = "PLANTED_ON"
-#: The device type whose autocast most defects break.
-DEVICE = os.environ.get(VARIABLE, "cpu")
 
 _FOLDER = Path(__file__).parent
 #: Modules of this folder that define no defect.

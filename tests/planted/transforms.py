@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from tests.planted.kernels import Overridden, outside_of_regions, override
-from tests.planted.table import DEVICE, defect, swap
+from tests.planted.kernels import DEVICE, Overridden, outside_of_regions, override
+from tests.planted.table import defect, swap
 
 
 @defect(

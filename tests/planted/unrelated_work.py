@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from tests.planted.changes import rounded
-from tests.planted.kernels import LOW_DTYPES, Overridden, outside_of_regions, override
-from tests.planted.table import DEVICE, defect, swap
+from tests.planted.kernels import DEVICE, LOW_DTYPES, Overridden, outside_of_regions, override
+from tests.planted.table import defect, swap
 
 
 @defect(
