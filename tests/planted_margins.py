@@ -56,7 +56,7 @@ ALSO: dict[str, str] = {
 
 
 def guards(defect: Defect, device: str) -> list[str]:
-    """The tests of the gradients suite that notice it there, by their ids for bf16; none where none is meant to."""
+    """Return the ids, for bf16, of the tests of the gradients suite that notice a defect on a device."""
     test = None if defect.device == "cuda" else defect.test_on(device)
     also = ALSO.get(defect.name)
     tests = [] if test is None else [selection(test)]
@@ -69,33 +69,33 @@ def _in(test: str, dtype: str) -> str:
 
 
 def measured(tests: Iterable[str], device: str, *defect: str) -> Found:
-    """What these tests measure, in both dtypes, by their ids; all that begin so, where an id is not whole."""
+    """Run tests in both dtypes, and return what they measure by id; an id may stand for all that begin so."""
     plugins = ["-p", "tests.margins", *(word for name in defect for word in planting(name))]
-    given = [*PLUGIN, *plugins, "-p", "no:xdist", "-p", "no:randomly", "-q", "--tb=no"]
-    given += [f"--amp-device={device}", f"--amp-dtype={','.join(DTYPES)}", "--amp-speed=off"]
-    wanted = "\n".join(_in(test, dtype) for test in tests for dtype in DTYPES)
+    arguments = [*PLUGIN, *plugins, "-p", "no:xdist", "-p", "no:randomly", "-q", "--tb=no"]
+    arguments += [f"--amp-device={device}", f"--amp-dtype={','.join(DTYPES)}", "--amp-speed=off"]
+    ids = "\n".join(_in(test, dtype) for test in tests for dtype in DTYPES)
     with tempfile.TemporaryDirectory() as folder:
-        made = Path(folder) / "margins.json"
-        environment = {**os.environ, VARIABLE: device, margins.TO: str(made), margins.OF: wanted}
+        output = Path(folder) / "margins.json"
+        environment = {**os.environ, VARIABLE: device, margins.TO: str(output), margins.OF: ids}
         functions = sorted({test.partition("[")[0] for test in tests})
-        _, text = run([*given, *functions], Path(folder) / "output", timeout=_TIMEOUT, environment=environment)
-        found: Found = json.loads(made.read_text(encoding="utf-8")) if made.exists() else {}
-    if not found:
+        _, text = run([*arguments, *functions], Path(folder) / "output", timeout=_TIMEOUT, environment=environment)
+        results: Found = json.loads(output.read_text(encoding="utf-8")) if output.exists() else {}
+    if not results:
         sys.stderr.write(f"{' '.join(defect) or 'healthy'}: nothing ran\n{text[-3000:]}\n")
-    return found
+    return results
 
 
 def _healthy(tests: Iterable[str], known: Iterable[str]) -> list[list[str]]:
-    """Those that are not known yet, in groups that take about as long: each zoo, and the others."""
-    there = {_in(test, "bf16") for test in known}
-    left = [test for test in sorted(set(tests)) if not any(each.startswith(test) for each in there)]
-    zoos = [[test for test in left if test.startswith(zoo)] for zoo in ZOO]
-    others = [test for test in left if not test.startswith(ZOO)]
-    return [group for group in (*zoos, *(others[i::_AT_ONCE] for i in range(_AT_ONCE))) if group]
+    """Group the tests that are not known yet by their time: each zoo, and the remaining ones in shares."""
+    measured_ids = {_in(test, "bf16") for test in known}
+    missing = [test for test in sorted(set(tests)) if not any(name.startswith(test) for name in measured_ids)]
+    zoos = [[test for test in missing if test.startswith(zoo)] for zoo in ZOO]
+    remaining = [test for test in missing if not test.startswith(ZOO)]
+    return [group for group in (*zoos, *(remaining[i::_AT_ONCE] for i in range(_AT_ONCE))) if group]
 
 
 def main(arguments: list[str]) -> int:
-    """Measure what is not in the report yet, and print the tables of it."""
+    """Measure what is not in the report yet, and print its tables."""
     device, path, *names = arguments
     file = Path(path)
     report = Report(**json.loads(file.read_text(encoding="utf-8"))) if file.exists() else Report()
@@ -109,18 +109,18 @@ def main(arguments: list[str]) -> int:
 
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         running = {pool.submit(measured, tests, device, *filter(None, [name])): name for name, tests in jobs}
-        for each in as_completed(running):
-            name, found = running[each], each.result()
+        for future in as_completed(running):
+            name, results = running[future], future.result()
             if not name:
-                report.healthy.update(found)
-            elif found:
-                report.planted[name] = found
+                report.healthy.update(results)
+            elif results:
+                report.planted[name] = results
             file.write_text(json.dumps(vars(report), indent=1), encoding="utf-8")
     order = [row.name for row in all_defects()]
     report.planted = dict(sorted(report.planted.items(), key=lambda entry: order.index(entry[0])))
     sys.stdout.write(tables(report))
     near = [*too_near(report), *(f"{name} (nothing ran)" for name in noticed if name not in report.planted)]
-    red = [test for test, each in report.healthy.items() if each["outcome"] == "failed"]
+    red = [test for test, entry in report.healthy.items() if entry["outcome"] == "failed"]
     sys.stdout.write(
         f"\n{len(report.planted)} planted, green or too near: {', '.join(near) or 'none'}; "
         f"{len(report.healthy)} healthy tests, red: {', '.join(red) or 'none'}\n"
