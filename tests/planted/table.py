@@ -22,7 +22,7 @@ _HELPERS = {"__init__", "changes", "kernels", "table"}
 #: What a test's id begins with: a device, with a dash in place of the colon, and a dtype.
 _TARGET = re.compile(r"\[((?:fake-)?[a-z]+)-(bf16|fp16)")
 #: The name of a defect in the source of its theme.
-_NAME = re.compile(r"^@defect\(\n(?:[ )].*\n)*def (\w+)\(", re.MULTILINE)
+_NAME = re.compile(r"^@defect\(.*\n(?:[ )].*\n)*def (\w+)\(", re.MULTILINE)
 
 _defects: dict[str, Defect] = {}
 
