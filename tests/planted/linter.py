@@ -91,3 +91,22 @@ def gelu_has_a_low_branch() -> None:
         return original(x, approximate=approximate)
 
     original = swap(functional, "gelu", gelu)
+
+
+@defect(
+    "``scale`` multiplies the first loss of an iteration, and returns each later one as it is",
+    caught_by="scaler/test_training_steps.py::test_two_losses_of_a_step_are_both_scaled[cpu-bf16]",
+)
+def scales_one_loss_of_an_iteration() -> None:
+    def scale(self: Any, outputs: Any) -> Any:
+        if getattr(self, "has_scaled_one", False):
+            return outputs
+        self.has_scaled_one = True
+        return original_scale(self, outputs)
+
+    def update(self: Any, new_scale: Any = None) -> None:
+        self.has_scaled_one = False
+        original_update(self, new_scale)
+
+    original_scale = swap(torch.amp.GradScaler, "scale", scale)
+    original_update = swap(torch.amp.GradScaler, "update", update)
