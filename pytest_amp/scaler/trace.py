@@ -12,6 +12,7 @@ import torch
 
 from pytest_amp.cases import Case, MakeOptimizer, Realised, expect_graph, in_one_line, loss_of, made_of
 from pytest_amp.devices import Device
+from pytest_amp.devices.generators import seed_torch
 from pytest_amp.failure import AmpFailure, Misuse, is_misuse
 from pytest_amp.isolation.poison import is_sticky
 from pytest_amp.numerics.errors import exact_copy
@@ -233,7 +234,7 @@ class Training:
                 realised.model, realised.batch, optimizer, scaler, index, self.case, self.device, self.precision
             )
             scaler.begin()
-            torch.manual_seed(self.seed + index)
+            seed_torch(self.seed + index)
             saved = scaler.state_dict()
             before, iteration.tracker_before = saved["scale"], saved["_growth_tracker"]
             with ExitStack() as hooks:

@@ -11,6 +11,7 @@ import torch
 
 from pytest_amp.cases import Case, MakeOptimizer, made_of, map_tensors
 from pytest_amp.devices import Device
+from pytest_amp.devices.generators import seed_torch
 from pytest_amp.failure import AmpFailure, Misuse, is_misuse
 from pytest_amp.numerics.errors import real_parts
 from pytest_amp.numerics.prediction import by_hand
@@ -104,7 +105,7 @@ class Setup:
         if not self.fresh:
             return first
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(1_000_003 * (self.seed + 1) + step)
+            seed_torch(1_000_003 * (self.seed + 1) + step)
             drawn = self.case_of(low=low).batch()
         return map_tensors(lambda x: x.to(self.device.torch_device), drawn)
 
@@ -201,7 +202,7 @@ def _take(
         iteration.losses.clear()
         # Anew where many tries have failed: numbers that are NaN in the low dtype would be so in each of them.
         drawn = iteration.index + 1000 * (0 if companion is None else companion + 1) + 10**6 * (skipped // _SAME_DRAWS)
-        torch.manual_seed(setup.seed + drawn)
+        seed_torch(setup.seed + drawn)
         with watch.watching(), _refusals(iteration, watch):
             setup.train(iteration)
         if not iteration.losses:
