@@ -49,7 +49,7 @@ def arithmetic_suspects(
         if not call.is_low:
             continue
         yield from _positions(call)
-        if call.is_cast and call.numel == 1 and call in terms and call.operands[0].dtype is torch.float32:
+        if call in terms and call.numel == 1 and _narrows(call):
             yield _suspect("low-loss", call, ("cast",))
         if call.is_direct or "loss" in call.operator:
             yield from _terms_of_loss(call, terms)
@@ -264,6 +264,11 @@ def _terms(roots: Collection[Call]) -> set[Call]:
         for operand in root.operands:
             found |= ancestors(operand, stop=PRODUCTS)
     return found
+
+
+def _narrows(call: Call) -> bool:
+    """Whether a call casts a float32 number that was computed, not a parameter."""
+    return call.is_cast and call.operands[0].dtype is torch.float32 and call.operands[0].producer is not None
 
 
 def _terms_of_loss(call: Call, terms: Collection[Call]) -> Iterator[Suspect]:

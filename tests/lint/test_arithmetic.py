@@ -194,7 +194,7 @@ def test_healthy_arithmetic_yields_no_finding(name: str, dtype: str) -> None:
 def test_torchs_own_modules_yield_no_finding(dtype: str) -> None:
     def build() -> nn.Module:
         norms = [nn.LayerNorm(HIDDEN), nn.BatchNorm1d(HIDDEN), nn.GroupNorm(4, HIDDEN), nn.RMSNorm(HIDDEN)]
-        others = [nn.GELU(), nn.Softmax(1), nn.Softplus(), nn.LogSoftmax(1), nn.Dropout(0.2)]
+        others = [nn.GELU(), nn.PReLU(), nn.Softmax(1), nn.Softplus(), nn.LogSoftmax(1), nn.Dropout(0.2)]
         return nn.Sequential(nn.Linear(12, HIDDEN), *norms, *others, nn.Linear(HIDDEN, 3))
 
     assert of_case(case(build), dtype) == ()

@@ -248,12 +248,13 @@ def test_hook_that_rounds_a_gradient_is_found(dtype: str) -> None:
     def watched(x: Tensor) -> Tensor:
         x = x.float() * 0.3
         if x.requires_grad:
-            x.register_hook(lambda gradient: gradient.bfloat16().float())
+            hooked: Any = x
+            hooked.register_hook(lambda gradient: gradient.bfloat16().float())
         return x
 
     (finding,) = of_case(around(watched), dtype)
     assert finding.kind == "backward-rounds"
-    assert finding.site == f"tests/lint/test_casts.py:{line_of(watched, 3)}"
+    assert finding.site == f"tests/lint/test_casts.py:{line_of(watched, 4)}"
 
 
 def test_exception_of_the_model_passes_through() -> None:
