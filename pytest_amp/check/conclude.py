@@ -32,10 +32,11 @@ def conclude(plan: Plan, expect: Mapping[str, tuple[str, ...]], *, strict: bool)
 
 
 def _telling(entries: Sequence[Entry]) -> list[Entry]:
-    """Leave out checks that could not run, where another check has failed and says why."""
-    if any(entry.is_error and not entry.is_refusal for entry in entries):
-        return [entry for entry in entries if not entry.is_refusal]
-    return list(entries)
+    """Leave out what another entry says, and checks that could not run where another check has failed and says why."""
+    first = list({(entry.message, entry.module, entry.site): entry for entry in reversed(entries)}.values())[::-1]
+    if any(entry.is_error and not entry.is_refusal for entry in first):
+        return [entry for entry in first if not entry.is_refusal]
+    return first
 
 
 def _checked(report: Report) -> str:

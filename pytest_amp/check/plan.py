@@ -15,7 +15,7 @@ from pytest_amp.check.collect import Collector
 from pytest_amp.check.entry import Entry
 from pytest_amp.check.harm import LIMIT, Harm, measured
 from pytest_amp.check.report import Cost
-from pytest_amp.failure import is_misuse
+from pytest_amp.failure import AmpFailure, is_misuse
 from pytest_amp.lint import Severity
 from pytest_amp.memory import Census, MemoryUse
 from pytest_amp.numerics.conditions import Conditions
@@ -151,15 +151,17 @@ class Plan:
 
     def _seconds_of_a_step(self) -> float:
         """Time one step in mixed precision, the second one."""
-        realised = self.case.realise(seed=self.where.seed).on(self.where.device.torch_device)
         seconds = 0.0
-        for _ in range(2):
-            began = time.perf_counter()
-            try:
+        try:
+            realised = self.case.realise(seed=self.where.seed).on(self.where.device.torch_device)
+            for _ in range(2):
+                began = time.perf_counter()
                 run_step(self.case, realised, self.where.region, seed=self.where.seed, replay=False)
-            except Exception:  # noqa: BLE001  # the checks tell what it raises
-                return 0.0
-            seconds = time.perf_counter() - began
+                seconds = time.perf_counter() - began
+        except AmpFailure as failure:  # the checks tell what is raised
+            receive(failure)
+        except Exception:  # noqa: BLE001  # whatever the model raises
+            return 0.0
         return seconds
 
 

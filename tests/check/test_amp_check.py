@@ -110,6 +110,25 @@ def test_everything_that_is_wrong_is_one_failure(project: Project) -> None:
     result.assert_outcomes(failed=2, passed=2)
 
 
+def test_model_that_cannot_be_built_is_told_once(project: Project) -> None:
+    project.write(
+        models=MODELS,
+        test_it="""
+        import models
+
+        def build():
+            raise ValueError("no weights")
+
+        def test_it(amp):
+            amp.check(amp.case(build, models.batch, models.loss))
+        """,
+    )
+    result = project.here("--amp-device=cpu", "--amp-dtype=bf16")
+    result.stdout.fnmatch_lines(["AmpFailure: it under *: 1 error", "*it: its build raised ValueError*"])
+    assert str(result.stdout).count("its build raised ValueError") == 1
+    result.assert_outcomes(failed=1)
+
+
 def test_wrong_arguments_are_refused_in_one_line(project: Project) -> None:
     project.write(
         models=MODELS,
