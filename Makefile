@@ -6,6 +6,8 @@
 # make planted    each planted defect must be noticed; the score
 # make coverage   branch coverage of the package by tests/ and suites/
 # make real-models  every check of `amp` over models of other libraries, which are installed first (MODELS= selects by -k)
+# make seeds      the suites on the CPU with forty seeds, resumable: which tests judge their random numbers (SEEDS=, TESTS=)
+# make cost       what check_gradients costs over the real models: steps, time, memory (MODELS= names some)
 # make soak       the suites on the CPU, 20 times in one process: no flake, no leak (TIMES=, TESTS=)
 #
 # All make a virtual environment and install into it first. VENV=none uses PYTHON as it is and
@@ -38,6 +40,7 @@ PLUGIN = $$($(RUN) -c '$(FIND_PLUGIN)')
 INTO_VENV := $(if $(filter none,$(VENV)),@:,$(RUN) -m pip install --quiet --group)
 BIN := $(if $(filter none,$(VENV)),,$(VENV)/bin/)
 TIMES ?= 20
+SEEDS ?= 0-19,101-120
 TESTS ?= suites
 FAKE := fake:cuda,fake:xpu,fake:mps,fake:mtia
 
@@ -45,7 +48,7 @@ FAKE := fake:cuda,fake:xpu,fake:mps,fake:mtia
 REAL_MODELS := tests/real_models
 MODELS ?=
 
-.PHONY: gate test setup lint types tests suites fake docs workflows planted coverage real-models soak clean
+.PHONY: gate test setup lint types tests suites fake docs workflows planted coverage real-models cost seeds soak clean
 
 gate: setup
 ifneq ($(and $(GPU),$(if $(ARGS),,alone)),)
@@ -113,6 +116,17 @@ endif
 	@mkdir -p build
 	HF_HUB_OFFLINE=1 $(PYTEST) $(REAL_MODELS) -n $(WORKERS) -rs --amp-device=$(AMP_DEVICE) --amp-dtype=$(AMP_DTYPE) \
 	  --junitxml=build/junit-real-models.xml $(if $(filter none,$(VENV)),,--require-libraries) $(if $(MODELS),-k '$(MODELS)') $(ARGS)
+
+cost: setup
+ifneq ($(VENV),none)
+	$(RUN) -m pip install --quiet --requirement $(REAL_MODELS)/dependencies.txt
+	$(RUN) -m pip install --quiet --no-deps --requirement $(REAL_MODELS)/libraries.txt
+endif
+	HF_HUB_OFFLINE=1 PYTHONPATH=. $(RUN) -m tests.real_models.cost $(if $(filter auto,$(AMP_DEVICE)),,--device=$(AMP_DEVICE)) \
+	  $(if $(filter auto,$(AMP_DTYPE)),,--dtype=$(AMP_DTYPE)) $(MODELS)
+
+seeds: setup
+	PYTHONPATH=. $(RUN) -m tests.seeds --seeds=$(SEEDS) -- $(TESTS) -n 2 --amp-device=cpu --amp-dtype=bf16,fp16
 
 soak: setup
 	PYTHONPATH=. $(RUN) -m tests.soak --times $(TIMES) $(TESTS)

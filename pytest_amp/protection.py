@@ -25,6 +25,8 @@ def protect(item: pytest.Item) -> Callable[[], None]:
     """
     import torch
 
+    from pytest_amp.devices.generators import seed_torch
+
     session = item.config.stash[KEY]
     target = target_of(item)
     device = target.device if target is not None else None
@@ -36,7 +38,7 @@ def protect(item: pytest.Item) -> Callable[[], None]:
     if isinstance(device, FakeDevice):
         scope.enter_context(device.refusing())
     torch.set_num_threads(1)
-    torch.manual_seed(session.asked.seed)
+    seed_torch(session.asked.seed)
 
     def after() -> None:
         scope.close()

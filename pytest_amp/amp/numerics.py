@@ -61,13 +61,12 @@ class NumericChecks(Bound):
         was seeded with the run's seed; and, if the run is recorded or compared, once more after each of two other
         seeds, from which a comparison takes the spread. Otherwise the second mapping is empty.
         """
-        import torch
-
+        from pytest_amp.devices.generators import seed_torch
         from pytest_amp.numerics.spread import over_seeds
 
         draws = []
         for seed in range(self.config.seed, self.config.seed + self._draws):
-            torch.manual_seed(seed)
+            seed_torch(seed)
             draws.append(dict(measure()))
         others = {name: over_seeds(draw.get(name) for draw in draws[1:]) for name in draws[0]}
         return draws[0], {name: each for name, each in others.items() if each is not None}

@@ -7,7 +7,7 @@ import random
 import sys
 from collections.abc import Iterator
 
-import torch
+from pytest_amp.devices.generators import seed_torch
 
 
 @contextlib.contextmanager
@@ -20,7 +20,7 @@ def seeded(seed: int) -> Iterator[None]:
     numpy = sys.modules.get("numpy")
     state = random.getstate()
     state_of_numpy = numpy.random.get_state() if numpy is not None else None
-    torch.manual_seed(seed)
+    seed_torch(seed)
     random.seed(seed)
     if numpy is not None:
         numpy.random.seed(seed % 2**32)

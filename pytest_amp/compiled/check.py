@@ -11,15 +11,16 @@ import contextlib
 import statistics
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from pytest_amp.cases import Case
+from pytest_amp.cases import Case, Realised
 from pytest_amp.compiled.compilation import Compilation, Where
 from pytest_amp.devices import DeviceKind
+from pytest_amp.devices.generators import seed_torch
 from pytest_amp.failure import AmpFailure, is_misuse
 from pytest_amp.numerics import Conditions, Prediction, Step, exceeds, predict, relative_error, run_step, tolerance
 from pytest_amp.numerics.cancellation import float32_errors
@@ -45,6 +46,13 @@ class _Run:
     compiled: Case
     how: Compilation
     where: Conditions
+    _realised: dict[int, Realised] = field(default_factory=dict)
+
+    def realised(self, seed: int) -> Realised:
+        """Return the model and the batch of a seed, with the draws of its step: recorded once, for all of its steps."""
+        if seed not in self._realised:
+            self._realised[seed] = realise(self.case, self.where, seed=seed)
+        return self._realised[seed]
 
     def what(self, name: str) -> str:
         """A tensor as a failure names it."""
@@ -56,7 +64,7 @@ class _Run:
 
     def eager_and_compiled(self, seed: int, loss_scale: float) -> tuple[Step, Step]:
         """One step of each, with the same numbers."""
-        realised = realise(self.case, self.where, seed=seed)
+        realised = self.realised(seed)
         device, region = self.where.device.torch_device, self.where.region
         eager = run_step(self.case, realised.on(device), region, seed=seed, loss_scale=loss_scale, replay=False)
         outside = region if self.how.region is Where.AROUND else contextlib.nullcontext
@@ -77,7 +85,7 @@ class _Run:
         """
         if self.where.device.kind is DeviceKind.CPU:
             return
-        realised = realise(self.case, self.where)
+        realised = self.realised(self.where.seed)
         for kernel in _KERNELS:
             with contextlib.suppress(RuntimeError), sdpa_kernel([kernel]):  # a kernel may not take these tensors
                 yield run_step(
@@ -91,7 +99,7 @@ class _Run:
 
     def eager_as_traced(self, loss_scale: float) -> Step | None:
         """The step in eager, of operators taken apart as traces have them; None where it draws nothing on the CPU."""
-        realised = realise(self.case, self.where)
+        realised = self.realised(self.where.seed)
         with taken_apart():
             step = run_step(
                 self.case,
@@ -112,7 +120,7 @@ def _has_drawn(device: torch.device, seed: int) -> bool:
     """Whether a generator is no longer as ``seed`` left it: the CPU's, or that of ``device``. They are seeded anew."""
     there = [torch] if device.type == "cpu" else [torch, torch.get_device_module(device)]
     states = [each.get_rng_state() for each in there]
-    torch.manual_seed(seed)
+    seed_torch(seed)
     return any(not torch.equal(each.get_rng_state(), state) for each, state in zip(there, states, strict=True))
 
 
@@ -146,11 +154,10 @@ def check_compiled(case: Case, how: Compilation, where: Conditions, observe: Obs
     With ``bits`` a back end that fuses nothing has to give eager's bits on a CPU. That is so where AOTAutograd takes
     no operator of the case apart, which is torch's own decision in each release.
     """
-    realised, fp32 = realise_beside_float32(
-        case, where
-    )  # first: a case that does not run at all fails in its own words
+    # First: a case that does not run at all fails in its own words.
+    realised, fp32 = realise_beside_float32(case, where)
     prediction = predict(case, realised, where.device, where.precision, seed=where.seed)
-    run = _Run(case, how.case(case, where), how, where)
+    run = _Run(case, how.case(case, where), how, where, {where.seed: realised})
     eager, made, graphs = _first(run, prediction.loss_scale)
     u, name = where.precision.u, f"{case.name}/{how}"
     observe(f"{name}/graphs", graphs, kind="count")
@@ -212,7 +219,7 @@ def _check_finite(run: _Run, eager: Step, made: Step, prediction: Prediction) ->
 def _likely_infinite(run: _Run, loss_scale: float) -> str:
     """Why compiled code is not finite where eager is: an infinity that eager bends back, or its own."""
     where, device = run.where, run.where.device.torch_device
-    realised = realise(run.case, where)
+    realised = run.realised(where.seed)
     origin = origin_in_step(
         run.case, realised, device, where.region, seed=where.seed, loss_scale=loss_scale, hidden=True
     )

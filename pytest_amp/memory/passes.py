@@ -10,6 +10,7 @@ import torch
 from torch.nn.modules.rnn import RNNBase
 
 from pytest_amp.cases import Case, Realised, expect_graph, expect_python, loss_of, named_tensors
+from pytest_amp.devices.generators import seed_torch
 from pytest_amp.failure import is_misuse
 from pytest_amp.numerics.conditions import Conditions
 from pytest_amp.numerics.hand_cast import hand_cast, rules_are_known
@@ -40,7 +41,7 @@ class Passes:
 
     def forward(self, region: Region) -> torch.Tensor:
         """The loss, computed within ``region`` after torch has been seeded, in float32 where it is low."""
-        torch.manual_seed(self.where.seed)
+        seed_torch(self.where.seed)
         with region():
             outputs = self.case.loss(self.realised.model, self.realised.batch)
         loss = loss_of(outputs)

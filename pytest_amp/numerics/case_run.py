@@ -94,10 +94,8 @@ def likely_cause(run: CaseRun) -> str:
         return unseeded
     if not run.prediction.same_device:
         return "an operator ran or accumulated in the low dtype where it should not"
-    if run.prediction.predicted is not None:
-        operator = rounding.likely_operator(run.case, run.realised, run.where, run.prediction.loss_scale)
-        if operator is not None:
-            return operator
+    if run.prediction.predicted is not None and run.faults:
+        return rounding.first_fault(run.faults)
     realised = run.realised.on(run.where.device.torch_device)
     place = first_difference(run.case, realised, run.where.region, run.prediction.region, seed=run.where.seed)
     if place is not None:

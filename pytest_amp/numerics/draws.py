@@ -77,6 +77,15 @@ class Draw:
     dtype: torch.dtype
 
 
+def _is_same(draw: Draw, other: Draw) -> bool:
+    """Return whether two draws have the same values, whatever their dtypes, and leave the same states."""
+    return all(
+        torch.equal(a.to(torch.float64), b.to(torch.float64))
+        for a, b in zip((*draw.values, *draw.after), (*other.values, *other.after), strict=True)
+        if not a.is_complex() and not b.is_complex()
+    ) and not any(value.is_complex() for value in (*draw.values, *other.values))
+
+
 @dataclass
 class Draws:
     """Draws of one step of a case.
@@ -125,6 +134,13 @@ class Draws:
             return
         with torch_private.each_call(self._replayed):
             yield
+
+    def same_as(self, other: Draws) -> bool:
+        """Return whether two steps have drawn the same numbers, of the same states, in the same order."""
+        if self.not_replayed or other.not_replayed or [*self.recorded] != [*other.recorded]:
+            return False
+        pairs = zip(self.recorded.values(), other.recorded.values(), strict=True)
+        return all(_is_same(draw, same) for draw, same in pairs)
 
     def find(self, call: torch_private.Dispatched) -> Draw | None:
         """Return the recorded draw of a call and advance its generators; note a call that has none."""

@@ -22,6 +22,7 @@ from pytest_amp.numerics.errors import exceeds, is_hollow, is_inexact, norm
 from pytest_amp.numerics.manual_casts import check_reference, check_unreplayed, median_allowed
 from pytest_amp.numerics.nonfinite import likely_origin, not_finite_in_float32
 from pytest_amp.numerics.prediction import Prediction, predict
+from pytest_amp.numerics.program import check_program
 from pytest_amp.numerics.realised import realise, realise_beside_float32
 from pytest_amp.numerics.spread import Errors, other_draws, over_seeds, worst_share
 from pytest_amp.numerics.step import Step
@@ -60,6 +61,8 @@ def check_gradients(case: Case, where: Conditions, observe: Observe, *, toleranc
         check_gradients(case, replace(where, seed=where.seed + 1), observe)
         return
     _observe(run, compared, others, observe)
+    if tolerance is None:
+        check_program(run, observe)
     _check_errors(run, compared)
     check_reference(run, amp, compared)
     _check_counts(run, amp)

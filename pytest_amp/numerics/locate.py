@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import torch
 
 from pytest_amp.cases import Case, Realised, named_tensors
+from pytest_amp.devices.generators import seed_torch
 from pytest_amp.failure import is_misuse
 from pytest_amp.float32 import float32_precision
 from pytest_amp.numerics.compare import same
@@ -43,7 +44,7 @@ def module_runs(case: Case, realised: Realised, region: Region, *, seed: int) ->
         return hook
 
     handles = [module.register_forward_hook(keep(name)) for name, module in realised.model.named_modules()]
-    torch.manual_seed(seed)
+    seed_torch(seed)
     try:
         with float32_precision("ieee"), region():
             case.loss(realised.model, realised.batch)

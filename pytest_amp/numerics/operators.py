@@ -12,6 +12,7 @@ from torch import Tensor
 
 from pytest_amp import torch_private
 from pytest_amp.cases import Case
+from pytest_amp.devices.generators import seed_torch
 from pytest_amp.failure import AmpFailure
 from pytest_amp.float32 import float32_precision
 from pytest_amp.numerics import oracle, tolerance
@@ -122,7 +123,7 @@ def _case_of(name: str, function: Callable[..., Tensor], arguments: Sequence[Ten
     def loss(_model: torch.nn.Module, given: list[Tensor]) -> dict[str, Tensor]:
         result = function(*given)
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed + _OTHER)  # not those of another draw: the gradient would be the argument itself
+            seed_torch(seed + _OTHER)  # not those of another draw: the gradient would be the argument itself
             weights = torch.randn(result.shape, device="cpu").to(result.device, result.dtype)
         # A product of its own, whose gradient is the weights, exactly.
         return {"loss": _Weighed.apply(result, weights), "result": result}  # type: ignore[no-untyped-call]
@@ -166,7 +167,7 @@ def _observed(overload: str, sample: Sample, where: Conditions) -> tuple[Observe
     leaves, spec_of = torch_private.flat((sample.arguments, dict(sample.keywords)))
     real = [number for number, leaf in enumerate(leaves) if isinstance(leaf, Tensor) and _is_real(leaf)]
     for wanted in (real, real[:1], []):
-        torch.manual_seed(where.seed)
+        seed_torch(where.seed)
         moved = [
             leaf.detach().to(where.device.torch_device, copy=True).requires_grad_(number in wanted)
             if isinstance(leaf, Tensor)
@@ -204,14 +205,14 @@ def confirmed_operator(draw: Callable[[], MeasuredOperator], *, seed: int) -> Me
     The median where an excess is no more than what one draw may make, as ``tolerance`` has it for tensors: no
     threshold sits on one draw. One element that falls the other way can make most of the error of a few hundred.
     """
-    torch.manual_seed(seed)
+    seed_torch(seed)
     first = draw()
     doubtful = [key for key, value in first.excess.items() if value > verdict.EXCESS]
     if not doubtful or any(first.excess[key] > tolerance.CERTAIN for key in doubtful):
         return first
     draws = [first]
     for other in (seed + 1, seed + 2):
-        torch.manual_seed(other)
+        seed_torch(other)
         draws.append(draw())
     medians = {key: statistics.median(each.excess.get(key, 0.0) for each in draws) for key in first.excess}
     return replace(first, excess=medians)

@@ -78,8 +78,14 @@ def likely_operator(case: Case, realised: Realised, where: Conditions, loss_scal
     """The first operator that does not follow its model, as the likely cause of a failure; None if all do."""
     low = where.precision.dtype
     seen = observed_step(case, where.device, low, seed=where.seed, loss_scale=loss_scale, realised=realised)
-    found = verdict.faults(seen, low, where.tolerance_scale)
-    return f"{found[0].operator} in {found[0].place}: {found[0].what}, {found[0].likely}" if found else None
+    faults = verdict.faults(seen, low, where.tolerance_scale)
+    return first_fault(faults) if faults else None
+
+
+def first_fault(faults: Sequence[verdict.Fault]) -> str:
+    """Return the worst of some faults as the likely cause of a failure."""
+    worst = faults[0]
+    return f"{worst.operator} in {worst.place}: {worst.what}, {worst.likely}"
 
 
 def rounds_by_itself(case: Case, realised: Realised, where: Conditions) -> bool:

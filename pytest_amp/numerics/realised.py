@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import torch
-
 from pytest_amp.cases import Case, Realised, passes
 from pytest_amp.devices import DeviceKind
 from pytest_amp.failure import is_misuse
@@ -34,19 +32,21 @@ def realise(case: Case, where: Conditions, *, seed: int | None = None) -> Realis
 def realise_beside_float32(case: Case, where: Conditions) -> tuple[Realised, Step]:
     """Make the model and the batch of a case, with its recorded draws, and run its step in float32.
 
-    On a CPU, whose kernels draw the same numbers in each dtype but for a few, a case whose float32 step leaves the
-    generator as it was seeded draws nothing: it is not recorded, which saves a step. Raises as ``realise``.
+    On a CPU a case whose float32 step calls nothing that draws is not recorded, and one whose float32 step has drawn
+    the recorded numbers by itself is not run again. Raises as ``realise``.
     """
     device = where.device.torch_device
+    own, fp32 = Draws(), None
     if where.device.kind is DeviceKind.CPU:
         realised = case.realise(seed=where.seed)
-        fp32 = run_wide(case, realised.on(device), seed=where.seed)
-        state = torch.get_rng_state()
-        torch.manual_seed(where.seed)
-        if torch.equal(torch.get_rng_state(), state):
+        with own.recording():
+            fp32 = run_wide(case, replace(realised.on(device), draws=own), seed=where.seed)
+        if not own.recorded and not own.not_replayed:
             return realised, fp32
     realised = realise(case, where)
-    return realised, run_wide(case, realised.on(device), seed=where.seed)
+    if fp32 is None or not (isinstance(realised.draws, Draws) and realised.draws.same_as(own)):
+        fp32 = run_wide(case, realised.on(device), seed=where.seed)
+    return realised, fp32
 
 
 def _recorded(

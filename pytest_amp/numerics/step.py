@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 
@@ -27,6 +27,28 @@ from pytest_amp.numerics.reasons import low_parameters
 from pytest_amp.numerics.widened import float64_in_region, widened
 
 __tracebackhide__ = is_misuse
+
+
+@dataclass
+class StepCount:
+    """Number of steps, each one forward and backward pass on whatever tensors."""
+
+    steps: int = 0
+
+
+_COUNTS: list[StepCount] = []
+
+
+@contextlib.contextmanager
+def counted() -> Iterator[StepCount]:
+    """Count the steps that run inside the block, in whatever thread: checks are judged by what they cost."""
+    count = StepCount()
+    _COUNTS.append(count)
+    try:
+        yield count
+    finally:
+        _COUNTS.remove(count)
+
 
 #: Makes the scope in which a forward pass runs: a region of autocast, of casts made by hand, or none.
 Region = Callable[[], AbstractContextManager[object]]
@@ -83,6 +105,8 @@ def run_step(  # noqa: PLR0913  # keywords of one step
     numbers that ``realised`` has recorded, if any. float32 arithmetic is IEEE throughout, not TF32. Raises Misuse,
     which is a RuntimeError, too, for a loss without a graph.
     """
+    for count in _COUNTS:
+        count.steps += 1
     model, batch, draws = realised.model, realised.batch, realised.draws
     with seeded(seed), float32_precision("ieee"), contextlib.ExitStack() as stack:
         if draws is not None:

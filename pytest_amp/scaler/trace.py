@@ -12,6 +12,7 @@ import torch
 
 from pytest_amp.cases import Case, MakeOptimizer, Realised, in_one_line, made_of
 from pytest_amp.devices import Device
+from pytest_amp.devices.generators import seed_torch
 from pytest_amp.failure import AmpFailure, Misuse, is_misuse
 from pytest_amp.isolation.poison import is_sticky
 from pytest_amp.numerics.errors import exact_copy
@@ -82,7 +83,7 @@ class Training:
             )  # fmt: skip
             begun(iteration)
             scaler.begin()
-            torch.manual_seed(self.seed + index)
+            seed_torch(self.seed + index)
             saved = scaler.state_dict()
             before, iteration.tracker_before = saved["scale"], saved["_growth_tracker"]
             with ExitStack() as hooks:

@@ -59,20 +59,19 @@ from pytest_amp.torch_private.recording import Call, recorded_calls
 from pytest_amp.torch_private.scaled import scaled_product
 from pytest_amp.torch_private.statistics import updated_statistics
 from pytest_amp.torch_private.storages import live_storages
+from pytest_amp.torch_private.trees import flat, unflat
 from pytest_amp.torch_private.virtual import (
     Aliasing,
     Dispatched,
     aliasing_of,
     current_node,
     dispatched_calls,
-    flat,
     has_memory,
     is_random,
     number_of,
     result_kinds,
     returns_tensors,
     sequence_number,
-    unflat,
     values_of,
     virtual_tensor,
     with_aliases,

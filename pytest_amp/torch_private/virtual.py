@@ -13,7 +13,6 @@ from pytest_amp.torch_private.calls import call_overload
 from pytest_amp.torch_private.dispatcher import schema_of
 from pytest_amp.torch_private.gone import PrivateApiGone
 from pytest_amp.torch_private.modes import each_call
-from pytest_amp.torch_private.trees import pytree
 
 
 @dataclass(frozen=True)
@@ -270,17 +269,3 @@ def result_kinds(overload: Any) -> tuple[str, ...]:
 def returns_tensors(overload: Any) -> bool:
     """Whether any result of ``overload`` is a tensor."""
     return any("Tensor" in kind for kind in result_kinds(overload))
-
-
-def flat(tree: Any) -> tuple[list[Any], Any]:
-    """The leaves of nested lists, tuples and dicts, and what ``unflat`` needs to put them together again.
-
-    Raises PrivateApiGone without ``torch.utils._pytree``.
-    """
-    leaves, spec = pytree().tree_flatten(tree)
-    return leaves, spec
-
-
-def unflat(leaves: list[Any], spec: Any) -> Any:
-    """The tree of ``flat`` with other leaves."""
-    return pytree().tree_unflatten(leaves, spec)

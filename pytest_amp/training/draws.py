@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pytest_amp.devices import DeviceKind
 from pytest_amp.numerics.draws import Draws
 from pytest_amp.training.trajectory import Setup, run
 
 
 def recorded_draws(setup: Setup) -> Draws:
-    """Record what the training in mixed precision draws, for the run in float32 to replay.
+    """Record what the training in mixed precision draws, for the runs in float32 to replay.
 
-    On a CPU a seed gives all dtypes the same numbers, and nothing is recorded. Elsewhere two steps tell whether the
-    training draws at all, before it is run as a whole.
+    Two steps tell whether the training draws at all, before it is run as a whole.
     """
-    if setup.device.kind is DeviceKind.CPU:
-        return Draws()
     draws = _record(replace(setup, steps=2), Draws())
     if draws.not_replayed:
         draws = _record(replace(setup, steps=2), Draws(frozenset(draws.not_replayed)))

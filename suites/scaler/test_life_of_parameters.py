@@ -191,15 +191,19 @@ def _tensors_alive() -> int:
 def test_nothing_of_an_iteration_outlives_its_update(amp: Amp, amp_scaler: ScalerFactory) -> None:
     """Neither what was found of an optimizer, nor the optimizer: trainings that make many would fill the memory."""
     run, ended, alive = training(amp, amp_scaler(init_scale=_SCALE)), [], []
-    for bad in (None, INF, None, INF, None, INF):
-        optimizer = torch.optim.SGD([run.parameter], lr=0.5)
-        run.backward(bad)
-        run.scaler.unscale_(optimizer)
-        run.scaler.step(optimizer)
-        run.scaler.update()
-        ended.append(weakref.ref(optimizer))
-        del optimizer
-        alive.append(_tensors_alive())
+    gc.freeze()  # what older tests and modules hold is most of the process, and takes seconds to look through
+    try:
+        for bad in (None, INF, None, INF, None, INF):
+            optimizer = torch.optim.SGD([run.parameter], lr=0.5)
+            run.backward(bad)
+            run.scaler.unscale_(optimizer)
+            run.scaler.step(optimizer)
+            run.scaler.update()
+            ended.append(weakref.ref(optimizer))
+            del optimizer
+            alive.append(_tensors_alive())
+    finally:
+        gc.unfreeze()
     assert [reference() for reference in ended] == [None] * 6, "optimizers that are gone are still there"
     assert alive[-1] <= alive[1], f"after each of six iterations there are {alive} tensors"
 

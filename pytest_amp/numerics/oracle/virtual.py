@@ -81,6 +81,7 @@ class Predictor:
 
     ``unmodelled`` are the operators it has met whose kernels round in a way that no model follows. ``draws`` are the
     random numbers that it replays; without them each draw is one for the real dtypes. ``last`` is the latest operator.
+    ``notice`` is told of every call and its result.
     """
 
     device_type: str
@@ -88,6 +89,7 @@ class Predictor:
     unmodelled: set[str] = field(default_factory=set)
     draws: Draws | None = None
     last: deque[str] = field(default_factory=partial(deque, maxlen=1))
+    notice: Callable[[torch_private.Dispatched, Any], None] | None = None
 
     @contextlib.contextmanager
     def on(self) -> Iterator[None]:
@@ -117,7 +119,13 @@ class Predictor:
             return replace(realised, batch=map_tensors(virtual, realised.batch))
 
     def run(self, call: torch_private.Dispatched) -> Any:
-        """The result of one call, its real tensors virtual."""
+        """Return the result of one call, its real tensors virtual."""
+        result = self._run(call)
+        if self.notice is not None:
+            self.notice(call, result)
+        return result
+
+    def _run(self, call: torch_private.Dispatched) -> Any:
         self.last.append(call.overload.name())
         leaves, _ = torch_private.flat((call.args, call.kwargs))
         if call.overload.name() in _BITS and any(is_real(leaf) for leaf in leaves):

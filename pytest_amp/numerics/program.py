@@ -1,0 +1,137 @@
+"""Check that low precision changes the rounding of a model, and not what its program computes.
+
+A prediction runs the model's own Python on virtual dtypes. A branch for low-precision tensors that is wrong is in the
+prediction, too, and its error would count as noise. So the same program runs once more on virtual dtypes without any
+rounding: every value then is float64's, unless the program itself computes something else in low precision.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import torch
+
+from pytest_amp import torch_private
+from pytest_amp.account import receive
+from pytest_amp.failure import AmpFailure, is_misuse
+from pytest_amp.numerics import oracle, tolerance
+from pytest_amp.numerics.case_run import CaseRun, other_names
+from pytest_amp.numerics.errors import exceeds
+from pytest_amp.numerics.prediction import step_errors
+from pytest_amp.numerics.sites import Site, Sites, in_words
+from pytest_amp.numerics.step import Region, Step
+from pytest_amp.record import Observe
+
+__tracebackhide__ = is_misuse
+
+#: They cast or copy values, of parameters as well.
+_COPIES = frozenset({"aten::_to_copy", "aten::copy_", "aten::clone", "aten::detach"})
+#: float64 keeps 2**-53; a longer sum in another order loses a few bits of it.
+_NOTHING = 2.0**-40
+
+
+def check_program(run: CaseRun, observe: Observe) -> None:
+    """Compare the program on low-precision dtypes with the float32 program, both without rounding.
+
+    Where they differ by more than rounding does, that is a failure; below, it is observed as
+    ``<case>/summary.own_error``. Nothing is said of a step whose operators have no model. Raises AmpFailure.
+    """
+    prediction = run.prediction
+    if prediction.predicted is None or prediction.unmodelled:
+        return
+    unrounded = _without_rounding(run, prediction.region)
+    if unrounded is None:
+        return
+    exact, u = prediction.exact, run.where.precision.u
+    own = step_errors(unrounded, exact, exact)
+    by_rounding = step_errors(prediction.predicted, unrounded, exact)
+    by_casts = step_errors(prediction.reference, unrounded, exact)
+    limits = {}
+    for name, value in exact.named().items():
+        if name in own and value.numel():
+            few = value.numel() < tolerance.ENOUGH  # a single draw of a few errors may be small by chance
+            noise = max(by_rounding[name], by_casts[name]) if few else by_rounding[name]
+            limits[name] = tolerance.allowed(noise, value.numel(), u) * run.where.tolerance_scale
+    bad = sorted((name for name in limits if exceeds(own[name], limits[name])), key=lambda name: -own[name])
+    if bad:
+        raise _failure(run, bad, error=own[bad[0]], noise=by_rounding[bad[0]])
+    most = max((own[name] for name in limits), default=0.0)
+    if most > _NOTHING:
+        observe(f"{run.case.name}/summary.own_error", most, kind="error", unit="relative L2")
+
+
+def _without_rounding(run: CaseRun, region: Region, calls: _Calls | None = None) -> Step | None:
+    """Run the step in ``region`` on virtual dtypes without rounding; None where the oracle cannot follow it."""
+    device = run.where.device
+    predictor = oracle.Predictor(device.type, rounds=False, notice=None if calls is None else calls.notice)
+    realised, scale = run.realised.on(device.torch_device), run.prediction.loss_scale
+    try:
+        with contextlib.nullcontext() if calls is None else calls.followed(realised.model):
+            step = oracle.run_virtual(run.case, realised, region, predictor, seed=run.where.seed, loss_scale=scale).step
+    except oracle.CannotFollow as lost:
+        receive(lost)
+        return None
+    return None if predictor.unmodelled else step
+
+
+@dataclass(frozen=True)
+class _Call:
+    """A call that computes, its place in words and the size of its first result (sum of absolute values, 9 digits)."""
+
+    place: str
+    size: str
+
+
+@dataclass
+class _Calls:
+    """Records the calls of a step."""
+
+    all: list[_Call] = field(default_factory=list)
+    names: dict[int, str] = field(default_factory=dict)
+    _sites: Sites = field(default_factory=Sites)
+
+    @contextlib.contextmanager
+    def followed(self, model: torch.nn.Module) -> Iterator[None]:
+        """Follow inside the block which module of ``model`` runs."""
+        self.names.update({id(module): name for name, module in model.named_modules()})
+        with self._sites.followed():
+            yield
+
+    def notice(self, call: torch_private.Dispatched, result: object) -> None:
+        """Record one call, unless it hands on the values that it is given."""
+        site = self._sites.here()
+        if call.overload.name() in _COPIES or torch_private.aliasing_of(call.overload).views:
+            return
+        for value in torch_private.flat(result)[0]:
+            values = torch_private.values_of(value) if isinstance(value, torch.Tensor) else None
+            if values is not None and values.is_floating_point():
+                self.all.append(_Call(self._place(call, site), f"{float(values.abs().sum()):.9e}"))
+                return
+
+    def _place(self, call: torch_private.Dispatched, site: Site) -> str:
+        operator = call.overload.name().removeprefix("aten::").partition(".")[0]
+        line = f", at {site.line}" if site.line else ""
+        return f"{operator} in {in_words(site.module, self.names)}, {site.direction.value} pass{line}"
+
+
+def _first_of_its_own(run: CaseRun) -> _Call | None:
+    """Find the first call on low-precision dtypes whose result the float32 program never computes."""
+    low, float32 = _Calls(), _Calls()
+    _without_rounding(run, run.prediction.region, low)
+    _without_rounding(run, contextlib.nullcontext, float32)
+    known = {call.size for call in float32.all}
+    return next((call for call in low.all if call.size not in known), None)
+
+
+def _failure(run: CaseRun, bad: list[str], *, error: float, noise: float) -> AmpFailure:
+    call = _first_of_its_own(run)
+    place = "no single operator shows it" if call is None else call.place
+    return AmpFailure(
+        f"{run.what(bad[0])} is off float64 by {error:.3g} before anything is rounded{other_names(bad)}",
+        label_before="expected",
+        before=f"float64's values, on any dtypes; rounding takes it {noise:.3g} away",
+        now=run.where.now(f"the first result that the float32 program does not have: {place}"),
+        likely="a branch for low-precision tensors, or for autocast, that computes something else than that of float32",
+    )

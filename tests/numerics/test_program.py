@@ -1,0 +1,106 @@
+"""The program on low-precision dtypes without rounding: what a model computes otherwise there, in its own Python."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as f
+
+from pytest_amp.cases import Case
+from pytest_amp.numerics import program
+from pytest_amp.precision import BF16, FP16, Precision
+from tests.numerics.test_check_gradients import CPU, failure, run
+
+LOW = (torch.bfloat16, torch.float16)
+BOTH = pytest.mark.parametrize("precision", [BF16, FP16], ids=["bf16", "fp16"])
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+class LongGradient(torch.autograd.Function):
+    """The identity; its gradient is too long by 5 % in low precision."""
+
+    @staticmethod
+    def forward(_context: Any, x: Tensor) -> Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(_context: Any, gradient: Tensor) -> Tensor:
+        return gradient * 1.05 if gradient.dtype in LOW else gradient
+
+
+def tilted(x: Tensor) -> Tensor:
+    return x * 1.05 if x.dtype in LOW else x
+
+
+def slightly_tilted(x: Tensor) -> Tensor:
+    return x * 1.0001 if x.dtype in LOW else x
+
+
+def masked_softmax(x: Tensor) -> Tensor:
+    """A row that is all padding among others, with the mask constant of the input's dtype."""
+    mask = torch.ones(len(x), len(x), dtype=torch.bool).tril()
+    mask[3] = False
+    scores = (x @ x.mT).masked_fill(~mask, torch.finfo(x.dtype).min)
+    return scores.softmax(-1) @ x
+
+
+def low_softmax(x: Tensor) -> Tensor:
+    exponentials = (x - x.amax(-1, keepdim=True)).exp()
+    return exponentials / exponentials.sum(-1, keepdim=True)
+
+
+class Between(nn.Module):
+    """``function`` between two linear layers."""
+
+    def __init__(self, function: Any) -> None:
+        super().__init__()
+        self.first, self.last, self.function = nn.Linear(16, 16), nn.Linear(16, 4), function
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.last(self.function(self.first(x)))
+        return result
+
+
+def case_of(function: Any) -> Case:
+    def loss(model: nn.Module, x: Tensor) -> Tensor:
+        return model(x).float().square().mean()  # type: ignore[no-any-return]
+
+    return Case("between", lambda: Between(function), lambda: torch.randn(12, 16), loss)
+
+
+def line_of(function: Any, code: str) -> str:
+    lines, first = inspect.getsourcelines(function)
+    return f"test_program.py:{next(first + index for index, line in enumerate(lines) if code in line)}"
+
+
+@BOTH
+@pytest.mark.parametrize("function", [tilted, LongGradient.apply], ids=["forward", "backward"])
+def test_branch_for_low_precision_that_is_wrong_is_red_with_its_line(function: Any, precision: Precision) -> None:
+    text = failure(case_of(function), CPU, precision)
+    assert "before anything is rounded" in text
+    assert "mul in the model (Between)" in text
+    assert line_of(tilted if function is tilted else LongGradient, "1.05") in text
+
+
+@BOTH
+@pytest.mark.parametrize("function", [low_softmax, masked_softmax, f.gelu])
+def test_rounding_of_the_models_own_is_none_of_its_program(function: Any, precision: Precision) -> None:
+    assert "between/summary.own_error" not in run(case_of(function), precision=precision)
+
+
+def test_difference_below_the_rounding_is_observed() -> None:
+    seen = run(case_of(slightly_tilted))
+    assert 5e-5 < float(seen["between/summary.own_error"]) < 5e-4
+
+
+def test_nothing_is_said_behind_operators_that_no_model_follows(monkeypatch: pytest.MonkeyPatch) -> None:
+    def forget(*_: Any) -> None:
+        """Stand for a step that the oracle cannot follow without rounding."""
+
+    monkeypatch.setattr(program, "_without_rounding", forget)
+    seen = run(case_of(slightly_tilted))
+    assert "between/summary.own_error" not in seen
