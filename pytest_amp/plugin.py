@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from pytest_amp import colour, hookspecs, markers, workers
 from pytest_amp import config as options
-from pytest_amp import hookspecs, markers, workers
 from pytest_amp.controller import (  # noqa: F401  # hooks, as the fixtures
     pytest_configure_node,
     pytest_testnodedown,
@@ -321,9 +321,9 @@ class Recorder:
             self._session.provenance.update(data.get("provenance", {}))  # type: ignore[call-overload]  # of a report
             for observation in self._session.tally.add(report, data):
                 self._session.tell(observation)
-            self._session.progress.say(
-                self._session.tally, self._session.config.pluginmanager.get_plugin("terminalreporter")
-            )
+            terminal = self._session.config.pluginmanager.get_plugin("terminalreporter")
+            self._session.progress.say(self._session.tally, terminal)
+            colour.colour_failure(report)
 
     @pytest.hookimpl(trylast=True)
     def pytest_runtest_logfinish(self) -> None:

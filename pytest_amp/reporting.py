@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 
 import pytest
@@ -66,6 +67,10 @@ def _place(item: pytest.Item) -> list[str]:
     return [os.path.relpath(item.path, item.config.invocation_params.dir)]
 
 
+#: The class that pytest puts before the message of a failure.
+_CLASS = re.compile(r"^pytest_amp\.[\w.]+: (?=AmpFailure: )")
+
+
 def attach(item: pytest.Item, report: pytest.TestReport) -> None:
     """Put what the test is, and at its end what it observed, on the report that crosses to the controller."""
     info = item.stash.get(INFO, None)
@@ -88,7 +93,7 @@ def attach(item: pytest.Item, report: pytest.TestReport) -> None:
         report.amp["provenance"] = session.provenance
     crash = getattr(report.longrepr, "reprcrash", None)
     if crash is not None:  # pytest puts the class before a message that begins with it
-        crash.message = crash.message.removeprefix(f"{AmpFailure.__module__}.AmpFailure: ")
+        crash.message = _CLASS.sub("", crash.message)
     if report.failed and isinstance(report.longrepr, str) and report.longrepr.startswith("[XPASS(strict)] "):
         reason = report.longrepr.removeprefix("[XPASS(strict)] ")
         report.longrepr = f"[XPASS(strict)] fixed upstream: {reason} passes on {info.target}; remove the xfail"

@@ -41,9 +41,9 @@ def loss_fn(model, batch):
 
 
 def of_the_readme() -> str:
-    """The function ``test_my_model`` of the README."""
+    """The function of the README that calls each check."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    found = re.search(r"^def test_my_model\(amp\):\n(?:    .*\n)+", text, re.MULTILINE)
+    found = re.search(r"^def test_my_model_check_by_check\(amp\):\n(?:    .*\n)+", text, re.MULTILINE)
     assert found is not None
     return found[0]
 
@@ -55,7 +55,7 @@ def test_every_check_of_the_readme_passes_on_one_case(project: Project) -> None:
         "--amp-device=cpu", "--amp-dtype=bf16,fp16", "--amp-report=json:report.json", "-p", "no:randomly"
     )
     result.assert_outcomes(passed=2)
-    names = {name.partition("::test_my_model/")[2] for name in project.observed("report.json")}
+    names = {name.partition("::test_my_model_check_by_check/")[2] for name in project.observed("report.json")}
     assert {"summary.loss", "skipped", "steps skipped", "casts", "bytes saved", "first.dtype"} <= names
 
 

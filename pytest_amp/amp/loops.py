@@ -169,7 +169,7 @@ class LoopChecks(Bound):
         if late:
             raise Misuse(f"overflow_at={late[0]} of {steps} steps; valid: iterations from 0 to {steps - 1}")
         with ToldOf(work, self.conditions):
-            return tuple(step for _, step in training.iterations(steps, init_scale, rule))
+            return scaler.ScalerTrace(step for _, step in training.iterations(steps, init_scale, rule))
 
     def _training(
         self, case: Case, train: Train | None, optimizer: MakeOptimizer | None, overflow_at: Collection[int]

@@ -28,6 +28,9 @@ _Result = TypeVar("_Result")
 class WholeCheck(NumericChecks, LoopChecks, CompileChecks, CostChecks):
     """All checks of a case in one call."""
 
+    #: Calls of ``check`` in the test: the keys of the second and later ones have their number.
+    _calls = 0
+
     def check(  # noqa: PLR0913  # keywords of one check
         self,
         case: Case,
@@ -68,6 +71,7 @@ class WholeCheck(NumericChecks, LoopChecks, CompileChecks, CostChecks):
         cases.expect_flag("strict", strict)
         cases.expect_flag("compile", compile)
         accepted = expect_expected(expect)
+        self._calls += 1
         collector = Collector(self._item.stash[OBSERVATIONS])
         plan = Plan(case, self.conditions, collector, train=train, evaluate=evaluate, optimizer=optimizer)
         plan.lint()
@@ -103,7 +107,7 @@ class WholeCheck(NumericChecks, LoopChecks, CompileChecks, CostChecks):
         """Return a call of a check whose observations have ``section`` in their keys."""
 
         def call() -> _Result:
-            self._section = section
+            self._section = section if self._calls == 1 else f"{self._calls}/{section}"
             try:
                 return check(*args, **kwargs)
             finally:

@@ -58,7 +58,7 @@ class Collector:
         except Exception as error:  # noqa: BLE001  # whatever a model, or torch with it, raises
             verdict, detail = "red", in_one_line(error)
             self.entries.append(_refused(check, detail))
-        margin = _margin(self.observations[before:])
+        margin = _margin(self.observations[before:], passed=verdict == "pass")
         seconds = time.perf_counter() - began
         self.lines.append(CheckLine(check, verdict, margin, "; ".join([detail, *said]), seconds))
         return result
@@ -92,6 +92,7 @@ def _refused(check: str, message: str) -> Entry:
         module="",
         site="",
         message=f"the check could not run: {message}",
+        is_refusal=True,
     )
 
 
@@ -111,11 +112,14 @@ def _heard(function: Callable[[], _Result]) -> tuple[_Result, list[str]]:
     return result, said
 
 
-def _margin(observations: Iterable[Observation]) -> float | None:
-    """Return the largest share of what was allowed that an observation has used."""
+def _margin(observations: Iterable[Observation], *, passed: bool) -> float | None:
+    """Return the largest share of what was allowed that an observation has used.
+
+    Where the check has passed, what exceeds it was acquitted, and is left out.
+    """
     shares = [
         each.value / each.allowed
         for each in observations
         if each.allowed and each.better is not Better.HIGHER and isinstance(each.value, (int, float))
     ]
-    return max(shares, default=None)
+    return max((share for share in shares if share <= 1 or not passed), default=None)

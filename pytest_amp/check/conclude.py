@@ -16,7 +16,7 @@ __tracebackhide__ = is_misuse
 
 def conclude(plan: Plan, expect: Mapping[str, tuple[str, ...]], *, strict: bool) -> Report:
     """Return the report. Raises AmpFailure where an entry is an error, or any that counts with ``strict``."""
-    parted = split(plan.collector.entries, expect)
+    parted = split(_telling(plan.collector.entries), expect)
     entries = sorted(parted.counted, key=order)
     title = f"{plan.case.name} under {plan.where}"
     report = Report(title, tuple(plan.collector.lines), tuple(entries), parted.accepted, plan.dtypes, plan.cost)
@@ -29,6 +29,13 @@ def conclude(plan: Plan, expect: Mapping[str, tuple[str, ...]], *, strict: bool)
             accept=_accepting(wrong),
         )
     return report
+
+
+def _telling(entries: Sequence[Entry]) -> list[Entry]:
+    """Leave out checks that could not run, where another check has failed and says why."""
+    if any(entry.is_error and not entry.is_refusal for entry in entries):
+        return [entry for entry in entries if not entry.is_refusal]
+    return list(entries)
 
 
 def _checked(report: Report) -> str:

@@ -26,6 +26,8 @@ class Entry:
     message: str
     parts: tuple[tuple[str, str], ...] = ()
     harm: float | None = None
+    #: Whether a check could not run at all, by an exception of the user's code or of torch.
+    is_refusal: bool = False
 
     @property
     def is_error(self) -> bool:

@@ -1,12 +1,11 @@
-"""Kinds of entries of a report; each has a page in docs/findings/."""
+"""Kinds of entries of a report: those of the linter, and those of the checks; each has a page in docs/findings/."""
 
 from __future__ import annotations
 
-KINDS = frozenset(
+from pytest_amp.lint.kinds import KINDS as FINDINGS
+
+CHECKS = frozenset(
     {
-        "autocast-off",
-        "backward-in-region",
-        "backward-rounds",
         "check-casts",
         "check-compiled",
         "check-dtypes",
@@ -16,36 +15,10 @@ KINDS = frozenset(
         "check-memory",
         "check-scaler",
         "check-training",
-        "constant-out-of-range",
-        "evaluation-precision",
         "expected-finding-gone",
         "harmful-cast",
-        "loss-outside-region",
-        "low-angles",
-        "low-average",
         "low-branch",
-        "low-buffer",
-        "low-log",
-        "low-loss",
-        "low-metric",
-        "low-norm",
-        "low-optimizer-state",
-        "low-parameters",
-        "low-power",
-        "low-running-sum",
-        "low-softmax",
-        "mixed-gradients",
-        "no-region",
-        "nothing-low",
-        "other-region",
-        "overflow",
-        "own-cast",
-        "own-region",
-        "rounded-buffer",
-        "rounded-positions",
-        "rounded-values",
         "training-cannot-tell",
-        "useless-widening",
-        "vanished-epsilon",
     }
 )
+KINDS = CHECKS | FINDINGS.keys()

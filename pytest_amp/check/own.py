@@ -30,8 +30,8 @@ _UNTOUCHED = ("__get__", "__set__", "__setitem__", "requires_grad_", "backward",
 class Part:
     """Function of the user's program, or of a library, that casts to a low dtype or computes in one.
 
-    ``lines`` are the user's lines, ``libraries`` those of an installed library; ``casts`` are its own casts to a low
-    dtype, ``module`` the first module that ran it.
+    ``lines`` are the user's lines, ``libraries`` those of an installed library; ``cast_lines`` are those of its own
+    casts to a low dtype, ``dtypes`` what it casts to; ``module`` is the first module that ran it.
     """
 
     key: Key
@@ -40,6 +40,7 @@ class Part:
     lines: dict[str, None] = field(default_factory=dict)
     libraries: dict[str, None] = field(default_factory=dict)
     cast_lines: dict[str, None] = field(default_factory=dict)
+    dtypes: set[torch.dtype] = field(default_factory=set)
 
     def is_at(self, site: str, message: str) -> bool:
         """Return whether a finding with this line and message is about the function."""
@@ -86,7 +87,7 @@ class OwnPrecision:
             return func(*args, **kwargs)
         if is_cast:
             return self._cast(func, args, kwargs, place, modules)
-        part = self._part(place, modules, is_cast=is_factory)
+        part = self._part(place, modules, cast=kwargs.get("dtype") if is_factory else None)
         if part.key in self.left_out:
             if is_factory:
                 kwargs = {**kwargs, "dtype": torch.float32}
@@ -100,18 +101,19 @@ class OwnPrecision:
         narrows = isinstance(result, torch.Tensor) and result.dtype in LOW and source.dtype.is_floating_point
         if not narrows or source.dtype in LOW:
             return result
-        part = self._part(place, modules, is_cast=True)
+        part = self._part(place, modules, cast=result.dtype)
         return source.to(result.device) if part.key in self.left_out else result
 
-    def _part(self, place: Place, modules: list[str], *, is_cast: bool) -> Part:
+    def _part(self, place: Place, modules: list[str], *, cast: torch.dtype | None) -> Part:
         module = modules[-1] if modules else ""
         part = self.parts.setdefault(place.key, Part(place.key, module, place.function))
         if place.line:
             part.lines.setdefault(place.line)
         if place.library:
             part.libraries.setdefault(place.library)
-        if is_cast:
+        if cast is not None:
             part.cast_lines.setdefault(place.library or place.line)
+            part.dtypes.add(cast)
         return part
 
 

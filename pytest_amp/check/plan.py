@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
@@ -111,13 +111,13 @@ class Plan:
 
         ratio = self.collector.run("harm", measure, detail="the model's own low precision beside float64")
         if ratio is not None:
-            verdict = "red" if ratio > LIMIT or any(entry.kind == "low-branch" for entry in entries) else "pass"
+            verdict = _verdict_of_harm([entry for entry in entries if entry.harm or entry.kind == "low-branch"])
             times = "infinitely" if ratio == float("inf") else f"{ratio:.2f} times"
             self.collector.retell(
                 verdict,
                 detail=f"with its own low precision the step is {times} as far from float64 as without, "
                 f"up to {LIMIT} allowed",
-                margin=ratio / LIMIT,
+                margin=max(ratio - 1, 0.0) / (LIMIT - 1),
             )
 
     def train_with(self, check: Callable[[int], object]) -> None:
@@ -161,6 +161,12 @@ class Plan:
                 return 0.0
             seconds = time.perf_counter() - began
         return seconds
+
+
+def _verdict_of_harm(entries: Sequence[Entry]) -> str:
+    if any(entry.is_error and (entry.kind == "low-branch" or (entry.harm or 0.0) > LIMIT) for entry in entries):
+        return "red"
+    return "warning" if any((entry.harm or 0.0) > LIMIT for entry in entries) else "pass"
 
 
 def _cannot_tell(steps: int, failure: TooLittleSeen) -> Entry:

@@ -45,17 +45,25 @@ def arithmetic_suspects(
     for call in calls:
         if call.operator in PERIODIC:
             yield from _angles(call)
-        if not call.is_low or not call.is_direct:
+        if not call.is_low:
+            continue
+        yield from _positions(call)
+        if not call.is_direct:
             continue
         yield from _statistics(call, program)
-        yield from _exponentials(call)
+        yield from _exponentials(call, program)
         yield from _terms_of_loss(call, terms)
-        yield from _positions(call)
     yield from _running_sums(calls)
 
 
-def _suspect(
-    kind: str, call: Call, operators: tuple[str, ...], detail: str = "", *, is_primary: bool = False
+def _suspect(  # noqa: PLR0913  # keywords of a suspect
+    kind: str,
+    call: Call,
+    operators: tuple[str, ...],
+    detail: str = "",
+    *,
+    is_primary: bool = False,
+    is_supporting: bool = False,
 ) -> Suspect:
     what, advice = _KINDS[kind]
     overflows = call.values.infinite
@@ -73,6 +81,7 @@ def _suspect(
         number=call.number,
         detail=detail,
         is_primary=is_primary,
+        is_supporting=is_supporting and not overflows,
     )
 
 
@@ -121,17 +130,25 @@ def _statistics(call: Call, program: Program) -> Iterator[Suspect]:
     elif name == "sub" and len(call.operands) == 2:
         values, mean = (origin(operand) for operand in call.operands)
         by = mean.producer
-        if by is None or by.operator not in ("mean", "mul", "pow") or not by.is_low:
+        if by is None or not by.is_low:
             return
-        if by.operator == "mean" and by.operands[0].view == values.view:
-            yield _suspect("low-norm", by, ("mean",))
-            yield _suspect("low-norm", call, ("difference from the mean",))
-        elif by.operator != "mean" and _is_square_of_mean(by) and _is_mean_of_square(values):
+        if _averaged(by) == values.view:
+            yield _suspect("low-norm", by, ("mean",), is_supporting=True)
+            yield _suspect("low-norm", call, ("difference from the mean",), is_supporting=True)
+        elif by.operator in ("mul", "pow") and _is_square_of_mean(by) and _is_mean_of_square(values):
             yield _suspect("low-norm", call, (_DIFFERENCE,), "nearly equal numbers cancel", is_primary=True)
 
 
 _DIFFERENCE = "variance as a difference of squares"
 _NAMES = {"linalg_vector_norm": "norm", "var": "variance", "std": "standard deviation", "var_mean": "variance"}
+
+
+def _averaged(call: Call) -> tuple[object, ...] | None:
+    """Return the view that a call is the mean of; a sum that is divided by a number counts."""
+    if call.operator == "div" and len(call.operands) == 1 and call.operands[0].producer is not None:
+        call = call.operands[0].producer
+        return call.operands[0].view if call.operator == "sum" else None
+    return call.operands[0].view if call.operator == "mean" else None
 
 
 def _square(operand: Operand) -> Call | None:
@@ -150,7 +167,12 @@ def _are_same(first: Operand, second: Operand) -> bool:
     if first.view == second.view and first.view[0] is not None:
         return True
     left, right = origin(first), origin(second)
-    return left.view == right.view and left.view[0] is not None and first.dtype is second.dtype
+    if left.view == right.view and left.view[0] is not None:
+        return first.dtype is second.dtype
+    one, other = left.producer, right.producer  # computed twice: (x - mean) * (x - mean)
+    if one is None or other is None or one.operator != other.operator or not one.operands:
+        return False
+    return [each.view for each in one.operands] == [each.view for each in other.operands] and one.operator == "sub"
 
 
 def _is_mean_of_square(operand: Operand) -> bool:
@@ -182,22 +204,46 @@ def _is_square_sum(call: Call, program: Program) -> bool:
     return False
 
 
-def _exponentials(call: Call) -> Iterator[Suspect]:
+def _exponentials(call: Call, program: Program) -> Iterator[Suspect]:
     """Softmax by hand, logarithms of low values, powers with low exponents, cumulative sums."""
     name = call.operator
-    if name in (*_REDUCTIONS, "cumsum") and call.operands and call.numel <= call.operands[0].numel:
+    if name in _REDUCTIONS and call.numel < call.operands[0].numel and _normalises(call, program):
         for before in near(call.operands[0], _BETWEEN, 3):
             if before.operator in _EXPONENTIALS and before.is_low and before.is_direct and before.numel > 1:
                 yield _suspect("low-softmax", before, (before.operator,))
                 yield _suspect("low-softmax", call, (name,))
     if name == "logsumexp":
         yield _suspect("low-softmax", call, (name,))
-    if name in _LOGARITHMS:
+    if name in _LOGARITHMS and not call.place.library:
         yield _suspect("low-log", call, (name,))
     if name == "pow" and call.function in ("pow", "__rpow__") and call.operands and _is_exponent(call):
         yield _suspect("low-power", call, (name,))
     if name in _CUMULATIVE and max(call.operands[0].shape, default=0) >= LONG:
         yield _suspect("low-running-sum", call, (name,))
+
+
+def _normalises(call: Call, program: Program) -> bool:
+    """Whether a sum is what something is divided by, or a logarithm is taken of it."""
+    for consumer in _behind(call, program):
+        if consumer.operator in (*_LOGARITHMS, "reciprocal"):
+            return True
+        divides = consumer.operator == "div" and len(consumer.operands) == 2
+        if divides and origin(consumer.operands[1]).producer in (call, *_behind(call, program)):
+            return True
+    return False
+
+
+def _behind(call: Call, program: Program) -> list[Call]:
+    """Return the forward calls that take the result of a call, also behind casts and elementwise operators."""
+    found: list[Call] = []
+    todo = [call]
+    while todo and len(found) < 16:
+        for consumer in program.consumers.get(todo.pop(), []):
+            if not consumer.backward and not consumer.again and consumer not in found:
+                found.append(consumer)
+                if consumer.operator in TRANSPARENT or consumer.operator in ("add", "clamp", "clamp_min", "maximum"):
+                    todo.append(consumer)
+    return found
 
 
 def _is_exponent(call: Call) -> bool:
@@ -240,15 +286,28 @@ def _angles(call: Call) -> Iterator[Suspect]:
     by = tensor.producer
     if by is not None and by.is_low:
         dtype = by.dtype
+    factor = None if by is None or by.operator not in ("mul", "bmm", "mm") else _low_factor(by)
+    if dtype is None and factor is not None:
+        dtype = factor.dtype
     if dtype not in LOW or dtype is None or call.values.largest * torch.finfo(dtype).eps / 2 < _ANGLE:
         return
-    maker = by if by is not None and (by.is_low or tensor.is_low) else call
+    maker = by if by is not None and (by.is_low or tensor.is_low or factor is not None) else call
     what, advice = _KINDS["low-angles"]
     size = f"up to {call.values.largest:.0f}, off by up to {call.values.largest * torch.finfo(dtype).eps / 2:.2g}"
     yield Suspect(
         "low-angles", what, advice, maker.place, module=maker.module, operators=(maker.operator, call.operator),
         dtype=dtype, number=maker.number, detail=size,
     )  # fmt: skip
+
+
+def _low_factor(call: Call) -> Operand | None:
+    """Return a factor of an angle that is low, or was rounded before it was widened; buffers are another rule's."""
+    for operand in call.operands:
+        start = origin(operand)
+        is_computed = start.producer is not None and start.numel > 1
+        if operand.dtype.is_floating_point and start.is_low and is_computed:
+            return start
+    return None
 
 
 def _positions(call: Call) -> Iterator[Suspect]:

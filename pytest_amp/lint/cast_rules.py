@@ -16,7 +16,7 @@ _WIDE = (torch.float32, torch.float64)
 #: Operators that change no value, or the value of each element by itself as their low kernel does.
 _EXACT = frozenset({
     *("relu", "threshold", "neg", "abs", "cat", "stack", "index_select", "masked_fill", "slice_scatter", "repeat"),
-    *("max_pool2d_with_indices", "clamp", "clamp_min", "constant_pad_nd", "flip", "roll", "index", "gather"),
+    *("max_pool2d_with_indices", "constant_pad_nd", "flip", "roll", "index", "gather"),
 })  # fmt: skip
 _ACTIVATIONS = frozenset({"gelu", "silu", "sigmoid", "tanh", "leaky_relu", "elu", "hardtanh", "hardswish", "mish"})
 
@@ -80,7 +80,7 @@ def _feeds_low(call: Call, program: Program) -> bool:
     if not consumers:
         return False
     return all(
-        any(x.dtype is call.dtype and origin(x).leaf is not None and x.producer is not call for x in each.operands)
+        any(x.producer is not call and origin(x).is_low and origin(x).leaf is not None for x in each.operands)
         for each in consumers
     )
 
@@ -116,17 +116,18 @@ def rounded_buffers(calls: Sequence[Call], lines: Mapping[str, Place]) -> Iterat
         for operand in widened:
             start = origin(operand)
             leaf = start.leaf
-            if not start.is_low or start.producer is not None or start.numel < 2:
+            if not start.is_low or start.producer is not None or start.numel < 2 or start.requires_grad:
                 continue
-            if leaf is None or leaf.role is not Role.BUFFER:
+            if leaf is not None and leaf.role is not Role.BUFFER:
                 continue
             dtype = dtype_name(start.dtype)
-            place = lines.get(leaf.name, call.place)
+            name = "a constant" if leaf is None else f"the buffer {leaf.name}"
+            place = call.place if leaf is None else lines.get(leaf.name, call.place)
             yield Suspect(
                 "rounded-buffer",
-                f"the buffer {leaf.name} is {dtype}, rounded when it was made, and is widened where it is used"
+                f"{name} is {dtype}, rounded when it was made, and is widened where it is used"
                 + (f", at {call.place.line}" if call.place.line != place.line else ""),
-                "Register the buffer in float32",
+                "Keep it in float32: register the buffer without a cast",
                 place,
                 module=call.module,
                 number=call.number,
@@ -186,9 +187,8 @@ def rounded_gradients(program: Program) -> Iterator[Suspect]:
         source = call.source
         if source is None or not source.is_low:
             continue
-        for before in ancestors(source, since=max(call.number - 64, 0), stop=PRODUCTS):
-            rounded = before.source
-            if before.is_own_cast and before.backward and before.is_low and rounded and rounded.dtype in _WIDE:
+        for before in _by_user(source):
+            if before.is_own_cast and before.is_low and _is_gradient(before.source):
                 dtype = dtype_name(before.dtype or program.low)
                 yield Suspect(
                     "backward-rounds",
@@ -201,6 +201,22 @@ def rounded_gradients(program: Program) -> Iterator[Suspect]:
                 )
 
 
+def _by_user(operand: Operand) -> Iterator[Call]:
+    """Yield the calls of the user's own backward pass that ``operand`` was computed by."""
+    todo, found = [operand], set()
+    while todo:
+        call = todo.pop().producer
+        if call is not None and call not in found and call.backward and call.function == "own":
+            found.add(call)
+            yield call
+            todo += () if call.operator in PRODUCTS else call.operands
+
+
+def _is_gradient(source: Operand | None) -> bool:
+    """Whether a tensor is float32 and was computed in the backward pass; saved tensors were not."""
+    return source is not None and source.dtype in _WIDE and source.producer is not None and source.producer.backward
+
+
 def constants(calls: Sequence[Call], *, is_finite: bool) -> Iterator[Suspect]:
     """Yield constants that are zero, or infinite, in the dtype that they are used in; errors where NaN comes of it."""
     severity = Severity.WARNING if is_finite else Severity.ERROR
@@ -210,10 +226,14 @@ def constants(calls: Sequence[Call], *, is_finite: bool) -> Iterator[Suspect]:
         dtype = dtype_name(call.dtype or torch.float16)
         name = f"{call.function} " if not call.is_direct and call.function else ""
         for number in dict.fromkeys(call.values.vanished):
+            if number > 0.5:
+                what = f"a bound of {number!r} ({name}{call.operator}) is 1 in {dtype}, and guards nothing"
+            else:
+                epsilon = f"an epsilon of {_written(number)} ({name}{call.operator})"
+                what = f"{epsilon} is 0 in {dtype}: it underflows, and guards nothing"
             yield Suspect(
                 "vanished-epsilon",
-                f"an epsilon of {_written(number)} ({name}{call.operator}) is 0 in {dtype}: it underflows, and guards "
-                "nothing",
+                what,
                 "Compute in float32 (x.float()) where the epsilon is used, or take one of 1e-4 or more",
                 call.place,
                 severity=severity,

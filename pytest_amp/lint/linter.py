@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from pytest_amp.cases import Case, MakeOptimizer
@@ -57,6 +57,7 @@ def findings_of_evaluation(
     suspects = [
         *regions_rules.evaluation_suspects(program, definition_of(evaluate), trained_low=trained_low),
         *regions_rules.region_suspects(_without_case(program)),
+        *state_rules.changed_parameters(record.parameters, definition_of(evaluate)),
         *state_rules.metrics(program, record.metrics),
         *arithmetic_rules.arithmetic_suspects(program, calls, ()),
         *cast_rules.input_casts(program, calls),
@@ -74,9 +75,10 @@ def _of_case(record: CaseRecord) -> Iterator[Suspect]:
     yield from regions_rules.nothing_low(program)
     yield from state_rules.low_parameters(record.parameters)
     yield from state_rules.low_buffers(record.buffers, record.written)
-    yield from state_rules.loss_outside([call for call in calls if call.in_loss])
+    losses = list(state_rules.loss_outside([call for call in calls if call.in_loss]))
+    yield from losses
     arithmetic = list(arithmetic_rules.arithmetic_suspects(program, calls, roots, loss if is_low else None))
-    yield from arithmetic
+    yield from _without_losses(arithmetic, losses)
     constants = list(cast_rules.constants(calls, is_finite=record.is_finite))
     yield from constants
     yield from cast_rules.overflows(calls, [suspect.place for suspect in (*constants, *arithmetic)])
@@ -98,19 +100,22 @@ def _of_training(record: TrainingRecord) -> Iterator[Suspect]:
     yield from regions_rules.step_suspects(program, definition)
     yield from regions_rules.region_suspects(_without_case(program))
     yield from state_rules.low_parameters(record.parameters)
+    if record.parameters:  # what is computed of them is low for that reason
+        return
     yield from state_rules.low_states(record.states, definition)
-    if not record.parameters:
-        yield from state_rules.low_averages(program, record.kept, {each.place for each in record.states if each.place})
+    yield from state_rules.low_averages(program, record.kept, {each.place for each in record.states if each.place})
     losses = list(state_rules.loss_outside(calls))
     yield from losses
-    lines = {suspect.place.key for suspect in losses}
-    yield from (
-        suspect
-        for suspect in arithmetic_rules.arithmetic_suspects(program, calls, roots, outside[0] if outside else None)
-        if suspect.kind != "low-loss" or suspect.place.key not in lines
-    )
+    low_loss = outside[0] if outside else None
+    yield from _without_losses(arithmetic_rules.arithmetic_suspects(program, calls, roots, low_loss), losses)
     yield from cast_rules.input_casts(program, calls)
     yield from state_rules.mixed_gradients(program)
+
+
+def _without_losses(suspects: Iterable[Suspect], losses: Sequence[Suspect]) -> Iterator[Suspect]:
+    """Yield suspects without low losses in functions whose loss is outside of the region."""
+    keys = {suspect.place.key for suspect in losses}
+    return (suspect for suspect in suspects if suspect.kind != "low-loss" or suspect.place.key not in keys)
 
 
 def _outside(program: Program) -> list[Call]:

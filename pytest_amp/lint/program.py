@@ -130,6 +130,11 @@ class Call:
         return source is not None and source.dtype is not self.results[0][0]
 
     @property
+    def is_low_update(self) -> bool:
+        """Whether the call changes a low-precision tensor in place."""
+        return self.writes and bool(self.operands) and self.operands[0].is_low
+
+    @property
     def source(self) -> Operand | None:
         """The tensor that a cast converts."""
         place = -1 if self.operator == "copy" else 0

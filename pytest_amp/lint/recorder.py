@@ -23,6 +23,8 @@ from pytest_amp.numerics.causes import operator_of
 
 #: Functions that read or set attributes of tensors, and compute nothing.
 _ATTRIBUTES = ("__get__", "__set__")
+#: Functions that make a tensor of a number.
+_MAKERS = ("tensor", "as_tensor", "asarray", "new_tensor")
 #: They return memory that nobody has written to.
 UNWRITTEN = ("empty", "empty_strided", "empty_like", "new_empty", "new_empty_strided", "resize")
 
@@ -34,6 +36,18 @@ class _Function:
     name: str
     place: Place
     autocast: torch.dtype | None
+    written: float | None = None
+
+
+@dataclass(frozen=True)
+class _Site:
+    """Where a call is: its place, its module, the function that Python called, and the pass."""
+
+    place: Place
+    module: str | None
+    function: str
+    backward: bool = False
+    again: bool = False
 
 
 @dataclass
@@ -106,7 +120,9 @@ class Recorder:
         """Note the call of a function of torch; returns the one around it."""
         before = self._function
         if name not in _ATTRIBUTES and not self.is_again:
-            self._function = _Function(name, calling_place(), self.state())
+            first = arguments[0] if arguments and name in _MAKERS else None
+            written = first if isinstance(first, float) else None
+            self._function = _Function(name, calling_place(), self.state(), written)
             if name == "backward":
                 self._start_backward(arguments)
         return before
@@ -156,68 +172,63 @@ class Recorder:
 
     def _run(self, call: torch_private.Dispatched) -> Any:
         aliasing = torch_private.aliasing_of(call.overload)
-        if aliasing.views or not torch_private.returns_tensors(call.overload):
-            return self._read(call)
-        leaves, _ = torch_private.flat((call.args, call.kwargs))
-        operands = tuple(self._operand(leaf) for leaf in leaves if isinstance(leaf, torch.Tensor))
-        place, module, backward, again, name = self._site()
+        is_view = aliasing.views and _base(call) != "lift_fresh"
+        if is_view or not (aliasing.writes or torch_private.returns_tensors(call.overload)):
+            result = call()
+            if _base(call) == "_local_scalar_dense" and not self.is_again:
+                self._note("_local_scalar_dense", call, self._operands(call), self._site(), [])
+            return result
+        operands, site = self._operands(call), self._site()
         result = call()
         results = [value for value in torch_private.flat(result)[0] if isinstance(value, torch.Tensor)]
         operator = "_to_copy" if operator_of(call) == "cast" else _base(call)
-        if operator in UNWRITTEN:
-            for value in results:
-                self._write(value, None)
-        values = Values() if backward or again else values_of_call(operator, call, operands, results)
+        record = self._note(operator, call, operands, site, results)
+        if aliasing.writes:
+            self._write(_written(call), record)
+        else:
+            self._write(results, None if operator in UNWRITTEN else record, is_new=True)
+        return result
+
+    def _note(
+        self,
+        operator: str,
+        call: torch_private.Dispatched,
+        operands: tuple[Operand, ...],
+        site: _Site,
+        results: list[torch.Tensor],
+    ) -> Call:
+        """Add a call that was made to the program."""
         function = self._function
+        written = None if function is None else function.written
+        is_forward = not (site.backward or site.again)
+        values = Values()
+        if is_forward:
+            with contextlib.suppress(RuntimeError):  # a tensor whose values Python cannot read, as in a transform
+                values = values_of_call(operator, call, operands, results, written)
+        leaves, _ = torch_private.flat((call.args, call.kwargs))
         record = Call(
             number=len(self.program.calls),
             operator=operator,
-            function=name,
-            place=place,
-            module=module,
-            backward=backward,
-            again=again,
-            autocast=function.autocast if function is not None and not (backward or again) else self.state(),
+            function=site.function,
+            place=site.place,
+            module=site.module,
+            backward=site.backward,
+            again=site.again,
+            autocast=function.autocast if function is not None and is_forward else self.state(),
             operands=operands,
             results=tuple((value.dtype, tuple(value.shape)) for value in results),
             numbers=tuple(float(leaf) for leaf in leaves if isinstance(leaf, (int, float)) and not math.isnan(leaf)),
-            writes=aliasing.writes,
+            writes=torch_private.aliasing_of(call.overload).writes,
             stage=self.stage,
             in_loss=self.loss_depth > 0,
             values=values,
         )
         self.program.calls.append(record)
-        written = _written(call) if aliasing.writes else results
-        for value in written:
-            self._write(value, record)
-        return result
+        return record
 
-    def _read(self, call: torch_private.Dispatched) -> Any:
-        """Run a view, or a call that returns no tensor; a number that Python reads is noted, too."""
-        result = call()
-        if _base(call) == "_local_scalar_dense" and not self.is_again:
-            operands = tuple(self._operand(leaf) for leaf in call.args if isinstance(leaf, torch.Tensor))
-            place, module, backward, again, name = self._site()
-            self.program.calls.append(
-                Call(
-                    number=len(self.program.calls),
-                    operator="_local_scalar_dense",
-                    function=name,
-                    place=place,
-                    module=module,
-                    backward=backward,
-                    again=again,
-                    autocast=self.state(),
-                    operands=operands,
-                    results=(),
-                    numbers=(),
-                    writes=False,
-                    stage=self.stage,
-                    in_loss=self.loss_depth > 0,
-                    values=Values(),
-                )
-            )
-        return result
+    def _operands(self, call: torch_private.Dispatched) -> tuple[Operand, ...]:
+        leaves, _ = torch_private.flat((call.args, call.kwargs))
+        return tuple(self._operand(leaf) for leaf in leaves if isinstance(leaf, torch.Tensor))
 
     def _operand(self, tensor: torch.Tensor) -> Operand:
         key = memory_of(tensor)
@@ -228,17 +239,21 @@ class Recorder:
         producer = None if key is None or leaf is not None else self._memory.get(key)
         return Operand(tensor.dtype, tuple(tensor.shape), view, tensor.requires_grad, producer, leaf)
 
-    def _write(self, tensor: torch.Tensor, call: Call | None) -> None:
-        key = memory_of(tensor)
-        if key is None:
-            return
-        if call is None:
-            self._memory.pop(key, None)
-        else:
-            self._memory[key] = call
+    def _write(self, tensors: list[torch.Tensor], call: Call | None, *, is_new: bool = False) -> None:
+        """Note who wrote to the memory of tensors; memory that is new is no longer that of a leaf."""
+        for tensor in tensors:
+            key = memory_of(tensor)
+            if key is None:
+                continue
+            if is_new:
+                self._leaves.pop(key, None)
+            if call is None:
+                self._memory.pop(key, None)
+            else:
+                self._memory[key] = call
 
-    def _site(self) -> tuple[Place, str | None, bool, bool, str]:
-        """Return place, module, whether it is backward, whether it is made again, and the function's name."""
+    def _site(self) -> _Site:
+        """Return where the call is that is being made."""
         node = torch_private.current_node()
         module = self.module()
         if node is None:
@@ -248,18 +263,18 @@ class Recorder:
             if not self._numbers or number >= self._numbers[-1]:
                 self._numbers.append(number)
                 self._forward.append((place, module))
-            return place, module, False, False, "" if function is None else function.name
+            return _Site(place, module, "" if function is None else function.name)
         if self._modules:
-            return calling_place(backward=True), module, False, True, ""
+            return _Site(calling_place(backward=True), module, "", again=True)
         own = calling_place(backward=True)
         if own.line:
-            return own, self._module_of(node), True, False, "own"
+            return _Site(own, self._module_of(node), "own", backward=True)
         # The call that has made a node is the first after which the next node has a larger number.
         index = bisect.bisect_right(self._numbers, torch_private.number_of(node))
         if hasattr(node, "variable") or index == len(self._forward):
-            return Place(), None, True, False, ""
+            return _Site(Place(), None, "", backward=True)
         place, module = self._forward[index]
-        return place, module, True, False, ""
+        return _Site(place, module, "", backward=True)
 
     def _module_of(self, node: Any) -> str | None:
         index = bisect.bisect_right(self._numbers, torch_private.number_of(node))

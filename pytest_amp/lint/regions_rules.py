@@ -65,7 +65,7 @@ def _other_dtype(program: Program, event: RegionEvent, inside: Sequence[Call]) -
     dtype = event.dtype or program.low
     other, low = dtype_name(dtype), dtype_name(program.low)
     missing = " and gradients need a scaler" if dtype is torch.float16 else ""
-    whole = len(inside) == len(products_of(program))
+    whole = not any(call.dtype is program.low for call in products_of(program))
     return Suspect(
         "other-region",
         f"{_opener(event)} opens a region of autocast in {other} in a {low} run: "
@@ -172,6 +172,8 @@ def step_suspects(program: Program, definition: str) -> Iterator[Suspect]:
                 severity=Severity.ERROR,
                 number=first.number,
             )
+    else:
+        yield from _partly_outside(program, products)
     for event in program.backwards:
         if event.autocast is not None:
             yield Suspect(
@@ -182,6 +184,26 @@ def step_suspects(program: Program, definition: str) -> Iterator[Suspect]:
                 event.place,
                 severity=Severity.ERROR,
                 number=event.number,
+            )
+
+
+def _partly_outside(program: Program, products: Sequence[Call]) -> Iterator[Suspect]:
+    """Yield calls of the model outside of the region in a step whose other calls are inside."""
+    outside: dict[str, list[Call]] = {}
+    for call in products:
+        outside.setdefault(call.place.outer, []).append(call)
+    for line, calls in outside.items():
+        trained = any(operand.requires_grad for call in calls for operand in call.operands)
+        wide = all(call.autocast is None and call.dtype not in LOW for call in calls)
+        off = any(event.dtype is None and _inside(event, calls) for event in program.regions)
+        if line and trained and wide and not off and any(call.module is not None for call in calls):
+            yield Suspect(
+                "no-region",
+                "the training step calls a part of the model outside of the region: it runs in float32, beside a part "
+                f"that runs under autocast({dtype_name(program.low)})",
+                "Call all of the model inside of the region",
+                Place(line=line),
+                number=calls[0].number,
             )
 
 

@@ -135,7 +135,7 @@ def _plain_program(case: Case, realised: Realised, conditions: Conditions) -> Pr
     copied = realised.on(conditions.device.torch_device)
     recorder = _recorder(conditions)
     recorder.name(copied.model, copied.batch)
-    with _quiet(conditions), recorder.on(), torch.no_grad(), refusals_end():
+    with _quiet(conditions), recorder.on(), refusals_end():
         recorder.inside_loss(case.loss)(copied.model, copied.batch)
     return recorder.program
 
@@ -235,10 +235,15 @@ def _low_tensor(name: str, tensor: torch.Tensor, recorder: Recorder) -> LowTenso
 
 @dataclass
 class EvaluationRecord:
-    """A recorded evaluation; ``metrics`` are the one-element low-precision tensors that it returned."""
+    """A recorded evaluation.
+
+    ``metrics`` are the one-element low-precision tensors that it returned, ``parameters`` those of the model that it
+    has cast to a low dtype.
+    """
 
     program: Program
     metrics: list[tuple[str, Call | None, torch.dtype]]
+    parameters: list[LowTensor]
 
 
 def record_evaluation(case: Case, conditions: Conditions, evaluate: Callable[[Any], Any]) -> EvaluationRecord:
@@ -249,11 +254,17 @@ def record_evaluation(case: Case, conditions: Conditions, evaluate: Callable[[An
     recorder.name(copied.model, copied.batch)
     told = replace(case, loss=recorder.inside_loss(case.loss))
     given: Any = GivenDevice(device, recorder)
+    before = {name: parameter.dtype for name, parameter in copied.model.named_parameters()}
     with _quiet(conditions), recorder.on():
         metrics = evaluate(Evaluation(copied.model, copied.batch, told, given, conditions.precision))
     tensors = named_tensors(metrics, objects=True) if metrics is not None else iter(())
     low = [(name, recorder.producer_of(x), x.dtype) for name, x in tensors if x.dtype in LOW and x.numel() == 1]
-    return EvaluationRecord(recorder.program, low)
+    cast = [
+        _low_tensor(name, parameter, recorder)
+        for name, parameter in copied.model.named_parameters()
+        if parameter.dtype in LOW and before[name] not in LOW
+    ]
+    return EvaluationRecord(recorder.program, low, cast)
 
 
 def _recorder(conditions: Conditions) -> Recorder:
@@ -262,7 +273,23 @@ def _recorder(conditions: Conditions) -> Recorder:
 
 @contextlib.contextmanager
 def _quiet(conditions: Conditions) -> Iterator[None]:
-    """Seed, compute float32 as float32, and run without Dynamo, whose graphs no recorder sees."""
+    """Seed, compute float32 as float32, run without Dynamo, and restore what the user's code leaves switched.
+
+    A recorder sees no graph of Dynamo's.
+    """
+    device_type = conditions.device.type
+    state = torch.is_autocast_enabled(device_type), torch.get_autocast_dtype(device_type), torch.get_default_dtype()
+    try:
+        with _still(conditions):
+            yield
+    finally:
+        torch.set_autocast_enabled(device_type, state[0])
+        torch.set_autocast_dtype(device_type, state[1])
+        torch.set_default_dtype(state[2])
+
+
+@contextlib.contextmanager
+def _still(conditions: Conditions) -> Iterator[None]:
     with seeded(conditions.seed), float32_precision("ieee"), torch.compiler.set_stance("force_eager"):
         yield
 

@@ -8,7 +8,7 @@ import torch
 
 from pytest_amp.lint.finding import Severity
 from pytest_amp.lint.place import Place
-from pytest_amp.lint.program import LOW, PRODUCTS, TRANSPARENT, Call, Operand, Program, ancestors
+from pytest_amp.lint.program import PRODUCTS, TRANSPARENT, Call, Operand, Program, ancestors
 from pytest_amp.lint.runs import LowTensor
 from pytest_amp.lint.suspect import Suspect
 from pytest_amp.precision import dtype_name
@@ -37,6 +37,21 @@ def low_parameters(tensors: Sequence[LowTensor]) -> Iterator[Suspect]:
         severity=Severity.ERROR,
         module=first.name.rpartition(".")[0],
     )
+
+
+def changed_parameters(tensors: Sequence[LowTensor], definition: str) -> Iterator[Suspect]:
+    """Yield the parameters that an evaluation has left in a low dtype."""
+    if tensors:
+        first = tensors[0]
+        yield Suspect(
+            "low-parameters",
+            f"the evaluation leaves the parameter {first.name} of the model in {dtype_name(first.dtype)}, and the "
+            "training goes on with it",
+            "Evaluate under autocast, or cast a copy of the model",
+            first.place if first.place is not None and first.place.line else Place(line=definition),
+            severity=Severity.ERROR,
+            module=first.name.rpartition(".")[0],
+        )
 
 
 def low_buffers(tensors: Sequence[LowTensor], written: Collection[str]) -> Iterator[Suspect]:
@@ -79,7 +94,7 @@ def low_averages(program: Program, kept: Sequence[LowTensor], optimizer_places: 
         if call.place in optimizer_places or not target.is_low or target.leaf is not None:
             continue
         before = _earlier(call)
-        if before is None or target.requires_grad:
+        if before is None:
             continue
         tensor = named.get(call.place.line)
         what = f"iteration.{tensor.name.partition(']')[0]}]" if tensor is not None else "a tensor"
@@ -95,16 +110,12 @@ def low_averages(program: Program, kept: Sequence[LowTensor], optimizer_places: 
 
 def _earlier(call: Call) -> Call | None:
     """Return the first call that made, in an earlier iteration, the tensor that ``call`` updates; None if none did."""
-    tensor = call.operands[0]
-    found: Call | None = None
-    while tensor.producer is not None and tensor.producer not in (found, call):
-        found = tensor.producer
-        if not found.operands or not found.is_low or found.operator not in _UPDATES or found.is_cast:
-            break
-        tensor = found.operands[0]
-    if found is None or found.stage >= call.stage:
-        return None
-    return found if found.is_low else None
+    maker = call.operands[0].producer
+    first = maker
+    while maker is not None and maker.is_low_update and maker.operands[0].producer is not None:
+        maker = maker.operands[0].producer
+        first = maker
+    return first if first is not None and first.stage < call.stage else None
 
 
 def loss_outside(calls: Sequence[Call]) -> Iterator[Suspect]:
@@ -145,23 +156,30 @@ def _of_region(operands: Sequence[Operand]) -> bool:
 def metrics(program: Program, returned: Sequence[tuple[str, Call | None, torch.dtype]]) -> Iterator[Suspect]:
     """Yield metrics of an evaluation that are low, and where they are added up."""
     ends = [(f"the metric {name}".rstrip(), call, dtype) for name, call, dtype in returned]
-    for call in program.forward:
-        if call.operator == "_local_scalar_dense" and call.module is None and call.operands:
-            operand = call.operands[0]
-            if operand.is_low and not call.place.is_torch and not call.place.library and _is_reduced(operand.producer):
+    for read in program.forward:
+        if read.operator == "_local_scalar_dense" and read.module is None and read.operands:
+            operand = read.operands[0]
+            if operand.is_low and not read.place.is_torch and not read.place.library and _is_reduced(operand.producer):
                 ends.append(("a metric that Python reads", operand.producer, operand.dtype))
     for name, call, dtype in ends:
-        if dtype not in LOW:
-            continue
         made = _summed(call)
+        if made is not None and (made.in_loss or made.module is not None):  # of the case, whose step is linted itself
+            continue
         yield Suspect(
             "low-metric",
-            f"{name} of the evaluation is {dtype_name(dtype)}"
-            + (f": it is accumulated ({made.operator}) in that dtype, and a sum stops to grow" if made else ""),
+            f"{name} of the evaluation is {dtype_name(dtype)}{_how(made)}",
             "Add up metrics in float32 (loss.float()), or as Python numbers",
-            made.place if made is not None else Place(),
+            Place() if made is None else made.place,
             number=0 if made is None else made.number,
         )
+
+
+def _how(made: Call | None) -> str:
+    if made is None:
+        return ""
+    if made.operator in ("add", "lerp"):
+        return f": it is accumulated ({made.operator}) in that dtype, in which a sum stops to grow"
+    return f": it is computed ({made.operator.removeprefix('_')}) in that dtype"
 
 
 def _is_reduced(call: Call | None) -> bool:
@@ -171,12 +189,15 @@ def _is_reduced(call: Call | None) -> bool:
 
 def _summed(call: Call | None) -> Call | None:
     """Return the call that a metric is computed by, behind divisions by counts."""
-    while call is not None and call.is_low and (call.operator in TRANSPARENT or call.operator in ("div", "mul")):
-        before = next((x.producer for x in call.operands if x.is_low and x.producer is not None), None)
+    result = call
+    while (
+        result is not None and result.is_low and (result.operator in TRANSPARENT or result.operator in ("div", "mul"))
+    ):
+        before = next((x.producer for x in result.operands if x.is_low and x.producer is not None), None)
         if before is None or not before.is_low:
             break
-        call = before
-    return call
+        result = before
+    return result
 
 
 def mixed_gradients(program: Program) -> Iterator[Suspect]:

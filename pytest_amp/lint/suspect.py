@@ -8,13 +8,14 @@ from dataclasses import dataclass, field
 import torch
 
 from pytest_amp.lint.finding import Finding, Severity
+from pytest_amp.lint.kinds import KINDS
 from pytest_amp.lint.place import Place
 from pytest_amp.precision import dtype_name
 
 #: Kinds of arithmetic in a low dtype, the most telling first: those of one function are one finding.
 ARITHMETIC = (
     *("low-loss", "low-softmax", "low-norm", "low-angles", "low-running-sum", "low-log", "low-power"),
-    *("rounded-positions", "useless-widening"),
+    *("rounded-positions", "useless-widening", "own-cast"),
 )
 
 
@@ -23,7 +24,8 @@ class Suspect:
     """One operator, or one fact, that speaks for a finding.
 
     ``what`` completes the message after its place, with ``{operators}`` and ``{dtype}`` to fill in; ``number`` orders
-    suspects as the program runs; the line of one that ``is_primary`` is named before that of others.
+    suspects as the program runs; the line of one that ``is_primary`` is named before that of others, and
+    one that ``is_supporting`` is no finding by itself.
     """
 
     kind: str
@@ -37,6 +39,7 @@ class Suspect:
     number: int = 0
     detail: str = ""
     is_primary: bool = False
+    is_supporting: bool = False
 
 
 @dataclass
@@ -54,6 +57,7 @@ class _Group:
         first = next((each for each in lined if each.is_primary), lined[0])
         is_error = any(each.severity is Severity.ERROR for each in ordered)
         modules = list(dict.fromkeys(each.module for each in ordered if each.module is not None))
+        assert chief.kind in KINDS, chief.kind
         return Finding(
             kind=chief.kind,
             severity=Severity.ERROR if is_error else Severity.WARNING,
@@ -86,7 +90,7 @@ def findings_of(suspects: Iterable[Suspect]) -> tuple[Finding, ...]:
         family = "arithmetic" if suspect.kind in ARITHMETIC else suspect.kind
         where = suspect.place.key if suspect.place.key[0] else (suspect.place.line,)
         groups.setdefault((family, *where), _Group()).suspects.append(suspect)
-    findings = [group.finding() for group in groups.values()]
+    findings = [group.finding() for group in groups.values() if not all(s.is_supporting for s in group.suspects)]
     return tuple(sorted(dict.fromkeys(findings), key=lambda finding: finding.severity is not Severity.ERROR))
 
 

@@ -23,9 +23,16 @@ _MOST = 1 << 24
 
 @torch.no_grad()
 def values_of_call(
-    operator: str, call: Dispatched, operands: tuple[Operand, ...], results: list[torch.Tensor]
+    operator: str,
+    call: Dispatched,
+    operands: tuple[Operand, ...],
+    results: list[torch.Tensor],
+    written: float | None = None,
 ) -> Values:
-    """Return the facts of a call that was made; its operator and its tensors decide which of them are read."""
+    """Return the facts of a call that was made; its operator and its tensors decide which of them are read.
+
+    ``written`` is the number of which ``torch.tensor`` makes a tensor.
+    """
     result = results[0] if results else None
     if result is None or result.layout != torch.strided or result.numel() > _MOST or not result.numel():
         return Values()
@@ -38,7 +45,21 @@ def values_of_call(
     inexact = inexact or (operator in ("arange", "range") and _steps_are_lost(result))
     infinite = operator in _GROWING and bool(result.isinf().any()) and _are_finite(call, operator)
     vanished = tuple(number for number in constants.vanished if operands or operator in ("full", "scalar_tensor"))
-    return Values(infinite=infinite, inexact=inexact, vanished=vanished, beyond=constants.beyond)
+    beyond = constants.beyond
+    if written is not None and operator == "lift_fresh" and result.numel() == 1:
+        vanished += (written,) if written and float(result) == 0 else ()
+        beyond += (written,) if math.isfinite(written) and not math.isfinite(float(result)) else ()
+    if operator in ("clamp", "clamp_max", "minimum"):
+        vanished += tuple(number for number in _floats(call) if number != 1 and _rounds_to_one(number, result.dtype))
+    return Values(infinite=infinite, inexact=inexact, vanished=vanished, beyond=beyond)
+
+
+def _floats(call: Dispatched) -> list[float]:
+    return [leaf for leaf in (*call.args, *call.kwargs.values()) if isinstance(leaf, float)]
+
+
+def _rounds_to_one(number: float, dtype: torch.dtype) -> bool:
+    return float(torch.tensor(number, dtype=torch.float64).to(dtype)) == 1
 
 
 def _tensors(call: Dispatched) -> list[torch.Tensor]:
@@ -55,18 +76,21 @@ def _largest(call: Dispatched, *, last: bool) -> float:
 
 
 def _is_inexact(call: Dispatched, operator: str, result: torch.Tensor) -> bool:
-    """Whether a conversion of whole numbers to a low dtype changes one of them."""
+    """Whether a conversion to a low dtype makes one number of different whole numbers, as it does of positions."""
     tensors = _tensors(call)
     source = tensors[-1 if operator == "copy" else 0] if tensors else None
-    if source is None or source.numel() != result.numel() or source.dtype in (*LOW, torch.bool):
+    if source is None or source.numel() != result.numel() or source.dtype in (*LOW, torch.bool) or source.is_complex():
         return False
-    if source.is_floating_point():
-        source = source.detach()
-        if source.numel() < 2 or not bool((source == source.round()).all()):
-            return False
-        if float(source.abs().max()) >= 2.0**24:
-            return False
-    return bool((result.detach().double().reshape(-1) != source.double().reshape(-1)).any())
+    source = source.detach()
+    if source.is_floating_point() and not bool((source == source.round()).all()):
+        return False
+    if source.numel() < 2 or float(source.abs().max()) >= 2.0**24:
+        return False
+    return _distinct(result) < _distinct(source)
+
+
+def _distinct(tensor: torch.Tensor) -> int:
+    return len(set(tensor.detach().reshape(-1).tolist()))
 
 
 def _steps_are_lost(result: torch.Tensor) -> bool:
@@ -80,6 +104,6 @@ def _are_finite(call: Dispatched, operator: str) -> bool:
         tensors = tensors[1:]
     elif aliasing_of(call.overload).writes:
         return False
-    numbers = [leaf for leaf in call.args if isinstance(leaf, float)]
+    numbers = _floats(call)
     finite = all(bool(x.isfinite().all()) for x in tensors if x.is_floating_point())
     return finite and all(map(math.isfinite, numbers))

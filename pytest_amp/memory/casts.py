@@ -11,6 +11,7 @@ from pytest_amp.memory.passes import Passes
 from pytest_amp.numerics.conditions import Conditions
 from pytest_amp.numerics.step import Region
 from pytest_amp.record import Observe
+from pytest_amp.table import as_table, in_bytes
 from pytest_amp.torch_private import Cast, counted_casts
 
 __tracebackhide__ = is_misuse
@@ -32,6 +33,16 @@ class Census:
     def bytes(self) -> int:
         """What they read and write."""
         return sum(cast.bytes for cast in (*self.forward, *self.backward))
+
+    def __str__(self) -> str:
+        """The casts by what is copied and from where to where, most bytes first, as a table."""
+        rows = []
+        for name, casts in (("forward", self.forward), ("backward", self.backward)):
+            counts = Counter(casts)
+            for cast, count in sorted(counts.items(), key=lambda each: -each[0].bytes * each[1]):
+                what = f"{cast.source} to {cast.target}"
+                rows.append((name, cast.of or "a tensor", what, str(count), in_bytes(cast.bytes * count)))
+        return as_table(("pass", "of", "cast", "count", "bytes"), rows)
 
 
 def census(passes: Passes, region: Region) -> Census:

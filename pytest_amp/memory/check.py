@@ -12,6 +12,7 @@ from pytest_amp.memory.peaks import Allocator, Peak, growth, peak_of
 from pytest_amp.memory.saved import Saved, saved_bytes
 from pytest_amp.numerics.conditions import Conditions
 from pytest_amp.record import Observe
+from pytest_amp.table import as_table, in_bytes
 
 __tracebackhide__ = is_misuse
 
@@ -45,6 +46,20 @@ class MemoryUse:
         if self.peak is None or self.peak_fp32 is None:
             return None
         return _ratio(self.peak.allocated, self.peak_fp32.allocated)
+
+    def __str__(self) -> str:
+        """What is kept for backward, and peaks where they are counted, beside float32, as a table."""
+        rows = [_row("kept for backward", self.saved.bytes, None if self.saved_fp32 is None else self.saved_fp32.bytes)]
+        if self.peak is not None:
+            wide = None if self.peak_fp32 is None else self.peak_fp32.allocated
+            rows.append(_row("peak allocated", self.peak.allocated, wide))
+        return as_table(("", "mixed precision", "float32", "ratio"), rows)
+
+
+def _row(name: str, amp: int, fp32: int | None) -> tuple[str, str, str, str]:
+    if fp32 is None:
+        return name, in_bytes(amp), "", ""
+    return name, in_bytes(amp), in_bytes(fp32), f"{_ratio(amp, fp32):.2f}"
 
 
 def _ratio(amp: int, fp32: int) -> float:

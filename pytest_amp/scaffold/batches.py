@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import inspect
 from collections.abc import Callable, Iterable
@@ -179,12 +180,17 @@ def _plain(model: torch.nn.Module) -> Iterable[Recipe]:
 
 
 def _output_shape(model: torch.nn.Module, inputs: str) -> tuple[int, ...] | None:
-    try:
-        with torch.no_grad():
-            output = model(_evaluated(inputs))
-    except Exception:  # noqa: BLE001  # it takes something else
-        return None
+    with torch.no_grad():
+        output = _called(lambda: model(_evaluated(inputs)))
     return tuple(output.shape) if isinstance(output, torch.Tensor) else None
+
+
+def _called(function: Callable[[], Any]) -> Any:
+    """Return what a function returns, in a region where it runs in none without; None where it runs in neither."""
+    for enabled in (False, True):
+        with contextlib.suppress(Exception), torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+            return function()
+    return None
 
 
 def _dictionary(batch: dict[str, str]) -> str:
@@ -202,8 +208,5 @@ def _runs(model: torch.nn.Module, recipe: Recipe) -> bool:
     names: dict[str, Any] = {"torch": torch, "functional": torch.nn.functional}
     body = "".join(f"    {line}\n" for line in recipe.loss.splitlines())
     exec(f"def loss(model, batch):\n{body}", names)  # noqa: S102  # written above
-    try:
-        loss = names["loss"](model, _evaluated(recipe.batch))
-    except Exception:  # noqa: BLE001  # the next recipe is tried
-        return False
+    loss = _called(lambda: names["loss"](model, _evaluated(recipe.batch)))
     return isinstance(loss, torch.Tensor) and loss.numel() == 1 and loss.requires_grad

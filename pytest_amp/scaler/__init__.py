@@ -5,7 +5,7 @@ from pytest_amp.scaler.check import LowLoss, SwallowedOverflow, check_scaler
 from pytest_amp.scaler.iteration import Iteration, Train, plain_sgd, standard_step
 from pytest_amp.scaler.reference import Gradients, ReferenceScaler, Refused, Stage, UpdateRule, float16, float32
 from pytest_amp.scaler.trace import Training, trace_callable
-from pytest_amp.scaler.watched import TraceStep
+from pytest_amp.scaler.watched import ScalerTrace, TraceStep
 
 __all__ = [
     "Case",
@@ -15,6 +15,7 @@ __all__ = [
     "MakeOptimizer",
     "ReferenceScaler",
     "Refused",
+    "ScalerTrace",
     "Stage",
     "SwallowedOverflow",
     "TraceStep",

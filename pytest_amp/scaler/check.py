@@ -15,13 +15,13 @@ from pytest_amp.record import Observe
 from pytest_amp.scaler.buffers import check_buffers, expect_buffers, take_spoilt
 from pytest_amp.scaler.calls import check_calls, check_stale
 from pytest_amp.scaler.iteration import Iteration
-from pytest_amp.scaler.parts import check_parts
+from pytest_amp.scaler.parts import check_parts, lines_that_read_gradients
 from pytest_amp.scaler.reasons import at_any_scale, likely_of_difference, likely_of_skip
 from pytest_amp.scaler.reference import UpdateRule
 from pytest_amp.scaler.refusal import refused
 from pytest_amp.scaler.regions import check_region
 from pytest_amp.scaler.trace import RefusedOverflow, Training
-from pytest_amp.scaler.watched import TraceStep
+from pytest_amp.scaler.watched import ScalerTrace, TraceStep
 
 __tracebackhide__ = is_misuse
 
@@ -82,7 +82,7 @@ def check_scaler(
         warnings.warn(_low_loss(training), stacklevel=3)
     if seen.swallowed:
         warnings.warn(_swallowed(training, seen.swallowed), stacklevel=3)
-    return tuple(seen.traced)
+    return ScalerTrace(seen.traced)
 
 
 class _OwnOverflow(Exception):
@@ -244,10 +244,17 @@ def _check_outcome(training: Training, iteration: Iteration, step: TraceStep) ->
             label_before="rule",
             before="a step with an inf or NaN among its gradients changes no parameter; every other step does",
             now=f"found inf: {step.found_inf}, skipped: {step.skipped}, scale {step.scale}",
+            site=_lines_of_outcome(training, iteration, is_stepped=wanted),
             likely="gradients are repaired, replaced or zeroed before the scaler looks at them"
             if wanted
             else likely_of_skip(training, iteration, step),
         )
+
+
+def _lines_of_outcome(training: Training, iteration: Iteration, *, is_stepped: bool) -> str | None:
+    """Return the lines that change gradients before the scaler looks at them, or else those that step."""
+    lines = lines_that_read_gradients(training) if is_stepped else []
+    return ", ".join(lines or iteration.scaler.lines.get("step", [])) or None
 
 
 def _check_scale(training: Training, iteration: Iteration, step: TraceStep) -> None:
@@ -258,5 +265,6 @@ def _check_scale(training: Training, iteration: Iteration, step: TraceStep) -> N
             label_before="rule",
             before=f"scale {expected[0]}, growth tracker {expected[1]}",
             now=f"scale {step.scale_after}, growth tracker {step.growth_tracker}",
+            site=", ".join(iteration.scaler.lines.get("update", [])) or None,
             likely="update is given a scale, or the scaler is changed by other means",
         )

@@ -53,7 +53,7 @@ def check_parts(training: Training) -> None:
             likely="loss.backward() in place of scaler.scale(loss).backward(): what it adds is divided by the scale, "
             "and so lost",
         )
-    read = _lines_that_read_gradients(wide)
+    read = lines_that_read_gradients(training)
     raise _failure(
         training,
         distance,
@@ -107,8 +107,9 @@ def distance_of(left: list[torch.Tensor], right: list[torch.Tensor]) -> float:
     return difference / size if size else 0.0
 
 
-def _lines_that_read_gradients(training: Training) -> list[str]:
+def lines_that_read_gradients(training: Training) -> list[str]:
     """Return the lines that look at gradients after a backward pass and before the scaler's next call."""
+    wide = replace(training, low=False, overflow_at=(), forward_at=())
     lines: dict[str, None] = {}
     running: list[Iteration] = []
 
@@ -121,7 +122,7 @@ def _lines_that_read_gradients(training: Training) -> list[str]:
             lines.setdefault(line)
 
     with suppress(Exception), _reads_of_gradients(read):
-        list(training.iterations(1, SCALE, UpdateRule(), running.append))
+        list(wide.iterations(1, SCALE, UpdateRule(), running.append))
     return list(lines)
 
 

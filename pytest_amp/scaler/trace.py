@@ -22,7 +22,7 @@ from pytest_amp.scaler.planting import plant_in_a_gradient, plant_in_an_activati
 from pytest_amp.scaler.reference import UpdateRule
 from pytest_amp.scaler.regions import noted_in_backward
 from pytest_amp.scaler.unscaling import expect_unscaled
-from pytest_amp.scaler.watched import TraceStep, WatchedScaler, identical, parameters_of
+from pytest_amp.scaler.watched import ScalerTrace, TraceStep, WatchedScaler, identical, parameters_of
 
 __tracebackhide__ = is_misuse
 
@@ -128,7 +128,7 @@ def trace_callable(
         before = scaler.get_scale()
         work(scaler)
         traced.append(scaler.traced(before))
-    return tuple(traced)
+    return ScalerTrace(traced)
 
 
 def _seeing(iteration: Iteration) -> Callable[..., None]:

@@ -12,6 +12,7 @@ import torch
 
 from pytest_amp.numerics.callers import calling_line
 from pytest_amp.scaler.reference import UpdateRule
+from pytest_amp.table import as_table
 from pytest_amp.torch_private import found_infs
 
 
@@ -29,6 +30,21 @@ class TraceStep:
     skipped: bool
     scale_after: float
     growth_tracker: int
+
+
+class ScalerTrace(tuple[TraceStep, ...]):
+    """The iterations of a run with a scaler; prints as a table."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        """The table."""
+        rows = [
+            (str(index), f"{step.scale:g}", *("yes" if flag else "" for flag in (step.found_inf, step.skipped)),
+             f"{step.scale_after:g}", str(step.growth_tracker))
+            for index, step in enumerate(self)
+        ]  # fmt: skip
+        return as_table(("iteration", "scale", "found inf", "skipped", "scale after", "growth tracker"), rows)
 
 
 class WatchedScaler(torch.amp.GradScaler):

@@ -10,6 +10,7 @@ from pytest_amp.failure import is_misuse
 from pytest_amp.speed.clocks import Clock
 from pytest_amp.speed.paired import Arms, Measurement, Plan
 from pytest_amp.speed.verdict import Outcome, Rule, SpeedVerdict, confirmed, decide, doubted, doubts
+from pytest_amp.table import as_table
 
 __tracebackhide__ = is_misuse
 
@@ -42,6 +43,16 @@ class Measured:
     def candidate_median(self) -> float:
         """Seconds of a call under autocast."""
         return statistics.median(self.candidate)
+
+    def __str__(self) -> str:
+        """The speedup with its interval, and the times, as a table."""
+        interval = self.verdict.interval
+        rows = [
+            ("float32", f"{self.reference_median * 1e3:.3g} ms", ""),
+            ("autocast", f"{self.candidate_median * 1e3:.3g} ms", ""),
+            ("speedup", f"{interval.median:.3g}", f"{interval.low:.3g} to {interval.high:.3g}"),
+        ]
+        return as_table(("", self.verdict.outcome.value, "interval"), rows)
 
     def facts(self) -> dict[str, object]:
         """Everything, as plain JSON."""

@@ -23,6 +23,7 @@ from pytest_amp.scaler.regions import noted_at_calls
 from pytest_amp.scaler.trace import watch_backward
 from pytest_amp.scaler.unscaling import expect_unscaled
 from pytest_amp.scaler.watched import WatchedScaler
+from pytest_amp.table import as_table
 
 __tracebackhide__ = is_misuse
 
@@ -126,6 +127,21 @@ class Trajectory:
     def losses(self) -> list[float]:
         """The loss of each step, before it was taken."""
         return [step.loss for step in self.steps]
+
+    def __str__(self) -> str:
+        """The steps as a table."""
+        rows = [
+            (
+                str(index),
+                f"{step.loss:.6g}",
+                f"{step.norm:.4g}",
+                f"{step.zero:.1%}",
+                f"{step.lost:.1%}",
+                str(step.skipped),
+            )
+            for index, step in enumerate(self.steps)
+        ]
+        return as_table(("step", "loss", "gradient norm", "zero", "rounded away", "skipped"), rows)
 
 
 #: Called after each step: what it finds wrong it raises.

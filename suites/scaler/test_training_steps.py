@@ -47,6 +47,22 @@ def accumulated(iteration: Iteration) -> None:
     iteration.scaler.update()
 
 
+def with_two_losses(iteration: Iteration) -> None:
+    """An auxiliary loss has a backward pass of its own, which is scaled, too."""
+    iteration.optimizer.zero_grad()
+    with iteration.autocast():
+        loss = iteration.loss()
+    iteration.scaler.scale(loss).backward()
+    auxiliary = torch.stack([parameter.square().mean() for parameter in iteration.model.parameters()]).sum()
+    iteration.scaler.scale(auxiliary).backward()
+    iteration.scaler.step(iteration.optimizer)
+    iteration.scaler.update()
+
+
+def test_two_losses_of_a_step_are_both_scaled(amp: Amp) -> None:
+    amp.check_scaler(replace(mlp(width=16, batch=4), name="two_losses"), train=with_two_losses, forward_at=())
+
+
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize(
     ("train", "fused"), [(clipped, False), (accumulated, True)], ids=["clipped, loop", "accumulated, fused"]

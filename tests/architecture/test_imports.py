@@ -91,7 +91,18 @@ WITHOUT_TORCH = {
         "report",
     ),
     "revision",
-    *("cli", "bisection", "resolution", "targets", "collection", "parametrization", "reporting", "extras", "isolation"),
+    *(
+        "cli",
+        "colour",
+        "bisection",
+        "resolution",
+        "targets",
+        "collection",
+        "parametrization",
+        "reporting",
+        "extras",
+        "isolation",
+    ),
 }
 #: What the suites may import: the checks and what they give to tests, never the parts of the plugin.
 FOR_SUITES = (

@@ -11,13 +11,13 @@ from pytest_amp.check.kinds import KINDS
 from tests.project import ROOT
 
 PAGES = ROOT / "docs" / "findings"
-#: A kind of the linter, as its source has it.
+#: A kind, as source has it.
 KIND = re.compile(r"[a-z]+(-[a-z]+)+")
 
 
 def _kinds_in_source() -> set[str]:
-    """Return the names of kinds among the text of the linter and of ``pytest_amp.check``."""
-    files = [*(ROOT / "pytest_amp" / "lint").glob("*.py"), *(ROOT / "pytest_amp" / "check").glob("*.py")]
+    """Return the names of kinds among the text of ``pytest_amp.check``."""
+    files = (ROOT / "pytest_amp" / "check").glob("*.py")
     texts = {
         node.value
         for path in files
@@ -32,9 +32,9 @@ def test_each_kind_has_a_page_and_each_page_a_kind() -> None:
     assert {path.stem for path in PAGES.glob("*.md")} - {"index"} == KINDS
 
 
-def test_kinds_of_the_linter_are_known() -> None:
+def test_kinds_of_the_checks_are_known() -> None:
     kinds = _kinds_in_source()
-    assert "low-softmax" in kinds
+    assert "low-branch" in kinds
     assert kinds - KINDS == set()
 
 

@@ -139,7 +139,7 @@ def commands() -> str:
         "# Commands",
         MADE,
         "",
-        "`pytest-amp COMMAND`, or `python -m pytest_amp COMMAND`. No command imports torch here.",
+        "`pytest-amp COMMAND`, or `python -m pytest_amp COMMAND`. None but `init` imports torch here.",
     ]
     (subparsers,) = (each for each in parser._actions if isinstance(each, argparse._SubParsersAction))
     for name, command in subparsers.choices.items():

@@ -6,6 +6,12 @@ from tests.planted.defect import Defect
 
 SCALER = (
     Defect(
+        "scales_one_loss_of_an_iteration",
+        "scaling each loss of an iteration",
+        ("suites/scaler/test_training_steps.py", "-k", "two_losses"),
+        "test_two_losses_of_a_step_are_both_scaled[cpu-bf16]",
+    ),
+    Defect(
         "scaler_steps_despite_inf",
         "skipping a step with an inf",
         ("suites/scaler/test_overflow.py",),

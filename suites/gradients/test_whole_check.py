@@ -1,0 +1,16 @@
+"""All of a model in one call: networks of each kind have no findings, and compute the same whatever the dtype is.
+
+The check is the one that users have: ``amp.check``.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_amp.amp import Amp
+from pytest_amp.cases import Case, cnn, decoder, mlp
+
+
+@pytest.mark.parametrize("case", [mlp(), cnn(), decoder()], ids=str)
+def test_a_network_has_no_findings(amp: Amp, case: Case) -> None:
+    assert amp.check(case).errors == ()

@@ -1,0 +1,146 @@
+"""``amp.check`` in a user's project: one call, one failure, one report."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.project import Project
+
+MODELS = """
+import torch
+from torch import nn
+from torch.nn import functional
+
+def build():
+    return nn.Sequential(nn.Linear(12, 32), nn.SiLU(), nn.Linear(32, 3))
+
+def batch():
+    x = torch.randn(48, 12)
+    return {"x": x, "y": x[:, :3].argmax(-1)}
+
+def loss(model, batch):
+    return functional.cross_entropy(model(batch["x"]).float(), batch["y"])
+
+class Normed(nn.Module):
+    def forward(self, x):
+        return x * torch.rsqrt((x * x).mean(-1, keepdim=True) + 1e-6)
+
+def build_wrong():
+    return nn.Sequential(nn.Linear(12, 32), Normed(), nn.Linear(32, 3))
+
+def usual(iteration):
+    iteration.optimizer.zero_grad()
+    with iteration.autocast():
+        loss = functional.cross_entropy(iteration.model(iteration.batch["x"]), iteration.batch["y"])
+    iteration.scaler.scale(loss).backward()
+    iteration.scaler.step(iteration.optimizer)
+    iteration.scaler.update()
+
+def forgetful(iteration):
+    with iteration.autocast():
+        loss = iteration.loss()
+    iteration.scaler.scale(loss).backward()
+    iteration.scaler.step(iteration.optimizer)
+    iteration.scaler.update()
+
+def evaluate(evaluation):
+    with torch.no_grad(), evaluation.autocast():
+        return {"loss": evaluation.loss()}
+"""
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
+def test_right_model_and_loop_are_green_and_reported(project: Project, dtype: str) -> None:
+    project.write(
+        models=MODELS,
+        test_it="""
+        import models
+
+        def test_it(amp):
+            case = amp.case(models.build, models.batch, models.loss)
+            report = amp.check(case, models.usual, models.evaluate, strict=True)
+            assert report.entries == ()
+            report.print()
+        """,
+    )
+    result = project.here("--amp-device=cpu", f"--amp-dtype={dtype}", "-s", "-p", "no:randomly")
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(
+        ["*it under autocast(cpu, *): no finding", "linter: train*", "training *pass*", "cost: *"]
+    )
+
+
+def test_everything_that_is_wrong_is_one_failure(project: Project) -> None:
+    project.write(
+        models=MODELS,
+        test_it="""
+        import models, pytest
+
+        def test_it(amp):
+            case = amp.case(models.build_wrong, models.batch, models.loss)
+            amp.check(case, models.forgetful)
+
+        def test_warnings_alone(amp):
+            case = amp.case(models.build_wrong, models.batch, models.loss)
+            assert amp.check(case).warnings
+
+        def test_accepted(amp):
+            case = amp.case(models.build_wrong, models.batch, models.loss)
+            kinds = [entry.kind for entry in amp.check(case).warnings]
+            assert amp.check(case, strict=True, expect={"*": kinds}).accepted
+
+        def test_accepted_and_gone(amp):
+            case = amp.case(models.build, models.batch, models.loss)
+            amp.check(case, expect={"0": "low-norm"})
+        """,
+    )
+    result = project.here("--amp-device=cpu", "--amp-dtype=bf16", "-p", "no:randomly")
+    result.stdout.fnmatch_lines(
+        [
+            "*AmpFailure: it under autocast(cpu, bfloat16): 1 error and * warning*",
+            "*error     check-training at *models.py:*",
+            "*gradients are added to those of the iteration before*",
+            "*warning   low-norm at models.py:* in 1*",
+            "*page      docs/findings/*",
+            "*now *red: training*",
+            "*rerun     pytest 'test_it.py::test_it*",
+        ]
+    )
+    result.stdout.fnmatch_lines(["*expected-finding-gone in 0*"])
+    result.assert_outcomes(failed=2, passed=2)
+
+
+def test_wrong_arguments_are_refused_in_one_line(project: Project) -> None:
+    project.write(
+        models=MODELS,
+        test_it="""
+        import models, pytest
+
+        @pytest.mark.parametrize("keywords", [{"strict": 1}, {"train": 3}, {"expect": ["a"]}, {"optimizer": 3}])
+        def test_it(amp, keywords):
+            case = amp.case(models.build, models.batch, models.loss)
+            with pytest.raises(ValueError, match="valid|expected"):
+                amp.check(case, **keywords)
+            amp.record("asked", 1)
+        """,
+    )
+    project.here("--amp-device=cpu", "--amp-dtype=bf16").assert_outcomes(passed=4)
+
+
+def test_failure_has_colour_in_a_terminal(project: Project) -> None:
+    project.write(
+        models=MODELS,
+        test_it="""
+        import models
+
+        def test_it(amp):
+            case = amp.case(models.build_wrong, models.batch, models.loss)
+            amp.check(case, strict=True)
+        """,
+    )
+    result = project.here("--amp-device=cpu", "--amp-dtype=bf16", "--color=yes", "--junit-xml=junit.xml")
+    text = "\n".join(result.outlines)
+    assert "\x1b[31m\x1b[1mAmpFailure: it under autocast(cpu, bfloat16): 1 warning\x1b[0m" in text
+    assert "\x1b[33m\x1b[1m  warning   \x1b[0mlow-norm at models.py:" in text
+    assert "\x1b" not in (project.path / "junit.xml").read_text(encoding="utf-8")
+    assert max(len(line) for line in text.splitlines() if "page " in line) < 120

@@ -1,0 +1,85 @@
+"""Harm of low precision is measured beside float64, and branches for low dtypes are compared without rounding."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import replace
+
+import pytest
+
+from pytest_amp.cases import Case, mlp
+from pytest_amp.check.branches import other_branches
+from pytest_amp.check.entry import Entry
+from pytest_amp.check.harm import LIMIT, Errors, Harm, loss_ratio, measured, ratio_of
+from pytest_amp.devices import find_device
+from pytest_amp.lint import Severity
+from pytest_amp.numerics.conditions import Conditions
+from pytest_amp.precision import BF16, FP16, Precision
+from tests.check.models import by_angles, by_low_angles, by_nothing, marked, mean_in_the_low_dtype, multiplied, turned
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+BOTH = pytest.mark.parametrize("precision", [BF16, FP16], ids=["bf16", "fp16"])
+
+
+def harm_of(case: Case, precision: Precision) -> Harm:
+    return Harm(case, Conditions(find_device("cpu"), precision), 0)
+
+
+def lines(text: str) -> set[int]:
+    return {int(line) for line in re.findall(r"models\.py:(\d+)", text)}
+
+
+@BOTH
+@pytest.mark.parametrize("case", [mlp(), turned(by_nothing), turned(by_angles)], ids=["mlp", "silu", "angles"])
+def test_healthy_model_has_no_harm(case: Case, precision: Precision) -> None:
+    entries, ratio = measured(harm_of(case, precision), [])
+    assert entries == []
+    assert ratio <= LIMIT
+
+
+@BOTH
+def test_cast_that_does_harm_is_named(precision: Precision) -> None:
+    (entry,), ratio = measured(harm_of(turned(by_low_angles), precision), [])
+    assert ratio > LIMIT
+    assert entry.kind == "harmful-cast"
+    assert entry.is_error
+    assert lines(entry.site) <= marked("low_angles")
+    assert entry.harm is not None
+    assert entry.harm > LIMIT
+
+
+def test_loss_that_is_averaged_in_fp16_is_harmed() -> None:
+    case = replace(turned(by_nothing), loss=mean_in_the_low_dtype)
+    (entry,), ratio = measured(harm_of(case, FP16), [])
+    assert ratio > LIMIT
+    assert lines(entry.site) == marked("low_mean")
+
+
+def test_finding_of_the_linter_takes_the_harm_of_its_function() -> None:
+    harm = harm_of(turned(by_low_angles), BF16)
+    harm.errors()
+    part = next(part for part in harm.parts.values() if part.cast_lines)
+    site = next(iter(part.lines))
+    warning = Entry(kind="low-angles", severity=Severity.WARNING, module="", site=site, message="angles are low")
+    entries, _ = measured(harm, [warning])
+    assert [(entry.kind, entry.is_error) for entry in entries] == [("low-angles", True)]
+
+
+@BOTH
+def test_branch_for_low_dtypes_is_compared_in_float64(precision: Precision) -> None:
+    entry = other_branches(harm_of(multiplied(), precision))
+    assert entry is not None
+    assert "10.00% off" in entry.message
+    assert "the gradient of weight" in entry.message
+    assert lines(entry.message) == marked("low_branch")
+    assert other_branches(harm_of(turned(by_low_angles), precision)) is None
+
+
+def test_ratios_tell_of_what_is_not_finite() -> None:
+    good, bad = Errors(1e-3, 1e-3, 1e-4), Errors(math.inf, 1e-3, 1e-4)
+    assert ratio_of(bad, good, BF16.u) == math.inf
+    assert ratio_of(good, bad, BF16.u) == 1.0
+    assert ratio_of(replace(good, gradients=3e-3), good, BF16.u) == pytest.approx(3.0)
+    assert loss_ratio(replace(good, loss=BF16.u), good, BF16.u) == pytest.approx(BF16.u / 1e-4)
+    assert loss_ratio(replace(good, loss=BF16.u / 8), good, BF16.u) == 1.0

@@ -1,0 +1,104 @@
+"""The report prints as one page, and the failure has everything, worst first; ``expect=`` accepts what is named."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pytest_amp.account import receive
+from pytest_amp.check.entry import Entry, entry_of_failure, entry_of_finding, order
+from pytest_amp.check.expected import expect_expected, split
+from pytest_amp.check.failure import SHOWN, CheckFailure, counted
+from pytest_amp.check.report import CheckLine, Cost, Report
+from pytest_amp.failure import AmpFailure, Misuse
+from pytest_amp.lint import Finding, Severity
+from pytest_amp.table import as_table, in_bytes
+
+
+def entry(
+    kind: str, module: str = "", *, error: bool = False, site: str = "m.py:3", harm: float | None = None
+) -> Entry:
+    severity = Severity.ERROR if error else Severity.WARNING
+    return Entry(kind=kind, severity=severity, module=module, site=site, message=f"{kind} it is", harm=harm)
+
+
+ENTRIES = (
+    entry("low-norm", "layers.0.norm"),
+    entry("low-loss", error=True, site=""),
+    entry("low-softmax", "layers.0.attention", error=True, harm=3.0),
+    entry("low-log", error=True, harm=float("inf")),
+)
+
+
+def test_worst_comes_first() -> None:
+    kinds = [each.kind for each in sorted(ENTRIES, key=order)]
+    assert kinds == ["low-log", "low-softmax", "low-loss", "low-norm"]
+
+
+def test_accepted_findings_do_not_count() -> None:
+    parted = split(ENTRIES, expect_expected({"layers.*": ["low-norm", "low-softmax"], "": "low-loss"}))
+    assert [each.kind for each in parted.accepted] == ["low-norm", "low-loss", "low-softmax"]
+    assert [each.kind for each in parted.counted] == ["low-log"]
+
+
+def test_accepted_finding_that_does_not_occur_is_an_error() -> None:
+    parted = split(ENTRIES, expect_expected({"layers.0.norm": ["low-norm", "low-angles"]}))
+    gone = parted.counted[-1]
+    assert (gone.kind, gone.is_error) == ("expected-finding-gone", True)
+    assert "expect= accepts low-angles in layers.0.norm, and it does not occur" in gone.message
+
+
+@pytest.mark.parametrize("value", ["low-norm", ["low-norm"], {"a": []}, {"a": [3]}, {3: "low-norm"}, {"a": ""}])
+def test_other_expectations_are_refused(value: Any) -> None:
+    with pytest.raises(Misuse, match="expected kinds of findings by module"):
+        expect_expected(value)
+
+
+def test_failure_shows_the_worst_and_lists_the_rest() -> None:
+    many = [*sorted(ENTRIES, key=order), *(entry("low-power", f"layers.{number}") for number in range(30))]
+    failure = CheckFailure("it: wrong", many, now="on torch", accept="expect={}")
+    receive(failure)
+    lines = str(failure).splitlines()
+    assert lines[0] == "AmpFailure: it: wrong"
+    assert lines[1] == "  error     low-log at m.py:3"
+    assert "    harm      infinitely as far from float64 as without it" in lines
+    assert "    page      docs/findings/low-softmax.md" in lines
+    assert sum(line.startswith("    page") for line in lines) == SHOWN
+    assert "  and 18 more" in lines
+    assert lines[-2:] == ["  now       on torch", "  accept    expect={}"]
+    assert len(lines) < 50
+
+
+def test_entries_have_what_was_said() -> None:
+    finding = Finding(
+        kind="low-norm", severity=Severity.WARNING, module="n", site="m.py:9", message="mean is low", advice="Widen"
+    )
+    assert entry_of_finding(finding).lines()[0] == "warning   low-norm at m.py:9 in n"
+    assert "  mend      Widen" in entry_of_finding(finding).lines()
+    failure = AmpFailure("it is wrong", now="here", site="m.py:4", likely="that", rerun="pytest")
+    receive(failure)
+    made = entry_of_failure("linter: train", failure)
+    assert (made.kind, made.site, made.parts) == ("check-linter", "m.py:4", (("now", "here"), ("likely", "that")))
+
+
+def test_report_is_one_page(capsys: pytest.CaptureFixture[str]) -> None:
+    checks = (CheckLine("gradients", "pass", 0.67, "beside float64", 1.25),)
+    dtypes = {f"layers.{number}": "bfloat16" for number in range(40)} | {"": "float32"}
+    report = Report("it", checks, ENTRIES[:1], ENTRIES[1:2], dtypes, Cost(3, 2048, 512, 0.5))
+    report.print()
+    text = capsys.readouterr().out
+    assert "it: 1 warning" in text
+    assert "gradients  pass     67%     1.2 s  beside float64" in text
+    assert "accepted by expect=" in text
+    assert "and 28 more" in text
+    assert "the model" in text
+    assert "cost: 3 casts, 2.0 KiB moved by them, 512 B kept for backward (0.50 of float32)" in text
+    assert (report.errors, report.warnings) == ((), ENTRIES[:1])
+
+
+def test_counts_and_tables() -> None:
+    assert counted(ENTRIES) == "3 errors and 1 warning"
+    assert counted([]) == "no finding"
+    assert as_table(("a", "b"), [("one", "2"), ("1", "")]) == "a    b\none  2\n1"
+    assert [in_bytes(count) for count in (5, 2048, 3 * 2**20)] == ["5 B", "2.0 KiB", "3.0 MiB"]

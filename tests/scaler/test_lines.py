@@ -1,0 +1,37 @@
+"""check_scaler names the line of each mistake of a loop, and takes the loss that a loop has."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from pytest_amp.devices import find_device
+from pytest_amp.failure import AmpFailure
+from pytest_amp.precision import FP16
+from pytest_amp.scaler import Training, check_scaler
+from pytest_amp.scaler.iteration import Train
+from tests.check.models import WRONG_LOOPS, by_nothing, marked, turned, usual
+from tests.observing import Noted
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def check(train: Train) -> None:
+    training = Training(turned(by_nothing), find_device("cpu"), FP16, train=train, overflow_at=(2,), forward_at=(6,))
+    noted = Noted()
+    check_scaler(training, noted.observe, spoilt=(), note=noted.note)
+
+
+@pytest.mark.parametrize("name", WRONG_LOOPS)
+def test_line_of_a_mistake_is_named(name: str) -> None:
+    train, words = WRONG_LOOPS[name]
+    with pytest.raises(AmpFailure) as raised:
+        check(train)
+    message = str(raised.value)
+    assert words in message
+    assert {int(line) for line in re.findall(r"models\.py:(\d+)", message)} & marked(name), message
+
+
+def test_loop_that_computes_its_own_loss_passes() -> None:
+    check(usual)
