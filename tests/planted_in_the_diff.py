@@ -18,9 +18,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from pytest_amp.record import Record, RecordError, Verdict, difference, read_record
-from tests.planted.defect import Defect
-from tests.planted.manifest import DEFECTS
-from tests.planting import PLUGIN, loaded, run, target, where
+from tests.planted.table import Defect, all_defects
+from tests.planting import PLUGIN, planting, run, selection, target
 
 _AT_ONCE = 2
 #: In seconds, of the guards of one target, and of one defect's.
@@ -28,84 +27,80 @@ _HEALTHY, _PLANTED = 7200.0, 300.0
 
 
 def named(defect: Defect, key: str) -> bool:
-    """Whether a failure with this key is that of the test that is meant for the defect."""
-    test, _, parameters = defect.failing.partition("[")
-    own = re.sub(r"^(fake-)?[a-z]+-(bf16|fp16|fp32|tf32)-?", "", parameters.removesuffix("]"))
+    """Return True for the key of a failure of the test that is meant for the defect."""
+    test, _, parameters = defect.test.partition("::")[2].partition("[")
+    after_target = re.sub(r"^(fake-)?[a-z]+-(bf16|fp16|fp32|tf32)-?", "", parameters.removesuffix("]"))
     name = key.split("/", 3)[3]
-    return f"::{test}" in name and name.partition("[")[2].startswith(own)
+    return f"::{test}" in name and name.partition("[")[2].startswith(after_target)
 
 
 def observes(defect: Defect) -> bool:
-    """Whether the test that notices it is one of a suite, and so in records."""
-    return defect.arguments[0].startswith("suites")
+    """Return True for a defect that a suite's test notices: only those are in records."""
+    return defect.test.startswith("suites")
 
 
 def place(defect: Defect) -> str:
-    """What its device and dtype are called in the folder."""
-    given = [*target(defect), *(each for each in defect.arguments if each.startswith("--amp-d"))]
-    return "-".join(re.sub(r"\W", "-", each.partition("=")[2]) for each in sorted(given))
+    """Return the name in the folder of a defect's device, dtype and further options."""
+    words = [defect.device, defect.dtype, *(option.removeprefix("--amp-") for option in defect.options)]
+    return "-".join(re.sub(r"\W", "-", word) for word in words)
 
 
 def guards(defects: Iterable[Defect], folder: Path) -> dict[str, Record]:
-    """By place, the record of the tests that are meant for the defects, without any."""
-    found: dict[str, list[Defect]] = {}
+    """Record the tests that are meant for the defects without any, unless that is done; return the records by place."""
+    places: dict[str, list[Defect]] = {}
     for defect in defects:
-        found.setdefault(place(defect), []).append(defect)
-    for name, those in found.items():
+        places.setdefault(place(defect), []).append(defect)
+    for name, rows in places.items():
         if not (folder / f"{name}.json").exists():
-            on = [*target(those[0]), *(each for each in those[0].arguments if each.startswith("--amp-d"))]
-            tests = {_function(each) for defect in those for each in where(defect, defect.failing) if ".py" in each}
-            given = [*PLUGIN, "-p", "no:xdist", "-q", "--tb=short", *on, f"--amp-record={folder / name}.json"]
-            run([*given, *sorted(tests)], folder / f"{name}.log", timeout=_HEALTHY)
-    return {name: read_record(folder / f"{name}.json") for name in found}
-
-
-def _function(test: str) -> str:
-    """A test with all of its parameters."""
-    return test.partition("[")[0]
+            tests = {row.test.partition("[")[0] for row in rows}
+            arguments = [*PLUGIN, "-p", "no:xdist", "-q", "--tb=short", *target(rows[0]), *rows[0].options]
+            arguments += [f"--amp-record={folder / name}.json", *sorted(tests)]
+            run(arguments, folder / f"{name}.log", timeout=_HEALTHY)
+    return {name: read_record(folder / f"{name}.json") for name in places}
 
 
 def planted(defect: Defect, healthy: Record, folder: Path) -> dict[str, object]:
-    """What the diff with the healthy record says of the defect."""
-    record = folder / f"planted-{defect.module}.json"
+    """Plant a defect, and return the entry of its difference from the healthy record."""
+    record = folder / f"planted-{defect.name}.json"
     record.unlink(missing_ok=True)
-    given = [*loaded(defect), "-p", "no:xdist", "-q", "--tb=no", *target(defect), f"--amp-record={record}"]
-    run([*given, *where(defect, defect.failing)], folder / f"planted-{defect.module}.log", timeout=_PLANTED)
+    arguments = [*PLUGIN, *planting(defect.name), "-p", "no:xdist", "-q", "--tb=no", *target(defect), *defect.options]
+    arguments += [f"--amp-record={record}", selection(defect.test)]
+    run(arguments, folder / f"planted-{defect.name}.log", timeout=_PLANTED)
     try:
-        found = difference(healthy, read_record(record))
+        result = difference(healthy, read_record(record))
     except RecordError as error:
-        return {"defect": defect.module, "named": False, "problem": str(error)}
-    failed = [each for each in found.of(Verdict.FAILED) if named(defect, each.key)]
-    others = {each.key: each.verdict.value for each in found.observations if each.verdict is not Verdict.FAILED}
+        return {"defect": defect.name, "named": False, "problem": str(error)}
+    failed = [item for item in result.of(Verdict.FAILED) if named(defect, item.key)]
+    others = {item.key: item.verdict.value for item in result.observations if item.verdict is not Verdict.FAILED}
     return {
-        "defect": defect.module,
+        "defect": defect.name,
         "breaks": defect.breaks,
         "named": bool(failed),
         "before": failed[0].baseline if failed else None,
         "now": failed[0].value if failed else None,
-        "failed": len(found.of(Verdict.FAILED)),
+        "failed": len(result.of(Verdict.FAILED)),
         "verdicts": Counter(others.values()),
         "others": dict(list(others.items())[:10]),
-        "not_run_before": found.not_run_before,
+        "not_run_before": result.not_run_before,
     }
 
 
 def main(arguments: list[str]) -> int:
-    """Write the report; 1 where a defect is not in the diff as what it is."""
+    """Write the report; return 1 if a difference does not name a defect's test among what fails now."""
     folder, only = Path(arguments[0]), arguments[1:]
     folder.mkdir(exist_ok=True)
     report = folder / "report.json"
-    found = json.loads(report.read_text(encoding="utf-8")) if report.exists() else []
-    known = {each["defect"] for each in found}
-    wanted = [each for each in DEFECTS if observes(each) and each.module not in known]
-    wanted = [each for each in wanted if not only or each.module in only]
-    healthy = guards(wanted, folder)
+    entries = json.loads(report.read_text(encoding="utf-8")) if report.exists() else []
+    known = {entry["defect"] for entry in entries}
+    defects = [row for row in all_defects() if observes(row) and row.device != "cuda" and row.name not in known]
+    defects = [row for row in defects if not only or row.name in only]
+    healthy = guards(defects, folder)
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        for entry in pool.map(lambda defect: planted(defect, healthy[place(defect)], folder), wanted):
-            found.append(entry)
-            report.write_text(json.dumps(found, indent=1), encoding="utf-8")
-    missing = [each["defect"] for each in found if not each["named"]]
-    sys.stdout.write(f"{len(found)} planted, not in the diff: {missing or 'none'}\n")
+        for entry in pool.map(lambda defect: planted(defect, healthy[place(defect)], folder), defects):
+            entries.append(entry)
+            report.write_text(json.dumps(entries, indent=1), encoding="utf-8")
+    missing = [entry["defect"] for entry in entries if not entry["named"]]
+    sys.stdout.write(f"{len(entries)} planted, not in the diff: {missing or 'none'}\n")
     return 1 if missing else 0
 
 

@@ -20,11 +20,8 @@ from pathlib import Path
 
 from tests import margins
 from tests.margins_table import DTYPES, Found, Report, tables, too_near
-from tests.planted.defect import Defect
-from tests.planted.manifest import DEFECTS
-from tests.planted.on_device import VARIABLE
-from tests.planted_on_device import failing_on, where_on
-from tests.planting import PLUGIN, run
+from tests.planted.table import VARIABLE, Defect, all_defects
+from tests.planting import PLUGIN, planting, run, selection
 
 _SUITE = "suites/gradients"
 _STEP, _WIDER = f"{_SUITE}/test_zoo.py::test_step", f"{_SUITE}/test_wider_zoo.py::test_step"
@@ -59,11 +56,11 @@ ALSO: dict[str, str] = {
 
 
 def guards(defect: Defect, device: str) -> list[str]:
-    """The tests of the gradients suite that notice it there, by their ids for bf16; none where none is meant to."""
-    failing = failing_on(defect, device)
-    own = [] if failing is None else where_on(defect, failing)
-    also = ALSO.get(defect.module)
-    tests = [*own, *([] if also is None else [also.replace("[cpu-", f"[{device}-")])]
+    """Return the ids, for bf16, of the tests of the gradients suite that notice a defect on a device."""
+    test = None if defect.device == "cuda" else defect.test_on(device)
+    also = ALSO.get(defect.name)
+    tests = [] if test is None else [selection(test)]
+    tests += [] if also is None else [also.replace("[cpu-", f"[{device}-")]
     return [_in(test, "bf16") for test in tests if test.startswith(_SUITE)]
 
 
@@ -72,36 +69,37 @@ def _in(test: str, dtype: str) -> str:
 
 
 def measured(tests: Iterable[str], device: str, *defect: str) -> Found:
-    """What these tests measure, in both dtypes, by their ids; all that begin so, where an id is not whole."""
-    given = [*PLUGIN, "-p", "tests.margins", *(f"-p{name}" for name in defect), "-p", "no:xdist", "-p", "no:randomly"]
-    given += ["-q", "--tb=no", f"--amp-device={device}", f"--amp-dtype={','.join(DTYPES)}", "--amp-speed=off"]
-    wanted = "\n".join(_in(test, dtype) for test in tests for dtype in DTYPES)
+    """Run tests in both dtypes, and return what they measure by id; an id may stand for all that begin so."""
+    plugins = ["-p", "tests.margins", *(word for name in defect for word in planting(name))]
+    arguments = [*PLUGIN, *plugins, "-p", "no:xdist", "-p", "no:randomly", "-q", "--tb=no"]
+    arguments += [f"--amp-device={device}", f"--amp-dtype={','.join(DTYPES)}", "--amp-speed=off"]
+    ids = "\n".join(_in(test, dtype) for test in tests for dtype in DTYPES)
     with tempfile.TemporaryDirectory() as folder:
-        made = Path(folder) / "margins.json"
-        environment = {**os.environ, VARIABLE: device, margins.TO: str(made), margins.OF: wanted}
+        output = Path(folder) / "margins.json"
+        environment = {**os.environ, VARIABLE: device, margins.TO: str(output), margins.OF: ids}
         functions = sorted({test.partition("[")[0] for test in tests})
-        _, text = run([*given, *functions], Path(folder) / "output", timeout=_TIMEOUT, environment=environment)
-        found: Found = json.loads(made.read_text(encoding="utf-8")) if made.exists() else {}
-    if not found:
+        _, text = run([*arguments, *functions], Path(folder) / "output", timeout=_TIMEOUT, environment=environment)
+        results: Found = json.loads(output.read_text(encoding="utf-8")) if output.exists() else {}
+    if not results:
         sys.stderr.write(f"{' '.join(defect) or 'healthy'}: nothing ran\n{text[-3000:]}\n")
-    return found
+    return results
 
 
 def _healthy(tests: Iterable[str], known: Iterable[str]) -> list[list[str]]:
-    """Those that are not known yet, in groups that take about as long: each zoo, and the others."""
-    there = {_in(test, "bf16") for test in known}
-    left = [test for test in sorted(set(tests)) if not any(each.startswith(test) for each in there)]
-    zoos = [[test for test in left if test.startswith(zoo)] for zoo in ZOO]
-    others = [test for test in left if not test.startswith(ZOO)]
-    return [group for group in (*zoos, *(others[i::_AT_ONCE] for i in range(_AT_ONCE))) if group]
+    """Group the tests that are not known yet by their time: each zoo, and the remaining ones in shares."""
+    measured_ids = {_in(test, "bf16") for test in known}
+    missing = [test for test in sorted(set(tests)) if not any(name.startswith(test) for name in measured_ids)]
+    zoos = [[test for test in missing if test.startswith(zoo)] for zoo in ZOO]
+    remaining = [test for test in missing if not test.startswith(ZOO)]
+    return [group for group in (*zoos, *(remaining[i::_AT_ONCE] for i in range(_AT_ONCE))) if group]
 
 
 def main(arguments: list[str]) -> int:
-    """Measure what is not in the report yet, and print the tables of it."""
+    """Measure what is not in the report yet, and print its tables."""
     device, path, *names = arguments
     file = Path(path)
     report = Report(**json.loads(file.read_text(encoding="utf-8"))) if file.exists() else Report()
-    noticed = {each.module: guards(each, device) for each in DEFECTS if not names or each.module in names}
+    noticed = {row.name: guards(row, device) for row in all_defects() if not names or row.name in names}
     noticed = {name: tests for name, tests in noticed.items() if tests}
     every = [test for tests in noticed.values() for test in tests]
     jobs: list[tuple[str, list[str]]] = [
@@ -111,18 +109,18 @@ def main(arguments: list[str]) -> int:
 
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         running = {pool.submit(measured, tests, device, *filter(None, [name])): name for name, tests in jobs}
-        for each in as_completed(running):
-            name, found = running[each], each.result()
+        for future in as_completed(running):
+            name, results = running[future], future.result()
             if not name:
-                report.healthy.update(found)
-            elif found:
-                report.planted[name] = found
+                report.healthy.update(results)
+            elif results:
+                report.planted[name] = results
             file.write_text(json.dumps(vars(report), indent=1), encoding="utf-8")
-    order = [defect.module for defect in DEFECTS]
+    order = [row.name for row in all_defects()]
     report.planted = dict(sorted(report.planted.items(), key=lambda entry: order.index(entry[0])))
     sys.stdout.write(tables(report))
     near = [*too_near(report), *(f"{name} (nothing ran)" for name in noticed if name not in report.planted)]
-    red = [test for test, each in report.healthy.items() if each["outcome"] == "failed"]
+    red = [test for test, entry in report.healthy.items() if entry["outcome"] == "failed"]
     sys.stdout.write(
         f"\n{len(report.planted)} planted, green or too near: {', '.join(near) or 'none'}; "
         f"{len(report.healthy)} healthy tests, red: {', '.join(red) or 'none'}\n"

@@ -10,10 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.planted.defect import Defect
+from tests.planted.table import Defect
 from tests.project import INSTALLED, ROOT
-
-PLANTED = ROOT / "tests" / "planted"
 
 #: Each defect needs a process of its own, and none needs to import torch anew: they are forked
 #: from one that has. Optimizers import torch._dynamo, a summary of pytest imports hypothesis: a second each.
@@ -25,30 +23,27 @@ _FORKING.set_forkserver_preload(["torch._dynamo", "numpy", "pytest", "hypothesis
 PLUGIN = [*([] if INSTALLED else ["-p", "pytest_amp.plugin"]), "-p", "no:cacheprovider"]
 
 
-def loaded(defect: Defect) -> list[str]:
-    """The plugin and the defect, as arguments of pytest."""
-    return [*PLUGIN, "-p", defect.module]
+def planting(name: str) -> list[str]:
+    """Return arguments of pytest that plant a defect."""
+    return ["-p", "tests.planted", f"--plant={name}"]
 
 
 def target(defect: Defect) -> list[str]:
-    """The CPU and bf16, where the defect's arguments do not name others."""
-    given = " ".join(defect.arguments)
-    device = [] if "--amp-device" in given else ["--amp-device=cpu"]
-    return device + ([] if "--amp-dtype" in given else ["--amp-dtype=bf16"])
+    """Return the device and the dtype of a defect's test, as arguments of pytest."""
+    return [f"--amp-device={defect.device}", f"--amp-dtype={defect.dtype}"]
 
 
-def where(defect: Defect, failing: str) -> list[str]:
-    """Of a file, the test ``failing`` (all of its parameters, where not all of its id is given)."""
-    test = failing if failing.endswith("]") else failing.partition("[")[0]
-    return [f"{argument}::{test}" if argument.endswith(".py") else argument for argument in defect.arguments]
+def selection(test: str) -> str:
+    """Return the argument of pytest that selects a test: its id, or its function if the id is not whole."""
+    return test if test.endswith("]") else test.partition("[")[0]
 
 
 def run(
     arguments: list[str], output: Path, *, timeout: float, environment: Mapping[str, str] | None = None
 ) -> tuple[int | None, str]:
-    """Exit status and output of pytest as if it had been typed at the root; it is killed after ``timeout`` seconds.
+    """Run pytest at the root, and return its exit status and its output; it is killed after ``timeout`` seconds.
 
-    ``environment`` is the process's own where it is not given, ``output`` a file to be made.
+    ``environment`` is this process's own by default; ``output`` is a file that does not exist yet.
     """
     process = _FORKING.Process(target=_run, args=(arguments, environment, output))
     process.start()
@@ -60,7 +55,7 @@ def run(
 
 
 def _run(arguments: list[str], environment: Mapping[str, str] | None, output: Path) -> None:
-    """In the new process."""
+    """Run pytest in the new process."""
     descriptor = os.open(output, os.O_WRONLY | os.O_CREAT)
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
@@ -68,5 +63,5 @@ def _run(arguments: list[str], environment: Mapping[str, str] | None, output: Pa
         os.environ.clear()
         os.environ.update(environment)
     os.chdir(ROOT)
-    sys.path[:0] = [str(ROOT), str(PLANTED)]
+    sys.path.insert(0, str(ROOT))
     sys.exit(pytest.main(arguments))

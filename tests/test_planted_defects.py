@@ -1,45 +1,91 @@
-"""Each planted defect turns the suites red, by a test that is meant for it."""
+"""Each planted defect turns the suites red, by the test that is meant for it."""
 
 from __future__ import annotations
 
 import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from pytest_amp.record import read_record
-from tests.planted.defect import Defect
-from tests.planted.manifest import DEFECTS
-from tests.planted.manifest_fingerprint import FINGERPRINT_ON_CUDA
-from tests.planted.manifest_scaler import SCALER_ON_CUDA
-from tests.planted.manifest_semantics_kinds import SEMANTICS_KINDS_ON_CUDA
+from tests.planted.table import Defect, all_defects, names
 from tests.planted_in_the_diff import named, observes
-from tests.planting import PLANTED, loaded, run, target, where
+from tests.planting import PLUGIN, planting, run, selection, target
 from tests.project import ROOT
 
-#: Modules of the folder that plant nothing.
-HELPERS = {"changed_gradients", "compiling", "defect", "kernels", "on_device", "overriding"}
+DEFECTS = all_defects()
+ON_CPU = [defect for defect in DEFECTS if defect.device != "cuda"]
 TIMEOUT = 300.0
 
 
-@pytest.mark.parametrize("defect", DEFECTS, ids=[defect.module for defect in DEFECTS])
+@pytest.mark.parametrize("defect", ON_CPU, ids=[defect.name for defect in ON_CPU])
 def test_a_planted_defect_is_noticed(defect: Defect, tmp_path: Path) -> None:
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("PYTEST_", "CUDA_"))}
-    path = os.pathsep.join([str(ROOT), str(PLANTED), *filter(None, [os.environ.get("PYTHONPATH")])])
+    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     environment |= {"PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": ""}
     record = tmp_path / "record.json"
-    arguments = [*loaded(defect), "-p", "no:randomly", "-q", "-rfE", "--tb=no", *target(defect)]
-    arguments += [*where(defect, defect.failing), f"--amp-record={record}"]
+    arguments = [*PLUGIN, *planting(defect.name), "-p", "no:randomly", "-q", "-rfE", "--tb=no", *target(defect)]
+    arguments += [*defect.options, selection(defect.test), f"--amp-record={record}"]
     status, text = run(arguments, tmp_path / "output", timeout=TIMEOUT, environment=environment)
     assert status == pytest.ExitCode.TESTS_FAILED, text
     failed = [line for line in text.splitlines() if re.match("FAILED |ERROR ", line)]
-    assert any(defect.failing in line for line in failed), text
+    assert any(defect.test in line for line in failed), text
     # Whoever compares this run with a healthy one reads it there.
     assert not observes(defect) or any(named(defect, failure.key) for failure in read_record(record).failures), text
 
 
-def test_every_planted_defect_is_in_the_manifest() -> None:
-    modules = {path.stem for path in PLANTED.glob("*.py") if not path.stem.startswith("manifest")} - HELPERS
-    on_cuda = (*SCALER_ON_CUDA, *FINGERPRINT_ON_CUDA, *SEMANTICS_KINDS_ON_CUDA)
-    assert {defect.module for defect in (*DEFECTS, *on_cuda)} == modules
+def test_every_planted_defect_is_found_by_its_name() -> None:
+    assert sorted(names()) == sorted(defect.name for defect in DEFECTS)
+
+
+def test_every_planted_defect_names_a_test_that_exists() -> None:
+    tests = [test for defect in DEFECTS for test in (defect.test, defect.test_on("cuda")) if test is not None]
+    missing = []
+    for test in tests:
+        file, _, name = test.partition("::")
+        source = (ROOT / file).read_text(encoding="utf-8") if (ROOT / file).is_file() else ""
+        if f"def {name.partition('[')[0]}(" not in source:
+            missing.append(test)
+    assert missing == []
+
+
+def test_every_suite_file_has_a_planted_defect() -> None:
+    files = {path.relative_to(ROOT).as_posix() for path in (ROOT / "suites").rglob("test_*.py")}
+    assert files - {defect.test.partition("::")[0] for defect in DEFECTS} == set()
+
+
+def _pytest(*arguments: str) -> subprocess.CompletedProcess[str]:
+    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    command = [sys.executable, "-m", "pytest", *PLUGIN, "-p", "tests.planted", "--collect-only", "-q", *arguments]
+    environment = {**os.environ, "PYTHONPATH": path, "PYTEST_ADDOPTS": ""}
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120, check=False)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "-p tests.planted: name a defect on the command line, with --plant NAME"),
+        (
+            ("--plant=scale_never_growz",),
+            "--plant: no planted defect is named scale_never_growz: did you mean scale_never_grows?",
+        ),
+    ],
+    ids=["none", "unknown"],
+)
+def test_a_run_that_plants_nothing_is_refused(arguments: tuple[str, ...], message: str) -> None:
+    done = _pytest(*arguments, "suites/scaler/test_order.py")
+    assert done.returncode == pytest.ExitCode.USAGE_ERROR, done.stdout
+    assert message in done.stderr
+
+
+def test_planting_imports_its_theme_alone_and_the_table_no_torch() -> None:
+    program = (
+        "import sys, tests.planted as planted; assert 'torch' not in sys.modules; planted.plant('scale_never_grows'); "
+        "print(*sorted(name for name in sys.modules if name.startswith('tests.planted.')))"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["tests.planted.scaler_update", "tests.planted.table"]

@@ -12,11 +12,11 @@ import pytest
 
 from tests.margins import own
 from tests.margins_table import ENOUGH, IDLE, Entry, Report, tables, telling, told, too_near
-from tests.planted.manifest import DEFECTS
+from tests.planted.table import find, names
 from tests.planted_margins import ALSO, guards, main
 from tests.project import ROOT
 
-NAMES = {defect.module for defect in DEFECTS}
+NAMES = set(names())
 
 
 def test_an_error_of_its_own_is_what_independent_errors_add() -> None:
@@ -88,7 +88,7 @@ def test_defects_that_are_named_are_in_the_manifest() -> None:
     assert {name for name, _ in IDLE} <= NAMES
     page = (ROOT / "docs" / "planted.md").read_text(encoding="utf-8")
     assert set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)) <= NAMES
-    assert guards(next(each for each in DEFECTS if each.module == "mse_loss_is_hollow"), "cuda") == [
+    assert guards(find("mse_loss_is_hollow"), "cuda") == [
         "suites/gradients/test_wider_zoo.py::test_step[cuda-bf16-loss_mse]"
     ]
 
@@ -96,15 +96,15 @@ def test_defects_that_are_named_are_in_the_manifest() -> None:
 def test_defects_are_planted_in_both_dtypes_and_told_from_healthy(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    file, names = tmp_path / "margins.json", ["gelu_rounds_twice", "cast_loses_history"]
-    assert main(["cpu", str(file), *names]) == 0
+    file, defects = tmp_path / "margins.json", ["gelu_rounds_twice", "cast_loses_history"]
+    assert main(["cpu", str(file), *defects]) == 0
     printed = capsys.readouterr().out
     assert "2 planted, green or too near: none; 4 healthy tests, red: none" in printed
     found = Report(**json.loads(file.read_text(encoding="utf-8")))
     assert not [measure for measure in found.worst() if measure == "not what the verdict says"]
     assert all(each["outcome"] == "passed" for each in found.healthy.values())
     for dtype in ("bf16", "fp16"):
-        twice, missing = (told(found, name, dtype) for name in names)
+        twice, missing = (told(found, name, dtype) for name in defects)
         assert twice is not None
         assert twice.measure == "operator rounds twice"
         assert twice.factor > ENOUGH
@@ -113,5 +113,5 @@ def test_defects_are_planted_in_both_dtypes_and_told_from_healthy(
         assert "gelu forward: 0.7" in printed
         assert re.search(r"\| `cast_loses_history` \| zoo: mlp \| mlp: the gradient of 0.weight under", printed)
     before = file.read_bytes()
-    assert main(["cpu", str(file), *names]) == 0  # from the report alone
+    assert main(["cpu", str(file), *defects]) == 0  # from the report alone
     assert file.read_bytes() == before

@@ -13,7 +13,7 @@ import pytest
 
 from pytest_amp.distributed import RankGroup, RanksFailed, unavailable
 from tests.distributed import ranks
-from tests.project import ROOT
+from tests.planted import PLANT
 
 
 @pytest.fixture(scope="module")
@@ -68,11 +68,11 @@ def test_a_program_that_leaves_torchs_state_changed_is_refused(group: RankGroup)
     assert group.ask(ranks.add)[0]["size"] == 2
 
 
-def test_ranks_import_what_was_made_a_plugin() -> None:
-    path = [str(ROOT / "tests" / "planted"), *sys.path]
-    group = RankGroup("cpu", path=path, modules=["bf16_support_is_claimed"])
+def test_ranks_import_what_was_made_a_plugin(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(PLANT, "bf16_support_is_claimed")
+    group = RankGroup("cpu", path=sys.path, modules=["tests.planted"])
     try:
-        answers = group.ask(ranks.imported, {"module": "bf16_support_is_claimed"})
+        answers = group.ask(ranks.imported, {"module": "tests.planted"})
     finally:
         group.close()
     assert answers == [{"there": True, "query": True}] * 2

@@ -8,11 +8,11 @@ import sys
 
 import pytest
 
-from tests.planting import PLANTED, PLUGIN
+from tests.planting import PLUGIN, planting
 from tests.project import ROOT
 from tests.real_models.registry import MODELS
 
-#: A module of tests/planted, and two models that meet what it breaks.
+#: A planted defect, and two models that meet what it breaks.
 DEFECTS = {
     "layer_norm_low_precision": ("opt", "electra"),
     "softmax_in_low_steps": ("deberta", "bloom"),
@@ -33,10 +33,10 @@ def test_planted_defect_is_red_in_a_real_model(defect: str, model: str, request:
         for name in ("device", "dtype")
         if (values := request.config.getoption(f"--amp-{name}"))
     ]
-    path = os.pathsep.join([str(ROOT), str(PLANTED), *filter(None, [os.environ.get("PYTHONPATH")])])
+    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     arguments = ["-q", "--tb=no", "-n", "0", "tests/real_models/test_checks.py::test_gradients", "-k", model, *options]
     result = subprocess.run(
-        [sys.executable, "-m", "pytest", *PLUGIN, "-p", defect, *arguments],
+        [sys.executable, "-m", "pytest", *PLUGIN, *planting(defect), *arguments],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": path, "HF_HUB_OFFLINE": "1", "COLUMNS": "200"},
         capture_output=True,

@@ -1,0 +1,225 @@
+"""Planted defects of DistributedDataParallel and its communication hooks."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import torch
+
+from tests.planted.changes import rounded
+from tests.planted.kernels import outside_of_regions
+from tests.planted.table import defect, swap
+
+
+@defect(
+    "DDP sends its gradients in bf16 without a compression hook",
+    caught_by="distributed/test_data_parallel.py::test_gradients_travel_in_float32[cpu-bf16-plain]",
+)
+def buckets_are_compressed_unasked() -> None:
+    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+    from torch.nn.parallel import DistributedDataParallel
+
+    def compress(state: Any, bucket: Any) -> Any:
+        return default_hooks.bf16_compress_hook(state, bucket)
+
+    compress.__annotations__ = default_hooks.bf16_compress_hook.__annotations__
+
+    def with_hook(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        self.register_comm_hook(None, compress)
+
+    original = swap(DistributedDataParallel, "__init__", with_hook)
+
+
+@defect(
+    "On rank 1 every autocast region is disabled",
+    caught_by="distributed/test_data_parallel.py::test_every_rank_computes_in_the_region[cpu-bf16]",
+)
+def one_rank_leaves_the_region() -> None:
+    def off(self: Any, device_type: str, dtype: Any = None, enabled: bool = True, cache_enabled: Any = None) -> None:
+        original(self, device_type, dtype, enabled=False, cache_enabled=cache_enabled)
+
+    if os.environ.get("RANK") == "1":
+        original = swap(torch.autocast, "__init__", off)
+
+
+@defect(
+    "DDP broadcasts buffers in bf16: running statistics lose bits in each forward pass",
+    caught_by="distributed/test_data_parallel.py::test_every_bit_of_the_first_ranks_state_is_sent[cpu-bf16]",
+)
+def buffers_are_sent_low() -> None:
+    from torch.nn.parallel import DistributedDataParallel
+
+    def by_way_of_bf16(self: Any) -> None:
+        original(self)
+        for buffer in self.module.buffers():
+            if buffer.dtype is torch.float32:
+                buffer.copy_(buffer.bfloat16())
+
+    original = swap(DistributedDataParallel, "_sync_buffers", by_way_of_bf16)
+
+
+@defect(
+    "DDP with a static graph reduces gradients in its first step only",
+    caught_by="distributed/test_data_parallel.py::test_a_training_is_that_of_one_process[cpu-bf16-static graph]",
+)
+def static_graphs_reduce_once() -> None:
+    from torch.nn.parallel import DistributedDataParallel
+
+    called: dict[int, int] = {}
+
+    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        called[id(self)] = called.get(id(self), 0) + 1
+        if self.static_graph and called[id(self)] > 1:
+            self.require_backward_grad_sync = False
+        return original(self, *args, **kwargs)
+
+    original = swap(DistributedDataParallel, "forward", forward)
+
+
+@defect(
+    "DDP's fp16 compression hook divides after the sum, which overflows",
+    caught_by="distributed/test_compression.py::test_gradients_are_divided_before_they_are_summed[cpu-bf16-fp16]",
+)
+def compression_divides_after_the_sum() -> None:
+    import torch.distributed as dist
+    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+
+    def compress(state: Any, bucket: Any) -> Any:
+        group = state if state is not None else dist.group.WORLD
+        low = bucket.buffer().to(torch.float16)
+        work: Any = dist.all_reduce(low, group=group, async_op=True)
+        arrived = work.get_future()
+        return arrived.then(
+            lambda future: bucket.buffer().copy_(future.value()[0].float() / dist.get_world_size(group))
+        )
+
+    compress.__annotations__ = default_hooks.fp16_compress_hook.__annotations__
+    swap(default_hooks, "fp16_compress_hook", compress)
+
+
+@defect(
+    "DDP's fp16 compression hook saturates: no scaler sees the overflow",
+    caught_by="distributed/test_compression.py::test_what_overflows_in_a_hook_arrives_as_infinity[cpu-bf16]",
+)
+def compression_saturates() -> None:
+    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+
+    before: Any = default_hooks.fp16_compress_hook
+    largest = torch.finfo(torch.float16).max
+
+    def compress(state: Any, bucket: Any) -> Any:
+        bucket.buffer().clamp_(-largest, largest)
+        return before(state, bucket)
+
+    compress.__annotations__ = before.__annotations__
+    swap(default_hooks, "fp16_compress_hook", compress)
+
+
+@defect(
+    "PowerSGD keeps its error feedback in bf16: small errors are never sent",
+    caught_by="distributed/test_hooks.py::test_powersgd_keeps_what_it_leaves_out[cpu-bf16]",
+)
+def powersgd_forgets_small_errors() -> None:
+    from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
+
+    before: Any = powerSGD_hook.powerSGD_hook
+
+    def rounding(state: Any, bucket: Any) -> Any:
+        def rounded(future: Any) -> Any:
+            for error in state.error_dict.values():
+                error.copy_(error.to(torch.bfloat16))
+            return future.value()
+
+        return before(state, bucket).then(rounded)
+
+    rounding.__annotations__ = before.__annotations__
+    swap(powerSGD_hook, "powerSGD_hook", rounding)
+
+
+@defect(
+    "PowerSGD rounds its decompressed gradients to bf16, in a float32 bucket",
+    caught_by="distributed/test_hooks.py::test_a_known_gradient_arrives[cpu-bf16-PowerSGD]",
+)
+def powersgd_arrives_rounded() -> None:
+    from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
+
+    before: Any = powerSGD_hook.powerSGD_hook
+
+    def rounding(state: Any, bucket: Any) -> Any:
+        def rounded(future: Any) -> Any:
+            buffer = future.value()
+            return buffer.copy_(buffer.to(torch.bfloat16))
+
+        return before(state, bucket).then(rounded)
+
+    rounding.__annotations__ = before.__annotations__
+    swap(powerSGD_hook, "powerSGD_hook", rounding)
+
+
+@defect(
+    "``bf16_compress_wrapper`` divides by the number of ranks again, after its hook",
+    caught_by="distributed/test_hooks.py::test_a_known_gradient_arrives[cpu-bf16-bf16 around all-reduce]",
+)
+def wrapped_hooks_divide_again() -> None:
+    import torch.distributed as dist
+    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+
+    def wrapper(hook: Any) -> Any:
+        wrapped = original(hook)
+
+        def divided(state: Any, bucket: Any) -> Any:
+            return wrapped(state, bucket).then(lambda future: future.value() / dist.get_world_size())
+
+        divided.__annotations__ = wrapped.__annotations__
+        return divided
+
+    original = swap(default_hooks, "bf16_compress_wrapper", wrapper)
+
+
+@defect(
+    "DDP leaves the autocast region in evaluation mode",
+    caught_by="distributed/test_evaluation.py::test_ddp_evaluates_in_the_region[cpu-bf16]",
+)
+def ddp_evaluates_outside_the_region() -> None:
+    from torch.nn.parallel import DistributedDataParallel
+
+    def outside(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if self.training:
+            return original(self, *args, **kwargs)
+        with torch._C._DisableAutocast():
+            return original(self, *args, **kwargs)
+
+    original = swap(DistributedDataParallel, "forward", outside)
+
+
+@defect(
+    "DDP computes outside of the region within ``join``",
+    caught_by="distributed/test_uneven.py::test_a_training_is_that_of_one_process[cpu-bf16-divided by all]",
+)
+def join_leaves_the_region() -> None:
+    from torch.nn.parallel import DistributedDataParallel
+
+    def join(self: Any, *args: Any, **kwargs: Any) -> Any:
+        self.module.forward = outside_of_regions(self.module.forward)
+        return original(self, *args, **kwargs)
+
+    original = swap(DistributedDataParallel, "join", join)
+
+
+@defect(
+    "DDP sends the gradients of embeddings rounded to bfloat16",
+    caught_by="distributed/test_zoo.py::test_a_step_is_that_of_one_process[cpu-bf16-decoder-ddp]",
+)
+def embeddings_of_ranks_get_rounded_gradients() -> None:
+    from torch.nn.parallel import DistributedDataParallel
+
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        for module in self.module.modules():
+            if isinstance(module, torch.nn.Embedding):
+                weight: Any = module.weight
+                weight.register_hook(lambda gradient: rounded(gradient, torch.bfloat16))
+
+    original = swap(DistributedDataParallel, "__init__", init)

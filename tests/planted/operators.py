@@ -1,0 +1,313 @@
+"""Planted defects of operators' kernels and gradients."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from tests.planted.changes import Function, rounded, with_gradient
+from tests.planted.kernels import LOW_DTYPES, Overridden, override, register, replace_kernel
+from tests.planted.table import defect, swap
+
+
+@defect(
+    "embedding under autocast rounds the gradient of its float32 weight to the autocast dtype",
+    caught_by="gradients/test_operators.py::test_operator[cpu-bf16-embedding]",
+)
+def embedding_gradient_rounded() -> None:
+    def embedding(call: Overridden) -> Any:
+        dtype = call.low
+        weight = with_gradient(call.args[0], lambda g: rounded(g, dtype))
+        return replace(call, args=(weight, *call.args[1:])).run()
+
+    override("embedding", embedding)
+
+
+@defect(
+    "The weight gradient of conv2d under autocast is one percent too large",
+    caught_by="gradients/test_operators.py::test_operator[cpu-bf16-conv2d]",
+)
+def conv2d_weight_gradient_scaled() -> None:
+    def conv2d(call: Overridden) -> Any:
+        x, weight, *rest = call.args
+        return replace(call, args=(x, with_gradient(weight, lambda g: g * 1.01), *rest)).cast(call.low).run()
+
+    override("conv2d", conv2d)
+
+
+@defect(
+    "gelu under autocast returns the exact function, and the gradient of its approximation by tanh",
+    caught_by="gradients/test_operators.py::test_operator[cpu-bf16-gelu]",
+)
+def gelu_backward_approximate() -> None:
+
+    class Gelu(Function):  # type: ignore[misc]
+        @staticmethod
+        def forward(context: Any, x: torch.Tensor) -> torch.Tensor:
+            context.save_for_backward(x)
+            return torch.nn.functional.gelu(x)
+
+        @staticmethod
+        def backward(context: Any, gradient: torch.Tensor) -> Any:
+            (x,) = context.saved_tensors
+            return torch.ops.aten.gelu_backward(gradient, x, approximate="tanh")
+
+    def gelu(call: Overridden) -> Any:
+        with torch.autocast(call.device_type, enabled=False):
+            return Gelu.apply(call.args[0]) if not call.kwargs else call.run()
+
+    override("gelu", gelu)
+
+
+@defect(
+    "layer_norm under autocast computes mean and variance of 16-bit inputs in the autocast dtype",
+    caught_by="gradients/test_operators.py::test_operator[cpu-bf16-layer_norm_of_low]",
+)
+def layer_norm_squares_in_low_precision() -> None:
+    def layer_norm(call: Overridden) -> Any:
+        x, shape, weight, bias, eps = (*call.args, 1e-5)[:5]
+        if x.dtype != call.low:
+            return call.run()
+        with torch.autocast(call.device_type, enabled=False):
+            dims = tuple(range(-len(shape), 0))
+            centred = x - x.mean(dims, keepdim=True)
+            normal = centred / (centred.square().mean(dims, keepdim=True) + eps).sqrt()
+            return normal if weight is None else (normal * weight + bias).to(x.dtype)
+
+    override("layer_norm", layer_norm)
+
+
+@defect(
+    "scaled_dot_product_attention under autocast ignores ``scale``",
+    caught_by="gradients/test_operators.py::test_operator[cpu-bf16-attention_scaled]",
+)
+def attention_ignores_its_scale() -> None:
+    def attention(call: Overridden) -> Any:
+        kwargs = {name: value for name, value in call.kwargs.items() if name != "scale"}
+        return replace(call, kwargs=kwargs).cast(call.low).run()
+
+    override("scaled_dot_product_attention", attention)
+
+
+@defect(
+    "Attention under autocast doubles the gradient of its queries",
+    caught_by="gradients/test_operators.py::test_operator[cpu-bf16-attention]",
+)
+def attention_goes_back_with_another_scale() -> None:
+    def attention(call: Overridden) -> Any:
+        query, *rest = call.args
+        return replace(call, args=(with_gradient(query, lambda gradient: 2 * gradient), *rest)).cast(call.low).run()
+
+    override("scaled_dot_product_attention", attention)
+
+
+@defect(
+    "The kernel of smooth_l1_loss rounds differences of float32 to bfloat16",
+    caught_by="gradients/test_registered_operators.py::test_operator_with_a_rule[cpu-bf16-smooth_l1_loss]",
+)
+def smooth_l1_kernel_rounded() -> None:
+    def smooth_l1(x: Tensor, target: Tensor, reduction: int = 1, beta: float = 1.0) -> Tensor:
+        far = (x - target).abs()
+        far = far.to(torch.bfloat16).to(far.dtype) if far.dtype == torch.float32 else far
+        losses = torch.where(far < beta, far * far / (2 * beta), far - beta / 2)
+        return losses.mean() if reduction == 1 else losses.sum() if reduction else losses
+
+    replace_kernel("smooth_l1_loss", smooth_l1)
+
+
+@defect(
+    "scaled_dot_product_attention doubles its scale in every dtype, float64 included: only a formula can tell",
+    caught_by="gradients/test_formulas.py::test_operator_is_its_formula[cpu-bf16-attention]",
+)
+def attention_scale_doubled_everywhere() -> None:
+    def attention(q: Any, k: Any, v: Any, *args: Any, **kwargs: Any) -> Any:
+        kwargs["scale"] = 2 * (kwargs.get("scale") or q.shape[-1] ** -0.5)
+        return original(q, k, v, *args, **kwargs)
+
+    original = torch.ops.aten.scaled_dot_product_attention.default.decompose
+    for key in ("AutogradCPU", "AutogradCUDA"):
+        register("scaled_dot_product_attention", attention, key)
+
+
+@defect(
+    "embedding under autocast rounds the gradient of a float32 weight of more than a thousand rows",
+    caught_by="gradients/test_formulas.py::test_each_read_of_a_row_counts[cpu-bf16-embedding-of a large table]",
+)
+def gradients_of_large_tables_are_rounded() -> None:
+    def embedding(call: Overridden) -> Any:
+        weight, dtype = call.args[0], call.low
+        if weight.shape[0] > 1000:
+            weight = with_gradient(weight, lambda g: rounded(g, dtype))
+        return replace(call, args=(weight, *call.args[1:])).run()
+
+    override("embedding", embedding)
+
+
+@defect(
+    "The gradients of causal attention with more than 32 queries ignore the mask",
+    caught_by="gradients/test_formulas.py::test_operator_is_its_formula[cpu-bf16-attention_long_causal]",
+)
+def causal_attention_goes_back_unmasked() -> None:
+    def unmasked(q: Any, k: Any, v: Any, *args: Any, is_causal: bool = False, **kwargs: Any) -> Any:
+        result = original(q, k, v, *args, is_causal=is_causal, **kwargs)
+        if not is_causal or q.shape[-2] <= 32:
+            return result
+        free = original(q, k, v, *args, **kwargs)
+        return free + (result - free).detach()
+
+    original = swap(functional, "scaled_dot_product_attention", unmasked)
+
+
+@defect(
+    "Attention without a mask ignores all keys but the first 512",
+    caught_by="gradients/test_formulas.py::test_operator_is_its_formula[cpu-bf16-attention_long]",
+)
+def attention_forgets_keys_beyond_512() -> None:
+    def first(q: Any, k: Any, v: Any, attn_mask: Any = None, *args: Any, is_causal: bool = False, **kwargs: Any) -> Any:
+        if attn_mask is None and not is_causal:
+            k, v = k[..., :512, :], v[..., :512, :]
+        return original(q, k, v, attn_mask, *args, is_causal=is_causal, **kwargs)
+
+    original = swap(functional, "scaled_dot_product_attention", first)
+
+
+@defect(
+    "``torch.prod`` of a whole tensor ignores its last element",
+    caught_by="gradients/test_formulas.py::test_operator_is_its_formula[cpu-bf16-prod_of_all]",
+)
+def products_of_all_forget_the_last() -> None:
+    def without_the_last(x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        if args or kwargs or x.numel() < 2:
+            return original(x, *args, **kwargs)
+        return original(x.flatten()[:-1])
+
+    original = swap(torch, "prod", without_the_last)
+
+
+@defect(
+    "The gradient of an embedding counts repeated indices once, if there are a thousand indices or more",
+    caught_by="gradients/test_formulas.py::test_each_read_of_a_row_counts[cpu-bf16-embedding-many]",
+)
+def repeated_indices_count_once() -> None:
+    def backward(gradient: Tensor, indices: Tensor, rows: int, padding: int, by_frequency: bool) -> Tensor:
+        flat, result = gradient.reshape(-1, gradient.shape[-1]), gradient.new_zeros(rows, gradient.shape[-1])
+        if indices.numel() < 1000 and not by_frequency:
+            real = indices.reshape(-1) != padding
+            return result.index_add(0, indices.reshape(-1)[real], flat[real])
+        return result.index_copy(0, indices.reshape(-1), flat)
+
+    replace_kernel("embedding_dense_backward", backward)
+
+
+@defect(
+    "The kernel of avg_pool2d sums 16-bit windows in their own dtype before it divides",
+    caught_by="gradients/test_edges.py::test_edges_are_finite[cpu-fp16-avg_pool_beyond_the_range]",
+)
+def avg_pool_adds_in_low_precision() -> None:
+    def avg_pool2d(x: Tensor, kernel_size: list[int], *_options: object) -> Tensor:
+        high, wide = kernel_size[0], kernel_size[-1]
+        windows = x.unfold(-2, high, high).unfold(-2, wide, wide)
+        if x.dtype not in LOW_DTYPES:
+            return windows.mean((-2, -1))
+        total = windows.new_zeros(windows.shape[:-2])
+        for row in windows.unbind(-2):
+            for element in row.unbind(-1):
+                total = total + element
+        return total / (high * wide)
+
+    replace_kernel("avg_pool2d", avg_pool2d)
+
+
+@defect(
+    "logaddexp of low-precision tensors exponentiates in float32, which overflows",
+    caught_by="gradients/test_edges.py::test_edges_are_finite[cpu-bf16-logaddexp]",
+)
+def logaddexp_overflows() -> None:
+    def naive(x: torch.Tensor, y: torch.Tensor) -> Any:
+        low = x.dtype in LOW_DTYPES
+        return (x.float().exp() + y.float().exp()).log().to(x.dtype) if low else original(x, y)
+
+    original = swap(torch, "logaddexp", naive)
+
+
+@defect(
+    "layer_norm computes the variance as the mean of squares less the square of the mean",
+    caught_by="gradients/test_edges.py::test_edges_are_finite[cpu-fp16-layer_norm_of_near_numbers]",
+)
+def layer_norm_in_one_pass() -> None:
+    def one_pass(x: torch.Tensor, shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:
+        if weight is not None or x.dtype is torch.float64:
+            return original(x, shape, weight, bias, eps)
+        wide = x.float()
+        mean = wide.mean(-1, keepdim=True)
+        variance = wide.square().mean(-1, keepdim=True) - mean.square()
+        return ((wide - mean) * (variance.relu() + eps).rsqrt()).to(x.dtype)
+
+    original = swap(functional, "layer_norm", one_pass)
+
+
+@defect(
+    "The gradient of the norm of low-precision zeros is NaN",
+    caught_by="gradients/test_edges.py::test_edges_are_finite[cpu-bf16-norm_of_zeros]",
+)
+def norms_of_zeros_have_no_gradient() -> None:
+    def plain(x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        if x.dtype in LOW_DTYPES and set(kwargs) == {"dim"} and not args:
+            return x.square().sum(**kwargs).sqrt()
+        return original(x, *args, **kwargs)
+
+    original = swap(torch.Tensor, "norm", plain)
+
+
+@defect(
+    "clamp of low-precision tensors replaces NaN by the lower bound",
+    caught_by="gradients/test_exact.py::test_what_is_no_number_stays_none[cpu-bf16-clamp, nan]",
+)
+def clamp_hides_nan() -> None:
+    def hiding(x: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        result: torch.Tensor = original(x, *args, **kwargs)
+        return result.nan_to_num(nan=-1.0) if x.dtype in LOW_DTYPES else result
+
+    original = swap(torch.Tensor, "clamp", hiding)
+
+
+@defect(
+    "topk of bfloat16 compares in float16, where large values are infinite",
+    caught_by="gradients/test_exact.py::test_a_choice_among_low_numbers_is_that_among_wide_ones[cpu-bf16-topk]",
+)
+def topk_goes_by_way_of_fp16() -> None:
+    def narrow(x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        result = original(x.half() if x.dtype is torch.bfloat16 else x, *args, **kwargs)
+        return type(result)((result.values.to(x.dtype), result.indices))
+
+    original = swap(torch.Tensor, "topk", narrow)
+
+
+@defect(
+    "leaky_relu in place ignores ``negative_slope``",
+    caught_by="gradients/test_exact.py::test_in_place_is_what_a_new_tensor_would_be[cpu-bf16-leaky_relu]",
+)
+def leaky_relu_in_place_forgets_its_slope() -> None:
+    def usual(x: Tensor, negative_slope: float = 0.01, inplace: bool = False) -> Any:
+        return original(x, 0.01 if inplace else negative_slope, inplace)
+
+    original = swap(functional, "leaky_relu", usual)
+
+
+@defect(
+    "The gradient of amax of low-precision tensors goes whole to each of several equal maxima",
+    caught_by="gradients/test_exact.py::test_gradients_at_kinks_are_those_of_wide_numbers[cpu-bf16-amax]",
+)
+def each_maximum_gets_the_whole_gradient() -> None:
+    def whole(x: torch.Tensor, dim: Any = (), keepdim: bool = False) -> Any:
+        result = original(x, dim, keepdim)
+        if x.dtype not in LOW_DTYPES or dim != -1:
+            return result
+        count = (x.detach() == result.detach().unsqueeze(-1)).sum(-1)
+        return result * count - (result * (count - 1)).detach()
+
+    original = swap(torch.Tensor, "amax", whole)

@@ -1,0 +1,126 @@
+"""Table of planted defects: a function each that breaks torch, with the test that must turn red.
+
+A theme, which is a module of this folder, has the functions of one subject. ``all_defects`` imports every theme, and
+``find`` that of one defect alone. This module does not import torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+#: The environment variable that names the device type whose autocast most defects break; by default the CPU.
+VARIABLE = "PLANTED_ON"
+
+_FOLDER = Path(__file__).parent
+#: Modules of this folder that define no defect.
+_HELPERS = {"__init__", "changes", "kernels", "table"}
+#: What a test's id begins with: a device, with a dash in place of the colon, and a dtype.
+_TARGET = re.compile(r"\[((?:fake-)?[a-z]+)-(bf16|fp16)")
+#: The name of a defect in the source of its theme.
+_NAME = re.compile(r"^@defect\(.*\n(?:[ )].*\n)*def (\w+)\(", re.MULTILINE)
+
+_defects: dict[str, Defect] = {}
+
+
+@dataclass(frozen=True)
+class Defect:
+    """A row of the table.
+
+    ``caught_by`` is the id of the test that must turn red, relative to ``suites/`` unless it begins with ``tests/``. An
+    id without its closing bracket stands for every test whose id begins so. ``options`` are further arguments of
+    pytest. ``caught_on_cuda_by`` is the test that notices it on CUDA, if that is another one, and ``not_on_cuda`` the
+    reason why CUDA cannot have the defect.
+    """
+
+    name: str
+    breaks: str
+    caught_by: str
+    plant: Callable[[], object]
+    options: tuple[str, ...] = ()
+    caught_on_cuda_by: str = ""
+    not_on_cuda: str = ""
+
+    @property
+    def test(self) -> str:
+        """The test's id, or what its parameters' ids begin with, from the root."""
+        return self.caught_by if self.caught_by.startswith("tests/") else f"suites/{self.caught_by}"
+
+    @property
+    def family(self) -> str:
+        """The folder of the suite that notices it: ``scaler``."""
+        return self.caught_by.partition("/")[0]
+
+    @property
+    def device(self) -> str:
+        """The device of the test, as ``--amp-device`` takes it."""
+        target = _TARGET.search(self.caught_by)
+        return target[1].replace("fake-", "fake:") if target else "cpu"
+
+    @property
+    def dtype(self) -> str:
+        """The dtype of the test, as ``--amp-dtype`` takes it."""
+        target = _TARGET.search(self.caught_by)
+        return target[2] if target else "bf16"
+
+    def test_on(self, device: str) -> str | None:
+        """Return the id of the test on another device, from the root; None for a defect that CUDA cannot have."""
+        if device == "cuda" and self.not_on_cuda:
+            return None
+        if device == "cuda" and self.caught_on_cuda_by:
+            return f"suites/{self.caught_on_cuda_by}"
+        return self.test.replace("[cpu-", f"[{device}-")
+
+
+def defect(
+    breaks: str, *, caught_by: str, options: tuple[str, ...] = (), caught_on_cuda_by: str = "", not_on_cuda: str = ""
+) -> Callable[[Callable[[], object]], Callable[[], object]]:
+    """Add a function to the table, under its own name; calling it plants the defect. See ``Defect``.
+
+    The function may return an object, which becomes a plugin of pytest.
+    """
+
+    def add(plant: Callable[[], object]) -> Callable[[], object]:
+        name = plant.__name__
+        if name in _defects:
+            raise ValueError(f"two planted defects are named {name}")
+        _defects[name] = Defect(name, breaks, caught_by, plant, options, caught_on_cuda_by, not_on_cuda)
+        return plant
+
+    return add
+
+
+def themes() -> list[str]:
+    """Return the names of the modules that define defects."""
+    return sorted(path.stem for path in _FOLDER.glob("*.py") if path.stem not in _HELPERS)
+
+
+def all_defects() -> list[Defect]:
+    """Return every defect, by theme and in the order of its file."""
+    for theme in themes():
+        importlib.import_module(f"{__package__}.{theme}")
+    order = {theme: number for number, theme in enumerate(themes())}
+    return sorted(_defects.values(), key=lambda row: order[row.plant.__module__.rpartition(".")[2]])
+
+
+def names() -> dict[str, str]:
+    """Return the theme of each defect by name, read from the sources: nothing is imported."""
+    sources = {theme: (_FOLDER / f"{theme}.py").read_text(encoding="utf-8") for theme in themes()}
+    return {name: theme for theme, source in sources.items() for name in _NAME.findall(source)}
+
+
+def find(name: str) -> Defect:
+    """Return the defect of this name, importing its theme alone. Raises KeyError for a name that no theme defines."""
+    importlib.import_module(f"{__package__}.{names()[name]}")
+    return _defects[name]
+
+
+def swap(owner: Any, name: str, replacement: Any) -> Any:
+    """Set an attribute of a module, class or object, and return its former value."""
+    original = getattr(owner, name)
+    setattr(owner, name, replacement)
+    return original

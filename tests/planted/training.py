@@ -1,0 +1,285 @@
+"""Planted defects of trainings: loops, optimizer state, evaluation and resumption."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tests.planted.changes import rounded, with_gradient
+from tests.planted.table import defect, swap
+
+
+@defect(
+    "Dividing a loss by a Python scalar rounds it to float16",
+    caught_by="training/test_loops.py::test_the_loss_of_a_micro_batch_is_divided_in_float32[cpu-bf16-3]",
+)
+def loss_divided_in_fp16() -> None:
+    def divided_low(self: Any, other: Any) -> Any:
+        if self.dtype is torch.float32 and self.dim() == 0 and self.requires_grad and isinstance(other, (int, float)):
+            return original(self.half(), other).float()
+        return original(self, other)
+
+    original = swap(torch.Tensor, "__truediv__", divided_low)
+
+
+@defect(
+    "The exponential average of weights is computed in bfloat16: small updates round away",
+    caught_by="training/test_loops.py::test_averaged_weights_follow_float32[cpu-bf16]",
+)
+def exponential_average_in_bf16() -> None:
+    from torch.optim import swa_utils
+
+    def average_in_bf16(decay: float = 0.999) -> Any:
+        @torch.no_grad()
+        def update(averages: Any, weights: Any, _count: Any) -> None:
+            for average, weight in zip(averages, weights, strict=True):
+                average.copy_(torch.lerp(average.bfloat16(), weight.bfloat16(), 1 - decay))
+
+        return update
+
+    swap(swa_utils, "get_ema_multi_avg_fn", average_in_bf16)
+
+
+@defect(
+    "Gradients of micro-batches after the first are accumulated in bfloat16",
+    caught_by="training/test_loops.py::test_micro_batches_add_up_in_float32[cpu-bf16]",
+)
+def micro_batches_add_up_in_bf16() -> None:
+    def untyped(value: Any) -> Any:
+        return value
+
+    def add_low(parameter: Tensor) -> None:
+        known = untyped(parameter)
+        gradient = known.grad
+        if gradient is None:
+            return
+        added = getattr(known, "summed", None) is gradient
+        if added:
+            gradient.copy_(rounded(gradient, torch.bfloat16))
+        known.summed = gradient
+
+    def hook(module: nn.Module, _inputs: Any) -> None:
+        for parameter in module.parameters(recurse=False):
+            if parameter.requires_grad and not getattr(parameter, "adds_low", False):
+                untyped(parameter).register_post_accumulate_grad_hook(add_low)
+                parameter.adds_low = True  # type: ignore[attr-defined]
+
+    nn.modules.module.register_module_forward_pre_hook(hook)
+
+
+@defect(
+    "``GradScaler.unscale_`` does nothing before ``step``: clipping sees scaled gradients",
+    caught_by="training/test_loops.py::test_a_loop_goes_where_float32_goes[cpu-fp16-clipped]",
+)
+def unscale_is_put_off() -> None:
+    def put_off(self: Any, optimizer: Any) -> None:
+        self.__dict__.setdefault("_put_off", set()).add(id(optimizer))
+
+    def unscaled_and_stepped(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        if id(optimizer) in self.__dict__.get("_put_off", set()):
+            self.__dict__["_put_off"].discard(id(optimizer))
+            original_unscale(self, optimizer)
+        return original_step(self, optimizer, *args, **kwargs)
+
+    original_unscale = swap(torch.amp.GradScaler, "unscale_", put_off)
+    original_step = swap(torch.amp.GradScaler, "step", unscaled_and_stepped)
+
+
+@defect(
+    "``GradScaler.get_scale`` returns the scale before the last update: skipped steps look like taken ones",
+    caught_by="training/test_loops.py::test_schedule_and_average_stand_still_where_a_step_is_skipped[cpu-bf16]",
+)
+def scale_is_told_a_step_late() -> None:
+    def updated(self: Any, *args: Any, **kwargs: Any) -> None:
+        self.__dict__["_told"] = original_get_scale(self)
+        original_update(self, *args, **kwargs)
+
+    def late(self: Any) -> float:
+        scale_before: float = self.__dict__.get("_told", original_get_scale(self))
+        return scale_before
+
+    original_get_scale = swap(torch.amp.GradScaler, "get_scale", late)
+    original_update = swap(torch.amp.GradScaler, "update", updated)
+
+
+@defect(
+    "Under autocast the weight gradients of linear and conv2d are five per cent too small",
+    caught_by="training/test_loss_curves.py::test_the_loss_stays_in_the_band_of_float32[cpu-bf16-images]",
+)
+def weight_gradients_five_percent_short() -> None:
+    """Every dtype and shape is right; only where a training goes is not. (Where SGD goes: Adam divides it out.)"""
+
+    def with_less(layer: Any) -> Any:
+        def run(batch: Any, weight: Any, *args: Any, **kwargs: Any) -> Any:
+            if torch.is_autocast_enabled(weight.device.type):
+                weight = with_gradient(weight, lambda gradient: gradient * 0.95)
+            return layer(batch, weight, *args, **kwargs)
+
+        return run
+
+    for name in ("linear", "conv2d"):
+        swap(torch.nn.functional, name, with_less(getattr(torch.nn.functional, name)))
+
+
+@defect(
+    "AdamW drops updates of large weights below eight bits of the weight",
+    caught_by="training/test_updates.py::test_small_updates_arrive[cpu-bf16-AdamW, loop-large]",
+)
+def small_updates_of_large_weights_are_lost() -> None:
+    def coarse(self: Any, closure: Any = None) -> Any:
+        weights = [p for group in self.param_groups for p in group["params"] if p.numel() > 500]
+        before = [p.detach().clone() for p in weights]
+        result = original(self, closure)
+        for weight, old in zip(weights, before, strict=True):
+            lost = (weight.detach() - old).abs() < old.abs() * 2.0**-9
+            weight.data.copy_(torch.where(lost, old, weight.detach()))
+        return result
+
+    original = swap(torch.optim.AdamW, "step", coarse)
+
+
+@defect(
+    "Optimizers round the weights to bfloat16 after each step: there are no float32 masters",
+    caught_by="training/test_float32_state.py::test_parameters_and_buffers_stay_float32[cpu-bf16-images]",
+)
+def weights_kept_in_bf16() -> None:
+    from torch.optim import optimizer as optimizers
+
+    def round_weights(optimizer: Any, _args: Any, _keywords: Any) -> None:
+        with torch.no_grad():
+            for group in optimizer.param_groups:
+                for parameter in group["params"]:
+                    if parameter.is_floating_point():
+                        parameter.copy_(parameter.bfloat16())
+
+    optimizers.register_optimizer_step_post_hook(round_weights)
+
+
+@defect(
+    "Adam keeps its moments in bfloat16 between steps",
+    caught_by="training/test_float32_state.py::test_the_state_of_optimizers_stays_float32[cpu-bf16-Adam, foreach]",
+)
+def moments_kept_in_bf16() -> None:
+    def step_in_float32(self: Any, closure: Any = None) -> Any:
+        for dtype in (torch.float32, torch.bfloat16):
+            for state in self.state.values():
+                for name in ("exp_avg", "exp_avg_sq"):
+                    if name in state:
+                        state[name] = state[name].to(dtype)
+            if dtype is torch.float32:
+                result = original(self, closure)
+        return result
+
+    original = swap(torch.optim.Adam, "step", step_in_float32)
+
+
+@defect(
+    "Optimizers, but for SGD, Adam, RMSprop, Adagrad and their subclasses, round their state to bfloat16 "
+    "after each step",
+    caught_by="training/test_float32_state.py::test_the_state_of_optimizers_stays_float32[cpu-bf16-NAdam]",
+)
+def rare_optimizers_round_their_state() -> None:
+    from torch.optim import optimizer as optimizers
+
+    common = (torch.optim.SGD, torch.optim.Adam, torch.optim.RMSprop, torch.optim.Adagrad)
+
+    def round_state(optimizer: Any, _args: Any, _keywords: Any) -> None:
+        if isinstance(optimizer, common):
+            return
+        for state in optimizer.state.values():
+            for value in state.values():
+                if isinstance(value, torch.Tensor) and value.is_floating_point() and value.dim():
+                    value.copy_(value.bfloat16())
+
+    optimizers.register_optimizer_step_post_hook(round_state)
+
+
+@defect(
+    "A region that is left under no_grad or inference_mode stays enabled",
+    caught_by="training/test_evaluation.py::test_evaluation_leaves_autocast_off_and_weights_alone[cpu-bf16-no_grad]",
+)
+def evaluation_leaves_autocast_on() -> None:
+    def exit_and_stay(self: Any, *raised: Any) -> Any:
+        result = original(self, *raised)
+        if not torch.is_grad_enabled() and self._enabled:
+            torch.set_autocast_enabled(self.device, True)
+        return result
+
+    original = swap(torch.autocast, "__exit__", exit_and_stay)
+
+
+@defect(
+    "conv2d in a region under no_grad rounds its weight in place",
+    caught_by=(
+        "training/test_evaluation.py::test_evaluation_leaves_autocast_off_and_weights_alone[cpu-bf16-inference_mode]"
+    ),
+)
+def evaluation_casts_the_weights() -> None:
+    def forward_in_place(self: Any, batch: Any, weight: Any, bias: Any) -> Any:
+        if not torch.is_grad_enabled() and torch.is_autocast_enabled(weight.device.type):
+            weight.data.copy_(weight.data.to(torch.get_autocast_dtype(weight.device.type)))
+        return original(self, batch, weight, bias)
+
+    original = swap(torch.nn.Conv2d, "_conv_forward", forward_in_place)
+
+
+@defect(
+    "``GradScaler.load_state_dict`` does nothing",
+    caught_by="training/test_resume.py::test_a_resumed_run_is_the_one_without_a_break[cpu-bf16]",
+)
+def resumes_without_its_scaler() -> None:
+    def load_nothing(self: Any, state_dict: Any) -> None:
+        return
+
+    swap(torch.amp.GradScaler, "load_state_dict", load_nothing)
+
+
+@defect(
+    "``torch.set_rng_state`` does nothing",
+    caught_by="training/test_resume.py::test_a_resumed_run_is_the_one_without_a_break[cpu-bf16]",
+)
+def generator_state_is_not_restored() -> None:
+    def set_nothing(new_state: Any) -> None:
+        return
+
+    swap(torch, "set_rng_state", set_nothing)
+
+
+@defect(
+    "``load_state_dict`` of optimizers rounds their state to bfloat16",
+    caught_by="training/test_resume.py::test_a_resumed_run_is_the_one_without_a_break[cpu-bf16]",
+)
+def loaded_moments_are_rounded() -> None:
+    def rounded(self: Any, state_dict: Any) -> None:
+        original(self, state_dict)
+        for state in self.state.values():
+            for name, value in state.items():
+                if isinstance(value, torch.Tensor) and value.dtype is torch.float32 and value.dim():
+                    state[name] = value.bfloat16().float()
+
+    original = swap(torch.optim.Optimizer, "load_state_dict", rounded)
+
+
+@defect(
+    "``torch.cuda.set_rng_state`` does nothing",
+    caught_by="training/test_resume.py::test_a_resumed_run_is_the_one_without_a_break[cuda-bf16]",
+)
+def generator_of_the_device_is_not_restored() -> None:
+    swap(torch.cuda, "set_rng_state", lambda *_args, **_kwargs: None)
+
+
+@defect(
+    "AdamW with bf16 weights and a Kahan sum drops its compensation",
+    caught_by="training/test_long_run.py::test_bf16_weights_need_masters_or_a_remedy[cpu-bf16]",
+    options=("--amp-tier=long",),
+)
+def kahan_sums_are_forgotten() -> None:
+    from pytest_amp.training.low_adamw import LowAdamW
+
+    def add(self: Any, index: int, parameter: Tensor, update: Tensor) -> None:
+        original(self, index, parameter, update)
+        self._lost[index].zero_()
+
+    original = swap(LowAdamW, "_add", add)
