@@ -24,6 +24,7 @@ _BETWEEN = frozenset({
 })  # fmt: skip
 #: Additions of a running sum.
 _ADDITIONS = frozenset({"add", "sub", "lerp", "addcmul", "addcdiv", "index_add", "scatter_add"})
+_LINEAR = frozenset({"add", "sub", "rsub", "mul", "div", "neg"})
 #: Additions in a row from which they are a running sum; also the length of a cumulative one.
 LONG = 16
 #: Error of an angle, in radians, from which its sine is another.
@@ -48,11 +49,14 @@ def arithmetic_suspects(
         if not call.is_low:
             continue
         yield from _positions(call)
+        if call in terms and call.numel == 1 and _narrows(call):
+            yield _suspect("low-loss", call, ("cast",))
+        if call.is_direct or "loss" in call.operator:
+            yield from _terms_of_loss(call, terms)
         if not call.is_direct:
             continue
         yield from _statistics(call, program)
         yield from _exponentials(call, program)
-        yield from _terms_of_loss(call, terms)
     yield from _running_sums(calls)
 
 
@@ -262,9 +266,14 @@ def _terms(roots: Collection[Call]) -> set[Call]:
     return found
 
 
+def _narrows(call: Call) -> bool:
+    """Whether a call casts a float32 number that was computed, not a parameter."""
+    return call.is_cast and call.operands[0].dtype is torch.float32 and call.operands[0].producer is not None
+
+
 def _terms_of_loss(call: Call, terms: Collection[Call]) -> Iterator[Suspect]:
     """A reduction to one number that the loss is computed by."""
-    if call.operator not in _REDUCTIONS or call.numel != 1 or call not in terms:
+    if (call.operator not in _REDUCTIONS and "loss" not in call.operator) or call.numel != 1 or call not in terms:
         return
     if call.operands and call.operands[0].numel > 1 and call.operands[0].requires_grad:
         yield _suspect("low-loss", call, (call.operator,))
@@ -341,6 +350,14 @@ def _addition(operand: Operand) -> Call | None:
 
 
 def _depends(call: Call, before: Call) -> bool:
-    """Whether a term that is added is computed of the sum before."""
-    terms = [operand for operand in call.operands if _addition(operand) is not before]
-    return any(before in ancestors(operand, since=before.number) for operand in terms)
+    """Whether a term that is added is computed of the sum before, other than by sums and products with numbers."""
+    todo = [operand for operand in call.operands if _addition(operand) is not before]
+    while todo:
+        maker = todo.pop().producer
+        if maker is None or maker is before or maker.number < before.number:
+            continue
+        if maker.operator in TRANSPARENT or maker.operator in _LINEAR:
+            todo += maker.operands
+        elif any(before in ancestors(operand, since=before.number) for operand in maker.operands):
+            return True
+    return False

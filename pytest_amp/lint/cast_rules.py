@@ -134,13 +134,19 @@ def rounded_buffers(calls: Sequence[Call], lines: Mapping[str, Place]) -> Iterat
             )
 
 
-def useless_widening(program: Program, calls: Sequence[Call]) -> Iterator[Suspect]:
-    """Yield casts to float32 behind which nothing is computed before the values are low again."""
+def useless_widening(program: Program, calls: Sequence[Call], plain: Program) -> Iterator[Suspect]:
+    """Yield casts to float32 behind which nothing is computed before the values are low again.
+
+    A cast that widens in the run without a region, too, is of low values that are the model's own.
+    """
+    needed = {call.place.line for call in plain.forward if call.is_own_cast and call.source and call.source.is_low}
     for call in calls:
         source = call.source
         if not call.is_own_cast or call.backward or call.dtype is not torch.float32 or source is None:
             continue
-        if source.is_low and call.autocast is not None and not call.place.library and source.numel > 1:
+        if call.place.library or call.place.line in needed:
+            continue
+        if source.is_low and call.autocast is not None and source.numel > 1:
             path = _useless(call, program, source.dtype, activations=1)
             if path:
                 names = [each for each in dict.fromkeys(path) if each not in TRANSPARENT]
@@ -180,9 +186,9 @@ def _useless(call: Call, program: Program, low: torch.dtype, *, activations: int
 
 
 def rounded_gradients(program: Program) -> Iterator[Suspect]:
-    """Yield casts in a backward pass of the user's own that round float32 gradients, which torch widens again."""
+    """Yield casts in a backward pass or a hook of the user's own that round float32 gradients, widened again later."""
     for call in program.calls:
-        if not call.backward or not call.is_cast or call.is_own_cast or call.dtype not in _WIDE:
+        if not call.backward or not call.is_cast or call.dtype not in _WIDE:
             continue
         source = call.source
         if source is None or not source.is_low:
@@ -193,7 +199,7 @@ def rounded_gradients(program: Program) -> Iterator[Suspect]:
                 yield Suspect(
                     "backward-rounds",
                     f"the backward pass of {before.place.function.rpartition('.')[0] or 'a function'} rounds float32 "
-                    f"gradients to {dtype}, and torch widens them again",
+                    f"gradients to {dtype}, and they are widened again",
                     "Return gradients in the dtype of what forward was given: remove the cast",
                     before.place,
                     module=before.module,

@@ -87,7 +87,7 @@ def _of_case(record: CaseRecord) -> Iterator[Suspect]:
     if not record.parameters:
         lines = {suspect.place.line for suspect in rounded}
         yield from (each for each in cast_rules.hard_casts(record.plain) if each.place.line not in lines)
-    yield from cast_rules.useless_widening(program, calls)
+    yield from cast_rules.useless_widening(program, calls, record.plain)
     yield from cast_rules.rounded_gradients(program)
 
 

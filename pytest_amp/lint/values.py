@@ -76,15 +76,17 @@ def _largest(call: Dispatched, *, last: bool) -> float:
 
 
 def _is_inexact(call: Dispatched, operator: str, result: torch.Tensor) -> bool:
-    """Whether a conversion to a low dtype makes one number of different whole numbers, as it does of positions."""
+    """Whether a conversion to a low dtype changes integers, or makes one number of different whole numbers."""
     tensors = _tensors(call)
     source = tensors[-1 if operator == "copy" else 0] if tensors else None
     if source is None or source.numel() != result.numel() or source.dtype in (*LOW, torch.bool) or source.is_complex():
         return False
     source = source.detach()
-    if source.is_floating_point() and not bool((source == source.round()).all()):
+    if not source.is_floating_point():
+        return bool((result.detach().double().reshape(-1) != source.double().reshape(-1)).any())
+    if source.numel() < 2 or not bool((source == source.round()).all()):
         return False
-    if source.numel() < 2 or float(source.abs().max()) >= 2.0**24:
+    if float(source.abs().max()) >= 2.0**24:
         return False
     return _distinct(result) < _distinct(source)
 

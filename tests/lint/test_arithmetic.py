@@ -1,0 +1,237 @@
+"""Arithmetic in a low dtype that should be float32, beside the right form of each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from pytest_amp.lint import Severity
+from tests.lint.linted import HIDDEN, around, case, kinds, line_of, of_case
+
+
+def layer_norm(x: Tensor) -> Tensor:
+    centre = x.mean(1, keepdim=True)
+    spread = (x - centre).pow(2).mean(1, keepdim=True)
+    return (x - centre) / (spread + 1e-3).sqrt()
+
+
+def layer_norm_wide(x: Tensor) -> Tensor:
+    return layer_norm(x.float()).to(x.dtype)
+
+
+def difference_of_squares(x: Tensor) -> Tensor:
+    centre = x.mean(1, keepdim=True)
+    spread = x.square().mean(1, keepdim=True) - centre.square()
+    return (x - centre) / (spread.abs() + 1e-3).sqrt()
+
+
+def softmax(x: Tensor) -> Tensor:
+    powers = torch.exp(x - x.amax(1, keepdim=True))
+    return powers / (powers.sum(1, keepdim=True) + 1e-3)
+
+
+def running_sum(x: Tensor) -> Tensor:
+    total = torch.zeros(len(x), dtype=x.dtype)
+    for column in range(HIDDEN):
+        total += x[:, column]
+    return x + total[:, None]
+
+
+def running_mean(x: Tensor) -> Tensor:
+    mean = torch.zeros(len(x), dtype=x.dtype)
+    for column in range(HIDDEN):
+        mean = mean + (x[:, column] - mean) / (column + 1)
+    return x - mean[:, None]
+
+
+def running_sum_wide(x: Tensor) -> Tensor:
+    total = torch.zeros(len(x))
+    for column in range(HIDDEN):
+        total += x[:, column]
+    return x + total[:, None]
+
+
+def positions(x: Tensor) -> Tensor:
+    return torch.arange(5000, 5000 + len(x))[:, None]
+
+
+def turned(place: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    """Multiply features by the cosine of their positions' angles."""
+    return lambda x: x * place(x).cos().to(x.dtype)
+
+
+def angles(x: Tensor) -> Tensor:
+    return torch.arange(700, 700 + len(x))[:, None].to(x.dtype) * torch.linspace(0.1, 1, HIDDEN).to(x.dtype)
+
+
+def angles_wide(x: Tensor) -> Tensor:
+    return torch.arange(700, 700 + len(x))[:, None] * torch.linspace(0.1, 1, HIDDEN)
+
+
+def exponent(x: Tensor) -> Tensor:
+    return 1000.0 ** -(torch.arange(HIDDEN) / HIDDEN).to(x.dtype)
+
+
+PAIRS = {
+    "layer norm": (layer_norm, layer_norm_wide, "low-norm"),
+    "rms norm": (
+        lambda x: x * torch.rsqrt((x * x).mean(1, keepdim=True) + 1e-3),
+        lambda x: x * torch.rsqrt(x.float().pow(2).mean(1, keepdim=True) + 1e-3).to(x.dtype),
+        "low-norm",
+    ),
+    "standard deviation": (
+        lambda x: x / (x.std(1, keepdim=True) + 1e-2),
+        lambda x: x / (x.float().std(1, keepdim=True) + 1e-2),
+        "low-norm",
+    ),
+    "norm": (
+        lambda x: x / (torch.linalg.vector_norm(x, dim=1, keepdim=True) + 1e-2),
+        lambda x: x / (torch.linalg.vector_norm(x.float(), dim=1, keepdim=True) + 1e-2),
+        "low-norm",
+    ),
+    "sum of squares as a product": (
+        lambda x: x * torch.rsqrt(torch.einsum("ij,ij->i", x, x)[:, None] + 1e-2),
+        lambda x: x * (x @ x.mT).mean(1, keepdim=True),
+        "low-norm",
+    ),
+    "variance by difference": (difference_of_squares, layer_norm_wide, "low-norm"),
+    "softmax": (softmax, lambda x: torch.softmax(x, 1), "low-softmax"),
+    "logsumexp": (
+        lambda x: x - torch.logsumexp(x, 1, keepdim=True),
+        lambda x: torch.log_softmax(x, 1),
+        "low-softmax",
+    ),
+    "logarithm": (lambda x: x.sigmoid().log(), lambda x: functional.logsigmoid(x.float()), "low-log"),
+    "angles": (turned(angles), turned(angles_wide), "low-angles"),
+    "rounded positions": (
+        turned(
+            lambda x: torch.arange(5000, 5000 + len(x)).to(x.dtype).float()[:, None] * torch.linspace(0.1, 1, HIDDEN)
+        ),
+        turned(angles_wide),
+        "rounded-positions",
+    ),
+    "positions alone": (
+        lambda x: x + torch.arange(5000, 5000 + len(x), dtype=x.dtype)[:, None] / 5000,
+        lambda x: x + (positions(x) / 5000).to(x.dtype),
+        "rounded-positions",
+    ),
+    "power": (lambda x: x * exponent(x), lambda x: x * exponent(x.float()).to(x.dtype), "low-power"),
+    "running sum": (running_sum, running_sum_wide, "low-running-sum"),
+    "sum of a list": (
+        lambda x: x + sum(x[:, column, None] for column in range(HIDDEN)),
+        lambda x: x + x.sum(1, keepdim=True),
+        "low-running-sum",
+    ),
+    "running mean": (running_mean, lambda x: x - x.mean(1, keepdim=True), "low-running-sum"),
+    "cumulative sum": (
+        lambda x: torch.cumsum(x, 1) / HIDDEN,
+        lambda x: torch.cumsum(x, 1, dtype=torch.float32) / HIDDEN,
+        "low-running-sum",
+    ),
+}
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
+@pytest.mark.parametrize("name", PAIRS)
+def test_wrong_form_is_found(name: str, dtype: str) -> None:
+    wrong, _, kind = PAIRS[name]
+    found = of_case(around(wrong), dtype)
+    assert kind in kinds(found)
+    assert all(finding.site.startswith("tests/lint/test_arithmetic.py:") for finding in found)
+    assert all(finding.severity is Severity.WARNING for finding in found)
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
+@pytest.mark.parametrize("name", PAIRS)
+def test_right_form_yields_no_finding(name: str, dtype: str) -> None:
+    assert of_case(around(PAIRS[name][1]), dtype) == ()
+
+
+def test_operators_of_one_function_are_one_finding_at_its_first_line() -> None:
+    (finding,) = of_case(around(layer_norm))
+    assert finding.site == f"tests/lint/test_arithmetic.py:{line_of(layer_norm, 1)}"
+    assert "mean, difference from the mean" in finding.message
+    assert "bfloat16" in finding.message
+    assert finding.module == ""
+
+
+def test_cancellation_is_named_before_the_mean() -> None:
+    (finding,) = of_case(around(difference_of_squares))
+    assert finding.site.endswith(f":{line_of(difference_of_squares, 2)}")
+    assert "cancel" in finding.message
+
+
+def test_square_beyond_float16_is_an_error() -> None:
+    (finding,) = of_case(around(lambda x: x * torch.rsqrt((x * 3000).square().mean(1, keepdim=True) + 1e-3)), "fp16")
+    assert finding.severity is Severity.ERROR
+    assert "overflows" in finding.message
+
+
+HEALTHY = {
+    "centre": lambda x: x - x.mean(1, keepdim=True),
+    "pooling": lambda x: x * x.mean(0),
+    "small angles": torch.sin,
+    "residual stream": lambda x: [x := x + torch.tanh(x) / 30 for _ in range(30)][-1],
+    "temperature": lambda x: x * torch.tensor(0.3).exp(),
+    "product with itself": lambda x: (x @ x.mT) @ x / HIDDEN,
+    "torch's normalize": lambda x: functional.normalize(x, dim=1) if x.dtype is torch.bfloat16 else x,
+    "log_softmax": lambda x: x.log_softmax(1),
+    "similarity": lambda x: functional.cosine_similarity(x, x.flip(0), eps=1e-4)[:, None] * x,
+}
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
+@pytest.mark.parametrize("name", HEALTHY)
+def test_healthy_arithmetic_yields_no_finding(name: str, dtype: str) -> None:
+    assert of_case(around(HEALTHY[name]), dtype) == ()
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
+def test_torchs_own_modules_yield_no_finding(dtype: str) -> None:
+    def build() -> nn.Module:
+        norms = [nn.LayerNorm(HIDDEN), nn.BatchNorm1d(HIDDEN), nn.GroupNorm(4, HIDDEN), nn.RMSNorm(HIDDEN)]
+        others = [nn.GELU(), nn.PReLU(), nn.Softmax(1), nn.Softplus(), nn.LogSoftmax(1), nn.Dropout(0.2)]
+        return nn.Sequential(nn.Linear(12, HIDDEN), *norms, *others, nn.Linear(HIDDEN, 3))
+
+    assert of_case(case(build), dtype) == ()
+
+
+def squared_error(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+    scores: Tensor = model(batch["x"])
+    return (scores - 1).square().mean()
+
+
+def log_likelihood(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+    chances: Tensor = model(batch["x"]).softmax(1)[torch.arange(24), batch["target"]]
+    return -chances.log().mean()
+
+
+def with_penalty(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+    scores: Tensor = model(batch["x"])
+    return functional.cross_entropy(scores.float(), batch["target"]) + scores.abs().mean() / 10
+
+
+def narrowed(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+    return functional.cross_entropy(model(batch["x"]).float(), batch["target"]).half()
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
+@pytest.mark.parametrize("loss", [squared_error, log_likelihood, with_penalty, narrowed])
+def test_low_loss_is_found_in_its_line(loss: Callable[..., Tensor], dtype: str) -> None:
+    (finding,) = of_case(case(loss=loss), dtype)
+    assert finding.kind == "low-loss"
+    lines = {line_of(loss, 1), line_of(loss, 2)}
+    assert int(finding.site.rpartition(":")[2]) in lines
+
+
+def test_losses_of_torch_yield_no_finding() -> None:
+    def loss(model: nn.Module, batch: dict[str, Tensor]) -> dict[str, Tensor]:
+        scores = model(batch["x"])
+        parts = nn.CrossEntropyLoss()(scores, batch["target"]), functional.mse_loss(scores, torch.ones(24, 3))
+        return {"loss": sum(parts), "scores": scores}
+
+    assert of_case(case(loss=loss)) == ()

@@ -1,0 +1,270 @@
+"""Parameters, buffers, optimizer state, averages and metrics in a low dtype, beside the right form of each."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from pytest_amp.lint import Severity
+from tests.lint.linted import (
+    HIDDEN,
+    INPUTS,
+    OUTPUTS,
+    case,
+    kinds,
+    line_of,
+    network,
+    of_case,
+    of_evaluation,
+    of_step,
+    update,
+    usual_step,
+)
+
+BOTH = pytest.mark.parametrize("dtype", ["bf16", "fp16"])
+
+
+def cast() -> nn.Module:
+    model = network()
+    return model.to(torch.bfloat16)
+
+
+def one_layer() -> nn.Module:
+    return nn.Sequential(nn.Linear(INPUTS, HIDDEN), nn.Tanh(), nn.Linear(HIDDEN, OUTPUTS, dtype=torch.bfloat16))
+
+
+def default_dtype() -> nn.Module:
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        return nn.Linear(INPUTS, OUTPUTS)
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+@BOTH
+@pytest.mark.parametrize(("build", "offset"), [(cast, 2), (one_layer, 1), (default_dtype, 3)])
+def test_low_parameters_are_an_error_in_the_line_that_casts(
+    build: Callable[[], nn.Module], offset: int, dtype: str
+) -> None:
+    (finding,) = [each for each in of_case(case(build), dtype) if each.severity is Severity.ERROR]
+    assert finding.kind == "low-parameters"
+    assert finding.site == f"tests/lint/test_state.py:{line_of(build, offset)}"
+
+
+@BOTH
+def test_cast_in_the_step_is_an_error(dtype: str) -> None:
+    def train(iteration: Any) -> None:
+        iteration.model.to(torch.bfloat16)
+        usual_step(iteration)
+
+    (finding,) = of_step(train, dtype)
+    assert (finding.kind, finding.severity) == ("low-parameters", Severity.ERROR)
+
+
+class Averaging(nn.Module):
+    """A network that keeps an average of its features."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.enter, self.leave = nn.Linear(INPUTS, HIDDEN), nn.Linear(HIDDEN, OUTPUTS)
+        self.register_buffer("average", torch.zeros(HIDDEN, dtype=dtype))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.enter(x)
+        with torch.no_grad():
+            self.get_buffer("average").lerp_(x.mean(0).to(self.get_buffer("average").dtype), 0.1)
+        result: Tensor = self.leave(x)
+        return result
+
+
+@BOTH
+def test_low_buffer_that_is_updated_is_found(dtype: str) -> None:
+    (finding,) = of_case(case(lambda: Averaging(torch.bfloat16)), dtype)
+    assert finding.kind == "low-buffer"
+    assert finding.site == f"tests/lint/test_state.py:{line_of(Averaging.__init__, 3)}"
+    assert of_case(case(lambda: Averaging(torch.float32)), dtype) == ()
+
+
+class Momentum(torch.optim.Optimizer):
+    """Momentum in a dtype of one's choice."""
+
+    def __init__(self, parameters: Iterable[nn.Parameter], dtype: torch.dtype) -> None:
+        super().__init__(parameters, {"lr": 0.01, "dtype": dtype})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        assert closure is None
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                state = self.state[parameter]
+                if not state:
+                    state["momentum"] = torch.zeros_like(parameter, dtype=group["dtype"])
+                momentum = 0.9 * state["momentum"].float() + parameter.grad
+                state["momentum"] = momentum.to(group["dtype"])
+                parameter.sub_(state["momentum"].float(), alpha=group["lr"])
+
+
+@BOTH
+def test_low_optimizer_state_is_found(dtype: str) -> None:
+    (finding,) = of_step(usual_step, dtype, optimizer=lambda parameters: Momentum(parameters, torch.bfloat16))
+    assert finding.kind == "low-optimizer-state"
+    assert "momentum" in finding.message
+    assert finding.site.startswith("tests/lint/test_state.py:")
+
+
+@BOTH
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        lambda parameters: Momentum(parameters, torch.float32),
+        lambda parameters: Momentum(parameters, torch.int8),
+        lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9),
+        None,
+    ],
+    ids=["float32", "int8", "SGD", "default"],
+)
+def test_other_optimizers_yield_no_finding(optimizer: Any, dtype: str) -> None:
+    assert of_step(usual_step, dtype, optimizer=optimizer) == ()
+
+
+def weights(iteration: Any, dtype: torch.dtype) -> list[Tensor]:
+    return [parameter.detach().clone().to(dtype) for parameter in iteration.model.parameters()]
+
+
+def by_lerp(iteration: Any, dtype: torch.dtype) -> None:
+    usual_step(iteration)
+    kept = iteration.kept.setdefault("mean", weights(iteration, dtype))
+    for mean, weight in zip(kept, weights(iteration, dtype), strict=True):
+        mean.lerp_(weight, 0.1)
+
+
+def by_copy(iteration: Any, dtype: torch.dtype) -> None:
+    usual_step(iteration)
+    kept = iteration.kept.setdefault("mean", weights(iteration, dtype))
+    for mean, weight in zip(kept, weights(iteration, torch.float32), strict=True):
+        mean.copy_(0.9 * mean.float() + 0.1 * weight)
+
+
+def by_foreach(iteration: Any, dtype: torch.dtype) -> None:
+    usual_step(iteration)
+    kept = iteration.kept.setdefault("mean", weights(iteration, dtype))
+    torch._foreach_lerp_(kept, weights(iteration, dtype), 0.1)
+
+
+def by_replacement(iteration: Any, dtype: torch.dtype) -> None:
+    usual_step(iteration)
+    new = weights(iteration, dtype)
+    old = iteration.kept.get("mean", new)
+    iteration.kept["mean"] = [0.9 * mean + 0.1 * weight for mean, weight in zip(old, new, strict=True)]
+
+
+def in_a_module(iteration: Any, dtype: torch.dtype) -> None:
+    usual_step(iteration)
+    if iteration.index == 0:
+        iteration.kept["mean"] = copy.deepcopy(iteration.model).to(dtype)
+    with torch.no_grad():
+        for mean, weight in zip(iteration.kept["mean"].parameters(), iteration.model.parameters(), strict=True):
+            mean.mul_(0.9).add_(weight.to(dtype), alpha=0.1)
+
+
+AVERAGES = pytest.mark.parametrize("train", [by_lerp, by_copy, by_foreach, by_replacement, in_a_module])
+
+
+@BOTH
+@AVERAGES
+def test_low_average_is_found(train: Callable[[Any, torch.dtype], None], dtype: str) -> None:
+    found = of_step(lambda iteration: train(iteration, torch.bfloat16), dtype)
+    assert set(kinds(found)) == {"low-average"}
+    assert all("bfloat16" in finding.message for finding in found)
+    assert all(finding.site.startswith("tests/lint/test_state.py:") for finding in found)
+
+
+@BOTH
+@AVERAGES
+def test_average_in_float32_yields_no_finding(train: Callable[[Any, torch.dtype], None], dtype: str) -> None:
+    assert of_step(lambda iteration: train(iteration, torch.float32), dtype) == ()
+
+
+@BOTH
+def test_snapshot_that_is_no_average_yields_no_finding(dtype: str) -> None:
+    def train(iteration: Any) -> None:
+        iteration.optimizer.zero_grad()
+        with iteration.autocast():
+            scores = iteration.model(iteration.batch["x"])
+            loss = functional.cross_entropy(scores.float(), iteration.batch["target"])
+        update(iteration, loss)
+        iteration.kept["scores"] = scores.detach()
+
+    assert of_step(train, dtype) == ()
+
+
+@BOTH
+def test_low_metric_is_found_where_it_is_added_up(dtype: str) -> None:
+    def evaluate(evaluation: Any) -> dict[str, Tensor]:
+        with torch.no_grad(), evaluation.autocast():
+            scores = evaluation.model(evaluation.batch["x"])
+        total = torch.zeros((), dtype=scores.dtype)
+        for part in scores.float().split(8):
+            total += part.mean()
+        return {"score": total / 3}
+
+    (finding,) = of_evaluation(evaluate, dtype)
+    assert finding.kind == "low-metric"
+    assert finding.site == f"tests/lint/test_state.py:{line_of(evaluate, 5)}"
+
+
+@BOTH
+def test_low_metric_that_python_reads_is_found(dtype: str) -> None:
+    def evaluate(evaluation: Any) -> dict[str, float]:
+        with torch.no_grad(), evaluation.autocast():
+            scores = evaluation.model(evaluation.batch["x"])
+        return {"score": scores.mean().item()}
+
+    assert kinds(of_evaluation(evaluate, dtype)) == ["low-metric"]
+
+
+@BOTH
+def test_evaluation_that_casts_the_model_is_an_error(dtype: str) -> None:
+    def evaluate(evaluation: Any) -> dict[str, Tensor]:
+        model = evaluation.model.bfloat16()
+        with torch.no_grad():
+            return {"score": model(evaluation.batch["x"].to(torch.bfloat16)).float().mean()}
+
+    found = of_evaluation(evaluate, dtype)
+    assert found[0].kind == "low-parameters"
+    assert found[0].severity is Severity.ERROR
+
+
+def penalty(model: nn.Module) -> Tensor:
+    return torch.stack([parameter.square().sum() for parameter in model.parameters()]).sum()
+
+
+def test_unscaled_loss_beside_a_scaled_one_is_an_error() -> None:
+    def train(iteration: Any) -> None:
+        iteration.optimizer.zero_grad()
+        with iteration.autocast():
+            loss = iteration.loss()
+        penalty(iteration.model).backward()  # type: ignore[no-untyped-call]
+        update(iteration, loss)
+
+    (finding,) = of_step(train, "fp16")
+    assert (finding.kind, finding.severity) == ("mixed-gradients", Severity.ERROR)
+    assert finding.site == f"tests/lint/test_state.py:{line_of(train, 4)}"
+    assert of_step(train, "bf16") == ()
+
+
+def test_two_scaled_losses_yield_no_finding() -> None:
+    def train(iteration: Any) -> None:
+        iteration.optimizer.zero_grad()
+        with iteration.autocast():
+            loss = iteration.loss()
+        iteration.scaler.scale(penalty(iteration.model)).backward()
+        update(iteration, loss)
+
+    assert of_step(train, "fp16") == ()
