@@ -130,7 +130,8 @@ class LoopChecks(Bound):
         )
 
         with ToldOf(case, self.conditions):
-            return training.check_training(setup, self._observing(case), tolerance_scale=self.config.tolerance_scale)[0]
+            scale = self.config.tolerance_scale
+            return training.check_training(setup, self._observing(case), tolerance_scale=scale, note=self._note)[0]
 
     def scaler_trace(  # noqa: PLR0913  # keywords of one run
         self,

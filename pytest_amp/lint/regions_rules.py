@@ -122,15 +122,15 @@ def _has_parameter(call: Call) -> bool:
 def nothing_low(program: Program) -> Iterator[Suspect]:
     """Yield the finding of a step in which nothing ran in the low dtype although a region was on."""
     products = products_of(program)
-    if any(call.dtype is program.low for call in products):
-        return
+    if any(call.dtype is program.low and not call.is_own_cast for call in program.forward):
+        return  # if no product, then its arguments: attention by torch's math computes in float32 and rounds
     if any(event.dtype is None and _inside(event, products) for event in program.regions if not event.is_given):
         return
     if any(event.dtype not in (None, program.low) for event in program.regions if _inside_any(event, products)):
         return
     low = dtype_name(program.low)
     if not products:
-        if program.forward and not any(call.is_low for call in program.forward):
+        if program.forward:
             yield Suspect(
                 "nothing-low",
                 f"no operator of the step runs in {low}: the model has no product that autocast casts",
@@ -212,7 +212,7 @@ def evaluation_suspects(program: Program, definition: str, *, trained_low: bool)
     products = products_of(program)
     if not products:
         return
-    is_low = any(call.dtype in LOW for call in products)
+    is_low = any(call.dtype in LOW or call.autocast is not None for call in products)
     first = products[0]
     place = Place(line=first.place.outer or definition)
     low = dtype_name(program.low)

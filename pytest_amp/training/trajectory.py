@@ -156,11 +156,10 @@ def run(setup: Setup, *, low: bool, companion: int | None = None, inspect: Inspe
     """Train from the setup's seed, in mixed precision (``low``) or in float32.
 
     A ``companion`` is a float32 run that a low precision disturbs. With d four unit roundoffs of the low dtype, in
-    each step each weight is multiplied by 1 + d e, e uniform in [-1, 1]; to each gradient noise is added, normal and
-    of the relative L2 size d; and dropout and whatever else is random within the step draws other numbers. What the
-    step changes is added to the undisturbed weights. (Noise on weights alone is not enough: Adam's first step is the
-    sign of a gradient, and one that is nearly zero has either.) Steps that a scaler skips are tried again, so that
-    the n-th step is the n-th update in each run.
+    each step each weight is multiplied by 1 + d e, e uniform in [-1, 1], and to each gradient noise is added, normal
+    and of the relative L2 size d. What the step changes is added to the undisturbed weights. (Noise on weights alone
+    is not enough: Adam's first step is the sign of a gradient, and one that is nearly zero has either.) Steps that a
+    scaler skips are tried again, so that the n-th step is the n-th update in each run.
     """
     if setup.steps < 2:
         raise Misuse(f"steps={setup.steps}; a trajectory has two at least")
@@ -202,8 +201,7 @@ def _take(
         iteration.scaler.begin()
         iteration.losses.clear()
         # Anew where many tries have failed: numbers that are NaN in the low dtype would be so in each of them.
-        drawn = iteration.index + 1000 * (0 if companion is None else companion + 1) + 10**6 * (skipped // _SAME_DRAWS)
-        seed_torch(setup.seed + drawn)
+        seed_torch(setup.seed + iteration.index + 10**6 * (skipped // _SAME_DRAWS))
         iteration.backwards.clear()
         with watch.watching(), _refusals(iteration, watch), _noted_regions(iteration, companion):
             iteration.conclude(setup.train(iteration))

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from pytest_amp.lint import Severity
 from tests.lint.linted import (
@@ -127,6 +128,19 @@ def test_model_of_float64_computes_nothing_low(dtype: str) -> None:
         return {"x": samples()["x"].double(), "target": samples()["target"]}
 
     assert "nothing-low" in kinds(of_case(case(lambda: network().double(), batch=batch), dtype))
+
+
+def test_attention_that_computes_in_float32_by_itself_yields_no_finding() -> None:
+    class Attention(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            x = x.view(4, 1, 6, 12)
+            with sdpa_kernel([SDPBackend.MATH]):
+                return functional.scaled_dot_product_attention(x, x, x).reshape(24, 12)
+
+    def batch() -> dict[str, Tensor]:
+        return {"x": samples()["x"].requires_grad_(), "target": samples()["target"]}
+
+    assert of_case(case(Attention, batch=batch)) == ()
 
 
 def without_region(iteration: Any) -> None:
