@@ -380,22 +380,3 @@ def modules_keep_their_last_gradient() -> None:
         last.grad = gradient
 
     original = swap(torch.nn.Module, "zero_grad", but_one)
-
-
-@defect(
-    "``scale`` scales the first loss of an iteration, and returns each later one as it is",
-    caught_by="scaler/test_training_steps.py::test_two_losses_of_a_step_are_both_scaled[cpu-bf16]",
-)
-def scales_one_loss_of_an_iteration() -> None:
-    def scale(self: Any, outputs: Any) -> Any:
-        if getattr(self, "has_scaled_one", False):
-            return outputs
-        self.has_scaled_one = True
-        return original_scale(self, outputs)
-
-    def update(self: Any, new_scale: Any = None) -> None:
-        self.has_scaled_one = False
-        original_update(self, new_scale)
-
-    original_scale: Any = swap(torch.amp.GradScaler, "scale", scale)
-    original_update: Any = swap(torch.amp.GradScaler, "update", update)

@@ -288,3 +288,22 @@ def each_gradient_is_unscaled_alone() -> None:
             original([gradient], found_inf, inverse)
 
     original = swap(torch, "_amp_foreach_non_finite_check_and_unscale_", one_by_one)
+
+
+@defect(
+    "``scale`` scales the first loss of an iteration, and returns each later one as it is",
+    caught_by="scaler/test_training_steps.py::test_two_losses_of_a_step_are_both_scaled[cpu-bf16]",
+)
+def scales_one_loss_of_an_iteration() -> None:
+    def scale(self: Any, outputs: Any) -> Any:
+        if getattr(self, "has_scaled_one", False):
+            return outputs
+        self.has_scaled_one = True
+        return original_scale(self, outputs)
+
+    def update(self: Any, new_scale: Any = None) -> None:
+        self.has_scaled_one = False
+        original_update(self, new_scale)
+
+    original_scale: Any = swap(torch.amp.GradScaler, "scale", scale)
+    original_update: Any = swap(torch.amp.GradScaler, "update", update)
