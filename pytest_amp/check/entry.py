@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from pytest_amp.failure import AmpFailure
 from pytest_amp.lint import Finding, Severity
+from pytest_amp.numerics.program import OtherProgram
 
 #: Folder of the pages that explain each kind.
 PAGES = "docs/findings"
@@ -85,7 +86,7 @@ def entry_of_failure(check: str, failure: AmpFailure, *, severity: Severity = Se
     """Return the entry of a failed check: its message and its parts, without the commands."""
     shown = {label: text for label, text in failure.parts.items() if text and label not in ("rerun", "accept", "line")}
     return Entry(
-        kind=kind_of_check(check),
+        kind="low-branch" if isinstance(failure, OtherProgram) else kind_of_check(check),
         severity=severity,
         module="",
         site=failure.site or "",

@@ -11,7 +11,6 @@ import torch
 from torch.nn.modules import module as module_hooks
 from torch.overrides import TorchFunctionMode
 
-from pytest_amp import torch_private
 from pytest_amp.lint.place import Place, calling_place
 from pytest_amp.torch_private import flat
 from pytest_amp.torch_private.trees import tree_map
@@ -135,18 +134,3 @@ def _is_in_place(name: str, kwargs: dict[str, Any]) -> bool:
 
 def _widened(leaf: Any) -> Any:
     return leaf.float() if isinstance(leaf, torch.Tensor) and leaf.dtype in LOW else leaf
-
-
-@contextlib.contextmanager
-def visited_lines() -> Iterator[dict[str, None]]:
-    """Note inside the block each of the user's lines that calls an operator, in backward passes, too."""
-    lines: dict[str, None] = {}
-
-    def note(overload: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        line = calling_place().line
-        if line:
-            lines.setdefault(line)
-        return torch_private.call_overload(overload, args, kwargs)
-
-    with torch_private.each_call(note):
-        yield lines

@@ -10,7 +10,6 @@ from typing import Any
 from pytest_amp import lint
 from pytest_amp.account import receive
 from pytest_amp.cases import Case, MakeOptimizer
-from pytest_amp.check.branches import other_branches
 from pytest_amp.check.collect import Collector
 from pytest_amp.check.entry import Entry
 from pytest_amp.check.harm import LIMIT, Harm, measured
@@ -98,20 +97,18 @@ class Plan:
             self.cost = Cost(census.count, census.bytes, saved, ratio)
 
     def measure_harm(self) -> None:
-        """Measure the harm of the model's own low precision, and compare its branches for low dtypes in float64."""
+        """Measure the harm of the model's own low precision."""
         entries = self.collector.entries
 
         def measure() -> float:
             harm = Harm(self.case, self.where, self.where.seed)
             changed, ratio = measured(harm, entries)
             entries[:] = changed
-            branch = other_branches(harm)
-            entries.extend([branch] if branch is not None else [])
             return ratio
 
         ratio = self.collector.run("harm", measure, detail="the model's own low precision beside float64")
         if ratio is not None:
-            verdict = _verdict_of_harm([entry for entry in entries if entry.harm or entry.kind == "low-branch"])
+            verdict = _verdict_of_harm([entry for entry in entries if entry.harm])
             times = "infinitely" if ratio == float("inf") else f"{ratio:.2f} times"
             self.collector.retell(
                 verdict,
@@ -166,7 +163,7 @@ class Plan:
 
 
 def _verdict_of_harm(entries: Sequence[Entry]) -> str:
-    if any(entry.is_error and (entry.kind == "low-branch" or (entry.harm or 0.0) > LIMIT) for entry in entries):
+    if any(entry.is_error and (entry.harm or 0.0) > LIMIT for entry in entries):
         return "red"
     return "warning" if any((entry.harm or 0.0) > LIMIT for entry in entries) else "pass"
 

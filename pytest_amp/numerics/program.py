@@ -32,6 +32,10 @@ _COPIES = frozenset({"aten::_to_copy", "aten::copy_", "aten::clone", "aten::deta
 _NOTHING = 2.0**-40
 
 
+class OtherProgram(AmpFailure):
+    """A model that computes something else where its tensors are low, before anything is rounded."""
+
+
 def check_program(run: CaseRun, observe: Observe) -> None:
     """Compare the program on low-precision dtypes with the float32 program, both without rounding.
 
@@ -78,9 +82,13 @@ def _without_rounding(run: CaseRun, region: Region, calls: _Calls | None = None)
 
 @dataclass(frozen=True)
 class _Call:
-    """A call that computes, its place in words and the size of its first result (sum of absolute values, 9 digits)."""
+    """A call that computes: its place in words, its line, and the sum of its first result's absolute values, rounded.
+
+    Nine digits of that tell results apart, and survive another order of a float64 sum.
+    """
 
     place: str
+    line: str | None
     size: str
 
 
@@ -107,13 +115,12 @@ class _Calls:
         for value in torch_private.flat(result)[0]:
             values = torch_private.values_of(value) if isinstance(value, torch.Tensor) else None
             if values is not None and values.is_floating_point():
-                self.all.append(_Call(self._place(call, site), f"{float(values.abs().sum()):.9e}"))
+                self.all.append(_Call(self._place(call, site), site.line, f"{float(values.abs().sum()):.9e}"))
                 return
 
     def _place(self, call: torch_private.Dispatched, site: Site) -> str:
         operator = call.overload.name().removeprefix("aten::").partition(".")[0]
-        line = f", at {site.line}" if site.line else ""
-        return f"{operator} in {in_words(site.module, self.names)}, {site.direction.value} pass{line}"
+        return f"{operator} in {in_words(site.module, self.names)}, {site.direction.value} pass"
 
 
 def _first_of_its_own(run: CaseRun) -> _Call | None:
@@ -125,13 +132,17 @@ def _first_of_its_own(run: CaseRun) -> _Call | None:
     return next((call for call in low.all if call.size not in known), None)
 
 
-def _failure(run: CaseRun, bad: list[str], *, error: float, noise: float) -> AmpFailure:
+def _failure(run: CaseRun, bad: list[str], *, error: float, noise: float) -> OtherProgram:
     call = _first_of_its_own(run)
-    place = "no single operator shows it" if call is None else call.place
-    return AmpFailure(
+    return OtherProgram(
         f"{run.what(bad[0])} is off float64 by {error:.3g} before anything is rounded{other_names(bad)}",
         label_before="expected",
         before=f"float64's values, on any dtypes; rounding takes it {noise:.3g} away",
-        now=run.where.now(f"the first result that the float32 program does not have: {place}"),
+        now=run.where.now(
+            "no single operator shows it"
+            if call is None
+            else f"the first result that the float32 program does not have: {call.place}"
+        ),
+        site=None if call is None else call.line,
         likely="a branch for low-precision tensors, or for autocast, that computes something else than that of float32",
     )

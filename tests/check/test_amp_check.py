@@ -163,3 +163,30 @@ def test_failure_has_colour_in_a_terminal(project: Project) -> None:
     assert "\x1b[33m\x1b[1m  warning   \x1b[0mlow-norm at models.py:" in text
     assert "\x1b" not in (project.path / "junit.xml").read_text(encoding="utf-8")
     assert max(len(line) for line in text.splitlines() if "page " in line) < 120
+
+
+TILTED = """
+class Tilted(nn.Module):
+    def forward(self, x):
+        return x * 1.1 if x.dtype in (torch.bfloat16, torch.float16) else x
+
+def build_tilted():
+    return nn.Sequential(nn.Linear(12, 32), Tilted(), nn.Linear(32, 3))
+"""
+
+
+def test_branch_for_low_dtypes_is_a_finding_with_its_line(project: Project) -> None:
+    models = (MODELS + TILTED).strip()
+    project.write(
+        models=models,
+        test_it="""
+        import models
+
+        def test_it(amp):
+            amp.check(amp.case(models.build_tilted, models.batch, models.loss))
+        """,
+    )
+    result = project.here("--amp-device=cpu", "--amp-dtype=bf16", "-p", "no:randomly")
+    result.assert_outcomes(failed=1)
+    line = next(at for at, text in enumerate(models.splitlines(), 1) if "1.1" in text)
+    result.stdout.fnmatch_lines([f"*error*low-branch at models.py:{line}", "*before anything is rounded*"])

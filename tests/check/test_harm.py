@@ -9,14 +9,13 @@ from dataclasses import replace
 import pytest
 
 from pytest_amp.cases import Case, mlp
-from pytest_amp.check.branches import other_branches
 from pytest_amp.check.entry import Entry
 from pytest_amp.check.harm import LIMIT, Errors, Harm, loss_ratio, measured, ratio_of
 from pytest_amp.devices import find_device
 from pytest_amp.lint import Severity
 from pytest_amp.numerics.conditions import Conditions
 from pytest_amp.precision import BF16, FP16, Precision
-from tests.check.models import by_angles, by_low_angles, by_nothing, marked, mean_in_the_low_dtype, multiplied, turned
+from tests.check.models import by_angles, by_low_angles, by_nothing, marked, mean_in_the_low_dtype, turned
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 BOTH = pytest.mark.parametrize("precision", [BF16, FP16], ids=["bf16", "fp16"])
@@ -64,16 +63,6 @@ def test_finding_of_the_linter_takes_the_harm_of_its_function() -> None:
     warning = Entry(kind="low-angles", severity=Severity.WARNING, module="", site=site, message="angles are low")
     entries, _ = measured(harm, [warning])
     assert [(entry.kind, entry.is_error) for entry in entries] == [("low-angles", True)]
-
-
-@BOTH
-def test_branch_for_low_dtypes_is_compared_in_float64(precision: Precision) -> None:
-    entry = other_branches(harm_of(multiplied(), precision))
-    assert entry is not None
-    assert "10.00% off" in entry.message
-    assert "the gradient of weight" in entry.message
-    assert lines(entry.message) == marked("low_branch")
-    assert other_branches(harm_of(turned(by_low_angles), precision)) is None
 
 
 def test_ratios_tell_of_what_is_not_finite() -> None:
