@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from pytest_amp import faults
 from pytest_amp.families import family_of, family_of_package
+from pytest_amp.known import key_of_test
 from pytest_amp.markers import AmpMarker
 from pytest_amp.parametrization import TARGET, Place
+from pytest_amp.releases import release_of
 from pytest_amp.session import AmpSession
 from pytest_amp.tally import TestInfo
 from pytest_amp.targets import Target
@@ -87,7 +90,7 @@ def _noted(item: pytest.Item, session: AmpSession) -> str | None:
 
         install(item)  # before the fixture is made, in whatever order
     report = marker.expected_failure(target.device.key, target.precision.name)
-    if report is not None:
+    if not _is_mended(item, info, target, session) and report is not None:
         item.add_marker(pytest.mark.xfail(strict=True, reason=report))
     for label, value in (
         ("device", target.device.key),
@@ -96,6 +99,24 @@ def _noted(item: pytest.Item, session: AmpSession) -> str | None:
     ):
         item.user_properties.append((f"amp_{label}", value))
     return place.unfit(target)
+
+
+def _is_mended(item: pytest.Item, info: TestInfo, target: Target, session: AmpSession) -> bool:
+    """Apply the faults of torch that a file beside the test's family has; whether this release mends one of the test."""
+    _, folder = family_of_package(getattr(getattr(item, "module", None), "__package__", None))
+    if folder is None:
+        return False
+    import torch
+
+    try:
+        known = faults.faults_beside(folder)
+    except ValueError as error:
+        session.usage_error(str(error))
+        return False
+    if not known:
+        return False
+    key = key_of_test(info, own_parameters(item, target))
+    return faults.apply(item, key, known, release_of(torch.__version__))
 
 
 def _other_tier(item: pytest.Item, session: AmpSession) -> str | None:

@@ -1,4 +1,4 @@
-"""``python -m pytest_amp.fingerprint [--check | --page] [--entry PATTERN] [DEVICE ...]``: see ``update`` beside it."""
+"""``python -m pytest_amp.fingerprint [--check | --page] [--entry PATTERN] [--keep-lost] [DEVICE ...]``: see ``update`` beside it."""
 
 from __future__ import annotations
 
@@ -24,6 +24,9 @@ def main() -> int:
     parser.add_argument(
         "--allow-lost", action="store_true", help="write the file, although something it knows cannot be observed now"
     )
+    parser.add_argument(
+        "--keep-lost", action="store_true", help="write what the file knows of an entry that cannot be observed now"
+    )
     given = parser.parse_args()
     if given.page:
         sys.stdout.write(page.as_markdown(data.load(given.file)) + "\n")
@@ -39,6 +42,7 @@ def main() -> int:
             check=given.check,
             entries=given.entry or ("*",),
             allow_lost=given.allow_lost,
+            keep_lost=given.keep_lost,
         )
     except NoEntries as error:
         parser.exit(2, f"{parser.prog}: {error}\n")

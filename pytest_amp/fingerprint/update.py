@@ -35,13 +35,15 @@ def update(
     check: bool = False,
     entries: Sequence[str] = ("*",),
     allow_lost: bool = False,
+    keep_lost: bool = False,
 ) -> list[str]:
     """Put what this torch gives on ``devices`` into the file; the lines that say what changed.
 
     A new release is added beside those that are known, and the one that is known is replaced; of the latter,
     ``entries`` (shell patterns) may name a part. ``check`` leaves the file as it is. Raises ``sweep.NoEntries`` where
     torch's own tests cannot be read, ExaminationFailed where an entry cannot be looked at, and GuardsLost, with the
-    file as it was, where something that is known cannot be observed: unless ``allow_lost``.
+    file as it was, where something that is known cannot be observed: unless ``allow_lost``. With ``keep_lost`` such an
+    entry has in the file what was known of it, and a line says so.
     """
     before, known = (data.load(path) if path.exists() else Fingerprints() for _ in range(2))
     version = torch.__version__
@@ -59,7 +61,10 @@ def update(
             known_before = _expected(before, device, precision.name, version)
             expected = {name: texts for name, texts in known_before.items() if _is_chosen(name, entries)}
             lines += _changes(before, device, precision.name, expected, seen)
-            lost += [f"{device.name} {precision.name} {line}" for line in _lost(expected, seen)]
+            unobserved = _lost(expected, seen)
+            lost += [f"{device.name} {precision.name} {line}" for line in unobserved.values()]
+            if keep_lost and device.kind is not DeviceKind.ACCELERATOR:
+                seen |= {entry: _latest(before, device, precision.name, entry, version) for entry in unobserved}
             part = tuple(entries) != ("*",)
             if device.kind is DeviceKind.ACCELERATOR:
                 other = _other_than(before.expected(device.type, precision.name, version), seen)
@@ -67,9 +72,9 @@ def update(
             else:
                 known.replace(device.type, precision.name, version, seen, part=part)
     sweep.close()
-    if lost and not allow_lost:
+    if lost and not (allow_lost or keep_lost):
         raise GuardsLost("\n".join(f"guard lost: {line}" for line in lost))
-    lines += [f"guard lost: {line}" for line in lost]
+    lines += [f"guard {'kept' if keep_lost else 'lost'}: {line}" for line in lost]
     if not check:
         write_whole(data.write(known), path, replace=True)
     return lines + [f"lost: {loss}" for loss in sweep.losses]
@@ -104,13 +109,20 @@ def _changes(
     return [f"{where} {each.change.value} {each}" for each in differences(expected, seen) if each.change in told]
 
 
-def _lost(expected: Mapping[str, Collection[str | None]], seen: Mapping[str, str]) -> list[str]:
-    """The entries of which something is known that cannot be observed now."""
-    lines = []
+def _latest(known: Fingerprints, device: Device, dtype: str, entry: str, version: str) -> str:
+    """Return the fingerprint that the file has of an entry, of the last release up to ``version`` that has one."""
+    releases = [each for each in known.measured[device.type] if Version(each) <= Version(short_release(version))]
+    places = known.known[entry]
+    return next(places[place] for each in reversed(releases) if (place := (device.type, dtype, each)) in places)
+
+
+def _lost(expected: Mapping[str, Collection[str | None]], seen: Mapping[str, str]) -> dict[str, str]:
+    """Return by name the entries of which something is known that cannot be observed now, in a line each."""
+    lines = {}
     for name, now in seen.items():
         texts = sorted(text for text in expected.get(name, ()) if text is not None)
         if texts and all(loses(now, text) for text in texts):
-            lines.append(f"{name}: {' or '.join(texts)} -> {now}")
+            lines[name] = f"{name}: {' or '.join(texts)} -> {now}"
     return lines
 
 
@@ -148,15 +160,21 @@ def main(  # the options of a command
     check: bool = False,
     entries: Sequence[str] = ("*",),
     allow_lost: bool = False,
+    keep_lost: bool = False,
 ) -> int:
     """The command: update the file and print what changed; 1 where ``check`` found something, or a guard is lost.
 
     Made to be hooked up to a command line: it prints, and raises only what ``update`` raises but for GuardsLost.
     """
     try:
-        lines = update(path or carried(), devices, check=check, entries=entries, allow_lost=allow_lost)
+        lines = update(
+            path or carried(), devices, check=check, entries=entries, allow_lost=allow_lost, keep_lost=keep_lost
+        )
     except GuardsLost as lost:
-        print(f"{lost}\nnot written: what the file knows would be forgotten; --allow-lost writes it all the same")  # noqa: T201
+        print(  # noqa: T201
+            f"{lost}\nnot written: what the file knows would be forgotten; --keep-lost writes what was known, "
+            "--allow-lost writes it all the same"
+        )
         return 1
     for line in lines:
         print(line)  # noqa: T201  # a command's output

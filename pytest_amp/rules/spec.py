@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -72,7 +72,8 @@ class Spec:
 
     ``device_types[name]`` is the first covered release in which that device type has autocast, None
     for all of them; ``introduced[name]`` is the release in which it came, as text for a reader.
-    ``rules[device_type][overload]`` holds the rules in turn, newest last.
+    ``rules[device_type][overload]`` holds the rules in turn, newest last. ``left_out`` has the reason by device type
+    that torch has autocast kernels for and the data has no rules of.
     """
 
     first: str
@@ -80,6 +81,7 @@ class Spec:
     device_types: Mapping[str, str | None]
     introduced: Mapping[str, str]
     rules: Mapping[str, Mapping[str, tuple[Rule, ...]]]
+    left_out: Mapping[str, str] = field(default_factory=dict)
 
     def coverage(self, device_type: str, torch_version: str) -> Coverage:
         """Whether the data covers ``device_type`` on ``torch_version``. Raises ValueError for an older torch.
@@ -178,7 +180,9 @@ def parse_spec(text: str) -> Spec:
     first, last = (_bound(covered, key, where="covered") for key in ("first", "last"))
     if first is None or last is None:
         raise ValueError(f"{SPEC_FILE}: covered: first and last are needed")
-    return Spec(first, last, since, introduced, rules)
+    absent = _table({"left_out": {}, **data}, "left_out", where="the file")
+    left_out = {name: _text(table, "reason", where=f"left_out.{name}") for name, table in absent.items()}
+    return Spec(first, last, since, introduced, rules, left_out)
 
 
 def _came_in(release: str, names: Any, rules: dict[str, tuple[Rule, ...]], *, where: str) -> None:

@@ -29,6 +29,7 @@ from pytest_amp.torch_private.compiler import (
 from pytest_amp.torch_private.cudnn import backend_flags_settable, cudnn_deterministic, cudnn_enabled
 from pytest_amp.torch_private.dispatcher import (
     arguments_of,
+    autocast_device_types,
     autocast_registrations,
     cpu_has_onednn_kernels,
     defaults_of,
@@ -92,6 +93,7 @@ __all__ = [
     "aot_compile",
     "aot_load",
     "arguments_of",
+    "autocast_device_types",
     "autocast_registrations",
     "backend_flags_settable",
     "backward_without_region",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from typing import Any
 
 from pytest_amp.torch_private.gone import PrivateApiGone
@@ -30,6 +31,30 @@ def autocast_registrations(device_type: str) -> list[str]:
     except RuntimeError:  # no such dispatch key
         raise LookupError(f"torch {torch.__version__} has no autocast for {device_type}") from None
     return sorted(name for name in names if not falls_through(name, key))
+
+
+def autocast_device_types() -> list[str]:
+    """Names of the device types for which this torch has autocast kernels, in alphabetical order.
+
+    The device types are those that torch names when it refuses another one. Raises PrivateApiGone where it names none,
+    and as ``autocast_registrations`` does.
+    """
+    import torch
+
+    try:
+        torch.device("no_such_type")
+    except RuntimeError as refused:
+        listed = re.search(r"Expected one of (.*?) device type", str(refused))
+    if listed is None:
+        raise PrivateApiGone("the device types in the message of torch.device")
+    return sorted(name for name in listed[1].split(", ") if _has_autocast_kernels(name))
+
+
+def _has_autocast_kernels(device_type: str) -> bool:
+    try:
+        return bool(autocast_registrations(device_type))
+    except LookupError:
+        return False
 
 
 def find_overload(name: str) -> Any:

@@ -11,7 +11,7 @@ from pytest_amp.failure import AmpFailure
 from pytest_amp.rules.named import UNREACHABLE
 from pytest_amp.rules.observe import UNOBSERVED, label_of
 from pytest_amp.rules.registry import qualified, read_registry, short
-from pytest_amp.rules.spec import SPEC_FILE
+from pytest_amp.rules.spec import SPEC_FILE, load_spec
 
 from .operators import Examiner, every_overload, is_judged, where, written
 
@@ -84,6 +84,22 @@ def test_no_operator_is_new_or_gone(amp: Amp) -> None:
             before=f"{len(registry.expected)} operators ({SPEC_FILE})",
             now=f"{len(registry.registered) - len(registry.foreign)} on {where(amp)}: {', '.join(changes)}",
             accept=f"edit {SPEC_FILE}",
+        )
+
+
+@pytest.mark.amp(devices=["cpu"])
+def test_no_device_type_is_new(amp: Amp) -> None:
+    """Each device type with autocast kernels has rules in the spec, or a reason for which it has none."""
+    found, spec = torch_private.autocast_device_types(), load_spec()
+    unknown = [name for name in found if name not in {*spec.device_types, *spec.left_out}]
+    amp.observe("device types", found, kind="state")
+    if unknown and is_judged(read_registry(amp.device.type), amp):
+        raise AmpFailure(
+            f"device types with autocast kernels that the spec does not know: {', '.join(unknown)}",
+            label_before="known",
+            before=f"{', '.join((*spec.device_types, *spec.left_out))} ({SPEC_FILE})",
+            now=where(amp),
+            accept=f"give it [device_types] and rules in {SPEC_FILE}, or a reason under [left_out]",
         )
 
 

@@ -1,0 +1,102 @@
+"""Known faults of torch by release: until when a test of a family is expected to fail, and since when.
+
+A test says itself that it is expected to fail. What a later release changes about that is data, in a file beside the
+packages of families: a release that mends a fault, or brings one, changes no test.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from pytest_amp import toml
+from pytest_amp.known import key_pattern
+from pytest_amp.quoted import quoted
+from pytest_amp.record import RecordError, content
+from pytest_amp.releases import Release, holds_in, release_of
+
+#: The name of the file, in the folder around the packages of families.
+FILE = "amp_faults.toml"
+_TEXTS = ("key", "reason", "report")
+_BOUNDS = ("since", "until")
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A fault of torch, and the tests that show it: ``key`` is a key of tests, in which ``*`` stands for anything.
+
+    With ``until`` alone, tests that are expected to fail are so up to this release, and must pass on a later one.
+    With ``since``, tests are expected to fail from this release on, up to ``until`` where there is one.
+    """
+
+    key: str
+    reason: str
+    report: str
+    since: str | None = None
+    until: str | None = None
+
+    def is_mended_in(self, release: Release) -> bool:
+        """Return whether ``release`` no longer has a fault that the test itself declares."""
+        return self.since is None and not holds_in(release, since=None, until=self.until)
+
+    def is_brought_by(self, release: Release) -> bool:
+        """Return whether ``release`` has a fault that the test itself does not declare."""
+        return self.since is not None and holds_in(release, since=self.since, until=self.until)
+
+
+@functools.cache
+def faults_beside(folder: Path) -> tuple[Fault, ...]:
+    """Return the faults in the file beside a family's ``folder``; none where there is no file.
+
+    Raises ValueError in one line that says what is wrong, and where.
+    """
+    path = folder.parent / FILE
+    if not path.is_file():
+        return ()
+    try:
+        data = toml.loads(content(path))
+    except RecordError as error:
+        raise ValueError(f"{error}; expected a TOML file") from None
+    except ValueError as error:
+        raise ValueError(f"{path}: not TOML: {quoted(error)}") from None
+    rows = data.pop("fault", [])
+    if data or not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise ValueError(f"{path}: {next(iter(data), 'fault')!r}; expected tables [[fault]]")
+    return tuple(_fault(row, f"{path}: [[fault]] number {number}") for number, row in enumerate(rows, start=1))
+
+
+def _fault(row: dict[str, object], where: str) -> Fault:
+    for name in (*_TEXTS, *row):
+        value = row.get(name)
+        if name not in (*_TEXTS, *_BOUNDS) or not isinstance(value, str) or not value.strip():
+            expected = f"text in each of {', '.join(_TEXTS)}, and in since, until or both"
+            raise ValueError(f"{where}: {name} is {value!r}; expected {expected}")
+    texts = {name: str(value) for name, value in row.items()}
+    bounds = [texts[name] for name in _BOUNDS if name in texts]
+    if not bounds:
+        raise ValueError(f"{where}: neither since nor until; expected a release, such as '2.14'")
+    try:
+        releases = [release_of(bound) for bound in bounds]
+    except ValueError:
+        raise ValueError(f"{where}: {' and '.join(bounds)}: no release; expected one such as '2.14'") from None
+    if releases != sorted(releases):
+        raise ValueError(f"{where}: since {bounds[0]} is later than until {bounds[1]}")
+    return Fault(**texts)
+
+
+def apply(item: pytest.Item, key: str, faults: tuple[Fault, ...], release: Release) -> bool:
+    """Add the expected failures that ``release`` brings to a test, or take away those that it mends.
+
+    ``key`` is the test's own. Returns whether a fault is mended: a marker ``amp`` then expects no failure either.
+    """
+    matching = [fault for fault in faults if key_pattern(fault.key).fullmatch(key)]
+    mended = any(fault.is_mended_in(release) for fault in matching)
+    if mended:
+        item.own_markers[:] = [mark for mark in item.own_markers if mark.name != "xfail"]
+    for fault in matching:
+        if fault.is_brought_by(release):
+            item.add_marker(pytest.mark.xfail(strict=True, reason=f"{fault.report}: {fault.reason}"))
+    return mended
