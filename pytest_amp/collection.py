@@ -102,7 +102,7 @@ def _noted(item: pytest.Item, session: AmpSession) -> str | None:
 
 
 def _is_mended(item: pytest.Item, info: TestInfo, target: Target, session: AmpSession) -> bool:
-    """Apply the faults of torch that a file beside the test's family has; whether this release mends one of the test."""
+    """Apply the known faults beside the test's family; return whether this release mends one that the test declares."""
     _, folder = family_of_package(getattr(getattr(item, "module", None), "__package__", None))
     if folder is None:
         return False

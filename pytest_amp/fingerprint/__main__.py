@@ -1,4 +1,4 @@
-"""``python -m pytest_amp.fingerprint [--check | --page] [--entry PATTERN] [--keep-lost] [DEVICE ...]``: see ``update`` beside it."""
+"""``python -m pytest_amp.fingerprint [--check | --page] [--entry PATTERN] [DEVICE ...]``: see ``update`` beside it."""
 
 from __future__ import annotations
 
@@ -22,10 +22,19 @@ def main() -> int:
         "--entry", action="append", help="these entries only, as a shell pattern, of a release that the file has"
     )
     parser.add_argument(
-        "--allow-lost", action="store_true", help="write the file, although something it knows cannot be observed now"
+        "--allow-lost",
+        dest="lost",
+        action="store_const",
+        const=update.Lost.FORGET,
+        default=update.Lost.REFUSE,
+        help="write the file, although something it knows cannot be observed now",
     )
     parser.add_argument(
-        "--keep-lost", action="store_true", help="write what the file knows of an entry that cannot be observed now"
+        "--keep-lost",
+        dest="lost",
+        action="store_const",
+        const=update.Lost.KEEP,
+        help="write what the file knows of an entry that cannot be observed now",
     )
     given = parser.parse_args()
     if given.page:
@@ -41,8 +50,7 @@ def main() -> int:
             path=given.file,
             check=given.check,
             entries=given.entry or ("*",),
-            allow_lost=given.allow_lost,
-            keep_lost=given.keep_lost,
+            lost=given.lost,
         )
     except NoEntries as error:
         parser.exit(2, f"{parser.prog}: {error}\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from fnmatch import fnmatchcase
@@ -24,6 +25,14 @@ from pytest_amp.record.unseen import loses, without_counts
 DEVICES = ("cpu", "fake:cuda", "fake:xpu", "fake:mps", "fake:mtia")
 
 
+class Lost(enum.Enum):
+    """What becomes of an entry of which something is known that cannot be observed now."""
+
+    REFUSE = "the file stays as it is"
+    FORGET = "the file forgets it"
+    KEEP = "the file has what was known of it"
+
+
 class GuardsLost(Exception):
     """Something that the file knows could not be observed now, and would be forgotten: a line for each."""
 
@@ -34,21 +43,19 @@ def update(
     *,
     check: bool = False,
     entries: Sequence[str] = ("*",),
-    allow_lost: bool = False,
-    keep_lost: bool = False,
+    lost: Lost = Lost.REFUSE,
 ) -> list[str]:
     """Put what this torch gives on ``devices`` into the file; the lines that say what changed.
 
     A new release is added beside those that are known, and the one that is known is replaced; of the latter,
     ``entries`` (shell patterns) may name a part. ``check`` leaves the file as it is. Raises ``sweep.NoEntries`` where
     torch's own tests cannot be read, ExaminationFailed where an entry cannot be looked at, and GuardsLost, with the
-    file as it was, where something that is known cannot be observed: unless ``allow_lost``. With ``keep_lost`` such an
-    entry has in the file what was known of it, and a line says so.
+    file as it was, where something that is known cannot be observed, unless ``lost`` says what becomes of it.
     """
     before, known = (data.load(path) if path.exists() else Fingerprints() for _ in range(2))
     version = torch.__version__
     lines: list[str] = []
-    lost: list[str] = []
+    unobserved: list[str] = []
     sweep = FingerprintSweep(path=sys.path)
     for name in devices:
         device = find_device(name)
@@ -61,10 +68,10 @@ def update(
             known_before = _expected(before, device, precision.name, version)
             expected = {name: texts for name, texts in known_before.items() if _is_chosen(name, entries)}
             lines += _changes(before, device, precision.name, expected, seen)
-            unobserved = _lost(expected, seen)
-            lost += [f"{device.name} {precision.name} {line}" for line in unobserved.values()]
-            if keep_lost and device.kind is not DeviceKind.ACCELERATOR:
-                seen |= {entry: _latest(before, device, precision.name, entry, version) for entry in unobserved}
+            found = _lost(expected, seen)
+            unobserved += [f"{device.name} {precision.name} {line}" for line in found.values()]
+            if lost is Lost.KEEP and device.kind is not DeviceKind.ACCELERATOR:
+                seen |= {entry: _latest(before, device, precision.name, entry, version) for entry in found}
             part = tuple(entries) != ("*",)
             if device.kind is DeviceKind.ACCELERATOR:
                 other = _other_than(before.expected(device.type, precision.name, version), seen)
@@ -72,9 +79,9 @@ def update(
             else:
                 known.replace(device.type, precision.name, version, seen, part=part)
     sweep.close()
-    if lost and not (allow_lost or keep_lost):
-        raise GuardsLost("\n".join(f"guard lost: {line}" for line in lost))
-    lines += [f"guard {'kept' if keep_lost else 'lost'}: {line}" for line in lost]
+    if unobserved and lost is Lost.REFUSE:
+        raise GuardsLost("\n".join(f"guard lost: {line}" for line in unobserved))
+    lines += [f"guard {'kept' if lost is Lost.KEEP else 'lost'}: {line}" for line in unobserved]
     if not check:
         write_whole(data.write(known), path, replace=True)
     return lines + [f"lost: {loss}" for loss in sweep.losses]
@@ -159,20 +166,17 @@ def main(  # the options of a command
     path: Path | None = None,
     check: bool = False,
     entries: Sequence[str] = ("*",),
-    allow_lost: bool = False,
-    keep_lost: bool = False,
+    lost: Lost = Lost.REFUSE,
 ) -> int:
     """The command: update the file and print what changed; 1 where ``check`` found something, or a guard is lost.
 
     Made to be hooked up to a command line: it prints, and raises only what ``update`` raises but for GuardsLost.
     """
     try:
-        lines = update(
-            path or carried(), devices, check=check, entries=entries, allow_lost=allow_lost, keep_lost=keep_lost
-        )
-    except GuardsLost as lost:
+        lines = update(path or carried(), devices, check=check, entries=entries, lost=lost)
+    except GuardsLost as refused:
         print(  # noqa: T201
-            f"{lost}\nnot written: what the file knows would be forgotten; --keep-lost writes what was known, "
+            f"{refused}\nnot written: what the file knows would be forgotten; --keep-lost writes what was known, "
             "--allow-lost writes it all the same"
         )
         return 1

@@ -143,9 +143,24 @@ def test_guard_that_would_be_lost_is_named_and_kept(
     assert f"guard lost: cpu fp16 polar: {before} -> {now}\n" in out
     assert "--allow-lost writes it all the same" in out
     assert file.read_text(encoding="utf-8") == text
-    assert update.main(["cpu"], path=file, allow_lost=True) == 0
+    assert update.main(["cpu"], path=file, lost=update.Lost.FORGET) == 0
     assert f"guard lost: cpu fp16 polar: {before} -> {now}\n" in capsys.readouterr().out
     assert file.read_text(encoding="utf-8") != text
+
+
+def test_guard_that_is_kept_stands_in_the_new_release(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was known holds on, and what else changed is written."""
+    known, now = "complex64 bcomplex32 | =", "complex64 ? | ="
+    monkeypatch.setattr(torch, "__version__", "9.8.0")
+    monkeypatch.setattr(Swept, "answers", {"addmm": LOW, "polar": known})
+    update.update(file, ["cpu"])
+    monkeypatch.setattr(torch, "__version__", "9.9.0")
+    monkeypatch.setattr(Swept, "answers", {"addmm": SAME, "polar": now})
+    lines = update.update(file, ["cpu"], lost=update.Lost.KEEP)
+    assert [line for line in lines if "guard" in line] == [
+        f"guard kept: cpu {dtype} polar: {known} -> {now}" for dtype in ("bf16", "fp16")
+    ]
+    assert load(file).expected("cpu", "bf16", "9.9.0") == {"addmm": {SAME}, "polar": {known}}
 
 
 def test_what_can_be_told_for_the_first_time_loses_nothing(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
