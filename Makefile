@@ -8,6 +8,8 @@
 # make real-models  every check of `amp` over models of other libraries, which are installed first (MODELS= selects by -k)
 # make seeds      the suites on the CPU with forty seeds, resumable: which tests judge their random numbers (SEEDS=, TESTS=)
 # make cost       what check_gradients costs over the real models: steps, time, memory (MODELS= names some)
+# make release-support TORCH=torch==2.15.0  what that release changes in this project's data, as a patch to review
+#                 (PYTHON_OF=, NOTES=, ARGS=: docs/how-to/support-a-release.md)
 # make soak       the suites on the CPU, 20 times in one process: no flake, no leak (TIMES=, TESTS=)
 #
 # All make a virtual environment and install into it first. VENV=none uses PYTHON as it is and
@@ -48,7 +50,7 @@ FAKE := fake:cuda,fake:xpu,fake:mps,fake:mtia
 REAL_MODELS := tests/real_models
 MODELS ?=
 
-.PHONY: gate test setup lint types tests suites fake docs workflows planted coverage real-models cost seeds soak clean
+.PHONY: gate test setup lint types tests suites fake docs workflows planted coverage real-models release-support cost seeds soak clean
 
 gate: setup
 ifneq ($(and $(GPU),$(if $(ARGS),,alone)),)
@@ -127,6 +129,12 @@ endif
 
 seeds: setup
 	PYTHONPATH=. $(RUN) -m tests.seeds --seeds=$(SEEDS) -- $(TESTS) -n 2 --amp-device=cpu --amp-dtype=bf16,fp16
+
+# The environment of the tool has the torch of constraints.txt: that which is to be supported has one of its own.
+release-support: REQUIREMENT := -c constraints.txt torch
+release-support: setup
+	PYTHONPATH=. $(RUN) -m tools.release_support $(or $(TORCH),$(error release-support needs a release: TORCH=torch==2.15.0)) \
+	  $(if $(PYTHON_OF),--python $(PYTHON_OF)) $(if $(NOTES),--notes $(NOTES)) --workers $(or $(WORKERS),2) $(ARGS)
 
 soak: setup
 	PYTHONPATH=. $(RUN) -m tests.soak --times $(TIMES) $(TESTS)

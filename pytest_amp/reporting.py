@@ -12,6 +12,7 @@ from pytest_amp.amp import NOTES, OBSERVATIONS
 from pytest_amp.collection import INFO, own_parameters, target_of
 from pytest_amp.failure import AmpFailure
 from pytest_amp.known import key_of_test, matching
+from pytest_amp.record import FIXED
 from pytest_amp.session import KEY, installed_torch
 
 
@@ -96,7 +97,12 @@ def attach(item: pytest.Item, report: pytest.TestReport) -> None:
         crash.message = _CLASS.sub("", crash.message)
     if report.failed and isinstance(report.longrepr, str) and report.longrepr.startswith("[XPASS(strict)] "):
         reason = report.longrepr.removeprefix("[XPASS(strict)] ")
-        report.longrepr = f"[XPASS(strict)] fixed upstream: {reason} passes on {info.target}; remove the xfail"
+        report.longrepr = f"{FIXED}{reason} passes on {info.target}; remove the xfail"
+
+
+def is_fixed(report: pytest.TestReport | pytest.CollectReport) -> bool:
+    """Return whether a test is red because it was expected to fail, and passes."""
+    return report.failed and isinstance(report.longrepr, str) and report.longrepr.startswith(FIXED)
 
 
 def live_with(item: pytest.Item, report: pytest.TestReport) -> None:

@@ -10,11 +10,11 @@ import pytest
 
 from pytest_amp.known import Known
 from pytest_amp.precision import LOW
-from pytest_amp.record import EXACT, FAILING, Observation, canonical
+from pytest_amp.record import EXACT, FAILING, FIXED, Observation, canonical
 
 INCONCLUSIVE = "inconclusive: "
 #: Outcomes of checks that have looked.
-EXECUTED = ("passed", "failed", "error", "xfailed")
+EXECUTED = ("passed", "failed", "error", "xfailed", "fixed")
 #: Those of a test that came to an end.
 ENDED = (*EXECUTED, "skipped", "inconclusive")
 
@@ -55,7 +55,7 @@ class Tally:
     begun: dict[str, Mapping[str, object]] = field(default_factory=dict)
     #: For each key of --amp-known, how often a test that has it failed and passed.
     known: dict[str, Counter[str]] = field(default_factory=dict)
-    #: What failed, in order: the test, and the first line of why.
+    #: What is red, in order: the test, and the first line of why; what is fixed upstream is among it.
     failures: list[tuple[str, str]] = field(default_factory=list)
     #: The same by the key of the test, which is the same wherever the tests lie.
     failed: dict[str, str] = field(default_factory=dict)
@@ -82,7 +82,7 @@ class Tally:
             self.reasons.setdefault(place, Counter())[_reason(report)] += 1
         for key in data.get("known", ()):  # type: ignore[attr-defined]
             self.known.setdefault(key, Counter())[outcome or ""] += 1
-        if outcome in ("failed", "error"):
+        if outcome in ("failed", "error", "fixed"):
             self.failures.append((report.nodeid, _headline(report)))
             self.texts.setdefault(report.nodeid, (info.target, info.family, _text(report)))
             self.failed.setdefault(str(data["key"]), _headline(report))
@@ -239,7 +239,7 @@ def _outcome(report: pytest.TestReport) -> str | None:
             return "xfailed" if report.skipped else "passed"
         if report.skipped and _reason(report).startswith(INCONCLUSIVE):
             return "inconclusive"
-        return report.outcome
+        return "fixed" if report.failed and _text(report).startswith(FIXED) else report.outcome
     if report.failed:
         return "error"
     # An xfail before the call (run=False, or a fixture that fails) has looked at nothing.

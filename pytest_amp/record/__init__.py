@@ -4,9 +4,20 @@ Pure Python: neither torch nor pytest is needed to read or compare.
 """
 
 from pytest_amp.record.compare import ERROR_RATIO, compare, judged, moved, revisions, unfair
-from pytest_amp.record.difference import FAILING, ORDER, Difference, Gap, as_gone, difference, families, flattened
+from pytest_amp.record.difference import (
+    FAILING,
+    FAILS,
+    ORDER,
+    Difference,
+    Gap,
+    as_gone,
+    difference,
+    families,
+    flattened,
+)
 from pytest_amp.record.errors import DRAWS
 from pytest_amp.record.file import (
+    FIXED,
     SCHEMA,
     Failure,
     Record,
@@ -41,6 +52,8 @@ __all__ = [
     "ERROR_RATIO",
     "EXACT",
     "FAILING",
+    "FAILS",
+    "FIXED",
     "ORDER",
     "SCHEMA",
     "Better",

@@ -20,9 +20,10 @@ ORDER = (
     Verdict.OBSERVED,
     Verdict.NEW,
     Verdict.IMPROVED,
+    Verdict.FIXED,
 )
 #: What fails a comparison unless it is asked for less or more.
-FAILING = frozenset({Verdict.FAILED, Verdict.REGRESSED, Verdict.CHANGED, Verdict.GONE})
+FAILING = frozenset({Verdict.FAILED, Verdict.REGRESSED, Verdict.CHANGED, Verdict.GONE, Verdict.FIXED})
 #: The values of what is no fact but a test.
 PASSES, FAILS = "passes", "fails"
 #: Precisions that a run selects; a suite runs a few checks in the others, which an older record need not have.
@@ -103,8 +104,9 @@ def difference(old: Record, new: Record) -> Difference:
     found += [as_gone(observation) for observation in gone]
     found += _tests(old, new)
     revised = revisions(old.provenance, new.provenance)
-    incomparable = [each for each in found if each.family in revised and each.verdict is not Verdict.FAILED]
-    found = [each for each in found if each.family not in revised or each.verdict is Verdict.FAILED]
+    of_tests = (Verdict.FAILED, Verdict.FIXED)
+    incomparable = [each for each in found if each.family in revised and each.verdict not in of_tests]
+    found = [each for each in found if each.family not in revised or each.verdict in of_tests]
     found.sort(key=lambda observation: (ORDER.index(observation.verdict), observation.key))
     both = len({each.key for each in old.failures} & {each.key for each in new.failures})
     not_run = len(missing) - len(gone)
@@ -185,7 +187,8 @@ def _tests(old: Record, new: Record) -> Iterator[Observation]:
     before, now = ({each.key: each for each in record.failures} for record in (old, new))
     for key, failure in now.items():
         if key not in before:
-            yield _test(failure, f"{FAILS}: {failure.why}", PASSES if old.ran_whole(failure) else None, Verdict.FAILED)
+            verdict = Verdict.FIXED if failure.is_fixed else Verdict.FAILED
+            yield _test(failure, f"{FAILS}: {failure.why}", PASSES if old.ran_whole(failure) else None, verdict)
     for key, failure in before.items():
         if key not in now and new.ran_whole(failure):
             yield _test(failure, PASSES, f"{FAILS}: {failure.why}", Verdict.IMPROVED)

@@ -37,6 +37,10 @@ class RecordError(ValueError):
     """A file that cannot be read or written; the message is one line and names it."""
 
 
+#: How the reason begins for which a strict expected failure is red that passes.
+FIXED = "[XPASS(strict)] fixed upstream: "
+
+
 @dataclass(frozen=True)
 class Failure(Keyed):
     """A test that failed: ``key`` is ``family/device/dtype/file::test[its own parameters]``, ``why`` one line."""
@@ -48,6 +52,11 @@ class Failure(Keyed):
     def test(self) -> str:
         """The test without its parameters, as observations name it."""
         return self.key.split("/", 3)[3].partition("[")[0]
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether the test was expected to fail, and passes."""
+        return self.why.startswith(FIXED)
 
 
 @dataclass(frozen=True)

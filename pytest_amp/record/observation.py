@@ -45,10 +45,14 @@ class Better(enum.Enum):
 
 
 class Verdict(enum.Enum):
-    """What became of an observation; FAILED is that of a test, which a comparison lists among them."""
+    """Status of an observation; FAILED and FIXED are those of a test, which a comparison lists among them.
+
+    FIXED is a test that was expected to fail for a fault of torch, and passes.
+    """
 
     PASS = "pass"  # noqa: S105  # no password
     FAILED = "failed"
+    FIXED = "fixed"
     REGRESSED = "regressed"
     CHANGED = "changed"
     IMPROVED = "improved"

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pytest_amp.record import FIXED
 from pytest_amp.report import newer
 from pytest_amp.report.commands import bisect_command
 from pytest_amp.report.reasons import change_between
@@ -25,8 +26,6 @@ class Standing(enum.Enum):
     FIXED = "fixed upstream"
 
 
-#: How a strict expected failure that passes begins.
-_FIXED = "[XPASS(strict)] fixed upstream: "
 #: What differs between the failures of one cause: where, and in which dtype.
 _PLACE = re.compile(
     r"\bautocast\(\w+, \w+\)|\b(?:fake[-:])?(?:cpu|cuda|xpu|mps|mtia|[a-z]\w*)-(?:bf16|fp16|fp32|tf32)\b"
@@ -53,8 +52,12 @@ class Cause:
 
     @property
     def count(self) -> str:
-        """``3 tests on cpu-bf16, fake-cuda-bf16``."""
+        """``4 tests on cpu, fake-cuda in bf16, fp16``; devices and dtypes in pairs where not each has each."""
         tests = "1 test" if len(self.tests) == 1 else f"{len(self.tests)} tests"
+        pairs = [place.rpartition("-") for place in self.places]
+        devices, dtypes = (list(dict.fromkeys(pair[index] for pair in pairs)) for index in (0, 2))
+        if len(self.places) == len(devices) * len(dtypes):
+            return f"{tests} on {', '.join(devices)} in {', '.join(dtypes)}"
         return f"{tests} on {', '.join(self.places)}"
 
 
@@ -98,7 +101,7 @@ def _cause(group: list[_Failed], session: AmpSession) -> Cause:
         parts = {found["label"]: found["text"] for found in _PART.finditer(first.text)}
     reason = _reason(group, session)
     standing = Standing.UNEXPLAINED if reason is None else Standing.EXPLAINED
-    if first.text.startswith(_FIXED):
+    if first.text.startswith(FIXED):
         standing = Standing.FIXED
     return Cause(
         standing,
@@ -109,6 +112,11 @@ def _cause(group: list[_Failed], session: AmpSession) -> Cause:
         reason,
         bisect_command(first.test, first.target, parts.get("rerun"), _earlier(session), installed_torch()),
     )
+
+
+def failed(session: AmpSession) -> list[tuple[str, str]]:
+    """The tests that fail, each with the first line of why, without those that are red for a fault that is mended."""
+    return [(test, why) for test, why in session.tally.failures if not why.startswith(FIXED)]
 
 
 def _earlier(session: AmpSession) -> str:

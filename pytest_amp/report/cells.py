@@ -20,6 +20,7 @@ TITLES = {
     Verdict.OBSERVED: "could not be observed before",
     Verdict.NEW: "new",
     Verdict.IMPROVED: "better",
+    Verdict.FIXED: "fixed upstream",
 }
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_amp.record import Record
-from pytest_amp.report.causes import Cause, by_standing, causes, remark
+from pytest_amp.report.causes import Cause, by_standing, causes, failed, remark
 from pytest_amp.report.cells import TITLES, legend, tables
 from pytest_amp.report.difference import of_one_seed, of_other_revision
 from pytest_amp.report.inline import code, linked, plain
@@ -33,11 +33,8 @@ def page(session: AmpSession, record: Record) -> str:
     lines += [f"- {plain(line)}" for line in [remark()] if line is not None]
     lines += [f"- known: {linked(line)}" for line in lived_with(session)]
     if failures:
-        rows = [f"| {code(test)} | {plain(why)} |" for test, why in failures[:LISTED]]
-        rest = [f"| and {len(failures) - LISTED} more | |"] * (len(failures) > LISTED)
         lines += _causes(causes(session))
-        lines += ["", f"<details><summary>failed ({len(failures)})</summary>", "", "| test | |", "|---|---|"]
-        lines += [*rows, *rest, "", "</details>"]
+        lines += _failed(failed(session))
     if session.baseline is not None:
         lines += _compared(session)
     lines += ["", "| device and dtype | family | ran |", "|---|---|---|"]
@@ -58,12 +55,8 @@ PARTS = ("now", "likely", "rerun")
 def _causes(found: list[Cause]) -> Iterator[str]:
     """Each cause once, with its message, those that nothing is known of first."""
     for standing, group in by_standing(found).items():
-        tests = sum(len(cause.tests) for cause in group)
-        yield from (
-            "",
-            f"**{standing.value} ({len(group)} {'cause' if len(group) == 1 else 'causes'}, {tests} failed)**",
-            "",
-        )
+        tests = _counted(sum(len(cause.tests) for cause in group), "test")
+        yield from ("", f"**{standing.value} ({_counted(len(group), 'cause')}, {tests})**", "")
         for cause in group[:LISTED]:
             yield f"- **{linked(cause.what)}**: {plain(cause.count)}"
             parts = [(label, text) for label, text in cause.parts.items() if label not in PARTS[1:]]
@@ -74,6 +67,20 @@ def _causes(found: list[Cause]) -> Iterator[str]:
             yield from (f"  - {label}: {code(text)}" for label, text in commands.items() if text is not None)
         if len(group) > LISTED:
             yield f"- and {len(group) - LISTED} more"
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"1 {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def _failed(rows: list[tuple[str, str]]) -> list[str]:
+    """Return each test that failed with the first line of why, folded."""
+    if not rows:
+        return []
+    lines = [f"| {code(test)} | {plain(why)} |" for test, why in rows[:LISTED]]
+    rest = [f"| and {len(rows) - LISTED} more | |"] * (len(rows) > LISTED)
+    head = ["", f"<details><summary>failed ({len(rows)})</summary>", "", "| test | |", "|---|---|"]
+    return [*head, *lines, *rest, "", "</details>"]
 
 
 def _compared(session: AmpSession) -> list[str]:

@@ -13,7 +13,7 @@ from packaging.version import InvalidVersion, Version
 
 from pytest_amp import toml
 from pytest_amp.known import key_pattern
-from pytest_amp.record import Observation, Verdict
+from pytest_amp.record import FAILS, FIXED, Observation, Verdict
 from pytest_amp.releases import Release, release_of
 from pytest_amp.rules.spec import Rule, Spec, load_spec
 
@@ -81,7 +81,7 @@ def reasons(observations: Iterable[Observation], old: object, new: object) -> di
     if before == after:
         return found
     for each in observations:
-        if each.verdict in (Verdict.FAILED, Verdict.INCONCLUSIVE):
+        if each.verdict in (Verdict.FAILED, Verdict.FIXED, Verdict.INCONCLUSIVE):
             continue  # a test has no rule, and what is not known to have moved no reason
         reason = (
             _of_rule(each, str(old), str(new))
@@ -96,10 +96,11 @@ def reasons(observations: Iterable[Observation], old: object, new: object) -> di
 
 def _fixed(observation: Observation) -> str | None:
     """That the fault is gone for which a test was expected to fail, in the words of pytest_amp.reporting."""
-    begin, value = "fails: [XPASS(strict)] fixed upstream: ", observation.value
-    if observation.verdict is not Verdict.FAILED or not isinstance(value, str) or not value.startswith(begin):
+    value = observation.value
+    if observation.verdict is not Verdict.FIXED or not isinstance(value, str):
         return None
-    return f"fixed upstream: {value.removeprefix(begin).partition(' passes on ')[0]}; remove the expected failure"
+    reason = value.removeprefix(f"{FAILS}: {FIXED}").partition(" passes on ")[0]
+    return f"fixed upstream: {reason}; remove the expected failure"
 
 
 def change_between(observation: Observation, old: str, new: str) -> str | None:

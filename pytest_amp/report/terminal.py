@@ -10,7 +10,7 @@ import pytest
 
 from pytest_amp.quoted import printable
 from pytest_amp.record import Better, Observation, Verdict, judged
-from pytest_amp.report.causes import causes, remark
+from pytest_amp.report.causes import Standing, causes, remark
 from pytest_amp.report.cells import short, valued
 from pytest_amp.report.difference import of_one_seed, of_other_revision
 from pytest_amp.report.reasons import reasons
@@ -99,7 +99,8 @@ def _causes(session: AmpSession) -> list[str]:
     lines = []
     if newer is not None and (session.tally.outcomes or session.problems):
         lines.append(f"torch     {newer}")
-    if newer is None and all(len(cause.tests) == 1 for cause in found):
+    is_fixed = any(cause.standing is Standing.FIXED for cause in found)
+    if newer is None and not is_fixed and all(len(cause.tests) == 1 for cause in found):
         return lines
     for cause in found[:LISTED]:
         because = "" if cause.reason is None else f" because {cause.reason}"
@@ -139,7 +140,7 @@ def _ran(session: AmpSession) -> list[str]:
 
 def _counts(counts: Counter[str]) -> str:
     words = {"passed": "", "failed": " failed", "error": " error", "xfailed": " xfailed"}
-    words |= {"inconclusive": " inconclusive", "skipped": " skipped"}
+    words |= {"fixed": " fixed upstream", "inconclusive": " inconclusive", "skipped": " skipped"}
     parts = [f"{counts[name]}{word}" for name, word in words.items() if counts[name]]
     return " + ".join(parts) if parts else "0"
 

@@ -97,6 +97,7 @@ def test_each_is_what_it_is() -> None:
         "observed": [],
         "new": ["rules/cpu/bf16/arrived|new"],
         "improved": ["gradients/cpu/bf16/shrank"],
+        "fixed": [],
     }
     assert (found.same, found.unjudged, found.not_run) == (2, 1, 2)
     assert [observation.verdict for observation in found.observations] == sorted(
@@ -185,6 +186,7 @@ def test_as_json(files: Files, capsys: pytest.CaptureFixture[str]) -> None:
         "observed": 0,
         "new": 1,
         "improved": 1,
+        "fixed": 0,
     }
     assert data["gaps"] == {
         "incomplete": ["the new run was interrupted, or ended red beyond its tests"],

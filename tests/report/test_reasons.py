@@ -125,7 +125,7 @@ def test_a_failed_test_has_no_rule() -> None:
 def test_fault_that_is_fixed_is_told_from_a_failure(versions: tuple[str | None, str | None]) -> None:
     key = "rules/cpu/bf16/test_it::test_it"
     why = "fails: [XPASS(strict)] fixed upstream: pytorch/pytorch#1 passes on cpu-bf16; remove the xfail"
-    fixed = Observation(key, Kind.STATE, why, verdict=Verdict.FAILED)
+    fixed = Observation(key, Kind.STATE, why, verdict=Verdict.FIXED)
     failed = Observation(f"{key}[a]", Kind.STATE, "fails: AmpFailure: no", verdict=Verdict.FAILED)
     assert reasons([fixed, failed], *versions) == {
         key: "fixed upstream: pytorch/pytorch#1; remove the expected failure"

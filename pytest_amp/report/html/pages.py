@@ -29,7 +29,7 @@ from pytest_amp.record import (
 )
 from pytest_amp.report import difference as differences
 from pytest_amp.report import trend as trends
-from pytest_amp.report.causes import Cause, by_standing, causes, remark
+from pytest_amp.report.causes import Cause, by_standing, causes, failed, remark
 from pytest_amp.report.cells import TITLES, by_reason, legend, short, together, told_commands, valued
 from pytest_amp.report.commands import of_difference as of_commands
 from pytest_amp.report.html.plots import Plot, plots
@@ -144,8 +144,9 @@ def of_run(session: AmpSession, record: Record) -> str:
         for (target, family), counts in sorted(session.tally.outcomes.items())
     ]
     rest = [("not run", why, str(count)) for why, count in sorted(session.deselected.items())]
-    title = f"tests that failed ({len(failures)})"
-    failed = Section(title, Verdict.FAILED.value, ("test", "why"), failures, opened=False)
+    failing = failed(session)
+    title = f"tests that failed ({len(failing)})"
+    tests = Section(title, Verdict.FAILED.value, ("test", "why"), failing, opened=False)
     return _render(
         Page(
             title=f"pytest-amp: {'red' if red else 'green'} on torch {record.provenance.get('torch')}",
@@ -160,7 +161,7 @@ def of_run(session: AmpSession, record: Record) -> str:
                 *(f"known: {line}" for line in lived_with(session)),
             ],
             tiles=_tiles(groups, _same(record) if session.baseline is not None else None),
-            sections=[*([failed] if failures else []), *_sections(groups, known)],
+            sections=[*([tests] if failing else []), *_sections(groups, known)],
             plots=plots(record.observations, differing, record.failures),
             rows=_rows(sorted([*record.observations, *gone], key=_worst_first), known),
             provenance=_provenances([record], [""]),

@@ -1,0 +1,1 @@
+"""Programs for maintainers: none of it is in the wheel."""

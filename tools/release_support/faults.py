@@ -1,0 +1,60 @@
+"""Known faults that a release mends: the rows of ``suites/amp_faults.toml`` that its record asks for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+from pytest_amp import toml
+from pytest_amp.record import FIXED, Failure
+from tools.release_support.spec_rows import written
+
+FILE = "suites/amp_faults.toml"
+HEAD = """\
+# Faults of torch that a release mends, or brings: of tests in the packages beside this file (pytest_amp/faults.py).
+# key: the key of tests, in which * stands for anything. until: the last release with a fault that the test declares.
+# since: the first release in which a test is expected to fail that declares nothing.
+"""
+_REPORT = re.compile(r"^(?P<report>[\w.-]+/[\w.-]+#[0-9]+(?:, #[0-9]+)*|no report found): (?P<reason>.*)$")
+_DTYPES = {"bf16", "fp16"}
+
+
+def rows(failures: Iterable[Failure], last: str) -> list[dict[str, str]]:
+    """Return a row for each test that is expected to fail and passes: its fault was there until ``last``.
+
+    A key stands for no device and no dtype on which the test was not seen to pass: on CUDA it goes on as it was.
+    """
+    dtypes: dict[tuple[str, str, str, str], set[str]] = {}
+    for failure in failures:
+        if failure.is_fixed:
+            family, device, dtype, name = failure.key.split("/", 3)
+            said = failure.why.removeprefix(FIXED).partition(" passes on ")[0]
+            dtypes.setdefault((family, device, name, said), set()).add(dtype)
+    found = []
+    for (family, device, name, said), seen in sorted(dtypes.items()):
+        report, reason = _split(said)
+        for dtype in ["*"] if seen >= _DTYPES else sorted(seen):
+            key = f"{family}/{device}/{dtype}/{name}"
+            found.append({"key": key, "reason": reason, "report": report, "until": last})
+    return found
+
+
+def _split(said: str) -> tuple[str, str]:
+    """Return the report and the reason of an expected failure."""
+    found = _REPORT.match(said)
+    if found is not None:
+        return found["report"], found["reason"]
+    return "no report found", said
+
+
+def with_rows(root: Path, added: Iterable[dict[str, str]]) -> str | None:
+    """Return the text of the file with more rows; None where each of them is in it."""
+    path = root / FILE
+    text = path.read_text(encoding="utf-8") if path.is_file() else HEAD
+    known = {row["key"] for row in toml.loads(text).get("fault", ())}
+    new = [row for row in added if row["key"] not in known]
+    if not new:
+        return None
+    blocks = ["\n".join(["", "[[fault]]", *(f"{name} = {written(row[name])}" for name in row)]) for row in new]
+    return text + "".join(f"{block}\n" for block in blocks)

@@ -1,0 +1,74 @@
+"""Pages, the matrix of the continuous integration and the change log of a project that supports one more release."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from packaging.version import Version
+
+from pytest_amp.fingerprint.data import Fingerprints
+from pytest_amp.fingerprint.page import BEGIN, END, as_markdown
+from pytest_amp.rules.lookup import as_markdown as rules_page
+from pytest_amp.rules.spec import parse_spec
+
+MATRIX = ".github/workflows/ci.yml"
+CHANGELOG = "CHANGELOG.md"
+FINGERPRINT = "docs/fingerprint.md"
+RULES = "docs/rules.md"
+UPGRADE = "docs/upgrade.md"
+_ENTRY = re.compile(r'^(?P<head> +- \{ python: "(?P<python>[0-9.]+)", torch: torch==)(?P<torch>[0-9.]+)(?P<tail>,.*)$')
+#: The marks between which ``docs/upgrade.md`` has a row for each release that was supported so.
+ROWS, END_OF_ROWS = "<!-- supported releases -->", "<!-- end of supported releases -->"
+
+
+def matrix(text: str, version: str) -> str:
+    """Return the workflow in which the newest Python runs with torch ``version``; the release before keeps an entry.
+
+    Where only one entry has the release before, one for ``version`` is put behind it.
+    """
+    entries = [(number, found) for number, line in enumerate(text.splitlines()) if (found := _ENTRY.match(line))]
+    public = Version(version).public
+    if not entries or any(found["torch"] == public for _, found in entries):
+        return text
+    newest = max(Version(found["torch"]) for _, found in entries)
+    latest = [entry for entry in entries if Version(entry[1]["torch"]) == newest]
+    number, found = max(latest, key=lambda entry: Version(entry[1]["python"]))
+    lines, several = text.splitlines(), len(latest) > 1
+    lines[number : number + 1] = [*([] if several else [lines[number]]), f"{found['head']}{public}{found['tail']}"]
+    return "\n".join(lines) + "\n"
+
+
+def changelog(text: str, release: str, last: str) -> str:
+    """Return the change log with a line that ``release`` is supported, in its first section."""
+    line = f"- torch {release} is supported: its rules, fingerprints and known faults beside those of {last}.\n"
+    head, heading, rest = text.partition("\n## ")
+    title, blank, entries = rest.partition("\n\n")
+    return text if line in text else f"{head}{heading}{title}{blank}{line}{entries}"
+
+
+def fingerprint_page(text: str, known: Fingerprints) -> str:
+    """Return the page with the tables of the fingerprints that are known now."""
+    before, _, rest = text.partition(BEGIN)
+    return f"{before}{BEGIN}\n{as_markdown(known)}\n{END}{rest.partition(END)[2]}"
+
+
+def rules(spec: str) -> str:
+    """Return the page of the rules, made from the text of a spec."""
+    return rules_page(parse_spec(spec))
+
+
+def upgrade(text: str, old: str, new: str, counts: Mapping[str, int]) -> str:
+    """Return the page of upgrades with a row for the step from ``old`` to ``new``."""
+    if ROWS not in text:
+        return text
+    shown = ", ".join(f"{count} {verdict}" for verdict, count in counts.items()) or "no difference"
+    row = f"| {old} → {new} | {shown} |"
+    before, _, rest = text.partition(END_OF_ROWS)
+    return text if row in text else f"{before}{row}\n{END_OF_ROWS}{rest}"
+
+
+def read(root: Path, name: str) -> str:
+    """Return the text of a file of the checkout."""
+    return (root / name).read_text(encoding="utf-8")

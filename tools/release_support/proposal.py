@@ -1,0 +1,126 @@
+"""What the support of a release changes in the checkout, and what people have to decide."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pytest_amp.fingerprint.data import load
+from pytest_amp.record import Difference, Record, difference, revisions
+from pytest_amp.releases import release_of
+from pytest_amp.rules.spec import load_spec
+from tools.release_support import differences, faults, pages, spec_rows
+from tools.release_support.notes import documented, read_notes
+from tools.release_support.patch import patch as as_patch
+
+SPEC = "pytest_amp/rules/spec.toml"
+FINGERPRINTS = "pytest_amp/fingerprint/fingerprints.txt"
+#: What no machine without a GPU can do.
+ON_A_GPU = (
+    "on a GPU: python -m pytest_amp.fingerprint cuda, which adds what a real card gives otherwise",
+    "on a GPU: make gate AMP_DEVICE=cuda AMP_DTYPE=bf16, and with AMP_DTYPE=fp16; speed is part of it",
+    "on a GPU: make real-models AMP_DEVICE=cuda",
+    "on two GPUs: pytest suites/distributed --amp-device=cuda",
+)
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """The files that change, by path below the checkout, the patch of them, and lines for people."""
+
+    title: str
+    files: dict[str, str]
+    patch: str
+    people: list[tuple[str, list[str]]]
+
+
+@dataclass(frozen=True)
+class Observed:
+    """What was observed of a release and of the one before it.
+
+    ``fingerprints`` is the file with the release in it, ``log`` what its update said. ``notes`` are release notes;
+    ``python`` has the release: torch's own documentation is searched there.
+    """
+
+    before: Record
+    record: Record
+    fingerprints: Path
+    log: Sequence[str] = ()
+    notes: Path | None = None
+    python: Path | None = None
+
+
+def propose(root: Path, observed: Observed) -> Proposal:
+    """Return what a release changes in the data of ``root``.
+
+    Raises ValueError where a rule has no row that it should have.
+    """
+    before, record = observed.before, observed.record
+    version, last = str(record.provenance["torch"]), load_spec().last
+    release, public = ".".join(map(str, release_of(version))), version.partition("+")[0]
+    rules, unclear = differences.rule_changes(record)
+    found = difference(before, record)
+    changed = differences.changes(found, [] if observed.notes is None else read_notes(observed.notes))
+    spec = spec_rows.edited(pages.read(root, SPEC), rules, before=last, release=release, version=public)
+    mended = faults.rows(record.failures, last)
+    files = {
+        SPEC: spec,
+        FINGERPRINTS: observed.fingerprints.read_text(encoding="utf-8"),
+        faults.FILE: faults.with_rows(root, mended),
+        differences.CHANGES: differences.with_changes(root, changed.rows),
+        pages.MATRIX: pages.matrix(pages.read(root, pages.MATRIX), public),
+        pages.CHANGELOG: pages.changelog(pages.read(root, pages.CHANGELOG), release, last),
+        pages.FINGERPRINT: pages.fingerprint_page(pages.read(root, pages.FINGERPRINT), load(observed.fingerprints)),
+        pages.RULES: pages.rules(spec),
+        pages.UPGRADE: pages.upgrade(pages.read(root, pages.UPGRADE), _torch(before), public, changed.counts),
+    }
+    edited = {name: text for name, text in files.items() if text is not None}
+    people = [
+        ("Red, and explained by no data", _red(record)),
+        ("Differences without a known reason", list(changed.unexplained)),
+        ("Rules that no row can say", unclear),
+        ("Guards", [*(line for line in observed.log if line.startswith("guard ")), *_gaps(found)]),
+        ("Mended on a CPU or a fake device: is it on CUDA, too?", [row["key"] for row in mended]),
+        ("Needs hardware", list(ON_A_GPU)),
+        ("What torch's documentation says of the release", _documented(observed.python, release)),
+    ]
+    asked = [(title, lines) for title, lines in people if lines]
+    return Proposal(f"torch {public}", edited, as_patch(root, edited), asked)
+
+
+def human_list(found: Proposal) -> str:
+    """Return the list for people as a page of Markdown."""
+    lines = [f"# {found.title}: what people have to decide"]
+    for title, entries in found.people:
+        lines += ["", f"## {title}", "", *(f"- {entry}" for entry in entries)]
+    return "\n".join(lines) + "\n"
+
+
+def _torch(record: Record) -> str:
+    return str(record.provenance["torch"]).partition("+")[0]
+
+
+def _red(record: Record) -> list[str]:
+    """Return a line for each reason for which tests fail, with the tests."""
+    groups: dict[str, list[str]] = {}
+    for failure in record.failures:
+        if not failure.is_fixed:
+            groups.setdefault(failure.why, []).append(failure.key)
+    return [f"{why}: {', '.join(keys)}" for why, keys in groups.items()]
+
+
+def _gaps(found: Difference) -> Iterable[str]:
+    """Return what the release did not look at, and the record before did."""
+    revised = revisions(found.old.provenance, found.new.provenance)
+    if revised:
+        yield f"the two records are of different tests ({', '.join(sorted(revised))}): record the earlier release again"
+    for gap, lines in found.gaps.items():
+        yield from (f"{gap.value}: {line}" for line in lines)
+
+
+def _documented(python: Path | None, release: str) -> list[str]:
+    if python is None:
+        return []
+    packages = sorted(python.parent.parent.glob("lib/python3.*/site-packages/torch"))
+    return [line for package in packages for line in documented(package, release)]

@@ -1,0 +1,187 @@
+"""The steps of the support of a release, in turn: each writes into the workplace, and says in one line what it did."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pytest_amp.record import Record, RecordError, read_record
+from pytest_amp.releases import release_of
+from pytest_amp.report.newer import last_known
+from tools.release_support.environment import environment_of, expect_version, install, pytest_of, version_of
+from tools.release_support.proposal import Observed, Proposal, human_list, propose
+from tools.release_support.workplace import StepFailed, Workplace
+
+#: Targets that need no hardware.
+DEVICES = "cpu,fake:cuda,fake:xpu,fake:mps,fake:mtia"
+TARGETS = (f"--amp-device={DEVICES}", "--amp-dtype=bf16,fp16")
+PATCH, LIST = "release.patch", "human.md"
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the command was given.
+
+    ``python`` and ``python_before`` are interpreters that have the releases; ``record`` and ``record_before`` records
+    that are there already; ``notes`` a file of release notes; ``keep_lost`` whether fingerprints that cannot be
+    observed keep what was known of them.
+    """
+
+    python: Path | None = None
+    python_before: Path | None = None
+    record: Path | None = None
+    record_before: Path | None = None
+    notes: Path | None = None
+    keep_lost: bool = False
+    workers: int = 2
+    tests: Sequence[str] = ("suites",)
+
+
+def environment(place: Workplace, options: Options) -> str:
+    """Install the release, or look at the interpreter that has it."""
+    python = options.python or install(place, "venv", place.requirement)
+    version = version_of(python)
+    expect_version(version, place.requirement, last_known())
+    place.path("python").write_text(str(python.absolute()), encoding="utf-8")
+    return f"torch {version} in {python}"
+
+
+def record(place: Workplace, options: Options) -> str:
+    """Run the suites on the release, on the CPU and on fake devices; a red test ends no step."""
+    return _record(place, options, "record.json.gz", options.record, _python(place))
+
+
+def record_before(place: Workplace, options: Options) -> str:
+    """Run the suites on the last release that the data knows, which is installed for it."""
+    python = options.python_before
+    if python is None and options.record_before is None:
+        python = install(place, "venv-before", f"torch=={last_known()}.*")
+    said = _record(place, options, "before.json.gz", options.record_before, python)
+    found = _read(place.path("before.json.gz"))
+    if release_of(str(found.provenance["torch"])) != release_of(last_known()):
+        version = found.provenance["torch"]
+        raise StepFailed(f"the record before is of torch {version}, and the data ends with {last_known()}")
+    return said
+
+
+def fingerprints(place: Workplace, options: Options) -> str:
+    """Read the fingerprints of the release into a copy of the file; a guard that would be lost ends the step."""
+    source, copy = place.root / "pytest_amp/fingerprint/fingerprints.txt", place.path("fingerprints.txt")
+    shutil.copyfile(source, copy)
+    command = [str(_python(place)), "-m", "pytest_amp.fingerprint", f"--file={copy}"]
+    command += ["--keep-lost"] * options.keep_lost
+    log = "fingerprints.log"
+    status = place.call(command, log=log, accepted=(0, 1), environment=environment_of(place.root))
+    lines = place.path(log).read_text(encoding="utf-8").splitlines()
+    if status:
+        lost = [line for line in lines if line.startswith("guard lost: ")]
+        more = f", and {len(lost) - 1} more in {place.path(log)}" if len(lost) > 1 else ""
+        raise StepFailed(f"{lost[0] if lost else lines[-1]}{more}; --keep-lost writes what was known of each")
+    return lines[-1]
+
+
+def patch(place: Workplace, options: Options) -> str:
+    """Write the patch and the list for people; nothing of the checkout changes."""
+    found = _proposal(place, options)
+    place.path(PATCH).write_text(found.patch, encoding="utf-8")
+    place.path(LIST).write_text(human_list(found), encoding="utf-8")
+    people, files = sum(len(lines) for _, lines in found.people), found.patch.count("diff --git")
+    return f"{files} files in {place.path(PATCH)}; {people} lines for people in {place.path(LIST)}"
+
+
+def verify(place: Workplace, options: Options) -> str:
+    """Run what was red, the rules and the fingerprints again, on a copy of the checkout that has the patch.
+
+    Raises StepFailed with the number of tests that are red still.
+    """
+    tree = place.path("tree")
+    _copy(place.root, tree)
+    if place.path(PATCH).read_text(encoding="utf-8"):
+        # The folder may lie in the checkout, whose repository must not be found from it.
+        outside = {**os.environ, "GIT_CEILING_DIRECTORIES": str(place.folder)}
+        place.call(["git", "apply", str(place.path(PATCH))], log="apply.log", cwd=tree, environment=outside)
+    tests = _to_verify(place)
+    command = [*pytest_of(_python(place), tree), *tests, *TARGETS, "-n", str(options.workers), "-q", "-rf"]
+    status = place.call(command, log="verify.log", accepted=(0, 1), cwd=tree, environment=environment_of(tree))
+    last = place.path("verify.log").read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1]
+    if status:
+        raise StepFailed(f"{last.strip('= ')}: {place.path('verify.log')} has each; mend them, and run this again")
+    return last.strip("= ")
+
+
+#: By name, in the order in which they are done; the last two are done in every run.
+STEPS = {
+    "environment": environment,
+    "record": record,
+    "record-before": record_before,
+    "fingerprints": fingerprints,
+    "patch": patch,
+    "verify": verify,
+}
+ALWAYS = ("patch", "verify")
+
+
+def _python(place: Workplace) -> Path:
+    return Path(place.path("python").read_text(encoding="utf-8"))
+
+
+def _record(place: Workplace, options: Options, name: str, given: Path | None, python: Path | None) -> str:
+    path = place.path(name)
+    if given is not None:
+        shutil.copyfile(given, path)
+        found = _read(path)
+        return f"torch {found.provenance['torch']}, {len(found.observations)} observations of {given}"
+    assert python is not None
+    path.unlink(missing_ok=True)
+    command = [*pytest_of(python, place.root), *options.tests, *TARGETS, "-n", str(options.workers), "-q"]
+    log = f"{name.partition('.')[0]}.log"
+    place.call(
+        [*command, f"--amp-record={path}", f"--junitxml={place.path(log)}.xml"],
+        log=log,
+        accepted=(0, 1),
+        environment=environment_of(place.root),
+    )
+    found = _read(path)
+    fixed = sum(failure.is_fixed for failure in found.failures)
+    red = f"{len(found.failures) - fixed} red, {fixed} fixed upstream"
+    return f"torch {found.provenance['torch']}, {len(found.observations)} observations, {red}"
+
+
+def _read(path: Path) -> Record:
+    try:
+        return read_record(path)
+    except RecordError as error:
+        raise StepFailed(str(error)) from None
+
+
+def _proposal(place: Workplace, options: Options) -> Proposal:
+    records = [_read(place.path(name)) for name in ("before.json.gz", "record.json.gz")]
+    log = place.path("fingerprints.log").read_text(encoding="utf-8").splitlines()
+    try:
+        observed = Observed(*records, place.path("fingerprints.txt"), log, options.notes, _python(place))
+        return propose(place.root, observed)
+    except (ValueError, OSError) as error:
+        raise StepFailed(str(error)) from None
+
+
+def _to_verify(place: Workplace) -> list[str]:
+    """Return the files of tests that were red, and the families that rest on data."""
+    red = _read(place.path("record.json.gz")).failures
+    files = {f"suites/{failure.family}/{failure.test.partition('::')[0]}.py" for failure in red}
+    return sorted({"suites/rules", "suites/fingerprint", *(file for file in files if (place.root / file).is_file())})
+
+
+def _copy(root: Path, tree: Path) -> None:
+    """Copy the checkout, with what is not committed and without what git ignores."""
+    if tree.exists():
+        shutil.rmtree(tree)
+    listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    done = subprocess.run(listed, cwd=root, capture_output=True, text=True, check=True)
+    for name in filter(None, done.stdout.split("\0")):
+        if (root / name).is_file():
+            (tree / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(root / name, tree / name)
