@@ -1,9 +1,12 @@
-"""One issue for each way in which the nightly gate fails: opened the first night, updated on the next ones.
+"""One issue for each cause for which the nightly gate is red: opened, updated while it lasts, closed when it is gone.
 
-``python nightly_issues.py FOLDER`` reads the JUnit files below FOLDER (one for each channel). The signature of a
-failure is its test without the parameters, and the first line of its message without numbers: 127 operators that fail
-for one reason are one issue. It is called after a red night: that no file has a failure is one, too. ``gh`` finds an
-open issue by a mark in its text; ``RUN_URL`` is linked. Ends with 0: that the gate is red is told by the gate itself.
+``python nightly_issues.py FOLDER`` reads the JUnit files below FOLDER, one folder for each leg (``gate-stable``). A
+cause is a family of checks and the first line of a failure without device, dtype and numbers: 127 operators that fail
+for one reason on four devices are one issue. A failure outside of the families is told by its test. ``gh`` finds an
+open issue by a mark in its text. It is closed once each leg that has shown its cause ran to its end without it.
+
+``RED`` says that a leg was red: that no file has a failure is an issue then. ``RUN_URL`` is linked. Ends with 0: that
+the gate is red is told by the gate itself.
 """
 
 from __future__ import annotations
@@ -14,58 +17,90 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
 LABEL = "nightly"
-#: More signatures than this in one night are one fault of the environment: they are put into one issue.
+#: More causes than this in one night are one fault of the environment: they are put into one issue.
 MOST = 10
+#: What differs between the failures of one cause: where, in which dtype, and by how much.
+_PLACE = re.compile(
+    r"\bautocast\(\w+, \w+\)|\b(?:fake[-:])?(?:cpu|cuda|xpu|mps|mtia)(?:-(?:bf16|fp16|fp32|tf32))?\b|\bb?float16\b"
+    r"|\b(?:bf16|fp16)\b"
+)
+_NUMBER = re.compile(r"[0-9.]+(e[-+]?[0-9]+)?")
+_LEGS = re.compile(r"<!-- nightly-legs: (?P<legs>[^>]*) -->")
 
 
 @dataclass
 class Failure:
-    """One signature, and where it was seen."""
+    """One cause: the ``subject`` is a family or a test, ``seen`` has the tests by leg."""
 
-    test: str
+    subject: str
     message: str
     seen: list[str] = field(default_factory=list)
+    legs: list[str] = field(default_factory=list)
 
     @property
     def mark(self) -> str:
         """What the issue is found by."""
-        text = f"{self.test}\n{re.sub(r'[0-9.]+(e[-+]?[0-9]+)?', '#', self.message)}"
-        return f"nightly-signature-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+        text = f"{self.subject}\n{_NUMBER.sub('#', _PLACE.sub('', self.message))}"
+        return f"nightly-cause-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
-def failures(folder: Path) -> list[Failure]:
-    """The failures of all channels, one for each signature, in the order of their names."""
+def failures(folder: Path, *, red: bool = True) -> list[Failure]:
+    """Return the failures of all legs, one for each cause, in the order of their names."""
     found: dict[str, Failure] = {}
     for path in sorted(folder.rglob("junit*.xml")):
-        channel = path.relative_to(folder).parts[0]
+        leg = path.relative_to(folder).parts[0]
         for case in ET.parse(path).iter("testcase"):  # noqa: S314  # pytest wrote it in this run
             for trouble in [*case.findall("failure"), *case.findall("error")]:
                 name, _, parameters = case.get("name", "").partition("[")
+                test = f"{case.get('classname')}::{name}"
                 message = trouble.get("message", "").strip().splitlines() or ["no message"]
-                failure = Failure(f"{case.get('classname')}::{name}", message[0])
+                failure = Failure(_family(case) or test, message[0])
                 kept = found.setdefault(failure.mark, failure)
-                kept.seen.append(f"{channel}: [{parameters}" if parameters else channel)
-    ordered = sorted(found.values(), key=lambda each: (each.test, each.message))
-    if not ordered:
+                kept.seen.append(f"{leg}: {test}" + (f"[{parameters}" if parameters else ""))
+                kept.legs += [leg] * (leg not in kept.legs)
+    ordered = sorted(found.values(), key=lambda each: (each.subject, each.message))
+    if not ordered and red:
         reports = len(list(folder.rglob("junit*.xml")))
         return [Failure("the nightly gate", "is red, and no test of it failed", [f"JUnit files: {reports}"])]
     if len(ordered) <= MOST:
         return ordered
     whole = Failure("the nightly gate", f"fails in {len(ordered)} ways")
-    whole.seen = [f"{each.test}: {each.message}" for each in ordered]
+    whole.seen = [f"{each.subject}: {each.message}" for each in ordered]
+    whole.legs = sorted({leg for each in ordered for leg in each.legs})
     return [whole]
+
+
+def _family(case: ET.Element) -> str:
+    """Return the family of a test of the suites; a project's own tests have none."""
+    properties = {each.get("name"): each.get("value", "") for each in case.iter("property")}
+    family = properties.get("amp_family") or ""
+    return "" if family == "project" else family
+
+
+def whole_legs(folder: Path) -> set[str]:
+    """Return the legs that ran to their end: with tests, and with a record that says so where there is one."""
+    legs = set()
+    for path in folder.rglob("junit*.xml"):
+        if next(ET.parse(path).iter("testcase"), None) is not None:  # noqa: S314  # pytest wrote it in this run
+            leg = path.relative_to(folder).parts[0]
+            records = sorted((folder / leg).rglob("record.json"))
+            if all(json.loads(record.read_text(encoding="utf-8")).get("complete") for record in records):
+                legs.add(leg)
+    return legs
 
 
 def body(failure: Failure, url: str) -> str:
     """The text of an issue, or of a comment on it. Fenced: a message is text of a test, not markup."""
     shown = failure.seen[:30] + ([f"and {len(failure.seen) - 30} more"] if len(failure.seen) > 30 else [])
     seen = "\n".join(["```", failure.message.replace("```", "'''"), "", *shown, "```"])
-    return f"`{failure.test}` is red in {url}\n\n{seen}\n\n<!-- {failure.mark} -->\n"
+    hidden = f"<!-- {failure.mark} -->\n<!-- nightly-legs: {' '.join(failure.legs)} -->\n"
+    return f"`{failure.subject}` is red in {url}\n\n{seen}\n\n{hidden}"
 
 
 def gh(*arguments: str, text: str | None = None) -> str:
@@ -74,21 +109,53 @@ def gh(*arguments: str, text: str | None = None) -> str:
     return done.stdout
 
 
+def open_or_update(failure: Failure, known: Mapping[int, str], url: str) -> int | None:
+    """Open the issue of a cause, or say on the open one that it lasts; return the number of the latter."""
+    number = next((number for number, text in known.items() if failure.mark in text), None)
+    if number is None:
+        title = f"nightly: {failure.subject}: {failure.message}"[:120]
+        gh("issue", "create", "--title", title, "--label", LABEL, "--body-file", "-", text=body(failure, url))
+        sys.stdout.write(f"opened: {title}\n")
+        return None
+    gh("issue", "comment", str(number), "--body-file", "-", text=body(failure, url))
+    before = _legs(known[number])
+    if not set(failure.legs) <= before:
+        both = Failure(failure.subject, failure.message, failure.seen, sorted({*before, *failure.legs}))
+        gh("issue", "edit", str(number), "--body-file", "-", text=body(both, url))
+    sys.stdout.write(f"updated #{number}: {failure.subject}\n")
+    return number
+
+
+def _legs(text: str) -> set[str]:
+    found = _LEGS.search(text)
+    return set(found["legs"].split()) if found else set()
+
+
+def close_gone(known: Mapping[int, str], lasting: set[int], legs: set[str], url: str) -> None:
+    """Close the issues of causes that are gone: each leg that has shown one ran to its end without it.
+
+    One that names no leg is of the gate as a whole, and is gone in a night in which nothing lasts.
+    """
+    for number, text in known.items():
+        shown = _legs(text)
+        gone = shown <= legs if shown else bool(legs) and not lasting
+        if number not in lasting and gone:
+            ran = ", ".join(sorted(shown or legs))
+            gh("issue", "close", str(number), "--comment", f"Gone in {url}: {ran} ran without it.")
+            sys.stdout.write(f"closed #{number}\n")
+
+
 def main(arguments: list[str]) -> int:
-    """Open or update."""
-    found = failures(Path(arguments[0]))
+    """Open, update and close."""
+    folder = Path(arguments[0])
+    found = failures(folder, red=os.environ.get("RED", "true") == "true")
     url = os.environ.get("RUN_URL", "a run without a page")
     listed = gh("issue", "list", "--label", LABEL, "--state", "open", "--limit", "200", "--json", "number,body")
     known = {issue["number"]: issue["body"] for issue in json.loads(listed)}
-    for failure in found:
-        number = next((number for number, text in known.items() if failure.mark in text), None)
-        if number is None:
-            title = f"nightly: {failure.test}: {failure.message}"[:120]
-            gh("issue", "create", "--title", title, "--label", LABEL, "--body-file", "-", text=body(failure, url))
-            sys.stdout.write(f"opened: {title}\n")
-        else:
-            gh("issue", "comment", str(number), "--body-file", "-", text=body(failure, url))
-            sys.stdout.write(f"updated #{number}: {failure.test}\n")
+    numbers = {open_or_update(failure, known, url) for failure in found}
+    # A night that fails in more ways than are told one by one says of no cause that it is gone.
+    if not any(failure.subject == "the nightly gate" for failure in found):
+        close_gone(known, {number for number in numbers if number is not None}, whole_legs(folder), url)
     return 0
 
 

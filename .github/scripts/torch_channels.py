@@ -2,7 +2,8 @@
 
 Reads what ``pip index versions torch`` prints (from standard input) and writes the matrix of the job as
 ``channels=[…]`` to the file that ``GITHUB_OUTPUT`` names: the last patch of the previous minor release, the last
-release, and, where ``NIGHTLY_INDEX`` is set, what that index has. ``CHANNELS`` (a comma list) narrows it.
+release, and, where ``NIGHTLY_INDEX`` is set, what that index has. ``CHANNELS`` (a comma list) narrows it. ``cpu=[…]``
+is the matrix of the job without a GPU: torch without a version, and what ``NIGHTLY_CPU_INDEX`` has where it is set.
 """
 
 from __future__ import annotations
@@ -50,18 +51,26 @@ def channels(text: str, wanted: Mapping[str, str]) -> list[dict[str, str]]:
     return matrix
 
 
+def without_gpu(wanted: Mapping[str, str]) -> list[dict[str, str]]:
+    """Return the entries of the matrix of the job on a CPU: whatever release is the newest, and the nightly build."""
+    matrix = [{"channel": "stable", "torch": "torch", "index": wanted.get("TORCH_CPU_INDEX", "")}]
+    if wanted.get("NIGHTLY_CPU_INDEX"):
+        matrix.append({"channel": "nightly", "torch": "torch", "index": wanted["NIGHTLY_CPU_INDEX"]})
+    return matrix
+
+
 def main() -> int:
-    """Write the matrix; one line and 1 if there is none."""
+    """Write the matrices; one line and 1 if there is none."""
     try:
         matrix = channels(sys.stdin.read(), os.environ)
     except ValueError as error:
         sys.stderr.write(f"torch_channels: {error}\n")
         return 1
-    line = f"channels={json.dumps(matrix)}\n"
-    sys.stdout.write(line)
+    lines = f"channels={json.dumps(matrix)}\ncpu={json.dumps(without_gpu(os.environ))}\n"
+    sys.stdout.write(lines)
     if output := os.environ.get("GITHUB_OUTPUT"):
         with Path(output).open("a", encoding="utf-8") as file:
-            file.write(line)
+            file.write(lines)
     return 0
 
 

@@ -14,19 +14,7 @@ from tests.project import ROOT
 from tests.workflows.scripts import SCRIPTS, script, stand_in
 
 PIP = "torch (2.14.1)\nAvailable versions: 2.14.1, 2.14.0, 2.13.1, 2.13.0, 2.15.0rc1, 2.12.0\nINSTALLED: 2.9\n"
-CASE = '<testcase classname="suites.{test}" name="{name}"><{kind} message="{message}">x</{kind}></testcase>'
-JUNIT = "<testsuites><testsuite>{}</testsuite></testsuites>".format(
-    "".join(
-        CASE.format(test=test, name=name, kind=kind, message=message)
-        for test, name, kind, message in (
-            ("rules.test_registered", "test_rule[cuda-bf16-relu]", "failure", "AmpFailure: relu&#10;second"),
-            ("rules.test_registered", "test_rule[cuda-fp16-relu]", "failure", "AmpFailure: relu&#10;third"),
-            ("scaler.test_scale", "test_it[cuda-bf16]", "error", "0.25 is above 0.1"),
-        )
-    )
-)
 STABLE = '["gate-stable", "last-green"]'
-RED = {f"test_{number}": f"AmpFailure: {word}" for number, word in enumerate("abcdefghijkl")}
 
 
 @pytest.fixture
@@ -95,10 +83,20 @@ def test_torch_channels(tmp_path: Path) -> None:
     command = [sys.executable, str(SCRIPTS / "torch_channels.py")]
     done = subprocess.run(command, input=PIP, env=environment, capture_output=True, text=True, check=True)
     assert done.stdout == (tmp_path / "output").read_text(encoding="utf-8")
-    assert json.loads(done.stdout.removeprefix("channels=")) == [
+    matrices = {name: json.loads(text) for name, _, text in (line.partition("=") for line in done.stdout.splitlines())}
+    assert matrices["cpu"] == [{"channel": "stable", "torch": "torch", "index": ""}]
+    assert matrices["channels"] == [
         {"channel": "previous", "torch": "torch==2.13.1", "index": ""},
         {"channel": "stable", "torch": "torch==2.14.1", "index": ""},
         {"channel": "nightly", "torch": "torch", "index": "https://example.org/n"},
+    ]
+
+
+def test_nightly_build_without_a_gpu_needs_an_index() -> None:
+    wanted = {"TORCH_CPU_INDEX": "https://example.org/cpu", "NIGHTLY_CPU_INDEX": "https://example.org/n/cpu"}
+    assert script("torch_channels").without_gpu(wanted) == [
+        {"channel": "stable", "torch": "torch", "index": "https://example.org/cpu"},
+        {"channel": "nightly", "torch": "torch", "index": "https://example.org/n/cpu"},
     ]
 
 
@@ -137,41 +135,6 @@ def test_last_green(calls: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert module.main() == 1
     stand_in(tmp_path / "programs", "gh", {"run list": ("", 1)})
     assert module.main() == 1
-
-
-def test_nightly_issues(calls: Path, tmp_path: Path) -> None:
-    module = script("nightly_issues")
-    for channel in ("gate-stable", "gate-nightly"):
-        (tmp_path / "failed" / channel).mkdir(parents=True)
-        (tmp_path / "failed" / channel / "junit.xml").write_text(JUNIT, encoding="utf-8")
-    relu, scale = module.failures(tmp_path / "failed")
-    assert (relu.test, relu.message) == ("suites.rules.test_registered::test_rule", "AmpFailure: relu")
-    assert relu.seen == [
-        f"gate-{channel}: [cuda-{dtype}-relu]" for channel in ("nightly", "stable") for dtype in ("bf16", "fp16")
-    ]
-    assert scale.mark == module.Failure(scale.test, "0.75 is above 0.2").mark != relu.mark
-    listed = json.dumps([{"number": 12, "body": f"old\n<!-- {scale.mark} -->"}])
-    stand_in(tmp_path / "programs", "gh", {"issue list": (listed, 0)})
-    assert module.main([str(tmp_path / "failed")]) == 0
-    said = _said(calls)
-    assert [call[1:3] for call in said] == [["issue", "list"], ["issue", "create"], ["issue", "comment"]]
-    assert said[1][4] == "nightly: suites.rules.test_registered::test_rule: AmpFailure: relu"
-    assert relu.mark in said[1][-1]
-    assert said[2][3] == "12"
-
-
-def test_a_night_on_which_everything_fails_is_one_issue(tmp_path: Path) -> None:
-    cases = "".join(f'<testcase classname="a" name="{n}"><failure message="{m}"/></testcase>' for n, m in RED.items())
-    (tmp_path / "gate-stable").mkdir()
-    (tmp_path / "gate-stable" / "junit.xml").write_text(f"<testsuite>{cases}</testsuite>", encoding="utf-8")
-    (failure,) = script("nightly_issues").failures(tmp_path)
-    assert failure.message == "fails in 12 ways"
-    assert len(failure.seen) == 12
-
-
-def test_a_red_night_without_a_failed_test_is_an_issue_too(tmp_path: Path) -> None:
-    (failure,) = script("nightly_issues").failures(tmp_path)
-    assert (failure.message, failure.seen) == ("is red, and no test of it failed", ["JUnit files: 0"])
 
 
 RECORD = {

@@ -159,10 +159,10 @@ def _read(path: Path) -> Record:
 
 
 def _proposal(place: Workplace, options: Options) -> Proposal:
-    records = [_read(place.path(name)) for name in ("before.json.gz", "record.json.gz")]
+    before, record = (_read(place.path(name)) for name in ("before.json.gz", "record.json.gz"))
     log = place.path("fingerprints.log").read_text(encoding="utf-8").splitlines()
     try:
-        observed = Observed(*records, place.path("fingerprints.txt"), log, options.notes, _python(place))
+        observed = Observed(before, record, place.path("fingerprints.txt"), log, options.notes, _python(place))
         return propose(place.root, observed)
     except (ValueError, OSError) as error:
         raise StepFailed(str(error)) from None
