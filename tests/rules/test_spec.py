@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from pytest_amp.releases import release_of
 from pytest_amp.rules.spec import SPEC_FILE, Coverage, RuleName, coverage, expected, load_spec, parse_spec
 
 COUNTS = {
@@ -24,8 +25,13 @@ COUNTS = {
     ("2.14.1+cu130", "cuda"): 120,
 }
 
+#: The last release that the spec covers, and the one after it.
+LAST = load_spec().last
+NEXT = f"{release_of(LAST)[0]}.{release_of(LAST)[1] + 1}"
+
 WELL_FORMED = """
 covered = { first = "2.6", last = "2.14" }
+left_out.npu = { reason = "nobody has one" }
 device_types.cpu = { introduced = "1.10", source = "here" }
 device_types.cuda = { source = "there", introduced = "2.7", since = "2.7" }
 earlier.cpu = { "2.1" = ["mm"] }
@@ -61,6 +67,13 @@ def test_what_only_some_builds_have_says_so() -> None:
     assert rule.own_kernel is not None
 
 
+def test_device_types_without_rules_have_a_reason() -> None:
+    """Torch has autocast kernels for MAIA, and nobody can put a tensor there."""
+    assert parse_spec(WELL_FORMED).left_out == {"npu": "nobody has one"}
+    assert load_spec().left_out.keys() == {"maia"}
+    assert not load_spec().left_out.keys() & load_spec().device_types.keys()
+
+
 def test_every_rule_has_a_source() -> None:
     assert all(rule.source for rules in load_spec().rules.values() for turns in rules.values() for rule in turns)
 
@@ -69,11 +82,11 @@ def test_every_rule_has_a_source() -> None:
     ("version", "what"),
     [
         ("2.6.0", Coverage.COVERED),
-        ("2.14.1+cu130", Coverage.COVERED),
-        ("2.14.0.dev20260101", Coverage.COVERED),
-        ("2.14.0a0+git1234567", Coverage.COVERED),
-        ("2.15.0.dev20261101+cpu", Coverage.NEWER),
-        ("2.15.0", Coverage.NEWER),
+        (f"{LAST}.1+cu130", Coverage.COVERED),
+        (f"{LAST}.0.dev20260101", Coverage.COVERED),
+        (f"{LAST}.0a0+git1234567", Coverage.COVERED),
+        (f"{NEXT}.0.dev20261101+cpu", Coverage.NEWER),
+        (f"{NEXT}.0", Coverage.NEWER),
         ("3.0.0", Coverage.NEWER),
     ],
 )
@@ -82,7 +95,7 @@ def test_the_base_release_decides_whether_the_spec_covers_it(version: str, what:
 
 
 def test_a_newer_release_is_held_against_the_last_covered_one() -> None:
-    assert expected("cuda", "3.0.0") == expected("cuda", "2.14.0")
+    assert expected("cuda", "3.0.0") == expected("cuda", f"{NEXT}.0") == expected("cuda", f"{LAST}.0")
     ended = parse_spec(WELL_FORMED.replace('until = "2.13"', 'until = "2.14"'))
     assert ended.expected("cuda", "2.15.0") == ended.expected("cuda", "2.14.0") != {}
 
@@ -132,6 +145,7 @@ def test_a_rule_may_be_older_than_the_covered_releases() -> None:
         (('name = "mm", cpu', 'name = "mm", gpu'), "operator mm: unknown field 'gpu'"),
         (('title = "some"', ""), "a group: title = None is no text"),
         ((', source = "here"', ""), "device type cpu: source = None is no text"),
+        (('reason = "nobody has one"', ""), "left_out.npu: reason = None is no text"),
         (('first = "2.6",', ""), "covered: first and last are needed"),
         (("operators = [", "rows = ["), "group 'some': unknown field 'rows'"),
         (('introduced = "1.10", ', ""), "device type cpu: introduced = None is no text"),

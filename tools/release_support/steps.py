@@ -19,7 +19,7 @@ from tools.release_support.workplace import StepFailed, Workplace
 #: Targets that need no hardware.
 DEVICES = "cpu,fake:cuda,fake:xpu,fake:mps,fake:mtia"
 TARGETS = (f"--amp-device={DEVICES}", "--amp-dtype=bf16,fp16")
-PATCH, LIST = "release.patch", "human.md"
+PATCH, LIST, FINGERPRINTS_LOG = "release.patch", "human.md", "fingerprints.log"
 
 
 @dataclass(frozen=True)
@@ -68,20 +68,23 @@ def record_before(place: Workplace, options: Options) -> str:
     return said
 
 
-def fingerprints(place: Workplace, options: Options) -> str:
-    """Read the fingerprints of the release into a copy of the file; a guard that would be lost ends the step."""
+def fingerprints(place: Workplace, _options: Options) -> str:
+    """Read the fingerprints of the release into a copy of the file, in which no guard is lost."""
     source, copy = place.root / "pytest_amp/fingerprint/fingerprints.txt", place.path("fingerprints.txt")
     shutil.copyfile(source, copy)
-    command = [str(_python(place)), "-m", "pytest_amp.fingerprint", f"--file={copy}"]
-    command += ["--keep-lost"] * options.keep_lost
-    log = "fingerprints.log"
-    status = place.call(command, log=log, accepted=(0, 1), environment=environment_of(place.root))
-    lines = place.path(log).read_text(encoding="utf-8").splitlines()
-    if status:
-        lost = [line for line in lines if line.startswith("guard lost: ")]
-        more = f", and {len(lost) - 1} more in {place.path(log)}" if len(lost) > 1 else ""
-        raise StepFailed(f"{lost[0] if lost else lines[-1]}{more}; --keep-lost writes what was known of each")
-    return lines[-1]
+    command = [str(_python(place)), "-m", "pytest_amp.fingerprint", f"--file={copy}", "--keep-lost"]
+    place.call(command, log=FINGERPRINTS_LOG, environment=environment_of(place.root))
+    return _fingerprint_lines(place)[-1]
+
+
+def guards(place: Workplace, options: Options) -> str:
+    """Refuse a release on which something that is known cannot be observed, unless what was known is to be kept."""
+    kept = [line for line in _fingerprint_lines(place) if line.startswith("guard kept: ")]
+    if kept and not options.keep_lost:
+        more = f", and {len(kept) - 1} more in {place.path(FINGERPRINTS_LOG)}" if len(kept) > 1 else ""
+        lost = kept[0].replace("guard kept", "guard lost")
+        raise StepFailed(f"{lost}{more}; --keep-lost keeps what was known of each")
+    return f"{len(kept)} kept as they were known" if kept else "none lost"
 
 
 def patch(place: Workplace, options: Options) -> str:
@@ -113,20 +116,26 @@ def verify(place: Workplace, options: Options) -> str:
     return last.strip("= ")
 
 
-#: By name, in the order in which they are done; the last two are done in every run.
+#: By name, in the order in which they are done; those of ALWAYS are done in every run.
 STEPS = {
     "environment": environment,
     "record": record,
     "record-before": record_before,
     "fingerprints": fingerprints,
+    "guards": guards,
     "patch": patch,
     "verify": verify,
 }
-ALWAYS = ("patch", "verify")
+ALWAYS = ("guards", "patch", "verify")
 
 
 def _python(place: Workplace) -> Path:
     return Path(place.path("python").read_text(encoding="utf-8"))
+
+
+def _fingerprint_lines(place: Workplace) -> list[str]:
+    """Return what the update of the fingerprints said."""
+    return place.path(FINGERPRINTS_LOG).read_text(encoding="utf-8").splitlines()
 
 
 def _record(place: Workplace, options: Options, name: str, given: Path | None, python: Path | None) -> str:
@@ -160,7 +169,7 @@ def _read(path: Path) -> Record:
 
 def _proposal(place: Workplace, options: Options) -> Proposal:
     before, record = (_read(place.path(name)) for name in ("before.json.gz", "record.json.gz"))
-    log = place.path("fingerprints.log").read_text(encoding="utf-8").splitlines()
+    log = _fingerprint_lines(place)
     try:
         observed = Observed(before, record, place.path("fingerprints.txt"), log, options.notes, _python(place))
         return propose(place.root, observed)
