@@ -13,6 +13,7 @@ import pytest
 from pytest_amp import toml
 from pytest_amp.faults import FILE, faults_beside
 from pytest_amp.fingerprint.data import load
+from pytest_amp.fingerprint.data import parse as parse_fingerprints
 from pytest_amp.fingerprint.update import carried
 from pytest_amp.record import FIXED, Failure, Kind, Observation, Record, write_record
 from pytest_amp.releases import release_of
@@ -22,6 +23,7 @@ from tools.release_support import __main__ as command
 from tools.release_support import pages, steps
 from tools.release_support.differences import CHANGES
 from tools.release_support.environment import expect_version
+from tools.release_support.fingerprints import with_record
 from tools.release_support.notes import Note, documented, note_of, read_notes
 from tools.release_support.patch import patch
 from tools.release_support.proposal import SPEC, Observed, Proposal, human_list, propose
@@ -36,6 +38,7 @@ RAN = {f"{device}-bf16 {family}": ("test_it::test_it",) for device in ("cpu", "f
 SHARED = (
     Observation("rules/cpu/bf16/aten::mm", Kind.RULE, "lower_precision_fp", test="test_it::test_it"),
     Observation("fingerprint/cpu/bf16/addmm", Kind.DTYPE, "fp32 low | low low", test="test_it::test_it"),
+    Observation("fingerprint/cpu/bf16/entries", Kind.COUNT, 1, test="test_it::test_it"),
 )
 MENDED = "distributed/cpu/{}/test_fully_shard::test_it[a]"
 
@@ -282,18 +285,16 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
 def test_steps_that_are_done_are_not_done_again(
     folder: Path, calls: list[list[str]], capsys: pytest.CaptureFixture[str]
 ) -> None:
+    del calls
     assert run(folder) == 0
     names = [line.partition(":")[0] for line in capsys.readouterr().out.splitlines()]
     assert names[:-1] == ["environment", "record", "record-before", "fingerprints", "guards", "patch", "verify"]
     assert names[-1].startswith("review ")
-    assert len([each for each in calls if "pytest_amp.fingerprint" in each]) == 1
     assert run(folder) == 0
     out = capsys.readouterr().out
     assert out.count(": done before: ") == 4
-    assert len([each for each in calls if "pytest_amp.fingerprint" in each]) == 1
     assert run(folder, "--again", "fingerprints") == 0
     assert capsys.readouterr().out.count(": done before: ") == 3
-    assert len([each for each in calls if "pytest_amp.fingerprint" in each]) == 2
 
 
 def test_nothing_of_the_checkout_changes_unless_asked(
@@ -308,26 +309,40 @@ def test_nothing_of_the_checkout_changes_unless_asked(
     assert parse_spec((checkout / SPEC).read_text(encoding="utf-8")).last == NEXT
 
 
-def test_guard_that_would_be_lost_ends_the_step(
-    folder: Path, calls: list[list[str]], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    del calls
-    said: list[str] = []
-
-    def call(self: Workplace, _argv: list[str], *, log: str, **_: object) -> int:
-        lines = [f"guard kept: cpu {dtype} polar: bcomplex32 -> ?" for dtype in ("bf16", "fp16")]
-        self.path(log).write_text("\n".join([*lines, "torch: 2 differences"]), encoding="utf-8")
-        said.append(log)
-        return 0
-
-    monkeypatch.setattr(Workplace, "call", call)
+@pytest.mark.usefixtures("calls")
+def test_guard_that_would_be_lost_ends_the_step(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lost = Observation("fingerprint/cpu/bf16/addmm", Kind.DTYPE, "fp32 ? | low low", test="test_it::test_it")
+    new = Record((SHARED[0], lost, *SHARED[2:]), {"torch": f"{NEXT}.0"}, complete=True, ran=RAN)
+    write_record(new, folder.parent / "new.json.gz", replace=True)
     assert run(folder) == 1
     last = capsys.readouterr().out.splitlines()[-1]
-    assert last.startswith("release-support: guards: guard lost: cpu bf16 polar: bcomplex32 -> ?, and 1 more in ")
-    assert last.endswith("--keep-lost keeps what was known of each")
+    said = "cpu bf16 addmm: fp32 low | low low -> fp32 ? | low low; --keep-lost keeps what was known of each"
+    assert last == f"release-support: guards: guard lost: {said}"
     assert not (folder / "release.patch").exists()
     assert run(folder, "--keep-lost") == 0
-    assert said.count("fingerprints.log") == 1  # nothing is read anew
+    assert "fingerprints: done before: " in capsys.readouterr().out  # nothing is read anew
+    known = load(folder / "fingerprints.txt")
+    assert known.expected("cpu", "bf16", f"{NEXT}.0") == {"addmm": {"fp32 low | low low"}}
+    assert "- guard kept: cpu bf16 addmm" in (folder / "human.md").read_text(encoding="utf-8")
+
+
+def test_fingerprints_come_from_the_record() -> None:
+    changed = Observation("fingerprint/cpu/bf16/addmm", Kind.DTYPE, "fp32 low | =", test="test_it::test_it")
+    new = Record((SHARED[0], changed, *SHARED[2:]), {"torch": f"{NEXT}.0+cpu"})
+    text, lines = with_record(carried(), new)
+    assert "cpu bf16 changed addmm: fp32 low | low low -> fp32 low | =" in lines
+    known = parse_fingerprints(text)
+    assert known.expected("cpu", "bf16", f"{NEXT}.0")["addmm"] == {"fp32 low | ="}
+    assert known.expected("cpu", "bf16", f"{LAST}.0")["addmm"] == {"fp32 low | low low"}
+    assert known.measured["cuda"][-1] == LAST
+
+
+@pytest.mark.parametrize(("count", "says"), [(2, "has 1 of 2 fingerprints of cpu-bf16"), (None, "has no fingerprints")])
+def test_record_without_all_fingerprints_is_refused(count: int | None, says: str) -> None:
+    entries = Observation("fingerprint/cpu/bf16/entries", Kind.COUNT, count)
+    new = Record((SHARED[0], *((SHARED[1], entries) if count else ())), {"torch": f"{NEXT}.0"})
+    with pytest.raises(ValueError, match=says):
+        with_record(carried(), new)
 
 
 def test_red_verification_ends_with_1_and_leaves_the_patch(

@@ -1,0 +1,67 @@
+"""The fingerprints of a release, taken from the record of its suites: nothing is called a second time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from pytest_amp.fingerprint.compare import differences
+from pytest_amp.fingerprint.data import Fingerprints, load, short_release, write
+from pytest_amp.record import Kind, Record
+from pytest_amp.record.unseen import loses
+
+#: A device (``cpu``, ``fake-cuda``) and a precision.
+Target = tuple[str, str]
+
+
+def with_record(file: Path, record: Record) -> tuple[str, list[str]]:
+    """Return the text of a file of fingerprints with those of a record, and a line for each that is not as it was.
+
+    Where something that is known was not observed, the file has what was known, and a line begins with ``guard kept``.
+    Raises ValueError where a record lacks entries of a device.
+    """
+    before = load(file)
+    known = Fingerprints(
+        {device: [*releases] for device, releases in before.measured.items()},
+        {name: dict(places) for name, places in before.known.items()},
+        before.reasons,
+    )
+    version, lines = str(record.provenance["torch"]), []
+    for (device, dtype), seen in sorted(_entries(record).items()):
+        device_type = device.removeprefix("fake-")
+        expected = before.expected(device_type, dtype, version)
+        lines += [f"{device} {dtype} {each.change.value} {each}" for each in differences(expected, seen)]
+        for name, now in sorted(seen.items()):
+            texts = sorted(text for text in expected.get(name, ()) if text is not None)
+            if texts and all(loses(now, text) for text in texts):
+                lines.append(f"guard kept: {device} {dtype} {name}: {' or '.join(texts)} -> {now}")
+                seen[name] = _latest(before, device_type, dtype, name, version)
+        known.replace(device_type, dtype, version, seen)
+    return write(known), lines
+
+
+def _entries(record: Record) -> dict[Target, dict[str, str]]:
+    """Return the fingerprints of a record by device and dtype. Raises ValueError where some are missing."""
+    found: dict[Target, dict[str, str]] = {}
+    counts: dict[Target, int] = {}
+    for observation in record.observations:
+        if observation.family == "fingerprint" and observation.kind is Kind.DTYPE:
+            found.setdefault(observation.target, {})[observation.name] = str(observation.value)
+        elif (observation.family, observation.name) == ("fingerprint", "entries"):
+            counts[observation.target] = int(str(observation.value))
+    for target, count in counts.items():
+        has = len(found.get(target, {}))
+        if has != count:
+            raise ValueError(
+                f"the record has {has} of {count} fingerprints of {'-'.join(target)}: run the family whole"
+            )
+    if not found:
+        raise ValueError("the record has no fingerprints: run suites/fingerprint, too")
+    return found
+
+
+def _latest(known: Fingerprints, device_type: str, dtype: str, entry: str, version: str) -> str:
+    """Return what is known of an entry, of the last release before ``version`` that has it."""
+    places: Mapping[tuple[str, str, str], str] = known.known[entry]
+    releases = [each for each in known.measured[device_type] if each != short_release(version)]
+    return next(places[device_type, dtype, each] for each in reversed(releases) if (device_type, dtype, each) in places)
