@@ -91,7 +91,7 @@ def by_standing(found: Iterable[Cause]) -> dict[Standing, list[Cause]]:
 
 def _what(text: str) -> str:
     first = next(iter(text.splitlines()), "")
-    return first.removeprefix("AmpFailure: ").removeprefix("[XPASS(strict)] ")
+    return first.removeprefix("AmpFailure: ").removeprefix(FIXED)
 
 
 def _cause(group: list[_Failed], session: AmpSession) -> Cause:

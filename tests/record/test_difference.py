@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pytest_amp import cli
-from pytest_amp.record import Failure, Kind, Observation, Record, Verdict, difference, write_record
+from pytest_amp.record import FAILING, FIXED, Failure, Kind, Observation, Record, Verdict, difference, write_record
 from pytest_amp.record.difference import ORDER
 
 TEST = "test_it::test_it"
@@ -312,3 +312,12 @@ def test_dtypes_that_onednn_has_are_hardware(before: str | None, now: str, *, fa
         for each, known in ((OLD, before), (NEW, now))
     )
     assert (difference(old, new).unfair == {}) is fair
+
+
+def test_mended_fault_is_no_failure_of_a_test() -> None:
+    """A test that was expected to fail and passes: a verdict of its own, which fails a comparison unless excepted."""
+    fixed = Failure("rules/cpu/bf16/test_x::test_y", f"{FIXED}pytorch/pytorch#1 passes on cpu-bf16; remove the xfail")
+    ran = {"cpu-bf16 rules": ("test_x::test_y",)}
+    found = difference(Record(OLD.observations, ran=ran), Record(OLD.observations, failures=(fixed,), ran=ran))
+    assert [each.verdict for each in found.observations] == [Verdict.FIXED]
+    assert Verdict.FIXED in FAILING

@@ -77,10 +77,30 @@ def test_causes_stand_in_order_with_their_commands(project: Project, older: str)
     # What fails by an assertion of its own is another cause on another device, as its words are.
     assert [line.partition(":")[0] for line in causes] == ["unexplained"] * (len(causes) - 1) + ["fixed upstream"]
     assert causes[0] == f"unexplained: {COUNT}: softmax under autocast(cpu, bfloat16) is low on cpu-bf16"
-    assert causes[-1].startswith(
-        "fixed upstream: 2 tests on cpu in bf16, fp16: fixed upstream: pytorch/pytorch#164069 passes on "
-    )
+    assert causes[-1].startswith("fixed upstream: 2 tests on cpu in bf16, fp16: pytorch/pytorch#164069 passes on ")
     assert lines[lines.index(f"cause     {causes[0]}") + 1].strip() == COMMAND
+
+
+def test_failure_of_a_cause_is_shown_once(project: Project) -> None:
+    """JUnit has each, as -vv does; of the others the terminal shows the first line and the test that shows the rest."""
+    result = run(project, "--junitxml=junit.xml")
+    shown = [line for line in result.stdout.lines if line.startswith("  before    float32")]
+    assert len(shown) == 1
+    as_first = [line for line in result.stdout.lines if line == "  as        test_it.py::test_softmax[cpu-bf16]"]
+    assert len(as_first) == 3
+    assert (project.path / "junit.xml").read_text(encoding="utf-8").count('<failure message="AmpFailure: softmax') == 4
+    assert len([line for line in run(project, "-vv").stdout.lines if line.startswith("  before    float32")]) == 4
+
+
+def test_mended_fault_is_counted_apart_from_failures(project: Project) -> None:
+    result = run(project, "-k", "mended")
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    assert "failed" not in result.parseoutcomes()
+    result.stdout.fnmatch_lines(["ran       cpu-bf16  project 1 fixed upstream", "*2 fixed upstream in *"])
+    assert "FAILURES" not in result.stdout.str()
+    page = (project.path / "page.md").read_text(encoding="utf-8")
+    assert page.startswith("### pytest-amp: red on torch")
+    assert "<summary>failed" not in page
 
 
 def test_page_tells_a_cause_once_with_its_message(project: Project, older: str) -> None:
