@@ -4,25 +4,30 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from pytest_amp.amp import Amp
 from pytest_amp.failure import AmpFailure
+from pytest_amp.releases import release_of
 
 from .models import Tensors, by_hand, mean
 
 
 @dataclass(frozen=True)
 class Policy:
-    """What is asked for: ``low`` stands for the autocast dtype, None for nothing; ``region`` is autocast around it."""
+    """What is asked for: ``low`` stands for the autocast dtype, None for nothing; ``region`` is autocast around it.
+
+    ``unasked`` is the dtype of a reduction for which nothing is asked; without it that of the gathered parameters.
+    """
 
     param: str | None = None
     reduce: str | None = None
     output: str | None = None
     region: bool = False
+    unasked: str | None = None
 
     def asked(self, amp: Amp) -> dict[str, str | None]:
         """As programs take it."""
@@ -37,8 +42,8 @@ class Policy:
         return _named(self.param, amp) or "float32"
 
     def reduced(self, amp: Amp) -> str:
-        """What a reduce-scatter carries: gradients in the dtype asked for, else that of the parameters."""
-        return _named(self.reduce, amp) or self.gathered(amp)
+        """What a reduce-scatter carries: gradients in the dtype asked for, else in ``unasked`` or the parameters'."""
+        return _named(self.reduce, amp) or self.unasked or self.gathered(amp)
 
     def returned(self, amp: Amp) -> str:
         """The dtype of what the model returns: the one that was asked for, else that in which it was computed."""
@@ -82,6 +87,14 @@ POLICIES = {
     "autocast": Policy(region=True),
     "float32": Policy(),
 }
+
+#: The policies of FSDP2. What is reduced without a dtype of its own has that of the parameters' gradients since torch
+#: 2.15 (torch.distributed.fsdp.MixedPrecisionPolicy, versionchanged), where it had ``param_dtype``, as in FSDP1 still.
+OF_FSDP2 = (
+    {name: replace(policy, unasked="float32") for name, policy in POLICIES.items()}
+    if release_of(torch.__version__) >= (2, 15)
+    else POLICIES
+)
 
 
 def hold_sent(amp: Amp, answer: Mapping[str, Any], policy: Policy, *, what: str) -> dict[str, list[str]]:

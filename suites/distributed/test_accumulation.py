@@ -16,7 +16,7 @@ from pytest_amp.failure import AmpFailure
 from . import ranks_accumulation
 from .held import hold_ranks_agree, hold_same, needs_streams, settings
 from .models import SIZE, Tensors, backward, gradients, mean, realised, rows_of
-from .policies import POLICIES, Policy, averaged
+from .policies import OF_FSDP2, POLICIES, Policy, averaged
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class _Unit:
     options: dict[str, Any] = field(default_factory=dict)
 
     def rule(self) -> Policy:
-        return POLICIES[self.policy]
+        return (OF_FSDP2 if self.unit == "FSDP2" else POLICIES)[self.policy]
 
 
 _UNITS = {

@@ -13,7 +13,7 @@ from pytest_amp.releases import release_of
 from . import ranks_fsdp
 from .held import hold_near_exact, hold_ranks_agree, hold_same, needs_streams, settings
 from .models import WIDTH, realised, whole
-from .policies import CELLS, POLICIES, hold_sent
+from .policies import CELLS, OF_FSDP2, hold_sent
 from .training import train_in_one_process
 
 
@@ -24,21 +24,21 @@ def _streams(amp: Amp) -> None:
 
 
 def _asked(amp: Amp, policy: str, **more: object) -> dict[str, object]:
-    return settings(amp, policy=POLICIES[policy].asked(amp), region=POLICIES[policy].region, **more)
+    return settings(amp, policy=OF_FSDP2[policy].asked(amp), region=OF_FSDP2[policy].region, **more)
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", OF_FSDP2)
 def test_what_is_sent(amp: Amp, ranks: RankGroup, policy: str) -> None:
     """Observed at the process group: the dtypes of every all-gather and every reduce-scatter."""
     for number, answer in enumerate(ranks.ask(ranks_fsdp.step, _asked(amp, policy))):
-        found = hold_sent(amp, answer, POLICIES[policy], what=f"FSDP2 ({policy}) on rank {number}")
+        found = hold_sent(amp, answer, OF_FSDP2[policy], what=f"FSDP2 ({policy}) on rank {number}")
     amp.observe(f"fsdp2/{policy}/sent", "; ".join(f"{kind} {' '.join(d)}" for kind, d in found.items()), kind="dtype")
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", OF_FSDP2)
 def test_what_layers_see_and_what_is_returned(amp: Amp, ranks: RankGroup, policy: str) -> None:
     """Weights and inputs in the parameters' dtype, the output in the one that is asked for; shards stay float32."""
-    rule = POLICIES[policy]
+    rule = OF_FSDP2[policy]
     inside = rule.gathered(amp)
     for number, answer in enumerate(ranks.ask(ranks_fsdp.step, _asked(amp, policy))):
         computed = amp.precision.dtype_name if rule.region else inside
@@ -56,14 +56,14 @@ def test_what_layers_see_and_what_is_returned(amp: Amp, ranks: RankGroup, policy
         assert answer["shards"] == ["float32"], f"gradients of shards are {answer['shards']}"
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", OF_FSDP2)
 def test_gradients_are_those_of_one_process(amp: Amp, ranks: RankGroup, policy: str) -> None:
     """Weights cast by hand, each rank's rows, and the mean in the reduction's dtype: the same bits."""
     answers = ranks.ask(ranks_fsdp.step, _asked(amp, policy))
     hold_ranks_agree(amp, answers, "gradients", what=f"FSDP2 ({policy})")
     # Halves of the smallest numbers of fp16 are rounded, before the sum or after it.
-    least = 2.0**-23 if POLICIES[policy].reduced(amp) == "float16" else 0.0
-    hold_same(amp, answers[0]["gradients"], POLICIES[policy].gradients(amp), what=f"FSDP2 ({policy})", least=least)
+    least = 2.0**-23 if OF_FSDP2[policy].reduced(amp) == "float16" else 0.0
+    hold_same(amp, answers[0]["gradients"], OF_FSDP2[policy].gradients(amp), what=f"FSDP2 ({policy})", least=least)
 
 
 def test_gradients_and_loss_are_near_those_of_the_whole_batch(amp: Amp, ranks: RankGroup) -> None:

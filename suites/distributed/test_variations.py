@@ -13,7 +13,7 @@ from pytest_amp.distributed import RankGroup
 
 from . import ranks_variations
 from .held import hold_ranks_agree, hold_same, needs_streams, settings
-from .policies import POLICIES
+from .policies import OF_FSDP2, POLICIES
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,8 @@ def _cases() -> Iterator[Any]:
 @pytest.mark.parametrize(("name", "policy"), list(_cases()))
 def test_gradients_are_those_of_one_process(amp: Amp, ranks: RankGroup, name: str, policy: str) -> None:
     """Bit for bit; what reduces them has the dtype that the policy asks for, what gathers weights that of weights."""
-    variation, rule = _VARIATIONS[name], POLICIES[policy]
+    variation = _VARIATIONS[name]
+    rule = (OF_FSDP2 if variation.unit == "FSDP2" else POLICIES)[policy]
     if variation.unit == "FSDP2":
         needs_streams(amp)
     asked = {"policy": rule.asked(amp), "region": rule.region, "options": variation.options}

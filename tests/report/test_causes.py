@@ -89,7 +89,9 @@ def test_failure_of_a_cause_is_shown_once(project: Project) -> None:
     as_first = [line for line in result.stdout.lines if line == "  as        test_it.py::test_softmax[cpu-bf16]"]
     assert len(as_first) == 3
     assert (project.path / "junit.xml").read_text(encoding="utf-8").count('<failure message="AmpFailure: softmax') == 4
-    assert len([line for line in run(project, "-vv").stdout.lines if line.startswith("  before    float32")]) == 4
+    assert (
+        len([line for line in run(project, "-vv", "-rN").stdout.lines if line.startswith("  before    float32")]) == 4
+    )
 
 
 def test_mended_fault_is_counted_apart_from_failures(project: Project) -> None:
