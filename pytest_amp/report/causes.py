@@ -75,7 +75,7 @@ def causes(session: AmpSession) -> list[Cause]:
     for test in dict.fromkeys(test for test, _ in session.tally.failures):
         target, family, text = session.tally.texts[test]
         failed = _Failed(test, target, family, text.strip().removeprefix("Failed: "))
-        groups.setdefault((failed.family, _PLACE.sub("", _what(failed.text))), []).append(failed)
+        groups.setdefault((failed.family, without_places(_what(failed.text))), []).append(failed)
     found = [_cause(group, session) for group in groups.values()]
     order = [*Standing]
     return sorted(found, key=lambda cause: (order.index(cause.standing), -len(cause.tests)))
@@ -87,6 +87,11 @@ def by_standing(found: Iterable[Cause]) -> dict[Standing, list[Cause]]:
     for cause in found:
         groups.setdefault(cause.standing, []).append(cause)
     return groups
+
+
+def without_places(what: str) -> str:
+    """Return the words of a cause without device and dtype, which are the same for all of its failures."""
+    return _PLACE.sub("", what)
 
 
 def _what(text: str) -> str:

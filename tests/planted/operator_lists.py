@@ -13,10 +13,6 @@ from torch.nn import functional
 from tests.planted.kernels import DEVICE, LOW, Overridden, let_through, override, register
 from tests.planted.table import defect, swap
 
-_untyped: Any = torch.library
-#: A library that is deleted takes its kernels with it.
-_on_hpu = _untyped.Library("aten", "IMPL")
-
 
 @defect(
     "layer_norm runs in the autocast dtype",
@@ -93,7 +89,7 @@ def relu_has_a_kernel() -> None:
     caught_by="rules/test_registered.py::test_no_device_type_is_new[cpu-bf16]",
 )
 def hpu_has_autocast_kernels() -> None:
-    _on_hpu.impl("mm", lambda first, second: first.new_zeros(first.shape[0], second.shape[1]), "AutocastHPU")
+    register("aten::mm", lambda first, second: first.new_zeros(first.shape[0], second.shape[1]), "AutocastHPU")
 
 
 @defect(

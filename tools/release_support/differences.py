@@ -12,6 +12,7 @@ from pytest_amp.report.cells import together, told_commands
 from pytest_amp.report.commands import of_difference
 from pytest_amp.report.difference import why
 from pytest_amp.rules.spec import RuleName, load_spec
+from tools.release_support.faults import split
 from tools.release_support.notes import Note, note_of
 from tools.release_support.spec_rows import RuleChanges, written
 
@@ -71,12 +72,13 @@ def changes(found: Difference, notes: Sequence[Note]) -> Changes:
     """Return what a release changed, each with its reason where torch's tests or its release notes give one."""
     release = ".".join(str(found.new.provenance["torch"]).split(".")[:2])
     known, commands = why(found), of_difference(found)
+    mended = _mended(found.new)
     rows: dict[tuple[str, str], list[str]] = {}
     unexplained: list[Observation] = []
     for each in found.observations:
         if each.key in known or each.verdict in _HARMLESS or _OF_A_SIZE.search(each.key):
             continue
-        reason = _reason(each, found, notes)
+        reason = mended.get((each.family, *each.target, each.test)) or _reason(each, found, notes)
         if reason is None:
             unexplained.append(each)
         else:
@@ -88,6 +90,17 @@ def changes(found: Difference, notes: Sequence[Note]) -> Changes:
         _told(unexplained, commands),
         {verdict.value: len(found.of(verdict)) for verdict in Verdict if found.of(verdict)},
     )
+
+
+def _mended(record: Record) -> dict[tuple[str, str, str, str], tuple[str, str]]:
+    """Return by family, device, dtype and test the text and the source of a fault that the release mends."""
+    found = {}
+    for failure in record.failures:
+        if failure.is_fixed:
+            report, reason = split(failure.why)
+            place = (failure.family, *failure.target, failure.test)
+            found[place] = (f"a fault is mended: {reason}", report)
+    return found
 
 
 def _reason(each: Observation, found: Difference, notes: Sequence[Note]) -> tuple[str, str] | None:

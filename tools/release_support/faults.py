@@ -25,23 +25,22 @@ def rows(failures: Iterable[Failure], last: str) -> list[dict[str, str]]:
 
     A key stands for no device and no dtype on which the test was not seen to pass: on CUDA it goes on as it was.
     """
-    dtypes: dict[tuple[str, str, str, str], set[str]] = {}
+    dtypes: dict[tuple[str, str, str, str, str], set[str]] = {}
     for failure in failures:
         if failure.is_fixed:
             family, device, dtype, name = failure.key.split("/", 3)
-            said = failure.why.removeprefix(FIXED).partition(" passes on ")[0]
-            dtypes.setdefault((family, device, name, said), set()).add(dtype)
+            dtypes.setdefault((family, device, name, *split(failure.why)), set()).add(dtype)
     found = []
-    for (family, device, name, said), seen in sorted(dtypes.items()):
-        report, reason = _split(said)
+    for (family, device, name, report, reason), seen in sorted(dtypes.items()):
         for dtype in ["*"] if seen >= _DTYPES else sorted(seen):
             key = f"{family}/{device}/{dtype}/{name}"
             found.append({"key": key, "reason": reason, "report": report, "until": last})
     return found
 
 
-def _split(said: str) -> tuple[str, str]:
-    """Return the report and the reason of an expected failure."""
+def split(why: str) -> tuple[str, str]:
+    """Return the report and the reason of an expected failure that passes."""
+    said = why.removeprefix(FIXED).partition(" passes on ")[0]
     found = _REPORT.match(said)
     if found is not None:
         return found["report"], found["reason"]

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_amp.fingerprint.data import load
-from pytest_amp.record import Difference, Record, difference, revisions
+from pytest_amp.record import Difference, Observation, Record, difference, revisions
 from pytest_amp.releases import release_of
+from pytest_amp.report.causes import without_places
+from pytest_amp.report.reasons import change_between
 from pytest_amp.rules.spec import load_spec
 from tools.release_support import differences, faults, pages, spec_rows
 from tools.release_support.notes import documented, read_notes
@@ -77,7 +79,7 @@ def propose(root: Path, observed: Observed) -> Proposal:
     }
     edited = {name: text for name, text in files.items() if text is not None}
     people = [
-        ("Red, and explained by no data", _red(record)),
+        ("Red, and explained by no data", _red(found)),
         ("Differences without a known reason", list(changed.unexplained)),
         ("Rules that no row can say", unclear),
         ("Guards", [*(line for line in observed.log if line.startswith("guard ")), *_gaps(found)]),
@@ -101,13 +103,23 @@ def _torch(record: Record) -> str:
     return str(record.provenance["torch"]).partition("+")[0]
 
 
-def _red(record: Record) -> list[str]:
-    """Return a line for each reason for which tests fail, with the tests."""
-    groups: dict[str, list[str]] = {}
-    for failure in record.failures:
-        if not failure.is_fixed:
-            groups.setdefault(failure.why, []).append(failure.key)
-    return [f"{why}: {', '.join(keys)}" for why, keys in groups.items()]
+def _red(found: Difference) -> list[str]:
+    """Return a line for each cause of failures, with the tests; without those whose fact the data explains."""
+    old, new = (str(record.provenance["torch"]) for record in (found.old, found.new))
+    facts: dict[tuple[str, ...], list[Observation]] = {}
+    for observation in found.new.observations:
+        facts.setdefault((observation.family, *observation.target, observation.test), []).append(observation)
+    groups: dict[tuple[str, str], list[str]] = {}
+    whole: dict[tuple[str, str], str] = {}
+    for failure in found.new.failures:
+        of_test = facts.get((failure.family, *failure.target, failure.test), ())
+        named = [each for each in of_test if each.name in failure.why]
+        if failure.is_fixed or any(change_between(each, old, new) for each in named):
+            continue
+        cause = (failure.family, without_places(failure.why))
+        whole.setdefault(cause, failure.why)
+        groups.setdefault(cause, []).append(failure.key)
+    return [f"{whole[cause]}: {', '.join(keys)}" for cause, keys in groups.items()]
 
 
 def _gaps(found: Difference) -> Iterable[str]:

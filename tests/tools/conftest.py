@@ -1,0 +1,29 @@
+"""A checkout that the tool may change."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from pytest_amp.fingerprint.update import carried
+from tests.project import ROOT
+from tools.release_support import pages
+from tools.release_support.differences import CHANGES
+from tools.release_support.proposal import SPEC
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """The files of the checkout that the tool changes."""
+    root = tmp_path / "checkout"
+    for name in (SPEC, CHANGES, pages.MATRIX, pages.CHANGELOG, pages.FINGERPRINT, pages.RULES, pages.UPGRADE):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(ROOT / name, root / name)
+    fingerprints = root / "pytest_amp" / "fingerprint"
+    fingerprints.mkdir()
+    shutil.copyfile(carried(), fingerprints / "fingerprints.txt")
+    (root / "suites" / "distributed").mkdir(parents=True)
+    (root / "suites" / "rules").mkdir(parents=True)
+    return root

@@ -1,0 +1,218 @@
+"""What a record of a release changes in the data: rules, faults, reasons, the matrix, and one patch of it all."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from pytest_amp import toml
+from pytest_amp.faults import FILE, faults_beside
+from pytest_amp.fingerprint.update import carried
+from pytest_amp.record import FIXED, Failure, Kind, Observation, Record
+from pytest_amp.rules.spec import parse_spec
+from tests.project import ROOT
+from tests.tools.records import LAST, MENDED, NEXT, RAN, SHARED, observation, record
+from tools.release_support import pages
+from tools.release_support.differences import CHANGES
+from tools.release_support.notes import Note, documented, note_of, read_notes
+from tools.release_support.patch import patch
+from tools.release_support.proposal import SPEC, Observed, Proposal, human_list, propose
+from tools.release_support.spec_rows import RuleChanges, edited, written
+
+
+def proposal(checkout: Path, new: Record, *, old: Record | None = None, notes: Path | None = None) -> Proposal:
+    before = record(f"{LAST}.0") if old is None else old
+    log = ("guard kept: cpu bf16 polar: complex64 bcomplex32 | = -> complex64 ? | =",)
+    return propose(checkout, Observed(before, new, carried(), log, notes))
+
+
+def test_release_without_a_change_ends_the_data_later(checkout: Path) -> None:
+    found = proposal(checkout, record(f"{NEXT}.0+cpu"))
+    spec = parse_spec(found.files[SPEC])
+    assert spec.last == NEXT
+    assert found.files[CHANGES] == (ROOT / CHANGES).read_text(encoding="utf-8")
+    assert FILE not in str(found.files.keys())
+    assert f"- torch {NEXT} is supported: " in found.files[pages.CHANGELOG]
+    assert f"torch: torch=={NEXT}.0," in found.files[pages.MATRIX]
+    assert f"It is right for torch 2.6 to {NEXT}" in found.files[pages.RULES]
+    assert "guard kept: cpu bf16 polar" in human_list(found)
+
+
+def test_patch_applies_and_gives_what_was_proposed(checkout: Path) -> None:
+    mended = tuple(Failure(MENDED.format(dtype), f"{FIXED}a/b#1: x passes on cpu") for dtype in ("bf16", "fp16"))
+    found = proposal(checkout, record(f"{NEXT}.0", failures=mended))
+    file = checkout.parent / "release.patch"
+    file.write_text(found.patch, encoding="utf-8")
+    outside = {**os.environ, "GIT_CEILING_DIRECTORIES": str(checkout.parent)}
+    subprocess.run(["git", "apply", str(file)], cwd=checkout, check=True, env=outside)  # noqa: S607  # where PATH has it
+    for name, text in found.files.items():
+        assert (checkout / name).read_text(encoding="utf-8") == text
+    assert patch(checkout, found.files) == ""
+
+
+def test_rule_that_is_new_changes_or_goes_has_its_rows(checkout: Path) -> None:
+    gone = observation("rules/cpu/bf16/gone operators", ["dist", "conv3d"], Kind.STATE)
+    new = record(
+        f"{NEXT}.0",
+        observation("rules/cpu/bf16/aten::fresh", "fp32"),
+        observation("rules/fake-cuda/bf16/aten::fresh", "promote"),
+        observation("rules/cpu/bf16/aten::acos", "fp32"),
+        observation("rules/fake-cuda/bf16/aten::softmax.int", "lower_precision_fp"),
+        Observation(gone.key, gone.kind, ["conv3d"], test=gone.test),
+    )
+    rules = parse_spec(proposal(checkout, new).files[SPEC]).rules
+    (fresh,), (acos,) = rules["cpu"]["aten::fresh"], rules["cpu"]["aten::acos"]
+    assert (fresh.name.value, fresh.since, fresh.source) == ("fp32", NEXT, f"read from the dispatcher of {NEXT}.0")
+    assert (acos.since, rules["cuda"]["aten::fresh"][0].name.value) == (NEXT, "promote")
+    assert rules["cuda"]["aten::acos"][0].since is None  # CUDA had it
+    was, now = rules["cuda"]["aten::softmax.int"]
+    assert (was.name.value, was.until, now.name.value, now.since) == (
+        "fp32_set_opt_dtype",
+        LAST,
+        "lower_precision_fp",
+        NEXT,
+    )
+    assert rules["cpu"]["aten::conv3d"][0].until == LAST
+    assert rules["xpu"]["aten::conv3d"][0].until is None
+
+
+def test_every_row_of_the_spec_can_be_written_again() -> None:
+    """A row that is edited is written anew: nothing else in it may change."""
+    text = (ROOT / SPEC).read_text(encoding="utf-8")
+    rows = [line.strip().rstrip(",") for line in text.splitlines() if line.startswith("  { name")]
+    assert len(rows) > 150
+    assert [row for row in rows if written(toml.loads(f"row = {row}")["row"]) != row] == []
+
+
+def test_overload_without_a_row_is_named() -> None:
+    text = (ROOT / SPEC).read_text(encoding="utf-8")
+    with pytest.raises(ValueError, match="the spec has no row for nowhere"):
+        edited(text, RuleChanges(gone={"cpu": ["nowhere"]}), before=LAST, release=NEXT, version=f"{NEXT}.0")
+
+
+def test_rule_that_no_row_can_say_is_for_people(checkout: Path) -> None:
+    new = record(
+        f"{NEXT}.0",
+        observation("rules/cpu/bf16/aten::odd", "fp32"),
+        observation("rules/cpu/fp16/aten::odd", "lower_precision_fp"),
+    )
+    assert "- the rule of odd on cpu is fp32 or lower_precision_fp: no row can say so" in human_list(
+        proposal(checkout, new)
+    )
+
+
+def test_mended_fault_has_a_row_for_where_it_was_seen(checkout: Path) -> None:
+    both = [
+        Failure(MENDED.format(d), f"{FIXED}pytorch/pytorch#1, #2: why passes on cpu-{d}; remove it")
+        for d in ("bf16", "fp16")
+    ]
+    one = Failure("rules/cpu/bf16/test_x::test_y", f"{FIXED}no report found: odd passes on cpu-bf16; remove it")
+    red = Failure("rules/cpu/bf16/test_x::test_z", "AmpFailure: softmax is low")
+    found = proposal(checkout, record(f"{NEXT}.0", failures=(*both, one, red)))
+    (checkout / "suites" / FILE).write_text(found.files[f"suites/{FILE}"], encoding="utf-8")
+    first, second = faults_beside(checkout / "suites" / "distributed")
+    assert (first.key, first.report, first.reason, first.until) == (
+        MENDED.format("*"),
+        "pytorch/pytorch#1, #2",
+        "why",
+        LAST,
+    )
+    assert (second.key, second.report) == ("rules/cpu/bf16/test_x::test_y", "no report found")
+    page = human_list(found)
+    assert "- AmpFailure: softmax is low: rules/cpu/bf16/test_x::test_z" in page
+    assert "on a GPU: make gate AMP_DEVICE=cuda" in page
+    again = proposal(checkout, record(f"{NEXT}.0", failures=tuple(both)))
+    assert f"suites/{FILE}" not in again.files  # it has its rows
+
+
+def test_difference_has_the_reason_of_the_release_notes(checkout: Path, tmp_path: Path) -> None:
+    notes = tmp_path / "notes.md"
+    notes.write_text("# Improvements\n- `clamp_odd` shares its gradient ([#191142](https://example.org))\n- nothing\n")
+    keys = ["gradients/cpu/bf16/clamp_odd/input.0", "gradients/cpu/bf16/unheard_of/input.0"]
+    old = record(f"{LAST}.0", *(observation(key, 1, Kind.COUNT) for key in keys))
+    new = record(f"{NEXT}.0", *(observation(key, 2, Kind.COUNT) for key in keys))
+    found = proposal(checkout, new, old=old, notes=notes)
+    row = toml.loads(found.files[CHANGES])["change"][0]
+    assert row == {
+        "since": NEXT,
+        "keys": ["gradients/*/*/clamp_odd/input.0"],
+        "text": "clamp_odd shares its gradient",
+        "source": "pytorch/pytorch#191142",
+    }
+    page = human_list(found)
+    assert "- changed gradients/cpu/bf16/unheard_of/input.0: 1 -> 2" in page
+    assert f"- find the release: pytest-amp bisect {LAST}.0 {NEXT}.0 -k test_it --device=cpu --dtype=bf16" in page
+    assert "clamp_odd" not in page
+
+
+def test_entry_that_is_new_in_torchs_tests_has_its_reason(checkout: Path) -> None:
+    new = record(f"{NEXT}.0", observation("fingerprint/cpu/bf16/nn.Fresh", "fp32 low | =", Kind.DTYPE))
+    row = toml.loads(proposal(checkout, new).files[CHANGES])["change"][0]
+    assert (row["keys"], row["text"]) == (["fingerprint/*/*/nn.Fresh"], "torch's own tests list it")
+
+
+def test_fact_of_a_mended_fault_has_its_reason(checkout: Path) -> None:
+    key = "rules/cpu/bf16/graphs of equal regions"
+    mended = Failure(
+        "rules/cpu/bf16/test_it::test_it", f"{FIXED}a/b#7: identity is guarded passes on cpu-bf16; remove it"
+    )
+    old = record(f"{LAST}.0", observation(key, 3, Kind.COUNT))
+    new = record(f"{NEXT}.0", observation(key, 1, Kind.COUNT), failures=(mended,))
+    row = toml.loads(proposal(checkout, new, old=old).files[CHANGES])["change"][0]
+    assert (row["keys"], row["source"]) == (["rules/*/*/graphs of equal regions"], "a/b#7")
+    assert row["text"] == "a fault is mended: identity is guarded"
+
+
+def test_red_is_told_by_its_cause_unless_the_data_explains_it(checkout: Path) -> None:
+    name = "nn.functional.linear_cross_entropy.chunked_none"  # of which changes.toml knows that 2.15 changed it
+    fact = observation(f"fingerprint/cpu/bf16/{name}", "fp32 low | =", Kind.DTYPE)
+    count = Observation("fingerprint/cpu/bf16/entries", Kind.COUNT, 2, test="test_it::test_it")
+    why = "AmpFailure: softmax is low on {}"
+    red = [Failure(f"rules/{d}/bf16/test_it::test_it", why.format(d)) for d in ("cpu", "fake-cuda")]
+    red.append(Failure("fingerprint/cpu/bf16/test_it::test_it", f"AmpFailure: other dtypes: {name}"))
+    new = Record((*SHARED[:2], count, fact), {"torch": "2.15.0"}, complete=True, ran=RAN, failures=tuple(red))
+    page = human_list(proposal(checkout, new, old=record("2.14.0")))
+    keys = "rules/cpu/bf16/test_it::test_it, rules/fake-cuda/bf16/test_it::test_it"
+    assert f"- AmpFailure: softmax is low on cpu: {keys}" in page
+    assert "other dtypes" not in page
+
+
+def test_note_that_is_not_the_only_one_gives_no_reason() -> None:
+    notes = [Note("clamp_odd is faster", "a#1"), Note("clamp_odd takes bf16", "a#2"), Note("other", "a#3")]
+    assert note_of("clamp_odd/input.0", notes) is None
+    assert note_of("other", notes) == notes[2]
+    assert note_of("nn.Odd", notes) is None
+
+
+def test_notes_without_a_pull_request_are_none(tmp_path: Path) -> None:
+    (tmp_path / "notes.md").write_text("- a change\n- another (#123456)\n", encoding="utf-8")
+    assert read_notes(tmp_path / "notes.md") == [Note("another", "pytorch/pytorch#123456")]
+
+
+def test_documented_changes_are_found(tmp_path: Path) -> None:
+    package = tmp_path / "torch"
+    package.mkdir()
+    text = '"""\n.. versionchanged:: 2.15\n    With ``None``, gradients\n    follow.\n\n.. versionadded:: 2.1\n"""\n'
+    (package / "api.py").write_text(text, encoding="utf-8")
+    assert list(documented(package, "2.15")) == ["torch/api.py:2: With ``None``, gradients follow."]
+
+
+MATRIX = """
+          - { python: "3.12", torch: torch==2.13.0, pytest: pytest==9.2.* }
+          - { python: "3.13", torch: torch==2.14.1, pytest: pytest==9.2.* }
+          - { python: "3.14", torch: torch==2.14.1, pytest: pytest==9.2.* }
+          - { python: "3.13", torch: torch, pytest: "git+https://example.org" }
+"""
+
+
+def test_matrix_keeps_the_release_before() -> None:
+    lines = pages.matrix(MATRIX, "2.15.0").splitlines()
+    assert [line.partition("torch: ")[2].partition(",")[0] for line in lines[1:]] == [
+        *("torch==2.13.0", "torch==2.14.1", "torch==2.15.0", "torch")
+    ]
+    again = pages.matrix("\n".join(lines), "2.16.0").splitlines()
+    assert [line.count("torch==2.15.0") + line.count("torch==2.16.0") for line in again[3:5]] == [1, 1]
+    assert pages.matrix(MATRIX, "2.14.1") == MATRIX
