@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from pytest_amp.record import FIXED
 from pytest_amp.report import newer
 from pytest_amp.report.commands import bisect_command
+from pytest_amp.report.places import without_places
 from pytest_amp.report.reasons import change_between
 from pytest_amp.session import installed_torch
 
@@ -26,11 +27,6 @@ class Standing(enum.Enum):
     FIXED = "fixed upstream"
 
 
-#: What differs between the failures of one cause: where, and in which dtype.
-_PLACE = re.compile(
-    r"\bautocast\(\w+, \w+\)|\b(?:fake[-:])?(?:cpu|cuda|xpu|mps|mtia|[a-z]\w*)-(?:bf16|fp16|fp32|tf32)\b"
-    r"|\b(?:fake[-:])?(?:cpu|cuda|xpu|mps|mtia)\b|\bb?float16\b|\b(?:bf16|fp16)\b"
-)
 _PART = re.compile(r"^  (?P<label>\w+) +(?P<text>\S.*)$", re.MULTILINE)
 
 
@@ -87,11 +83,6 @@ def by_standing(found: Iterable[Cause]) -> dict[Standing, list[Cause]]:
     for cause in found:
         groups.setdefault(cause.standing, []).append(cause)
     return groups
-
-
-def without_places(what: str) -> str:
-    """Return the words of a cause without device and dtype, which are the same for all of its failures."""
-    return _PLACE.sub("", what)
 
 
 def _what(text: str) -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pytest_amp.quoted import printable
 from pytest_amp.record import FAILING, ORDER, Kind, Observation, Value, Verdict
 from pytest_amp.report.inline import code, linked, plain
+from pytest_amp.report.places import without_places
 
 #: What observations that are not the same as before are called.
 TITLES = {
@@ -89,7 +90,7 @@ def by_reason(group: Iterable[Observation], why: Mapping[str, str]) -> dict[str,
 
 @dataclass(frozen=True)
 class Row:
-    """What one observation became, or several that differ in nothing but device and dtype.
+    """What one observation became, or several that differ in nothing but device and dtype; of tests those of one cause.
 
     ``key`` is theirs, with braces as in a shell: ``rules/{cpu, cuda}/bf16/aten::mm``.
     """
@@ -103,16 +104,31 @@ def together(verdict: Verdict, group: Iterable[Observation]) -> list[Row]:
     """The rows of these observations, in the order of the first of each."""
     rows: dict[tuple[str, ...], list[Observation]] = {}
     for each in group:
-        same = (each.family, each.name, *_before_and_now(verdict, each))
-        rows.setdefault(same, []).append(each)
+        rows.setdefault(cause_of(verdict, each), []).append(each)
     return [
-        Row(f"{family}/{_places([each.target for each in those])}/{name}", before, now)
-        for (family, name, before, now), those in rows.items()
+        Row(f"{each.family}/{_places([one.target for one in those])}/{named(those)}", *_before_and_now(verdict, each))
+        for those in rows.values()
+        for each in those[:1]
     ]
 
 
-def _places(targets: Sequence[tuple[str, str]]) -> str:
+def cause_of(verdict: Verdict, observation: Observation) -> tuple[str, ...]:
+    """Return what observations share that are told together: name and values, or the reason for which tests fail."""
+    before, now = _before_and_now(verdict, observation)
+    if verdict in (Verdict.FAILED, Verdict.FIXED):
+        return observation.family, without_places(now)
+    return observation.family, observation.name, before, now
+
+
+def named(those: Sequence[Observation]) -> str:
+    """Return the name of the first of several observations, and how many other names there are."""
+    others = len({each.name for each in those}) - 1
+    return f"{those[0].name} and {others} more" if others else those[0].name
+
+
+def _places(targets: Iterable[tuple[str, str]]) -> str:
     """Devices and dtypes as a shell would write them, where each of one has each of the other."""
+    targets = list(dict.fromkeys(targets))
     devices, dtypes = ([*dict.fromkeys(names)] for names in zip(*targets, strict=True))
     if len(targets) == len(devices) * len(dtypes):
         return f"{_braced(devices)}/{_braced(dtypes)}"

@@ -8,7 +8,18 @@ from itertools import groupby
 
 from pytest_amp.quoted import printable
 from pytest_amp.record import ERROR_RATIO, ORDER, Difference, Observation, Record, Verdict, finite
-from pytest_amp.report.cells import TITLES, by_reason, legend, short, tables, times, told_commands, valued
+from pytest_amp.report.cells import (
+    TITLES,
+    by_reason,
+    cause_of,
+    legend,
+    named,
+    short,
+    tables,
+    times,
+    told_commands,
+    valued,
+)
 from pytest_amp.report.commands import of_difference
 from pytest_amp.report.inline import code, plain
 from pytest_amp.report.newer import newer_than_known
@@ -132,12 +143,15 @@ def _listed(observations: list[Observation], known: Mapping[str, str], commands:
         if reason:
             lines.append(f"because {reason}")
         indent = "  " if reason else ""
-        groups = [list(group) for _, group in groupby(sorted(of_reason, key=_alike), key=_alike)]
+        by_cause: dict[tuple[str, ...], list[Observation]] = {}
+        for observation in sorted(of_reason, key=_alike):
+            by_cause.setdefault(cause_of(observation.verdict, observation), []).append(observation)
+        groups = list(by_cause.values())
         for family, those in groupby(groups, key=lambda group: group[0].family):
             each = list(those)
             for group in each[:LISTED]:
-                places = ", ".join("-".join(observation.target) for observation in group)
-                lines.append(f"{indent}{family}  {group[0].name}: {_values(group[0])}  [{places}]")
+                places = ", ".join(dict.fromkeys("-".join(observation.target) for observation in group))
+                lines.append(f"{indent}{family}  {named(group)}: {_values(group[0])}  [{places}]")
             lines += [f"{indent}{family}  and {len(each) - LISTED} more"] * (len(each) > LISTED)
         if not reason:
             lines += [f"find the release: {command}" for command in told_commands(of_reason, commands)]

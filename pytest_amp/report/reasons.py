@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 from typing import Any
 
@@ -81,8 +81,12 @@ def reasons(observations: Iterable[Observation], old: object, new: object) -> di
     if before == after:
         return found
     for each in observations:
-        if each.verdict in (Verdict.FAILED, Verdict.FIXED, Verdict.INCONCLUSIVE):
-            continue  # a test has no rule, and what is not known to have moved no reason
+        if each.verdict in (Verdict.FIXED, Verdict.INCONCLUSIVE):
+            continue  # what is not known to have moved has no reason
+        if each.verdict is Verdict.FAILED:  # a test has no rule
+            reason = _of_failure(each, before, after)
+            found |= {each.key: reason} if reason is not None else {}
+            continue
         reason = (
             _of_rule(each, str(old), str(new))
             or _of_change(each, before, after)
@@ -116,6 +120,16 @@ def _of_change(observation: Observation, before: Release, after: Release) -> str
         earlier, later = sorted((before, after))
         if earlier < change.since <= later and change.has(observation.key):
             return f"torch {change.since[0]}.{change.since[1]}: {change.text} ({change.source})"
+    return None
+
+
+def _of_failure(observation: Observation, before: Release, after: Release) -> str | None:
+    """Return what is known of a fact that the reason names for which a test fails."""
+    for word in re.split(r"[\s,;]+", str(observation.value)):
+        fact = replace(observation, key=f"{observation.family}/{'/'.join(observation.target)}/{word}")
+        reason = _of_change(fact, before, after)
+        if reason is not None:
+            return reason
     return None
 
 

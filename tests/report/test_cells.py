@@ -42,3 +42,23 @@ def test_other_values_are_other_rows_and_other_reasons_other_groups() -> None:
     ]
     assert by_reason(group, {group[0].key: "known"}) == {"": group[1:], "known": group[:1]}
     assert by_reason(group[:1], {group[0].key: "known"}) == {"known": group[:1]}
+
+
+def test_tests_of_one_cause_share_a_row() -> None:
+    """A reason names device and dtype; a fact that is bfloat16 on one and float16 on the other is two."""
+    names = ("test_x::test_rule[mm]", "test_x::test_rule[bmm]")
+    failed = [
+        Observation(
+            f"rules/{device}/bf16/{name}", Kind.STATE, f"fails: AmpFailure: low on {device}", verdict=Verdict.FAILED
+        )
+        for device in ("cpu", "fake-cuda")
+        for name in names
+    ]
+    (row,) = together(Verdict.FAILED, failed)
+    assert row.key == "rules/{cpu, fake-cuda}/bf16/test_x::test_rule[mm] and 1 more"
+    assert row.now == "fails: AmpFailure: low on cpu"
+    facts = [
+        Observation(f"rules/cpu/{dtype}/x", Kind.DTYPE, now, baseline="float32", verdict=Verdict.CHANGED)
+        for dtype, now in (("bf16", "bfloat16"), ("fp16", "float16"))
+    ]
+    assert len(together(Verdict.CHANGED, facts)) == 2

@@ -132,6 +132,16 @@ def test_fault_that_is_fixed_is_told_from_a_failure(versions: tuple[str | None, 
     }
 
 
+def test_failed_test_has_the_reason_of_a_fact_that_it_names() -> None:
+    test = "fingerprint/cpu/bf16/test_dtypes::test_it[functional.l-m]"
+    name = "nn.functional.linear_cross_entropy.chunked_none"
+    failed = Observation(test, Kind.STATE, f"fails: AmpFailure: 1 return other dtypes: {name}", verdict=Verdict.FAILED)
+    (reason,) = reasons([failed], "2.14.1", "2.15.0").values()
+    assert reason.startswith("torch 2.15: linear_cross_entropy of probabilities")
+    other = Observation(test, Kind.STATE, f"fails: AmpFailure: other dtypes: {name}.more", verdict=Verdict.FAILED)
+    assert reasons([other], "2.14.1", "2.15.0") == {}
+
+
 def test_every_format_says_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     paths = []
     for version, rule in ((OLD, "none"), (NEW, "fp32")):

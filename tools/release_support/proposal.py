@@ -9,7 +9,7 @@ from pathlib import Path
 from pytest_amp.fingerprint.data import load
 from pytest_amp.record import Difference, Observation, Record, difference, revisions
 from pytest_amp.releases import release_of
-from pytest_amp.report.causes import without_places
+from pytest_amp.report.places import without_places
 from pytest_amp.report.reasons import change_between
 from pytest_amp.rules.spec import load_spec
 from tools.release_support import differences, faults, pages, spec_rows
