@@ -12,6 +12,7 @@ import pytest
 from pytest_amp import hookspecs, markers, workers
 from pytest_amp import config as options
 from pytest_amp.controller import (  # noqa: F401  # hooks, as the fixtures
+    Recorder,
     pytest_configure_node,
     pytest_testnodedown,
     pytest_xdist_setupnodes,
@@ -28,7 +29,6 @@ from pytest_amp.fixtures import (  # noqa: F401  # pytest finds fixtures in the 
     amp_scaler,
     concerned,
 )
-from pytest_amp.recorder import Recorder
 from pytest_amp.session import KEY, AmpSession
 
 
