@@ -1,4 +1,4 @@
-"""The process that starts the others: refuse early, pin GPUs, take in what workers know, and count what reports bring."""
+"""The process that starts the others: refuse early, pin GPUs, take in what workers know, count what reports bring."""
 
 from __future__ import annotations
 
