@@ -66,6 +66,11 @@ class AmpFailure(pytest.fail.Exception):  # type: ignore[name-defined,misc]
             self.parts["rerun"] = command
             self.msg = self._text()
 
+    def likely_is(self, reason: str) -> None:
+        """Put the reason that is known in the place of the likely cause."""
+        self.parts["likely"] = reason
+        self.msg = self._text()
+
     def likely_with(self, remark: str) -> None:
         """Add a remark to the likely cause, once."""
         likely = self.parts["likely"]

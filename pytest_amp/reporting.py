@@ -24,7 +24,14 @@ def complete_failure(item: pytest.Item, call: pytest.CallInfo[None]) -> None:
 
         newer = newer_than_known(installed_torch())
         if newer is not None:
-            call.excinfo.value.likely_with(newer)
+            from pytest_amp.report.causes import known_reason
+
+            session, error = item.config.stash[KEY], call.excinfo.value
+            observed = item.stash[OBSERVATIONS] if OBSERVATIONS in item.stash else ()
+            reason = known_reason(str(error), observed, session)
+            if reason is not None:
+                error.likely_is(reason)
+            error.likely_with(newer)
 
 
 #: Options that decide whether a test runs and what it does there, besides device and dtype.

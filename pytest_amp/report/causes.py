@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytest_amp.record import FIXED
+from pytest_amp.record import FIXED, Observation
 from pytest_amp.report import newer
 from pytest_amp.report.commands import bisect_command
 from pytest_amp.report.places import without_places
@@ -27,7 +27,8 @@ class Standing(enum.Enum):
     FIXED = "fixed upstream"
 
 
-_PART = re.compile(r"^  (?P<label>\w+) +(?P<text>\S.*)$", re.MULTILINE)
+#: A part of a failure: its label is padded to nine letters, and may be of two words.
+_PART = re.compile(r"^  (?P<label>\S.{8}) (?P<text>\S.*)$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,7 @@ def _cause(group: list[_Failed], session: AmpSession) -> Cause:
     first = group[0]
     parts = {}
     if first.text.startswith("AmpFailure: "):
-        parts = {found["label"]: found["text"] for found in _PART.finditer(first.text)}
+        parts = {found["label"].strip(): found["text"] for found in _PART.finditer(first.text)}
     reason = _reason(group, session)
     standing = Standing.UNEXPLAINED if reason is None else Standing.EXPLAINED
     if first.text.startswith(FIXED):
@@ -125,12 +126,16 @@ def _earlier(session: AmpSession) -> str:
 def _reason(group: list[_Failed], session: AmpSession) -> str | None:
     """What is known of a fact that the message names."""
     tests = {failed.test: failed.text for failed in group}
-    for test, observation in session.tally.observations.values():
-        if test in tests and observation.name in tests[test]:
-            reason = change_between(observation, _earlier(session), installed_torch())
-            if reason is not None:
-                return reason
-    return None
+    facts = [(tests[test], fact) for test, fact in session.tally.observations.values() if test in tests]
+    known = (known_reason(text, [fact], session) for text, fact in facts)
+    return next((reason for reason in known if reason is not None), None)
+
+
+def known_reason(text: str, observations: Iterable[Observation], session: AmpSession) -> str | None:
+    """Return what is known of the first of ``observations`` that the message of a failure names."""
+    named = (fact for fact in observations if fact.name in text)
+    known = (change_between(fact, _earlier(session), installed_torch()) for fact in named)
+    return next((reason for reason in known if reason is not None), None)
 
 
 def remark() -> str | None:

@@ -142,7 +142,8 @@ def _braced(names: Sequence[str]) -> str:
 def _before_and_now(verdict: Verdict, observation: Observation) -> tuple[str, str]:
     """The two values as text. What has gone is the earlier observation, or has its value as baseline."""
     was = observation.baseline if observation.verdict is verdict else observation.value
-    before = "" if verdict is Verdict.NEW or (verdict is Verdict.FAILED and was is None) else short(was)
+    unknown = verdict in (Verdict.FAILED, Verdict.FIXED) and was is None
+    before = "" if verdict is Verdict.NEW or unknown else short(was)
     return before, "" if verdict is Verdict.GONE else f"{valued(observation)}{times(observation)}"
 
 

@@ -163,7 +163,8 @@ def _alike(observation: Observation) -> tuple[str, str, str]:
 
 
 def _values(observation: Observation) -> str:
-    if observation.verdict is Verdict.NEW or (observation.verdict is Verdict.FAILED and observation.baseline is None):
+    of_test = observation.verdict in (Verdict.FAILED, Verdict.FIXED)
+    if observation.verdict is Verdict.NEW or (of_test and observation.baseline is None):
         return valued(observation)
     if observation.verdict is Verdict.GONE:
         return f"was {short(observation.baseline)}"

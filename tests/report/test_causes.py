@@ -8,10 +8,12 @@ import pytest
 from packaging.version import Version
 
 from pytest_amp.record import Kind, Observation, Record, Verdict, difference
+from pytest_amp.releases import release_of
 from pytest_amp.report import difference as reports
-from pytest_amp.report import newer
+from pytest_amp.report import newer, reasons
 from pytest_amp.report.commands import bisect_command
 from pytest_amp.report.inline import linked
+from pytest_amp.report.reasons import ReleaseChange
 from pytest_amp.session import installed_torch
 from tests.project import Project, red, summary
 
@@ -92,6 +94,30 @@ def test_failure_of_a_cause_is_shown_once(project: Project) -> None:
     assert (
         len([line for line in run(project, "-vv", "-rN").stdout.lines if line.startswith("  before    float32")]) == 4
     )
+
+
+KNOWN = """
+from pytest_amp.failure import AmpFailure
+
+
+def test_it(amp):
+    amp.observe("softmax", "low", kind="dtype")
+    raise AmpFailure("softmax is another", label_before="by hand", before="float32", likely="who knows")
+"""
+
+
+def test_failure_has_the_known_reason_in_place_of_a_likely_one(
+    project: Project, older: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    release = release_of(installed_torch())
+    change = ReleaseChange(release, ("project/*/*/softmax",), "softmax is low on purpose", "a/b#7")
+    monkeypatch.setattr(reasons, "load_changes", lambda: (change,))
+    project.write(test_it=KNOWN)
+    result = project.here("--amp-device=cpu", "--amp-dtype=bf16", "--amp-report=md:page.md")
+    reason = f"torch {release[0]}.{release[1]}: softmax is low on purpose (a/b#7)"
+    result.stdout.fnmatch_lines([f"  likely    {reason}; {older}", "cause     explained: 1 test on cpu in bf16: *"])
+    assert "who knows" not in result.stdout.str()
+    assert "  - by hand: float32" in (project.path / "page.md").read_text(encoding="utf-8")
 
 
 def test_mended_fault_is_counted_apart_from_failures(project: Project) -> None:
