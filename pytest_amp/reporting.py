@@ -12,7 +12,7 @@ from pytest_amp.amp import NOTES, OBSERVATIONS
 from pytest_amp.collection import INFO, own_parameters, target_of
 from pytest_amp.failure import AmpFailure
 from pytest_amp.known import key_of_test, matching
-from pytest_amp.record import FIXED
+from pytest_amp.record import FIXED, Observation
 from pytest_amp.session import KEY, installed_torch
 
 
@@ -27,7 +27,7 @@ def complete_failure(item: pytest.Item, call: pytest.CallInfo[None]) -> None:
             from pytest_amp.report.causes import known_reason
 
             session, error = item.config.stash[KEY], call.excinfo.value
-            observed = item.stash[OBSERVATIONS] if OBSERVATIONS in item.stash else ()
+            observed: list[Observation] = item.stash.get(OBSERVATIONS, [])
             reason = known_reason(str(error), observed, session)
             if reason is not None:
                 error.likely_is(reason)
