@@ -41,11 +41,10 @@ def matrix(text: str, version: str) -> str:
 
 
 def changelog(text: str, release: str, last: str) -> str:
-    """Return the change log with a line that ``release`` is supported, in its first section."""
+    """Return the change log with a line that ``release`` is supported, the first of the first list."""
     line = f"- torch {release} is supported: its rules, fingerprints and known faults beside those of {last}.\n"
-    head, heading, rest = text.partition("\n## ")
-    title, blank, entries = rest.partition("\n\n")
-    return text if line in text else f"{head}{heading}{title}{blank}{line}{entries}"
+    head, bullet, rest = text.partition("\n- ")
+    return text if line in text else f"{head}\n{line.rstrip()}{bullet}{rest}"
 
 
 def fingerprint_page(text: str, known: Fingerprints) -> str:
