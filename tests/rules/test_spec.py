@@ -23,6 +23,8 @@ COUNTS = {
     ("2.13.0+cpu", "mtia"): 117,
     ("2.14.1+cu130", "cpu"): 126,
     ("2.14.1+cu130", "cuda"): 120,
+    ("2.15.0+cu132", "cpu"): 126,
+    ("2.15.0+cu132", "cuda"): 120,
 }
 
 #: The last release that the spec covers, and the one after it.
