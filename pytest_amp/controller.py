@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pytest_amp import colour, workers
+from pytest_amp import workers
 from pytest_amp.session import KEY, AmpSession
 
 #: The exit status of a process that was killed (by signal 9).
@@ -147,7 +147,9 @@ class Recorder:
                 self._session.tell(observation)
             terminal = self._session.config.pluginmanager.get_plugin("terminalreporter")
             self._session.progress.say(self._session.tally, terminal)
-            colour.colour_failure(report)
+            from pytest_amp.colour import colour_failure
+
+            colour_failure(report)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> Generator[None]:

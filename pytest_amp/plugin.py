@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from pytest_amp import hookspecs, markers, workers
 from pytest_amp import config as options
+from pytest_amp import hookspecs, markers, workers
 from pytest_amp.controller import (  # noqa: F401  # hooks, as the fixtures
     Recorder,
     pytest_configure_node,
