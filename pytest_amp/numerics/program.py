@@ -20,6 +20,7 @@ from pytest_amp.numerics import oracle, tolerance
 from pytest_amp.numerics.case_run import CaseRun, other_names
 from pytest_amp.numerics.errors import exceeds
 from pytest_amp.numerics.prediction import step_errors
+from pytest_amp.numerics.repeated import expect_repeatable
 from pytest_amp.numerics.sites import Site, Sites, in_words
 from pytest_amp.numerics.step import Region, Step
 from pytest_amp.record import Observe
@@ -60,6 +61,7 @@ def check_program(run: CaseRun, observe: Observe) -> None:
             limits[name] = tolerance.allowed(noise, value.numel(), u) * run.where.tolerance_scale
     bad = sorted((name for name in limits if exceeds(own[name], limits[name])), key=lambda name: -own[name])
     if bad:
+        expect_repeatable(run.case, run.realised, run.fp32, run.where)
         raise _failure(run, bad, error=own[bad[0]], noise=by_rounding[bad[0]])
     most = max((own[name] for name in limits), default=0.0)
     if most > _NOTHING:
