@@ -15,8 +15,8 @@ from pathlib import Path
 #: Parts of this package in which checks compute what a family observes.
 CHECKS = frozenset(
     {
-        *("cases", "compiled", "distributed", "fingerprint", "formats", "memory", "numerics", "rules", "scaler"),
-        *("semantics", "speed", "training"),
+        *("cases", "check", "compiled", "distributed", "fingerprint", "formats", "lint", "memory", "numerics", "rules"),
+        *("scaffold", "scaler", "semantics", "speed", "training"),
     }
 )
 #: Python, and rules and rounding models. Measured data (fingerprints, floors) is compared with, and changes no value.

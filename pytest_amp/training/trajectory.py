@@ -280,10 +280,12 @@ class _Watch:
         self._before = [p.detach().clone() for p in self.parameters]
         if self.iteration.index < GRADIENT_STEPS:
             scale = float(getattr(optimizer, "grad_scale", None) or 1.0)
+            # Those of another optimizer, or of nobody, are still scaled.
+            stepped = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
             self.gradients = {
                 name: parameter.grad.detach().clone() / scale
                 for name, parameter in self.iteration.model.named_parameters()
-                if parameter.grad is not None and not parameter.grad.is_sparse
+                if id(parameter) in stepped and parameter.grad is not None and not parameter.grad.is_sparse
             }
 
     def _leave(self, optimizer: torch.optim.Optimizer, _args: Any, _keywords: Any) -> None:
