@@ -1,4 +1,4 @@
-"""``python -m pytest_amp``: the command ``pytest-amp`` where nothing is installed."""
+"""Command line ``python -m pytest_amp``: the command ``pytest-amp`` without an installed script."""
 
 from __future__ import annotations
 

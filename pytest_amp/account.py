@@ -1,8 +1,9 @@
-"""Failures that checks have made and that nobody has received: a test that passes with one on its account is red.
+"""Account of failures that were raised and not yet received: a test that passes with one on its account is red.
 
-An exception may never reach pytest: in a future that nobody asks, a task, a process, under ``except:``. So each
-AmpFailure is noted when it is made, in whatever thread or forked process. It is off the account once pytest reports it,
-once ``pytest.raises`` or ``pytest.RaisesGroup`` has it, or where a check handles it itself (``receive``).
+An exception may never reach pytest: in a future whose result is not read, a task, a process, under ``except:``. So each
+AmpFailure is noted when it is constructed, in whatever thread or forked process. It is taken off the account once
+pytest reports it, once ``pytest.raises`` or ``pytest.RaisesGroup`` has matched it, or where a check handles it itself
+(``receive``).
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ from typing import Any
 import pytest
 
 _COUNTER = itertools.count()
-#: The accounts of the sessions in this process, the innermost last: pytester runs one within another.
+#: Accounts of the sessions in this process, the innermost last: pytester runs one session within another.
 _OPEN: list[Account] = []
 
 
 @dataclass(frozen=True)
 class Made:
-    """A failure that was made: its number, the test that ran then, in what thread or process, and what it says."""
+    """Record of a constructed failure: its number, the test that ran then, its thread or process, and its message."""
 
     number: str
     test: str
@@ -35,12 +36,12 @@ class Made:
     text: str
 
     def told(self) -> str:
-        """Its text, and where it was lost."""
+        """Return the message and where the failure was lost."""
         return f"{self.text}\n  lost in   {self.place or 'what caught it'}: it was raised, and never reached pytest"
 
 
 def note(text: str) -> str:
-    """Note a failure that is being made; returns its number."""
+    """Note a failure that is being constructed and return its number."""
     number = f"{os.getpid()}.{next(_COUNTER)}"
     if _OPEN:
         _OPEN[-1].add(number, text)
@@ -48,7 +49,7 @@ def note(text: str) -> str:
 
 
 def receive(failure: BaseException) -> None:
-    """Take ``failure`` off the account, and where it is a group all that is in it."""
+    """Take ``failure`` off the account, with all members of an exception group."""
     for each in getattr(failure, "exceptions", ()):
         receive(each)
     number = getattr(failure, "number", None)
@@ -58,16 +59,16 @@ def receive(failure: BaseException) -> None:
 
 
 class Account:
-    """The failures of one session, and what forked processes tell of theirs by way of a file."""
+    """Account of the failures of one session; forked processes report theirs through a file."""
 
     def __init__(self) -> None:
         """Open the account: from now on failures are noted on it."""
         self._process = os.getpid()
         self._made: dict[str, Made] = {}
-        # Opened before a process is forked, which inherits it; each line is appended in one call.
+        # Opened before a process is forked, which inherits the file; each line is appended in one call.
         self._file: Any = tempfile.TemporaryFile("a+b", buffering=0) if hasattr(os, "fork") else None  # noqa: SIM115
         self._read = 0
-        #: Forked processes that used a check, by their id, and the test that did.
+        #: Forked processes that used a check: the test that did, by process id.
         self._children: dict[int, str] = {}
         if not _OPEN:
             _watch(pytest.RaisesExc)
@@ -90,13 +91,13 @@ class Account:
         self._tell({"received": number})
 
     def use(self) -> None:
-        """Note that a check is used, if that is in a forked process: how that one ends is looked at."""
+        """Note the use of a check in a forked process, whose exit status is then examined."""
         if os.getpid() != self._process and os.getpid() not in self._children:
             self._children[os.getpid()] = _running()
             self._tell({"used": os.getpid(), "test": _running()})
 
     def lost(self) -> list[Made]:
-        """What nobody has received until now, and each forked process that used a check and ended badly."""
+        """Return failures that were not received, and each forked process that used a check and ended badly."""
         self._listen()
         for process, test in [*self._children.items()] if os.getpid() == self._process else ():
             status = _ended(process)
@@ -109,12 +110,12 @@ class Account:
         return [*self._made.values()]
 
     def settle(self, failures: Iterable[Made]) -> None:
-        """Take off the account what has been reported."""
+        """Take reported failures off the account."""
         for each in failures:
             self.remove(each.number)
 
     def close(self) -> list[Made]:
-        """End the account; returns what is left on it. What lies in reference cycles is finalized first."""
+        """Close the account and return what is left on it. Objects in reference cycles are finalized first."""
         if self not in _OPEN:
             return []
         gc.collect()
@@ -131,7 +132,7 @@ class Account:
             os.write(self._file.fileno(), (json.dumps(line) + "\n").encode())
 
     def _listen(self) -> None:
-        """Read what forked processes have told since the last time."""
+        """Read what forked processes have written since the last time."""
         if self._file is None or os.getpid() != self._process:
             return
         size = os.fstat(self._file.fileno()).st_size
@@ -150,12 +151,12 @@ class Account:
 
 
 def _running() -> str:
-    """The test that runs, as pytest tells every process of it."""
+    """Return the running test, from the variable that pytest sets for every process of it."""
     return os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" (")[0]
 
 
 def _ended(process: int) -> str | None:
-    """How a child of this process ended: "" for well, or for one that somebody has waited for; None while it runs."""
+    """Return how a child ended: "" after success or if it was already waited for; None while it runs."""
     try:
         status = os.waitid(os.P_PID, process, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
@@ -170,7 +171,7 @@ _ORIGINAL: dict[type, Callable[..., Any]] = {}
 
 
 def _watch(kind: type) -> None:
-    """Receive what a ``with pytest.raises(...)`` has matched: its public class says so by what ``__exit__`` returns."""
+    """Receive what ``with pytest.raises(...)`` matched, which the return value of its ``__exit__`` tells."""
     original: Callable[..., Any] = kind.__exit__  # type: ignore[attr-defined]
 
     @functools.wraps(original)
@@ -192,6 +193,6 @@ def _unwatch() -> None:
 
 
 def use() -> None:
-    """Note on the account, if there is one, that a check is used."""
+    """Note on the open account, if any, that a check is used."""
     if _OPEN:
         _OPEN[-1].use()

@@ -1,4 +1,4 @@
-"""Tests that check nothing: whose function nobody called, or which have a mock in place of ``amp``."""
+"""Tests that check nothing: their function was never called, or a mock replaces ``amp``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _CALLED = pytest.StashKey[bool]()
 
 
 def noting(item: pytest.Function) -> Callable[..., Any]:
-    """The function of ``item``, which notes that it is called; it is a coroutine function where that is one."""
+    """Return the function of ``item``, wrapped so that its call is noted; a coroutine function stays one."""
     function, stash = item.obj, item.stash
 
     if inspect.iscoroutinefunction(function):
@@ -37,9 +37,10 @@ def noting(item: pytest.Function) -> Callable[..., Any]:
 
 
 def expect_called(item: pytest.Item, report: pytest.TestReport) -> None:
-    """Make red the report of a test that is said to have passed although nobody called its function.
+    """Make red the report of a test that is reported as passed although its function was never called.
 
-    After whoever else has had a say in it: one that was expected to fail has not failed, and has not passed either.
+    Runs last, so that other plugins' changes of the outcome are final. A test that was expected to fail has neither
+    failed nor passed.
     """
     if report.when != "call" or _CALLED in item.stash or not (report.passed or "XPASS(strict)" in str(report.longrepr)):
         return
@@ -55,7 +56,7 @@ def expect_called(item: pytest.Item, report: pytest.TestReport) -> None:
 def expect_no_mock(item: pytest.Item, report: pytest.TestReport) -> None:
     """Make red the report of a test that passed with a mock in place of ``amp``, whose checks check nothing.
 
-    In a run that uses this plugin. Any other fixture of that name is a project's own matter.
+    This applies to runs that use this plugin. Any other fixture of that name is the project's own.
     """
     amp = getattr(item, "funcargs", {}).get("amp")
     module = type(amp).__module__

@@ -1,4 +1,4 @@
-"""What is made of collected tests: what each is, which are deselected, and how many there are."""
+"""Processing of collected tests: their identity, deselection and counts."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from pytest_amp.session import AmpSession
 from pytest_amp.tally import TestInfo
 from pytest_amp.targets import Target
 
-#: What an amp test is, and its marker, in its stash.
+#: Identity and marker of an amp test, in its stash.
 INFO = pytest.StashKey[TestInfo]()
 MARKER = pytest.StashKey[AmpMarker]()
 
 
 def keep_together(items: list[pytest.Item]) -> None:
-    """Put tests of amp_parametrize that have one file and one target next to each other, where the first of them was.
+    """Keep the amp_parametrize tests of one file and target together, at the position of the first of them.
 
-    A session has one target at a time, so that pytest takes their parameters for the session's and brings together
-    those that have the same place in the list of a test, whatever file that is in: a terminal had a line for each.
+    A session has one target at a time, so pytest treats their parameters as session-scoped and groups tests by the
+    position of a parameter, across files; the terminal would then start a new line for each test.
     """
     places = [index for index, item in enumerate(items) if item.get_closest_marker("amp_parametrize") is not None]
     together: dict[tuple[str, Path], list[pytest.Item]] = {}
@@ -39,9 +39,9 @@ def keep_together(items: list[pytest.Item]) -> None:
 
 
 def select(items: list[pytest.Item], session: AmpSession) -> None:
-    """Note what each amp test is, and deselect what does not exist on its target or is not of this tier."""
+    """Note the identity of each amp test, and deselect tests that do not exist on their target or in this tier."""
     if session.asked.speed == "gate":
-        _ = session.speed  # asked for by name: a usage error where it cannot be, also without a test of speed
+        _ = session.speed  # a mode that is named explicitly is checked, even without a test of speed
     kept, dropped = [], []
     for item in items:
         reason = _noted(item, session) or _other_tier(item, session)
@@ -59,14 +59,14 @@ def select(items: list[pytest.Item], session: AmpSession) -> None:
 
 
 def _folders(items: Iterable[pytest.Item]) -> dict[str, Path]:
-    """The folder of each family's package, by the family's name."""
+    """Return the folder of each family's package, by the family's name."""
     packages = {getattr(getattr(item, "module", None), "__package__", None) for item in items if INFO in item.stash}
     found = (family_of_package(package) for package in packages)
     return {family.name: folder for family, folder in found if folder is not None}
 
 
 def target_of(item: pytest.Item) -> Target | None:
-    """The target of a parametrized amp test."""
+    """Return the target of a parametrized amp test; None for any other."""
     callspec = getattr(item, "callspec", None)
     target = callspec.params.get(TARGET) if callspec is not None else None
     return target if isinstance(target, Target) else None
@@ -78,7 +78,7 @@ def _noted(item: pytest.Item, session: AmpSession) -> str | None:
         return None
     try:
         marker = AmpMarker.merged(item.iter_markers("amp"))
-    except ValueError as error:  # in a mark of pytest.param, which is not there before
+    except ValueError as error:  # from a mark of pytest.param, which is not known earlier
         session.usage_error(f"{item.nodeid} (marker amp): {error}")
         return None
     info = info_of(item, target)
@@ -88,7 +88,7 @@ def _noted(item: pytest.Item, session: AmpSession) -> str | None:
     if "benchmark" in getattr(item, "fixturenames", ()):
         from pytest_amp.speed.benchmark import install
 
-        install(item)  # before the fixture is made, in whatever order
+        install(item)  # before any fixture is created, in whatever order
     report = marker.expected_failure(target.device.key, target.precision.name)
     if not _is_mended(item, info, target, session) and report is not None:
         item.add_marker(pytest.mark.xfail(strict=True, reason=report))
@@ -102,7 +102,7 @@ def _noted(item: pytest.Item, session: AmpSession) -> str | None:
 
 
 def _is_mended(item: pytest.Item, info: TestInfo, target: Target, session: AmpSession) -> bool:
-    """Apply the known faults beside the test's family; return whether this release mends one that the test declares."""
+    """Apply known faults beside the family; return whether this release mends one that the test declares."""
     _, folder = family_of_package(getattr(getattr(item, "module", None), "__package__", None))
     if folder is None:
         return False
@@ -130,9 +130,9 @@ def _other_tier(item: pytest.Item, session: AmpSession) -> str | None:
 
 
 def info_of(item: pytest.Item, target: Target) -> TestInfo:
-    """What an amp test is. Its name has no parameters, and in a family's package no folder above the package."""
+    """Return the identity of an amp test; names have no parameters, and in a family no folder above its package."""
     family, folder = family_of_package(getattr(getattr(item, "module", None), "__package__", None))
-    file, _, rest = item.nodeid.partition("::")  # a folder may have a bracket in its name
+    file, _, rest = item.nodeid.partition("::")  # split here, since a folder's name may contain a bracket
     if folder is not None and item.path.is_relative_to(folder):
         file = item.path.relative_to(folder).as_posix()
     name = f"{file.removesuffix('.py')}::{rest.partition('[')[0]}"
@@ -140,7 +140,7 @@ def info_of(item: pytest.Item, target: Target) -> TestInfo:
 
 
 def own_parameters(item: pytest.Item, target: Target) -> str:
-    """The parameters of a test without device, dtype and repetition: ``3`` of ``test_it[cpu-bf16-3]``."""
+    """Return the parameters of a test without device, dtype and repetition: ``3`` of ``test_it[cpu-bf16-3]``."""
     given = item.name.partition("[")[2].removesuffix("]")
     for part in filter(None, (_repetition(item), target.id)):
         before, _, after = f"-{given}-".partition(f"-{part}-")
@@ -149,7 +149,7 @@ def own_parameters(item: pytest.Item, target: Target) -> str:
 
 
 def _repetition(item: pytest.Item) -> str | None:
-    """What pytest-repeat adds to a test's parameters: ``2-5``; each repetition is the same test."""
+    """Return pytest-repeat's part of the parameters, such as ``2-5``; each repetition is the same test."""
     given = getattr(item, "callspec", None)
     step = given.params.get("__pytest_repeat_step_number") if given is not None else None
     if step is None:
@@ -160,7 +160,7 @@ def _repetition(item: pytest.Item) -> str | None:
 
 
 def count_made(made: object, session: AmpSession) -> None:
-    """Count the tests that one function became, so that later it is known whether all of them ran."""
+    """Count the tests that one function became, to check later that all of them ran."""
     for item in made if isinstance(made, list) else [made]:
         if isinstance(item, pytest.Item) and (target := target_of(item)) is not None:
             info = info_of(item, target)
@@ -168,7 +168,7 @@ def count_made(made: object, session: AmpSession) -> None:
 
 
 def count_selected(items: Iterable[pytest.Item], session: AmpSession) -> None:
-    """Count what will run by target and family: each was asked for, and the run is red if none is executed."""
+    """Count the selected tests by target and family; the run is red if none of a group is executed."""
     for item in items:
         info = item.stash.get(INFO, None)
         if info is not None:

@@ -1,4 +1,4 @@
-"""Colours of a failure in a terminal: what is wrong, the severity of each finding, and what to do."""
+"""Colours of a failure in a terminal: the error, the severity of each finding, and the remedy."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-#: A label at the beginning of a line of a failure, and what follows it.
+#: Label at the beginning of a line of a failure, and the rest of the line.
 _LABEL = re.compile(r"(?P<label> +(?P<word>\w+) +)(?P<rest>\S.*)")
 _COLOURS: dict[str, dict[str, bool]] = {
     "error": {"red": True, "bold": True},
@@ -23,7 +23,7 @@ _COLOURS: dict[str, dict[str, bool]] = {
 
 
 def colour_failure(report: pytest.TestReport) -> None:
-    """Let a failure of a check write itself in colour, in a terminal that has any; its text stays as it is."""
+    """Write a check's failure in colour, in a terminal that supports it; its text stays unchanged."""
     text = str(report.longrepr) if report.failed and hasattr(report.longrepr, "toterminal") else ""
     if not text.startswith("AmpFailure: "):
         return

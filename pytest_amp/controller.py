@@ -1,4 +1,4 @@
-"""The process that starts the others: refuse early, pin GPUs, take in what workers know, count what reports bring."""
+"""Controller of workers: refuse early, assign GPUs, receive the workers' data, count reports."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import pytest
 from pytest_amp import workers
 from pytest_amp.session import KEY, AmpSession
 
-#: The exit status of a process that was killed (by signal 9).
+#: Exit status of a process that was killed (by signal 9).
 KILLED = -9
 
 
 def check_before_start(session: AmpSession) -> None:
-    """Refuse what needs no torch to be refused, and devices that a child process finds absent.
+    """Refuse options that can be refused without torch, and devices that a child process finds absent.
 
-    Only under pytest-xdist: a single process probes when the first amp test is collected.
+    This applies only under pytest-xdist: a single process probes when the first amp test is collected.
     """
     if not workers.is_controller(session.config):
         return
@@ -54,7 +54,7 @@ def _probe_named(session: AmpSession) -> None:
 
 
 def _providers(config: pytest.Config) -> list[str]:
-    """Modules that register device types, by the name under which the child can import them."""
+    """Return the modules that register device types, by their importable names."""
     found = [
         getattr(plugin, "__name__", "")
         for plugin in config.pluginmanager.get_plugins()
@@ -74,7 +74,7 @@ def pin_workers(specs: Sequence[Any]) -> None:
 
 
 def take_in(node: Any, error: object) -> None:  # pytest-xdist has no public type for it
-    """What a worker knows reaches the session that prints; a worker that died left nothing."""
+    """Merge a worker's data into the session that prints; a worker that died left none."""
     session: AmpSession = node.config.stash[KEY]
     data = getattr(node, "workeroutput", {}).get("amp")
     if data is not None:
@@ -85,12 +85,12 @@ def take_in(node: Any, error: object) -> None:  # pytest-xdist has no public typ
 
 
 def check_exits(session: AmpSession) -> None:
-    """A worker that reported all its tests and then died is a problem of the run.
+    """Note a problem for each worker that reported all its tests and then died.
 
-    execnet has no public way to a worker's exit status; where its private one has gone, nothing is
-    known about how workers ended, and nothing is said. A worker that takes longer than pytest-xdist
-    waits is killed by it: on a busy machine that says nothing of the worker, so it is told and not red.
-    A signal that ended the run may have been sent to the whole group: that it ended workers, too, is no news.
+    execnet has no public way to a worker's exit status; if its private one is gone, nothing is known about how workers
+    ended, and nothing is reported. pytest-xdist kills a worker that takes longer than it waits; on a busy machine this
+    says nothing about the worker, so it is a note and not a problem. A signal that ended the run may have been sent to
+    the whole group, so workers ended by it are not reported.
     """
     for node in session.finished_nodes:
         status = getattr(getattr(getattr(node.gateway, "_io", None), "popen", None), "returncode", None)
@@ -110,39 +110,39 @@ def pytest_xdist_setupnodes(config: pytest.Config, specs: Sequence[Any]) -> None
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:  # pytest-xdist has no public type for it
-    """Tell a worker how many GPUs the run has."""
+    """Tell a worker the number of GPUs of the run."""
     node.workerinput["amp_gpus"] = len(workers.visible_gpus())
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any, error: object) -> None:  # pytest-xdist has no public type for it
-    """Take in what a worker knows, and how it ended."""
+    """Receive a worker's data, and how it ended."""
     take_in(node, error)
 
 
 class Recorder:
-    """Hooks that pytest calls without its config, or which come in two ways: one object for each session."""
+    """Hooks that pytest calls without its config, or that arrive in two ways: one object for each session."""
 
     def __init__(self, session: AmpSession) -> None:
-        """``session`` is the one that counts, or the worker's."""
+        """Keep ``session``, the one that counts or the worker's."""
         self._session = session
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_make_collect_report(self, collector: pytest.Collector) -> pytest.CollectReport | None:
-        """Collect nothing more, once it is known that nothing of it can run."""
+        """Collect nothing more once it is known that nothing can run."""
         if not self._session.refused:
             return None
         return pytest.CollectReport(collector.nodeid, "passed", longrepr=None, result=[])
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Count, in the process that prints."""
+        """Count a report, in the process that prints."""
         data = self._session.seen_in(report)
         if data is not None and not workers.is_worker(self._session.config):
             self._session.take_notes(data.get("notes"))
             if report.passed and "failed" in data:
                 told = f"a check failed, and the report says that it passed: {data['failed']}"
                 self._session.problem(f"{report.nodeid}: {told}")
-            self._session.provenance.update(data.get("provenance", {}))  # type: ignore[call-overload]  # of a report
+            self._session.provenance.update(data.get("provenance", {}))  # type: ignore[call-overload]  # from a report
             for observation in self._session.tally.add(report, data):
                 self._session.tell(observation)
             terminal = self._session.config.pluginmanager.get_plugin("terminalreporter")
@@ -162,7 +162,7 @@ class Recorder:
 
     @pytest.hookimpl(trylast=True)
     def pytest_runtest_logfinish(self) -> None:
-        """A worker whose device is poisoned leaves, once its report has been sent."""
+        """End a worker whose device is poisoned, after its report was sent."""
         if self._session.poisoned:
             from pytest_amp.protection import leave_poisoned_worker
 

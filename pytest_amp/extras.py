@@ -9,9 +9,9 @@ from pytest_amp.failure import AmpFailure
 
 
 def imported(module: str, *, what: str, extra: str) -> ModuleType:
-    """The module called ``module``. Raises AmpFailure naming ``extra`` if a library that it needs is not installed.
+    """Import ``module``. Raises AmpFailure naming ``extra`` if a library that it needs is not installed.
 
-    ``what`` cannot be done without it, in the words of the failure.
+    ``what`` is the message's name of the check that needs it.
     """
     try:
         return importlib.import_module(module)

@@ -1,4 +1,4 @@
-"""What a failed check says, and what a check says that was asked for something that cannot be."""
+"""Exceptions of checks: AmpFailure (torch broke a promise) and Misuse (bad arguments)."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import pytest
 from pytest_amp.account import note, receive
 from pytest_amp.quoted import printable
 
-#: What makes two runs of one thing differ; where a check finds that they do.
+#: Likely cause of a difference between two equal runs, in a check's message.
 UNSEEDED = "random numbers that torch does not seed (Python's, say)"
 
 
-# The class behind pytest.fail has a public home but no name that mypy can subclass.
+# The class of pytest.fail is public, but has no name that mypy can subclass.
 class AmpFailure(pytest.fail.Exception):  # type: ignore[name-defined,misc]
     """A broken promise, in at most a dozen lines: what, before, now, likely cause, how to rerun and accept.
 
@@ -34,7 +34,7 @@ class AmpFailure(pytest.fail.Exception):  # type: ignore[name-defined,misc]
         label_before: str = "before",
         site: str | None = None,
     ) -> None:
-        """Keep the parts; ``str()`` puts them together. ``site`` is the line of the user's code, if one is known."""
+        """Keep the parts; ``str()`` joins them. ``site`` is the line of the user's code, if one is known."""
         self.what = what
         self.site = site
         self.parts = {
@@ -46,16 +46,16 @@ class AmpFailure(pytest.fail.Exception):  # type: ignore[name-defined,misc]
             "accept": accept,
         }
         super().__init__(self._text(), pytrace=False)
-        #: By which it is on the account of what nobody has received (``pytest_amp.account``).
+        #: Number of the failure on the account of unreceived failures (``pytest_amp.account``).
         self.number = note(self._text())
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """As it was made: a copy, as another process sends it, is no further failure."""
+        """Return a copy without constructing a failure: one sent by another process must not be noted again."""
         return _copy, (type(self), self.args, self.__dict__)
 
     @classmethod
     def message(cls, what: str, **parts: str) -> str:
-        """The text of a failure that is told and not raised."""
+        """Return the text of a failure that is reported and not raised."""
         failure = cls(what, **parts)
         receive(failure)
         return str(failure)
@@ -81,7 +81,7 @@ class AmpFailure(pytest.fail.Exception):  # type: ignore[name-defined,misc]
     def _text(self) -> str:
         lines = [f"AmpFailure: {self.what}"]
         lines += [f"  {label:<9} {text}" for label, text in self.parts.items() if text is not None]
-        # A part may quote an error of torch, whose message may have many lines.
+        # A part may quote an error of torch, whose message may have several lines.
         return "\n".join(printable(" ".join(line.splitlines()).expandtabs()) for line in lines)
 
 
@@ -101,5 +101,5 @@ class Misuse(ValueError):
 
 
 def is_misuse(raised: pytest.ExceptionInfo[BaseException]) -> bool:
-    """For pytest: whether a module's frames are left out of a traceback."""
+    """Return whether pytest leaves a module's frames out of a traceback: it does so for Misuse."""
     return raised.errisinstance(Misuse)

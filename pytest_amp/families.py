@@ -27,17 +27,17 @@ class Family:
     devices: int = 1
 
 
-#: Where tests belong whose package declares no family: a user's own.
+#: Family of tests whose package declares none: a user's own tests.
 PROJECT = Family("project", frozenset(DeviceKind))
 
 
 def family_of(module: ModuleType | None) -> Family:
-    """The family that ``module``'s package declares, else PROJECT; raises ValueError if it is no Family."""
+    """Return the family that ``module``'s package declares, else PROJECT; raises ValueError if it is no Family."""
     return family_of_package(getattr(module, "__package__", None))[0]
 
 
 def family_of_package(name: str | None) -> tuple[Family, Path | None]:
-    """The family that the package called ``name``, or the closest one around it, declares, and that one's folder."""
+    """Return the family that the package called ``name``, or the closest one around it, declares, with its folder."""
     while name:
         package = sys.modules.get(name)
         family = getattr(package, "FAMILY", None)
@@ -51,9 +51,9 @@ def family_of_package(name: str | None) -> tuple[Family, Path | None]:
 
 
 def declared_around(folder: Path) -> Path | None:
-    """The folder that declares a family and is ``folder`` or around it: read, for what is not imported yet."""
+    """Return the folder that declares a family, ``folder`` or one around it; reads files that are not imported yet."""
     while (file := folder / "__init__.py").is_file():
-        lines = file.read_bytes().splitlines()  # in whatever encoding
+        lines = file.read_bytes().splitlines()  # in any encoding
         if any(line.startswith((b"FAMILY =", b"FAMILY:")) and b"Family" in line for line in lines):
             return folder
         folder = folder.parent
@@ -61,9 +61,9 @@ def declared_around(folder: Path) -> Path | None:
 
 
 def named_in(folder: Path) -> str:
-    """The name of the family that the package in ``folder`` declares, which may not have been imported."""
+    """Return the name of the family that the package in ``folder`` declares, even if it is not imported."""
     file = folder / "__init__.py"
-    # From their dictionaries: a module may make its attributes, and import others, as it is asked for one.
+    # Read their dictionaries: attribute access may create attributes of a module, and import further modules.
     modules = [vars(module) for module in [*sys.modules.values()] if type(module) is ModuleType]
     families = (module.get("FAMILY") for module in modules if module.get("__file__") == str(file))
     imported = next((family.name for family in families if isinstance(family, Family)), None)

@@ -1,7 +1,7 @@
-"""Known faults of torch by release: until when a test of a family is expected to fail, and since when.
+"""Known faults of torch by release: from which release, and up to which, a test of a family is expected to fail.
 
-A test says itself that it is expected to fail. What a later release changes about that is data, in a file beside the
-packages of families: a release that mends a fault, or brings one, changes no test.
+The test itself declares that it is expected to fail. Changes of a later release are data, in a file beside the packages
+of families: a release that fixes or introduces a fault changes no test.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pytest_amp.quoted import quoted
 from pytest_amp.record import RecordError, content
 from pytest_amp.releases import Release, holds_in, release_of
 
-#: The name of the file, in the folder around the packages of families.
+#: Name of the file, in the folder around the packages of families.
 FILE = "amp_faults.toml"
 _TEXTS = ("key", "reason", "report")
 _BOUNDS = ("since", "until")
@@ -26,10 +26,10 @@ _BOUNDS = ("since", "until")
 
 @dataclass(frozen=True)
 class Fault:
-    """A fault of torch, and the tests that show it: ``key`` is a key of tests, in which ``*`` stands for anything.
+    """Fault of torch with the tests that show it; ``key`` is a key of tests, in which ``*`` matches anything.
 
-    With ``until`` alone, tests that are expected to fail are so up to this release, and must pass on a later one.
-    With ``since``, tests are expected to fail from this release on, up to ``until`` where there is one.
+    With ``until`` alone, tests that are expected to fail do so up to this release, and must pass on a later one. With
+    ``since``, tests are expected to fail from this release on, up to ``until`` if given.
     """
 
     key: str
@@ -88,9 +88,9 @@ def _fault(row: dict[str, object], where: str) -> Fault:
 
 
 def apply(item: pytest.Item, key: str, faults: tuple[Fault, ...], release: Release) -> bool:
-    """Add the expected failures that ``release`` brings to a test, or take away those that it mends.
+    """Add the expected failures that ``release`` introduces to a test, or remove those that it fixes.
 
-    ``key`` is the test's own. Returns whether a fault is mended: a marker ``amp`` then expects no failure either.
+    ``key`` is the test's own. Returns whether a fault is fixed: a marker ``amp`` then expects no failure either.
     """
     matching = [fault for fault in faults if key_pattern(fault.key).fullmatch(key)]
     mended = any(fault.is_mended_in(release) for fault in matching)

@@ -1,4 +1,4 @@
-"""The end of a run: what fails it beyond its tests, and the files that it leaves."""
+"""End of a run: problems beyond its tests, and the files that it writes."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ if TYPE_CHECKING:
     from pytest_amp.session import AmpSession
 
 
-#: Letters of why a test failed that a record keeps: one line, in which what counts comes first.
+#: Maximum length of a failure's reason in a record: one line, the essential part first.
 LONGEST = 300
 
 
-#: Options of pytest under which tests are collected, and none is run.
+#: Options of pytest that collect tests without running any.
 RUNS_NOTHING = ("collectonly", "setuponly", "setupplan", "showfixtures", "show_fixtures_per_test", "cacheshow")
-#: What comparisons rest on: the hook for provenance adds to it, and changes none of it.
+#: Provenance that comparisons depend on: the provenance hook may add entries, but not change these.
 COMPARED = ("torch", "devices", "cpu_capability", "seed", "tolerance_scale")
 
 
 def finish(session: AmpSession, exitstatus: int) -> int:
-    """The exit status of the run: 4 for a usage error, 1 where a green run would have been a lie."""
+    """Return the exit status of the run: 4 for a usage error, 1 if a status of 0 would be wrong."""
     session.finishing = True
     if session.usage_errors:
         return int(pytest.ExitCode.USAGE_ERROR)
@@ -59,14 +59,14 @@ def finish(session: AmpSession, exitstatus: int) -> int:
         check_exits(session)
     tally = session.tally
     _expect_collected(session, exitstatus)
-    # A run that was interrupted (2) or broke (3) is red, and cannot be blamed for what it did not come to.
+    # A run that was interrupted (2) or broke (3) is red already; tests that it did not reach are no problem.
     session.problems += tally.unexecuted(session.selected if exitstatus in (0, 1, 5) else {}) + tally.clashes()
     if exitstatus == 0:
-        # A run that stopped at a failure (1) is red for that.
+        # A run that stopped at a failure (1) is red already.
         session.problems += tally.unreported(session.selected)
     session.problems += tally.fixed(session.asked.known)
     if not (option.keyword or option.markexpr or getattr(option, "lf", False)):
-        # With one of these, nobody knows whether a test of a skipped module was asked for.
+        # With one of these options, it is unknown whether a test of a skipped module was requested.
         session.problems += tally.unseen(session.skipped_modules)
     if session.baseline is not None:
         session.gone = tally.gone(session.baseline.observations, session.made)
@@ -84,15 +84,15 @@ def finish(session: AmpSession, exitstatus: int) -> int:
 
 
 def _expect_collected(session: AmpSession, exitstatus: int) -> None:
-    """A green run has collected its tests, in this process or in its workers."""
+    """Note a problem unless a green run has collected its tests, in this process or in its workers."""
     if exitstatus == 0 and session.asked.explicit and not (session.collection_ended or session.finished_nodes):
         session.problem("the run was ended as a green one before its tests were collected (pytest.exit, say)")
 
 
 def _accept(session: AmpSession) -> None:
-    """Put what the passing tests observed in place of what the baseline's file has of them.
+    """Replace values in the baseline's file by the observations of the passing tests.
 
-    That is read again, alone: another run may have changed it since this one was compared with it, and both count.
+    The file is read again under a lock: another run may have changed it since the comparison, and both changes count.
     """
     path = session.asked.baseline
     assert path is not None
@@ -108,10 +108,10 @@ def _accept(session: AmpSession) -> None:
 
 
 def _merged(session: AmpSession, baseline: Record) -> tuple[Record, int]:
-    """The baseline with what the passing tests observed, and how many observations that changes.
+    """Return the baseline with the observations of the passing tests, and the number of changed observations.
 
-    Where that is all of the baseline, its provenance becomes this run's; else it keeps its own, and says
-    which keys are of another run. Nothing else in it changes.
+    If they cover all of the baseline, its provenance becomes this run's; otherwise the baseline keeps its own, with a
+    list of the keys that come from this run. Nothing else in it changes.
     """
     run = record_of(session, complete=True)
     known = baseline.by_key()
@@ -136,13 +136,13 @@ def _merged(session: AmpSession, baseline: Record) -> tuple[Record, int]:
 
 
 def _together(*places: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, ...]]:
-    """The tests of all of ``places``, each once and in order."""
+    """Return the tests of all of ``places``, without duplicates and in order."""
     names = sorted({name for each in places for name in each})
     return {name: tuple(sorted({test for each in places for test in each.get(name, ())})) for name in names}
 
 
 def record_of(session: AmpSession, *, complete: bool) -> Record:
-    """This run as a record."""
+    """Return this run as a record."""
     provenance = _with_the_projects({**_provenance(session), **session.provenance}, session)
     summary: dict[str, Value] = {
         f"{target} {family}": dict(sorted(counts.items()))
@@ -163,14 +163,14 @@ def record_of(session: AmpSession, *, complete: bool) -> Record:
 
 
 def _with_the_projects(own: dict[str, Value], session: AmpSession) -> dict[str, Value]:
-    """``own`` and what the hook pytest_amp_provenance adds to it.
+    """Return ``own`` with the additions of the hook pytest_amp_provenance.
 
-    What it raises, and what no file can hold, makes the run red and costs nothing of the record.
+    An error of the hook, or a value that no file can store, makes the run red; the remaining record is kept.
     """
     hook, given = "pytest_amp_provenance", dict(own)
     try:
         session.config.hook.pytest_amp_provenance(provenance=given)
-    except Exception as error:  # noqa: BLE001  # whatever a project's own code raises
+    except Exception as error:  # noqa: BLE001  # a project's own code may raise anything
         session.problem(raised_in(hook, error))
     for name, value in given.items():
         if name in COMPARED and value != own.get(name):

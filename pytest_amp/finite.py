@@ -1,4 +1,4 @@
-"""Numbers that are not finite: none of them passes, whatever a check has made of it."""
+"""Check for nonfinite values, none of which passes regardless of the check's verdict."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from pytest_amp.amp import OBSERVATIONS
 from pytest_amp.failure import AmpFailure
 from pytest_amp.record import Kind, Observation
 
-#: Kinds that are one number. A state, a count or a series is what it is, infinity included.
+#: Kinds whose value is one number. A state, a count or a series may be infinite.
 _NUMBERS = frozenset({Kind.ERROR, Kind.RATIO, Kind.SECONDS, Kind.BYTES, Kind.MEASURE})
 
 
 def expect_finite(item: pytest.Item, report: pytest.TestReport) -> None:
-    """Make red the report of a test that passed and observed a number, or a limit, that is not finite.
+    """Make red the report of a test that passed and observed a nonfinite value or limit.
 
-    An error of infinity is no more than infinity, and one that is not a number exceeds nothing.
+    An infinite error does not exceed an infinite limit, and NaN exceeds nothing.
     """
     if report.when != "call" or not report.passed:
         return

@@ -1,10 +1,10 @@
-"""How float32 matmuls, convolutions and recurrent layers are computed: IEEE, or TF32.
+"""Arithmetic of float32 matmuls, convolutions and recurrent layers: IEEE, or TF32.
 
-torch's default is neither: IEEE for matmul, TF32 for cuDNN. A comparison against float32 therefore
-pins the kind, in a narrow scope. torch 2.9 brought settings called ``fp32_precision``, beside which
-the older ``allow_tf32`` flags and ``get_float32_matmul_precision`` raise where the two disagree, so
-each torch gets one kind of setting only. Inside the scope of ``float32_precision`` the older flags
-say what is in force, so that a model may enter ``torch.backends.cudnn.flags``.
+torch's default is neither: IEEE for matmul, TF32 for cuDNN. A comparison with float32 therefore pins the kind, in a
+narrow scope. torch 2.9 introduced settings called ``fp32_precision``; beside them the older ``allow_tf32`` flags and
+``get_float32_matmul_precision`` raise if the two disagree, so each torch gets one kind of setting only. Inside the
+scope of ``float32_precision`` the older flags show the current setting, so that a model may enter
+``torch.backends.cudnn.flags``.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ KINDS: tuple[Float32Kind, ...] = ("ieee", "tf32")
 
 @contextlib.contextmanager
 def float32_precision(kind: Float32Kind) -> Iterator[None]:
-    """Compute float32 matmuls, convolutions and recurrent layers as ``kind``, on every back end, and restore.
+    """Compute float32 matmuls, convolutions and recurrent layers as ``kind`` on every back end, then restore.
 
-    A back end without TF32 hardware computes IEEE under ``"tf32"``. The settings are the process's own:
-    backward passes and other threads see them, too. Raises ValueError for any other kind.
+    A back end without TF32 hardware computes IEEE under ``"tf32"``. The settings belong to the process: backward passes
+    and other threads see them, too. Raises ValueError for any other kind.
     """
     if kind not in KINDS:
         raise ValueError(f"{kind!r} is not a kind of float32; valid: {', '.join(KINDS)}")
@@ -32,13 +32,13 @@ def float32_precision(kind: Float32Kind) -> Iterator[None]:
 
 
 def has_fp32_precision() -> bool:
-    """Whether this torch has the ``fp32_precision`` settings (2.9 and later)."""
+    """Return whether this torch has the ``fp32_precision`` settings (2.9 and later)."""
     import torch
 
     return hasattr(torch.backends.cuda.matmul, "fp32_precision")
 
 
-#: The settings of ``fp32_precision``, parents first: one that was never set reads as its parent does.
+#: Settings of ``fp32_precision``, parents first: a setting that was never written reads as its parent.
 _SETTINGS = (
     ("generic", "all"),
     ("cuda", "all"),
@@ -57,12 +57,12 @@ _INHERITED = "none"
 
 @contextlib.contextmanager
 def _pinned_settings(kind: Float32Kind) -> Iterator[None]:
-    """Through ``fp32_precision`` (aten/src/ATen/Context.cpp, ``float32Precision``).
+    """Pin the settings through ``fp32_precision`` (aten/src/ATen/Context.cpp, ``float32Precision``).
 
-    Setting the parents first leaves alone what inherits from them: the default of cuDNN's convolution, for one, has
-    no name by which it could be restored. Code inside may enter ``torch.backends.cudnn.flags``, which reads and writes
-    the older flags: those are readable within, and restored. What is compiled inside writes what cuda.matmul inherits
-    as its own (torch/_dynamo/convert_frame.py, ``preserve_global_state``), which is put back, too.
+    Setting the parents first leaves settings that inherit from them untouched: the default of cuDNN's convolution, for
+    example, has no name by which it could be restored. Code inside may enter ``torch.backends.cudnn.flags``, which
+    reads and writes the older flags: those are readable inside, and restored. Compiling inside writes the inherited
+    value of cuda.matmul as its own (torch/_dynamo/convert_frame.py, ``preserve_global_state``), which is restored, too.
     """
     from pytest_amp.torch_private import read_float32_setting, readable_flags, write_float32_setting
 
@@ -82,7 +82,7 @@ def _pinned_settings(kind: Float32Kind) -> Iterator[None]:
 class _State:
     """Every setting as it is in force, and the older flags; None for one that torch refuses to read.
 
-    ``own`` are the settings that do not inherit, as far as that was seen.
+    ``own`` are the settings that are known not to inherit.
     """
 
     settings: dict[tuple[str, str], str]
@@ -97,7 +97,7 @@ class _State:
         return cls({each: read_float32_setting(*each) for each in _SETTINGS}, _cudnn_flag(), _matmul_flag())
 
     def restore(self) -> None:
-        """The settings; then a flag that code inside has written, which moves settings; then these again."""
+        """Restore the settings, then a flag that code inside has written, which changes settings; then these again."""
         import torch
 
         from pytest_amp.torch_private import write_cudnn_flag
@@ -138,11 +138,11 @@ def _matmul_flag() -> str | None:
 
 @contextlib.contextmanager
 def _pinned_flags(kind: Float32Kind) -> Iterator[None]:
-    """Through the flags of torch before 2.9.
+    """Pin the flags of torch before 2.9.
 
-    ``set_float32_matmul_precision`` stands for ``cuda.matmul.allow_tf32``, which reads two of its three
-    values alike. cuDNN's flags are set by its own context manager, since nothing else may set them once
-    torch's own test helpers are imported (``torch.backends.disable_global_flags``), as torch.export does.
+    ``set_float32_matmul_precision`` replaces ``cuda.matmul.allow_tf32``, which does not distinguish two of its three
+    values. cuDNN's flags are set by its own context manager, since nothing else may set them once torch's own test
+    helpers are imported (``torch.backends.disable_global_flags``), as torch.export does.
     """
     import torch
 

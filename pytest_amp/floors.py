@@ -1,6 +1,6 @@
-"""Floors that were calibrated: by card, kind of float32, dtype, work and what is timed, from a data file.
+"""Calibrated floors by card, kind of float32, dtype, work and timed quantity, from a data file.
 
-``pytest-amp calibrate`` writes the file; nobody edits it by hand. Pure Python, no torch.
+``pytest-amp calibrate`` writes the file; it is not edited manually. Pure Python, no torch.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from pathlib import Path
 from pytest_amp.record import RecordError, content, write_whole
 
 SCHEMA = 1
-#: Card (as its driver calls it), kind of float32, dtype, work, and what was timed.
+#: Card (as its driver calls it), kind of float32, dtype, work, and the timed quantity.
 Key = tuple[str, str, str, str, str]
-#: Of the calibrated median, what a floor is: step times of healthy machines differ more than device times.
+#: Floor as a share of the calibrated median: step times of healthy machines vary more than device times.
 SHARES = {"device": 0.95, "step": 0.80}
 
 
 class FloorsError(ValueError):
-    """A file of floors that cannot be read or may not be changed so; one line that names it."""
+    """File of floors that cannot be read, or a change that is not allowed; one line that names it."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """The floor of one piece of work on one card, and where it comes from.
+    """Floor of one piece of work on one card, with its source.
 
-    ``floor`` is what is demanded; ``median`` the median over ``sessions`` fresh processes, ``spread`` their standard
-    deviation over their mean; ``reason`` why the floor is lower than it was, if it is.
+    ``floor`` is the required speedup; ``median`` the median over ``sessions`` fresh processes, ``spread`` their
+    standard deviation over their mean; ``reason`` why the floor is lower than before, if it is.
     """
 
     gpu: str
@@ -52,24 +52,24 @@ class Row:
 
     @property
     def key(self) -> Key:
-        """What the floor is for."""
+        """Return the key of the floor: card, kind of float32, dtype, work and timed quantity."""
         return self.gpu, self.over, self.dtype, self.work, self.kind
 
 
 @functools.cache
 def shipped() -> tuple[Row, ...]:
-    """The floors that come with this package."""
+    """Return the floors that come with this package."""
     text = resources.files("pytest_amp").joinpath("floors.json").read_text(encoding="utf-8")
     return loads(text, "floors.json")
 
 
 def calibrated(key: Key, own: Iterable[Row] = ()) -> Row | None:
-    """The row for some work on a card, the user's ``own`` before the shipped one; None if nobody calibrated it."""
+    """Return the row for a key, the user's ``own`` before the shipped one; None if it was not calibrated."""
     return next((row for row in (*own, *shipped()) if row.key == key), None)
 
 
 def loads(text: str, name: str) -> tuple[Row, ...]:
-    """The rows in ``text``. Raises FloorsError, naming the file and what is wrong."""
+    """Parse the rows in ``text``. Raises FloorsError, naming the file and the error."""
     try:
         data = json.loads(text)
     except ValueError as error:
@@ -94,7 +94,7 @@ def _row(item: object, name: str) -> Row:
 
 
 def dumps(rows: Iterable[Row]) -> str:
-    """One row a line, sorted, so that a change can be read in a diff."""
+    """Return the file's text: one row a line, sorted, so that a diff shows a change."""
     lines = ",\n".join(
         "  " + json.dumps({key: value for key, value in asdict(row).items() if value is not None})
         for row in sorted(rows, key=lambda row: row.key)
@@ -103,9 +103,9 @@ def dumps(rows: Iterable[Row]) -> str:
 
 
 def merged(old: Sequence[Row], new: Sequence[Row], reason: str | None) -> tuple[Row, ...]:
-    """``old`` with the rows of ``new`` in place of those for the same work.
+    """Return ``old`` with its rows replaced by those of ``new`` for the same work.
 
-    A floor may rise; that it falls needs a ``reason``, which stays in the file. Raises FloorsError without one.
+    A floor may rise; a lower one needs a ``reason``, which stays in the file. Raises FloorsError without one.
     """
     before = {row.key: row for row in old}
     lowered = [row for row in new if row.key in before and row.floor < before[row.key].floor]
@@ -121,7 +121,7 @@ def merged(old: Sequence[Row], new: Sequence[Row], reason: str | None) -> tuple[
 
 
 def read(path: Path) -> tuple[Row, ...]:
-    """The rows in a file. Raises FloorsError."""
+    """Read the rows of a file. Raises FloorsError."""
     try:
         return loads(content(path), str(path))
     except RecordError as error:
@@ -129,7 +129,7 @@ def read(path: Path) -> tuple[Row, ...]:
 
 
 def write(path: Path, rows: Iterable[Row]) -> None:
-    """The whole file or nothing. Raises FloorsError."""
+    """Write the whole file or nothing. Raises FloorsError."""
     try:
         write_whole(dumps(rows), path, replace=True)
     except RecordError as error:

@@ -1,4 +1,4 @@
-"""Process-wide state of torch that a mixed-precision test may touch: captured, compared, restored."""
+"""Guard of torch's process-wide state that a mixed-precision test may change: capture, compare, restore."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import torch
 
-#: Device types whose autocast state is guarded; those that this torch does not know are left out.
+#: Device types whose autocast state is guarded; types unknown to this torch are left out.
 AUTOCAST_TYPES = ("cpu", "cuda", "xpu", "mps", "mtia")
 
 
 @dataclass(frozen=True)
 class Setting:
-    """One piece of state: how it is called, read and written."""
+    """Setting of torch: its name, getter and setter."""
 
     name: str
     get: Callable[[], object]
@@ -45,7 +45,7 @@ def _autocast(device_type: str) -> list[Setting]:
 
 
 def autocast_on(*device_types: str) -> list[str]:
-    """Those of ``device_types`` for which autocast is on; a type that torch does not know has none."""
+    """Return the device types for which autocast is on; it is never on for a type that torch does not know."""
     return [name for name in dict.fromkeys(device_types) if any(setting.get() is True for setting in _autocast(name))]
 
 
@@ -57,7 +57,7 @@ def _dtype(value: object) -> torch.dtype:
 
 
 def nesting_depth() -> int:
-    """How many autocast regions this thread is in: the counter can only be read by moving it."""
+    """Return the number of autocast regions around this thread; the counter can only be read by changing it."""
     import torch
 
     torch.autocast_increment_nesting()
@@ -88,19 +88,19 @@ def _float32_matmul_precision() -> str:
 
     try:
         return torch.get_float32_matmul_precision()
-    except RuntimeError:  # torch refuses to read it where the newer settings say something else
+    except RuntimeError:  # torch refuses to read it if the newer settings disagree
         return "overridden"
 
 
 def _float32_arithmetic() -> list[Setting]:
-    """The kind of fp32 arithmetic, through ``fp32_precision`` where it exists (torch 2.9).
+    """Return the settings of fp32 arithmetic, through ``fp32_precision`` where it exists (torch 2.9).
 
     A value written through it makes reads of ``allow_tf32`` raise, so only one of the two is read.
-    ``float32_matmul_precision`` comes first: writing it moves the newer settings, which follow.
+    ``float32_matmul_precision`` comes first: writing it changes the newer settings, which follow.
     """
     import torch
 
-    # Any: torch's stubs do not know the newer settings.
+    # Any: torch's stubs lack the newer settings.
     matmul: Any = torch.backends.cuda.matmul
     cudnn: Any = torch.backends.cudnn
     mkldnn: Any = torch.backends.mkldnn
@@ -143,7 +143,7 @@ def _default_device_name() -> str:
 def _default_device() -> list[Setting]:
     import torch
 
-    # None, and not the CPU by name, which would be a mode that every factory call goes through.
+    # None, not the CPU by name, which would be a mode that every factory call passes through.
     return [
         Setting(
             "default device",
@@ -154,7 +154,7 @@ def _default_device() -> list[Setting]:
 
 
 def _attention() -> list[Setting]:
-    """Which kernels scaled_dot_product_attention may choose: they differ in how they round."""
+    """Return the kernels that scaled_dot_product_attention may choose, which differ in their rounding."""
     from torch.backends import cuda
 
     kernels = ("flash", "mem_efficient", "math", "cudnn")
@@ -170,7 +170,7 @@ def _attention() -> list[Setting]:
 
 
 def settings(device_type: str | None = None) -> list[Setting]:
-    """Everything that is guarded; ``device_type`` is that of a test on a device that is not torch's own."""
+    """Return all guarded settings; ``device_type`` adds that of a device that is not torch's own."""
     import torch
 
     device_types = dict.fromkeys((*AUTOCAST_TYPES, device_type or "cpu"))
@@ -231,16 +231,16 @@ def _set_deterministic(value: object) -> None:
 
 
 class StateGuard:
-    """The state at one moment, and what has become of it."""
+    """Snapshot of the state, compared with the state at the end and restored."""
 
     def __init__(self, device_type: str | None = None) -> None:
-        """Capture the state now, that of ``device_type`` included."""
+        """Capture the current state, including that of ``device_type``."""
         self._settings = settings(device_type)
         self._before = self._read()
 
     @property
     def threads(self) -> int:
-        """How many CPU threads there were."""
+        """Return the captured number of CPU threads."""
         return int(str(self._before["CPU threads"]))
 
     def _read(self) -> dict[str, object]:
@@ -249,13 +249,13 @@ class StateGuard:
             return {setting.name: setting.get() for setting in self._settings}
 
     def restore(self) -> Mapping[str, tuple[object, object]]:
-        """Put everything back; what had changed, as (before, after) by name."""
+        """Restore everything; return the changed settings, as (before, after) by name."""
         after = self._read()
         leaked = {name: (before, after[name]) for name, before in self._before.items() if before != after[name]}
         if leaked:
             from pytest_amp.torch_private import backend_flags_settable
 
-            # All of it, in order: writing one setting may move another.
+            # Restore all settings, in order: writing one may change another.
             with warnings.catch_warnings(), backend_flags_settable():
                 warnings.simplefilter("ignore")
                 for setting in self._settings:

@@ -1,4 +1,4 @@
-"""Faults that a project lives with: key patterns, each with a reason and a report, from a file of its own."""
+"""Faults that a project accepts: key patterns, each with a reason and a report, from a file of its own."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Known:
-    """One fault: the ``key`` that it has, in which ``*`` stands for anything, why it is lived with, and its report."""
+    """Accepted fault: its ``key``, in which ``*`` matches anything, the reason for accepting it, and its report."""
 
     key: str
     reason: str
     report: str
 
     def matches(self, key: str) -> bool:
-        """Whether the fault has ``key``."""
+        """Return whether the fault covers ``key``."""
         return key_pattern(self.key).fullmatch(key) is not None
 
 
 @functools.cache
 def key_pattern(key: str) -> re.Pattern[str]:
-    """The keys that ``key`` stands for: ``*`` is anything, and brackets, which ids of tests have, are themselves."""
+    """Return the pattern of ``key``: ``*`` matches anything, and brackets, which ids of tests have, are literal."""
     return re.compile(".*".join(re.escape(part) for part in key.split("*")))
 
 
 def read_known(path: Path) -> tuple[Known, ...]:
-    """The faults in the TOML file ``path``. Raises ValueError in one line that says what is wrong, and where."""
+    """Read the faults in the TOML file ``path``. Raises ValueError in one line with the error and its place."""
     try:
         data = toml.loads(content(path))
     except RecordError as error:
@@ -66,13 +66,13 @@ def _known(row: dict[str, object], where: str) -> Known:
 
 
 def key_of_test(info: TestInfo, own: str) -> str:
-    """The key of a test itself, with its own parameters: ``rules/cuda/bf16/test_registered::test_rule[mm]``."""
+    """Return the key of a test itself, with its parameters: ``rules/cuda/bf16/test_registered::test_rule[mm]``."""
     device, _, dtype = info.target.rpartition("-")
     key = f"{info.family}/{device}/{dtype}/{info.test}" + (f"[{own}]" if own else "")
     return "".join(letter if letter.isprintable() else "?" for letter in key)
 
 
 def matching(known: Iterable[Known], keys: Iterable[str]) -> list[Known]:
-    """The faults that have one of ``keys``."""
+    """Return the faults that cover one of ``keys``."""
     listed = list(keys)
     return [each for each in known if any(each.matches(key) for key in listed)]

@@ -1,4 +1,4 @@
-"""Parts of a family that vanish while tests are collected: left out by an ini or a conftest.py, skipped, or empty."""
+"""Parts of a family that are lost in collection: ignored by an ini key or a conftest.py, skipped, or empty."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import pytest
 from pytest_amp.families import PROJECT, declared_around, family_of, named_in
 from pytest_amp.session import AmpSession
 
-#: What makes pytest leave out what norecursedirs does not.
+#: Causes for which pytest ignores a path, besides norecursedirs.
 _IGNORED = "collect_ignore or collect_ignore_glob of a conftest.py, or the hook pytest_ignore_collect"
-#: What python_classes takes for a test's class, and pytest then makes none of.
+#: Methods for which pytest collects nothing from a class that python_classes matches.
 _CONSTRUCTORS = ("__init__", "__new__")
 
 
 def note_ignored(path: Path, session: AmpSession) -> None:
-    """The folder or the file ``path`` was ignored: by something else than an option, which says so by itself."""
+    """Note an ignored folder or file ``path``, unless an option ignores it, which the user has chosen."""
     folder = path if path.is_dir() else path.parent
     if (path is not folder and not path.name.startswith("test_")) or not declared_around(folder):
         return
@@ -33,13 +33,13 @@ def note_ignored(path: Path, session: AmpSession) -> None:
 
 
 def note_file(path: Path, session: AmpSession) -> None:
-    """Nothing was made of the file ``path``, which is called as a test is."""
+    """Note the file ``path``, named like a test file, from which nothing was collected."""
     if declared_around(path.parent):
         _note(path, _setting("python_files", session), "test_*.py among its patterns", session)
 
 
 def note_object(collector: pytest.Collector, value: object, session: AmpSession) -> None:
-    """Nothing was made of ``value``, which is called as a test or a class of tests is, in a module or a class."""
+    """Note ``value``, named like a test or a test class, from which nothing was collected in a module or a class."""
     key, prefix = ("python_classes", "Test") if inspect.isclass(value) else ("python_functions", "test")
     if not (inspect.isclass(value) or inspect.isfunction(value)) or not getattr(value, "__test__", True):
         return
@@ -49,7 +49,7 @@ def note_object(collector: pytest.Collector, value: object, session: AmpSession)
 
 
 def note_empty(collector: pytest.Module | pytest.Class, session: AmpSession) -> None:
-    """No test was made of a module, or of a class, of a family. ``--lf`` empties modules without a failure."""
+    """Note a module or a class of a family without a test. ``--lf`` empties modules without a failure."""
     if session.config.getoption("lf", False) or declared_around(collector.path.parent) is None:  # noqa: FBT003  # pytest's
         return
     if isinstance(collector, pytest.Module):
@@ -63,10 +63,10 @@ def note_empty(collector: pytest.Module | pytest.Class, session: AmpSession) -> 
 
 
 def note_skipped(collector: pytest.Collector, report: pytest.CollectReport, session: AmpSession) -> None:
-    """What skipped itself while it was collected: its tests were asked for, and are not known.
+    """Note a collector that skipped itself: its tests were requested, and are unknown.
 
-    A module, or the package or the folder around it, where the conftest.py or the ``__init__.py`` does so. It is red
-    where no other part of its family ran, and where it was asked for by name.
+    This is a module, or the package or folder around it, if the conftest.py or the ``__init__.py`` skips. The run is
+    red if no other part of its family ran, and if it was requested by name.
     """
     path = collector.path
     folder = path if path.is_dir() else path.parent
@@ -84,7 +84,7 @@ def note_skipped(collector: pytest.Collector, report: pytest.CollectReport, sess
 
 
 def judge(session: pytest.Session, amp_session: AmpSession) -> None:
-    """A usage error for each part that was asked for, as a folder or a file that is an argument, or is in one."""
+    """Add a usage error for each lost part that was requested, as an argument or inside of one."""
     for path, problem in sorted(amp_session.left_out.items()):
         if any(session.isinitpath(each) for each in (path, *path.parents)):
             amp_session.usage_error(problem)
@@ -95,7 +95,7 @@ def _packages_in(path: Path) -> list[Path]:
 
 
 def _below(path: Path, folder: Path) -> list[Path]:
-    """``path`` and the folders around it that lie in ``folder``."""
+    """Return ``path`` and the folders around it that lie in ``folder``."""
     return [each for each in (path, *path.parents) if folder in each.parents]
 
 

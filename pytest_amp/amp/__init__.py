@@ -1,4 +1,4 @@
-"""The fixture ``amp``: the noun that carries the checks."""
+"""Fixture ``amp``, whose methods are the checks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every check of the fixture ``amp`` stands on: the target, the recorder, the user's case."""
+"""Base of all checks of the fixture ``amp``: the target, the recorder, the user's case."""
 
 from __future__ import annotations
 
@@ -75,10 +75,10 @@ def _encloses(interval: object, value: Value) -> bool:
 
 
 class Bound:
-    """One test, bound to a device and a dtype."""
+    """Base class of the checks: one test, bound to a device and a dtype."""
 
     def __init__(self, request: pytest.FixtureRequest, target: Target, session: AmpSession) -> None:
-        """Made by the fixture; ``request`` is the running test's."""
+        """Bind to ``target``; the fixture calls this, and ``request`` is the running test's."""
         item: pytest.Item = request.node
         self._request = request
         self._item = item
@@ -88,9 +88,9 @@ class Bound:
         self.precision: Precision = bound(target)
         self.config: AmpConfig = session.asked
         self.marker: AmpMarker = item.stash[MARKER]
-        item.stash[OBSERVATIONS] = []  # anew where a plugin runs the test again
+        item.stash[OBSERVATIONS] = []  # set anew: a plugin may run the test again
         item.stash[NOTES] = []
-        #: The check within ``check`` that observes; its name is part of keys, so that a parameter may have a fact's.
+        #: Check within ``check`` that observes. It is part of keys, so that a parameter may have the name of a fact.
         self._section = ""
 
     @property
@@ -209,7 +209,7 @@ class Bound:
         return self._kept(made)
 
     def _kept(self, made: Observation) -> Observation:
-        """An observation of this test, compared with the baseline. Raises AmpFailure where that disagrees."""
+        """Add an observation to the test and compare it with the baseline. Raises AmpFailure where they disagree."""
         baseline, before = self._session.baseline, self._session.before(made.key)
         if baseline is not None:
             made = compare(made, before, fair=self._session.unfair(self.device.key) is None)
@@ -221,7 +221,7 @@ class Bound:
         return made
 
     def _differs(self, made: Observation, before: Observation, baseline: Record) -> NoReturn:
-        """Raises AmpFailure for what is not as the baseline has it."""
+        """Raise AmpFailure for an observation that differs from the baseline."""
         worse = made.verdict is Verdict.REGRESSED
         unit, how = f" {made.unit}" if made.unit and _is_number(made.value) else "", moved(made, before)
         raise AmpFailure(
@@ -235,7 +235,7 @@ class Bound:
         )
 
     def _note(self, text: str) -> None:
-        """Add a line to the notes of the run, which its summary and its reports show; it fails nothing."""
+        """Add a line to the notes of the run, which its summary and its reports show; a note fails nothing."""
         self._item.stash[NOTES].append(f"{self.target.id}: {text}")
 
     def _likely(self, made: Observation, baseline: Record) -> str:
@@ -318,9 +318,9 @@ class Bound:
         return Case(name, build, batch, loss)
 
     def _observing(self, case: Case) -> Observe:
-        """Return what records the facts of a check of ``case``.
+        """Return the function that records the facts of a check of ``case``.
 
-        In a project's own tests the test is part of the key: two tests may check one case, or cases of one name.
+        In a project's own tests the test is part of the key: two tests may check the same case, or cases of one name.
         """
         info = self._item.stash[INFO]
         if info.family != PROJECT.name:
@@ -337,13 +337,13 @@ class Bound:
         return observe
 
     def _own_name(self) -> str:
-        """The test's name without device and dtype, which keys have elsewhere: ``test_mlp[cpu-bf16-3]``: ``mlp[3]``."""
+        """Return the test's name without device and dtype, as keys use it: ``test_mlp[cpu-bf16-3]`` is ``mlp[3]``."""
         function = self._item.stash[INFO].test.partition("::")[2].removeprefix("test_")
         own = own_parameters(self._item, self.target)
         return f"{function}[{own}]" if own else function
 
     def _expect_case(self, case: object, check: str, *, low: bool = True) -> None:
-        """What every check of a case asks for: a case, a ``low`` dtype unless it has no need of one, no region around.
+        """Check what every check of a case needs: a case, an autocast dtype if ``low``, and no surrounding region.
 
         Raises Misuse, and AmpFailure in a region.
         """
@@ -356,13 +356,13 @@ class Bound:
         self._refuse_ambient(check)
 
     def _refuse_wide(self, check: str) -> None:
-        """Without a low dtype there is no mixed precision to check. Raises Misuse."""
+        """Raise Misuse unless the test runs in an autocast dtype: without one there is no mixed precision to check."""
         if not self.precision.is_low:
             low = ", ".join(LOW)
             raise Misuse(f"{check} needs an autocast dtype, and this test runs in {self.precision.name}; valid: {low}")
 
     def _refuse_ambient(self, check: str) -> None:
-        """The float32 side of a check must not be computed under autocast. Raises AmpFailure."""
+        """Raise AmpFailure under autocast: the float32 side of a check must be computed outside of it."""
         on = autocast_on("cpu", self.device.type)
         if on:
             raise AmpFailure(
@@ -380,7 +380,7 @@ class Bound:
 
     @property
     def _draws(self) -> int:
-        """Over how many seeds an error is observed: several where the run is recorded or compared."""
+        """Return over how many seeds an error is observed: several if the run is recorded or compared, else one."""
         config = self.config
         kept = config.record or any(report.format == "json" for report in config.report)
         return DRAWS if kept or config.baseline else 1

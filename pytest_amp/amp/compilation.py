@@ -1,4 +1,4 @@
-"""Checks of what torch.compile makes of a case."""
+"""Checks of torch.compile on a case."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __tracebackhide__ = is_misuse
 
 
 class CompileChecks(Bound):
-    """A training step, compiled, held against the same step in eager."""
+    """Checks that compare a compiled training step with the same step in eager mode."""
 
     def check_compiled(
         self,

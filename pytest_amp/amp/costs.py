@@ -1,4 +1,4 @@
-"""Checks of what mixed precision costs and saves."""
+"""Checks of the costs and savings of mixed precision."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __tracebackhide__ = is_misuse
 
 
 class CostChecks(Bound):
-    """How fast a step is under autocast, beside float32."""
+    """Checks of speed, casts and memory of a step under autocast, compared with float32."""
 
     def check_speedup(  # noqa: PLR0913  # keywords of one check
         self,
@@ -82,7 +82,7 @@ class CostChecks(Bound):
             return speed.check_speedup(make_step, demand, conditions, self._request)
 
     def _timed(self) -> SpeedConditions:
-        """Where and how speed is measured; on a CPU only for a report that was asked for."""
+        """Return the conditions of a speed measurement; a CPU is timed with --amp-speed=report only."""
         from pytest_amp import speed
 
         timed, mode = self._session.speed, self._session.speed.mode
@@ -102,16 +102,17 @@ class CostChecks(Bound):
         )
 
     def _floor(self, calibrated: Row | None, given: float | None, uncalibrated: float) -> float:
-        """The marker's, the argument's, the calibrated one, or the one that needs no calibration."""
+        """Return the floor of the marker, else of the argument, else the calibrated one, else ``uncalibrated``."""
         for floor in (self.marker.floor, given):
             if floor is not None:
                 return floor
         return calibrated.floor if calibrated else uncalibrated
 
     def _interval_before(self, name: str) -> Interval | None:
-        """The interval that the baseline has of a number, where it can be compared with.
+        """Return the baseline's interval of a measurement, if it can be compared with this run's.
 
-        None of one that was in doubt, or only reported, and under --amp-accept, which takes what is there now.
+        Return None for one that was in doubt or only reported, and under --amp-accept, which accepts the current
+        values.
         """
         from pytest_amp.speed import Interval
 

@@ -1,4 +1,4 @@
-"""Checks of a training loop: what the GradScaler does, and where the loss goes."""
+"""Checks of a training loop: the calls of GradScaler and the course of the loss."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __tracebackhide__ = is_misuse
 
 
 class LoopChecks(Bound):
-    """A user's training step, run several times over."""
+    """Checks that run a user's training step several times."""
 
     def check_scaler(  # noqa: PLR0913  # keywords of one check
         self,
@@ -174,7 +174,7 @@ class LoopChecks(Bound):
     def _training(
         self, case: Case, train: Train | None, optimizer: MakeOptimizer | None, overflow_at: Collection[int]
     ) -> Training:
-        """A training with a scaler; without a step or an optimizer, with torch's usual ones."""
+        """Return a training with a scaler; the default step and optimizer are torch's usual ones."""
         from pytest_amp import cases, scaler
 
         cases.expect_step(train)

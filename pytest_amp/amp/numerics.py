@@ -1,4 +1,4 @@
-"""Checks of what is computed: gradients, dtypes, rounding."""
+"""Checks of computed values: gradients, dtypes, rounding."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __tracebackhide__ = is_misuse
 
 
 class NumericChecks(Bound):
-    """What a training step computes in mixed precision, held against float64."""
+    """Checks that compare what a training step computes in mixed precision with float64."""
 
     def check_gradients(self, case: Case, *, tolerance: float | None = None) -> None:
         """Compare everything that a training step of ``case`` computes in mixed precision with float64.

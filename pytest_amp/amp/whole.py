@@ -1,4 +1,4 @@
-"""The check of everything: one call that says whether a user's model is right, and where it is not."""
+"""Check of everything: one call that says whether a user's model is right, and where it is not."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _Result = TypeVar("_Result")
 class WholeCheck(NumericChecks, LoopChecks, CompileChecks, CostChecks):
     """All checks of a case in one call."""
 
-    #: Calls of ``check`` in the test: the keys of the second and later ones have their number.
+    #: Calls of ``check`` in the test; the keys of the second and later calls contain their number.
     _calls = 0
 
     def check(  # noqa: PLR0913  # keywords of one check
@@ -87,7 +87,7 @@ class WholeCheck(NumericChecks, LoopChecks, CompileChecks, CostChecks):
         return conclude(plan, accepted, strict=strict)
 
     def _check_loop(self, plan: Any, collector: Collector) -> None:
-        """Check the training step with a scaler, and a training as long as it needs."""
+        """Check the training step with a scaler, and a training of as many steps as the loss needs."""
         case, train, optimizer = plan.case, plan.train, plan.optimizer
         if plan.needs_scaler:
             forward_at = (6,) if plan.returns_low else ()

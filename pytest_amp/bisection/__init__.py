@@ -1,4 +1,4 @@
-"""Which torch release changed something: a search over releases, each in an environment that is thrown away."""
+"""Search for the torch release that changed a result, each tried in a temporary environment."""
 
 from pytest_amp.bisection.environment import REQUIREMENTS, Installer, InstallFailed
 from pytest_amp.bisection.releases import between, listed, wheels_in

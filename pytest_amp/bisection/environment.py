@@ -1,4 +1,4 @@
-"""An environment with one torch in it, made for one trial and thrown away after it."""
+"""Temporary environment with one torch release, created for one trial and removed after it."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-#: What an environment needs besides torch: the ``dependencies`` and the extra ``suites`` of the project. The plugin
-#: itself is used where it lies.
+#: Requirements of an environment besides torch: the ``dependencies`` and the extra ``suites`` of the project. The
+#: plugin itself is used from its present folder.
 REQUIREMENTS = (
     "expecttest>=0.2",
     "hypothesis>=6.100",
@@ -25,14 +25,14 @@ REQUIREMENTS = (
 
 
 class InstallFailed(RuntimeError):
-    """An environment could not be made; the message is one line."""
+    """Failure to create an environment; the message is one line."""
 
 
 @dataclass(frozen=True)
 class Installer:
-    """How environments are made: ``tool`` is ``uv`` or ``pip``.
+    """Installer of environments; ``tool`` is ``uv`` or ``pip``.
 
-    ``wheels`` is a folder with wheels of torch, asked before the index; ``arguments`` are added to each install,
+    ``wheels`` is a folder with wheels of torch, searched before the index; ``arguments`` are added to each install,
     ``more`` are requirements of the tests that are run; ``python`` is the interpreter.
     """
 
@@ -44,11 +44,11 @@ class Installer:
 
     @classmethod
     def found(cls, *, wheels: Path | None, arguments: Sequence[str], more: Sequence[str]) -> Installer:
-        """With uv where that is installed, since it links what it has fetched before; else with pip."""
+        """Choose uv where it is installed, since it links packages from its cache; else pip."""
         return cls("uv" if shutil.which("uv") else "pip", wheels, arguments, more)
 
     def make(self, release: str, folder: Path, log: Path) -> str:
-        """Make an environment with torch ``release`` in ``folder``; its interpreter. Raises InstallFailed."""
+        """Create an environment with torch ``release`` in ``folder``; return its interpreter. Raises InstallFailed."""
         python = str(folder / "bin" / "python")
         with log.open("a", encoding="utf-8") as output:
             for command in self.commands(release, folder, python):
@@ -63,7 +63,7 @@ class Installer:
         return python
 
     def commands(self, release: str, folder: Path, python: str) -> list[list[str]]:
-        """What is called, in turn: one call installs all, so that torch's own needs are resolved with the rest."""
+        """Return the commands in order. One install covers all, so that torch's requirements are resolved with it."""
         if self.tool == "uv":
             make = ["uv", "venv", "--quiet", "--clear", "--python", self.python, str(folder)]
             install = ["uv", "pip", "install", "--python", python]

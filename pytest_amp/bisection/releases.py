@@ -1,4 +1,4 @@
-"""The releases between two: what the index has, or the wheels in a folder."""
+"""Releases between two versions, from the index or from the wheels in a folder."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from packaging.version import InvalidVersion, Version
 
 
 def listed() -> list[str]:
-    """The releases of torch that ``pip index versions`` lists. Raises ValueError with pip's last line if it cannot."""
+    """Return the releases of torch that ``pip index versions`` lists. Raises ValueError with pip's last line."""
     command = [sys.executable, "-m", "pip", "index", "versions", "torch"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
     found = re.search(r"^Available versions: (.*)$", done.stdout, re.MULTILINE)
@@ -24,7 +24,7 @@ def listed() -> list[str]:
 
 
 def wheels_in(folder: Path) -> list[str]:
-    """The versions of the wheels of torch in ``folder``; builds of one version count once. Raises ValueError."""
+    """Return the versions of the wheels of torch in ``folder``; builds of one version count once. Raises ValueError."""
     if not folder.is_dir():
         raise ValueError(f"{folder} is no folder; valid: one with wheels of torch")
     found = sorted({version for path in folder.glob("torch-*.whl") if (version := _version_of(path))}, key=Version)
@@ -34,7 +34,7 @@ def wheels_in(folder: Path) -> list[str]:
 
 
 def _version_of(wheel: Path) -> str:
-    """The version in a wheel's name; empty if that is no name of a wheel."""
+    """Return the version in a wheel's file name; empty if it is not a valid name."""
     try:
         return str(parse_wheel_filename(wheel.name)[1])
     except InvalidWheelFilename:
@@ -42,10 +42,10 @@ def _version_of(wheel: Path) -> str:
 
 
 def between(old: str, new: str, releases: Iterable[str]) -> list[str]:
-    """``old``, what lies between, and ``new``, oldest first. Raises ValueError if one is no release, or not there.
+    """Return the releases from ``old`` to ``new``, oldest first. Raises ValueError if one is invalid or missing.
 
-    Of local builds (``2.13.0+cpu``) the release itself stands for all, if the index has it; pre-releases are left out
-    unless they were named.
+    The public release stands for all local builds (``2.13.0+cpu``) if the index has it; pre-releases are left out
+    unless they are named.
     """
     if _release(old) >= _release(new):
         raise ValueError(f"{old} is not older than {new}")

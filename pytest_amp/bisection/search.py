@@ -1,4 +1,4 @@
-"""The search itself: halving, with releases that could not be tried left out."""
+"""Binary search over releases; releases that could not be tried are left out."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 
 class Standing(enum.Enum):
-    """How one release stands to the old one."""
+    """Outcome of one release compared with the oldest one."""
 
     SAME = "same"
     DIFFERENT = "different"
@@ -17,7 +17,7 @@ class Standing(enum.Enum):
 
 @dataclass(frozen=True)
 class Trial:
-    """What trying one release gave; ``facts`` are lines for the reader."""
+    """Result of trying one release; ``facts`` are lines for the reader."""
 
     release: str
     outcome: Standing
@@ -26,9 +26,9 @@ class Trial:
 
 @dataclass(frozen=True)
 class Answer:
-    """``first`` is the first release that differs, after ``last_same``; None if the newest does not differ.
+    """Result of a search: ``first`` is the first release that differs, after ``last_same``; None if none differs.
 
-    ``untried`` are releases between the two that could not be tried: the change may have come with one of them.
+    ``untried`` are releases between the two that could not be tried: one of them may have introduced the change.
     """
 
     last_same: str
@@ -39,7 +39,7 @@ class Answer:
 def search(releases: Sequence[str], attempt: Callable[[str], Trial]) -> Answer:
     """Find the first release that differs from the oldest of ``releases``, if the change came once and stayed.
 
-    Raises ValueError if the newest cannot be tried, which the caller's question is about.
+    Raises ValueError if the newest release cannot be tried, since the search asks about that one.
     """
     oldest, newest = releases[0], releases[-1]
     last = attempt(newest)
@@ -63,5 +63,5 @@ def search(releases: Sequence[str], attempt: Callable[[str], Trial]) -> Answer:
 
 
 def most_trials(count: int) -> int:
-    """How many of ``count`` releases are tried at most, the oldest and the newest among them, if none is broken."""
+    """Return the maximum number of trials among ``count`` releases, including oldest and newest, if none is broken."""
     return min(count, 2 + max(count - 2, 0).bit_length())

@@ -1,6 +1,6 @@
-"""One release tried: an environment is made, the tests run in it, and what they observe is compared with the old one's.
+"""Trial of one release: create an environment, run the tests in it, and compare their observations with the oldest's.
 
-Everything that was found lies in a folder, so that a search which was interrupted goes on where it stopped.
+All results are kept in a folder, so that an interrupted search continues from there.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from pytest_amp.bisection.environment import Installer, InstallFailed
 from pytest_amp.bisection.search import Standing, Trial
 from pytest_amp.record import Record, RecordError, Verdict, difference, read_record
 
-#: Exit statuses of pytest after which a record says what there is: all passed, some failed, nothing was selected.
+#: Exit statuses of pytest after which the record is complete: all passed, some failed, nothing was selected.
 ANSWERED = (0, 1, 5)
 PACKAGE = Path(pytest_amp.__file__).parent
-#: At most so many facts are told of a release.
+#: Maximum number of facts that are shown of a release.
 MOST = 12
 
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked of each release: the arguments of pytest, and which verdicts count as a difference."""
+    """Question of a search: the arguments of pytest, and which verdicts count as a difference."""
 
     old: str
     new: str
@@ -37,12 +37,12 @@ class Question:
 
 
 class Trials:
-    """Trials of one question, kept in ``folder``. Raises ValueError if the folder is of another question."""
+    """Trials of one question, kept in ``folder``. Raises ValueError if the folder belongs to a different question."""
 
     def __init__(
         self, question: Question, folder: Path, installer: Installer, tell: Callable[[str, str], None] = lambda *_: None
     ) -> None:
-        """``tell(release, what)`` is called as each step begins."""
+        """Open the folder; ``tell(release, what)`` is called as each step begins."""
         self.question = question
         self.folder = folder
         self._installer = installer
@@ -55,7 +55,7 @@ class Trials:
         asked.write_text(text, encoding="utf-8")
 
     def __call__(self, release: str) -> Trial:
-        """Try ``release``, or read what an earlier call found."""
+        """Try ``release``, or read the result of an earlier trial."""
         known = self.folder / release / "trial.json"
         if not known.exists():
             _write(known, self._attempt(release))
@@ -74,11 +74,11 @@ class Trials:
         return Trial(release, Standing.DIFFERENT if facts else Standing.SAME, tuple(shown))
 
     def _old(self) -> Record:
-        """The record of the oldest release, which all others are held against. Raises InstallFailed, RecordError."""
+        """Return the record of the oldest release, the reference of all trials. Raises InstallFailed, RecordError."""
         return self._record(self.question.old)
 
     def _record(self, release: str) -> Record:
-        """What the tests observe on ``release``; run once, whatever is asked later."""
+        """Return the record of the tests on ``release``; they run once, and later questions reuse the record."""
         place = self.folder / release
         record, log = place / "record.json", place / "log"
         if not record.exists():
@@ -97,12 +97,12 @@ class Trials:
 
 
 def _run(python: str, arguments: Sequence[str], record: Path, scratch: Path, log: Path) -> int:
-    """Run pytest with this plugin, and nothing else of the environment that this process runs in."""
+    """Run pytest with this plugin, without the remaining environment of this process."""
     path = scratch / "path"
     path.mkdir()
     (path / PACKAGE.name).symlink_to(PACKAGE)
     kept = {key: value for key, value in os.environ.items() if not key.startswith(("PYTEST_", "PYTHON", "VIRTUAL_ENV"))}
-    # This plugin by its module, and not by an entry point that the environment may have, too.
+    # Load this plugin by its module, not by an entry point that the environment may have as well.
     plugins = [word for name in ("no:amp", "pytest_amp.plugin", "no:cacheprovider") for word in ("-p", name)]
     command = [python, "-m", "pytest", *plugins, "-q", "-rfE"]
     with log.open("a", encoding="utf-8") as output:
@@ -121,7 +121,7 @@ def _last_line(log: Path) -> str:
 
 
 def _differences(old: Record, new: Record, verdicts: Sequence[str]) -> list[str]:
-    """What differs, a line each. A fact of a test that the old release did not have is new, too."""
+    """Return the differences, a line each. A fact of a test that the old release did not have is new, too."""
     found = difference(old, new)
     wanted = [Verdict(name) for name in verdicts]
     lines = [
@@ -137,7 +137,7 @@ def _differences(old: Record, new: Record, verdicts: Sequence[str]) -> list[str]
 
 
 def _write(path: Path, trial: Trial) -> None:
-    """Whole or not at all: an interrupted search finds no half of a trial."""
+    """Write a trial atomically, so that an interrupted search leaves no partial file."""
     path.parent.mkdir(exist_ok=True)
     waiting = path.with_suffix(".part")
     waiting.write_text(json.dumps({**asdict(trial), "outcome": trial.outcome.value}, indent=1), encoding="utf-8")
@@ -150,7 +150,7 @@ def _read(path: Path) -> Trial:
 
 
 def forget(folder: Path) -> None:
-    """Remove what an earlier question left; a folder that is none of ours is kept. Raises ValueError for that."""
+    """Remove the results of an earlier search. Raises ValueError for a folder that no search has written."""
     if folder.exists() and not (folder / "question.json").is_file():
         raise ValueError(f"{folder} is no folder of an earlier search, and is left alone")
     shutil.rmtree(folder, ignore_errors=True)

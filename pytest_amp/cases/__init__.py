@@ -1,4 +1,4 @@
-"""Cases: a model, a batch and a loss that checks run, and the built-in ones."""
+"""Cases, each a model, a batch and a loss that checks run, and the built-in ones."""
 
 from pytest_amp.cases.case import Case, Outputs, Realised, loss_of, map_tensors, named_tensors, outputs_by_name
 from pytest_amp.cases.decoder import Attention, Decoder, DecoderSize

@@ -1,4 +1,4 @@
-"""What a case is: a model, a batch and a loss, small and seeded."""
+"""Definition of a case: a model, a batch and a loss, small and seeded."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from pytest_amp.failure import Misuse, is_misuse
 
 __tracebackhide__ = is_misuse
 
-#: By the function of a case, what it should do.
+#: Expected result of each function of a case.
 _EXPECTED = {
     "build": "a function that makes the model, on the CPU in float32",
     "batch": "a function that makes the data, on the CPU in float32",
     "loss": "a forward pass in evaluation mode, in which lazy modules make their parameters",
 }
 
-#: What a loss function returns: the loss itself, or what ``outputs_by_name`` takes.
+#: Return type of a loss function: the loss itself, or outputs as ``outputs_by_name`` takes them.
 Outputs: TypeAlias = Any
 
 
@@ -49,7 +49,7 @@ class Case:
     loss: Callable[[torch.nn.Module, Any], Outputs]
 
     def __str__(self) -> str:
-        """Its name, for the id of a test."""
+        """Return the name, for the id of a test."""
         return self.name
 
     def realise(self, *, seed: int = 0) -> Realised:
@@ -86,7 +86,7 @@ class Case:
 
 
 def _initialise(model: torch.nn.Module, forward: Callable[[], object]) -> None:
-    """Let lazy modules make their parameters; statistics and modes are left as they are."""
+    """Initialise lazy modules by a forward pass; statistics and modes are left as they are."""
     training = {module: module.training for module in model.modules()}
     model.eval()
     with torch.no_grad():
@@ -113,17 +113,17 @@ class RecordedDraws(Protocol):
     """Random numbers that a step of a case has drawn."""
 
     def scope(self) -> AbstractContextManager[None]:
-        """Run a step with the back ends of the recorded one."""
+        """Run a step with the same back ends as the recorded one."""
 
     def replaying(self) -> AbstractContextManager[None]:
-        """Give a step the random numbers of the recorded one."""
+        """Replay the random numbers of the recorded step."""
 
 
 @dataclass(frozen=True)
 class Realised:
-    """A module and a batch; ``again`` makes another module like it, where that one cannot be copied.
+    """Module and batch of a case; ``again`` builds an equal module, for modules that cannot be copied.
 
-    ``draws`` are the random numbers of its step in mixed precision, where they have been recorded.
+    ``draws`` are the random numbers of its step in mixed precision, if they were recorded.
     """
 
     model: torch.nn.Module
@@ -132,8 +132,8 @@ class Realised:
     draws: RecordedDraws | None = None
 
     def on(self, device: torch.device | str, dtype: torch.dtype | None = None) -> Realised:
-        """A copy on ``device``, with its floating tensors in ``dtype`` and complex ones as wide, if one is given."""
-        with torch.no_grad():  # else the copied parameters of a script are computed from its own
+        """Return a copy on ``device``; with ``dtype``, floating tensors have it and complex ones the matching width."""
+        with torch.no_grad():  # otherwise the copied parameters of a scripted module would be non-leaf tensors
             model = self._copied().to(device=device)
             if dtype is not None:
                 _cast(model, dtype)
@@ -142,7 +142,7 @@ class Realised:
         return Realised(model, map_tensors(lambda x: _moved(x, device, dtype), self.batch), draws=self.draws)
 
     def _copied(self) -> torch.nn.Module:
-        """A copy of the model; of one that refuses it (torch's older weight_norm does) another with its state."""
+        """Copy the model; one that refuses (torch's older weight_norm does) is rebuilt and loaded with its state."""
         try:
             return copy.deepcopy(self.model)
         except Exception:
@@ -155,7 +155,7 @@ class Realised:
 
 
 def _cast(model: torch.nn.Module, dtype: torch.dtype) -> None:
-    """Cast parameters and buffers, which ``Module.to`` does as well, but for the imaginary parts of complex ones."""
+    """Cast parameters and buffers as ``Module.to`` does, but keep the imaginary parts of complex ones."""
     for module in model.modules():
         for parameter in module.parameters(recurse=False):
             parameter.data = parameter.data.to(_as_wide(parameter, dtype))
@@ -164,7 +164,7 @@ def _cast(model: torch.nn.Module, dtype: torch.dtype) -> None:
 
 
 def _as_wide(tensor: torch.Tensor, dtype: torch.dtype) -> torch.dtype:
-    """Return ``dtype`` for a floating tensor, the complex dtype of it for a complex one, and its own for any other."""
+    """Return ``dtype`` for a floating tensor, its complex dtype for a complex one, else the tensor's own dtype."""
     if tensor.is_complex():
         return dtype.to_complex()
     return dtype if tensor.is_floating_point() else tensor.dtype
@@ -172,20 +172,20 @@ def _as_wide(tensor: torch.Tensor, dtype: torch.dtype) -> torch.dtype:
 
 def _moved(tensor: torch.Tensor, device: torch.device | str, dtype: torch.dtype | None) -> torch.Tensor:
     to = tensor.dtype if dtype is None else _as_wide(tensor, dtype)
-    # A copy even where nothing changes: gradients are kept on it.
+    # A copy even if nothing changes, since gradients are stored on it.
     return tensor.detach().to(device=device, dtype=to, copy=True).requires_grad_(tensor.requires_grad)
 
 
 def map_tensors(function: Callable[[torch.Tensor], torch.Tensor], tree: Any) -> Any:
-    """``tree`` with ``function`` applied to the tensors in its dicts, lists, tuples, dataclasses and objects.
+    """Return ``tree`` with ``function`` applied to the tensors in its dicts, lists, tuples, dataclasses and objects.
 
-    Objects are those with tensors for attributes. The rest is as it was.
+    Objects are those with tensors as attributes. Everything else is unchanged.
     """
     if isinstance(tree, torch.Tensor):
         return function(tree)
     if isinstance(tree, Mapping):
         return _mapping_like(tree, {key: map_tensors(function, value) for key, value in tree.items()})
-    if _is_named_tuple(tree):  # it takes its fields one by one
+    if _is_named_tuple(tree):  # its constructor takes fields one by one
         on_the_cpu = "batch_sizes" if isinstance(tree, PackedSequence) else None
         places = tree._asdict().items()
         return type(tree)(*(value if name == on_the_cpu else map_tensors(function, value) for name, value in places))
@@ -194,12 +194,12 @@ def map_tensors(function: Callable[[torch.Tensor], torch.Tensor], tree: Any) -> 
     names = _attributes(tree)
     made = copy.copy(tree) if names else tree
     for name in names:
-        object.__setattr__(made, name, map_tensors(function, getattr(tree, name)))  # of frozen dataclasses, too
+        object.__setattr__(made, name, map_tensors(function, getattr(tree, name)))  # works on frozen dataclasses
     return made
 
 
 def _mapping_like(tree: Mapping[Any, Any], items: dict[Any, Any]) -> Mapping[Any, Any]:
-    """``items`` in a mapping of the class of ``tree``, which may have attributes and methods; else in a dict."""
+    """Return ``items`` in a copy of the mapping ``tree``, which may have attributes and methods; else in a dict."""
     if type(tree) is dict or not isinstance(tree, MutableMapping):
         return items
     made = copy.copy(tree)
@@ -209,9 +209,9 @@ def _mapping_like(tree: Mapping[Any, Any], items: dict[Any, Any]) -> Mapping[Any
 
 
 def named_tensors(tree: Any, prefix: str = "", *, objects: bool = True) -> Iterator[tuple[str, torch.Tensor]]:
-    """Each tensor of ``tree`` with its place in it: ``images``, ``0.mask``; a bare tensor's is ``prefix``.
+    """Yield each tensor of ``tree`` with its path: ``images``, ``0.mask``; the path of a bare tensor is ``prefix``.
 
-    Without ``objects`` those that are attributes of an object are left out, but for a dataclass's.
+    Without ``objects``, tensors that are attributes of an object are left out, unless it is a dataclass.
     """
     if isinstance(tree, torch.Tensor):
         yield prefix, tree
@@ -234,9 +234,9 @@ def _is_record(tree: object) -> bool:
 
 
 def _attributes(tree: object) -> tuple[str, ...]:
-    """Names of a dataclass's fields, and of an object's attributes if one of them is a tensor: a namespace, say."""
+    """Return the names of a dataclass's fields, or of an object's attributes if one is a tensor (a namespace, say)."""
     if _is_record(tree):
-        return tuple(field.name for field in dataclasses.fields(tree))  # type: ignore[arg-type]  # it is one
+        return tuple(field.name for field in dataclasses.fields(tree))  # type: ignore[arg-type]  # it is an instance
     if isinstance(tree, (type, torch.nn.Module)) or callable(tree) or not hasattr(tree, "__dict__"):
         return ()
     return tuple(vars(tree)) if any(isinstance(value, torch.Tensor) for value in vars(tree).values()) else ()
@@ -247,10 +247,10 @@ def _is_named_tuple(tree: object) -> bool:
 
 
 def outputs_by_name(outputs: Outputs) -> dict[str, torch.Tensor]:
-    """The tensors of what a loss function returned, by their places in it; a bare tensor is ``loss``.
+    """Return the tensors of a loss function's result by their paths; a bare tensor is ``loss``.
 
-    In a mapping, a dataclass or a named tuple, nested as it may be; what is no tensor, such as None or a cache of
-    keys, is left out. Raises Misuse for anything else, which has no names.
+    Tensors are collected from a mapping, a dataclass or a named tuple, at any depth; other values, such as None or a
+    cache of keys, are left out. Raises Misuse for any other type, which has no names.
     """
     if isinstance(outputs, torch.Tensor):
         return {"loss": outputs}
@@ -260,9 +260,9 @@ def outputs_by_name(outputs: Outputs) -> dict[str, torch.Tensor]:
 
 
 def loss_of(outputs: Outputs) -> torch.Tensor:
-    """What is differentiated: the tensor itself, the entry ``loss``, or the sum of all entries if none is called so.
+    """Return the tensor to differentiate: a bare tensor, the entry ``loss``, or the sum of all entries without one.
 
-    Raises Misuse if that is not one element.
+    Raises Misuse if the result has more than one element.
     """
     named = outputs_by_name(outputs)
     if "loss" in named:

@@ -1,4 +1,4 @@
-"""A pre-norm transformer decoder, at any size: a small one for gradients, a large one for speed."""
+"""Pre-norm transformer decoder of any size: small for gradients, large for speed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch.nn import functional
 
 
 class Attention(enum.Enum):
-    """How attention is written: one fused call, or two products with an explicit softmax between them."""
+    """Implementation of attention: one fused call, or two products with an explicit softmax between them."""
 
     SDPA = "sdpa"
     SOFTMAX = "softmax"
@@ -20,7 +20,7 @@ class Attention(enum.Enum):
 
 @dataclass(frozen=True)
 class DecoderSize:
-    """Numbers of a decoder: layers, width of the residual stream, attention heads, tokens it knows."""
+    """Sizes of a decoder: layers, width of the residual stream, attention heads, vocabulary."""
 
     layers: int = 2
     width: int = 64
@@ -28,7 +28,7 @@ class DecoderSize:
     vocabulary: int = 97
 
     def __post_init__(self) -> None:
-        """Heads share the width evenly."""
+        """Check that the heads share the width evenly."""
         if self.width % self.heads:
             raise ValueError(f"a width of {self.width} cannot be shared by {self.heads} heads")
 
@@ -38,17 +38,17 @@ SMALL = DecoderSize()
 
 
 class CausalAttention(nn.Module):
-    """Multi-head attention to the tokens so far; the mask keeps position i from what follows it."""
+    """Causal multi-head attention; the mask hides all later positions."""
 
     def __init__(self, size: DecoderSize, attention: Attention) -> None:
-        """Queries, keys and values come from one linear layer."""
+        """Create the layers; queries, keys and values come from one linear layer."""
         super().__init__()
         self.heads, self.attention = size.heads, attention
         self.qkv = nn.Linear(size.width, 3 * size.width)
         self.out = nn.Linear(size.width, size.width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Shapes: (batch, tokens, width) to the same."""
+        """Attend within each row. Shapes: (batch, tokens, width) to the same."""
         batch, tokens, width = x.shape
         qkv = self.qkv(x).view(batch, tokens, 3, self.heads, width // self.heads)
         q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)
@@ -66,7 +66,7 @@ class DecoderBlock(nn.Module):
     """Attention and a GELU MLP, each behind a LayerNorm and added to the residual stream."""
 
     def __init__(self, size: DecoderSize, attention: Attention) -> None:
-        """The MLP is four times as wide as the residual stream."""
+        """Create the layers; the MLP is four times as wide as the residual stream."""
         super().__init__()
         self.norm1, self.norm2 = nn.LayerNorm(size.width), nn.LayerNorm(size.width)
         self.attention = CausalAttention(size, attention)
@@ -74,20 +74,23 @@ class DecoderBlock(nn.Module):
         self.down = nn.Linear(4 * size.width, size.width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Shapes: (batch, tokens, width) to the same."""
+        """Apply the block. Shapes: (batch, tokens, width) to the same."""
         x = x + self.attention(self.norm1(x))
         mlp: Tensor = self.down(functional.gelu(self.up(self.norm2(x))))
         return x + mlp
 
 
 class Decoder(nn.Module):
-    """Embedding, blocks, a last LayerNorm and the head; ``tied`` lets head and embedding share one weight.
+    """Transformer decoder: embedding, blocks, a last LayerNorm and a head; ``tied`` shares the embedding's weight.
 
     Positions are sines and cosines of Vaswani et al. 2017, section 3.5, so that any context fits.
     """
 
     def __init__(self, size: DecoderSize = SMALL, *, attention: Attention = Attention.SDPA, tied: bool = False) -> None:
-        """Embeddings start with a standard deviation of 1/sqrt(width), so that a tied head has logits of size one."""
+        """Create the layers.
+
+        Embeddings start with a standard deviation of 1/sqrt(width), so that a tied head has logits of order one.
+        """
         super().__init__()
         self.embedding = nn.Embedding(size.vocabulary, size.width)
         nn.init.normal_(self.embedding.weight, std=size.width**-0.5)
@@ -98,7 +101,7 @@ class Decoder(nn.Module):
             self.head.weight = self.embedding.weight
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Shapes: (batch, tokens) of indices to (batch, tokens, vocabulary) of logits."""
+        """Predict tokens. Shapes: (batch, tokens) of indices to (batch, tokens, vocabulary) of logits."""
         embedded = self.embedding(tokens)
         x = embedded + _positions(embedded)
         for block in self.blocks:
@@ -108,7 +111,7 @@ class Decoder(nn.Module):
 
 
 def _positions(x: Tensor) -> Tensor:
-    """Sines and cosines of shape (tokens, width), in ``x``'s dtype and scaled as the embeddings are."""
+    """Return sines and cosines of shape (tokens, width), in the dtype of ``x`` and scaled as the embeddings are."""
     tokens, width = x.shape[-2:]
     steps = torch.arange(tokens, device=x.device, dtype=torch.float32).unsqueeze(1)
     rates = torch.arange(0, width, 2, device=x.device, dtype=torch.float32).mul(-math.log(1e4) / width).exp()

@@ -1,4 +1,4 @@
-"""What a test gives to a check: refused in one line where it cannot be."""
+"""Checks of arguments that a test passes to a check; invalid ones are refused in one line."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from pytest_amp.failure import Misuse, is_misuse
 
 __tracebackhide__ = is_misuse
 
-#: Makes an optimizer of a list of parameters.
+#: Function that makes an optimizer of a list of parameters.
 MakeOptimizer: TypeAlias = Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer]
 
 
 def expect_case(given: object, *, check: str) -> None:
-    """Raises Misuse for what is no case: a model, mostly."""
+    """Raise Misuse unless the argument is a case; most often it is a model."""
     if not isinstance(given, Case):
         raise Misuse(f"{check} takes a case; this is {_called(given)}; amp.case(build, batch, loss) makes one")
 
 
 def expect_step(given: object) -> None:
-    """Raises Misuse for a training step that is no function."""
+    """Raise Misuse unless the training step is a function of one argument."""
     valid = "a function that makes one iteration, which it is given"
     if given is not None and not callable(given):
         raise Misuse(f"train is {_called(given)}; valid: {valid}")
@@ -34,7 +34,7 @@ def expect_step(given: object) -> None:
 
 
 def takes(function: Callable[..., Any], *arguments: object) -> bool:
-    """Whether ``function`` can be called with ``arguments``, as far as its signature says."""
+    """Return whether the signature of ``function`` accepts ``arguments``."""
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):  # a built-in function may have none
@@ -47,7 +47,7 @@ def takes(function: Callable[..., Any], *arguments: object) -> bool:
 
 
 def expect_maker(given: object) -> None:
-    """Raises Misuse for what makes no optimizer: an optimizer itself, mostly."""
+    """Raise Misuse unless the argument makes optimizers; most often it is an optimizer itself."""
     if given is not None and not callable(given):
         raise Misuse(
             f"optimizer is {_called(given)}; valid: a function that makes one of a list of parameters, "
@@ -56,21 +56,21 @@ def expect_maker(given: object) -> None:
 
 
 def expect_iterations(name: str, given: object) -> None:
-    """Raises Misuse for what is no collection of numbers of iterations."""
+    """Raise Misuse unless the argument is a collection of iteration numbers."""
     valid = isinstance(given, Collection) and not isinstance(given, (str, bytes))
     if not valid or not all(type(each) is int for each in _each(given)):
         raise Misuse(f"{name}={given!r}; valid: a collection of iterations, such as (2,) or range(2, 5)")
 
 
 def expect_names(name: str, given: object) -> None:
-    """Raises Misuse for what is no collection of names; a string is one of letters."""
+    """Raise Misuse unless the argument is a collection of names; a string would be one of letters."""
     valid = isinstance(given, Collection) and not isinstance(given, (str, bytes))
     if not valid or not all(isinstance(each, str) for each in _each(given)):
         raise Misuse(f"{name}={given!r}; valid: a collection of names, such as ['norm.running_mean']")
 
 
 def expect_number(name: str, given: object, *, least: float, whole: bool = False, above: bool = False) -> None:
-    """Raises Misuse for what is no number, or less than ``least``; and ``above``, for what is ``least`` itself."""
+    """Raise Misuse unless the argument is a number of at least ``least``, or with ``above`` larger than that."""
     kinds = (int,) if whole else (int, float)
     number = isinstance(given, kinds) and not isinstance(given, bool) and least <= given < float("inf")
     if not number or (above and given == least):
@@ -79,23 +79,23 @@ def expect_number(name: str, given: object, *, least: float, whole: bool = False
 
 
 def expect_flag(name: str, given: object) -> None:
-    """Raises Misuse for what is neither True nor False: every text is true, ``"no"``, too."""
+    """Raise Misuse unless the argument is True or False: any non-empty text is true, even ``"no"``."""
     if not isinstance(given, bool):
         raise Misuse(f"{name}={given!r}; valid: True, False")
 
 
 class Detached(Misuse, RuntimeError):
-    """A loss that depends on nothing that requires a gradient; torch's own error for it is a RuntimeError."""
+    """Loss that depends on nothing that requires a gradient; torch's own error for it is a RuntimeError."""
 
 
 def expect_graph(loss: torch.Tensor, *, case: str) -> None:
-    """Raises Detached for a loss from which nothing goes back, unless gradients are off."""
+    """Raise Detached for a loss without a gradient function, unless gradients are off."""
     if torch.is_grad_enabled() and not loss.requires_grad:
         raise Detached(f"the loss of {case} depends on nothing that requires a gradient; valid: one that does")
 
 
 def expect_python(model: torch.nn.Module, *, case: str) -> None:
-    """Raises Misuse for a script, or what compiles itself, in a model that is followed operator by operator."""
+    """Raise Misuse for a scripted or self-compiling module: their operators cannot be recorded."""
     for name, module in model.named_modules():
         which = f"case {case}: {name or 'the model'}"
         if isinstance(module, torch.jit.ScriptModule):
@@ -108,7 +108,7 @@ def expect_python(model: torch.nn.Module, *, case: str) -> None:
 
 
 def made_of(parameters: list[torch.nn.Parameter], make: Callable[..., Any]) -> torch.optim.Optimizer:
-    """What ``make`` makes of ``parameters``. Raises Misuse where that is no optimizer."""
+    """Return the optimizer that ``make`` makes of ``parameters``. Raises Misuse for any other result."""
     made = make(parameters)
     if not isinstance(made, torch.optim.Optimizer):
         raise Misuse(f"optimizer made {_called(made)}; valid: a torch.optim.Optimizer")
@@ -120,5 +120,5 @@ def _each(given: object) -> list[object]:
 
 
 def _called(given: object) -> str:
-    """A class by its name, an object by that of its class."""
+    """Return the name of a class, or of an object's class."""
     return given.__name__ if isinstance(given, type) else f"of type {type(given).__name__}"

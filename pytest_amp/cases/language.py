@@ -1,4 +1,4 @@
-"""Cases of language: encoder, a gated decoder, mixture of experts, bags of words, low-rank adapters."""
+"""Language cases: encoder, gated decoder, mixture of experts, EmbeddingBag, low-rank adapters, attention."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ WIDTH, VOCABULARY, TOKENS = 32, 61, 12
 
 
 class Encoder(nn.Module):
-    """An embedding and torch's own encoder layer, post-norm, which does not see padding (Vaswani et al. 2017)."""
+    """Embedding and torch's own encoder layer, post-norm, with padding masked out (Vaswani et al. 2017)."""
 
     def __init__(self) -> None:
-        """Token 0 is padding."""
+        """Create the layers; token 0 is padding."""
         super().__init__()
         self.embedding = nn.Embedding(VOCABULARY, WIDTH, padding_idx=0)
         self.layer = nn.TransformerEncoderLayer(WIDTH, 4, 2 * WIDTH, dropout=0.0, activation="gelu", batch_first=True)
         self.head = nn.Linear(WIDTH, 5)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Shapes: (batch, tokens) of indices to (batch, classes)."""
+        """Classify. Shapes: (batch, tokens) of indices to (batch, classes)."""
         hidden = tokens == 0
         x = self.layer(self.embedding(tokens), src_key_padding_mask=hidden)
         kept = (~hidden).unsqueeze(-1)
@@ -34,7 +34,7 @@ class Encoder(nn.Module):
 
 
 def encoder() -> Case:
-    """Guards masks of booleans, LayerNorm after a sum, and a mean over the tokens that count."""
+    """Return a case that guards boolean masks, LayerNorm after a sum, and a mean over the unmasked tokens."""
 
     def batch() -> Batch:
         tokens = torch.randint(1, VOCABULARY, (4, TOKENS))
@@ -45,7 +45,7 @@ def encoder() -> Case:
 
 
 def rotated(x: Tensor) -> Tensor:
-    """Pairs of features turned by their position, in float32 and back (Su et al. 2021)."""
+    """Rotate pairs of features by their position, in float32, and cast back (Su et al. 2021)."""
     steps = torch.arange(x.shape[-2], device=x.device, dtype=torch.float32)
     rates = 1e4 ** -(torch.arange(0, x.shape[-1], 2, device=x.device, dtype=torch.float32) / x.shape[-1])
     angles = steps[:, None] * rates
@@ -55,10 +55,10 @@ def rotated(x: Tensor) -> Tensor:
 
 
 class GatedBlock(nn.Module):
-    """Grouped-query attention with rotary positions, and a SwiGLU MLP, each behind an RMSNorm (Touvron et al. 2023)."""
+    """Grouped-query attention with rotary positions and a SwiGLU MLP, each after RMSNorm (Touvron et al. 2023)."""
 
     def __init__(self) -> None:
-        """Four heads of queries share two of keys and values."""
+        """Create the layers; four query heads share two heads of keys and values."""
         super().__init__()
         self.norm1, self.norm2 = nn.RMSNorm(WIDTH), nn.RMSNorm(WIDTH)
         self.q, self.kv = nn.Linear(WIDTH, WIDTH, bias=False), nn.Linear(WIDTH, WIDTH, bias=False)
@@ -67,7 +67,7 @@ class GatedBlock(nn.Module):
         self.down = nn.Linear(64, WIDTH, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Shapes: (batch, tokens, width) to the same."""
+        """Apply the block. Shapes: (batch, tokens, width) to the same."""
         batch, tokens, _ = x.shape
         y = self.norm1(x)
         q = self.q(y).view(batch, tokens, 4, 8).transpose(1, 2)
@@ -81,10 +81,10 @@ class GatedBlock(nn.Module):
 
 
 class GatedDecoder(nn.Module):
-    """Two blocks between an embedding and a head that share one weight."""
+    """Decoder of two gated blocks; embedding and head share one weight."""
 
     def __init__(self, *, recomputed: bool = False) -> None:
-        """With ``recomputed`` each block is computed again in the backward pass."""
+        """Create the layers; with ``recomputed`` the backward pass recomputes each block."""
         super().__init__()
         self.embedding = nn.Embedding(VOCABULARY, WIDTH)
         nn.init.normal_(self.embedding.weight, std=WIDTH**-0.5)
@@ -92,7 +92,7 @@ class GatedDecoder(nn.Module):
         self.norm, self.recomputed = nn.RMSNorm(WIDTH), recomputed
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Shapes: (batch, tokens) of indices to (batch, tokens, vocabulary)."""
+        """Predict tokens. Shapes: (batch, tokens) of indices to (batch, tokens, vocabulary)."""
         x = self.embedding(tokens)
         for block in self.blocks:
             x = checkpoint(block, x, use_reentrant=False) if self.recomputed else block(x)
@@ -105,27 +105,27 @@ def _next_tokens() -> Batch:
 
 
 def gated_decoder() -> Case:
-    """Guards RMSNorm of low numbers, explicit casts around rotary positions, gates, and a weight that is tied."""
+    """Return a case that guards RMSNorm of low-precision values, casts around rotary positions, gates, tied weights."""
     return Case("gated_decoder", GatedDecoder, _next_tokens, classification)
 
 
 def checkpointed() -> Case:
-    """Guards recomputation in the region of forward: the same decoder, each block computed again going back."""
+    """Return a case that guards recomputation in forward's region: the decoder with every block checkpointed."""
     return Case("checkpointed", lambda: GatedDecoder(recomputed=True), _next_tokens, classification)
 
 
 class Experts(nn.Module):
-    """Each token goes to the two experts that a router prefers, whose answers are added up (Shazeer et al. 2017)."""
+    """Mixture of experts: each token goes to two experts, whose outputs are summed (Shazeer et al. 2017)."""
 
     def __init__(self) -> None:
-        """Four experts, each one linear layer with GELU."""
+        """Create a router and four experts, each one linear layer with GELU."""
         super().__init__()
         self.router = nn.Linear(WIDTH, 4, bias=False)
         self.experts = nn.ModuleList(nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.GELU()) for _ in range(4))
         self.head = nn.Linear(WIDTH, 5)
 
     def forward(self, x: Tensor, chosen: Tensor) -> Tensor:
-        """Shapes: (tokens, width), and which two experts (tokens, 2) of indices; to (tokens, classes)."""
+        """Classify. Shapes: (tokens, width), and (tokens, 2) of the chosen experts' indices, to (tokens, classes)."""
         shares = self.router(x).softmax(-1).gather(1, chosen)
         mixed = torch.zeros_like(x)
         for index, expert in enumerate(self.experts):
@@ -138,7 +138,10 @@ class Experts(nn.Module):
 
 
 def experts() -> Case:
-    """Guards index_add, gather and scatter_add. Choices are given: which expert wins is not to be rounding's."""
+    """Return a case that guards index_add, gather and scatter_add.
+
+    The choice of experts is part of the batch: rounding must not decide it.
+    """
 
     def batch() -> Batch:
         chosen = torch.stack([torch.randperm(4)[:2] for _ in range(48)])
@@ -152,7 +155,7 @@ def experts() -> Case:
 
 
 def bags() -> Case:
-    """Guards ``embedding_bag`` (mean) of float32 weights before a low layer."""
+    """Return a case that guards ``embedding_bag`` (mean) of float32 weights before a low-precision layer."""
 
     def build() -> nn.Module:
         return nn.Sequential(nn.EmbeddingBag(VOCABULARY, WIDTH), nn.Linear(WIDTH, 5))
@@ -164,10 +167,10 @@ def bags() -> Case:
 
 
 class Adapted(nn.Module):
-    """A frozen layer and a product of two small matrices beside it that are trained (LoRA, Hu et al. 2021)."""
+    """Frozen layer with a trained product of two small matrices beside it (LoRA, Hu et al. 2021)."""
 
     def __init__(self) -> None:
-        """Rank four."""
+        """Create a frozen layer and adapters of rank four."""
         super().__init__()
         self.frozen = nn.Linear(WIDTH, WIDTH).requires_grad_(requires_grad=False)
         self.down = nn.Parameter(torch.randn(4, WIDTH) / WIDTH**0.5)
@@ -175,14 +178,14 @@ class Adapted(nn.Module):
         self.head = nn.Linear(WIDTH, 5)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Shapes: (batch, width) to (batch, classes)."""
+        """Classify. Shapes: (batch, width) to (batch, classes)."""
         y = self.frozen(x) + functional.linear(functional.linear(x, self.down), self.up) * 0.5
         logits: Tensor = self.head(functional.gelu(y))
         return logits
 
 
 def adapters() -> Case:
-    """Guards frozen weights, which autocast casts anew, beside bare parameters that are trained."""
+    """Return a case that guards frozen weights, which autocast casts each time, beside trained bare parameters."""
 
     def batch() -> Batch:
         return {"inputs": torch.randn(16, WIDTH, requires_grad=True), "targets": torch.randint(5, (16,))}
@@ -191,7 +194,7 @@ def adapters() -> Case:
 
 
 def weight_normed() -> Case:
-    """Guards weights that are computed anew in the region from float32 parameters (Salimans and Kingma 2016)."""
+    """Return a case that guards weights computed in the region from float32 parameters (Salimans and Kingma 2016)."""
 
     def build() -> nn.Module:
         normed = nn.utils.parametrizations.weight_norm
@@ -216,11 +219,11 @@ def _attended(name: str, how: object) -> Case:
 
 
 def _by(name: str, *backends: SDPBackend) -> Case:
-    """Attention by the first of these back ends, in torch's own order, that takes the device and the dtype."""
+    """Return attention by the first of ``backends``, in torch's own order, that supports the device and the dtype."""
 
     def mixed(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        # Not with set_priority: where that is a process's first attention on a Hopper or Blackwell, what is restored
-        # after it is an order that torch has not settled yet, and cuDNN's kernel is not preferred any more.
+        # Not with set_priority: if that call is a process's first attention on a Hopper or Blackwell GPU, it restores
+        # an order that torch has not yet determined, and cuDNN's kernel is no longer preferred.
         with sdpa_kernel(list(backends)):
             return functional.scaled_dot_product_attention(q, k, v, is_causal=True)
 
@@ -228,27 +231,27 @@ def _by(name: str, *backends: SDPBackend) -> Case:
 
 
 def attention_by_math() -> Case:
-    """Guards the back end that every device has: two products and a softmax between."""
+    """Return a case that guards the back end of every device: two products with a softmax between."""
     return _by("math", SDPBackend.MATH)
 
 
 def attention_by_flash() -> Case:
-    """Guards the fused back end, which rounds the probabilities, too; for float32 CUDA has another one."""
+    """Return a case that guards the fused back end, which also rounds probabilities; CUDA uses another for float32."""
     return _by("flash", SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION)
 
 
 def attention_by_efficient() -> Case:
-    """Guards the back end that CUDA takes for masks and for float32; a CPU has it not, and takes math."""
+    """Return a case that guards the back end that CUDA uses for masks and float32; a CPU falls back to math."""
     return _by("efficient", SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH)
 
 
 def attention_by_cudnn() -> Case:
-    """Guards cuDNN's attention, of low numbers on new GPUs; elsewhere this is math."""
+    """Return a case that guards cuDNN's attention, for low precision on new GPUs; elsewhere math."""
     return _by("cudnn", SDPBackend.CUDNN_ATTENTION, SDPBackend.MATH)
 
 
 def attention_by_einsum() -> Case:
-    """Guards attention as papers write it, with ``einsum``."""
+    """Return a case that guards attention written with ``einsum``, as in papers."""
 
     def mixed(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         scores = torch.einsum("bhqd,bhkd->bhqk", q, k) / 8**0.5

@@ -1,4 +1,4 @@
-"""What a machine cannot do well, so that only there a check is expected to fail."""
+"""Limits of a machine, so that a check is expected to fail only there."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pytest_amp import torch_private
 
 
 def lacks_lstm_kernel(device_type: str, precision: str) -> str | None:
-    """Why an LSTM under autocast raises RuntimeError on this machine, or None where it runs.
+    """Return the reason why an LSTM under autocast raises RuntimeError on this machine, or None if it runs.
 
-    On a CPU without oneDNN's kernels for the dtype: in fp16 always, in bf16 if a small LSTM raises.
+    Affected are CPUs without oneDNN's kernels for the dtype: fp16 always, bf16 if a small LSTM raises.
     """
     if device_type != "cpu":
         return None
@@ -22,7 +22,7 @@ def lacks_lstm_kernel(device_type: str, precision: str) -> str | None:
 
 
 def adds_up_low_convolutions(device_type: str, precision: str) -> str | None:
-    """Why weight gradients of convolutions lose accuracy with the size of the batch on this machine, or None."""
+    """Return why weight gradients of convolutions lose accuracy with the batch size on this machine, or None."""
     if device_type == "cpu" and not torch_private.cpu_has_onednn_kernels(precision):
         needed = {"bf16": "AVX512", "fp16": "AVX512-FP16"}.get(precision, "another CPU")
         return (

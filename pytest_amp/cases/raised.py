@@ -1,4 +1,4 @@
-"""Errors that a project's own code raises within a check: their words, their line, and which are handed on."""
+"""Errors of a project's own code within a check: their text, their line, and which are passed on."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ from pytest_amp.failure import AmpFailure, Misuse
 from pytest_amp.quoted import quoted
 from pytest_amp.torch_private import PrivateApiGone
 
-#: Code between a check and the project's: torch's and this package's.
+#: Frames between a check and the project: torch's and this package's.
 _LIBRARIES = Path(torch.__file__).parent, Path(__file__).parent.parent
 _PYTHON = Path(sysconfig.get_path("stdlib"))
 _INSTALLED = tuple({Path(sysconfig.get_path(name)) for name in ("purelib", "platlib")})
-#: Exceptions that are no errors of a case: a refusal, a private API that is gone, and what ends or skips a test.
+#: Exceptions that are no errors of a case: a refusal, a missing private API, and those that end or skip a test.
 _PASS = Misuse, PrivateApiGone, pytest.exit.Exception, unittest.SkipTest
-#: Letters of an error that a message has room for.
+#: Maximum length of an error's text in a message.
 _MOST = 300
 
 
 def passes(error: BaseException) -> bool:
-    """Return whether a check hands ``error`` on unchanged.
+    """Return whether a check passes ``error`` on unchanged.
 
-    So it does with ``pytest.skip``, ``fail`` and ``xfail``, which are no ``Exception``, and with KeyboardInterrupt.
+    This holds for ``pytest.skip``, ``fail`` and ``xfail``, which are no ``Exception``, and for KeyboardInterrupt.
     """
     return not isinstance(error, Exception) or isinstance(error, _PASS)
 
 
 def in_one_line(error: BaseException) -> str:
-    """Return its type, the line of the project that it comes from, if there is one, and its words.
+    """Return the error's type, its line in the project, if any, and its text.
 
-    ``KeyError (models.py:31): 'hidden'``. An error that an installed library raises names the line there and the one
-    that called it.
+    An example is ``KeyError (models.py:31): 'hidden'``. An error that an installed library raises names the line there
+    and the project's line that called it.
     """
     error = _stopped(error)
     frames = own_frames(error)
@@ -57,14 +57,14 @@ def _place(frame: traceback.FrameSummary) -> str:
 def _words(error: BaseException) -> str:
     try:
         return quoted(error, _MOST)
-    except Exception as failed:  # noqa: BLE001  # whatever an exception's own __str__ raises
+    except Exception as failed:  # noqa: BLE001  # an exception's own __str__ may raise anything
         return f"its text raised {type(failed).__name__}"
 
 
 def own_frames(error: BaseException, trace: TracebackType | None = None) -> list[traceback.FrameSummary]:
-    """Return the frames of a traceback that are neither torch's, nor Python's, nor this package's, innermost last.
+    """Return the frames of a traceback outside of torch, Python and this package, innermost last.
 
-    ``trace`` is the part to look at, all of it unless given.
+    ``trace`` is the part to read; by default all of it.
     """
     stopped = _stopped(error)
     part = stopped.__traceback__ if trace is None or stopped is not error else trace
@@ -84,13 +84,13 @@ def _is_installed(frame: traceback.FrameSummary) -> bool:
 
 
 def _stopped(error: BaseException) -> BaseException:
-    """Return the StopIteration that Python has made a RuntimeError of, since it went through a generator."""
+    """Return the StopIteration that a generator has turned into a RuntimeError; any other error unchanged."""
     cause = error.__cause__
     return cause if isinstance(error, RuntimeError) and isinstance(cause, StopIteration) else error
 
 
 def failure_of(what: str, error: BaseException, *, expected: str, likely: str) -> AmpFailure:
-    """Return the failure of code that a test has given to a check: ``what`` it is, and what it was expected to do."""
+    """Return the failure of a user's function: ``what`` names it, ``expected`` its contract."""
     return AmpFailure(
         f"{what} raised {type(_stopped(error)).__name__}",
         label_before="expected",

@@ -1,4 +1,4 @@
-"""Seeds of every generator that a case may draw from."""
+"""Seeds of all generators that a case may draw from."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from pytest_amp.devices.generators import seed_torch
 def seeded(seed: int) -> Iterator[None]:
     """Seed torch, and for the block Python's ``random`` and numpy, whose states are restored after it.
 
-    Models draw from the latter two, too: which layers are left out, which frames are masked. torch's own generators
-    stay as the block leaves them. numpy is seeded where something has imported it.
+    Models also draw from the latter two, for example to drop layers or to mask frames. torch's own generators stay as
+    the block leaves them. numpy is seeded if it has been imported.
     """
     numpy = sys.modules.get("numpy")
     state = random.getstate()

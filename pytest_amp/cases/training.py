@@ -1,4 +1,4 @@
-"""Cases of recurrent layers, of losses, and of accumulation over micro-batches."""
+"""Training cases: recurrent layers, losses, and accumulation over micro-batches."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ WIDTH, CLASSES = 32, 12
 
 
 class Gated(nn.Module):
-    """A GRU, and a linear layer on its last output (Cho et al. 2014)."""
+    """GRU with a linear layer on its last output (Cho et al. 2014)."""
 
     def __init__(self) -> None:
-        """One layer."""
+        """Create one GRU layer and the head."""
         super().__init__()
         self.gru, self.head = nn.GRU(WIDTH, WIDTH, batch_first=True), nn.Linear(WIDTH, CLASSES)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Shapes: (batch, steps, width) to (batch, classes)."""
+        """Classify. Shapes: (batch, steps, width) to (batch, classes)."""
         states, _ = self.gru(x)
         logits: Tensor = self.head(states[:, -1])
         return logits
 
 
 def gru() -> Case:
-    """Guards a recurrent layer made of cells, each of which casts."""
+    """Return a case that guards a recurrent layer made of cells, each of which casts."""
 
     def batch() -> Batch:
         return {"inputs": torch.randn(6, 8, WIDTH, requires_grad=True), "targets": torch.randint(CLASSES, (6,))}
@@ -60,12 +60,15 @@ def _of_loss(name: str, loss: Loss) -> Case:
 
 
 def _cosine(x: Tensor, batch: Batch) -> Tensor:
-    """With a margin that no pair is near: rounding would decide on which side it is, and with it a whole gradient."""
+    """Return a cosine loss with a margin that no pair is near.
+
+    Otherwise rounding would decide on which side of the margin a pair lies, and with it a whole gradient.
+    """
     return f.cosine_embedding_loss(x, batch["values"], batch["values"][:, 0].sign(), margin=-0.9)
 
 
 def losses() -> tuple[Case, ...]:
-    """An MLP with one loss each: guards that what is float32 by rule, or by promotion, is so in its gradients."""
+    """Return an MLP with one loss each: guards the gradients of losses that are float32 by rule or by promotion."""
     return (
         _of_loss("smoothed", lambda x, b: f.cross_entropy(x, b["targets"], label_smoothing=0.1)),
         _of_loss("binary", lambda x, b: f.binary_cross_entropy_with_logits(x, b["values"].sigmoid())),
@@ -76,7 +79,7 @@ def losses() -> tuple[Case, ...]:
 
 
 def ctc() -> Case:
-    """Guards CTC, whose forward and backward variables are sums over paths (Graves et al. 2006)."""
+    """Return a case that guards CTC, whose forward and backward variables are sums over paths (Graves et al. 2006)."""
 
     def loss(model: nn.Module, batch: Batch) -> Batch:
         logs = model(batch["inputs"]).log_softmax(-1)
@@ -94,7 +97,7 @@ def ctc() -> Case:
 
 
 def accumulated() -> Case:
-    """Guards gradients of four micro-batches that meet in float32 parameters, each part's casts its own."""
+    """Return a case that guards accumulation of four micro-batches into float32 gradients; each has its own casts."""
 
     def loss(model: nn.Module, batch: Batch) -> Batch:
         parts = zip(batch["inputs"].chunk(4), batch["targets"].chunk(4), strict=True)

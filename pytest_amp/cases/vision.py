@@ -1,4 +1,4 @@
-"""Cases of vision: residual and U-Net blocks, patches, sampling at points."""
+"""Vision cases: residual and U-Net blocks, patches, sampling at points."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def _images(count: int, channels: int, pixels: int, classes: int) -> Batch:
 
 
 class ResidualBlock(nn.Module):
-    """Two convolutions with BatchNorm, added to what came in by way of a convolution of one pixel (He et al. 2015)."""
+    """Two convolutions with BatchNorm, added to a 1x1 convolution of the input (He et al. 2015)."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
-        """SiLU in place of ReLU: at a kink rounding decides which way a gradient goes."""
+        """Create the layers; SiLU replaces ReLU, at whose kink rounding would decide the gradient's direction."""
         super().__init__()
         self.first = nn.Conv2d(inputs, outputs, 3, padding=1, bias=False)
         self.second = nn.Conv2d(outputs, outputs, 3, padding=1, bias=False)
@@ -29,13 +29,13 @@ class ResidualBlock(nn.Module):
         self.shortcut = nn.Conv2d(inputs, outputs, 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Shapes: (batch, inputs, height, width) to (batch, outputs, height, width)."""
+        """Apply the block. Shapes: (batch, inputs, height, width) to (batch, outputs, height, width)."""
         y = functional.silu(self.norm1(self.first(x)), inplace=True)
         return functional.silu(self.norm2(self.second(y)) + self.shortcut(x))
 
 
 def residual() -> Case:
-    """Guards sums of two branches of one dtype, an activation in place, and statistics of BatchNorm behind both."""
+    """Return a case that guards sums of two branches of one dtype, an in-place activation, and BatchNorm statistics."""
 
     def build() -> nn.Module:
         return nn.Sequential(
@@ -46,10 +46,10 @@ def residual() -> Case:
 
 
 class UnetBlock(nn.Module):
-    """Down, up, and joined with what was there before, with GroupNorm (Ronneberger et al. 2015, Wu and He 2018)."""
+    """Downsampling, upsampling and a skip connection, with GroupNorm (Ronneberger et al. 2015, Wu and He 2018)."""
 
     def __init__(self, width: int) -> None:
-        """Channels: three in, ``width`` above, twice as many below."""
+        """Create the layers, with three input channels, ``width`` at full resolution and twice as many at half."""
         super().__init__()
         self.above = nn.Conv2d(3, width, 3, padding=1)
         self.below = nn.Conv2d(width, 2 * width, 3, stride=2, padding=1)
@@ -57,7 +57,7 @@ class UnetBlock(nn.Module):
         self.out = nn.Conv2d(3 * width, 3, 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Shapes: (batch, 3, height, width) to the same."""
+        """Predict an image. Shapes: (batch, 3, height, width) to the same."""
         above = functional.silu(self.norm1(self.above(x)))
         below = functional.silu(self.norm2(self.below(above)))
         wide = functional.interpolate(below, scale_factor=2.0, mode="bilinear", align_corners=False)
@@ -66,7 +66,7 @@ class UnetBlock(nn.Module):
 
 
 def unet() -> Case:
-    """Guards GroupNorm, interpolation, and ``cat`` of low tensors; the loss is the mean squared error of an image."""
+    """Return a case that guards GroupNorm, interpolation, and ``cat`` of low-precision tensors, with an image MSE."""
 
     def loss(model: nn.Module, batch: Batch) -> Batch:
         image = model(batch["inputs"])
@@ -76,10 +76,10 @@ def unet() -> Case:
 
 
 class PatchTransformer(nn.Module):
-    """Patches of an image as tokens, learned positions, and a token that answers (Dosovitskiy et al. 2020)."""
+    """Vision transformer: image patches as tokens, learned positions and a class token (Dosovitskiy et al. 2020)."""
 
     def __init__(self, width: int, classes: int) -> None:
-        """Images of 12 pixels in patches of 4: nine tokens, and the one that answers."""
+        """Create the layers for images of 12 pixels in patches of 4: nine tokens and the class token."""
         super().__init__()
         self.patches = nn.Conv2d(3, width, 4, stride=4)
         self.answer = nn.Parameter(torch.randn(1, 1, width) / width**0.5)
@@ -90,7 +90,7 @@ class PatchTransformer(nn.Module):
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Shapes: (batch, 3, 12, 12) to (batch, classes)."""
+        """Classify. Shapes: (batch, 3, 12, 12) to (batch, classes)."""
         tokens = self.patches(x).flatten(2).transpose(1, 2)
         tokens = torch.cat([self.answer.expand(len(x), -1, -1), tokens], 1) + self.positions
         logits: Tensor = self.head(self.norm(self.layer(tokens))[:, 0])
@@ -98,24 +98,24 @@ class PatchTransformer(nn.Module):
 
 
 def patches() -> Case:
-    """Guards ``cat`` of float32 parameters with low tokens, which promotes, and an encoder layer in training mode."""
+    """Return a case that guards ``cat`` of float32 parameters with low-precision tokens, and an encoder layer."""
     return Case("patches", lambda: PatchTransformer(32, 10), lambda: _images(4, 3, 12, 10), classification)
 
 
 class Sampler(nn.Module):
-    """An image looked up where a convolution says (Jaderberg et al. 2015, Dai et al. 2017): places are float32.
+    """Sampler of an image at places that a convolution computes in float32 (Jaderberg et al. 2015, Dai et al. 2017).
 
-    Each lies between four pixels of its own, a tenth of a pixel inside at least: a gradient for a place jumps at
-    pixels, and rounding would decide on which side of one a place lies, and with it the whole gradient.
+    Each place lies between four pixels of its own, at least a tenth of a pixel inside: the gradient for a place jumps
+    at pixels, so rounding would decide on which side of one a place lies, and with it the whole gradient.
     """
 
     def __init__(self) -> None:
-        """One convolution makes features, another where to look."""
+        """Create two convolutions, one for features and one for places."""
         super().__init__()
         self.features, self.where = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(3, 2, 2)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Shapes: (batch, 3, size, size) to (batch, 8, size - 1, size - 1)."""
+        """Sample. Shapes: (batch, 3, size, size) to (batch, 8, size - 1, size - 1)."""
         size, offset = x.shape[-1], self.where(x).float().permute(0, 2, 3, 1).tanh() * 0.4
         middle = torch.arange(size - 1, dtype=offset.dtype, device=x.device) + 0.5
         pixels = torch.stack(torch.meshgrid(middle, middle, indexing="xy"), -1) + offset
@@ -123,7 +123,7 @@ class Sampler(nn.Module):
 
 
 def sampling() -> Case:
-    """Guards ``grid_sample``, which is float32 by rule and has a gradient for the grid."""
+    """Return a case that guards ``grid_sample``, which is float32 by rule and has a gradient for the grid."""
 
     def loss(model: nn.Module, batch: Batch) -> Batch:
         sampled = model(batch["inputs"])

@@ -1,4 +1,4 @@
-"""The wider zoo: one small case of each kind of network, loss and training that users bring."""
+"""Wider zoo: one small case of each kind of network, loss and training that users bring."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pytest_amp.cases.case import Case
 
 
 def wider_zoo() -> tuple[Case, ...]:
-    """The cases beside ``zoo``, in one order; each one's function says what it guards."""
+    """Return the cases beside ``zoo``, in a fixed order; the docstring of each says what it guards."""
     return (
         vision.residual(),
         vision.unet(),

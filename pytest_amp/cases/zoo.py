@@ -1,4 +1,4 @@
-"""The built-in cases: one of each kind of network, small enough for a CPU."""
+"""Built-in cases: one of each kind of network, small enough for a CPU."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ Batch = dict[str, Tensor]
 
 
 def classification(model: nn.Module, batch: Batch) -> Batch:
-    """Cross-entropy of ``model(inputs)`` against ``targets``, whose classes are the last dimension."""
+    """Return the cross-entropy of ``model(inputs)`` against ``targets``; classes are the last dimension."""
     logits = model(batch["inputs"])
     loss = functional.cross_entropy(logits.flatten(0, -2), batch["targets"].flatten())
     return {"loss": loss, "logits": logits}
 
 
 def _classified(*shape: int, classes: int) -> Callable[[], Batch]:
-    """Normal inputs of ``shape``, which want gradients, and a class for each of the first dimension."""
+    """Return a function that draws normal inputs of ``shape``, which require gradients, and a class per sample."""
 
     def batch() -> Batch:
         inputs = torch.randn(shape, requires_grad=True)
@@ -33,7 +33,7 @@ def _classified(*shape: int, classes: int) -> Callable[[], Batch]:
 
 
 def mlp(*, inputs: int = 64, width: int = 256, classes: int = 10, batch: int = 32) -> Case:
-    """Linear layers with tanh, and with LayerNorm and GELU: smooth, so that rounding moves it little."""
+    """Return linear layers with tanh, LayerNorm and GELU: smooth functions, which amplify rounding little."""
 
     def build() -> nn.Module:
         return nn.Sequential(
@@ -49,10 +49,10 @@ def mlp(*, inputs: int = 64, width: int = 256, classes: int = 10, batch: int = 3
 
 
 class Kinks(enum.Enum):
-    """Whether a network has functions with kinks: ReLU and max-pooling, or SiLU and average-pooling.
+    """Choice of functions with kinks (ReLU, max-pooling) or without (SiLU, average-pooling).
 
-    At a kink rounding decides which way a gradient goes. A few such decisions make most of the error, a
-    hundred times one rounding in fp16, and leave little to see of anything else.
+    At a kink, rounding decides the direction of a gradient. A few such decisions make most of the error, a hundred
+    times one rounding in fp16, and hide everything else.
     """
 
     NONE = "none"
@@ -60,10 +60,10 @@ class Kinks(enum.Enum):
 
 
 def cnn(*, width: int = 64, classes: int = 10, batch: int = 8, pixels: int = 12, kinks: Kinks = Kinks.NONE) -> Case:
-    """Convolutions with BatchNorm in training mode, pooling and a linear head.
+    """Return convolutions with BatchNorm in training mode, pooling and a linear head.
 
-    ``width`` is the number of channels: 64 or more, so that the statistics have enough values to tell
-    whether they were rounded.
+    ``width`` is the number of channels: 64 or more, so that the statistics have enough values to show whether they were
+    rounded.
     """
 
     def build() -> nn.Module:
@@ -93,7 +93,7 @@ def decoder(
     attention: Attention = Attention.SDPA,
     tied: bool = False,
 ) -> Case:
-    """A transformer decoder that predicts tokens; ``context`` is how many there are in a row."""
+    """Return a transformer decoder that predicts tokens; ``context`` is the number of tokens in a row."""
 
     def build() -> nn.Module:
         return Decoder(size, attention=attention, tied=tied)
@@ -107,23 +107,23 @@ def decoder(
 
 
 class SequenceClassifier(nn.Module):
-    """An LSTM and a linear layer on its last output."""
+    """LSTM with a linear layer on its last output."""
 
     def __init__(self, inputs: int, width: int, classes: int) -> None:
-        """One LSTM layer of ``width`` units."""
+        """Create one LSTM layer of ``width`` units and the head."""
         super().__init__()
         self.lstm = nn.LSTM(inputs, width, batch_first=True)
         self.head = nn.Linear(width, classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Shapes: (batch, steps, inputs) to (batch, classes)."""
+        """Classify. Shapes: (batch, steps, inputs) to (batch, classes)."""
         states, _ = self.lstm(x)
         logits: Tensor = self.head(states[:, -1])
         return logits
 
 
 def lstm(*, inputs: int = 32, width: int = 64, classes: int = 10, batch: int = 8, steps: int = 12) -> Case:
-    """An LSTM over ``steps`` steps."""
+    """Return an LSTM over ``steps`` steps."""
 
     def build() -> nn.Module:
         return SequenceClassifier(inputs, width, classes)
@@ -132,7 +132,7 @@ def lstm(*, inputs: int = 32, width: int = 64, classes: int = 10, batch: int = 8
 
 
 def zoo() -> tuple[Case, ...]:
-    """The cases that the gradient suites run, in one order."""
+    """Return the cases of the gradient suites, in a fixed order."""
     return (
         mlp(),
         cnn(),

@@ -1,4 +1,4 @@
-"""Collector of what single checks say: failures become entries, and each check a line of the report."""
+"""Collector of check results: failures become entries, and each check a line of the report."""
 
 from __future__ import annotations
 
@@ -23,22 +23,25 @@ from pytest_amp.torch_private import PrivateApiGone
 
 _Result = TypeVar("_Result")
 
-#: Warnings of the checks themselves: the line of the check says them. The linter finds a low loss by its own rule.
+#: Warnings of the checks themselves, shown in the check's line. The linter has its own rule for a low-precision loss.
 _OF_CHECKS = (LowLoss, SwallowedOverflow, NotReplayed)
 
 
 @dataclass
 class Collector:
-    """Lines and entries of one call of ``amp.check``. ``observations`` are those of the test, which checks add to."""
+    """Lines and entries of one call of ``amp.check``.
+
+    ``observations`` are those of the test, extended by the checks.
+    """
 
     observations: list[Observation]
     lines: list[CheckLine] = field(default_factory=list)
     entries: list[Entry] = field(default_factory=list)
 
     def run(self, check: str, function: Callable[[], _Result], *, detail: str) -> _Result | None:
-        """Run one check and note its line, and its failure as an entry. Returns its result, None where it failed.
+        """Run one check and note its line, and its failure as an entry. Returns its result, None after a failure.
 
-        ``pytest.skip`` in a check is a check that did not run; a missing private API of torch goes on unchanged.
+        A check that calls ``pytest.skip`` counts as not run; a missing private API of torch is passed on unchanged.
         """
         before, began, said = len(self.observations), time.perf_counter(), list[str]()
         result, verdict = None, "pass"
@@ -55,7 +58,7 @@ class Collector:
             self.entries.append(_refused(check, str(refusal)))
         except PrivateApiGone:
             raise
-        except Exception as error:  # noqa: BLE001  # whatever a model, or torch with it, raises
+        except Exception as error:  # noqa: BLE001  # a model, or torch with it, may raise anything
             verdict, detail = "red", in_one_line(error)
             self.entries.append(_refused(check, detail))
         margin = _margin(self.observations[before:], passed=verdict == "pass")
@@ -75,7 +78,7 @@ class Collector:
             self.lines[-1] = CheckLine(line.check, verdict, None, f"{len(entries)} of {kinds}", line.seconds)
 
     def retell(self, verdict: str, *, detail: str | None = None, margin: float | None = None) -> None:
-        """Change the verdict of the last check, and what its line says."""
+        """Change the verdict and the text of the last check's line."""
         line = self.lines[-1]
         margin = line.margin if margin is None else margin
         self.lines[-1] = CheckLine(line.check, verdict, margin, detail or line.detail, line.seconds)
@@ -97,7 +100,7 @@ def _refused(check: str, message: str) -> Entry:
 
 
 def _heard(function: Callable[[], _Result]) -> tuple[_Result, list[str]]:
-    """Call a function; returns its result and what the checks in it warn of. Warnings of others are issued again."""
+    """Call a function; return its result and the checks' warnings. All other warnings are issued again."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", SwallowedOverflow)
         warnings.simplefilter("always", NotReplayed)
@@ -113,9 +116,9 @@ def _heard(function: Callable[[], _Result]) -> tuple[_Result, list[str]]:
 
 
 def _margin(observations: Iterable[Observation], *, passed: bool) -> float | None:
-    """Return the largest share of what was allowed that an observation has used.
+    """Return the largest used share of an allowed error or number among the observations.
 
-    Where the check has passed, what exceeds it was acquitted, and is left out.
+    If the check has passed, larger shares were found acceptable, and are left out.
     """
     shares = [
         each.value / each.allowed

@@ -1,4 +1,4 @@
-"""Conclusion of ``amp.check``: the report, or the one failure with everything in it."""
+"""Conclusion of ``amp.check``: the report, or one failure with all errors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __tracebackhide__ = is_misuse
 
 
 def conclude(plan: Plan, expect: Mapping[str, tuple[str, ...]], *, strict: bool) -> Report:
-    """Return the report. Raises AmpFailure where an entry is an error, or any that counts with ``strict``."""
+    """Return the report. Raises AmpFailure if an entry is an error, or with ``strict`` if any entry counts."""
     parted = split(_telling(plan.collector.entries), expect)
     entries = sorted(parted.counted, key=order)
     title = f"{plan.case.name} under {plan.where}"
@@ -32,7 +32,7 @@ def conclude(plan: Plan, expect: Mapping[str, tuple[str, ...]], *, strict: bool)
 
 
 def _telling(entries: Sequence[Entry]) -> list[Entry]:
-    """Leave out what another entry says, and checks that could not run where another check has failed and says why."""
+    """Return the entries without duplicates, and without refusals if a failed check explains them."""
     first = list({(entry.message, entry.module, entry.site): entry for entry in reversed(entries)}.values())[::-1]
     if any(entry.is_error and not entry.is_refusal for entry in first):
         return [entry for entry in first if not entry.is_refusal]

@@ -1,4 +1,4 @@
-"""Entry of a report: one thing that is wrong or doubtful, with its line and what to do."""
+"""Entry of a report: one error or doubt, with its line and its remedy."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ PAGES = "docs/findings"
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """One finding of the linter, or the failure of one check, as a report and a failure show it.
+    """Finding of the linter, or failure of a check, as a report and a failure show it.
 
-    ``kind`` names a page of docs/findings/; ``parts`` are the labelled lines below the message; ``harm`` is how many
-    times further from float64 the step is with what the entry names than without it, None where that was not measured.
+    ``kind`` names a page of docs/findings/; ``parts`` are the labelled lines below the message; ``harm`` is the ratio
+    of the step's errors against float64 with and without the named code, None if that was not measured.
     """
 
     kind: str
@@ -32,7 +32,7 @@ class Entry:
 
     @property
     def is_error(self) -> bool:
-        """Whether the entry fails a test whatever ``strict`` says."""
+        """Return whether the entry fails a test regardless of ``strict``."""
         return self.severity is Severity.ERROR
 
     @property
@@ -42,12 +42,12 @@ class Entry:
 
     @property
     def place(self) -> str:
-        """Module and line, as far as there are any."""
+        """Module and line, as far as they are known."""
         module = f"in {self.module}" if self.module else ""
         return " ".join(part for part in (f"at {self.site}" if self.site else "", module) if part)
 
     def lines(self) -> list[str]:
-        """Return the entry in lines for a failure: what, where, the labelled parts and the page."""
+        """Return the entry as lines of a failure: message, place, the labelled parts and the page."""
         head = f"{self.severity.value:<9} {self.kind}{f' {self.place}' if self.place else ''}"
         rows = [("", self.message), *self.parts]
         if self.harm is not None:
@@ -56,12 +56,12 @@ class Entry:
         return [head, *(f"  {label:<9} {text}" for label, text in rows)]
 
     def with_harm(self, harm: float, *, is_harmful: bool) -> Entry:
-        """Return the entry with its measured harm, as an error where that ``is_harmful``."""
+        """Return the entry with its measured harm, as an error if ``is_harmful``."""
         return replace(self, harm=harm, severity=Severity.ERROR if is_harmful else self.severity)
 
 
 def harm_in_words(harm: float) -> str:
-    """Return a harm as reports show it; it is infinite where only the step as it stands is not finite."""
+    """Return a harm as reports show it; it is infinite if the unchanged step alone is not finite."""
     return "infinitely" if harm == float("inf") else f"{harm:.3g} times"
 
 
@@ -78,7 +78,7 @@ def entry_of_finding(finding: Finding) -> Entry:
 
 
 def kind_of_check(check: str) -> str:
-    """Return the kind of an entry that says that a check failed; the parts of the linter have one."""
+    """Return the kind of an entry for a failed check; the parts of the linter share one."""
     return f"check-{check.partition(':')[0]}"
 
 
@@ -96,5 +96,5 @@ def entry_of_failure(check: str, failure: AmpFailure, *, severity: Severity = Se
 
 
 def order(entry: Entry) -> tuple[bool, bool, float]:
-    """Return the sorting key that puts the worst first: errors, then lines that are named, then the larger harm."""
+    """Return the sorting key, worst first: errors, then entries with a line, then larger harm."""
     return (not entry.is_error, not entry.site, -(entry.harm or 0.0))

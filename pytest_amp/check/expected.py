@@ -41,9 +41,9 @@ def expect_expected(expect: object) -> dict[str, tuple[str, ...]]:
 
 
 def split(entries: Iterable[Entry], expect: Mapping[str, tuple[str, ...]]) -> Split:
-    """Part entries into those that count and those that ``expect`` accepts.
+    """Split entries into those that count and those that ``expect`` accepts.
 
-    A pair of module and kind that no entry has is an entry of its own, an error: what is accepted has to occur.
+    A pair of module and kind without an entry becomes an error of its own: an accepted finding has to occur.
     """
     counted: list[Entry] = []
     accepted: list[Entry] = []

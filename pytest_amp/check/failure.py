@@ -1,4 +1,4 @@
-"""The one failure of ``amp.check``: everything that is wrong, worst first."""
+"""The one failure of ``amp.check``: all errors, worst first."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from pytest_amp.check.entry import Entry
 from pytest_amp.failure import AmpFailure
 from pytest_amp.quoted import printable
 
-#: Entries that are shown with all their parts; the rest has a line each, so that a failure fits a screen.
+#: Entries that are shown with all parts; the rest get a line each, so that a failure fits a screen.
 SHOWN = 4
-#: Lines for the rest.
+#: Lines for the remaining entries.
 LISTED = 12
 
 
 class CheckFailure(AmpFailure):
-    """A failure with several entries, each with its message, its parts and its page."""
+    """Failure with several entries, each with its message, its parts and its page."""
 
     def __init__(self, what: str, entries: Sequence[Entry], *, now: str, accept: str | None) -> None:
         """Keep the entries, worst first."""
@@ -35,7 +35,7 @@ class CheckFailure(AmpFailure):
 
 
 def counted(entries: Sequence[Entry]) -> str:
-    """Return how many errors and warnings there are, in words."""
+    """Return the number of errors and warnings, in words."""
     errors = sum(entry.is_error for entry in entries)
     parts = [(errors, "error"), (len(entries) - errors, "warning")]
     return " and ".join(f"{count} {name}{'s' if count > 1 else ''}" for count, name in parts if count) or "no finding"

@@ -1,4 +1,4 @@
-"""Harm of a model's own low precision, measured: how much further from float64 a step is with it than without it."""
+"""Harm of a model's own low precision: the ratio of a step's errors against float64 with and without it."""
 
 from __future__ import annotations
 
@@ -23,15 +23,16 @@ from pytest_amp.precision import FP16
 
 __tracebackhide__ = is_misuse
 
-#: From this ratio of errors on low precision does harm. Healthy models are at most 1.05 (with casts of their own that
-#: every decoder makes), 1.15 (a low residual stream) and 1.23 (CLIP, which normalises its embeddings in float16).
+#: Ratio of errors from which low precision counts as harmful. Healthy models reach at most 1.05 (with casts of their
+#: own that every decoder makes), 1.15 (a low-precision residual stream) and 1.23 (CLIP, which normalises its embeddings
+#: in float16).
 LIMIT = 1.3
-#: The loss is one number, whose error may be small by chance: it is harmed from this ratio on, in each of the draws,
-#: where it is also a quarter of a unit roundoff away.
+#: The loss is one value, whose error may be small by chance: it counts as harmed from this ratio on, in each of the
+#: draws, if it is also a quarter of a unit roundoff away.
 LOSS_LIMIT, LOSS_LEAST, DRAWS = 4.0, 0.25, 3
-#: Functions that are measured one by one.
+#: Maximum number of functions that are measured one by one.
 MOST = 12
-#: The smallest loss scale that is tried.
+#: Smallest loss scale that is tried.
 _LEAST_SCALE = 2.0**-10
 
 
@@ -45,13 +46,13 @@ class Errors:
 
     @property
     def is_finite(self) -> bool:
-        """Whether everything is."""
+        """Return whether all errors are finite."""
         return all(map(math.isfinite, (self.gradients, self.outputs, self.loss)))
 
 
 @dataclass
 class Harm:
-    """The step of a case with and without the low precision of some functions, beside float64."""
+    """Step of a case with and without the low precision of some functions, compared with float64."""
 
     case: Case
     where: Conditions
@@ -61,17 +62,17 @@ class Harm:
 
     @cached_property
     def realised(self) -> Realised:
-        """The model and the batch, and what the step draws."""
+        """Model, batch, and the random numbers of the step."""
         return realise(self.case, self.where, seed=self.seed)
 
     @cached_property
     def exact(self) -> Step:
-        """The step in float64."""
+        """Step in float64."""
         return exact_step(self.case, self.realised, self.where.device, seed=self.seed)
 
     @cached_property
     def loss_scale(self) -> float:
-        """The largest scale from 65536 down with which the step as it stands is finite; 1 outside of fp16."""
+        """Largest scale, from 65536 down, with which the unchanged step is finite; 1 outside of fp16."""
         scale = FIRST_LOSS_SCALE if self.where.precision.name == FP16.name else 1.0
         while scale > _LEAST_SCALE and not self._errors(self._run(frozenset(), scale)).is_finite:
             if self.where.precision.name != FP16.name:
@@ -80,7 +81,7 @@ class Harm:
         return scale
 
     def errors(self, left_out: Iterable[Key] = ()) -> Errors:
-        """Return the errors of the step without the low precision of functions; infinite where it does not run."""
+        """Return the errors of the step without the low precision of functions; infinite if it does not run."""
         keys = frozenset(left_out)
         if keys not in self._known:
             self._known[keys] = self._errors(self._run(keys, self.loss_scale))
@@ -92,7 +93,7 @@ class Harm:
         try:
             with own.on():
                 step = run_step(self.case, realised, self.where.region, seed=self.seed, loss_scale=scale)
-        except Exception:  # noqa: BLE001  # a function that takes no float32 where it was given a low dtype
+        except Exception:  # noqa: BLE001  # a function may reject float32 in place of a low dtype
             return None
         self.parts = self.parts or own.parts
         return step
@@ -121,9 +122,9 @@ def _together(named: Mapping[str, torch.Tensor], exact: Mapping[str, torch.Tenso
 
 
 def ratio_of(left: Errors, right: Errors, u: float) -> float:
-    """Return by how much the errors of ``left`` are larger than those of ``right``; infinite if only these are finite.
+    """Return the ratio of the errors of ``left`` to those of ``right``; infinite if only those of ``right`` are finite.
 
-    ``u`` is the unit roundoff, below whose thousandth an error tells nothing.
+    ``u`` is the unit roundoff; errors below a hundredth of it are ignored, and the divisor is at least a thousandth.
     """
     if not right.is_finite:
         return 1.0
@@ -134,16 +135,16 @@ def ratio_of(left: Errors, right: Errors, u: float) -> float:
 
 
 def loss_ratio(left: Errors, right: Errors, u: float) -> float:
-    """Return by how much the error of the loss of ``left`` is larger; 1 where it is not worth a word."""
+    """Return the ratio of the loss errors of ``left`` and ``right``; 1 if that of ``left`` is negligible."""
     if not (left.is_finite and right.is_finite) or left.loss < LOSS_LEAST * u:
         return 1.0
     return left.loss / max(right.loss, u * 1e-2)
 
 
 def measured(harm: Harm, entries: Sequence[Entry]) -> tuple[list[Entry], float]:
-    """Return the entries with their harm, with new ones for functions that do harm and have none; and the whole ratio.
+    """Return entries with harm, with new ones for harmful functions without one, and the ratio of the whole step.
 
-    Left out are the functions that the entries are about, and those that cast to a low dtype by themselves.
+    Measured are the functions that the entries are about, and those that cast to a low dtype themselves.
     """
     case, where, u = harm.case, harm.where, harm.where.precision.u
     as_it_is = harm.errors()
@@ -173,7 +174,7 @@ def measured(harm: Harm, entries: Sequence[Entry]) -> tuple[list[Entry], float]:
 
 
 def _confirmed(case: Case, where: Conditions, harm: Harm, suspects: dict[Key, Part], u: float) -> float:
-    """Return the ratio of the whole, the least of several draws: of gradients and outputs, or of the loss."""
+    """Return the ratio of the whole, the smallest of several draws: of gradients and outputs, or of the loss."""
     whole = max(ratio_of(harm.errors(), harm.errors(suspects), u), _loss_harm(harm, suspects, u))
     for seed in range(where.seed + 1, where.seed + DRAWS):
         if whole <= LIMIT:
@@ -190,7 +191,7 @@ def _loss_harm(harm: Harm, suspects: Iterable[Key], u: float) -> float:
 
 
 def _of_one(harm: Harm, key: Key, suspects: Iterable[Key], as_it_is: Errors, u: float) -> float:
-    """Return the harm of one function: of it alone beside none, or of all beside all but it, whichever is more."""
+    """Return the harm of one function: with it alone against none, or with all against all others; the larger one."""
     others = frozenset(suspects) - {key}
     pairs = ((as_it_is, harm.errors([key])), (harm.errors(others), harm.errors(suspects)))
     ratios = [ratio_of(left, right, u) for left, right in pairs]
@@ -199,16 +200,17 @@ def _of_one(harm: Harm, key: Key, suspects: Iterable[Key], as_it_is: Errors, u: 
 
 
 def limit_of(part: Part, where: Conditions) -> float:
-    """Return from which ratio on a function does harm: a cast to bfloat16 in a run in float16 loses three bits as such.
+    """Return the ratio from which a function is harmful.
 
-    Who casts to the dtype of a frozen layer has chosen that.
+    A cast to bfloat16 in a float16 run loses three bits by itself: a function that casts to the dtype of a frozen layer
+    has chosen that loss.
     """
     chosen = max((torch.finfo(dtype).eps for dtype in part.dtypes), default=0.0)
     return LIMIT * max(1.0, chosen / torch.finfo(where.precision.dtype).eps)
 
 
 def _harmful(part: Part, ratio: float, severity: Severity) -> Entry:
-    """Return the entry of a function whose casts do harm, and of which the linter says nothing."""
+    """Return the entry of a function with harmful casts that has no finding of the linter."""
     lines = list(part.cast_lines or part.lines)
     return Entry(
         kind="harmful-cast",

@@ -1,4 +1,4 @@
-"""Kinds of entries of a report: those of the linter, and those of the checks; each has a page in docs/findings/."""
+"""Kinds of entries of a report, from the linter and from the checks; each has a page in docs/findings/."""
 
 from __future__ import annotations
 

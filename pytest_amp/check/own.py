@@ -1,4 +1,4 @@
-"""Low precision of a model's own: the casts and low-precision arithmetic of its functions, left out one by one."""
+"""A model's own low precision: casts and low-precision arithmetic of its functions, disabled one by one."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from pytest_amp.lint.place import Place, calling_place
 from pytest_amp.torch_private import flat
 from pytest_amp.torch_private.trees import tree_map
 
-#: File and first line of a function: what is left out together.
+#: File and first line of a function, the unit that is left out.
 Key: TypeAlias = tuple[str, int]
 
 LOW = frozenset({torch.bfloat16, torch.float16})
-#: Methods that cast a tensor in Python; autocast's own casts do not come by here.
+#: Methods that cast a tensor in Python; autocast's own casts do not pass through them.
 _CASTS = frozenset({"to", "half", "bfloat16", "type", "type_as"})
-#: Attributes, and what must have the dtype of what is there already.
+#: Attribute access, and functions that need the dtype of an existing tensor.
 _UNTOUCHED = ("__get__", "__set__", "__setitem__", "requires_grad_", "backward", "copy_")
 
 
@@ -30,7 +30,7 @@ class Part:
     """Function of the user's program, or of a library, that casts to a low dtype or computes in one.
 
     ``lines`` are the user's lines, ``libraries`` those of an installed library; ``cast_lines`` are those of its own
-    casts to a low dtype, ``dtypes`` what it casts to; ``module`` is the first module that ran it.
+    casts to a low dtype, ``dtypes`` the dtypes that it casts to; ``module`` is the first module that ran it.
     """
 
     key: Key
@@ -50,7 +50,7 @@ class Part:
 
 @dataclass
 class OwnPrecision:
-    """Runs a step with the low precision of some functions left out, and notes all functions that have any."""
+    """Run of a step with the low precision of some functions left out; notes all functions that have any."""
 
     model: torch.nn.Module
     left_out: frozenset[Key] = frozenset()
@@ -58,7 +58,7 @@ class OwnPrecision:
 
     @contextlib.contextmanager
     def on(self) -> Iterator[None]:
-        """Leave out inside the block: casts to a low dtype are not made, and low arguments are widened to float32."""
+        """Skip casts to a low dtype inside the block, and widen low-precision arguments to float32."""
         names = {id(module): name for name, module in self.model.named_modules()}
         modules: list[str] = []
 
@@ -95,7 +95,7 @@ class OwnPrecision:
         return func(*args, **kwargs)
 
     def _cast(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], place: Place, modules: list[str]) -> Any:
-        """Cast as the model does or, where it narrows and the function is left out, move the tensor alone."""
+        """Cast as the model does; if it narrows and the function is left out, only move the tensor to the device."""
         source, result = args[0], func(*args, **kwargs)
         narrows = isinstance(result, torch.Tensor) and result.dtype in LOW and source.dtype.is_floating_point
         if not narrows or source.dtype in LOW:
@@ -117,7 +117,7 @@ class OwnPrecision:
 
 
 class _Calls(TorchFunctionMode):
-    """Hands each call of torch's to a function."""
+    """Mode that passes each call of a torch function to a handler."""
 
     def __init__(self, handler: Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]) -> None:
         super().__init__()
@@ -128,7 +128,7 @@ class _Calls(TorchFunctionMode):
 
 
 def _is_in_place(name: str, kwargs: dict[str, Any]) -> bool:
-    """Return whether a function writes to a tensor, whose dtype it cannot change."""
+    """Return whether a function writes to a tensor, whose dtype is then fixed."""
     return (name.endswith("_") and not name.endswith("__")) or name.startswith("__i") or "out" in kwargs
 
 

@@ -1,4 +1,4 @@
-"""Plan of one call of ``amp.check``: which checks run on a case, with what they share."""
+"""Plan of one call of ``amp.check``: the checks of a case, with shared results."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from pytest_amp.training import TooLittleSeen, TrainingStep
 
 __tracebackhide__ = is_misuse
 
-#: Steps that are tried one after the other, until the loss of float32 has moved enough to tell anything by.
+#: Numbers of steps, tried in order until the float32 loss has moved enough for a comparison.
 STEPS = (12, 24, 48, 96)
-#: Seconds after which no longer training begins, and that a training without ``train`` may take at most.
+#: Seconds after which no longer training begins, and the limit of a training without ``train``.
 BUDGET, CHEAP = 20.0, 8.0
-#: Runs of a training: float32, four that are disturbed, mixed precision; and what watching costs beside a step.
+#: Runs of a training: float32, four perturbed ones, mixed precision; and the cost of observing, in steps.
 RUNS, WATCHED = 6, 2.0
 
 
 @dataclass
 class Plan:
-    """A case and what a user gives beside it, and what the checks leave for the report."""
+    """Case and user functions, with the results that the checks leave for the report."""
 
     case: Case
     where: Conditions
@@ -49,12 +49,12 @@ class Plan:
 
     @property
     def needs_scaler(self) -> bool:
-        """Whether the dtype needs a scaler: gradients leave the range of fp16."""
+        """Return whether the dtype needs a scaler: gradients leave the range of fp16."""
         return self.where.precision.name == FP16.name
 
     @property
     def returns_low(self) -> bool:
-        """Whether a module returns a tensor of the dtype, in which an overflow of the forward pass can be planted."""
+        """Return whether a module returns a tensor of the dtype, in which a forward overflow can be planted."""
         name = self.where.precision.dtype_name
         return any(name in dtypes.split(", ") for dtypes in self.dtypes.values())
 
@@ -77,7 +77,7 @@ class Plan:
             )
 
     def look_at_dtypes(self) -> None:
-        """Note what each module returns in mixed precision."""
+        """Note the dtypes that each module returns in mixed precision."""
 
         def look() -> None:
             realised = self.case.realise(seed=self.where.seed).on(self.where.device.torch_device)
@@ -89,7 +89,7 @@ class Plan:
         self.collector.run("dtypes", look, detail="what modules return, below")
 
     def note_cost(self, casts: Callable[[], Census], memory: Callable[[], MemoryUse]) -> None:
-        """Run the checks of casts and of memory, and note what a step costs."""
+        """Run the checks of casts and of memory, and note the cost of a step."""
         census = self.collector.run("casts", casts, detail="copies between dtypes, as the rules ask for")
         use = self.collector.run("memory", memory, detail="bytes kept for backward, as the rules ask for")
         if census is not None:
@@ -155,9 +155,9 @@ class Plan:
                 began = time.perf_counter()
                 run_step(self.case, realised, self.where.region, seed=self.where.seed, replay=False)
                 seconds = time.perf_counter() - began
-        except AmpFailure as failure:  # the checks tell what is raised
+        except AmpFailure as failure:  # the checks report the failure
             receive(failure)
-        except Exception:  # noqa: BLE001  # whatever the model raises
+        except Exception:  # noqa: BLE001  # the model may raise anything
             return 0.0
         return seconds
 

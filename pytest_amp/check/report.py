@@ -1,4 +1,4 @@
-"""Report of ``amp.check``: one page of what was checked, what was found, dtypes and costs."""
+"""Report of ``amp.check``: one page with the checks, findings, dtypes and costs."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from pytest_amp.check.entry import Entry, order
 from pytest_amp.check.failure import counted
 from pytest_amp.table import as_table, in_bytes
 
-#: Modules whose dtypes are listed one by one.
+#: Maximum number of modules whose dtypes are listed one by one.
 LISTED = 24
 
 
 @dataclass(frozen=True)
 class CheckLine:
-    """What one check came to.
+    """Result of one check.
 
-    ``verdict`` is ``pass``, ``red``, ``warning``, ``not run`` or ``cannot tell``; ``margin`` the largest share used of
-    what was allowed, None without a limit; ``detail`` says what was looked at, or why not.
+    ``verdict`` is ``pass``, ``red``, ``warning``, ``not run`` or ``cannot tell``; ``margin`` is the largest used share
+    of a limit, None without one; ``detail`` says what was examined, or why not.
     """
 
     check: str
@@ -39,7 +39,7 @@ class Cost:
     saved_ratio: float | None
 
     def __str__(self) -> str:
-        """In one line."""
+        """Return the cost in one line."""
         saved = "" if self.saved_bytes is None else f", {in_bytes(self.saved_bytes)} kept for backward"
         ratio = "" if self.saved_ratio is None else f" ({self.saved_ratio:.2f} of float32)"
         return f"{self.casts} casts, {in_bytes(self.cast_bytes)} moved by them{saved}{ratio}"
@@ -49,8 +49,8 @@ class Cost:
 class Report:
     """Result of ``amp.check``, which prints as one page.
 
-    ``entries`` are findings and failures that count, ``accepted`` those that ``expect=`` accepts; ``dtypes`` has by
-    module the dtypes that it returns.
+    ``entries`` are findings and failures that count, ``accepted`` those that ``expect=`` accepts; ``dtypes`` maps
+    modules to the dtypes that they return.
     """
 
     title: str
@@ -67,11 +67,11 @@ class Report:
 
     @property
     def warnings(self) -> tuple[Entry, ...]:
-        """Entries that fail a test with ``strict=True`` only."""
+        """Entries that fail a test only with ``strict=True``."""
         return tuple(entry for entry in self.entries if not entry.is_error)
 
     def __str__(self) -> str:
-        """The page."""
+        """Return the page."""
         return "\n".join(self._lines())
 
     def print(self) -> None:

@@ -1,4 +1,4 @@
-"""The command ``pytest-amp``: what the project knows, without a test run. It imports no torch."""
+"""Command ``pytest-amp``: what the project knows, without a test run. It imports no torch."""
 
 from __future__ import annotations
 

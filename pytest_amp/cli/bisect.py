@@ -1,4 +1,4 @@
-"""``pytest-amp bisect OLD NEW -k TEST``: the first torch release in which a check turned red, or answers otherwise."""
+"""Command ``pytest-amp bisect OLD NEW -k TEST``: the first torch release that changes a check's result."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _bisect(options: argparse.Namespace) -> int:
     from pytest_amp.config import OPTIONS, Context
 
     try:
-        # A project's own tests may bring devices of their own.
+        # Only for the suites: a project's own tests may add devices of their own.
         for ini, text in () if options.tests else (("amp_device", options.device), ("amp_dtype", options.dtype)):
             next(option for option in OPTIONS if option.ini == ini).parse(text, Context())
         releases = between(options.old, options.new, _candidates(options))
@@ -107,7 +107,7 @@ def _arguments(options: argparse.Namespace) -> tuple[str, ...]:
 
 
 def _be_sure_of(trials: Trials, old: str) -> None:
-    """The old release is what all others are held against: it is tried first. Raises ValueError."""
+    """Try the old release first, since all trials are compared with it. Raises ValueError if it cannot be tried."""
     trial = trials(old)
     if trial.outcome is Standing.BROKEN:
         raise ValueError(f"torch {old} could not be tried: {'; '.join(trial.facts)}")
@@ -123,17 +123,17 @@ def _told(answer: Answer, old: str) -> str:
 
 
 class Progress:
-    """A bar with a line for each release that was tried; on a terminal it is one line that moves."""
+    """Progress bar with a line for each tried release; on a terminal it is one line, rewritten in place."""
 
     def __init__(self, most: int, stream: TextIO) -> None:
-        """``most`` is how many releases will be tried at most, the old one among them."""
+        """Start the bar; ``most`` is the maximum number of trials, including the old release."""
         self._most = most
         self._stream = stream
         self._tried: set[str] = set()
         self._started = time.monotonic()
 
     def tell(self, release: str, what: str) -> None:
-        """A step begins."""
+        """Show that a step begins."""
         self._tried.add(release)
         done = max(len(self._tried) - 1, 0)
         start, end = ("\r\x1b[K", "") if self._stream.isatty() else ("", "\n")
@@ -143,7 +143,7 @@ class Progress:
         self._stream.flush()
 
     def done(self, trial: Trial) -> Trial:
-        """A release has been tried."""
+        """Show that a release has been tried."""
         end = "\r\x1b[K" if self._stream.isatty() else ""
         self._stream.write(f"{end}torch {trial.release}: {trial.outcome.value}\n")
         self._stream.flush()

@@ -1,4 +1,4 @@
-"""``pytest-amp calibrate``: the floors of a card, measured in several fresh processes."""
+"""Command ``pytest-amp calibrate``: the floors of a card, measured in several fresh processes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pytest_amp.floors import Row
     from pytest_amp.speed.calibration import Session
 
-#: Exit statuses: whether the file was written.
+#: Exit statuses: the file was written, or not.
 WRITTEN, NOT_WRITTEN = 0, 1
 LEAST_SESSIONS = 3
 
@@ -76,7 +76,7 @@ def _calibrate(options: argparse.Namespace) -> int:
     path = options.to or Path(floors.__file__).with_name("floors.json")
     sessions: list[Session] = []
     try:
-        _there(path)  # what is no file of floors is told before anything is measured
+        _there(path)  # refuse an invalid file of floors before anything is measured
         runs = [_from(file) for file in options.from_] or [partial(_session, options)] * options.sessions
         for number, run in enumerate(runs, start=1):
             sessions.append(run())
@@ -99,7 +99,7 @@ def _calibrate(options: argparse.Namespace) -> int:
 
 
 def _there(path: Path) -> tuple[Row, ...]:
-    """The floors that the file has. Raises FloorsError, also where there is no folder for it."""
+    """Return the floors of the file. Raises FloorsError, also if its folder does not exist."""
     from pytest_amp import floors
 
     if not path.parent.is_dir():
@@ -108,7 +108,7 @@ def _there(path: Path) -> tuple[Row, ...]:
 
 
 def _from(file: Path) -> Callable[[], Session]:
-    """Reads what a run measured earlier. Raises CalibrationError."""
+    """Return a function that reads an earlier run's measurements. Raises CalibrationError."""
     from pytest_amp.speed import calibration
 
     def read() -> Session:
@@ -121,7 +121,7 @@ def _from(file: Path) -> Callable[[], Session]:
 
 
 def _session(options: argparse.Namespace) -> Session:
-    """One run of pytest in a process of its own, and what it measured. Raises CalibrationError."""
+    """Run pytest in a fresh process and return its measurements. Raises CalibrationError."""
     from pytest_amp.speed import calibration
 
     loaded = any(entry.name == "amp" for entry in metadata.entry_points(group="pytest11"))
@@ -134,9 +134,9 @@ def _session(options: argparse.Namespace) -> Session:
             f"--benchmark-json={file}",
             *(options.tests or _suite()),
         ]
-        # A process of its own, also where this one is a worker.
+        # A process of its own, even if this one is a pytest-xdist worker.
         environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST_XDIST")}
-        done = subprocess.run(  # noqa: S603  # pytest
+        done = subprocess.run(  # noqa: S603  # runs pytest
             command, capture_output=True, text=True, check=False, env=environment
         )
         if not file.exists() or not file.stat().st_size:
@@ -147,7 +147,7 @@ def _session(options: argparse.Namespace) -> Session:
 
 
 def _suite() -> tuple[str, ...]:
-    """The suite as it is installed, or as it lies in the tree."""
+    """Return the arguments for the suite, installed or in the source tree."""
     if is_a_wheel():
         return "--pyargs", "pytest_amp.suites.speed"
     return (str(Path(__file__).parents[2] / "suites" / "speed"),)

@@ -1,4 +1,4 @@
-"""``pytest-amp diff``: what differs between two records, or in a history of them."""
+"""Command ``pytest-amp diff``: the differences between two records, or in a history of records."""
 
 from __future__ import annotations
 

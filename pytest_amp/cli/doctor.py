@@ -1,4 +1,4 @@
-"""``pytest-amp doctor``: what this machine is, what would run on it, what is missing, and how to get it."""
+"""Command ``pytest-amp doctor``: this machine, the tests that would run on it, missing parts and how to get them."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from pytest_amp.cli.common import Commands, is_a_wheel, write
 from pytest_amp.cli.machine import Machine, ask
 from pytest_amp.report.newer import newer_than_known
 
-#: Exit statuses: whether the suites have a device to run on.
+#: Exit statuses: the suites have a device to run on, or none.
 WELL, ILL = 0, 1
 
 
 @dataclass(frozen=True)
 class Part:
-    """A library or program: what needs it, and how to get it."""
+    """Library or program: what needs it, and how to get it."""
 
     name: str
     module: str
@@ -82,16 +82,16 @@ def _installed(part: Part) -> str | None:
 
 
 def _gpus() -> tuple[str, ...]:
-    """What the driver shows, without torch."""
+    """Return the GPUs that the driver shows, without torch."""
     try:
         from pytest_amp.workers import visible_gpus
-    except ModuleNotFoundError:  # pytest, whose configuration that module reads
+    except ModuleNotFoundError:  # that module imports pytest
         return ()
     return visible_gpus()
 
 
 def _computing(machine: Machine) -> list[str]:
-    """The names of the devices that compute in some dtype."""
+    """Return the names of the devices that compute in some dtype."""
     return [name for name, found in machine.devices.items() if not all(found["dtypes"].values())]
 
 
@@ -118,7 +118,7 @@ def _lines(machine: Machine, parts: dict[str, str | None], compiler: str | None)
 
 
 def _newer(machine: Machine) -> str | None:
-    """That torch is newer than the data, and what to do."""
+    """Return a line that says that torch is newer than the data, and what to do; else None."""
     newer = newer_than_known(machine.torch.get("version"))
     return (
         None if newer is None else f"{newer}: pip install --upgrade pytest-amp, or read what is red with that in mind"
@@ -161,7 +161,7 @@ def _would_run(machine: Machine) -> list[str]:
 
 
 def advice(machine: Machine, parts: dict[str, str | None], compiler: str | None) -> list[str]:
-    """What is missing, what needs it, and how to get it; a line each."""
+    """Return a line for each missing part: its name, what needs it, and how to get it."""
     lines = []
     said = machine.torch
     if "version" not in said:

@@ -1,4 +1,4 @@
-"""``pytest-amp init``: write a test file for a model, run it, and say what it found."""
+"""Command ``pytest-amp init``: write a test file for a model, run it, and report the result."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pytest_amp.cli.common import NOT_WRITTEN, Commands, write
 
-#: Exit statuses: the test passed, it failed, or there is no such model.
+#: Exit statuses: the test passed, it failed, or the model does not exist.
 GREEN, RED, NO_MODEL = 0, 1, 2
 
 

@@ -1,8 +1,8 @@
-"""What this machine computes, told by a child process: ``python -m pytest_amp.cli.machine PATH PLUGINS``.
+"""Facts about this machine, from a child process: ``python -m pytest_amp.cli.machine PATH PLUGINS``.
 
-torch may be missing, broken, or end the process that imports it, and a device may end or hang the
-process that first uses it. So the child prints each fact as a line of JSON as soon as it knows it, and
-what it did before it ended is known all the same.
+torch may be missing, broken, or end the process that imports it, and a device may end or hang the process that first
+uses it. So the child prints each fact as a line of JSON as soon as it knows it, and everything before its end is still
+known.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from typing import Any
 
 from pytest_amp.quoted import quoted_with_type
 
-#: Seconds: importing torch from a cold disk and making a CUDA context may take most of a minute.
+#: Seconds: importing torch from a cold disk and creating a CUDA context may take most of a minute.
 TIMEOUT = 180.0
 
 
 @dataclass
 class Machine:
-    """What the child said. ``torch`` is what torch says of itself; ``devices`` has, by name, what probing it found.
+    """Answers of the child. ``torch`` are torch's facts; ``devices`` maps names to the results of probing.
 
-    ``problem`` is how the child ended, in one line, if that was not well; ``at`` what it was doing then.
+    ``problem`` is a line about how the child ended, if it failed; ``at`` is its step at that time.
     """
 
     torch: dict[str, Any] = field(default_factory=dict)
@@ -37,7 +37,7 @@ def ask(timeout: float = TIMEOUT) -> Machine:
     """Ask a child process; never raises."""
     command = [sys.executable, "-m", __name__, json.dumps(sys.path)]
     try:
-        done = subprocess.run(command, capture_output=True, timeout=timeout, check=False)  # noqa: S603  # ourselves
+        done = subprocess.run(command, capture_output=True, timeout=timeout, check=False)  # noqa: S603  # this package
         output, status = done.stdout, done.returncode
         errors = done.stderr.decode("utf-8", errors="replace").strip().splitlines()
         problem = f"the process ended with {status}: {errors[-1] if errors else 'no message'}" if status else None
@@ -54,7 +54,7 @@ def ask(timeout: float = TIMEOUT) -> Machine:
 
 
 def _take_in(machine: Machine, line: str) -> None:
-    """A line of the child; what else was printed meanwhile is none."""
+    """Add a line of the child to the answers; other output is ignored."""
     try:
         said = json.loads(line)
         kind, name, value = said["amp"], said["name"], said["value"]
@@ -68,12 +68,12 @@ def _take_in(machine: Machine, line: str) -> None:
 
 
 def _say(kind: str, name: str, value: object = None) -> None:
-    # In one write, past what a library may have left in a buffer.
+    # One write, bypassing a library's buffers.
     os.write(1, f"\n{json.dumps({'amp': kind, 'name': name, 'value': value})}\n".encode())
 
 
 def main(path: str) -> None:
-    """In the child: import torch, then probe each device that there may be, and each fake one."""
+    """Import torch, then probe each possible device and each fake one; runs in the child."""
     sys.path[:] = json.loads(path)
     _say("begins", "import torch")
     try:

@@ -1,4 +1,4 @@
-"""``pytest-amp rules``: what autocast does with an operator."""
+"""Command ``pytest-amp rules``: autocast's rules for an operator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``pytest-amp show``: what is in a record."""
+"""Command ``pytest-amp show``: the contents of a record."""
 
 from __future__ import annotations
 

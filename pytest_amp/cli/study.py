@@ -1,4 +1,4 @@
-"""``pytest-amp study transformer``: how much faster and smaller a transformer is in each precision, and why."""
+"""Command ``pytest-amp study transformer``: speed and memory of a transformer in each precision, and why."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pytest_amp.cli.common import Commands, bar, decimal, write
 from pytest_amp.devices.probe import probe_in_child
 from pytest_amp.study import grid
 
-#: Exit statuses: whether every cell is measured.
+#: Exit statuses: every cell is measured, or some are left.
 WHOLE, PARTLY = 0, 1
 
 
@@ -50,7 +50,7 @@ def _choice(  # noqa: PLR0913  # keywords of one option
     any_value: bool = False,
     default: Sequence[object] | None = None,
 ) -> None:
-    """An option with a comma list, all by default."""
+    """Add an option with a comma list, all values by default."""
     shown, names = ",".join(map(str, default or valid)), [str(each) for each in valid]
 
     def parse(text: str) -> tuple[object, ...]:
@@ -89,7 +89,7 @@ def _study(options: argparse.Namespace) -> int:
 
 
 def _measure(options: argparse.Namespace, path: Path) -> int:
-    """Measure what is missing; how many cells are left."""
+    """Measure the missing cells; return the number of remaining ones."""
     from pytest_amp.devices import find_device
     from pytest_amp.study import provenance, results, transformer
 
@@ -112,7 +112,7 @@ def _measure(options: argparse.Namespace, path: Path) -> int:
 
 
 def _progress(done: int, count: int, elapsed: float, what: str) -> None:
-    """One line, written over itself."""
+    """Write progress in one line, over the previous one."""
     left = f", {elapsed / done * (count - done):.0f} s left" if done else ""
     line = f"{bar(done, count)} {done}/{count}{left} {what}"
     sys.stderr.write(f"\r{line:<110}")

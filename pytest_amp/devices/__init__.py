@@ -1,4 +1,4 @@
-"""The devices that checks run on: what one is, and how one is found by name."""
+"""Devices that checks run on: their interface, and lookup by name."""
 
 from pytest_amp.devices.base import Device, DeviceKind
 from pytest_amp.devices.names import FAKE_TYPES, DeviceType, find_device

@@ -1,4 +1,4 @@
-"""Real accelerators: CUDA (and ROCm, which torch calls cuda), and any other that torch.accelerator knows."""
+"""Real accelerators: CUDA (and ROCm, which torch calls cuda), and any other that torch.accelerator supports."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class AcceleratorDevice:
     kind = DeviceKind.ACCELERATOR
 
     def __init__(self, device_type: str, index: int | None = None) -> None:
-        """``index`` is None for the current device of ``device_type``."""
+        """Keep the type and index; ``index`` is None for the current device of ``device_type``."""
         self.type = self.key = device_type
         self.index = index
         self.name = device_type if index is None else f"{device_type}:{index}"
@@ -59,26 +59,26 @@ class AcceleratorDevice:
 
 
 class CudaDevice(AcceleratorDevice):
-    """An NVIDIA GPU, or an AMD one under ROCm."""
+    """NVIDIA GPU, or an AMD one under ROCm."""
 
     def __init__(self, index: int | None = None) -> None:
-        """``index`` counts in the process's visible devices."""
+        """Keep the index, which counts the process's visible devices."""
         super().__init__("cuda", index)
 
     def synchronize(self) -> None:
-        """``torch.cuda.synchronize``."""
+        """Wait for the GPU: ``torch.cuda.synchronize``."""
         import torch
 
         torch.cuda.synchronize(self.torch_device)
 
     def describe(self) -> str:
-        """The card's name as the driver tells it."""
+        """Return the card's name as the driver reports it."""
         import torch
 
         return torch.cuda.get_device_name(self.torch_device)
 
     def provenance(self) -> dict[str, str]:
-        """Card, compute capability, driver, CUDA or ROCm, cuDNN."""
+        """Return the card, compute capability, driver, CUDA or ROCm, and cuDNN."""
         import torch
 
         from pytest_amp.devices import nvml

@@ -1,4 +1,4 @@
-"""What a device is to the checks."""
+"""Interface of a device that checks run on."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class DeviceKind(enum.Enum):
-    """What exists behind a device's name, which decides the families of checks that apply to it."""
+    """Kind of a device: what exists behind its name, which decides the families of checks that apply to it."""
 
     CPU = "cpu"
     ACCELERATOR = "accelerator"

@@ -1,4 +1,4 @@
-"""The CPU."""
+"""CPU device."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ if TYPE_CHECKING:
 
 
 class CpuDevice:
-    """The CPU, which every machine has."""
+    """CPU, which every machine has."""
 
     name = type = key = "cpu"
     kind = DeviceKind.CPU
 
     @property
     def torch_device(self) -> torch.device:
-        """``torch.device("cpu")``."""
+        """Device ``torch.device("cpu")``."""
         import torch
 
         return torch.device("cpu")
 
     @contextlib.contextmanager
     def autocast(self, dtype: torch.dtype, *, enabled: bool = True, cache_enabled: bool = True) -> Iterator[None]:
-        """``torch.autocast("cpu", dtype)``."""
+        """Enter ``torch.autocast("cpu", dtype)``."""
         import torch
 
         with torch.autocast("cpu", dtype, enabled=enabled, cache_enabled=cache_enabled):
@@ -36,20 +36,23 @@ class CpuDevice:
 
     @contextlib.contextmanager
     def tensors(self) -> Iterator[None]:
-        """Tensors on the CPU need no scope."""
+        """Yield at once: tensors on the CPU need no scope."""
         yield
 
     def synchronize(self) -> None:
-        """The CPU has no queue to wait for."""
+        """Do nothing: the CPU has no queue to wait for."""
 
     def describe(self) -> str:
-        """Architecture and the vector extension that torch's kernels use."""
+        """Return the architecture and the vector extension of torch's kernels."""
         import torch
 
         return f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}"
 
     def provenance(self) -> dict[str, str]:
-        """Bits of CPU results depend on the vector extension, and on the dtypes for which oneDNN has kernels."""
+        """Return the facts that CPU results depend on.
+
+        Their bits depend on the vector extension, and on the dtypes for which oneDNN has kernels.
+        """
         import torch
 
         from pytest_amp import torch_private

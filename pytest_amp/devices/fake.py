@@ -1,8 +1,8 @@
-"""Fake devices: another back end's autocast rules, with no hardware and no special build.
+"""Fake devices: the autocast rules of a back end, without hardware and without a special build.
 
-``torch.autocast("cuda")`` switches itself off where there is no CUDA, but the state beneath it does
-not check, and the AutocastCUDA kernels are in every build: with that state set and under fake
-tensors, operators dispatch just as they do on the device. Values do not exist here; only rules do.
+``torch.autocast("cuda")`` turns itself off without CUDA, but the state beneath it does not check, and the AutocastCUDA
+kernels are in every build: with that state set, under fake tensors, operators dispatch exactly as on the device. There
+are no values; only the rules apply.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
 
 
 class FakeDevice:
-    """The rules of ``device_type``, read under fake tensors."""
+    """Rules of ``device_type``, evaluated under fake tensors."""
 
     kind = DeviceKind.FAKE
 
     def __init__(self, device_type: str) -> None:
-        """``device_type`` is torch's: cuda, xpu, mps or mtia."""
+        """Keep the device type, one of torch's: cuda, xpu, mps or mtia."""
         self.type = device_type
         self.name = f"fake:{device_type}"
         self.key = f"fake-{device_type}"
 
     @property
     def torch_device(self) -> torch.device:
-        """The device that fake tensors carry."""
+        """Device of the fake tensors."""
         import torch
 
         return torch.device(self.type)
@@ -41,30 +41,30 @@ class FakeDevice:
     def autocast(
         self, dtype: torch.dtype, *, enabled: bool = True, cache_enabled: bool = True
     ) -> AbstractContextManager[None]:
-        """A region on a device that is not there."""
+        """Enter a region on a device without hardware."""
         return region_state(self.type, dtype, enabled=enabled, cache_enabled=cache_enabled)
 
     @contextlib.contextmanager
     def tensors(self) -> Iterator[None]:
-        """Fake tensors without gradients: one that requires grad aborts the process on a CPU-only build."""
+        """Enter fake tensors without gradients: one that requires grad aborts the process on a CPU-only build."""
         import torch
 
         with torch_private.fake_tensor_mode(), torch.no_grad(), self.refusing():
             yield
 
     def refusing(self) -> AbstractContextManager[object]:
-        """A scope in which uses that torch cannot stand raise Misuse, which would end the process."""
+        """Enter a scope in which uses that would end the process raise Misuse instead."""
         from pytest_amp.devices.refused import refusing
 
         return refusing(self.type)
 
     def synchronize(self) -> None:
-        """Nothing runs on a fake device."""
+        """Do nothing: no kernel runs on a fake device."""
 
     def describe(self) -> str:
-        """That there is no hardware."""
+        """Return a text that says that there is no hardware."""
         return f"fake tensors, {self.type} rules"
 
     def provenance(self) -> dict[str, str]:
-        """Rules under fake tensors depend on torch alone."""
+        """Return nothing: rules under fake tensors depend on torch alone."""
         return {}

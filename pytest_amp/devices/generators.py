@@ -1,13 +1,14 @@
-"""Seed torch's generators."""
+"""Seeding of torch's generators."""
 
 from __future__ import annotations
 
 
 def seed_torch(seed: int) -> None:
-    """Seed the CPU's generator and, where there is an accelerator, those of all devices.
+    """Seed the CPU's generator and, with an accelerator, those of all devices.
 
     ``torch.manual_seed`` formats the stack of its caller for each back end that might still be initialised (torch 2.13:
-    ``_lazy_call`` in torch/cuda/__init__.py). Without an accelerator none is, and that took a tenth of a run's time.
+    ``_lazy_call`` in torch/cuda/__init__.py). Without an accelerator none is, and the formatting took a tenth of a
+    run's time.
     """
     import torch
 

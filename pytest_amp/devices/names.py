@@ -1,4 +1,4 @@
-"""From a name on the command line to a device."""
+"""Lookup of a device by its name on the command line."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pytest_amp.devices.base import Device
 from pytest_amp.devices.cpu import CpuDevice
 from pytest_amp.devices.fake import FakeDevice
 
-#: Device types whose autocast kernels are in every build of torch, and so can be checked without hardware.
+#: Device types whose autocast kernels are in every build of torch, so that they can be checked without hardware.
 FAKE_TYPES = ("cuda", "xpu", "mps", "mtia")
 
 
@@ -31,24 +31,24 @@ class DeviceType:
     rules: Path | None = None
 
     def __post_init__(self) -> None:
-        """Raises ValueError unless the name can be part of an option, a test id and a key."""
+        """Raise ValueError unless the name can be part of an option, a test id and a key."""
         if not re.fullmatch(r"[a-z][a-z0-9_]*", self.name) or self.name in ("auto", "all", "fake"):
             raise ValueError(
                 f"{self.name!r} cannot be a device type's name; valid: letters, digits and _, as torch has it"
             )
 
 
-#: The files of rules of the device types that were found in this process.
+#: Files of rules of the device types that were looked up in this process.
 _RULES: dict[str, Path] = {}
 
 
 def rules_of(device_type: str) -> Path | None:
-    """The file of rules that a hook gave for ``device_type``, once a device of it was found in this process."""
+    """Return the file of rules from a hook for ``device_type``, once a device of it was looked up in this process."""
     return _RULES.get(device_type)
 
 
 def find_device(name: str, added: Iterable[DeviceType] = ()) -> Device:
-    """The device called ``name`` (``cpu``, ``cuda:1``, ``fake:xpu``); whether it computes is the probe's question."""
+    """Return the device called ``name`` (``cpu``, ``cuda:1``, ``fake:xpu``); the probe tells whether it computes."""
     if name.startswith("fake:"):
         return FakeDevice(name.removeprefix("fake:"))
     device_type, _, index = name.partition(":")

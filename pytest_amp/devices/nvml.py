@@ -1,6 +1,6 @@
-"""What NVIDIA's driver tells of a GPU: its version, why clocks are held down, how many processes compute on it.
+"""Facts from NVIDIA's driver about a GPU: its version, reasons of reduced clocks, the number of processes on it.
 
-By the driver's own library, with no package in between; where there is none, nothing is known.
+They come from the driver's own library, without a package in between; without it, nothing is known.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import functools
 import sys
 from typing import Any
 
-#: Reasons that make a timing worthless (nvml.h, nvmlClocksThrottleReason*): heat, and power that runs short. Not a
-#: power cap set by software: large products reach it on healthy cards, all along and in every run.
+#: Reasons that make a timing worthless (nvml.h, nvmlClocksThrottleReason*): heat, and a lack of power. A power cap set
+#: by software is not among them: large products reach it on healthy cards, in every run.
 THROTTLED = {
     0x08: "hardware slowdown",
     0x20: "software thermal slowdown",
@@ -22,7 +22,7 @@ THROTTLED = {
 
 @functools.cache
 def _library() -> Any:
-    """The library, initialised; None where there is none, or where it does not start."""
+    """Return the initialised library; None if it is missing or does not start."""
     try:
         library: Any = ctypes.CDLL("nvml.dll" if sys.platform == "win32" else "libnvidia-ml.so.1")
         return library if library.nvmlInit_v2() == 0 else None
@@ -31,7 +31,7 @@ def _library() -> Any:
 
 
 def driver_version() -> str | None:
-    """As ``nvidia-smi`` shows it."""
+    """Return the driver's version as ``nvidia-smi`` shows it; None without a driver."""
     library = _library()
     if library is None:
         return None
@@ -57,13 +57,13 @@ def _reasons(uuid: str) -> int:
 
 
 def throttled(uuid: str) -> tuple[str, ...]:
-    """Why the GPU's clocks are held down now, as far as that is known."""
+    """Return the known reasons why the GPU's clocks are reduced now."""
     bits = _reasons(uuid)
     return tuple(reason for bit, reason in THROTTLED.items() if bits & bit)
 
 
 class _Process(ctypes.Structure):
-    """``nvmlProcessInfo_t`` of nvml.h."""
+    """Structure ``nvmlProcessInfo_t`` of nvml.h."""
 
     _fields_ = (
         ("pid", ctypes.c_uint),
@@ -73,14 +73,14 @@ class _Process(ctypes.Structure):
     )
 
 
-#: Room for the processes on one GPU, and what NVML answers where there are more.
+#: Room for the processes on one GPU; NVML returns an error if there are more.
 MOST_PROCESSES = 256
 
 
 def processes(uuid: str) -> tuple[int, ...] | None:
-    """The numbers of the processes that have a context on the GPU; None where the driver does not tell.
+    """Return the ids of the processes that have a context on the GPU; None if the driver does not report them.
 
-    In a container it may not see those outside, or know all by other numbers than the system here does.
+    In a container the driver may not see processes outside, or may report ids of another namespace than this system's.
     """
     handle, count = _handle(uuid), ctypes.c_uint(MOST_PROCESSES)
     query = getattr(_library(), "nvmlDeviceGetComputeRunningProcesses_v3", None)

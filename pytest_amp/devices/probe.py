@@ -1,8 +1,7 @@
-"""Whether a device really computes: allocate, multiply under autocast, read back, compare.
+"""Probe of a device: allocate, multiply under autocast, read back, compare.
 
-A build's word is not enough: ``torch.amp.is_autocast_available("cuda")`` is True without CUDA.
-``python -m pytest_amp.devices.probe cuda`` prints the answer as JSON, for a process that must not
-import torch itself.
+The capabilities of a build are not enough: ``torch.amp.is_autocast_available("cuda")`` is True without CUDA. ``python
+-m pytest_amp.devices.probe cuda`` prints the answer as JSON, for a process that must not import torch itself.
 """
 
 from __future__ import annotations
@@ -28,19 +27,19 @@ TIMEOUT = 180.0
 
 @dataclass(frozen=True)
 class Probe:
-    """What probing one device found: per low precision, "" if it computes, else the reason in one line."""
+    """Result of probing one device: for each low precision, "" if it computes, else the reason in one line."""
 
     device: str
     answers: Mapping[str, str]
 
     @property
     def works(self) -> tuple[Precision, ...]:
-        """The low precisions in which the device computes."""
+        """Return the low precisions in which the device computes."""
         return tuple(LOW[name] for name, reason in self.answers.items() if not reason)
 
     @property
     def reason(self) -> str:
-        """Why nothing computes."""
+        """Return why the device does not compute."""
         return next(iter(self.answers.values()))
 
 
@@ -52,7 +51,7 @@ def probe(device: Device) -> Probe:
 def _try(device: Device, precision: Precision) -> str:
     try:
         return _compute(device, precision)
-    except Exception as error:  # noqa: BLE001  # whatever a back end raises is the answer
+    except Exception as error:  # noqa: BLE001  # any error of a back end is the answer
         return quoted_with_type(error)
 
 
@@ -60,11 +59,11 @@ def _compute(device: Device, precision: Precision) -> str:
     import torch
 
     if device.kind is DeviceKind.FAKE:
-        # A fake tensor is made on its device: moved there, it asks a CPU-only build for a device guard.
+        # A fake tensor is created on its device: moving it there would need a device guard, absent in a CPU-only build.
         with device.tensors(), device.autocast(precision.dtype):
             fake = torch.empty(8, 8, device=device.torch_device)
             return _wrong_dtype(fake @ fake, precision)
-    # Small integers: their products and sums are exact in either format, so equality can be asked.
+    # Small integers: their products and sums are exact in either format, so the results must be equal.
     numbers = torch.arange(64, dtype=torch.float32).reshape(8, 8)
     left, right = (numbers % 5 - 2).to(device.torch_device), (numbers % 3 - 1).to(device.torch_device)
     with device.autocast(precision.dtype):
@@ -81,7 +80,7 @@ def _wrong_dtype(product: torch.Tensor, precision: Precision) -> str:
 
 
 def current_accelerator() -> str | None:
-    """The type of the accelerator that torch would use, if it sees one; imports torch."""
+    """Return the type of the accelerator that torch would use, if there is one; imports torch."""
     import torch
 
     if not torch.accelerator.is_available():
@@ -93,8 +92,8 @@ def current_accelerator() -> str | None:
 def probe_in_child(names: Sequence[str], plugins: Iterable[str] = ()) -> dict[str, Probe]:
     """Probe devices by name in a child process, without importing torch here.
 
-    ``plugins`` are modules that the child imports first (a back end registers itself so). A child
-    that dies or hangs is an answer, too: every device gets it as its reason.
+    ``plugins`` are modules that the child imports first, so that a back end can register itself. A child that dies or
+    hangs is an answer, too: every device gets it as its reason.
     """
     command = [sys.executable, "-m", "pytest_amp.devices.probe", json.dumps([list(plugins), sys.path]), *names]
     try:
@@ -111,7 +110,7 @@ def probe_in_child(names: Sequence[str], plugins: Iterable[str] = ()) -> dict[st
 
 
 def _answers(output: str, names: Sequence[str]) -> dict[str, dict[str, str]]:
-    """What the child said in its last line, of each device and precision; raises for anything else."""
+    """Return the answers in the child's last line, by device and precision; raises for anything else."""
     said = json.loads(output.splitlines()[-1])
     return {name: {low: str(said[name][low]) for low in LOW} for name in names}
 

@@ -1,7 +1,7 @@
-"""Uses of a fake device that torch cannot stand: refused in one line before torch is reached.
+"""Uses of a fake device that torch does not survive, refused in one line before torch is reached.
 
-A fake tensor that requires a gradient aborts the process on a build without the back end. One that is made outside of a
-scope of fake tensors asks for hardware: an error without it, and a real tensor with it.
+A fake tensor that requires a gradient aborts the process on a build without the back end. A tensor created outside of a
+scope of fake tensors needs hardware: an error without it, and a real tensor with it.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ __tracebackhide__ = is_misuse
 
 
 def refusing(device_type: str) -> AbstractContextManager[Any]:
-    """A scope in which what cannot be done on the fake device of ``device_type`` raises Misuse."""
+    """Return a scope in which impossible uses of the fake device of ``device_type`` raise Misuse."""
     import torch
     from torch.overrides import TorchFunctionMode
 
-    setter = torch.Tensor.requires_grad.__set__  # type: ignore[attr-defined]  # a property of C
+    setter = torch.Tensor.requires_grad.__set__  # type: ignore[attr-defined]  # a property defined in C
 
     class Refusing(TorchFunctionMode):
-        """Looks at each call of torch that is about to be made."""
+        """Mode that examines each call of torch before it is made."""
 
         def __torch_function__(
             self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None

@@ -1,4 +1,4 @@
-"""The state of an autocast region, set below ``torch.autocast``."""
+"""State of an autocast region, set below ``torch.autocast``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 def region_state(
     device_type: str, dtype: torch.dtype, *, enabled: bool = True, cache_enabled: bool = True
 ) -> Iterator[None]:
-    """Set what ``torch.autocast.__enter__`` sets, without its question whether the device is there, and restore it."""
+    """Set and restore the state of ``torch.autocast.__enter__``, without its check that the device exists."""
     import torch
 
     before = (

@@ -1,4 +1,4 @@
-"""Processes of a process group, started by torch's own launcher, that a test asks to compute something together."""
+"""Process groups for tests: processes that torch's launcher starts and that compute together."""
 
 from pytest_amp.distributed.group import RankGroup, RanksFailed, unavailable
 from pytest_amp.distributed.rank import Rank

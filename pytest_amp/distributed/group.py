@@ -1,4 +1,4 @@
-"""The ranks of a process group as one test process sees them: it asks all, and waits for each within a bound."""
+"""Ranks of a process group, as the test process sees them: it asks all, and waits for each for a limited time."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from pytest_amp import workers
 from pytest_amp.distributed.rank import LEAVE, SETTINGS
 from pytest_amp.failure import AmpFailure
 
-#: Seconds that the ranks have to start, to answer one request, and to follow one that has failed.
+#: Seconds in which the ranks must start, answer one request, and follow a failed rank.
 START, LIMIT, GRACE = 120.0, 60.0, 5.0
-#: The back end of a device type's process group; torch's own choice (``Backend.default_device_backend_map``).
+#: Back end of a device type's process group; torch's own choice (``Backend.default_device_backend_map``).
 BACKENDS = {"cpu": "gloo", "cuda": "nccl", "xpu": "xccl"}
 
 
 def unavailable(device_type: str) -> str | None:
-    """Why no process group can be made for ``device_type`` with this torch; None if one can."""
+    """Return why this torch cannot create a process group for ``device_type``; None if it can."""
     import torch
     import torch.distributed as dist
 
@@ -46,11 +46,11 @@ def unavailable(device_type: str) -> str | None:
 
 
 class RanksFailed(AmpFailure):
-    """A rank raised, died or did not answer in time; the failure says which, and where the others are."""
+    """Failure of ranks: one raised, died or did not answer in time; the message names it and where the rest are."""
 
 
 class RankGroup:
-    """``size`` processes with one process group, started when first asked, and anew after one was lost."""
+    """Group of ``size`` processes, started at the first request, and again after one was lost."""
 
     def __init__(  # noqa: PLR0913  # settings of the processes
         self,
@@ -62,14 +62,14 @@ class RankGroup:
         limit: float = LIMIT,
         seed: int = 0,
     ) -> None:
-        """The ranks have ``path`` as module search path and import ``modules`` before torch.
+        """Configure the ranks: ``path`` is their module search path, and they import ``modules`` before torch.
 
         An answer may take ``limit`` seconds. torch is seeded with ``seed`` before each request.
         """
         self.device_type, self.size, self.limit, self.seed = device_type, size, limit, seed
         self._modules, self._path = list(modules), [entry for entry in path if entry]
         self._running: _Running | None = None
-        #: How often the processes were started.
+        #: Number of times that the processes were started.
         self.starts = 0
 
     def ask(
@@ -79,7 +79,7 @@ class RankGroup:
         *,
         limit: float | None = None,
     ) -> list[Any]:
-        """What ``program``, a function of a module, answers on each rank, in order; ``settings`` go as JSON.
+        """Return the answers of ``program``, a function of a module, on each rank, in order; ``settings`` go as JSON.
 
         Raises RanksFailed if a rank raises, dies, or has no answer after ``limit`` seconds (the group's, if None).
         """
@@ -104,7 +104,7 @@ class RankGroup:
             running.end()
 
     def settings(self) -> dict[str, Any]:
-        """What each rank is told."""
+        """Return the settings of each rank."""
         return {
             "backend": BACKENDS[self.device_type],
             "device": self.device_type,
@@ -112,13 +112,13 @@ class RankGroup:
             "path": self._path or sys.path,
             "parent": os.getpid(),
             "seed": self.seed,
-            # The test process gives up first, and says more than the collective's own error would.
+            # Longer than the test process waits, whose error says more than that of the collective.
             "timeout": 10 * max(self.limit, START),
         }
 
 
 class _Running:
-    """The launcher's process, and a connection to each rank."""
+    """Process of the launcher, with a connection to each rank."""
 
     def __init__(self, group: RankGroup) -> None:
         self._size = group.size
@@ -148,7 +148,7 @@ class _Running:
     def _accept(self, listener: Listener, deadline: float) -> None:
         arrived: queue.Queue[Any] = queue.Queue()
 
-        def accept() -> None:  # which has no time limit of its own
+        def accept() -> None:  # accept has no time limit of its own
             with contextlib.suppress(OSError, EOFError):  # the listener was closed
                 for _ in range(self._size):
                     arrived.put(listener.accept())
@@ -169,16 +169,16 @@ class _Running:
             self._connections[hello["rank"]], self._pids[hello["rank"]] = connection, hello["pid"]
 
     def send(self, request: Mapping[str, Any]) -> None:
-        """One request to all ranks."""
+        """Send one request to all ranks."""
         text = json.dumps(request).encode()
         for number, connection in self._connections.items():
             try:
                 connection.send_bytes(text)
-            except OSError:  # noqa: PERF203  # it is one of two
+            except OSError:  # noqa: PERF203  # there are only two ranks
                 self._lose(f"rank {number} of {self._size} has gone")
 
     def answers(self, what: str, limit: float) -> list[Any]:
-        """One answer of each rank."""
+        """Return one answer of each rank, in order."""
         waiting = dict(self._connections)
         found: dict[int, Any] = {}
         deadline = time.monotonic() + limit
@@ -191,7 +191,7 @@ class _Running:
                     self._lose(f"rank {number} of {self._size} died in {what}", now=self._ending())
                 if "error" in answer:
                     errors[number] = answer["error"]
-                    # The others may be in a collective that this rank will never enter.
+                    # The remaining ranks may be in a collective that this rank will never enter.
                     deadline = min(deadline, time.monotonic() + GRACE)
                 found[number] = answer
         if errors:
@@ -210,7 +210,7 @@ class _Running:
         return [found[number] for number in sorted(found)]
 
     def _received(self, connection: Connection) -> Any:
-        """An answer, or None from a rank that has gone."""
+        """Return an answer, or None from a rank that has ended."""
         import torch
 
         try:
@@ -219,7 +219,7 @@ class _Running:
             return None
 
     def _where(self, ranks: Mapping[int, object]) -> str:
-        """In which function each of ``ranks`` is, as its own interpreter says it."""
+        """Return the current function of each of ``ranks``, from the stack that its own interpreter writes."""
         for number in ranks:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._pids[number], signal.SIGUSR1)
@@ -231,17 +231,17 @@ class _Running:
         return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
 
     def _ending(self) -> str:
-        """How the launcher ended, and what was said last."""
+        """Return how the launcher ended, and its last output."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._launcher.wait(GRACE)
         self._output.seek(0)
         text = self._output.read().decode(errors="replace")
-        # The launcher's own report of a rank's end.
+        # The launcher's own report of a rank's exit.
         codes = re.findall(r"exitcode\s*: (-?\d+)", text)
         return f"exit status {codes[-1]}" if codes else " ".join(text.split())[-300:] or "nothing was written"
 
     def _lose(self, what: str, *, now: str | None = None, likely: str | None = None) -> Any:
-        """Give the processes up. Raises RanksFailed."""
+        """End the processes and raise RanksFailed."""
         self.lost = True
         now = now or self._ending_or_none()
         self.end()
@@ -251,14 +251,14 @@ class _Running:
         return self._ending() if self._launcher.poll() is not None else None
 
     def end(self) -> None:
-        """Hang up, and see to it that every process has ended."""
-        # Ranks that were lost may be in a collective, and hear nothing.
+        """Close the connections, and make sure that every process has ended."""
+        # Lost ranks may be in a collective, and not read requests.
         gone = not self.lost and all(self._hung_up(connection) for connection in self._connections.values())
         for pid in () if gone else self._pids.values():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         try:
-            # It has no more to do than to see them gone, for which it takes seconds.
+            # The launcher only waits for the end of the ranks, which takes it seconds.
             self._launcher.wait(0.2 if self._pids else GRACE)
         except subprocess.TimeoutExpired:
             self._launcher.kill()
@@ -270,7 +270,7 @@ class _Running:
 
     @staticmethod
     def _hung_up(connection: Connection) -> bool:
-        """Whether a rank that is asked to leave does so."""
+        """Ask a rank to leave and return whether it does."""
         try:
             connection.send_bytes(LEAVE)
             return connection.poll(GRACE) and not connection.recv_bytes()
@@ -279,7 +279,7 @@ class _Running:
 
 
 def _address(folder: Path) -> str | tuple[str, int]:
-    """A socket in ``folder`` or, where its path is longer than a socket's may be, a port of this machine."""
+    """Return a socket in ``folder`` or, if its path is too long for a socket, a port of this machine."""
     path = str(folder / "socket")
     return path if len(os.fsencode(path)) < 100 and sys.platform != "win32" else ("127.0.0.1", 0)
 
@@ -287,7 +287,7 @@ def _address(folder: Path) -> str | tuple[str, int]:
 def _command(size: int, folder: Path) -> list[str]:
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={size}"]
     launcher.append(f"--log-dir={folder}")
-    # The machine's own name need not lead anywhere.
+    # The machine's own name need not resolve.
     return [*launcher, "--local-addr=127.0.0.1", "-m", "pytest_amp.distributed.rank"]
 
 
@@ -303,7 +303,7 @@ def _environment(settings: Mapping[str, Any], device_type: str) -> dict[str, str
 
 
 def _top(stack: str) -> str:
-    """The innermost function of a stack, and the innermost one that is not torch's."""
+    """Return the innermost function of a stack, and the innermost one outside of torch."""
     frames = re.findall(r'File "([^"]+)", line (\d+) in (\S+)', stack)
     if not frames:
         return "an unknown place (it wrote no stack)"

@@ -1,7 +1,7 @@
-"""One process of a group: ``python -m torch.distributed.run … -m pytest_amp.distributed.rank``.
+"""Process of a group: ``python -m torch.distributed.run … -m pytest_amp.distributed.rank``.
 
-It imports the modules it is told to, connects to the test process, joins the process group, and then answers one
-request after the other until the connection ends.
+It imports the requested modules, connects to the test process, joins the process group, and then answers requests until
+the connection ends.
 """
 
 from __future__ import annotations
@@ -28,31 +28,31 @@ from pytest_amp.quoted import quoted_with_place
 if TYPE_CHECKING:
     import torch
 
-#: The environment variable in which a rank finds its settings.
+#: Environment variable with the settings of a rank.
 SETTINGS = "PYTEST_AMP_RANKS"
-#: The request to leave.
+#: Request to leave.
 LEAVE = b"{}"
-#: What a program is: a function of its rank and the request's settings, with an answer that ``torch.save`` can hold.
+#: Type of a program: a function of its rank and the request's settings, whose answer ``torch.save`` can store.
 Program = Callable[["Rank", Mapping[str, Any]], Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
 class Rank:
-    """What a program knows of its process: its number, how many there are, and its device."""
+    """Rank of a process: its number, the size of the group, and its device."""
 
     number: int
     size: int
     device: torch.device
 
     def autocast(self, dtype: torch.dtype, *, enabled: bool = True) -> AbstractContextManager[Any]:
-        """A region on the rank's device."""
+        """Enter a region on the rank's device."""
         import torch
 
         return torch.autocast(self.device.type, dtype, enabled=enabled)
 
 
 def main() -> None:
-    """Serve the test process until it hangs up."""
+    """Serve the test process until it closes the connection."""
     settings = json.loads(os.environ[SETTINGS])
     number, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     _leave_with(settings["parent"])
@@ -68,7 +68,7 @@ def main() -> None:
         for name in settings["modules"]:
             importlib.import_module(name)
         rank = _joined(settings, number, size)
-    except Exception as error:  # noqa: BLE001  # whatever it is, the test process says it
+    except Exception as error:  # noqa: BLE001  # the test process reports any error
         _send(connection, {"error": _described(error)})
         return
     _send(connection, {"ready": True})
@@ -101,13 +101,13 @@ def _serve(connection: Connection, rank: Rank, seed: int) -> None:
         except EOFError:
             request = {}
         if not request:
-            # At once: process groups are torn down for seconds, and have nothing to say.
+            # Exit at once: tearing down a process group takes seconds and reports nothing.
             os._exit(0)
         guard = StateGuard(rank.device.type)
         try:
             torch.manual_seed(seed)
             answer: Mapping[str, Any] = {"value": _program(request["program"])(rank, request["settings"])}
-        except Exception as error:  # noqa: BLE001  # whatever it is, the test process says it
+        except Exception as error:  # noqa: BLE001  # the test process reports any error
             answer = {"error": _described(error)}
         leaked = guard.restore()
         if leaked and "error" not in answer:
@@ -130,20 +130,20 @@ def _send(connection: Connection, answer: Mapping[str, Any]) -> None:
 
 
 def _described(error: BaseException) -> str:
-    """The error in one line, with the last line of code that is not torch's, which need not be importable."""
+    """Return the error in one line, with the last line of code outside of torch, which need not be importable."""
     torch = importlib.util.find_spec("torch")
     libraries = [Path(folder) for folder in (torch.submodule_search_locations or ())] if torch is not None else []
     return quoted_with_place(error, libraries, 600)
 
 
 def _show_where(path: Path) -> None:
-    """On a signal from the test process, write the stack: a rank that hangs in a collective can still do that."""
+    """Write the stack on a signal from the test process, which works even in a rank that hangs in a collective."""
     if hasattr(faulthandler, "register"):
         faulthandler.register(signal.SIGUSR1, file=path.open("w", encoding="utf-8"), all_threads=False)
 
 
 def _leave_with(parent: int) -> None:
-    """Leave when the test process has gone, also from within a collective."""
+    """Exit when the test process has ended, even from within a collective."""
 
     def watch() -> None:
         while True:

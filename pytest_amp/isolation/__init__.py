@@ -1,4 +1,4 @@
-"""Child processes that do what may bring a process down, and are started again after it has."""
+"""Child processes for calls that may crash a process; they are restarted after a crash."""
 
 from pytest_amp.isolation.plugins import plugin_modules
 from pytest_amp.isolation.process import ExaminationFailed, Isolated, ProcessLost

@@ -1,7 +1,7 @@
-"""The child process: ``python -m pytest_amp.isolation.child SETTINGS``.
+"""Child process: ``python -m pytest_amp.isolation.child SETTINGS``.
 
-It imports the modules it is told to, says that it is ready, then answers one JSON line per request line
-until its input ends. After an error that the device does not survive it says so and leaves.
+It imports the requested modules, reports that it is ready, then answers one JSON line per request line until its input
+ends. After an error that the device does not survive it reports that and exits.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def main(settings: dict[str, Any]) -> int:
 
 
 def _own_standard_output() -> IO[str]:
-    # What torch or a library prints must not get between the answers.
+    # Output of torch or a library must not mix with the answers.
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     return answers
@@ -55,15 +55,15 @@ def _answer(examine: Callable[..., Any], request: dict[str, Any]) -> dict[str, A
     try:
         device = find_device(request["device"])
         value = examine(request, device)
-    except Exception as error:  # noqa: BLE001  # whatever it is, the parent names what it asked for
+    except Exception as error:  # noqa: BLE001  # any error: the parent adds the request's name
         return {"poisoned" if is_sticky(error) else "error": quoted_with_type(error, 300)}
     try:
         device.synchronize()
-    except Exception as error:  # noqa: BLE001  # whatever the back end raises, the device does not answer
+    except Exception as error:  # noqa: BLE001  # any error of the back end: the device does not answer
         return {"poisoned": quoted_with_type(error, 300)}
     return {"value": value}
 
 
 if __name__ == "__main__":
-    # An interpreter that is torn down can hang or crash in a back end's destructors: that shows in its exit status.
+    # Exit normally: an interpreter may hang or crash in a back end's destructors, which its exit status then shows.
     sys.exit(main(json.loads(sys.argv[1])))

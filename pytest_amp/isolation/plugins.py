@@ -1,4 +1,4 @@
-"""Which modules a child process has to import so that torch there is what it is here."""
+"""Modules that a child process must import so that its torch equals the one here."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import pytest
 
 
 def plugin_modules(config: pytest.Config) -> list[str]:
-    """The modules that the command line or the environment made plugins, in their order.
+    """Return the modules that the command line or the environment registered as plugins, in order.
 
-    What they do to torch here has to happen in a child process, too. pytest's own plugins and installed
-    ones, which have other names than their modules, stay here.
+    Their changes to torch here must happen in a child process, too. pytest's own plugins and installed ones, whose
+    names differ from their modules', are not included.
     """
     named = [*config.option.plugins, *os.environ.get("PYTEST_PLUGINS", "").split(",")]
     modules = []

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-#: Exit status of a child that leaves because its device no longer answers.
+#: Exit status of a child whose device no longer answers.
 POISONED = 66
 
 
 def is_sticky(error: BaseException) -> bool:
-    """Whether an error is the device's: every later call in this process would fail, too."""
+    """Return whether an error is sticky: every later call on the device in this process would fail, too."""
     text = str(error)
     return type(error).__name__ == "AcceleratorError" or text.startswith(("CUDA error", "HIP error"))

@@ -1,4 +1,4 @@
-"""A process that answers requests, and another one after it has died."""
+"""Process that answers requests, and is replaced after it has died."""
 
 from __future__ import annotations
 
@@ -18,42 +18,42 @@ from pytest_amp.isolation.poison import POISONED
 
 
 class ExaminationFailed(Exception):
-    """Something could not be examined: it raised, it took the process with it, or it never ended."""
+    """Failure of an examination: it raised, crashed the process, or never ended."""
 
 
 class ProcessLost(ExaminationFailed):
-    """It took the process with it, or the device, or it never ended; ``how`` says which, as a clause."""
+    """Crash of the process or the device, or an endless examination; ``how`` says which, as a clause."""
 
     def __init__(self, message: str, how: str) -> None:
-        """``how`` goes on after the name of what was examined: ``died of SIGSEGV``."""
+        """Keep the clause ``how``, which follows the name of the examined operator: ``died of SIGSEGV``."""
         super().__init__(message)
         self.how = how
 
 
 class Isolated:
-    """Asks a child process, which is replaced after it has died."""
+    """Client of a child process, which is replaced after it has died."""
 
     def __init__(
         self, examiner: str, *, modules: Sequence[str] = (), path: Sequence[str] = (), timeout: float = 300.0
     ) -> None:
-        """``examiner`` is a ``module:function`` of a request and its device, with an answer that JSON can hold.
+        """Configure the child; ``examiner`` is a ``module:function`` of a request and its device.
 
-        The child has ``path`` as its module search path and imports ``modules`` before torch. One request
-        may take ``timeout`` seconds.
+        Its answer must be JSON values. The child has ``path`` as its module search path and imports ``modules`` before
+        torch. One request may take ``timeout`` seconds.
         """
         self._settings = json.dumps({"modules": list(modules), "examiner": examiner})
         self._path = [entry for entry in path if entry]
         self.timeout = timeout
         self._child: _Child | None = None
         self._cannot_start: str | None = None
-        #: How often a child was started.
+        #: Number of times that a child was started.
         self.starts = 0
 
     def ask(self, request: Mapping[str, Any], name: str) -> Any:
-        """The examiner's answer to ``request``, of which ``device`` is a device's name; ``name`` is for messages.
+        """Return the examiner's answer to ``request``, whose ``device`` is a device's name; ``name`` is for messages.
 
-        Raises ProcessLost where the child died or its device no longer answers, and ExaminationFailed for
-        an error of the examiner, or if no child can be started.
+        Raises ProcessLost if the child died or its device no longer answers, and ExaminationFailed for an error of the
+        examiner, or if no child can be started.
         """
         child = self._running()
         try:
@@ -95,11 +95,11 @@ class Isolated:
 
 
 class _Died(Exception):
-    """How a child ended."""
+    """End of a child; the message says how it ended."""
 
 
 class _Child:
-    """A running child, its pipes, and a thread that reads its answers."""
+    """Running child, its pipes, and a thread that reads its answers."""
 
     def __init__(self, settings: str, path: Sequence[str]) -> None:
         self._stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  # lives as long as the child
@@ -123,11 +123,11 @@ class _Child:
         self._lines.put(None)
 
     def wait_until_ready(self, timeout: float) -> None:
-        """Raises _Died if it ends first."""
+        """Wait until the child is ready. Raises _Died if it ends first."""
         self._next_line(timeout)
 
     def ask(self, request: Mapping[str, Any], timeout: float) -> dict[str, Any]:
-        """Its answer; raises _Died."""
+        """Return the child's answer. Raises _Died."""
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(json.dumps(request) + "\n")
@@ -149,9 +149,9 @@ class _Child:
         return line
 
     def end(self, timeout: float) -> int:
-        """Close its input, wait for it, and return its exit status."""
+        """Close the child's input, wait for it, and return its exit status."""
         assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # it is gone already
+        with contextlib.suppress(BrokenPipeError):  # it has already ended
             self._process.stdin.close()
         try:
             status = self._process.wait(timeout)
@@ -164,7 +164,7 @@ class _Child:
         return status
 
     def last_words(self) -> str:
-        """The last line that it wrote to standard error."""
+        """Return the child's last line of standard error."""
         self._stderr.seek(0)
         lines = self._stderr.read().decode(errors="replace").split("\n")
         return next((" ".join(line.split())[:200] for line in reversed(lines) if line.strip()), "")

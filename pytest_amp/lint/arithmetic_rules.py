@@ -1,4 +1,4 @@
-"""Rules about arithmetic in a low dtype that should be float32: norms, exponentials, angles, sums, losses."""
+"""Rules about low-precision arithmetic that should be float32: norms, exponentials, angles, sums, losses."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _BETWEEN = frozenset({
     *("mul", "div", "add", "sub", "masked_fill", "where", "native_dropout", "clamp", "clamp_min", "neg", "index"),
     *("gather", "tril", "triu", "nan_to_num", "maximum", "unsqueeze", "cat", "stack", "bernoulli", "rsub"),
 })  # fmt: skip
-#: Additions of a running sum.
+#: Operators that add to a running sum.
 _ADDITIONS = frozenset({"add", "sub", "lerp", "addcmul", "addcdiv", "index_add", "scatter_add"})
 _LINEAR = frozenset({"add", "sub", "rsub", "mul", "div", "neg"})
-#: Additions in a row from which they are a running sum; also the length of a cumulative one.
+#: Number of chained additions that makes a running sum; also the length of a cumulative one.
 LONG = 16
-#: Error of an angle, in radians, from which its sine is another.
+#: Error of an angle, in radians, from which its sine is wrong.
 _ANGLE = 0.03
 _WIDEN_NORM = "Widen first (x = x.float()), take the statistics in float32, and cast the result back (.to(dtype))"
 _WIDEN_LOSS = "Compute the loss in float32: widen the model's output first (output.float())"
@@ -36,9 +36,9 @@ _WIDEN_LOSS = "Compute the loss in float32: widen the model's output first (outp
 def arithmetic_suspects(
     program: Program, calls: Sequence[Call], roots: Collection[Call], low_loss: Call | None = None
 ) -> Iterator[Suspect]:
-    """Yield the arithmetic of ``calls`` that is low and should not be.
+    """Yield the arithmetic of ``calls`` that is low-precision and should not be.
 
-    ``roots`` made the losses that are differentiated, ``low_loss`` one of them that is low.
+    ``roots`` produced the differentiated losses; ``low_loss`` is one of them in low precision.
     """
     terms = _terms(roots)
     if low_loss is not None:
@@ -120,7 +120,7 @@ _KINDS = {
 
 
 def _statistics(call: Call, program: Program) -> Iterator[Suspect]:
-    """Means of squares, variances, centred values and norms."""
+    """Yield means of squares, variances, centred values and norms."""
     name = call.operator
     if name in _VARIANCES and call.operands:
         yield _suspect("low-norm", call, (_NAMES.get(name, name),))
@@ -148,7 +148,7 @@ _NAMES = {"linalg_vector_norm": "norm", "var": "variance", "std": "standard devi
 
 
 def _averaged(call: Call) -> tuple[object, ...] | None:
-    """Return the view that a call is the mean of; a sum that is divided by a number counts."""
+    """Return the view whose mean a call computes; a sum that is divided by a number counts."""
     if call.operator == "div" and len(call.operands) == 1 and call.operands[0].producer is not None:
         call = call.operands[0].producer
         return call.operands[0].view if call.operator == "sum" else None
@@ -156,7 +156,7 @@ def _averaged(call: Call) -> tuple[object, ...] | None:
 
 
 def _square(operand: Operand) -> Call | None:
-    """Return the call that made a square, if one did."""
+    """Return the call that produced a square, if any."""
     call = origin(operand).producer
     if call is None:
         return None
@@ -191,7 +191,7 @@ def _is_square_of_mean(call: Call) -> bool:
 
 
 def _is_square_sum(call: Call, program: Program) -> bool:
-    """Whether a product of a tensor with itself is a sum of squares, of which a root is taken."""
+    """Return whether a product of a tensor with itself is a sum of squares whose root is taken."""
     left, right = (origin(operand) for operand in call.operands[:2])
     if left.view[0] is None or left.view[0] != right.view[0] or left.numel != right.numel:
         return False
@@ -209,7 +209,7 @@ def _is_square_sum(call: Call, program: Program) -> bool:
 
 
 def _exponentials(call: Call, program: Program) -> Iterator[Suspect]:
-    """Softmax by hand, logarithms of low values, powers with low exponents, cumulative sums."""
+    """Yield manual softmax, logarithms of low-precision values, powers with low exponents, cumulative sums."""
     name = call.operator
     if name in _REDUCTIONS and call.numel < call.operands[0].numel and _normalises(call, program):
         for before in near(call.operands[0], _BETWEEN, 3):
@@ -227,7 +227,7 @@ def _exponentials(call: Call, program: Program) -> Iterator[Suspect]:
 
 
 def _normalises(call: Call, program: Program) -> bool:
-    """Whether a sum is what something is divided by, or a logarithm is taken of it."""
+    """Return whether a sum is used as a divisor or in a logarithm."""
     for consumer in _behind(call, program):
         if consumer.operator in (*_LOGARITHMS, "reciprocal"):
             return True
@@ -238,7 +238,7 @@ def _normalises(call: Call, program: Program) -> bool:
 
 
 def _behind(call: Call, program: Program) -> list[Call]:
-    """Return the forward calls that take the result of a call, also behind casts and elementwise operators."""
+    """Return the forward calls that use the result of a call, also after casts and elementwise operators."""
     found: list[Call] = []
     todo = [call]
     while todo and len(found) < 16:
@@ -251,14 +251,14 @@ def _behind(call: Call, program: Program) -> list[Call]:
 
 
 def _is_exponent(call: Call) -> bool:
-    """Whether the exponent is a low-precision tensor of several elements: ``10000 ** -(x / d)``."""
+    """Return whether the exponent is a low-precision tensor of several elements: ``10000 ** -(x / d)``."""
     if call.function == "__rpow__":
         return call.operands[0].is_low and call.operands[0].numel > 1
     return len(call.operands) == 2 and call.operands[1].is_low and call.operands[1].numel > 1
 
 
 def _terms(roots: Collection[Call]) -> set[Call]:
-    """Return the calls that a loss is computed by, back to the model's last products."""
+    """Return the calls that compute a loss, back to the model's last products."""
     found = set(roots)
     for root in roots:
         for operand in root.operands:
@@ -267,12 +267,12 @@ def _terms(roots: Collection[Call]) -> set[Call]:
 
 
 def _narrows(call: Call) -> bool:
-    """Whether a call casts a float32 number that was computed, not a parameter."""
+    """Return whether a call casts a computed float32 value, not a parameter."""
     return call.is_cast and call.operands[0].dtype is torch.float32 and call.operands[0].producer is not None
 
 
 def _terms_of_loss(call: Call, terms: Collection[Call]) -> Iterator[Suspect]:
-    """A reduction to one number that the loss is computed by."""
+    """Yield a reduction to one value that contributes to the loss."""
     if (call.operator not in _REDUCTIONS and "loss" not in call.operator) or call.numel != 1 or call not in terms:
         return
     if call.operands and call.operands[0].numel > 1 and call.operands[0].requires_grad:
@@ -280,7 +280,7 @@ def _terms_of_loss(call: Call, terms: Collection[Call]) -> Iterator[Suspect]:
 
 
 def _angles(call: Call) -> Iterator[Suspect]:
-    """Arguments of sin and cos that are so large, and so rounded, that the result is another."""
+    """Yield arguments of sin and cos that are so large that their rounding makes the result wrong."""
     if call.backward or call.again or not call.operands:
         return
     argument = call.operands[-1 if call.operator == "polar" else 0]
@@ -310,7 +310,7 @@ def _angles(call: Call) -> Iterator[Suspect]:
 
 
 def _low_factor(call: Call) -> Operand | None:
-    """Return a factor of an angle that is low, or was rounded before it was widened; buffers are another rule's."""
+    """Return a factor of an angle that is low-precision, or rounded before it was widened; not buffers."""
     for operand in call.operands:
         start = origin(operand)
         is_computed = start.producer is not None and start.numel > 1
@@ -325,7 +325,7 @@ def _positions(call: Call) -> Iterator[Suspect]:
 
 
 def _running_sums(calls: Sequence[Call]) -> Iterator[Suspect]:
-    """Long chains of additions in which no term depends on the sum before it."""
+    """Yield long chains of additions in which no term depends on the previous sum."""
     lengths: dict[Call, int] = {}
     told: set[tuple[str, int]] = set()
     for call in calls:
@@ -342,7 +342,7 @@ def _running_sums(calls: Sequence[Call]) -> Iterator[Suspect]:
 
 
 def _addition(operand: Operand) -> Call | None:
-    """Return the addition that made a tensor, if it was scaled at most since then."""
+    """Return the addition that produced a tensor, with at most a scaling in between."""
     call = origin(operand).producer
     if call is not None and call.operator in ("mul", "div") and len(call.operands) == 1:
         call = origin(call.operands[0]).producer
@@ -350,7 +350,7 @@ def _addition(operand: Operand) -> Call | None:
 
 
 def _depends(call: Call, before: Call) -> bool:
-    """Whether a term that is added is computed of the sum before, other than by sums and products with numbers."""
+    """Return whether an added term depends on the previous sum, other than by sums and products with numbers."""
     todo = [operand for operand in call.operands if _addition(operand) is not before]
     while todo:
         maker = todo.pop().producer

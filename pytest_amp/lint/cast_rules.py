@@ -1,4 +1,4 @@
-"""Rules about casts and constants of the program's own: rounded inputs, buffers and gradients, epsilons and masks."""
+"""Rules about casts and constants of the program: rounded inputs, buffers and gradients, epsilons and masks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pytest_amp.lint.suspect import Suspect
 from pytest_amp.precision import dtype_name
 
 _WIDE = (torch.float32, torch.float64)
-#: Operators that change no value, or the value of each element by itself as their low kernel does.
+#: Operators that change no value, or that act elementwise exactly as their low-precision kernel.
 _EXACT = frozenset({
     *("relu", "threshold", "neg", "abs", "cat", "stack", "index_select", "masked_fill", "slice_scatter", "repeat"),
     *("max_pool2d_with_indices", "constant_pad_nd", "flip", "roll", "index", "gather"),
@@ -22,7 +22,7 @@ _ACTIVATIONS = frozenset({"gelu", "silu", "sigmoid", "tanh", "leaky_relu", "elu"
 
 
 def hard_casts(plain: Program) -> Iterator[Suspect]:
-    """Yield casts to a low dtype that a program makes without a region, too: the dtype is written in it."""
+    """Yield casts to a low dtype that a program also makes without a region: the dtype is written in it."""
     if any(call.is_low and call.autocast is not None for call in plain.forward):
         return
     for call in plain.forward:
@@ -65,7 +65,7 @@ def _method(call: Call) -> str:
 
 
 def _is_wide(source: Operand | None) -> bool:
-    """Whether a tensor is float32 or wider, and none of what it is computed by is low."""
+    """Return whether a tensor is float32 or wider, and was computed without low-precision tensors."""
     if source is None or source.dtype not in _WIDE:
         return False
     start = origin(source)
@@ -75,7 +75,7 @@ def _is_wide(source: Operand | None) -> bool:
 
 
 def _feeds_low(call: Call, program: Program) -> bool:
-    """Whether all that a cast feeds are operators on low-precision tensors of the model: a frozen base, say."""
+    """Return whether all consumers of a cast use low-precision tensors of the model: a frozen base, say."""
     consumers = [each for each in program.consumers.get(call, []) if not each.backward]
     if not consumers:
         return False
@@ -86,7 +86,7 @@ def _feeds_low(call: Call, program: Program) -> bool:
 
 
 def rounded_values(program: Program, calls: Sequence[Call]) -> Iterator[Suspect]:
-    """Yield values that are exact in float32, rounded to a low dtype, and widened again where they are used."""
+    """Yield float32 values that are rounded to a low dtype and widened again where they are used."""
     for call in calls:
         if not (call.is_own_cast and call.is_low and not call.backward and _is_wide(call.source)):
             continue
@@ -106,7 +106,7 @@ def rounded_values(program: Program, calls: Sequence[Call]) -> Iterator[Suspect]
 def rounded_buffers(calls: Sequence[Call], lines: Mapping[str, Place]) -> Iterator[Suspect]:
     """Yield low-precision buffers and constants that are widened where they are used.
 
-    ``lines`` are the places that made low-precision buffers, by name.
+    ``lines`` are the places that created low-precision buffers, by name.
     """
     for call in calls:
         source = call.source if call.is_own_cast and not call.is_low and call.dtype in _WIDE else None
@@ -135,9 +135,9 @@ def rounded_buffers(calls: Sequence[Call], lines: Mapping[str, Place]) -> Iterat
 
 
 def useless_widening(program: Program, calls: Sequence[Call], plain: Program) -> Iterator[Suspect]:
-    """Yield casts to float32 behind which nothing is computed before the values are low again.
+    """Yield casts to float32 without any computation before the values are low-precision again.
 
-    A cast that widens in the run without a region, too, is of low values that are the model's own.
+    A cast that also widens in the run without a region acts on low-precision values of the model's own.
     """
     needed = {call.place.line for call in plain.forward if call.is_own_cast and call.source and call.source.is_low}
     for call in calls:
@@ -163,7 +163,7 @@ def useless_widening(program: Program, calls: Sequence[Call], plain: Program) ->
 
 
 def _useless(call: Call, program: Program, low: torch.dtype, *, activations: int) -> list[str] | None:
-    """Return the operators between a cast and the casts back; None where something is gained."""
+    """Return the operators between a cast and the casts back; None if the widening has an effect."""
     consumers = [each for each in program.consumers.get(call, []) if not each.backward and not each.again]
     if not consumers:
         return None
@@ -186,7 +186,7 @@ def _useless(call: Call, program: Program, low: torch.dtype, *, activations: int
 
 
 def rounded_gradients(program: Program) -> Iterator[Suspect]:
-    """Yield casts in a backward pass or a hook of the user's own that round float32 gradients, widened again later."""
+    """Yield casts in a user's backward pass or hook that round float32 gradients, widened again later."""
     for call in program.calls:
         if not call.backward or not call.is_cast or call.dtype not in _WIDE:
             continue
@@ -208,7 +208,7 @@ def rounded_gradients(program: Program) -> Iterator[Suspect]:
 
 
 def _by_user(operand: Operand) -> Iterator[Call]:
-    """Yield the calls of the user's own backward pass that ``operand`` was computed by."""
+    """Yield the calls of the user's own backward pass that computed ``operand``."""
     todo, found = [operand], set()
     while todo:
         call = todo.pop().producer
@@ -219,12 +219,12 @@ def _by_user(operand: Operand) -> Iterator[Call]:
 
 
 def _is_gradient(source: Operand | None) -> bool:
-    """Whether a tensor is float32 and was computed in the backward pass; saved tensors were not."""
+    """Return whether a tensor is float32 and was computed in the backward pass; saved tensors were not."""
     return source is not None and source.dtype in _WIDE and source.producer is not None and source.producer.backward
 
 
 def constants(calls: Sequence[Call], *, is_finite: bool) -> Iterator[Suspect]:
-    """Yield constants that are zero, or infinite, in the dtype that they are used in; errors where NaN comes of it."""
+    """Yield constants that are zero, or infinite, in the dtype they are used in; errors if the step is nonfinite."""
     severity = Severity.WARNING if is_finite else Severity.ERROR
     for call in calls:
         if call.backward or call.again or not call.is_low:
@@ -269,7 +269,7 @@ def _written(number: float) -> str:
 
 
 def overflows(calls: Sequence[Call], known: Collection[Place]) -> Iterator[Suspect]:
-    """Yield operators that make infinities of finite values in the dtype of the run."""
+    """Yield operators that produce infinities from finite values in the dtype of the run."""
     for call in calls:
         if call.backward or call.again or not call.values.infinite or call.values.beyond or call.place in known:
             continue

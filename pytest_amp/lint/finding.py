@@ -1,4 +1,4 @@
-"""The finding: one mistake, or one doubt, with the line that makes it."""
+"""Finding: one mistake, or one doubt, with the line that makes it."""
 
 from __future__ import annotations
 

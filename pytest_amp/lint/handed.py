@@ -1,4 +1,4 @@
-"""Objects that a recorded run hands to the user's functions: a device, a scaler, an evaluation."""
+"""Objects that a recorded run passes to the user's functions: a device, a scaler, an evaluation."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from pytest_amp.precision import Precision
 from pytest_amp.scaler.reference import UpdateRule
 from pytest_amp.scaler.watched import WatchedScaler
 
-#: The scale from which GradScaler begins.
+#: Initial scale of GradScaler.
 _SCALE = 2.0**16
 
 
 class RecordedScaler(WatchedScaler):
-    """A watched scaler whose own operations are told apart from those of the training step."""
+    """Watched scaler whose own operations are distinguished from those of the training step."""
 
     def __init__(self, recorder: Recorder, device_type: str, *, enabled: bool) -> None:
-        """Enabled or not, from the scale of GradScaler on."""
+        """Create the scaler with GradScaler's initial scale, enabled or not."""
         super().__init__(device_type, _SCALE, UpdateRule(growth_interval=10**6), enabled=enabled)
         self.recorder = recorder
 
@@ -40,18 +40,18 @@ class RecordedScaler(WatchedScaler):
 
 @dataclass(frozen=True)
 class GivenDevice:
-    """A device whose regions are noted as handed out by the check."""
+    """Device whose regions are noted as provided by the check."""
 
     device: Device
     recorder: Recorder
 
     def __getattr__(self, name: str) -> Any:
-        """Everything else is the device's."""
+        """Delegate everything else to the device."""
         return getattr(self.device, name)
 
     @contextlib.contextmanager
     def autocast(self, dtype: torch.dtype, *, enabled: bool = True, cache_enabled: bool = True) -> Iterator[None]:
-        """As the device's."""
+        """Enter the device's region, and note that the check provides it."""
         region = self.device.autocast(dtype, enabled=enabled, cache_enabled=cache_enabled)
         self.recorder.given_depth += 1
         try:

@@ -1,4 +1,4 @@
-"""Kinds of findings, each with what it means in a few words; docs/findings/ has a page of the name of each."""
+"""Kinds of findings, each with a short meaning; docs/findings/ has a page named after each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The linter: a recorded run in, findings out."""
+"""Linter: turns a recorded run into findings."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from pytest_amp.training.trajectory import TrainingStep
 def findings_of_case(case: Case, conditions: Conditions) -> tuple[Finding, ...]:
     """Return the findings of one forward and backward pass of ``case`` in mixed precision.
 
-    The pass is recorded operator by operator on the device, and a forward pass without a region beside it. An
-    exception of the user's code in mixed precision passes through.
+    The pass is recorded operator by operator on the device, and also a forward pass without a region. An exception of
+    the user's code in mixed precision is passed on.
     """
     return findings_of(_of_case(record_case(case, conditions)))
 
@@ -35,8 +35,8 @@ def findings_of_training(
 ) -> tuple[Finding, ...]:
     """Return the findings of a few iterations of a user's training step, as ``amp.check_training`` calls it.
 
-    Findings of the model and the case's loss are left to ``findings_of_case``. An exception of the user's code passes
-    through.
+    Findings of the model and the case's loss are left to ``findings_of_case``. An exception of the user's code is
+    passed on.
     """
     record = record_training(case, conditions, train, optimizer=optimizer, steps=steps)
     return findings_of(_of_training(record))
@@ -47,9 +47,8 @@ def findings_of_evaluation(
 ) -> tuple[Finding, ...]:
     """Return the findings of a user's evaluation.
 
-    ``evaluate`` is given an object with ``model``, ``batch``, ``loss()`` and ``autocast()``, and returns metrics by
-    name. ``trained_low`` tells that the training runs in mixed precision. An exception of the user's code passes
-    through.
+    ``evaluate`` receives an object with ``model``, ``batch``, ``loss()`` and ``autocast()``, and returns metrics by
+    name. ``trained_low`` tells that the training runs in mixed precision. An exception of the user's code is passed on.
     """
     record = record_evaluation(case, conditions, evaluate)
     program = record.program
@@ -100,7 +99,7 @@ def _of_training(record: TrainingRecord) -> Iterator[Suspect]:
     yield from regions_rules.step_suspects(program, definition)
     yield from regions_rules.region_suspects(_without_case(program))
     yield from state_rules.low_parameters(record.parameters)
-    if record.parameters:  # what is computed of them is low for that reason
+    if record.parameters:  # values computed from them are low-precision for that reason
         return
     yield from state_rules.low_states(record.states, definition)
     yield from state_rules.low_averages(program, record.kept, {each.place for each in record.states if each.place})
@@ -113,7 +112,7 @@ def _of_training(record: TrainingRecord) -> Iterator[Suspect]:
 
 
 def _without_losses(suspects: Iterable[Suspect], losses: Sequence[Suspect]) -> Iterator[Suspect]:
-    """Yield suspects without low losses in functions whose loss is outside of the region."""
+    """Return suspects without low-precision losses in functions whose loss is outside of the region."""
     keys = {suspect.place.key for suspect in losses}
     return (suspect for suspect in suspects if suspect.kind != "low-loss" or suspect.place.key not in keys)
 
@@ -130,7 +129,7 @@ def _without_case(program: Program) -> Program:
 
 
 def _maker(call: Call | None) -> Call | None:
-    """Return the call that made a loss, behind casts."""
+    """Return the call that produced a loss, before any casts."""
     while call is not None and call.operator in TRANSPARENT and call.source is not None:
         before = call.source.producer
         if before is None:

@@ -1,4 +1,4 @@
-"""Place of a call in Python: the user's line and function, and the library's where a library makes the call."""
+"""Place of a call in Python: the user's line and function, and the line of a library that makes the call."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _PACKAGE = f"{Path(__file__).parent.parent}/"
 _CASES = f"{_PACKAGE}cases/"
 _PYTHON = f"{sysconfig.get_path('stdlib')}/"
 _INSTALLED = tuple({f"{sysconfig.get_path(name)}/" for name in ("purelib", "platlib")})
-#: The module that calls the user's functions: frames beyond it belong to the test.
+#: Module that calls the user's functions; outer frames belong to the test.
 RUNNER = f"{Path(__file__).parent / 'runs.py'}"
-#: The modules from which autograd's engine is entered.
+#: Modules through which autograd's engine is entered.
 _ENGINE = (f"{_TORCH}autograd/__init__.py", f"{_TORCH}autograd/graph.py")
 #: torch's Python code between a caller and the operator that it calls by name.
 _WRAPPERS = (f"{_TORCH}_tensor.py", f"{_TORCH}overrides.py", f"{_TORCH}functional.py", f"{_TORCH}nn/functional.py")
@@ -79,7 +79,7 @@ def author_of(file: str) -> Author:
 
 
 def calling_place(*, backward: bool = False) -> Place:
-    """Return the place of the call that is being made.
+    """Return the place of the current call.
 
     With ``backward`` only frames inside autograd's engine count: those of a ``torch.autograd.Function`` or a hook.
     """
@@ -101,7 +101,7 @@ def calling_place(*, backward: bool = False) -> Place:
 
 
 def definition_of(function: object) -> str:
-    """Return ``file.py:12`` of the first line of a function; ``""`` where it is not Python's."""
+    """Return ``file.py:12`` of the first line of a function; ``""`` if it is not written in Python."""
     while hasattr(function, "func"):
         function = function.func
     code = getattr(function, "__code__", None)

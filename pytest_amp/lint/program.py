@@ -1,4 +1,4 @@
-"""A recorded program: its operator calls in their order, each with the calls that made its arguments."""
+"""Recorded program: its operator calls in order, each with the calls that produced its arguments."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 from pytest_amp.lint.place import Place
 
 LOW = (torch.bfloat16, torch.float16)
-#: Operators whose result has the values of their argument, rounded at most.
+#: Operators whose result has the values of their argument, at most rounded.
 TRANSPARENT = frozenset({"_to_copy", "alias", "clone", "contiguous", "detach", "lift_fresh", "copy", "_unsafe_view"})
 #: Matrix products and convolutions.
 PRODUCTS = frozenset({
@@ -27,7 +27,7 @@ CASTS = frozenset({"bfloat16", "double", "float", "half", "to", "type", "type_as
 
 
 class Role(enum.Enum):
-    """Role of a tensor that no call of the program has made."""
+    """Role of a tensor that no call of the program has produced."""
 
     PARAMETER = "parameter"
     FROZEN = "frozen parameter"
@@ -37,7 +37,7 @@ class Role(enum.Enum):
 
 @dataclass(frozen=True)
 class Leaf:
-    """A tensor of the model or the batch, by its name."""
+    """Tensor of the model or the batch, with its name."""
 
     role: Role
     name: str
@@ -45,7 +45,7 @@ class Leaf:
 
 @dataclass(frozen=True, eq=False)
 class Operand:
-    """A tensor that is an argument: ``view`` tells views of one memory apart, ``producer`` last wrote to the memory."""
+    """Tensor argument of a call; ``view`` distinguishes views of one memory, ``producer`` last wrote to the memory."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]
@@ -56,7 +56,7 @@ class Operand:
 
     @property
     def is_low(self) -> bool:
-        """Whether the dtype is bfloat16 or float16."""
+        """Return whether the dtype is bfloat16 or float16."""
         return self.dtype in LOW
 
     @property
@@ -83,11 +83,11 @@ class Values:
 
 @dataclass(frozen=True, eq=False)
 class Call:
-    """One operator call.
+    """Operator call.
 
-    ``function`` is the function of torch that Python called, ``autocast`` the dtype of the region around it (None
-    outside of one), ``module`` the path of the innermost module, None outside of the model. ``stage`` counts
-    iterations of a training. ``in_loss`` tells that the case's loss function was running.
+    ``function`` is the torch function that Python called, ``autocast`` the dtype of the region around it (None outside
+    of one), ``module`` the path of the innermost module, None outside of the model. ``stage`` counts iterations of a
+    training. ``in_loss`` tells that the case's loss function was running.
     """
 
     number: int
@@ -113,7 +113,7 @@ class Call:
 
     @property
     def is_low(self) -> bool:
-        """Whether the first floating result is bfloat16 or float16."""
+        """Return whether the first floating result is bfloat16 or float16."""
         return self.dtype in LOW
 
     @property
@@ -123,7 +123,7 @@ class Call:
 
     @property
     def is_cast(self) -> bool:
-        """Whether the call converts a tensor to another dtype."""
+        """Return whether the call converts a tensor to another dtype."""
         if self.operator not in ("_to_copy", "copy") or not self.results:
             return False
         source = self.source
@@ -131,7 +131,7 @@ class Call:
 
     @property
     def is_low_update(self) -> bool:
-        """Whether the call changes a low-precision tensor in place."""
+        """Return whether the call changes a low-precision tensor in place."""
         return self.writes and bool(self.operands) and self.operands[0].is_low
 
     @property
@@ -142,7 +142,7 @@ class Call:
 
     @property
     def is_own_cast(self) -> bool:
-        """Whether the program casts the tensor itself; casts of autocast happen within other functions."""
+        """Return whether the program casts the tensor itself; autocast's casts happen within other functions."""
         if not self.is_cast:
             return False
         if self.backward:
@@ -151,13 +151,13 @@ class Call:
 
     @property
     def is_direct(self) -> bool:
-        """Whether a program called the operator itself, not a function of torch that is made of several."""
+        """Return whether a program called the operator itself, not a torch function composed of several."""
         if self.backward or self.again or self.place.is_torch:
             return False
         return not self.function or self.function in _NAMES.get(self.operator, (self.operator,))
 
 
-#: Functions and methods of torch by the operator that they end in, where the names differ.
+#: torch functions and methods by the operator that they call, where the names differ.
 _NAMES: dict[str, tuple[str, ...]] = {
     "mul": ("mul", "multiply", "outer", "einsum", "__rmul__", "__mul__", "__imul__", "__rdiv__", "dot"),
     "pow": ("pow", "square", "__pow__", "__rpow__", "__ipow__", "float_power"),
@@ -177,10 +177,10 @@ _NAMES: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class RegionEvent:
-    """Entry into a region of autocast: ``dtype`` is None for one that is disabled, ``outer`` that of the region around.
+    """Entry into a region of autocast; ``dtype`` is None for a disabled one, ``outer`` that of the surrounding region.
 
-    ``number`` is the first call within, ``until`` the first behind it. ``is_given`` tells that the check has handed the
-    region out.
+    ``number`` is the first call within, ``until`` the first after it. ``is_given`` tells that the check has provided
+    the region.
     """
 
     number: int
@@ -196,7 +196,7 @@ class RegionEvent:
 
 @dataclass(frozen=True)
 class BackwardEvent:
-    """A call of ``backward``: its place, the region around it, and the call that made what it starts from."""
+    """Call of ``backward``: its place, the region around it, and the call that produced its root."""
 
     number: int
     place: Place
@@ -214,17 +214,17 @@ class Program:
     calls: list[Call] = field(default_factory=list)
     regions: list[RegionEvent] = field(default_factory=list)
     backwards: list[BackwardEvent] = field(default_factory=list)
-    #: The calls by which a scaler has scaled a loss.
+    #: Calls by which a scaler has scaled a loss.
     scaled: list[Call] = field(default_factory=list)
 
     @cached_property
     def forward(self) -> list[Call]:
-        """Calls of forward passes, without those that are made again in a backward pass."""
+        """Return calls of forward passes, without recomputations in a backward pass."""
         return [call for call in self.calls if not call.backward and not call.again]
 
     @cached_property
     def consumers(self) -> dict[Call, list[Call]]:
-        """By call, those that take what it made."""
+        """Return the consumers of each call's result, by call."""
         found: dict[Call, list[Call]] = {}
         for call in self.calls:
             for operand in call.operands:
@@ -234,7 +234,7 @@ class Program:
 
 
 def origin(operand: Operand) -> Operand:
-    """Return the tensor that ``operand`` has its values of: casts and copies are looked through."""
+    """Return the tensor that ``operand`` is a cast or copy of, or ``operand`` itself."""
     while operand.producer is not None and operand.producer.operator in TRANSPARENT:
         source = operand.producer.source
         if source is None:
@@ -244,7 +244,7 @@ def origin(operand: Operand) -> Operand:
 
 
 def near(operand: Operand, through: Collection[str], depth: int) -> Iterator[Call]:
-    """Yield the calls that made ``operand``, back by at most ``depth`` calls, which are ``through`` or transparent."""
+    """Yield the producers of ``operand``, at most ``depth`` calls back, through operators of ``through`` or casts."""
     todo, seen = [(operand, depth)], set()
     while todo:
         tensor, left = todo.pop()
@@ -259,7 +259,7 @@ def near(operand: Operand, through: Collection[str], depth: int) -> Iterator[Cal
 
 
 def ancestors(operand: Operand, *, since: int = 0, stop: Collection[str] = ()) -> set[Call]:
-    """Return the calls that ``operand`` is computed by, from number ``since`` on, not beyond operators of ``stop``."""
+    """Return the calls that compute ``operand``, from number ``since`` on, not before operators of ``stop``."""
     todo, found = [operand], set()
     while todo:
         call = todo.pop().producer

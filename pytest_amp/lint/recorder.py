@@ -1,4 +1,4 @@
-"""Recorder of a program: every operator call with its place, its module, its region and the calls before it."""
+"""Recorder of a program: every operator call with its place, module, region and preceding calls."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from pytest_amp.lint.regions import followed_regions
 from pytest_amp.lint.values import values_of_call
 from pytest_amp.numerics.causes import operator_of
 
-#: Functions that read or set attributes of tensors, and compute nothing.
+#: Functions that get or set attributes of tensors, and compute nothing.
 _ATTRIBUTES = ("__get__", "__set__")
-#: Functions that make a tensor of a number.
+#: Functions that create a tensor from a number.
 _MAKERS = ("tensor", "as_tensor", "asarray", "new_tensor")
-#: They return memory that nobody has written to.
+#: Operators that return uninitialised memory.
 UNWRITTEN = ("empty", "empty_strided", "empty_like", "new_empty", "new_empty_strided", "resize")
 
 
 @dataclass
 class _Function:
-    """The function of torch that Python has called: its name, place, and the region around it."""
+    """Current torch function called from Python: its name, place, and the region around it."""
 
     name: str
     place: Place
@@ -41,7 +41,7 @@ class _Function:
 
 @dataclass(frozen=True)
 class _Site:
-    """Where a call is: its place, its module, the function that Python called, and the pass."""
+    """Site of a call: its place, its module, the function that Python called, and the pass."""
 
     place: Place
     module: str | None
@@ -52,7 +52,7 @@ class _Site:
 
 @dataclass
 class Recorder:
-    """Records the calls of whatever runs inside ``on``."""
+    """Recorder of all calls made inside ``on``."""
 
     device_type: str
     program: Program
@@ -88,7 +88,7 @@ class Recorder:
             self._add_leaf(tensor, Leaf(Role.PARAMETER if tensor.requires_grad else Role.FROZEN, name))
 
     def inside_loss(self, loss: Callable[..., Any]) -> Callable[..., Any]:
-        """Return ``loss`` that tells the recorder when it runs."""
+        """Return ``loss``, wrapped so that the recorder knows when it runs."""
 
         def told(*arguments: Any) -> Any:
             self.loss_depth += 1
@@ -112,12 +112,12 @@ class Recorder:
         return None if not self._modules or self.names else type(self._modules[-1]).__name__
 
     def state(self) -> torch.dtype | None:
-        """Return the dtype of the region that is on, None if none is."""
+        """Return the dtype of the active region, None without one."""
         enabled = torch.is_autocast_enabled(self.device_type)
         return torch.get_autocast_dtype(self.device_type) if enabled else None
 
     def enter(self, name: str, arguments: tuple[Any, ...]) -> _Function | None:
-        """Note the call of a function of torch; returns the one around it."""
+        """Note the call of a torch function; returns the surrounding one."""
         before = self._function
         if name not in _ATTRIBUTES and not self.is_again:
             first = arguments[0] if arguments and name in _MAKERS else None
@@ -128,12 +128,12 @@ class Recorder:
         return before
 
     def leave(self, before: _Function | None) -> None:
-        """Note its end."""
+        """Note the end of a torch function's call."""
         self._function = before
 
     @property
     def is_again(self) -> bool:
-        """Whether a backward pass is running."""
+        """Return whether a backward pass is running."""
         return torch_private.current_node() is not None
 
     def _add_leaf(self, tensor: torch.Tensor, leaf: Leaf) -> None:
@@ -197,7 +197,7 @@ class Recorder:
         site: _Site,
         results: list[torch.Tensor],
     ) -> Call:
-        """Add a call that was made to the program."""
+        """Add a completed call to the program."""
         function = self._function
         written = None if function is None else function.written
         is_forward = not (site.backward or site.again)
@@ -240,7 +240,7 @@ class Recorder:
         return Operand(tensor.dtype, tuple(tensor.shape), view, tensor.requires_grad, producer, leaf)
 
     def _write(self, tensors: list[torch.Tensor], call: Call | None, *, is_new: bool = False) -> None:
-        """Note who wrote to the memory of tensors; memory that is new is no longer that of a leaf."""
+        """Note the writer of the memory of tensors; new memory no longer belongs to a leaf."""
         for tensor in tensors:
             key = memory_of(tensor)
             if key is None:
@@ -253,7 +253,7 @@ class Recorder:
                 self._memory[key] = call
 
     def _site(self) -> _Site:
-        """Return where the call is that is being made."""
+        """Return the site of the current call."""
         node = torch_private.current_node()
         module = self.module()
         if node is None:
@@ -269,7 +269,7 @@ class Recorder:
         own = calling_place(backward=True)
         if own.line:
             return _Site(own, self._module_of(node), "own", backward=True)
-        # The call that has made a node is the first after which the next node has a larger number.
+        # A node was created by the first call after which the next node has a larger number.
         index = bisect.bisect_right(self._numbers, torch_private.number_of(node))
         if hasattr(node, "variable") or index == len(self._forward):
             return _Site(Place(), None, "", backward=True)
@@ -282,7 +282,7 @@ class Recorder:
 
 
 class _Functions(TorchFunctionMode):
-    """Tells a recorder of each function of torch that Python calls."""
+    """Mode that reports each torch function called from Python to a recorder."""
 
     def __init__(self, recorder: Recorder) -> None:
         super().__init__()
@@ -297,14 +297,14 @@ class _Functions(TorchFunctionMode):
 
 
 def memory_of(tensor: torch.Tensor) -> tuple[object, int] | None:
-    """Return device and address of the memory of a tensor; None for what has none of its own."""
+    """Return device and address of the memory of a tensor; None if it has none of its own."""
     if tensor.layout != torch.strided or not tensor.numel() or not torch_private.has_memory(tensor):
         return None
     if torch_private.values_of(tensor) is not None:
         return None
     try:
         address = tensor.untyped_storage().data_ptr()
-    except RuntimeError:  # a subclass of tensors that has no storage
+    except RuntimeError:  # a subclass of tensors without storage
         return None
     return (tensor.device, address) if address else None
 

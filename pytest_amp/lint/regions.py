@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def followed_regions(recorder: Recorder) -> Iterator[None]:
-    """Tell ``recorder`` inside the block of each region that is entered, by ``with`` or by a decorator."""
+    """Report each region entered inside the block, by ``with`` or by a decorator, to ``recorder``."""
     region: Any = torch.autocast
     enter, leave = region.__enter__, region.__exit__
     running: list[tuple[object, int]] = []
