@@ -1,4 +1,4 @@
-"""The markers: what a test says about itself, read once and checked strictly."""
+"""Markers of tests, read once and checked strictly."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class AmpMarker:
 
     @classmethod
     def merged(cls, marks: Iterable[pytest.Mark]) -> AmpMarker:
-        """The marker of a test whose ``amp`` marks are ``marks``, closest first. Raises ValueError in one line."""
+        """Merge the ``amp`` marks of a test, closest first. Raises ValueError in one line."""
         known = tuple(f.name for f in fields(cls))
         keywords: dict[str, object] = {}
         for mark in marks:
@@ -57,11 +57,11 @@ class AmpMarker:
         )
 
     def expected_failure(self, device_key: str, precision: str) -> str | None:
-        """The report for which the test is expected to fail there, if any."""
+        """Return the report for which the test is expected to fail there; None without one."""
         return self.xfail.get(f"{device_key}-{precision}", self.xfail.get(device_key))
 
 
-#: What lists of names look like.
+#: Example lists of names, for messages.
 _EXAMPLES = {"devices": "['cuda']", "dtypes": "['bf16']"}
 
 
@@ -88,7 +88,7 @@ def _dtypes(value: object) -> tuple[Precision, ...] | None:
     if value is None:
         return None
     known = {**ALIASES, **PRECISIONS}
-    if isinstance(value, (list, tuple, set, frozenset)):  # torch's own dtypes are as good as their names
+    if isinstance(value, (list, tuple, set, frozenset)):  # torch's own dtypes are accepted as well as their names
         value = [str(each) if str(each) in ALIASES else each for each in value]
     names = _names("dtypes", value)
     for name in names:

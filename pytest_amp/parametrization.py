@@ -1,4 +1,4 @@
-"""Which test runs on which device and precision: what its marker says, and the parameters that it gets."""
+"""Parametrization of a test over devices and precisions, from its marker."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from pytest_amp.precision import FP32, TF32, Precision
 from pytest_amp.session import AmpSession
 from pytest_amp.targets import Target
 
-#: The parameter that has a test's target.
+#: Parameter that holds a test's target.
 TARGET = "_amp_target"
 
 _KINDS = {DeviceKind.CPU: "a CPU", DeviceKind.ACCELERATOR: "an accelerator", DeviceKind.FAKE: "a fake device"}
@@ -33,14 +33,14 @@ _KINDS = {DeviceKind.CPU: "a CPU", DeviceKind.ACCELERATOR: "an accelerator", Dev
 
 @dataclass(frozen=True)
 class Place:
-    """A test before it has parameters."""
+    """Test before it has parameters."""
 
     marker: AmpMarker
     family: Family
     session: AmpSession
 
     def unfit(self, target: Target) -> str | None:
-        """Why the test does not exist on ``target``; None if it does."""
+        """Return why the test does not exist on ``target``; None if it does."""
         device, precision = target.device, target.precision
         if device.kind not in self.family.kinds:
             return f"the {self.family.name} family does not exist on {_KINDS[device.kind]}"
@@ -55,7 +55,7 @@ class Place:
         return self._untimed(target) if self.family.name == "speed" else None
 
     def _too_few(self, device: Device) -> str | None:
-        """Why there are not the accelerators that the family needs: those of this process, or of its caller."""
+        """Return why the family has too few accelerators in this process or its caller's; None if it has enough."""
         needed = self.family.devices
         if needed == 1 or device.kind is not DeviceKind.ACCELERATOR:
             return None
@@ -65,7 +65,7 @@ class Place:
         return f"needs {needed} {device.type} devices, and there is {count}" if count < needed else None
 
     def _untimed(self, target: Target) -> str | None:
-        """Why no floor of speed exists on ``target``: none can hold for a dtype that is emulated."""
+        """Return why no floor of speed exists on ``target``, such as an emulated dtype; None if one may exist."""
         if self.session.speed.mode == "off":
             reason = self.session.speed.reason
             return f"speed is {reason}" if reason.startswith("off") else f"speed is off: {reason}"
@@ -78,9 +78,9 @@ class Place:
         return None
 
     def targets(self) -> list[Target]:
-        """Those of the run, and fp32 and tf32 on the same devices where the marker asks for them."""
+        """Return the run's targets, and fp32 and tf32 on the same devices if the marker names them."""
         found = list(self.session.targets)
-        # By "missing": what is left of a device is a target that is not, if there is one.
+        # Sort by "missing": prefer an available target of each device; fall back to a missing one.
         devices = {t.device.key: t for t in sorted(found, key=lambda target: target.missing is None)}
         for precision in (FP32, TF32):
             if self.marker.dtypes is None or precision not in self.marker.dtypes:
@@ -91,7 +91,7 @@ class Place:
 
 
 def _wide(session: AmpSession, target: Target, precision: Precision) -> Target:
-    """The one fp32 or tf32 target of a device: the same object each time, so that fixtures are shared."""
+    """Return the fp32 or tf32 target of a device, the same object each time, so that fixtures are shared."""
     known = session.wide_targets
     return known.setdefault(
         (target.device.key, precision.name), Target(target.device, precision, target.missing, session.config)
@@ -99,7 +99,7 @@ def _wide(session: AmpSession, target: Target, precision: Precision) -> Target:
 
 
 def bound(target: Target) -> Precision:
-    """The target's precision, with the context in which its device computes so."""
+    """Return the target's precision, with the context in which its device computes in it."""
     return replace(target.precision, enter=partial(_enter, target.device, target.precision))
 
 
@@ -110,7 +110,7 @@ def _enter(device: Device, precision: Precision) -> AbstractContextManager[None]
 
 
 def parametrize(metafunc: pytest.Metafunc, session: AmpSession) -> None:
-    """Run the test on every target; a bad marker is a usage error that names the test."""
+    """Run the test on every target; an invalid marker is a usage error that names the test."""
     name = metafunc.definition.nodeid
     try:
         marker = AmpMarker.merged(metafunc.definition.iter_markers("amp"))
@@ -141,7 +141,7 @@ def parametrize(metafunc: pytest.Metafunc, session: AmpSession) -> None:
 
 
 def refuse_indirect(metafunc: pytest.Metafunc, session: AmpSession) -> None:
-    """Raises Misuse for an ``indirect`` parameter of a fixture of this plugin, which takes none and would ignore it."""
+    """Raise Misuse for an ``indirect`` parameter of a fixture of this plugin, which would ignore the value."""
     for mark in metafunc.definition.iter_markers("parametrize"):
         given = {**dict(zip(("argnames", "argvalues", "indirect"), mark.args, strict=False)), **mark.kwargs}
         argnames, indirect = given.get("argnames", ()), given.get("indirect", False)
@@ -157,7 +157,7 @@ def refuse_indirect(metafunc: pytest.Metafunc, session: AmpSession) -> None:
 
 
 def _unknown_types(marker: AmpMarker, session: AmpSession) -> str | None:
-    """A device type in the marker that no device has: its test would never run, its xfail never apply."""
+    """Return an error for an unknown device type in the marker: its test would never run, its xfail never apply."""
     known = dict.fromkeys((*DEVICE_TYPES, *session.device_types, *(t.device.type for t in session.targets)))
     named = [*(marker.devices or ()), *(key.partition("-")[0] for key in marker.xfail)]
     unknown = next((name for name in named if name not in known), None)
@@ -165,9 +165,9 @@ def _unknown_types(marker: AmpMarker, session: AmpSession) -> str | None:
 
 
 def check_marker(metafunc: pytest.Metafunc, session: AmpSession) -> None:
-    """A marker on a test that uses no amp fixture is checked, too: it guards the test's state, and no more.
+    """Check the marker of a test without an amp fixture: there it guards the test's state, and nothing else.
 
-    One of a class or a module may be for its other tests.
+    A marker of a class or a module may be meant for the other tests in it.
     """
     name = metafunc.definition.nodeid
     try:
@@ -184,11 +184,11 @@ def check_marker(metafunc: pytest.Metafunc, session: AmpSession) -> None:
 
 
 def check_own(metafunc: pytest.Metafunc, session: AmpSession, names: Iterable[str]) -> None:
-    """A project's fixture in place of one of ``names`` is its own matter, but for the tests of a family."""
+    """Refuse a project's fixture in place of one of ``names`` in tests of a family; elsewhere it is allowed."""
     try:
         family = family_of(metafunc.module)
     except ValueError:
-        return  # told where a test is parametrized
+        return  # reported when a test is parametrized
     if family is PROJECT:
         return
     name = min(names)
@@ -201,7 +201,7 @@ def check_own(metafunc: pytest.Metafunc, session: AmpSession, names: Iterable[st
 
 
 def _makes(plugin: object, name: str) -> bool:
-    """Whether ``plugin`` is a conftest.py with something called ``name``."""
+    """Return whether ``plugin`` is a conftest.py with an attribute called ``name``."""
     return Path(str(getattr(plugin, "__file__", ""))).name == "conftest.py" and hasattr(plugin, name)
 
 
@@ -238,7 +238,7 @@ def _rows(place: Place, target: Target, each: tuple[str, Callable[[Target], Iter
 
 
 def _row(target: Target, value: object, place: str, marks: Sequence[pytest.MarkDecorator]) -> object:
-    if hasattr(value, "values") and hasattr(value, "marks") and hasattr(value, "id"):  # made by pytest.param
+    if hasattr(value, "values") and hasattr(value, "marks") and hasattr(value, "id"):  # a value of pytest.param
         if len(value.values) != 1:
             raise Misuse(f"the function of amp_parametrize returned {value!r} for {target.id}; valid: one value each")
         (inner,) = value.values
@@ -248,7 +248,7 @@ def _row(target: Target, value: object, place: str, marks: Sequence[pytest.MarkD
 
 
 def _called(value: object, place: str) -> str:
-    """A value in a test's id, and so in keys, which are the same in each run: no text with an address in it."""
+    """Return the text of a value in a test's id, and so in keys, which must not contain an address."""
     name = getattr(value, "__name__", None)
     text = name if isinstance(name, str) else str(value)
     return place if re.search(r" at 0x[0-9a-fA-F]+", text) else text

@@ -1,4 +1,4 @@
-"""The hooks that pytest calls. Nothing here imports torch or numpy, or starts a process."""
+"""Hooks that pytest calls. Nothing here imports torch or numpy, or starts a process."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> Generator[None
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> Generator[None, int | None, int | None]:
-    """Miss a run that was ended as a green one before it was judged, or given another status afterwards."""
+    """Return another status for a run that ended as green before it was judged, or whose status was changed later."""
     status = yield
     session = config.stash.get(KEY, None)
     runs = not (config.option.help or config.option.version or workers.is_worker(config))
@@ -69,11 +69,11 @@ def pytest_cmdline_main(config: pytest.Config) -> Generator[None, int | None, in
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Read what was asked for, and refuse what is wrong before anything runs."""
+    """Read the options, and refuse invalid ones before anything runs."""
     for line in markers.LINES:
         config.addinivalue_line("markers", line)
     if config.option.help or config.option.version:
-        return  # help must survive a configuration in which everything is wrong
+        return  # --help must survive any invalid configuration
     names: tuple[str, ...] = ()
     if config.hook.pytest_amp_devices.get_hookimpls():
         from pytest_amp.failure import Misuse
@@ -85,7 +85,7 @@ def pytest_configure(config: pytest.Config) -> None:
             raise pytest.UsageError(str(error)) from None
         except ValueError as error:
             raise pytest.UsageError(f"the hook pytest_amp_devices: {error}") from None
-        except Exception as error:  # noqa: BLE001  # whatever a project's own code raises
+        except Exception as error:  # noqa: BLE001  # a project's own code may raise anything
             raise pytest.UsageError(hookspecs.raised_in("pytest_amp_devices", error)) from None
     session = config.stash[KEY] = AmpSession(config, options.read(config, names), names)
     config.pluginmanager.register(Recorder(session), "amp-recorder")
@@ -101,7 +101,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Parametrize a test that asks for an amp fixture over device and dtype."""
+    """Parametrize a test with an amp fixture over device and dtype."""
     marked = any(metafunc.definition.get_closest_marker(name) is not None for name in ("amp", "amp_long"))
     ours, session = concerned(metafunc.fixturenames), metafunc.config.stash[KEY]
     named = NAMES.intersection(metafunc.fixturenames)
@@ -128,7 +128,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def pytest_pycollect_makeitem(
     collector: pytest.Module | pytest.Class, name: str, obj: object
 ) -> Generator[None, object, object]:
-    """Count the tests that a function becomes, or note that a function or a class becomes none."""
+    """Count the tests that a function becomes, or note a function or a class that becomes none."""
     made = yield
     session = collector.config.stash[KEY]
     if not made and name.startswith(("test_", "Test")):
@@ -144,7 +144,7 @@ def pytest_pycollect_makeitem(
 
 @pytest.hookimpl(wrapper=True)
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> Generator[None, bool | None, bool | None]:
-    """Note the folder or the file of a family that is left out."""
+    """Note an ignored folder or file of a family."""
     ignored = yield
     if ignored and (collection_path.suffix == ".py" or (collection_path / "__init__.py").is_file()):
         from pytest_amp.left_out import note_ignored
@@ -157,7 +157,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> Gener
 def pytest_make_collect_report(
     collector: pytest.Collector,
 ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
-    """Note what skips itself while it is collected, and a module or a class of which no test is made."""
+    """Note a collector that skips itself, and a module or a class without a test."""
     report = yield
     if report.skipped:
         from pytest_amp.left_out import note_skipped
@@ -177,7 +177,7 @@ def pytest_make_collect_report(
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> Generator[None, list[object], list[object]]:
-    """Note the file of a family that nothing is made of."""
+    """Note a file of a family from which nothing is collected."""
     made = yield
     if not made and file_path.name.startswith("test_") and file_path.suffix == ".py":
         from pytest_amp.left_out import note_file
@@ -188,9 +188,9 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> Generator[
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(session: pytest.Session, items: list[pytest.Item]) -> None:
-    """Deselect what does not exist on its device, order the rest; raise the usage errors that collection found.
+    """Deselect tests that do not exist on their device, order the rest, and raise the usage errors of collection.
 
-    Last, so that only what ``-k``, ``-m`` and other plugins have left is looked at.
+    Runs last, so that only tests that ``-k``, ``-m`` and other plugins have left are considered.
     """
     amp_session = session.config.stash[KEY]
     if amp_session.left_out:
@@ -208,24 +208,24 @@ def pytest_collection_modifyitems(session: pytest.Session, items: list[pytest.It
         items.clear()
         if not workers.is_worker(session.config):
             raise pytest.UsageError("\n".join(amp_session.usage_errors))
-        # The controller ends the run: raised in a worker, it would end as another status.
+        # The controller ends the run: an error raised in a worker would end with another status.
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Note each amp test, before anybody deselects or removes it."""
+    """Note each amp test, before it can be deselected or removed."""
     session = item.config.stash[KEY]
     if session.active and concerned(getattr(item, "fixturenames", ())):
         session.collected.append(item)
 
 
 def pytest_deselected(items: Sequence[pytest.Item]) -> None:
-    """Note what is deselected, which is told from what is removed without a word."""
+    """Note deselected tests, to distinguish them from tests that are removed silently."""
     if items:
         items[0].config.stash[KEY].deselected_items += items
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Count what was asked for."""
+    """Count the selected tests."""
     amp_session = session.config.stash[KEY]
     amp_session.collection_ended = True
     if amp_session.active:
@@ -236,7 +236,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
-    """Note whether anybody calls the function: a hook that answers first may not."""
+    """Note whether the function is called: a hook that answers first may not call it."""
     if not pyfuncitem.config.stash[KEY].active:
         return (yield)
     from pytest_amp.called import noting
@@ -253,7 +253,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, o
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Attach what the test is and what it observed; finish the messages of failures."""
+    """Attach the test's identity and observations; complete the messages of failures."""
     session = item.config.stash[KEY]
     if not session.active:
         report = yield
@@ -281,7 +281,7 @@ def pytest_runtest_makereport(
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, object]:
-    """Miss what was removed since it was collected, and keep account of failures while tests run in this process."""
+    """Note tests removed since collection, and keep an account of failures while tests run in this process."""
     amp_session = session.config.stash[KEY]
     if amp_session.active:
         from pytest_amp.account import Account
@@ -299,7 +299,7 @@ def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, objec
 
 @pytest.hookimpl(wrapper=True, trylast=True)
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> Generator[None]:
-    """Judge the run as a whole, and write what was asked for; a worker reports to its controller.
+    """Judge the run as a whole, and write the requested files; a worker reports to its controller.
 
     Innermost of the wrappers: after pytest-xdist has ended its workers, before the summary is printed.
     """
@@ -319,7 +319,7 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> Generator[
 def pytest_report_teststatus(
     report: pytest.TestReport | pytest.CollectReport,
 ) -> tuple[str, str, tuple[str, dict[str, bool]]] | None:
-    """Count an expected failure that passes apart from failures: the run is red, and torch has mended a fault."""
+    """Count an expected failure that passes separately from failures: the run is red, and torch has fixed a fault."""
     if report.when != "call" or not report.failed:
         return None
     from pytest_amp.reporting import is_fixed
@@ -328,7 +328,7 @@ def pytest_report_teststatus(
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
-    """Each value that was given, and where it came from."""
+    """Return the values of the options, with their sources."""
     session = config.stash.get(KEY, None)
     if session is None or not session.asked.explicit:
         return []
@@ -338,7 +338,7 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
 
 
 def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
-    """The devices that were found, and whether speed is timed."""
+    """Return the devices of the run, and whether speed is timed."""
     session = config.stash[KEY]
     if not session.active or workers.is_controller(config):
         return []
@@ -348,7 +348,7 @@ def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """What ran, what did not, what changed, and where the files are."""
+    """Print the summary: executed tests, tests not run, differences, and written files."""
     session = config.stash[KEY]
     if workers.is_controller(config):
         for message in session.usage_errors:
@@ -361,7 +361,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_benchmark_update_machine_info(config: pytest.Config, machine_info: dict[str, Any]) -> None:
-    """What times depend on beside the host: torch, card, driver, CUDA, cuDNN."""
+    """Add facts that times depend on besides the host: torch, card, driver, CUDA, cuDNN."""
     session = config.stash[KEY]
     if session.active:
         machine_info["amp"] = dict(session.provenance)
@@ -369,7 +369,7 @@ def pytest_benchmark_update_machine_info(config: pytest.Config, machine_info: di
 
 @pytest.hookimpl(optionalhook=True, tryfirst=True)
 def pytest_benchmark_compare_machine_info(config: pytest.Config, compared_benchmark: dict[str, Any]) -> None:
-    """Hold back what earlier times depended on: it is asked before this run has a device, and would always differ."""
+    """Remove these facts from earlier times: the comparison runs before this run has a device, so they would differ."""
     earlier = compared_benchmark["machine_info"].pop("amp", None)
     if isinstance(earlier, dict):
         config.stash[KEY].earlier_times.append(earlier)

@@ -1,4 +1,4 @@
-"""Number formats in which arithmetic is done, and the names by which they are asked for.
+"""Number formats of arithmetic, and their names in options.
 
 Pure data: torch is imported only when a dtype is asked for.
 """
@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import torch
 
-#: A number as options take it: digits of ASCII alone, and no underscore between them, as Python's own ``float`` takes.
+#: A number as options take it: ASCII digits, without the underscores that Python's own ``float`` accepts.
 DECIMAL = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 
 
 class BinaryFormat:
-    """A sign, ``exponent_bits`` and ``mantissa_bits``, stored in tensors whose dtype torch calls ``dtype_name``."""
+    """Binary format of a sign, ``exponent_bits`` and ``mantissa_bits``, stored in the torch dtype ``dtype_name``."""
 
     dtype_name: str
     exponent_bits: int
@@ -27,7 +27,7 @@ class BinaryFormat:
 
     @property
     def bits(self) -> int:
-        """Width of the format that takes part in a product: sign, exponent and mantissa."""
+        """Width of the format that is used in a product: sign, exponent and mantissa."""
         return 1 + self.exponent_bits + self.mantissa_bits
 
     @property
@@ -108,5 +108,5 @@ ALIASES = {
 
 
 def dtype_name(dtype: torch.dtype) -> str:
-    """``bfloat16`` of ``torch.bfloat16``: as observations and messages name a dtype."""
+    """Return the name of a dtype as observations and messages use it: ``bfloat16`` of ``torch.bfloat16``."""
     return str(dtype).removeprefix("torch.")

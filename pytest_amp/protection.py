@@ -1,4 +1,4 @@
-"""Before and after each amp test: a known state, and nothing left behind on the device or in torch."""
+"""Protection of each amp test: a known state before it, and nothing left behind on the device or in torch."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from pytest_amp.session import KEY, AmpSession
 
 
 def protect(item: pytest.Item) -> Callable[[], None]:
-    """Seed torch and pin it to one CPU thread; returns what is to be called when the test is over.
+    """Seed torch and pin it to one CPU thread; return the function to call after the test.
 
-    With more threads, sums and so bits depend on their number. Errors at once on a device that an
-    earlier test has poisoned.
+    With more threads, sums, and so bits, depend on their number. Fails at once on a device that an earlier test has
+    poisoned.
     """
     import torch
 
@@ -43,7 +43,7 @@ def protect(item: pytest.Item) -> Callable[[], None]:
     def after() -> None:
         scope.close()
         torch.set_num_threads(threads)
-        leaked = guard.restore()  # first: it asks nothing of the device, and others run after this test
+        leaked = guard.restore()  # first: it needs nothing from the device, and further tests follow
         problems = [_device_problem(item, session, device)]
         if leaked:
             what = "; ".join(f"{name}: {before} became {now}" for name, (before, now) in leaked.items())
@@ -56,12 +56,12 @@ def protect(item: pytest.Item) -> Callable[[], None]:
 
 
 def _device_problem(item: pytest.Item, session: AmpSession, device: Device | None) -> str | None:
-    """Errors of kernels surface late: ask now, so that the test that caused one is the one that is named."""
+    """Return the pending error of the device: kernels fail asynchronously, and the message must name their test."""
     if device is None or device.kind is not DeviceKind.ACCELERATOR:
         return None
     try:
         device.synchronize()
-    except Exception as error:  # noqa: BLE001  # whatever the back end raises, the device does not answer
+    except Exception as error:  # noqa: BLE001  # any error of the back end: the device does not answer
         message = (str(error).strip().splitlines() or [type(error).__name__])[0]
         session.poisoned[device.name] = (item.nodeid, message)
         session.problems.append(f"{device.name} no longer answers after {item.nodeid}: {message}")

@@ -1,4 +1,4 @@
-"""Errors of other people's code as messages quote them: in one line, however many they have."""
+"""Quotes of foreign errors in messages: in one line, however many lines they have."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ import traceback
 from collections.abc import Collection
 from pathlib import Path
 
-#: Letters of an error that a message has room for.
+#: Maximum length of a quoted error.
 MOST = 200
 
 
 def quoted(error: BaseException, most: int = MOST) -> str:
-    """What an error says, in one line of at most ``most`` letters; one that is longer ends in ``…``."""
+    """Return an error's text in one line of at most ``most`` characters; a longer one ends in ``…``."""
     return _cut(str(error), most)
 
 
 def quoted_with_type(error: BaseException, most: int = MOST) -> str:
-    """The same with its type before it: ``RuntimeError: CUDA error: …``."""
+    """Return an error's type and text in one line: ``RuntimeError: CUDA error: …``."""
     return _cut(f"{type(error).__name__}: {error}", most)
 
 
 def quoted_with_place(error: BaseException, libraries: Collection[Path], most: int = MOST) -> str:
-    """The same with the line of the project that it comes from, which lies in none of ``libraries``.
+    """Return an error's type, line and text; the line is the innermost one outside of ``libraries``.
 
-    ``ValueError (conftest.py:12): no such image``.
+    An example is ``ValueError (conftest.py:12): no such image``.
     """
     frames = traceback.extract_tb(error.__traceback__)
     own = [each for each in frames if not any(Path(each.filename).is_relative_to(folder) for folder in libraries)]
@@ -32,10 +32,9 @@ def quoted_with_place(error: BaseException, libraries: Collection[Path], most: i
 
 
 def printable(text: str) -> str:
-    """``text`` in one line in which nothing moves a terminal's cursor: escapes for all but printable characters.
+    """Return ``text`` in one line, with escapes for all but printable characters, so that no terminal is affected.
 
-    A value of a file that somebody else wrote may have escape sequences, ends of lines, and marks that reverse the
-    direction of what follows.
+    A value of a foreign file may contain escape sequences, line ends, and marks that reverse the direction of text.
     """
     return text if text.isprintable() else "".join(map(_escaped, text))
 

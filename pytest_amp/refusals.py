@@ -1,4 +1,4 @@
-"""What is refused of options and ini keys together; imported only where there may be something to refuse."""
+"""Refusals of options and ini keys together; imported only if there may be something to refuse."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 
 def refuse_unknown(names: Iterable[str], known: Sequence[str], config: pytest.Config) -> None:
-    """Raises pytest.UsageError for a key of no plugin that is meant as one of ours: pytest warns of it at most.
+    """Raise pytest.UsageError for an unknown ini key that is meant for this plugin: pytest warns of it at most.
 
-    Meant is one that begins as ours do, and one of ours in another spelling: ``amp-device``, ``AMP_DEVICE``.
+    Such a key begins like this plugin's keys, or spells one of them differently: ``amp-device``, ``AMP_DEVICE``.
     """
     for name in names:
         meant = _meant(name, known)
@@ -30,14 +30,14 @@ def refuse_unknown(names: Iterable[str], known: Sequence[str], config: pytest.Co
 
 
 def _meant(name: str, known: Sequence[str]) -> str | None:
-    """The key that ``name`` spells in another way; "" where it only begins as ours do, None where it is not ours."""
+    """Return the key that ``name`` misspells; "" if it only has this plugin's prefix, None if it is unrelated."""
     spelt = re.sub(r"[\W_]+", "_", name.lower()).strip("_")
     joined = {key.replace("_", ""): key for key in known}
     return joined.get(spelt.replace("_", ""), "" if spelt.startswith("amp_") else None)
 
 
 def _is_a_key(name: str, config: pytest.Config) -> bool:
-    """Whether a plugin or a conftest.py has such a key."""
+    """Return whether a plugin or a conftest.py has such a key."""
     try:
         config.getini(name)
     except ValueError as error:
@@ -46,7 +46,7 @@ def _is_a_key(name: str, config: pytest.Config) -> bool:
 
 
 def job_summary(part: str) -> Path:
-    """The page of the running job of GitHub Actions, to which steps append. Raises ValueError without one."""
+    """Return the page of the running job of GitHub Actions, to which steps append. Raises ValueError without one."""
     if part != "github":
         raise ValueError(f"{part!r}: github takes no file; valid: {REPORTS}")
     path = Path(os.environ.get(JOB_SUMMARY, ""))
@@ -58,7 +58,7 @@ def job_summary(part: str) -> Path:
 
 
 def refuse_one_file_twice(asked: AmpConfig) -> None:
-    """A report may replace its file, but not the baseline, the record or another report of the same run."""
+    """Refuse a report to the file of the baseline, the record or another report; any other file may be replaced."""
     files = {"amp_baseline": asked.baseline, "amp_record": asked.record}
     taken = {path.resolve(): ini for ini, path in files.items() if path is not None}
     for report in asked.report:

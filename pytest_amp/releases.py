@@ -1,4 +1,4 @@
-"""Releases of torch, as data says since when and until when something holds."""
+"""Releases of torch, as bounds in data files."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ Release = tuple[int, int]
 
 
 def release_of(version: str) -> Release:
-    """``(2, 13)`` of ``2.13.0+cu130`` and of ``2.13.0.dev20260101``. Raises packaging's InvalidVersion."""
+    """Return ``(2, 13)`` for ``2.13.0+cu130`` and ``2.13.0.dev20260101``. Raises packaging's InvalidVersion."""
     release = Version(version).release
     return release[0], release[1] if len(release) > 1 else 0
 
 
 def holds_in(release: Release, *, since: str | None, until: str | None) -> bool:
-    """Whether ``release`` is within the first and the last one that are named; None is no bound."""
+    """Return whether ``release`` is within the named first and last one; None is no bound."""
     return not (
         (since is not None and release < release_of(since)) or (until is not None and release > release_of(until))
     )

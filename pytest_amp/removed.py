@@ -1,4 +1,4 @@
-"""Tests that a hook takes out after they were collected, and runs that end as green ones before they were judged."""
+"""Tests that a hook removes after collection, and runs that end as green before they were judged."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from pytest_amp.config import OPTIONS
 from pytest_amp.finish import RUNS_NOTHING
 from pytest_amp.session import AmpSession
 
-#: Options of pytest that select among what was collected: what they deselect, nobody asked for.
+#: Options of pytest that select among collected tests: tests that they deselect were not requested.
 _SELECTING = ("keyword", "markexpr", "lf", "stepwise", "deselect")
 
 
 def note_removed(session: pytest.Session, amp_session: AmpSession) -> None:
-    """Say which amp tests a conftest.py or a plugin removed; red where all were removed that an argument names."""
+    """Note which amp tests a conftest.py or a plugin removed; red if all tests of an argument were removed."""
     option = session.config.option
     there = {*map(id, session.items), *map(id, amp_session.dropped)}
     if any(getattr(option, name, None) for name in _SELECTING):
@@ -41,7 +41,7 @@ def note_removed(session: pytest.Session, amp_session: AmpSession) -> None:
 
 
 def _names(argument: str, item: pytest.Item, config: pytest.Config) -> bool:
-    """Whether ``argument`` is the file, the class or the test of ``item``, or the package around it."""
+    """Return whether ``argument`` names the file, the class or the test of ``item``, or the package around it."""
     file, _, rest = argument.partition("::")
     path = (config.invocation_params.dir / file).resolve()
     if path.is_dir():
@@ -52,7 +52,7 @@ def _names(argument: str, item: pytest.Item, config: pytest.Config) -> bool:
 
 
 def refuse_exit(ended: SystemExit, config: pytest.Config) -> None:
-    """Raises UsageError for a process that a conftest.py ends with status 0, in a run that uses this plugin."""
+    """Raise UsageError for a conftest.py that ends the process with status 0, in a run that uses this plugin."""
     namespace = config.known_args_namespace
     asked = any(getattr(namespace, option.ini, None) is not None for option in OPTIONS)
     written = getattr(config, "inicfg", ())
@@ -65,7 +65,7 @@ def refuse_exit(ended: SystemExit, config: pytest.Config) -> None:
 
 
 def expect_judged(config: pytest.Config, session: AmpSession | None) -> int:
-    """The status of a run that ended with 0: 1 where it was never judged, and its own where that was another one."""
+    """Return the status of a run that ended with 0: 1 if it was never judged, or its own status if that differs."""
     if any(getattr(config.option, name, False) for name in (*RUNS_NOTHING, "markers")):
         return 0
     if session is not None and (session.status or not session.asked.explicit):

@@ -1,4 +1,4 @@
-"""What a test's report carries, and how its failure reads."""
+"""Report of a test: its attached data, and the wording of its failure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pytest_amp.session import KEY, installed_torch
 
 
 def complete_failure(item: pytest.Item, call: pytest.CallInfo[None]) -> None:
-    """Say how to rerun just this test, where the check did not."""
+    """Add the command that reruns just this test, unless the check has set one, and known reasons."""
     if call.excinfo is not None and isinstance(call.excinfo.value, AmpFailure):
         call.excinfo.value.rerun_with(rerun_command(item))
         from pytest_amp.report.newer import newer_than_known
@@ -34,7 +34,7 @@ def complete_failure(item: pytest.Item, call: pytest.CallInfo[None]) -> None:
             error.likely_with(newer)
 
 
-#: Options that decide whether a test runs and what it does there, besides device and dtype.
+#: Options that decide whether and how a test runs, besides device and dtype.
 RELEVANT = (
     "amp_baseline",
     "amp_speed",
@@ -48,9 +48,9 @@ RELEVANT = (
 
 
 def rerun_command(item: pytest.Item) -> str:
-    """The command that, typed where this run was started, runs just this test on its device and dtype."""
+    """Return the command that reruns just this test on its device and dtype, from the folder of this run."""
     asked = item.config.stash[KEY].asked
-    # Not from the node id, to which pytest-xdist may add a group.
+    # Not the node id, to which pytest-xdist may add a group.
     names = [node.name for node in item.listchain() if isinstance(node, (pytest.Class, pytest.Item))]
     *options, place = _place(item)
     words = ["pytest", *options, "::".join([place, *names])]
@@ -63,10 +63,10 @@ def rerun_command(item: pytest.Item) -> str:
 
 
 def _place(item: pytest.Item) -> list[str]:
-    """What pytest takes for the test's file; of a suite that is installed its module.
+    """Return pytest's argument for the test's file; for an installed suite, its module.
 
-    Beside a path outside of the folder in which it is started pytest does not load that folder's conftest, and so
-    does not have the cases of a project.
+    Next to a path outside of the starting folder, pytest does not load that folder's conftest, and so lacks the cases
+    of a project.
     """
     module = item.getparent(pytest.Module)
     name = "" if module is None else str(module.obj.__name__)
@@ -80,7 +80,7 @@ _CLASS = re.compile(r"^pytest_amp\.[\w.]+: (?=AmpFailure: )")
 
 
 def attach(item: pytest.Item, report: pytest.TestReport) -> None:
-    """Put what the test is, and at its end what it observed, on the report that crosses to the controller."""
+    """Attach the test's identity, and at its end its observations, to the report for the controller."""
     info = item.stash.get(INFO, None)
     if info is None:
         return
@@ -96,7 +96,7 @@ def attach(item: pytest.Item, report: pytest.TestReport) -> None:
         "notes": notes,
     }
     if not session.told:
-        # With the first report: a worker that is ended later has no other moment.
+        # With the first report: a worker that is ended later has no other opportunity.
         session.told = True
         report.amp["provenance"] = session.provenance
     crash = getattr(report.longrepr, "reprcrash", None)
@@ -113,7 +113,7 @@ def is_fixed(report: pytest.TestReport | pytest.CollectReport) -> bool:
 
 
 def live_with(item: pytest.Item, report: pytest.TestReport) -> None:
-    """Turn a failure that --amp-known names into an expected one, and note what of it ran."""
+    """Turn a failure that --amp-known covers into an expected one, and note that it ran."""
     known, target = item.config.stash[KEY].asked.known, target_of(item)
     if not known or target is None or INFO not in item.stash or report.when != "call" or report.skipped:
         return

@@ -1,4 +1,4 @@
-"""From what was asked for to what there is: the targets of a run, and whether speed can be timed."""
+"""Resolution of options: the targets of a run, and whether speed can be timed."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from pytest_amp.targets import Target
 
 
 class Unavailable(ValueError):
-    """Something that was asked for by name is not there: a usage error, in one line."""
+    """Missing device, dtype or timing that was requested by name: a usage error, in one line."""
 
 
 @dataclass(frozen=True)
 class Speed:
-    """Whether speed is timed here (``off``, ``report``, ``gate``), and why."""
+    """Mode of timing here (``off``, ``report``, ``gate``), and the reason."""
 
     mode: str
     reason: str
 
 
 def added_device_types(config: pytest.Config) -> tuple[DeviceType, ...]:
-    """The device types that the hook pytest_amp_devices yields. Raises Misuse for anything else."""
+    """Return the device types that the hook pytest_amp_devices yields. Raises Misuse for anything else."""
     return tuple(yielded("pytest_amp_devices", config.hook.pytest_amp_devices(), DeviceType))
 
 
 def resolve_targets(asked: AmpConfig, config: pytest.Config) -> tuple[Target, ...]:
-    """Every device and precision of the run, each probed by computing on it. Raises Unavailable."""
+    """Return every device and precision of the run, each probed by computing on it. Raises Unavailable."""
     added = added_device_types(config)
     targets: dict[str, Target] = {}
     for name in asked.device:
@@ -76,7 +76,7 @@ def _targets_on(found: tuple[Device, Probe], asked: AmpConfig, config: pytest.Co
 
 
 def unavailable_device(name: str, answer: Probe, asked: AmpConfig) -> str:
-    """One line: the device, where it was asked for, what it answered, and what needs no hardware."""
+    """Return one line: the device, the source of the request, the probe's answer, and devices without hardware."""
     fakes = ", ".join(f"fake:{device_type}" for device_type in FAKE_TYPES)
     where = asked.where("amp_device")
     return f"{where}: {name!r} does not compute here ({answer.reason}); valid here: auto, cpu, {fakes}"
@@ -96,7 +96,7 @@ def _missing_dtype(device: Device, answer: Probe, precision: Precision, asked: A
 
 
 def resolve_speed(asked: AmpConfig, config: pytest.Config, targets: Sequence[Target]) -> Speed:
-    """Whether this process may time: only on an accelerator that it owns alone. Raises Unavailable."""
+    """Return whether this process may time: only on an accelerator that it owns alone. Raises Unavailable."""
     if asked.speed == "off":
         return Speed("off", f"off ({asked.sources['amp_speed']})")
     problem = _cannot_time(asked, config, targets)
@@ -111,7 +111,7 @@ def resolve_speed(asked: AmpConfig, config: pytest.Config, targets: Sequence[Tar
 
 def _cannot_time(asked: AmpConfig, config: pytest.Config, targets: Sequence[Target]) -> str | None:
     accelerated = any(t.device.kind is DeviceKind.ACCELERATOR and t.missing is None for t in targets)
-    # A CPU is timed for a report alone: its times are those of a machine with much else to do.
+    # A CPU is timed for a report only: its times are those of a machine with other work.
     on_cpu = asked.speed == "report" and any(t.device.kind is DeviceKind.CPU for t in targets)
     if not accelerated and not on_cpu:
         return "no accelerator in this run"
@@ -121,10 +121,10 @@ def _cannot_time(asked: AmpConfig, config: pytest.Config, targets: Sequence[Targ
 
 
 def shared_gpus(asked: AmpConfig, config: pytest.Config) -> str | None:
-    """Why the workers of this run do not own a GPU each; None if they do."""
+    """Return why the workers of this run do not own a GPU each; None if they do."""
     count = workers.worker_count(config)
     if not workers.asks_for_cuda(asked.device):
         return f"{count} workers share the accelerator (name cuda to give each its own GPU)"
-    # A worker sees its own GPU only; its controller told it how many there are.
+    # A worker sees its own GPU only; its controller has passed it the number of GPUs.
     gpus = getattr(config, "workerinput", {}).get("amp_gpus") or len(workers.visible_gpus())
     return None if count <= gpus else f"{count} workers share {gpus} GPU{'' if gpus == 1 else 's'}"

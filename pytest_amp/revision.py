@@ -1,7 +1,7 @@
-"""Revisions of families of tests: which tests and checks made the observations of a run.
+"""Revisions of families of tests: which tests and checks produced the observations of a run.
 
-Two versions of the suites may observe other values of one torch. A record has the revision of each family, so that a
-change of the tests is not taken for a change of torch.
+Two versions of the suites may observe different values of one torch. A record has the revision of each family, so that
+a change of the tests is not mistaken for a change of torch.
 """
 
 from __future__ import annotations
@@ -12,23 +12,23 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-#: Parts of this package in which checks compute what a family observes.
+#: Parts of this package that compute the observations of a family.
 CHECKS = frozenset(
     {
         *("cases", "check", "compiled", "distributed", "fingerprint", "formats", "lint", "memory", "numerics", "rules"),
         *("scaffold", "scaler", "semantics", "speed", "training"),
     }
 )
-#: Python, and rules and rounding models. Measured data (fingerprints, floors) is compared with, and changes no value.
+#: Python, and rules and rounding models. Measured data (fingerprints, floors) is only compared with.
 _SOURCES = (".py", ".toml")
 _IMPORT = re.compile(rb"^\s*(?:from|import) pytest_amp\.([a-z_0-9]+)", re.MULTILINE)
 _PACKAGE = Path(__file__).parent
 
 
 def revision_of(folder: Path) -> str:
-    """Eight hexadecimal digits of the sources of a family: its package in ``folder``, and the checks that it imports.
+    """Return eight hexadecimal digits of a family's sources: its package in ``folder``, and the checks it imports.
 
-    Comments, blank lines and the place of the files do not count.
+    Comments, blank lines and the location of the files do not count.
     """
     files = sorted(_sources(folder))
     parts = {found.decode() for file in files for found in _IMPORT.findall(file.read_bytes())}
@@ -42,7 +42,7 @@ def _sources(folder: Path) -> Iterator[Path]:
 
 @functools.cache
 def _digest(folder: Path) -> str:
-    """A digest of the names and the lines of the sources in ``folder``."""
+    """Return a digest of the names and the lines of the sources in ``folder``."""
     digest = hashlib.sha256()
     for path in sorted(_sources(folder)):
         digest.update(path.relative_to(folder).as_posix().encode() + b"\0")

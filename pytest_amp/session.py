@@ -1,4 +1,4 @@
-"""One run: what was asked for, what there is, and everything that was seen, in one place."""
+"""State of one run: options, requested devices, and all results, in one place."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 
 class AmpSession:
-    """The state of one run in this process. Nothing here is imported or probed before it is asked for."""
+    """State of one run in this process. Everything is imported and probed only when it is needed."""
 
     def __init__(self, config: pytest.Config, asked: AmpConfig, device_types: tuple[str, ...] = ()) -> None:
-        """``asked`` is what options and ini say, ``device_types`` what the hook pytest_amp_devices yields."""
+        """Keep the options ``asked`` and the ``device_types`` that the hook pytest_amp_devices yields."""
         self.config = config
         self.device_types = device_types
         self.asked = asked
@@ -36,32 +36,32 @@ class AmpSession:
         self.usage_errors: list[str] = []
         #: Reasons for which the run is red although every test may be green.
         self.problems: list[str] = []
-        #: What is worth telling and makes no run red.
+        #: Notes of the summary, which make no run red.
         self.notes: list[str] = []
-        #: The signal that ended the run.
+        #: Signal that ended the run.
         self.ended_by: int | None = None
-        #: Whether all tests are over, and the rest is to judge and to write.
+        #: Whether all tests have ended, so that only judging and writing remain.
         self.finishing = False
-        #: Why how many tests were deselected by this plugin.
+        #: Number of tests that this plugin deselected, by reason.
         self.deselected: Counter[str] = Counter()
-        #: How many tests there are by (target, family, test without parameters), selected or not.
+        #: Number of tests by (target, family, test without parameters), selected or not.
         self.made: Counter[tuple[str, str, str]] = Counter()
-        #: How many tests were selected to run by (target, family).
+        #: Number of tests selected to run, by (target, family).
         self.selected: Counter[tuple[str, str]] = Counter()
-        #: Modules of families that were skipped while they were imported: family and reason by node id.
+        #: Modules of families that were skipped during their import: family and reason by node id.
         self.skipped_modules: dict[str, tuple[str, str]] = {}
-        #: The amp tests that were collected in this process, and which others than this plugin deselected.
+        #: Amp tests collected in this process, and items that were deselected.
         self.collected: list[pytest.Item] = []
         self.deselected_items: list[pytest.Item] = []
-        #: What this plugin deselected itself, and the ids of the amp tests that are left to run.
+        #: Items that this plugin deselected itself, and the ids of the remaining amp tests.
         self.dropped: list[pytest.Item] = []
         self.selected_nodes: set[str] = set()
-        #: Whether what is collected from here on can no longer run: a device that was asked for is not there.
+        #: Whether tests collected from here on cannot run: a requested device is missing.
         self.refused = False
-        #: Whether collection came to its end in this process, and the status of the run once it was judged.
+        #: Whether collection was completed in this process, and the status of the run once it was judged.
         self.collection_ended = False
         self.status: int | None = None
-        #: What an ini key keeps from being collected, of families: the path, and what is wrong in a line.
+        #: Paths of families that an ini key keeps from being collected, with the problem in a line.
         self.left_out: dict[Path, str] = {}
         #: Whether a test that uses this plugin has been collected in this process.
         self.active = False
@@ -73,21 +73,21 @@ class AmpSession:
         self.speed_reason: str | None = None
         self.gone: list[Observation] = []
         self.written: list[str] = []
-        #: How many of the baseline's observations --amp-accept changed; None where it changed no file.
+        #: Number of the baseline's observations that --amp-accept changed; None if it changed no file.
         self.accepted: int | None = None
         self._unfair: dict[str, str | None] = {}
-        #: pytest-xdist's nodes that ended as they should, as far as they could tell themselves.
+        #: pytest-xdist's nodes that ended normally, by their own account.
         self.finished_nodes: list[Any] = []
-        #: The failures that nobody has received, while tests run in this process.
+        #: Account of unreceived failures, while tests run in this process.
         self.account: Account | None = None
-        #: Device name -> the test after which it no longer answered, and what it said.
+        #: Device name -> the test after which it no longer answered, and its error.
         self.poisoned: dict[str, tuple[str, str]] = {}
         #: The fp32 and tf32 targets, by device key and precision.
         self.wide_targets: dict[tuple[str, str], Target] = {}
 
     @cached_property
     def targets(self) -> tuple[Target, ...]:
-        """Every device and precision of the run; empty after a usage error."""
+        """Return every device and precision of the run; empty after a usage error."""
         from pytest_amp.resolution import Unavailable, resolve_targets
 
         try:
@@ -99,10 +99,10 @@ class AmpSession:
 
     @cached_property
     def torch_problem(self) -> str | None:
-        """Why torch cannot be imported, in one line; None if it can."""
+        """Return why torch cannot be imported, in one line; None if it can."""
         try:
-            import torch  # noqa: F401  # whether it can be
-        except Exception as error:  # noqa: BLE001  # a missing library is an OSError, half an installation anything
+            import torch  # noqa: F401  # tests the import
+        except Exception as error:  # noqa: BLE001  # a missing library raises OSError, a partial installation anything
             from pytest_amp.quoted import quoted_with_type
 
             reason = quoted_with_type(error)
@@ -111,7 +111,7 @@ class AmpSession:
 
     @cached_property
     def speed(self) -> Speed:
-        """Whether speed is timed in this process."""
+        """Return whether speed is timed in this process, with the reason."""
         from pytest_amp.resolution import Speed, Unavailable, resolve_speed
 
         try:
@@ -124,21 +124,21 @@ class AmpSession:
 
     @cached_property
     def tally(self) -> Tally:
-        """The counts, in the process that prints."""
+        """Return the counts, in the process that prints."""
         from pytest_amp.tally import Tally
 
         return Tally()
 
     @cached_property
     def progress(self) -> Progress:
-        """What says in the process that prints how far the run is."""
+        """Return the reporter of progress, in the process that prints."""
         from pytest_amp.report.progress import Progress
 
         return Progress()
 
     @cached_property
     def baseline(self) -> Record | None:
-        """The record to compare with; read and checked before anything runs."""
+        """Return the record to compare with; it is read and checked before anything runs."""
         if self.asked.baseline is None or not self.asked.baseline.is_file():
             return None
         from pytest_amp.record import RecordError, read_record
@@ -154,15 +154,15 @@ class AmpSession:
         return {} if self.baseline is None else self.baseline.by_key()
 
     def before(self, key: str) -> Observation | None:
-        """What the baseline has under ``key``."""
+        """Return the baseline's observation with ``key``."""
         return self._known.get(key)
 
     def unfair(self, device: str) -> str | None:
-        """Why errors on the device with this key cannot be compared with the baseline's; None if they can."""
+        """Return why errors on the device with this key cannot be compared with the baseline's; None if they can."""
         from pytest_amp.record import unfair
 
         assert self.baseline is not None
-        if device not in self._unfair:  # asked for each observation, and the same for all
+        if device not in self._unfair:  # requested for each observation, and equal for all
             asked: dict[str, Value] = {"seed": self.asked.seed, "tolerance_scale": self.asked.tolerance_scale}
             now = {**self.provenance, **asked}
             self._unfair[device] = unfair(self.baseline.provenance, now, device)
@@ -170,13 +170,13 @@ class AmpSession:
 
     @cached_property
     def revised(self) -> dict[str, tuple[str, str]]:
-        """The families whose tests are of another revision than the baseline's, with both."""
+        """Return the families with another test revision than in the baseline, with both revisions."""
         from pytest_amp.record import revisions
 
         return {} if self.baseline is None else revisions(self.baseline.provenance, self.provenance)
 
     def differences(self) -> dict[Verdict, list[Observation]]:
-        """What is not the same as in the baseline, by what became of it."""
+        """Return the observations that differ from the baseline, by verdict."""
         from pytest_amp.record import ORDER, Verdict
 
         observed = list(self.observed())
@@ -184,41 +184,41 @@ class AmpSession:
         return {verdict: self.gone if verdict is Verdict.GONE else group for verdict, group in groups.items()}
 
     def usage_error(self, message: str) -> None:
-        """Note a usage error once; it is raised when collection is over."""
+        """Note a usage error once; it is raised at the end of collection."""
         if message not in self.usage_errors:
             self.usage_errors.append(message)
 
     def problem(self, message: str) -> None:
-        """Note once why the run is red, whatever its tests say."""
+        """Note once why the run is red, regardless of its tests."""
         if message not in self.problems:
             self.problems.append(message)
 
     def take_notes(self, notes: object) -> None:
-        """Keep the notes that a test's report brings, each once."""
+        """Keep the notes of a test's report, without duplicates."""
         for note in notes if isinstance(notes, list) else ():
             if note not in self.notes:
                 self.notes.append(note)
 
     def seen_in(self, report: pytest.TestReport) -> Mapping[str, object] | None:
-        """What a report of an amp test carries; of one that pytest-xdist made for a dead worker, what the test is."""
+        """Return a report's data of an amp test; for pytest-xdist's report of a dead worker, the test's first data."""
         data: Mapping[str, object] | None = getattr(report, "amp", None)
         if data is None and report.when not in ("setup", "call", "teardown"):
             data = self.tally.begun.get(report.nodeid)
         return data
 
     def tell(self, observation: Observation) -> None:
-        """Hand ``observation`` to the hook; where that raises, the run is red at its end, and goes on."""
+        """Pass ``observation`` to the hook; if that raises, the run continues and is red at its end."""
         try:
             self.config.hook.pytest_amp_observation(observation=observation)
         except pytest.exit.Exception:
             raise
-        except Exception as error:  # noqa: BLE001  # whatever a project's own code raises
+        except Exception as error:  # noqa: BLE001  # a project's own code may raise anything
             from pytest_amp.hookspecs import raised_in
 
             self.problem(raised_in("pytest_amp_observation", error))
 
     def note_provenance(self) -> None:
-        """What values of this process may depend on: the build of torch and the devices."""
+        """Note the facts that values of this process may depend on: the build of torch and the devices."""
         import torch
 
         from pytest_amp.devices import DeviceKind, find_device
@@ -237,11 +237,11 @@ class AmpSession:
         # A GPU's steps wait for its host, whichever devices were selected.
         self.provenance["cpu_capability"] = torch.backends.cpu.get_cpu_capability()
         if any(target.device.kind is DeviceKind.FAKE for target in self.targets):
-            # What a fake device cannot tell is asked of CPU kernels.
+            # Facts that a fake device cannot provide come from CPU kernels.
             self.provenance["host"] = dict(find_device("cpu").provenance())
 
     def note_families(self, folders: Mapping[str, Path]) -> None:
-        """The revision of each family, by name, whose package lies in a folder."""
+        """Note the revision of each family, by name, from the folder of its package."""
         from pytest_amp.revision import revision_of
 
         if folders:
@@ -249,13 +249,13 @@ class AmpSession:
 
     @staticmethod
     def torch_version() -> str:
-        """``torch 2.13.0+cpu``, for messages; imports torch."""
+        """Return ``torch 2.13.0+cpu``, for messages; imports torch."""
         import torch
 
         return f"torch {torch.__version__}"
 
     def to_controller(self) -> str:
-        """What a worker knows that its controller does not, as JSON."""
+        """Return a worker's data that its controller lacks, as JSON."""
         data = {
             "usage_errors": self.usage_errors,
             "problems": self.problems,
@@ -270,7 +270,7 @@ class AmpSession:
         return json.dumps(data)
 
     def from_worker(self, text: str) -> None:
-        """Take in what a worker sent. Every worker collects all tests, so counts of collection are equal."""
+        """Merge a worker's data. Every worker collects all tests, so counts of collection are equal."""
         data = json.loads(text)
         for message in data["usage_errors"]:
             self.usage_error(message)
@@ -284,30 +284,30 @@ class AmpSession:
         self.speed_reason = data["speed_reason"] or self.speed_reason
 
     def finish(self, exitstatus: int) -> int:
-        """Judge the whole run, write what was asked for, and return the exit status."""
+        """Judge the whole run, write the requested files, and return the exit status."""
         from pytest_amp.finish import finish
 
         return finish(self, exitstatus)
 
     @property
     def concerned(self) -> bool:
-        """Whether there is anything to judge or to say: an amp test, a file to write, or a worker that ended badly."""
+        """Return whether there is anything to judge or report: an amp test, a file, or a worker that ended badly."""
         files = self.asked.record is not None or bool(self.asked.report)
         return self.active or files or bool(self.problems) or bool(self.finished_nodes and self.usage_errors)
 
     def observed(self) -> Iterable[Observation]:
-        """Every observation, in the process that prints."""
+        """Return every observation, in the process that prints."""
         return (observation for _, observation in self.tally.observations.values())
 
 
 def _compiler(shown: str) -> str | None:
-    """The compiler in what ``torch.__config__.show()`` says: ``GCC 13.3``."""
+    """Return the compiler named by ``torch.__config__.show()``, such as ``GCC 13.3``."""
     found = re.search(r"^\s*- ((?:GCC|clang|MSVC|Apple)\b.*)$", shown, re.MULTILINE | re.IGNORECASE)
     return found[1].strip() if found else None
 
 
 def installed_torch() -> str:
-    """The version of the torch that is installed, without importing it; a build that was never installed has none."""
+    """Return the installed version of torch, without importing it; a build that was never installed has none."""
     try:
         return metadata.version("torch")
     except metadata.PackageNotFoundError:

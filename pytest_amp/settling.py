@@ -1,4 +1,4 @@
-"""What becomes of the failures on the account: a test that passes with one of its own is red, and so is the run."""
+"""Settling of failures on the account: a test that passes with a failure of its own is red, and so is the run."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from pytest_amp.session import KEY, AmpSession
 
 
 def settle(item: pytest.Item, call: pytest.CallInfo[None], report: pytest.TestReport) -> None:
-    """Take off the account what ``report`` tells, and make it red where it tells nothing of a failure of this test.
+    """Take reported failures off the account, and make ``report`` red if it omits a failure of its test.
 
-    A failure of a test that is over already (a thread that outlives it, an object that is finalized late) is the run's.
+    A failure of a test that has already ended (in a thread that outlives it, in a late finalizer) counts for the run.
     """
     session = item.config.stash[KEY]
     if session.account is None:
@@ -35,14 +35,14 @@ def settle(item: pytest.Item, call: pytest.CallInfo[None], report: pytest.TestRe
 
 
 def close(session: AmpSession) -> None:
-    """What is left at the end makes the run red: a finalizer of the session, an object that was deleted late."""
+    """Make the run red for failures left at the end: from a finalizer of the session, or a late deletion."""
     account, session.account = session.account, None
     if account is not None:
         _blame(session, account.close())
 
 
 def say_failed(item: pytest.Item, call: pytest.CallInfo[None], report: pytest.TestReport) -> None:
-    """Note on the report of a test that a check of it failed, whatever others make of the report."""
+    """Note on the report of a test that one of its checks failed, even if other plugins change the report."""
     raised = call.excinfo is not None and isinstance(call.excinfo.value, AmpFailure)
     text = str(call.excinfo.value) if raised and call.excinfo is not None else str(report.longrepr)
     if INFO in item.stash and report.failed and text.startswith("AmpFailure"):

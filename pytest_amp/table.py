@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 
 def as_table(head: Sequence[str], rows: Iterable[Sequence[str]], *, indent: str = "") -> str:
-    """Return ``rows`` below ``head`` in columns that are as wide as their widest cell, without trailing blanks."""
+    """Return ``rows`` below ``head`` in columns as wide as their widest cell, without trailing blanks."""
     lines = [list(head), *(list(row) for row in rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
     return "\n".join(

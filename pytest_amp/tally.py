@@ -1,4 +1,4 @@
-"""What ran, family by family and target by target, and what that means for the run."""
+"""Counts of a run by family and target, and the problems that follow from them."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from pytest_amp.precision import LOW
 from pytest_amp.record import EXACT, FAILING, FIXED, Observation, canonical
 
 INCONCLUSIVE = "inconclusive: "
-#: Outcomes of checks that have looked.
+#: Outcomes of executed checks.
 EXECUTED = ("passed", "failed", "error", "xfailed", "fixed")
-#: Those of a test that came to an end.
+#: Outcomes of a test that has ended.
 ENDED = (*EXECUTED, "skipped", "inconclusive")
 
 
 @dataclass(frozen=True)
 class TestInfo:
-    """What a report of an amp test carries to the process that counts: plain JSON, so that it crosses to it."""
+    """Identity of an amp test in its report for the process that counts, in plain JSON."""
 
     target: str
     family: str
@@ -33,39 +33,39 @@ class TestInfo:
 class Tally:
     """Counts over the reports of a run. A *place* is (target, family): ``("cpu-bf16", "rules")``."""
 
-    #: By place, how many tests had each outcome.
+    #: Number of tests with each outcome, by place.
     outcomes: dict[tuple[str, str], Counter[str]] = field(default_factory=dict)
-    #: By place, how many tests did not look for each reason.
+    #: Number of tests that checked nothing, by place and reason.
     reasons: dict[tuple[str, str], Counter[str]] = field(default_factory=dict)
-    #: The tests by place that came to an end, each once: one may have subtests, or be run again.
+    #: Tests that have ended, by place, without duplicates: a test may have subtests, or be run again.
     ended: dict[tuple[str, str], set[str]] = field(default_factory=dict)
-    #: Places that may end without one executed check: what they need is missing, and --amp-allow-missing names it.
+    #: Places that may end without an executed check: a requirement is missing, and --amp-allow-missing names it.
     exempt: set[tuple[str, str]] = field(default_factory=set)
-    #: By (target, family, test without parameters), the tests that passed.
+    #: Tests that passed, by (target, family, test without parameters).
     passed: dict[tuple[str, str, str], set[str]] = field(default_factory=dict)
-    #: By key, the test that made an observation, and the observation.
+    #: Observation and its test, by key.
     observations: dict[str, tuple[str, Observation]] = field(default_factory=dict)
-    #: By key, two tests that both claim it.
+    #: Two tests that both claim a key, by key.
     claims: dict[str, tuple[str, str]] = field(default_factory=dict)
-    #: By test its key, which repetitions of one test share.
+    #: Key of each test, which repetitions of one test share.
     keys: dict[str, str] = field(default_factory=dict)
-    #: Of each observation the worker that made it: with --dist=each, every one makes all.
+    #: Worker that made each observation: with --dist=each, every worker makes all.
     workers: dict[str, str] = field(default_factory=dict)
-    #: What the first report of each test said of it, for a test whose worker dies.
+    #: Data of the first report of each test, for a test whose worker dies.
     begun: dict[str, Mapping[str, object]] = field(default_factory=dict)
-    #: For each key of --amp-known, how often a test that has it failed and passed.
+    #: How often a test with a key of --amp-known failed and passed, by key.
     known: dict[str, Counter[str]] = field(default_factory=dict)
-    #: What is red, in order: the test, and the first line of why; what is fixed upstream is among it.
+    #: Red tests in order, with the first line of the reason, including those that are fixed upstream.
     failures: list[tuple[str, str]] = field(default_factory=list)
-    #: The same by the key of the test, which is the same wherever the tests lie.
+    #: The same by the key of the test, which does not depend on the location of the tests.
     failed: dict[str, str] = field(default_factory=dict)
-    #: By test that failed: target, family, and its whole message.
+    #: Failed tests: target, family, and the whole message.
     texts: dict[str, tuple[str, str, str]] = field(default_factory=dict)
-    #: How many tests were selected by (target, family), as the processes that run them say with each report.
+    #: Number of selected tests by (target, family), from the reports of the processes that run them.
     selected: dict[tuple[str, str], int] = field(default_factory=dict)
 
     def add(self, report: pytest.TestReport, data: Mapping[str, object]) -> list[Observation]:
-        """Count one report of an amp test; the observations that it brought."""
+        """Count one report of an amp test; return its observations."""
         if report.when == "setup":
             self.begun[report.nodeid] = data
         info = TestInfo(**data["test"])  # type: ignore[arg-type]
@@ -76,7 +76,7 @@ class Tally:
         outcome = _outcome(report)
         if outcome is not None:
             counts[outcome] += 1
-        if outcome in ENDED:  # and not "rerun", as pytest-rerunfailures calls what it runs again
+        if outcome in ENDED:  # and not "rerun", the outcome of pytest-rerunfailures for a test that it runs again
             self.ended.setdefault(place, set()).add(report.nodeid)
         if outcome in ("skipped", "inconclusive"):
             self.reasons.setdefault(place, Counter())[_reason(report)] += 1
@@ -96,7 +96,7 @@ class Tally:
         return brought
 
     def _claim(self, observation: Observation, node: str, worker: str) -> None:
-        """Keep an observation, and note where another test says it, too, or the same one has another value.
+        """Keep an observation, and note a clash with another test, or with another value of the same one.
 
         A test may run several times: repeated (pytest-repeat), or in another worker.
         """
@@ -112,10 +112,9 @@ class Tally:
         self.observations[key], self.workers[key] = (node, observation), worker
 
     def unexecuted(self, selected: Mapping[tuple[str, str], int]) -> list[str]:
-        """A line for each target and family that was asked for and of which not one check was executed.
+        """Return a line for each requested target and family without an executed check.
 
-        ``selected`` counts the tests that were to run: what a run that stopped early never came to has
-        no outcome here.
+        ``selected`` counts the tests that were to run: those that a stopped run did not reach have no outcome here.
         """
         lines = []
         for place in sorted(self.outcomes.keys() | selected.keys()):
@@ -130,7 +129,7 @@ class Tally:
         return lines
 
     def unreported(self, selected: Mapping[tuple[str, str], int]) -> list[str]:
-        """A line for each target and family of which fewer tests came to an end than were to run, but some did."""
+        """Return a line for each target and family with some, but not all, of its selected tests ended."""
         return [
             f"{family} on {target}: {count} selected, {ended} came to an end: the run stopped before, or another "
             "plugin kept them from running"
@@ -139,7 +138,7 @@ class Tally:
         ]
 
     def unseen(self, skipped_modules: Mapping[str, tuple[str, str]]) -> list[str]:
-        """A line for each module that was skipped whole while it was collected, of a family that ran nowhere."""
+        """Return a line for each module skipped whole during collection, of a family that ran nowhere."""
         seen = {family for (_, family), counts in self.outcomes.items() if any(counts[name] for name in EXECUTED)}
         return [
             f"{family}: not one check executed, {name} was skipped while it was collected: {reason}"
@@ -148,7 +147,7 @@ class Tally:
         ]
 
     def inconclusive(self) -> list[str]:
-        """A line for each target and family with checks that could not decide, for --amp-strict."""
+        """Return a line for each target and family with undecided checks, for --amp-strict."""
         return [
             f"{family} on {target}: {counts['inconclusive']} inconclusive, which --amp-strict refuses"
             for (target, family), counts in sorted(self.outcomes.items())
@@ -156,7 +155,7 @@ class Tally:
         ]
 
     def fixed(self, known: Iterable[Known]) -> list[str]:
-        """A line for each fault that is known and no longer there: all that has its key passed."""
+        """Return a line for each known fault that is gone: all tests with its key passed."""
         return [
             f"known, and gone: {each.key}: {_all(self.known[each.key]['passed'])} passed; take it out ({each.report})"
             for each in known
@@ -164,16 +163,16 @@ class Tally:
         ]
 
     def clashes(self) -> list[str]:
-        """A line for each key that two tests claim."""
+        """Return a line for each key that two tests claim."""
         return [
             f"{key}: observed by {first} and by {second}; valid: a name of its own in each"
             for key, (first, second) in sorted(self.claims.items())
         ]
 
     def uncompared(self, baseline: Iterable[Observation]) -> list[str]:
-        """A line for each target of which nothing that was observed is in the baseline: no comparison took place.
+        """Return a line for each target whose observations are all missing in the baseline: nothing was compared.
 
-        Nobody selects float32 and TF32: a suite runs a few checks in them, which an older baseline need not have.
+        float32 and TF32 cannot be selected: a suite runs a few checks in them, which an older baseline may lack.
         """
         known = {observation.key: "-".join(observation.target) for observation in baseline}
         observed: dict[str, bool] = {}
@@ -190,7 +189,7 @@ class Tally:
         ]
 
     def swallowed(self) -> list[str]:
-        """A line for each difference from the baseline whose test passed all the same."""
+        """Return a line for each difference from the baseline whose test passed nevertheless."""
         return [
             f"{each.key}: {each.verdict.value} from the baseline, and its test passed: it catches what a check raises, "
             "or checks in a thread of its own"
@@ -199,12 +198,12 @@ class Tally:
         ]
 
     def accepted(self) -> list[Observation]:
-        """What tests observed that passed, and so what --amp-accept may take."""
+        """Return the observations of passed tests, which --amp-accept may store."""
         passed = {node for nodes in self.passed.values() for node in nodes} - self._failed_nodes()
         return [observation for node, observation in self.observations.values() if node in passed]
 
     def whole(self, made: Mapping[tuple[str, str, str], int]) -> set[tuple[str, str, str]]:
-        """The tests by (target, family, test) of which every parameter that there is has passed."""
+        """Return the tests by (target, family, test) of which all parameters have passed."""
         failed = self._failed_nodes()  # a part of such a test may have passed: a subtest, the call before its teardown
         whole = {test: passed - failed for test, passed in self.passed.items()}
         return {test for test, passed in whole.items() if len(passed) >= made.get(test, len(passed) + 1)}
@@ -213,10 +212,10 @@ class Tally:
         return {node for node, _ in self.failures}
 
     def gone(self, baseline: Iterable[Observation], made: Mapping[tuple[str, str, str], int]) -> list[Observation]:
-        """Observations of the baseline whose test passed whole on their target and no longer made them.
+        """Return the baseline's observations whose test passed whole on their target and no longer makes them.
 
-        ``made`` counts the parameters that each test has: where some were not selected, not reached,
-        skipped or failed, nothing is known.
+        ``made`` counts the parameters of each test: if some were not selected, not reached, skipped or failed, nothing
+        is known.
         """
         ran = self.whole(made)
         return [
@@ -228,37 +227,37 @@ class Tally:
 
 
 def most_common(counts: Counter[str]) -> list[tuple[str, int]]:
-    """By count, then by name: in the same order whichever worker was faster."""
+    """Sort by count, then by name, so that the order does not depend on the speed of workers."""
     return sorted(counts.items(), key=lambda item: (-item[1], item[0]))
 
 
 def _outcome(report: pytest.TestReport) -> str | None:
-    """The one thing that a report adds to the counts; None for a phase that says nothing new."""
+    """Return the outcome that a report adds to the counts; None for a phase without one."""
     if report.when == "call":
-        if hasattr(report, "wasxfail"):  # passed: an xfail that is not strict, which pytest calls green
+        if hasattr(report, "wasxfail"):  # passed: an xfail that is not strict, which pytest counts as green
             return "xfailed" if report.skipped else "passed"
         if report.skipped and _reason(report).startswith(INCONCLUSIVE):
             return "inconclusive"
         return "fixed" if report.failed and _text(report).startswith(FIXED) else report.outcome
     if report.failed:
         return "error"
-    # An xfail before the call (run=False, or a fixture that fails) has looked at nothing.
+    # An xfail before the call (run=False, or a fixture that fails) has checked nothing.
     return "skipped" if report.when == "setup" and report.skipped else None
 
 
 def _text(report: pytest.TestReport) -> str:
-    """Why a test failed, in the lines of its message."""
+    """Return the message of a failure."""
     crash = getattr(report.longrepr, "reprcrash", None)
     return str(report.longrepr if crash is None else crash.message)
 
 
 def _headline(report: pytest.TestReport) -> str:
-    """The first line of why a test failed."""
+    """Return the first line of a failure's message."""
     return next(iter(_text(report).strip().splitlines()), "")
 
 
 def _reason(report: pytest.TestReport) -> str:
-    """The reason of a skip, without the file and line that pytest puts before it."""
+    """Return the reason of a skip, without the file and line that pytest prepends."""
     if hasattr(report, "wasxfail"):
         return f"xfail: {report.wasxfail}"
     text = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr or "")

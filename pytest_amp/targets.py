@@ -1,4 +1,4 @@
-"""What a test runs on: one device and one precision."""
+"""Target of a test: one device and one precision."""
 
 from __future__ import annotations
 

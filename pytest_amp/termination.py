@@ -1,4 +1,4 @@
-"""A run that is asked to end (SIGTERM, SIGHUP) ends as one that is interrupted: what it has observed is written."""
+"""Termination of a run by SIGTERM or SIGHUP: it ends as an interrupted one, and its observations are written."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pytest_amp.session import AmpSession
 
-#: What a job's scheduler, a container's end and a closed terminal send.
+#: Signals of a job's scheduler, a container's end and a closed terminal.
 SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
 
 
 def end_as_interrupted(session: AmpSession) -> Callable[[], None]:
-    """Turn the signals into a KeyboardInterrupt, which pytest ends in order; what puts the old handlers back.
+    """Turn the signals into a KeyboardInterrupt, which pytest handles; return a function that restores the handlers.
 
-    Only where nobody else has a handler, and in the main thread, where alone there can be one. While the files are
-    written, which takes a moment, a signal changes nothing. A second one finds the old handlers: who insists is not
-    kept waiting.
+    This applies to signals without a handler, and in the main thread, which alone may set one. While the files are
+    written, which takes a moment, a signal changes nothing. A second signal reaches the old handlers, so that a user
+    who insists is not kept waiting.
     """
     if threading.current_thread() is not threading.main_thread():
         return lambda: None

@@ -1,4 +1,4 @@
-"""TOML, by whichever library reads it in this Python."""
+"""Import of TOML from the library that this Python has."""
 
 from __future__ import annotations
 

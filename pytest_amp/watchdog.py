@@ -1,9 +1,9 @@
-"""Time limits: a test, or a run, that does not end is red by name, and what was observed until then is written.
+"""Time limits: a test, or a run, that does not end is red by name, and its observations are written.
 
-A limit has three stages. Python code is interrupted where it is, and the test fails there; a thread sees to that. Where
-the main thread does not come back, as from a kernel that hangs, that thread ends the process: under pytest-xdist the
-controller names the test and starts another worker, else it writes the record and the summary itself. Where the call
-also holds Python's lock, so that no thread runs, faulthandler ends the process and shows where it was.
+A limit has three stages. Python code is interrupted where it is, and the test fails there; a thread triggers that. If
+the main thread does not return, for example from a kernel that hangs, that thread ends the process: under pytest-xdist
+the controller names the test and starts another worker, otherwise it writes the record and the summary itself. If the
+call also holds Python's lock, so that no thread runs, faulthandler ends the process and shows where it was.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ from pytest_amp.failure import AmpFailure
 from pytest_amp.known import key_of_test
 from pytest_amp.session import AmpSession
 
-#: Seconds for what was interrupted to come back, at most, and between two looks of the thread, at most.
+#: Seconds that interrupted code has to return, and between two checks of the thread, at most.
 GRACE, PAUSE = 10.0, 1.0
-#: Seconds after which faulthandler's own limit is moved; it runs out where the thread no longer moves it.
+#: Seconds after which faulthandler's own limit is moved; it expires if the thread no longer moves it.
 MOVED = 5.0
 _SIGNAL = getattr(signal, "SIGALRM", None)
 
 
 class Watchdog:
-    """A thread that watches the tests of one session, and the hook by which it knows them."""
+    """Thread that watches the tests of one session, and the hook that announces them."""
 
     def __init__(self, session: AmpSession) -> None:
-        """Begin to watch; the main thread calls ``close`` at the end. Standard error is that of the process here."""
+        """Begin to watch; the main thread calls ``close`` at the end. Standard error is the process's own."""
         self._session = session
         self._limit, self._run_limit = session.asked.timeout
         if workers.is_worker(session.config):
-            self._run_limit = 0.0  # the controller sees to that
+            self._run_limit = 0.0  # the controller enforces it
         self._began = time.monotonic()
         self._item: pytest.Item | None = None
         self._deadline = 0.0
@@ -60,7 +60,7 @@ class Watchdog:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
-        """Watch one amp test, from its first fixture to the last that is torn down."""
+        """Watch one amp test, from its first fixture to the last teardown."""
         if not self._limit or INFO not in item.stash:
             return (yield)
         self._install()
@@ -72,7 +72,7 @@ class Watchdog:
             self._item = None
 
     def close(self) -> None:
-        """Watch no more."""
+        """End the watch."""
         self._stop.set()
         self._thread.join()
         if self._moved > 0:
@@ -82,13 +82,13 @@ class Watchdog:
         os.close(self._output)
 
     def _install(self) -> None:
-        """Take the alarm's signal, unless somebody else has it: pytest-timeout gives it back after each test."""
+        """Install the alarm's handler, unless another one is installed: pytest-timeout returns it after each test."""
         main = threading.current_thread() is threading.main_thread()
         if _SIGNAL is not None and main and signal.getsignal(_SIGNAL) is signal.SIG_DFL:
             signal.signal(_SIGNAL, self._interrupt)
 
     def _interrupt(self, _number: int, _frame: FrameType | None) -> None:
-        """In the main thread: raise what ends the test, or the run."""
+        """Raise the error that ends the test, or the run; runs in the main thread."""
         if self._over:
             raise KeyboardInterrupt(self._told())
         if self._item is not None and self._interrupted:
@@ -123,8 +123,8 @@ class Watchdog:
                 self._alarm()
 
     def _move(self, now: float) -> None:
-        """Move the limit of faulthandler, which needs no thread of Python's, but where pytest itself uses it."""
-        with contextlib.suppress(ValueError):  # there is no such key without pytest's plugin
+        """Move the limit of faulthandler, which needs no Python thread, unless pytest itself uses it."""
+        with contextlib.suppress(ValueError):  # the key does not exist without pytest's plugin
             if float(self._session.config.getini("faulthandler_timeout") or 0):
                 return
         if self._limit and now > self._moved + MOVED:
@@ -138,7 +138,7 @@ class Watchdog:
             signal.pthread_kill(main, _SIGNAL)
 
     def _end(self, item: pytest.Item | None) -> None:
-        """End the process: the main thread did not come back."""
+        """End the process, since the main thread did not return."""
         told = f"{self._told()}, and could not be interrupted"
         self.line(f"\npytest-amp: {told}")
         faulthandler.dump_traceback(file=self._output)
@@ -163,20 +163,20 @@ class Watchdog:
             session.tally.texts.setdefault(item.nodeid, (info.target, info.family, told))
             session.tally.failed.setdefault(key_of_test(info, own_parameters(item, target)), told)
         session.finish(1)
-        summarize(session, self)  # type: ignore[arg-type]  # all that it uses of a terminal
+        summarize(session, self)  # type: ignore[arg-type]  # the only methods of a terminal that it uses
 
     def section(self, title: str, sep: str = "=") -> None:
-        """As the terminal's."""
+        """Write a section's title, as the terminal's method does."""
         self.line(f" {title} ".center(80, sep))
 
     def line(self, text: str, **_markup: bool) -> None:
-        """As the terminal's, to the standard error of the process."""
+        """Write a line, as the terminal's method does, to the standard error of the process."""
         os.write(self._output, f"{text}\n".encode(sys.getfilesystemencoding(), errors="backslashreplace"))
 
 
 @contextlib.contextmanager
 def watched(session: AmpSession) -> Iterator[None]:
-    """Keep the limits of ``session`` while its tests run."""
+    """Enforce the limits of ``session`` while its tests run."""
     if not any(session.asked.timeout):
         yield
         return

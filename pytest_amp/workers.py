@@ -1,7 +1,7 @@
-"""Processes under pytest-xdist: which one this is, and which GPU it gets.
+"""Processes under pytest-xdist: the role of this one, and its GPU.
 
-A worker has its own GPU only where ``cuda`` was asked for by name: the variable must be set before
-torch is imported, so long before a probe could tell whether there is a GPU at all.
+A worker has its own GPU only if ``cuda`` was requested by name: the variable must be set before torch is imported, so
+long before a probe could tell whether there is a GPU at all.
 """
 
 from __future__ import annotations
@@ -13,35 +13,35 @@ from pathlib import Path
 import pytest
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
-#: Where a worker that was given one GPU finds all of its caller's.
+#: Variable with all GPUs of the caller, for a worker that was given one.
 CALLERS = "PYTEST_AMP_VISIBLE_DEVICES"
 
 
 def is_worker(config: pytest.Config) -> bool:
-    """Whether this process runs tests for a controller."""
+    """Return whether this process runs tests for a controller."""
     return hasattr(config, "workerinput")
 
 
 def is_controller(config: pytest.Config) -> bool:
-    """Whether tests run in other processes."""
+    """Return whether tests run in other processes."""
     return not is_worker(config) and bool(config.getoption("tx", None)) and config.getoption("dist", "no") != "no"
 
 
 def worker_count(config: pytest.Config) -> int:
-    """How many processes run tests: 1 without pytest-xdist."""
+    """Return the number of processes that run tests: 1 without pytest-xdist."""
     if is_worker(config):
         return int(config.workerinput["workercount"])  # type: ignore[attr-defined]  # set by pytest-xdist
     if not is_controller(config):
         return 1
-    # "3*popen" stands for three workers.
+    # "3*popen" is three workers.
     return sum(int(spec.split("*")[0]) if spec.split("*")[0].isdigit() else 1 for spec in config.getoption("tx"))
 
 
 def visible_gpus(environment: Mapping[str, str] = os.environ, root: Path = Path("/")) -> tuple[str, ...]:
-    """The caller's GPUs, as CUDA_VISIBLE_DEVICES names them, counted without torch and without a CUDA context.
+    """Return the caller's GPUs, as CUDA_VISIBLE_DEVICES names them, without torch and without a CUDA context.
 
-    Without the variable they are counted in the driver's files under ``root``: NVIDIA's, or AMD's
-    (kfd lists the processors that have a gpu_id).
+    Without the variable they are counted in the driver's files under ``root``: NVIDIA's, or AMD's (kfd lists the
+    processors that have a gpu_id).
     """
     listed = environment.get(VISIBLE)
     if listed is not None:
@@ -54,7 +54,7 @@ def visible_gpus(environment: Mapping[str, str] = os.environ, root: Path = Path(
 
 
 def _is_gpu(gpu_id: Path) -> bool:
-    """Whether a processor that kfd lists is a GPU, and one that this container may use: others cannot be read."""
+    """Return whether a processor that kfd lists is a GPU that this container may use: others cannot be read."""
     try:
         return gpu_id.read_text(encoding="ascii").strip() not in ("", "0")
     except OSError:
@@ -62,12 +62,12 @@ def _is_gpu(gpu_id: Path) -> bool:
 
 
 def callers_gpus() -> dict[str, str]:
-    """What a child process that needs more than this worker's own GPU has to have in its environment."""
+    """Return the environment of a child process that needs more than this worker's own GPU."""
     return {VISIBLE: os.environ[CALLERS]} if CALLERS in os.environ else {}
 
 
 def count_devices(device_type: str) -> int:
-    """How many accelerators of a type the run has: for a worker that was given one GPU, those of its caller."""
+    """Return the number of accelerators of a type in the run: for a worker with one GPU, those of its caller."""
     if device_type == "cuda":
         return len(visible_gpus({**os.environ, **callers_gpus()}))
     import torch
@@ -76,10 +76,10 @@ def count_devices(device_type: str) -> int:
 
 
 def gpu_of_worker(number: int, visible: Sequence[str]) -> str:
-    """The entry of the caller's list that worker ``number`` gets: never a bare number of its own."""
+    """Return the entry of the caller's list for worker ``number``; a plain index would not match that list."""
     return visible[number % len(visible)]
 
 
 def asks_for_cuda(devices: Sequence[str]) -> bool:
-    """Whether a real CUDA device was asked for by name."""
+    """Return whether a real CUDA device was requested by name."""
     return any(name.partition(":")[0] == "cuda" for name in devices)

@@ -1,4 +1,4 @@
-"""Rules about regions: none, one of the model's own, one that is switched off, one in another dtype."""
+"""Rules about regions: missing, opened by the model itself, disabled, or in another dtype."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pytest_amp.lint.program import LOW, PRODUCTS, Call, Program, RegionEvent, R
 from pytest_amp.lint.suspect import Suspect
 from pytest_amp.precision import dtype_name
 
-#: Share of the work of a model's products from which a disabled region is more than an exception.
+#: Share of the work of a model's products from which a disabled region is no longer an exception.
 _MOST = 0.5
 _OWN = "Leave the region to the caller: remove it, or pass enabled=torch.is_autocast_enabled(device_type)"
 
@@ -24,7 +24,7 @@ def products_of(program: Program) -> list[Call]:
 
 
 def region_suspects(program: Program, plain: Program | None = None) -> Iterator[Suspect]:
-    """Yield what is wrong with the regions of the model, the loss or the step; ``plain`` ran without a region."""
+    """Yield faults of the regions of the model, the loss or the step; ``plain`` ran without a region."""
     products = products_of(program)
     if not products:
         return
@@ -49,7 +49,7 @@ def region_suspects(program: Program, plain: Program | None = None) -> Iterator[
 
 
 def _opens_alone(event: RegionEvent, plain: Program | None) -> bool:
-    """Whether the region is on in the run without the caller's, too."""
+    """Return whether the region is also active in the run without the caller's region."""
     if plain is None:
         return False
     return any(each.dtype is not None and each.place.line == event.place.line for each in plain.regions)
@@ -120,10 +120,10 @@ def _has_parameter(call: Call) -> bool:
 
 
 def nothing_low(program: Program) -> Iterator[Suspect]:
-    """Yield the finding of a step in which nothing ran in the low dtype although a region was on."""
+    """Yield the finding of a step in which nothing ran in the low dtype although a region was active."""
     products = products_of(program)
     if any(call.dtype is program.low and not call.is_own_cast for call in program.forward):
-        return  # if no product, then its arguments: attention by torch's math computes in float32 and rounds
+        return  # if no product, its arguments are low: torch's math attention computes in float32 and rounds
     if any(event.dtype is None and _inside(event, products) for event in program.regions if not event.is_given):
         return
     if any(event.dtype not in (None, program.low) for event in program.regions if _inside_any(event, products)):
@@ -157,7 +157,7 @@ def _inside_any(event: RegionEvent, products: Sequence[Call]) -> bool:
 
 
 def step_suspects(program: Program, definition: str) -> Iterator[Suspect]:
-    """Yield what is wrong with the regions of a training step, whose first line is ``definition``."""
+    """Yield faults of the regions of a training step, whose first line is ``definition``."""
     products = products_of(program)
     low = dtype_name(program.low)
     if products and all(call.autocast is None and call.dtype not in LOW for call in products):
@@ -208,7 +208,7 @@ def _partly_outside(program: Program, products: Sequence[Call]) -> Iterator[Susp
 
 
 def evaluation_suspects(program: Program, definition: str, *, trained_low: bool) -> Iterator[Suspect]:
-    """Yield what is wrong with the precision of an evaluation, whose first line is ``definition``."""
+    """Yield faults of the precision of an evaluation, whose first line is ``definition``."""
     products = products_of(program)
     if not products:
         return

@@ -35,7 +35,7 @@ __tracebackhide__ = is_misuse
 
 @dataclass(frozen=True)
 class LowTensor:
-    """A low-precision tensor that a run holds: its name, its dtype, and where it was made or last written."""
+    """Low-precision tensor of a run: its name, its dtype, and where it was created or last written."""
 
     name: str
     dtype: torch.dtype
@@ -44,11 +44,11 @@ class LowTensor:
 
 @dataclass
 class CaseRecord:
-    """A recorded step of a case in mixed precision, and its forward pass without a region.
+    """Recorded step of a case in mixed precision, and its forward pass without a region.
 
-    ``loss`` is the call that made the loss, ``loss_dtype`` its dtype. ``is_finite`` tells that outputs and gradients
-    are. ``built`` are low-precision parameters and buffers by name, with the place that made them; ``buffers`` those
-    that the step wrote to.
+    ``loss`` is the call that produced the loss, ``loss_dtype`` its dtype. ``is_finite`` tells that outputs and
+    gradients are. ``parameters`` are the low-precision trained parameters and ``buffers`` the low-precision buffers,
+    with the places that created them; ``written`` are the names of the buffers that the step wrote to.
     """
 
     case: Case
@@ -66,7 +66,7 @@ class CaseRecord:
 def record_case(case: Case, conditions: Conditions) -> CaseRecord:
     """Run one step of ``case`` in mixed precision, and its forward pass without a region, under a recorder.
 
-    What the step raises passes through; what the forward pass without a region raises ends that record.
+    An exception of the step is passed on; one of the forward pass without a region ends that record.
     """
     device = conditions.device
     realised = case.realise(seed=conditions.seed)
@@ -106,9 +106,9 @@ def record_case(case: Case, conditions: Conditions) -> CaseRecord:
 
 
 def low_tensors(case: Case, conditions: Conditions, model: torch.nn.Module) -> tuple[list[LowTensor], list[LowTensor]]:
-    """Return the low-precision parameters that require gradients, and the floating buffers, with the lines that cast.
+    """Return the low-precision trained parameters, and buffers, with the lines that cast.
 
-    The model is built again under a recorder where there are any.
+    The model is built again under a recorder if there are any.
     """
     parameters = {name: p.dtype for name, p in model.named_parameters() if p.requires_grad and p.dtype in LOW}
     buffers = {name: b.dtype for name, b in model.named_buffers() if b.dtype in LOW}
@@ -131,7 +131,7 @@ def low_tensors(case: Case, conditions: Conditions, model: torch.nn.Module) -> t
 
 
 def _plain_program(case: Case, realised: Realised, conditions: Conditions) -> Program:
-    """Return the record of a forward pass without a region, up to whatever it raises."""
+    """Return the record of a forward pass without a region, up to an exception."""
     copied = realised.on(conditions.device.torch_device)
     recorder = _recorder(conditions)
     recorder.name(copied.model, copied.batch)
@@ -142,7 +142,7 @@ def _plain_program(case: Case, realised: Realised, conditions: Conditions) -> Pr
 
 @contextlib.contextmanager
 def refusals_end() -> Iterator[None]:
-    """Suppress what the user's code raises in the block: what was recorded until then tells enough."""
+    """Suppress exceptions of the user's code in the block: the record up to the exception suffices."""
     try:
         yield
     except (Exception, AmpFailure) as error:
@@ -155,7 +155,7 @@ def refusals_end() -> Iterator[None]:
 class TrainingRecord:
     """Recorded iterations of a training.
 
-    ``parameters`` are low-precision parameters that the optimizer has, ``states`` low-precision tensors of its state,
+    ``parameters`` are low-precision parameters of the optimizer, ``states`` low-precision tensors of its state,
     ``kept`` those of ``iteration.kept`` that are updated from their own values.
     """
 
@@ -169,7 +169,7 @@ class TrainingRecord:
 def record_training(
     case: Case, conditions: Conditions, train: TrainingStep, *, optimizer: MakeOptimizer | None, steps: int
 ) -> TrainingRecord:
-    """Run ``train`` for a few iterations in mixed precision under a recorder; what it raises passes through."""
+    """Run ``train`` for a few iterations in mixed precision under a recorder; exceptions are passed on."""
     device, precision = conditions.device, conditions.precision
     realised = case.realise(seed=conditions.seed)
     copied = realised.on(device.torch_device)
@@ -235,9 +235,9 @@ def _low_tensor(name: str, tensor: torch.Tensor, recorder: Recorder) -> LowTenso
 
 @dataclass
 class EvaluationRecord:
-    """A recorded evaluation.
+    """Recorded evaluation.
 
-    ``metrics`` are the one-element low-precision tensors that it returned, ``parameters`` those of the model that it
+    ``metrics`` are the returned one-element low-precision tensors, ``parameters`` the parameters that the evaluation
     has cast to a low dtype.
     """
 
@@ -247,7 +247,7 @@ class EvaluationRecord:
 
 
 def record_evaluation(case: Case, conditions: Conditions, evaluate: Callable[[Any], Any]) -> EvaluationRecord:
-    """Run ``evaluate`` once under a recorder; what it raises passes through."""
+    """Run ``evaluate`` once under a recorder; exceptions are passed on."""
     device: Any = conditions.device
     copied = case.realise(seed=conditions.seed).on(device.torch_device)
     recorder = _recorder(conditions)
@@ -273,9 +273,9 @@ def _recorder(conditions: Conditions) -> Recorder:
 
 @contextlib.contextmanager
 def _quiet(conditions: Conditions) -> Iterator[None]:
-    """Seed, compute float32 as float32, run without Dynamo, and restore what the user's code leaves switched.
+    """Seed, compute float32 in IEEE arithmetic, run without Dynamo, and restore states that the user's code changed.
 
-    A recorder sees no graph of Dynamo's.
+    A recorder cannot see into a graph of Dynamo.
     """
     device_type = conditions.device.type
     state = torch.is_autocast_enabled(device_type), torch.get_autocast_dtype(device_type), torch.get_default_dtype()

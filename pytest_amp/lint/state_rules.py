@@ -1,4 +1,4 @@
-"""Rules about what outlives an operator: parameters, buffers, optimizer state, averages, metrics, gradients."""
+"""Rules about state beyond one operator: parameters, buffers, optimizer state, averages, metrics, gradients."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def low_averages(program: Program, kept: Sequence[LowTensor], optimizer_places: 
 
 
 def _earlier(call: Call) -> Call | None:
-    """Return the first call that made, in an earlier iteration, the tensor that ``call`` updates; None if none did."""
+    """Return the call of an earlier iteration that created the tensor that ``call`` updates; None without one."""
     maker = call.operands[0].producer
     first = maker
     while maker is not None and maker.is_low_update and maker.operands[0].producer is not None:
@@ -119,7 +119,7 @@ def _earlier(call: Call) -> Call | None:
 
 
 def loss_outside(calls: Sequence[Call]) -> Iterator[Suspect]:
-    """Yield operators of a loss on low-precision values behind the end of the region."""
+    """Yield operators of a loss on low-precision values after the end of the region."""
     for call in calls:
         if call.module is not None or call.autocast is not None or call.operator in TRANSPARENT:
             continue
@@ -140,12 +140,12 @@ def loss_outside(calls: Sequence[Call]) -> Iterator[Suspect]:
 
 
 def _is_scaling(call: Call) -> bool:
-    """Whether torch's own code, a scaler, multiplies a loss by its scale."""
+    """Return whether torch's own code, a scaler, multiplies a loss by its scale."""
     return call.place.is_torch and call.operator in ("mul", "div")
 
 
 def _of_region(operands: Sequence[Operand]) -> bool:
-    """Whether one of the tensors was computed under autocast."""
+    """Return whether one of the tensors was computed under autocast."""
     for operand in operands:
         for call in ancestors(operand, stop=PRODUCTS):
             if call.operator in PRODUCTS and call.is_low:
@@ -154,7 +154,7 @@ def _of_region(operands: Sequence[Operand]) -> bool:
 
 
 def metrics(program: Program, returned: Sequence[tuple[str, Call | None, torch.dtype]]) -> Iterator[Suspect]:
-    """Yield metrics of an evaluation that are low, and where they are added up."""
+    """Yield low-precision metrics of an evaluation, with the place that accumulates them."""
     ends = [(f"the metric {name}".rstrip(), call, dtype) for name, call, dtype in returned]
     for read in program.forward:
         if read.operator == "_local_scalar_dense" and read.module is None and read.operands:
@@ -163,7 +163,7 @@ def metrics(program: Program, returned: Sequence[tuple[str, Call | None, torch.d
                 ends.append(("a metric that Python reads", operand.producer, operand.dtype))
     for name, call, dtype in ends:
         made = _summed(call)
-        if made is not None and (made.in_loss or made.module is not None):  # of the case, whose step is linted itself
+        if made is not None and (made.in_loss or made.module is not None):  # of the case, which is linted separately
             continue
         yield Suspect(
             "low-metric",
@@ -188,7 +188,7 @@ def _is_reduced(call: Call | None) -> bool:
 
 
 def _summed(call: Call | None) -> Call | None:
-    """Return the call that a metric is computed by, behind divisions by counts."""
+    """Return the call that computes a metric, before divisions by counts."""
     result = call
     while (
         result is not None and result.is_low and (result.operator in TRANSPARENT or result.operator in ("div", "mul"))
@@ -201,7 +201,7 @@ def _summed(call: Call | None) -> Call | None:
 
 
 def mixed_gradients(program: Program) -> Iterator[Suspect]:
-    """Yield backward passes of losses that no scaler has scaled, in iterations in which one has scaled another."""
+    """Yield backward passes of unscaled losses, in iterations in which another loss is scaled."""
     scaled = set(program.scaled)
     events = [(event, _is_scaled(event.root, scaled)) for event in program.backwards]
     for event, is_scaled in events:

@@ -1,4 +1,4 @@
-"""Suspects, and the findings that they are merged into: one for each kind and function."""
+"""Suspects, and their merging into findings: one for each kind and function."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pytest_amp.lint.kinds import KINDS
 from pytest_amp.lint.place import Place
 from pytest_amp.precision import dtype_name
 
-#: Kinds of arithmetic in a low dtype, the most telling first: those of one function are one finding.
+#: Kinds of low-precision arithmetic, the most significant first: those of one function are one finding.
 ARITHMETIC = (
     *("low-loss", "low-softmax", "low-norm", "low-angles", "low-running-sum", "low-log", "low-power"),
     *("rounded-positions", "useless-widening", "own-cast"),
@@ -21,11 +21,11 @@ ARITHMETIC = (
 
 @dataclass(frozen=True)
 class Suspect:
-    """One operator, or one fact, that speaks for a finding.
+    """Operator, or fact, that indicates a finding.
 
     ``what`` completes the message after its place, with ``{operators}`` and ``{dtype}`` to fill in; ``number`` orders
-    suspects as the program runs; the line of one that ``is_primary`` is named before that of others, and
-    one that ``is_supporting`` is no finding by itself.
+    suspects as the program runs; the line of a suspect that ``is_primary`` is named first, and one that
+    ``is_supporting`` is no finding by itself.
     """
 
     kind: str
@@ -49,7 +49,7 @@ class _Group:
     suspects: list[Suspect] = field(default_factory=list)
 
     def finding(self) -> Finding:
-        """Return the finding: the most telling kind, the first line, and all operators."""
+        """Return the finding: the most significant kind, the first line, and all operators."""
         ranked = sorted(self.suspects, key=lambda each: (_rank(each.kind), each.number))
         chief = ranked[0]
         ordered = sorted(self.suspects, key=lambda each: each.number)
@@ -95,7 +95,7 @@ def findings_of(suspects: Iterable[Suspect]) -> tuple[Finding, ...]:
 
 
 def joined(words: Sequence[str]) -> str:
-    """Return words as a sentence has them: ``exp, sum and log``."""
+    """Return words joined as in a sentence: ``exp, sum and log``."""
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}" if words else ""
 
 

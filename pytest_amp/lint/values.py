@@ -1,4 +1,4 @@
-"""Facts about the values of a call that rules need, read while the call is made."""
+"""Facts about the values of a call that rules need, read during the call."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from pytest_amp.torch_private import Dispatched, aliasing_of
 
 #: Functions of an angle.
 PERIODIC = frozenset({"sin", "cos", "polar"})
-#: Operators that may leave the range of a dtype where their arguments do not.
+#: Operators that may leave the range of a dtype although their arguments are in it.
 _GROWING = frozenset({
     *("mul", "pow", "sum", "mean", "exp", "add", "sub", "div", "reciprocal", "_to_copy", "copy", "addcmul", "prod"),
     *("cumsum", "linalg_vector_norm", "var", "rsqrt", "cosh", "sinh", "expm1", "exp2"),
 })  # fmt: skip
-#: Elements from which on no value is read.
+#: Number of elements above which no values are read.
 _MOST = 1 << 24
 
 
@@ -29,9 +29,9 @@ def values_of_call(
     results: list[torch.Tensor],
     written: float | None = None,
 ) -> Values:
-    """Return the facts of a call that was made; its operator and its tensors decide which of them are read.
+    """Return the facts of a completed call; its operator and its tensors decide which of them are read.
 
-    ``written`` is the number of which ``torch.tensor`` makes a tensor.
+    ``written`` is the number that ``torch.tensor`` turns into a tensor.
     """
     result = results[0] if results else None
     if result is None or result.layout != torch.strided or result.numel() > _MOST or not result.numel():
@@ -76,7 +76,7 @@ def _largest(call: Dispatched, *, last: bool) -> float:
 
 
 def _is_inexact(call: Dispatched, operator: str, result: torch.Tensor) -> bool:
-    """Whether a conversion to a low dtype changes integers, or makes one number of different whole numbers."""
+    """Return whether a conversion to a low dtype changes integers, or merges different whole numbers."""
     tensors = _tensors(call)
     source = tensors[-1 if operator == "copy" else 0] if tensors else None
     if source is None or source.numel() != result.numel() or source.dtype in (*LOW, torch.bool) or source.is_complex():
@@ -100,7 +100,7 @@ def _steps_are_lost(result: torch.Tensor) -> bool:
 
 
 def _are_finite(call: Dispatched, operator: str) -> bool:
-    """Whether the arguments are finite; one that the call has written to no longer tells."""
+    """Return whether the arguments are finite; False if the call has overwritten one of them."""
     tensors = _tensors(call)
     if operator == "copy":
         tensors = tensors[1:]

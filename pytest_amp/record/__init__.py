@@ -1,4 +1,4 @@
-"""What a run observed: the record, its keys, its file, and the comparison with an earlier one.
+"""Observations of a run: the record, its keys, its file, and the comparison with an earlier record.
 
 Pure Python: neither torch nor pytest is needed to read or compare.
 """

@@ -1,4 +1,4 @@
-"""Likely cause of a difference from a baseline: what of torch and of the machine differs between the two runs."""
+"""Likely cause of a difference from a baseline: the differences of torch and of the machine between the two runs."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from pytest_amp.record.compare import device_of
 from pytest_amp.record.observation import Value, canonical
 
-#: What of a run's provenance says which torch it had, in words.
+#: Provenance that identifies torch, with its name in messages.
 _TORCH = (("torch", "torch"), ("torch_git", "torch's commit"), ("cpu_capability", "the CPU's instructions"))
 
 
 def likely_cause(old: Mapping[str, Value], new: Mapping[str, Value], device: str) -> str:
-    """Return what differs between the provenances of two runs, as the likely cause of another result on ``device``."""
+    """Return the differences of two provenances, as the likely cause of a changed result on ``device``."""
     changed = [
         f"{words}: {old[name]} before, {new[name]} now"
         for name, words in _TORCH

@@ -1,4 +1,4 @@
-"""The comparison of an observation with an earlier one of the same key."""
+"""Comparison of an observation with an earlier one of the same key."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from pytest_amp.record import errors
 from pytest_amp.record.observation import EXACT, Better, Kind, Observation, Value, Verdict, canonical
 from pytest_amp.record.unseen import Relation, relation
 
-#: Two errors of one seed each: the bound of pytest_amp/numerics/tolerance.py between an error and its prediction, which
-#: says how it was measured. It knows nothing of the tensor's own spread, as ``errors`` does.
+#: For errors of one seed each: the bound of pytest_amp/numerics/tolerance.py between an error and its prediction, which
+#: documents the measurement. It ignores the tensor's own spread, which ``errors`` uses.
 ERROR_RATIO = 1.5
-#: Errors below this share of what is allowed are all the same: zero is no measure to divide by.
+#: Errors below this share of the allowed one count as equal: zero is no measure to divide by.
 NEGLIGIBLE = 0.05
-#: The relative change that is none, where the observation names no margin of its own. A ratio is a speedup: step times
-#: of two processes on one machine differ by up to that (docs/speed.md). Bytes: an allocator rounds, a library takes
-#: another workspace. A measure is a user's, and of what nobody here can know.
+#: Relative change that counts as none, unless the observation has its own margin. A ratio is a speedup: step times of
+#: two processes on one machine differ by up to that (docs/speed.md). Bytes: an allocator rounds, a library uses another
+#: workspace. A measure is a user's, of unknown meaning.
 MARGINS = {Kind.RATIO: 0.06, Kind.BYTES: 0.02, Kind.MEASURE: 0.05}
 
 
-#: What becomes of dtypes. A machine that can tell more than before changes no promise, and neither do other samples.
+#: Verdicts of dtypes. A machine that can observe more than before changes no promise, nor do other samples.
 _OF_DTYPES = {
     Relation.SAME: Verdict.PASS,
     Relation.UNOBSERVED: Verdict.PASS,
@@ -33,24 +33,23 @@ _OF_DTYPES = {
 
 
 def judged(observation: Observation) -> bool:
-    """Whether it is compared at all: exact kinds, errors, and numbers of which is known which way they should go."""
+    """Return whether it is compared at all: exact kinds, errors, and values with a known direction."""
     return observation.kind in EXACT or observation.kind is Kind.ERROR or observation.better is not None
 
 
 def compare(now: Observation, before: Observation | None, *, fair: bool = True) -> Observation:
-    """``now`` with the baseline's value and the verdict that follows from it.
+    """Return ``now`` with the baseline's value and the verdict that follows from it.
 
-    Kinds in EXACT must be equal, and a measure that should stay the same; of dtypes what both machines could tell,
-    and what only the later one could is observed for the first time. An error has regressed, or
-    improved, if it is further from the earlier one than both spreads over seeds explain (``errors``); where
-    one of the two has no others over seeds, if it is ERROR_RATIO times the earlier one, or one part of it. A
-    number that is better lower or higher moved if it did by more than a margin (MARGINS, or its own): with
-    intervals, if the whole of one lies beyond the whole of the other, which for a speedup is the ratio of the
-    ratios with both intervals; it is inconclusive where they are too wide to exclude that. An error or a number
-    is inconclusive beside one of another unit, and beside one that was not judged when it was recorded: a speedup
-    in doubt, or of a report. Where the comparison is not ``fair`` (see ``unfair``) a number that moved is
-    inconclusive. Everything else keeps the verdict of its own check. A value that changed its kind has changed.
-    Without ``before`` the observation is new.
+    Kinds in EXACT must be equal, and so must a measure that should stay the same; of dtypes only the part that both
+    machines could observe, and a part that only the later one could is observed for the first time. An error has
+    regressed, or improved, if it is further from the earlier one than both spreads over seeds explain (``errors``); if
+    one of the two has no values over seeds, if it is ERROR_RATIO times the earlier one, or its reciprocal. A value that
+    is better lower or higher has moved if it changed by more than a margin (MARGINS, or its own): with intervals, if
+    the whole of one lies beyond the whole of the other, which for a speedup is the ratio of the ratios with both
+    intervals; it is inconclusive if they are too wide to exclude that. An error or a value is inconclusive compared
+    with one of another unit, or with one that was not judged when it was recorded: a speedup in doubt, or of a report.
+    If the comparison is not ``fair`` (see ``unfair``) a moved value is inconclusive. Everything else keeps the verdict
+    of its own check. A value that changed its kind has changed. Without ``before`` the observation is new.
     """
     if before is None:
         return replace(now, verdict=Verdict.NEW) if now.verdict is Verdict.PASS else now
@@ -61,7 +60,7 @@ def compare(now: Observation, before: Observation | None, *, fair: bool = True) 
     if now.kind is not before.kind or (exact and not same):
         return replace(now, verdict=Verdict.CHANGED, baseline=before.value)
     verdict = now.verdict
-    measured_once = same and now.interval == before.interval  # a record and itself, however wide its intervals are
+    measured_once = same and now.interval == before.interval  # the same record, however wide its intervals are
     if verdict is Verdict.PASS and not exact and judged(now) and not measured_once:
         verdict = _of_errors(now, before) if now.kind is Kind.ERROR else _of_numbers(now, before)
         if not judged(before) or now.unit != before.unit:
@@ -72,7 +71,7 @@ def compare(now: Observation, before: Observation | None, *, fair: bool = True) 
 
 
 def moved(now: Observation, before: Observation) -> str:
-    """How far a number went from the earlier one, and how far it may: ``10 % less; allowed 5 %``; else nothing."""
+    """Return how far a value moved and how far it may: ``10 % less; allowed 5 %``; else ""."""
     old, value = (_number(each.value) if _is_finite(each.value) else math.nan for each in (before, now))
     exact = now.kind in EXACT or now.better is Better.SAME or not judged(now)
     if exact or not math.isfinite(value - old) or not old:
@@ -111,7 +110,7 @@ def _grew(before: Sequence[float], now: Sequence[float]) -> bool:
 
 
 def _is_beyond(one: Observation, other: Observation) -> bool:
-    """Whether the error of ``one`` is far beyond what the check of ``other`` allowed, and beyond that of ``other``."""
+    """Return whether the error of ``one`` is far beyond both the limit and the error of ``other``."""
     most = max(_finite(other.allowed), _number(other.value))
     return bool(other.allowed) and _number(one.value) > errors.BEYOND * most
 
@@ -121,7 +120,7 @@ def _negligible(now: Observation, before: Observation) -> float:
 
 
 def _draws(now: Observation, before: Observation) -> tuple[Sequence[float], Sequence[float]] | None:
-    """The errors of ``before`` and ``now`` over seeds, if both have them; what is negligible is all the same."""
+    """Return the errors of ``before`` and ``now`` over seeds, if both have them; negligible ones are made equal."""
     if before.over_seeds is None or now.over_seeds is None or len(before.over_seeds) != len(now.over_seeds):
         return None
     pairs = [*zip(before.over_seeds, now.over_seeds, strict=True), (_number(before.value), _number(now.value))]
@@ -134,19 +133,19 @@ def _of_numbers(now: Observation, before: Observation) -> Verdict:
     (low, high), (old_low, old_high) = (_range(each) for each in (now, before))
     if any(math.isnan(value) for value in (low, old_low)) or not all(map(_is_finite, (now.value, before.value))):
         return Verdict.PASS if canonical(now.value) == canonical(before.value) else Verdict.CHANGED
-    if now.better is Better.HIGHER:  # as if lower were better
+    if now.better is Better.HIGHER:  # negated, so that lower is better
         low, high, old_low, old_high = -high, -low, -old_high, -old_low
     margin = MARGINS.get(now.kind, 0.0) if now.margin is None else now.margin
     if low > _moved(old_high, margin):
         return Verdict.REGRESSED
     if high < _moved(old_low, -margin):
         return Verdict.IMPROVED
-    # One value each decides; two intervals may leave open whether it is worse by more than the margin.
+    # One value each decides; two intervals may not exclude that it is worse by more than the margin.
     return Verdict.INCONCLUSIVE if high > _moved(old_low, margin) else Verdict.PASS
 
 
 def _moved(bound: float, margin: float) -> float:
-    """``bound`` moved by a part of its size; an interval of too few values has infinity for a bound."""
+    """Return ``bound`` moved by a share of its size; an interval of too few values has an infinite bound."""
     return bound + margin * abs(bound) if math.isfinite(bound) else bound
 
 
@@ -155,7 +154,7 @@ def _is_finite(value: Value) -> bool:
 
 
 def _number(value: Value) -> float:
-    """A number; NaN for what is none. What is not finite is text in a file."""
+    """Return the value as a float; NaN if it is not a number. Nonfinite numbers are text in a file."""
     try:
         return float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError):
@@ -163,7 +162,7 @@ def _number(value: Value) -> float:
 
 
 def _range(observation: Observation) -> tuple[float, float]:
-    """The interval, or the value as one."""
+    """Return the interval, or the value at both ends."""
     if observation.interval is not None:
         return observation.interval
     value = _number(observation.value)
@@ -175,10 +174,10 @@ def _finite(number: float | None) -> float:
 
 
 def unfair(old: Mapping[str, Value], new: Mapping[str, Value], device: str) -> str | None:
-    """Why numbers on ``device`` cannot be compared between runs of these provenances; None if they can.
+    """Return why values on ``device`` cannot be compared between runs of these provenances; None if they can.
 
-    Another torch is what a comparison is for. Other hardware computes with other kernels, another seed
-    with other numbers, another tolerance scale with other bounds.
+    A different torch is the purpose of a comparison. Different hardware computes with other kernels, a different seed
+    with other values, a different tolerance scale with other bounds.
     """
     for name, words in (("seed", "seed"), ("tolerance_scale", "tolerance scale")):
         known = name == "seed" or (name in old and name in new)
@@ -193,7 +192,7 @@ def unfair(old: Mapping[str, Value], new: Mapping[str, Value], device: str) -> s
 
 
 def revisions(old: Mapping[str, Value], new: Mapping[str, Value]) -> dict[str, tuple[str, str]]:
-    """The families whose tests are of another revision, with both; of one that a provenance does not name nothing."""
+    """Return the families with different test revisions, with both; families missing in a provenance are left out."""
     before, now = old.get("revisions"), new.get("revisions")
     if not isinstance(before, dict) or not isinstance(now, dict):
         return {}
@@ -201,14 +200,14 @@ def revisions(old: Mapping[str, Value], new: Mapping[str, Value]) -> dict[str, t
     return {family: pair for family, pair in pairs.items() if len(set(pair)) > 1}
 
 
-#: What of a device's provenance is hardware. Its software (CUDA, cuDNN, driver) comes with an upgrade, and is compared.
+#: Provenance of a device that is hardware. Its software (CUDA, cuDNN, driver) is part of an upgrade, and is compared.
 HARDWARE = frozenset({"machine", "cpu_capability", "onednn", "gpu", "compute_capability", "accelerator"})
-#: What records did not have from the beginning: one without it is compared.
+#: Provenance that early records lack: a record without it is still compared.
 ONLY_WHERE_KNOWN = frozenset({"onednn"})
 
 
 def device_of(provenance: Mapping[str, Value], device: str) -> dict[str, Value]:
-    """Return what a provenance says of a device; nothing where it does not know it."""
+    """Return a provenance's entry of a device; empty if it has none."""
     devices = provenance.get("devices")
     found = devices.get(device) if isinstance(devices, dict) else None
     return found if isinstance(found, dict) else {}

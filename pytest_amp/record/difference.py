@@ -1,4 +1,4 @@
-"""What differs between two records, and what that means."""
+"""Differences between two records, and their meaning."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pytest_amp.record.compare import compare, judged, revisions, unfair
 from pytest_amp.record.file import Failure, Record
 from pytest_amp.record.observation import Kind, Observation, Value, Verdict, canonical
 
-#: Worst first: the order in which differences are shown.
+#: Order in which differences are shown, worst first.
 ORDER = (
     Verdict.FAILED,
     Verdict.REGRESSED,
@@ -22,16 +22,16 @@ ORDER = (
     Verdict.IMPROVED,
     Verdict.FIXED,
 )
-#: What fails a comparison unless it is asked for less or more.
+#: Verdicts that fail a comparison by default.
 FAILING = frozenset({Verdict.FAILED, Verdict.REGRESSED, Verdict.CHANGED, Verdict.GONE, Verdict.FIXED})
-#: The values of what is no fact but a test.
+#: Values of an observation that stands for a test.
 PASSES, FAILS = "passes", "fails"
-#: Precisions that a run selects; a suite runs a few checks in the others, which an older record need not have.
+#: Precisions that a run selects; a suite runs a few checks in others, which an older record may lack.
 _SELECTED = ("bf16", "fp16")
 
 
 class Gap(enum.Enum):
-    """A reason why a comparison did not look at everything: without a difference it proves nothing."""
+    """Reason why a comparison is incomplete: without a difference it then proves nothing."""
 
     UNCOMPARED = "uncompared"
     INCOMPLETE = "incomplete"
@@ -40,17 +40,17 @@ class Gap(enum.Enum):
 
 @dataclass(frozen=True)
 class Difference:
-    """Two records compared.
+    """Comparison of two records.
 
-    ``observations`` are those of ``new`` that are not the same as before, each with the old value as its
-    baseline, those of ``old`` that have gone, and tests that fail now and did not before, or the other
-    way about (kind ``state``, under a key of their own); in the order of ORDER and then of their keys.
-    ``same`` and ``unjudged`` (what is only recorded) count the others. ``not_run`` counts what ``old`` has
-    of tests that ``new`` did not run whole, ``not_run_before`` what ``new`` has of tests of which ``old``
-    has nothing, ``failed_in_both`` tests. ``unfair`` says why numbers could not be compared, by device.
-    ``gaps`` says in lines what the comparison did not look at: records that share nothing on a device and dtype,
-    a run that was interrupted or ended red beyond its tests, tests of ``old`` that ``new`` did not run whole.
-    ``incomparable`` has what became of facts of families whose tests are of another revision: it says nothing of torch.
+    ``observations`` are those of ``new`` that differ, each with the old value as its baseline, those of ``old`` that
+    have gone, and tests that fail now and did not before, or the reverse (kind ``state``, under a key of their own); in
+    the order of ORDER and then of their keys. ``same`` and ``unjudged`` (only recorded) count the remaining ones.
+    ``not_run`` counts observations of ``old`` from tests that ``new`` did not run whole, ``not_run_before`` those of
+    ``new`` from tests that ``old`` lacks, ``failed_in_both`` tests. ``unfair`` says why values could not be compared,
+    by device. ``gaps`` lists what the comparison could not cover: records that share nothing on a device and dtype, a
+    run that was interrupted or ended red beyond its tests, tests of ``old`` that ``new`` did not run whole.
+    ``incomparable`` has the differing facts of families whose tests have another revision: they say nothing about
+    torch.
     """
 
     old: Record
@@ -66,11 +66,11 @@ class Difference:
     incomparable: tuple[Observation, ...] = ()
 
     def of(self, verdict: Verdict) -> list[Observation]:
-        """Those that became ``verdict``."""
+        """Return the observations with ``verdict``."""
         return [observation for observation in self.observations if observation.verdict is verdict]
 
     def provenance(self) -> Iterator[tuple[str, Value, Value]]:
-        """What differs in where the records come from, but for date and command: a name, what it was, what it is."""
+        """Yield the differing entries of both provenances, except date and command: name, old value, new value."""
         before, now = flattened(self.old.provenance), flattened(self.new.provenance)
         for name in sorted(before.keys() | now.keys()):
             if name.partition(".")[0] not in ("date", "command", "baseline", "revisions") and canonical(
@@ -90,7 +90,7 @@ def difference(old: Record, new: Record) -> Difference:
         if key not in before and not old.saw(observation):
             not_run_before += 1
             continue
-        # What became of it in its own run, beside another baseline, is not what is asked here.
+        # The verdict of its own run, against another baseline, is irrelevant here.
         plain = replace(observation, verdict=Verdict.PASS, baseline=None)
         compared = compare(plain, before.get(key), fair=observation.target[0] not in reasons)
         if compared.verdict in ORDER:
@@ -122,7 +122,7 @@ def difference(old: Record, new: Record) -> Difference:
 
 
 def _revised(revised: Mapping[str, tuple[str, str]], incomparable: Iterable[Observation]) -> Iterator[str]:
-    """One line for all families that have another revision and facts that moved."""
+    """Yield one line for all families with another revision and moved facts."""
     counts: dict[str, int] = {}
     for each in incomparable:
         counts[each.family] = counts.get(each.family, 0) + 1
@@ -135,7 +135,7 @@ def _revised(revised: Mapping[str, tuple[str, str]], incomparable: Iterable[Obse
 
 
 def _uncompared(old: Record, new: Record) -> Iterator[str]:
-    """A line for each selected device and dtype of ``new`` of which ``old`` has no fact; one if nothing is shared."""
+    """Yield a line for each selected device and dtype of ``new`` that ``old`` lacks; one line if nothing is shared."""
     before = old.by_key()
     shared = [observation for observation in new.observations if observation.key in before]
     if not any(judged(observation) and judged(before[observation.key]) for observation in shared):
@@ -159,7 +159,7 @@ def _incomplete(old: Record, new: Record) -> Iterator[str]:
 
 
 def _not_run(new: Record, missing: Iterable[Observation]) -> Iterator[str]:
-    """A line for each family of which facts are missing whose test ``new`` did not run whole."""
+    """Yield a line for each family with missing facts whose tests ``new`` did not run whole."""
     targets: dict[str, list[str]] = {}
     for observation in missing:
         if not new.ran_whole(observation):
@@ -170,7 +170,7 @@ def _not_run(new: Record, missing: Iterable[Observation]) -> Iterator[str]:
 
 
 def as_gone(observation: Observation) -> Observation:
-    """What has become of an earlier observation that no later one has: its value is the baseline's, and none now."""
+    """Return an observation that is gone: its old value is the baseline, and it has no new value."""
     return Observation(
         observation.key,
         observation.kind,
@@ -183,7 +183,7 @@ def as_gone(observation: Observation) -> Observation:
 
 
 def _tests(old: Record, new: Record) -> Iterator[Observation]:
-    """Tests that fail and did not, with why; and tests that failed and pass."""
+    """Yield tests that fail and did not before, with the reason, and tests that failed and pass."""
     before, now = ({each.key: each for each in record.failures} for record in (old, new))
     for key, failure in now.items():
         if key not in before:
@@ -199,7 +199,7 @@ def _test(failure: Failure, value: str, baseline: str | None, verdict: Verdict) 
 
 
 def families(observations: Iterable[Observation]) -> dict[str, dict[Verdict, int]]:
-    """How many of each verdict there are in each family, families in alphabetical order."""
+    """Count the verdicts in each family, families in alphabetical order."""
     counts: dict[str, dict[Verdict, int]] = {}
     for observation in observations:
         family = counts.setdefault(observation.family, {})
@@ -208,7 +208,7 @@ def families(observations: Iterable[Observation]) -> dict[str, dict[Verdict, int
 
 
 def flattened(provenance: Mapping[str, Value], prefix: str = "") -> dict[str, Value]:
-    """A provenance with one value a name: ``devices.cuda.cudnn``."""
+    """Return a provenance with one value for each dotted name: ``devices.cuda.cudnn``."""
     flat: dict[str, Value] = {}
     for name, value in provenance.items():
         if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""Observations of files that an earlier schema wrote, as this version would have written them."""
+"""Conversion of observations in files of an earlier schema to the current form."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from dataclasses import replace
 from pytest_amp.record import table
 from pytest_amp.record.observation import Better, Kind, Observation
 
-#: What a row of schema 3 has: errors are of one seed.
+#: Columns of schema 3: errors are of one seed.
 _COLUMNS = ("key", "value", "allowed", "interval", "baseline", "verdict")
 #: In schema 1 a speedup and the ends of its interval were three observations.
 _SPEEDUP, _LOW, _HIGH = "/speedup", "/speedup-low", "/speedup-high"
-#: Until schema 2 an operator's share of elements that are the model's was one observation for each call in it.
+#: Until schema 2 the share of elements that equal the model was one observation for each call in an operator.
 _SIGNATURE, _CALLS = "/signature", ("/forward.signature", "/backward.signature")
 
 
 def items(observations: Iterable[object], schema: int) -> Iterator[object]:
-    """What a file with this ``schema`` has of observations, each as plain JSON. Raises ValueError in one line."""
+    """Return the observations of a file with this ``schema``, as plain JSON. Raises ValueError in one line."""
     if schema < 3:
         return iter(observations)
     return table.items(observations, _COLUMNS if schema < 4 else table.COLUMNS)
 
 
 def upgraded(observations: Iterable[Observation], schema: int) -> tuple[Observation, ...]:
-    """The observations of a file with this ``schema`` in today's form."""
+    """Convert the observations of a file with this ``schema`` to the current form."""
     found = tuple(observations)
     if schema < 2:
         found = _with_intervals(found)
@@ -32,7 +32,7 @@ def upgraded(observations: Iterable[Observation], schema: int) -> tuple[Observat
 
 
 def _with_one_signature(observations: tuple[Observation, ...]) -> tuple[Observation, ...]:
-    """The least share of the calls in an operator, for it."""
+    """Replace the shares of an operator's calls by their minimum."""
     least: dict[str, Observation] = {}
     for observation in (each for each in observations if _is_share_of_a_call(each)):
         key = observation.key.rsplit("/", 2)[0] + _SIGNATURE
@@ -42,7 +42,7 @@ def _with_one_signature(observations: tuple[Observation, ...]) -> tuple[Observat
 
 
 def _is_share_of_a_call(observation: Observation) -> bool:
-    """A name as ``add/4096/mul.Tensor/forward.signature``, and a number."""
+    """Return whether it is a number with a name such as ``add/4096/mul.Tensor/forward.signature``."""
     named = observation.key.endswith(_CALLS) and observation.name.count("/") >= 2
     return named and observation.kind is Kind.RATIO and isinstance(observation.value, (int, float))
 
@@ -53,7 +53,7 @@ def _share(observation: Observation) -> int | float:
 
 
 def _with_intervals(observations: tuple[Observation, ...]) -> tuple[Observation, ...]:
-    """Speedups with their ends as one interval."""
+    """Merge each speedup with the ends of its interval."""
     by_key = {observation.key: observation for observation in observations}
     speedups = {}
     taken = set()

@@ -1,4 +1,4 @@
-"""The file of a run's observations: a later run's baseline, and the JSON report."""
+"""File of a run's observations: a later run's baseline, and the JSON report."""
 
 from __future__ import annotations
 
@@ -21,41 +21,41 @@ from pytest_amp.record.earlier import items, upgraded
 from pytest_amp.record.observation import DEEPEST, Keyed, Kind, Observation, Value, check_key, deeper_than, finite
 
 SCHEMA = 4
-#: What is read: a baseline outlives the version of the plugin that wrote it.
+#: Schemas that are read: a baseline outlives the version of the plugin that wrote it.
 READ = (1, 2, 3, SCHEMA)
-#: A file whose name ends so is compressed; one that begins so is, whatever its name.
+#: Suffix of compressed files, and the bytes with which they begin, whatever their name.
 GZIP, GZIP_MAGIC = ".gz", b"\x1f\x8b"
-#: A record is a hundred times smaller; a compressed file can become a thousand times larger than it is.
+#: A record is a hundred times smaller; a compressed file may expand a thousandfold.
 LARGEST = 2**28
-#: How deep lists and objects in a file are nested at most: a value lies in a row of a table of a list of the file.
+#: Maximum nesting of lists and objects in a file: a value lies in a row of a table of a list of the file.
 DEEPEST_FILE = DEEPEST + 5
-#: What file systems answer that have no hard links (FAT, some network mounts and containers).
+#: Errors of file systems without hard links (FAT, some network mounts and containers).
 NO_LINKS = frozenset({errno.EPERM, errno.EACCES, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
 
 
 class RecordError(ValueError):
-    """A file that cannot be read or written; the message is one line and names it."""
+    """File that cannot be read or written; the message is one line and names it."""
 
 
-#: How the reason begins for which a strict expected failure is red that passes.
+#: Prefix of the failure of a strict expected failure that passes.
 FIXED = "[XPASS(strict)] fixed upstream: "
 
 
 @dataclass(frozen=True)
 class Failure(Keyed):
-    """A test that failed: ``key`` is ``family/device/dtype/file::test[its own parameters]``, ``why`` one line."""
+    """Failed test: ``key`` is ``family/device/dtype/file::test[its own parameters]``, ``why`` one line."""
 
     key: str
     why: str
 
     @property
     def test(self) -> str:
-        """The test without its parameters, as observations name it."""
+        """Return the test without its parameters, as observations name it."""
         return self.key.split("/", 3)[3].partition("[")[0]
 
     @property
     def is_fixed(self) -> bool:
-        """Whether the test was expected to fail, and passes."""
+        """Return whether the test was expected to fail, and passes."""
         return self.why.startswith(FIXED)
 
 
@@ -103,7 +103,7 @@ class Record:
 
 
 def dumps(record: Record) -> str:
-    """One observation a line in sorted tables, so that two files can be read side by side in a diff."""
+    """Return the file's text: one observation a line in sorted tables, so that two files can be compared by a diff."""
     head: dict[str, Value] = {
         "schema": SCHEMA,
         "complete": record.complete,
@@ -128,9 +128,9 @@ def _line(value: Value) -> str:
 
 
 def write_record(record: Record, path: Path, *, replace: bool) -> None:
-    """``write_whole`` of the record's JSON, compressed if the name of ``path`` ends in .gz.
+    """Write a record's JSON with ``write_whole``, compressed if the name of ``path`` ends in .gz.
 
-    Raises RecordError where a value is none, too.
+    Also raises RecordError for a value that JSON cannot represent.
     """
     try:
         text = dumps(record)
@@ -140,14 +140,14 @@ def write_record(record: Record, path: Path, *, replace: bool) -> None:
 
 
 def write_whole(text: str, path: Path, *, replace: bool) -> None:
-    """Write the whole file or nothing: to a neighbour first, then in one step to ``path``.
+    """Write the whole file or nothing: first to a temporary neighbour, then in one step to ``path``.
 
-    With ``replace`` false an existing file is kept and RecordError raised, even if another process
-    made it a moment ago; with it true, a link stays and the file that it leads to is replaced. What
-    is no regular file (a device, a pipe, a folder) is never replaced. What is called ``*.gz`` is compressed; the
-    same text makes the same file. Raises RecordError where that cannot be, and where the disk says no.
+    With ``replace`` false an existing file is kept and RecordError raised, even if another process created it a moment
+    ago; with it true, a link stays and its target is replaced. Anything that is not a regular file (a device, a pipe, a
+    folder) is never replaced. A file named ``*.gz`` is compressed; the same text gives the same file. Raises
+    RecordError if the path or the file system does not allow it.
     """
-    # A lone surrogate, which a path on the command line may have, becomes JSON's own escape.
+    # A lone surrogate, possible in a path on the command line, becomes JSON's own escape.
     data = text.encode("utf-8", errors="backslashreplace")
     if path.suffix == GZIP:
         data = gzip.compress(data, mtime=0)
@@ -156,7 +156,7 @@ def write_whole(text: str, path: Path, *, replace: bool) -> None:
     if path.exists() and not path.is_file():
         raise RecordError(f"{path}: not a regular file")
     try:
-        # A name may be as long as names can be: the neighbour's has a part of it.
+        # A name may have the maximum length, so the temporary name uses a part of it.
         descriptor, name = tempfile.mkstemp(prefix=f".{path.name[:40]}.", suffix=".tmp", dir=path.parent)
         temporary = Path(name)
         try:
@@ -178,22 +178,22 @@ def write_whole(text: str, path: Path, *, replace: bool) -> None:
 
 
 def _mode(path: Path) -> int:
-    """Who may read and write what is called ``path``: as the file that it replaces, else as the user makes files."""
+    """Return the file mode of ``path``: that of the file that it replaces, else the user's default."""
     if path.exists():
         return stat.S_IMODE(path.stat().st_mode)
-    mask = os.umask(0)  # it can only be read by setting it
+    mask = os.umask(0)  # the umask can only be read by setting it
     os.umask(mask)
     return 0o666 & ~mask
 
 
 def _place(temporary: Path, path: Path) -> None:
-    """Give a whole file its name unless the name is taken; raises FileExistsError."""
+    """Give a complete file its name unless the name is taken; raises FileExistsError."""
     try:
         os.link(temporary, path)
     except OSError as error:
         if error.errno not in NO_LINKS:
             raise
-        # Take the name first, with nothing in it, then give it the whole file.
+        # Reserve the name with an empty file, then replace that by the complete one.
         path.touch(exist_ok=False)
         try:
             temporary.replace(path)
@@ -212,7 +212,7 @@ def read_record(path: Path) -> Record:
 
 
 def content(path: Path) -> str:
-    """The text in a file, or in what it compresses. Raises RecordError in one line that names it."""
+    """Return the text of a file, decompressed if needed. Raises RecordError in one line that names it."""
     data = _bytes(path)
     if data.startswith(GZIP_MAGIC):
         try:
@@ -223,7 +223,7 @@ def content(path: Path) -> str:
         if len(data) > LARGEST:
             raise RecordError(f"{path}: more than {LARGEST >> 20} MiB, which no record has")
     try:
-        return data.decode("utf-8-sig")  # editors of Windows put a mark before it
+        return data.decode("utf-8-sig")  # editors on Windows prepend a byte order mark
     except ValueError as error:
         raise RecordError(f"{path}: not text: {error}") from None
 
@@ -231,10 +231,10 @@ def content(path: Path) -> str:
 def _bytes(path: Path) -> bytes:
     """Read a regular file of at most LARGEST bytes. Raises RecordError for anything else, without waiting for it.
 
-    A pipe has no end before its writer closes it, and a device such as /dev/zero has none at all.
+    A pipe does not end before its writer closes it, and a device such as /dev/zero never ends.
     """
     try:
-        # Without O_NONBLOCK, which Windows lacks, to open a pipe waits for its writer.
+        # Without O_NONBLOCK, which Windows lacks, opening a pipe waits for its writer.
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
         with os.fdopen(descriptor, "rb") as file:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -248,7 +248,7 @@ def _bytes(path: Path) -> bytes:
 
 
 def parsed(text: str) -> Record:
-    """The record that ``text`` is. Raises ValueError in one line."""
+    """Parse ``text`` as a record. Raises ValueError in one line."""
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -259,7 +259,7 @@ def parsed(text: str) -> Record:
 
 
 def from_data(data: object) -> Record:
-    """The record that JSON's ``data`` is. Raises ValueError in one line."""
+    """Convert JSON ``data`` to a record. Raises ValueError in one line."""
     if not isinstance(data, dict) or "schema" not in data or not isinstance(data.get("observations"), list):
         raise ValueError("not a record of this plugin")
     schema = data["schema"]

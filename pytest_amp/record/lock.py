@@ -1,4 +1,4 @@
-"""One at a time: who changes a part of what a file has reads it and writes it without another between."""
+"""Exclusive lock on a file, for a process that reads, changes and writes it."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from pathlib import Path
 
 from pytest_amp.record.file import RecordError
 
-#: To read a record, merge and write it takes less than a second; on a busy machine, and with others before, some.
+#: Reading, merging and writing a record takes less than a second; more on a busy machine, and behind other processes.
 PATIENCE = 30.0
-#: Seconds between two tries.
+#: Seconds between two attempts.
 PAUSE = 0.02
 
 
 @contextmanager
 def alone(path: Path) -> Iterator[None]:
-    """Within it, nobody else is within it for this file, in whichever process, by whatever link to it.
+    """Hold an exclusive lock on the file, across processes and links to it.
 
-    A neighbour of the file that only one process can make says so (a lock of the system's is not kept by each file
-    system). Raises RecordError after PATIENCE seconds, and where no file can be made there. What is left by a process
-    that was killed within has to be removed by hand: only its user knows that it is dead, on whichever machine it was.
+    The lock is a neighbour of the file that only one process can create (not every file system supports the system's
+    locks). Raises RecordError after PATIENCE seconds, and if no file can be created there. A lock that a killed process
+    leaves has to be removed manually: only its user knows that it is dead, on whichever machine it ran.
     """
     path = path.resolve()
     lock = path.with_name(f".{path.name}.lock")

@@ -1,4 +1,4 @@
-"""One measured fact and its stable key."""
+"""Observation, one measured fact, and its stable key."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import re
 from dataclasses import dataclass
 from typing import Union
 
-#: What an observation may hold: plain JSON, never a tensor.
+#: Type of an observation's value: plain JSON, never a tensor.
 Value = Union[str, int, float, bool, None, list["Value"], dict[str, "Value"]]  # noqa: UP007  # strings have no | at run time
 
 
-#: How deep lists and objects in a value are nested at most: what writes and compares them calls itself for each level.
+#: Maximum nesting of lists and objects in a value: writing and comparing them recurses.
 DEEPEST = 32
 
 
@@ -32,12 +32,12 @@ class Kind(enum.Enum):
     SERIES = "series"
 
 
-#: Kinds whose values must be the same in every run on every machine.
+#: Kinds whose values must be equal in every run on every machine.
 EXACT = frozenset({Kind.RULE, Kind.DTYPE, Kind.COUNT, Kind.STATE})
 
 
 class Better(enum.Enum):
-    """Which way a number should go: whoever measures it knows, a reader of the file would have to guess."""
+    """Direction in which a value should go, stated by the check: a reader of the file could only guess it."""
 
     LOWER = "lower"
     HIGHER = "higher"
@@ -45,12 +45,12 @@ class Better(enum.Enum):
 
 
 class Verdict(enum.Enum):
-    """Status of an observation; FAILED and FIXED are those of a test, which a comparison lists among them.
+    """Status of an observation; FAILED and FIXED are those of a test, which a comparison also lists.
 
     FIXED is a test that was expected to fail for a fault of torch, and passes.
     """
 
-    PASS = "pass"  # noqa: S105  # no password
+    PASS = "pass"  # noqa: S105  # not a password
     FAILED = "failed"
     FIXED = "fixed"
     REGRESSED = "regressed"
@@ -63,7 +63,7 @@ class Verdict(enum.Enum):
 
 
 class Keyed:
-    """Something that happened to one family on one device in one precision: ``family/device/dtype/rest``."""
+    """Base of records about one family on one device in one precision: ``family/device/dtype/rest``."""
 
     key: str
 
@@ -157,14 +157,14 @@ class Observation(Keyed):
 
 
 def check_written(observation: Observation) -> None:
-    """Raises ValueError for what no file gives back as it was: a unit that is no text, a number that no float holds."""
+    """Raise ValueError for an observation that a file would not return unchanged, such as a unit that is no text."""
     text = json.dumps(observation.to_json(), ensure_ascii=False)
-    text.encode()  # half a surrogate pair is no text
+    text.encode()  # half a surrogate pair cannot be encoded
     Observation.from_json(json.loads(text))
 
 
 def _number(name: str, value: object) -> float | None:
-    """A number or nothing; raises ValueError. What is not finite is text in a file."""
+    """Return a number or None; raises ValueError. Nonfinite numbers are text in a file."""
     if value is None:
         return None
     if value in ("inf", "-inf", "nan") or (isinstance(value, (int, float)) and not isinstance(value, bool)):
@@ -176,7 +176,7 @@ def _number(name: str, value: object) -> float | None:
 
 
 def _interval(value: object) -> tuple[float, float] | None:
-    """Two numbers in order, or nothing; raises ValueError."""
+    """Return two numbers in order, or None; raises ValueError."""
     if value is None:
         return None
     ends = [_number("interval", each) for each in value] if isinstance(value, list) else []
@@ -187,7 +187,7 @@ def _interval(value: object) -> tuple[float, float] | None:
 
 
 def _over_seeds(value: object) -> tuple[float, ...] | None:
-    """Numbers, or nothing; raises ValueError."""
+    """Return numbers, or None; raises ValueError."""
     if value is None:
         return None
     numbers = [_number("over_seeds", each) for each in value] if isinstance(value, list) else []
@@ -198,7 +198,7 @@ def _over_seeds(value: object) -> tuple[float, ...] | None:
 
 
 def deeper_than(limit: int, value: object) -> bool:
-    """Whether lists and objects in ``value`` are nested more than ``limit`` deep."""
+    """Return whether lists and objects in ``value`` are nested more than ``limit`` deep."""
     level: list[object] = [value]
     for _ in range(limit + 1):
         nested = [each for each in level if isinstance(each, (list, dict))]
@@ -209,7 +209,7 @@ def deeper_than(limit: int, value: object) -> bool:
 
 
 def check_value(key: str, value: object) -> None:
-    """Raises ValueError unless ``value`` is plain JSON, and so comes back from a file as it was."""
+    """Raise ValueError unless ``value`` is plain JSON, so that a file returns it unchanged."""
     if deeper_than(DEEPEST, value):
         raise ValueError(f"{key}: lists and objects nested more than {DEEPEST} deep")
     _check_plain(key, value)
@@ -229,25 +229,25 @@ def _check_plain(key: str, value: object) -> None:
 
 
 def unwritable(name: object, value: object) -> str | None:
-    """Why no file can hold ``value`` under ``name``, in one line; None if one can."""
+    """Return why no file can store ``value`` under ``name``, in one line; None if one can."""
     if type(name) is not str:
         return f"the name {name!r} is no text"
     try:
         if deeper_than(DEEPEST, value):
             return f"{name}: lists and objects nested more than {DEEPEST} deep"
-        json.dumps(finite(value), allow_nan=False)  # type: ignore[arg-type]  # of whatever type
+        json.dumps(finite(value), allow_nan=False)  # type: ignore[arg-type]  # of any type
     except (TypeError, ValueError, RecursionError) as error:
         return f"{name}: {error}"
     return None
 
 
 def canonical(value: Value) -> str:
-    """One text for each value, whether it has been in a file or not: 1, 1.0 and true differ, NaN is NaN."""
+    """Return a unique text of a value, equal before and after a file: 1, 1.0 and true differ, NaN equals NaN."""
     return json.dumps(finite(value), sort_keys=True)
 
 
 def finite(value: Value) -> Value:
-    """``value`` as it is written: JSON has no infinity and no NaN, they become text."""
+    """Return ``value`` as it is written: infinity and NaN, which JSON lacks, become text."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, list):
@@ -263,16 +263,16 @@ _KEY = re.compile(
 
 
 def make_key(family: str, device: str, dtype: str, name: str) -> str:
-    """``family/device/dtype/name``, e.g. ``rules/cuda/bf16/aten::softmax.int``.
+    """Return the key ``family/device/dtype/name``, e.g. ``rules/cuda/bf16/aten::softmax.int``.
 
-    The device has no index, and nothing in a key may depend on torch's version, on Python's or on
-    where the tests lie, so that the same fact has the same key in every run. Raises ValueError.
+    The device has no index, and nothing in a key may depend on the version of torch or Python, or on the location of
+    the tests, so that the same fact has the same key in every run. Raises ValueError.
     """
     return check_key(f"{family}/{device}/{dtype}/{name}")
 
 
 def check_key(key: str) -> str:
-    """``key`` itself if it follows the grammar, else ValueError."""
+    """Return ``key`` if it follows the grammar; raises ValueError otherwise."""
     if not _KEY.fullmatch(key) or not key.isprintable():
         raise ValueError(f"{key!r} is not an observation key; valid: family/device/dtype/name in printable characters")
     return key

@@ -1,4 +1,4 @@
-"""How a check tells what it has observed, without knowing the test that it runs in."""
+"""Protocol by which a check records observations without knowing its test."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pytest_amp.record.observation import Value
 
 
 class Observe(Protocol):
-    """Records one fact, as ``Amp.observe`` does: a test hands that to the functions behind the checks."""
+    """Function that records one fact, as ``Amp.observe`` does: a test passes it to the functions behind the checks."""
 
     def __call__(  # noqa: PLR0913  # keywords of one fact
         self,
@@ -24,4 +24,4 @@ class Observe(Protocol):
         better: str | None = None,
         margin: float | None = None,
     ) -> object:
-        """See ``pytest_amp.amp.base.Bound.observe``, which says what each keyword is and what is raised."""
+        """Record a fact; ``pytest_amp.amp.base.Bound.observe`` documents the keywords and exceptions."""

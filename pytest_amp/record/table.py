@@ -1,6 +1,6 @@
-"""How a file keeps observations: what a test's facts have in common once, and a row for each fact.
+"""Table format of observations in a file: facts that share a head are one table with a row each.
 
-A row has its whole key, so that it can be found by a search and read alone in a diff.
+A row has its whole key, so that a search finds it and a diff shows it complete.
 """
 
 from __future__ import annotations
@@ -10,19 +10,19 @@ from collections.abc import Iterable, Iterator
 
 from pytest_amp.record.observation import EXACT, Better, Kind, Observation, Value, Verdict, finite
 
-#: What stands once for a table, in this order; left out where there is none.
+#: Head of a table, in this order; missing values are left out.
 HEAD = ("test", "kind", "unit", "better", "margin")
-#: What a row has, in this order; null for what it lacks, and the last ones that it lacks are left out.
+#: Columns of a row, in this order; null for a missing value, and missing values at the end are left out.
 COLUMNS = ("key", "value", "allowed", "over_seeds", "interval", "baseline", "verdict")
-#: Significant digits of what is not exact: errors and ratios are no better known, other numbers are users' own.
+#: Significant digits of inexact values: errors and ratios are known no better, other values are the user's own.
 _DIGITS = {Kind.ERROR: 4, Kind.RATIO: 4}
 _MOST_DIGITS = 8
-#: A row has a key and a value, whatever they are.
+#: A row always has a key and a value.
 _LEAST = 2
 
 
 def lines(observations: Iterable[Observation]) -> Iterator[str]:
-    """The tables as lines of a JSON list, sorted by family and head, and their rows by key."""
+    """Yield the tables as lines of a JSON list, sorted by family and head, and their rows by key."""
     tables: dict[tuple[str, str], list[Observation]] = {}
     for observation in sorted(observations, key=lambda each: each.key):
         tables.setdefault((observation.family, _text(_head(observation))), []).append(observation)
@@ -40,7 +40,7 @@ def _head(observation: Observation) -> dict[str, Value]:
 
 
 def _row(observation: Observation) -> list[Value]:
-    """Without a verdict that is none, and inexact numbers with the digits that they are known to."""
+    """Return the row without a passing verdict, and with inexact values rounded to their known digits."""
     data = observation.to_json()
     if observation.verdict is Verdict.PASS:
         del data["verdict"]
@@ -63,7 +63,7 @@ def _text(value: Value) -> str:
 
 
 def items(tables: Iterable[object], columns: tuple[str, ...] = COLUMNS) -> Iterator[dict[str, object]]:
-    """The observations of tables with such rows as ``Observation.from_json`` takes them.
+    """Yield the observations of tables with such rows, as ``Observation.from_json`` takes them.
 
     Raises ValueError in one line.
     """

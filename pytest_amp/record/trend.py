@@ -1,4 +1,4 @@
-"""What a history of records shows: what moved, and in which step."""
+"""Trend of a history of records: the keys that moved, and in which step."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from pytest_amp.record.observation import Observation, Value, Verdict
 
 @dataclass(frozen=True)
 class Moved:
-    """A key that moved in some step: its value in each record (None where it has none), and what each step did.
+    """Key that moved in some step: its value in each record (None if missing), and the verdict of each step.
 
-    ``verdicts[n]`` is what became of it from record ``n`` to record ``n + 1``; None where nothing did.
+    ``verdicts[n]`` is the verdict from record ``n`` to record ``n + 1``; None if nothing changed.
     """
 
     key: str
@@ -24,16 +24,16 @@ class Moved:
 
     @property
     def worst(self) -> Verdict:
-        """The worst of its verdicts."""
+        """Return the worst of the verdicts."""
         return min((verdict for verdict in self.verdicts if verdict is not None), key=ORDER.index)
 
 
 @dataclass(frozen=True)
 class Trend:
-    """Records in the order in which they were given, oldest first.
+    """Records in the given order, oldest first.
 
-    ``steps`` compares each with the one before it, ``whole`` the last one with the first: many small steps
-    may add up to what no single one shows. ``moved`` has each key that any of these found, the worst first.
+    ``steps`` compares each record with the previous one, ``whole`` the last one with the first: many small steps may
+    add up to a change that no single one shows. ``moved`` has each key that any of these found, the worst first.
     """
 
     records: tuple[Record, ...]
@@ -43,14 +43,14 @@ class Trend:
 
 
 def trend(records: Sequence[Record]) -> Trend:
-    """The history of at least two records. Raises ValueError for fewer."""
+    """Return the trend of at least two records. Raises ValueError for fewer."""
     if len(records) < 2:
         raise ValueError(f"{len(records)} records are no history; valid: two or more")
     steps = tuple(difference(old, new) for old, new in itertools.pairwise(records))
     whole = difference(records[0], records[-1])
     known = [_known(record) for record in records]
     found = [{each.key: each.verdict for each in step.observations} for step in steps]
-    # What only drifted has the verdict of the whole, in the last step.
+    # A key that only drifted has the verdict of the whole comparison, in the last step.
     drifted = {each.key: each.verdict for each in whole.observations}
     moved = []
     for key in dict.fromkeys(key for verdicts in (*found, drifted) for key in verdicts):

@@ -1,8 +1,8 @@
-"""Two texts of dtypes, of which a machine could not tell a part: the one rule by which they are compared.
+"""Comparison of two texts of dtypes that a machine could observe only in part.
 
-A text has patterns with a semicolon between them. A pattern has the calls of one sample, with a bar between those
-without and with autocast, where ``=`` stands for the same as without. A call has the dtypes of its outputs. Behind a
-pattern may stand of how many samples it is: ``fp32 low | = x16; fp32 low | fp32 fp32 x8``.
+A text has patterns separated by a semicolon. A pattern has the calls of one sample, with a bar between those without
+and with autocast, where ``=`` means the same as without. A call has the dtypes of its outputs. A pattern may be
+followed by its number of samples: ``fp32 low | = x16; fp32 low | fp32 fp32 x8``.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-#: In place of one dtype, or of all of a call: it could not be told on this machine.
+#: In place of one dtype, or of all of a call: not observable on this machine.
 UNSEEN = "?"
-#: What the text begins with where there are no dtypes at all, and why.
+#: Prefix of a text without dtypes, followed by the reason.
 NOT = "not: "
-#: The one of these reasons that says nothing of torch.
+#: The one of these reasons that says nothing about torch.
 NOT_HERE = f"{NOT}needs another build or machine"
-#: Patterns of one text that are matched by their counts; beyond, by what they are alone.
+#: Patterns of one text that are matched by their counts; with more, counts are ignored.
 _COUNTED = 10
 _COUNT = re.compile(r"(.*) x([0-9]+)", re.DOTALL)
 
 
 class Relation(enum.Enum):
-    """What a text is to an earlier one."""
+    """Relation of a text to an earlier one."""
 
     SAME = "the same, as far as both machines could tell"
     OBSERVED = "the same, and something that could not be told before"
@@ -41,11 +41,11 @@ class _Pattern:
     count: int | None
 
     def like(self, other: _Pattern) -> bool:
-        """Whether the calls are equal where both could be told."""
+        """Return whether the calls are equal where both could be observed."""
         return len(self.calls) == len(other.calls) and all(map(_alike, self.calls, other.calls))
 
     def tells_more(self, other: _Pattern) -> bool:
-        """Whether a call is told here and not in ``other``, which is like it."""
+        """Return whether a call is observed here and not in ``other``, which is otherwise alike."""
         pairs = zip(self.calls, other.calls, strict=True)
         return any(UNSEEN in there and there.count(UNSEEN) > here.count(UNSEEN) for here, there in pairs)
 
@@ -57,7 +57,7 @@ def _alike(one: tuple[str, ...], other: tuple[str, ...]) -> bool:
 
 
 def relation(now: object, before: object) -> Relation:
-    """What the text ``now`` is to ``before``. What could not be told is like anything."""
+    """Return the relation of the text ``now`` to ``before``. An unobserved dtype matches any."""
     if not isinstance(now, str) or not isinstance(before, str):
         return Relation.CHANGED
     if now == before or NOT_HERE in (now, before) or (now.startswith(NOT) and before.startswith(NOT)):
@@ -73,7 +73,7 @@ def relation(now: object, before: object) -> Relation:
 
 
 def loses(now: str, before: str) -> bool:
-    """Whether something could be told before and cannot be told now, for whatever reason."""
+    """Return whether something observed before is not observed now, for any reason."""
     if now.startswith(NOT) or before.startswith(NOT):
         return now.startswith(NOT) and not before.startswith(NOT)
     new = _patterns(now)
@@ -86,7 +86,7 @@ def loses(now: str, before: str) -> bool:
 
 
 def without_counts(text: str) -> str:
-    """The same patterns, of however many samples each."""
+    """Return the patterns without their numbers of samples."""
     return "; ".join(_COUNT.sub(r"\1", part) for part in text.split("; "))
 
 
@@ -106,7 +106,7 @@ def _covered(patterns: Sequence[_Pattern], others: Sequence[_Pattern]) -> bool:
 
 
 def _by_count(new: Sequence[_Pattern], old: Sequence[_Pattern]) -> Relation | None:
-    """What counts tell; None where they tell of no difference, or where a text has none."""
+    """Return the relation by counts; None if they show no difference, or if a text has none."""
     counts = [[pattern.count for pattern in group] for group in (new, old)]
     now, before = (sum(count for count in group if count is not None) for group in counts)
     if None in itertools.chain(*counts) or max(map(len, counts)) > _COUNTED:
@@ -119,7 +119,7 @@ def _by_count(new: Sequence[_Pattern], old: Sequence[_Pattern]) -> Relation | No
 
 
 def _fits(samples: Sequence[_Pattern], places: Sequence[_Pattern]) -> bool:
-    """Whether each sample has a place of its own that is like it (P. Hall, On representatives of subsets, 1935)."""
+    """Return whether each sample has a matching place of its own (P. Hall, On representatives of subsets, 1935)."""
     for size in range(1, len(samples) + 1):
         for group in itertools.combinations(samples, size):
             room = sum(place.count or 0 for place in places if any(map(place.like, group)))
@@ -135,7 +135,7 @@ def _by_what_is_told(new: Sequence[_Pattern], old: Sequence[_Pattern]) -> Relati
 
 
 def _told_for_the_first_time(new: Sequence[_Pattern], old: Sequence[_Pattern]) -> bool:
-    """Whether a pattern of ``old`` with something untold is like none of ``new`` in which it is untold, too."""
+    """Return whether a partly unobserved pattern of ``old`` matches none of ``new`` that is unobserved there, too."""
     return any(
         all(each.tells_more(pattern) for each in new if each.like(pattern))
         for pattern in old

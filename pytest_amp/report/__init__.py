@@ -1,1 +1,1 @@
-"""Reports: pure functions of what a run has seen."""
+"""Reports, as pure functions of a run's results."""

@@ -1,4 +1,4 @@
-"""Failed tests by their cause: one that fails on four devices is told once, with one test to run again."""
+"""Causes of failed tests: a failure on four devices is shown once, with one test to run again."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ if TYPE_CHECKING:
 
 
 class Standing(enum.Enum):
-    """What is known of a cause, in the order in which causes are told."""
+    """Knowledge about a cause, in the order in which causes are shown."""
 
     UNEXPLAINED = "unexplained"
     EXPLAINED = "explained"
     FIXED = "fixed upstream"
 
 
-#: A part of a failure: its label is padded to nine letters, and may be of two words.
+#: A part of a failure: its label is padded to nine characters, and may have two words.
 _PART = re.compile(r"^  (?P<label>\S.{8}) (?P<text>\S.*)$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class Cause:
-    """What several tests fail for: the words of the first of them.
+    """Cause of one or more failed tests, in the words of the first of them.
 
     ``parts`` are the lines of its message by label (``now``, ``likely``, ``rerun``), ``places`` devices and dtypes.
-    ``reason`` is what is known of it, ``bisect`` a command that finds the release which brought it.
+    ``reason`` is the known explanation, ``bisect`` a command that finds the release which introduced it.
     """
 
     standing: Standing
@@ -49,7 +49,7 @@ class Cause:
 
     @property
     def count(self) -> str:
-        """``4 tests on cpu, fake-cuda in bf16, fp16``; devices and dtypes in pairs where not each has each."""
+        """Return ``4 tests on cpu, fake-cuda in bf16, fp16``; pairs unless all combinations of both occur."""
         tests = "1 test" if len(self.tests) == 1 else f"{len(self.tests)} tests"
         pairs = [place.rpartition("-") for place in self.places]
         devices, dtypes = (list(dict.fromkeys(pair[index] for pair in pairs)) for index in (0, 2))
@@ -67,7 +67,7 @@ class _Failed:
 
 
 def causes(session: AmpSession) -> list[Cause]:
-    """The causes of a run's failures, those that nothing is known of first."""
+    """Return the causes of a run's failures, unexplained ones first."""
     groups: dict[tuple[str, str], list[_Failed]] = {}
     for test in dict.fromkeys(test for test, _ in session.tally.failures):
         target, family, text = session.tally.texts[test]
@@ -79,7 +79,7 @@ def causes(session: AmpSession) -> list[Cause]:
 
 
 def by_standing(found: Iterable[Cause]) -> dict[Standing, list[Cause]]:
-    """The causes of each standing that has some."""
+    """Group causes by standing."""
     groups: dict[Standing, list[Cause]] = {}
     for cause in found:
         groups.setdefault(cause.standing, []).append(cause)
@@ -112,19 +112,19 @@ def _cause(group: list[_Failed], session: AmpSession) -> Cause:
 
 
 def failed(session: AmpSession) -> list[tuple[str, str]]:
-    """The tests that fail, each with the first line of why, without those that are red for a fault that is mended."""
+    """Return failed tests, each with the first line of its message, except those red for a fixed fault."""
     return [(test, why) for test, why in session.tally.failures if not why.startswith(FIXED)]
 
 
 def _earlier(session: AmpSession) -> str:
-    """The release with which this run is compared: the baseline's, else the last that the data knows."""
+    """Return the release to compare with: the baseline's, else the last that the data covers."""
     if session.baseline is not None:
         return str(session.baseline.provenance.get("torch", ""))
     return f"{newer.last_known()}.0"
 
 
 def _reason(group: list[_Failed], session: AmpSession) -> str | None:
-    """What is known of a fact that the message names."""
+    """Return the known reason of a fact that the message names; None without one."""
     tests = {failed.test: failed.text for failed in group}
     facts = [(tests[test], fact) for test, fact in session.tally.observations.values() if test in tests]
     known = (known_reason(text, [fact], session) for text, fact in facts)
@@ -132,14 +132,14 @@ def _reason(group: list[_Failed], session: AmpSession) -> str | None:
 
 
 def known_reason(text: str, observations: Iterable[Observation], session: AmpSession) -> str | None:
-    """Return what is known of the first of ``observations`` that the message of a failure names."""
+    """Return the known reason of the first of ``observations`` that a failure's message names."""
     named = (fact for fact in observations if fact.name in text)
     known = (change_between(fact, _earlier(session), installed_torch()) for fact in named)
     return next((reason for reason in known if reason is not None), None)
 
 
 def remark() -> str | None:
-    """What is said once of a run on a torch that is newer than the data."""
+    """Return the remark for a run on a torch that is newer than the data; None otherwise."""
     known = newer.newer_than_known(installed_torch())
     if known is None:
         return None

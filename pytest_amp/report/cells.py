@@ -1,4 +1,4 @@
-"""Values and observations as the cells, rows and tables of a report."""
+"""Cells, rows and tables of a report, from values and observations."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pytest_amp.record import FAILING, ORDER, Kind, Observation, Value, Verdict
 from pytest_amp.report.inline import code, linked, plain
 from pytest_amp.report.places import without_places
 
-#: What observations that are not the same as before are called.
+#: Titles of groups of differing observations.
 TITLES = {
     Verdict.FAILED: "tests that fail now",
     Verdict.REGRESSED: "worse",
@@ -25,7 +25,7 @@ TITLES = {
 }
 
 
-#: How a value of the family fingerprint is read (docs/fingerprint.md), which nobody can guess.
+#: Legend of a value of the family fingerprint (docs/fingerprint.md), which is not self-explanatory.
 FINGERPRINT = (
     "a fingerprint is what float32 inputs and low ones give, without autocast | with it: "
     "= is the same as without, low is autocast's dtype, x8 is of eight samples"
@@ -33,26 +33,26 @@ FINGERPRINT = (
 
 
 def legend(observations: Iterable[Observation]) -> list[str]:
-    """What a reader of these values has to know."""
+    """Return the legend that a reader of these values needs."""
     return [FINGERPRINT] * any(each.family == "fingerprint" and each.kind is Kind.DTYPE for each in observations)
 
 
-#: Commands that are told of what has no reason.
+#: Maximum number of commands shown for unexplained differences.
 COMMANDS = 5
 
 
 def told_commands(those: Iterable[Observation], commands: Mapping[str, str]) -> list[str]:
-    """The commands of these observations, each once; the first COMMANDS of them."""
+    """Return the commands of these observations without duplicates, at most COMMANDS of them."""
     return [*dict.fromkeys(commands[each.key] for each in those if each.key in commands)][:COMMANDS]
 
 
 def tables(
     groups: Mapping[Verdict, Sequence[Observation]], why: Mapping[str, str], commands: Mapping[str, str] | None = None
 ) -> list[str]:
-    """A table of Markdown for each verdict that has observations, worst first; what fails stands open.
+    """Return a table of Markdown for each verdict with observations, worst first; failing ones are not folded.
 
-    ``why`` has the reasons that are known, by key. What has none comes first, and each reason has a table of its own.
-    ``commands`` has the commands that find a release, by key: they are told of what has no reason.
+    ``why`` has the known reasons, by key. Observations without a reason come first, and each reason has a table of its
+    own. ``commands`` has the commands that find a release, by key: they are shown for observations without a reason.
     """
     lines: list[str] = []
     for verdict in ORDER:
@@ -81,7 +81,7 @@ def tables(
 
 
 def by_reason(group: Iterable[Observation], why: Mapping[str, str]) -> dict[str, list[Observation]]:
-    """The observations of each reason, in the order of its first; those without one, under "", come first."""
+    """Group observations by reason, in order of occurrence; those without one, under "", come first."""
     found: dict[str, list[Observation]] = {"": []}
     for each in group:
         found.setdefault(why.get(each.key, ""), []).append(each)
@@ -90,9 +90,9 @@ def by_reason(group: Iterable[Observation], why: Mapping[str, str]) -> dict[str,
 
 @dataclass(frozen=True)
 class Row:
-    """What one observation became, or several that differ in nothing but device and dtype; of tests those of one cause.
+    """Row of one observation, or of several that differ only in device and dtype; for tests, of those with one cause.
 
-    ``key`` is theirs, with braces as in a shell: ``rules/{cpu, cuda}/bf16/aten::mm``.
+    ``key`` is their common key, with braces as in a shell: ``rules/{cpu, cuda}/bf16/aten::mm``.
     """
 
     key: str
@@ -101,7 +101,7 @@ class Row:
 
 
 def together(verdict: Verdict, group: Iterable[Observation]) -> list[Row]:
-    """The rows of these observations, in the order of the first of each."""
+    """Return the rows of these observations, in order of first occurrence."""
     rows: dict[tuple[str, ...], list[Observation]] = {}
     for each in group:
         rows.setdefault(cause_of(verdict, each), []).append(each)
@@ -113,7 +113,7 @@ def together(verdict: Verdict, group: Iterable[Observation]) -> list[Row]:
 
 
 def cause_of(verdict: Verdict, observation: Observation) -> tuple[str, ...]:
-    """Return what observations share that are told together: name and values, or the reason for which tests fail."""
+    """Return the grouping key of observations: name and values, or the reason for which tests fail."""
     before, now = _before_and_now(verdict, observation)
     if verdict in (Verdict.FAILED, Verdict.FIXED):
         return observation.family, without_places(now)
@@ -121,13 +121,13 @@ def cause_of(verdict: Verdict, observation: Observation) -> tuple[str, ...]:
 
 
 def named(those: Sequence[Observation]) -> str:
-    """Return the name of the first of several observations, and how many other names there are."""
+    """Return the name of the first of several observations, and the number of remaining names."""
     others = len({each.name for each in those}) - 1
     return f"{those[0].name} and {others} more" if others else those[0].name
 
 
 def _places(targets: Iterable[tuple[str, str]]) -> str:
-    """Devices and dtypes as a shell would write them, where each of one has each of the other."""
+    """Return devices and dtypes with braces as in a shell, factored if all combinations occur."""
     targets = list(dict.fromkeys(targets))
     devices, dtypes = ([*dict.fromkeys(names)] for names in zip(*targets, strict=True))
     if len(targets) == len(devices) * len(dtypes):
@@ -140,7 +140,7 @@ def _braced(names: Sequence[str]) -> str:
 
 
 def _before_and_now(verdict: Verdict, observation: Observation) -> tuple[str, str]:
-    """The two values as text. What has gone is the earlier observation, or has its value as baseline."""
+    """Return both values as text. A gone observation is the earlier one, or has its value as baseline."""
     was = observation.baseline if observation.verdict is verdict else observation.value
     unknown = verdict in (Verdict.FAILED, Verdict.FIXED) and was is None
     before = "" if verdict is Verdict.NEW or unknown else short(was)
@@ -148,7 +148,7 @@ def _before_and_now(verdict: Verdict, observation: Observation) -> tuple[str, st
 
 
 def valued(observation: Observation) -> str:
-    """The value, with its interval and unit where it is a number of somebody's own."""
+    """Return the value with its interval, with values over seeds, and with the unit of a user's measure."""
     text = short(observation.value)
     if observation.interval is not None:
         text += f" [{', '.join(f'{end:.3g}' for end in observation.interval)}]"
@@ -158,7 +158,7 @@ def valued(observation: Observation) -> str:
 
 
 def times(observation: Observation) -> str:
-    """By how much a number grew or shrank."""
+    """Return the factor by which a number grew or shrank; empty for anything else."""
     before, now = observation.baseline, observation.value
     numbers = all(isinstance(each, (int, float)) and not isinstance(each, bool) for each in (before, now))
     if observation.kind is not Kind.ERROR and observation.better is None:
@@ -166,14 +166,14 @@ def times(observation: Observation) -> str:
     if not numbers or not before or observation.verdict is Verdict.CHANGED:
         return ""
     try:
-        ratio = now / before  # type: ignore[operator]  # numbers
+        ratio = now / before  # type: ignore[operator]  # both are numbers
     except OverflowError:
         return ""
     return f" ({float(f'{ratio:.2g}'):g} times)"
 
 
 def short(value: Value, most: int = 160) -> str:
-    """A value in few printable characters."""
+    """Return a value in at most ``most`` printable characters."""
     if isinstance(value, float):
         return f"{value:.4g}"
     text = printable(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))

@@ -1,4 +1,4 @@
-"""Commands that a report tells: which release brought what is not as before."""
+"""Commands in reports that find the release which introduced a change."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from packaging.version import InvalidVersion, Version
 
 from pytest_amp.record import FAILING, Difference
 
-#: The family of a user's own tests, of which no path is known to a record.
+#: Family of a user's own tests, whose paths a record does not contain.
 _OF_A_PROJECT = "project"
 
 
 def bisect_command(test: str, target: str, rerun: str | None, old: str, new: str) -> str | None:
-    """The command that finds the release which brought a failure; None where ``new`` is not newer than ``old``.
+    """Return the command that finds the release of a failure's change; None if ``new`` is not newer than ``old``.
 
-    ``rerun`` is the command that runs the test again, ``test`` its id where there is none.
+    ``rerun`` is the command that runs the test again, ``test`` its id, used if there is no command.
     """
     words = shlex.split(rerun)[1:] if rerun is not None else [test]
     place = [f"--pytest-args={word}" for word in words if word == "--pyargs"]
@@ -36,7 +36,7 @@ def _command(chosen: Sequence[str], target: str, old: str, new: str) -> str | No
 
 
 def of_difference(found: Difference) -> dict[str, str]:
-    """By key of what fails a comparison, the command that finds its release; one for each test of the suites."""
+    """Return the command that finds the release of each failing difference, by key; one for each test of the suites."""
     old, new = (str(record.provenance.get("torch")) for record in (found.old, found.new))
     by_test: dict[tuple[str, str], str | None] = {}
     commands = {}

@@ -1,4 +1,4 @@
-"""Two records compared, as text, Markdown or JSON."""
+"""Comparison of two records as text, Markdown or JSON."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from pytest_amp.report.inline import code, plain
 from pytest_amp.report.newer import newer_than_known
 from pytest_amp.report.reasons import reasons
 
-#: Differences of one kind in one family that are listed one by one, in text.
+#: Maximum number of listed differences of one kind in one family, in text.
 LISTED = 25
 
 
 def why(found: Difference) -> dict[str, str]:
-    """By key, the reasons that are known."""
+    """Return the known reasons, by key."""
     return reasons(found.observations, found.old.provenance.get("torch"), found.new.provenance.get("torch"))
 
 
 def as_text(found: Difference) -> str:
-    """For a terminal: the two runs, a line of counts, and each difference, worst first."""
+    """Format for a terminal: the two runs, a line of counts, and each difference, worst first."""
     lines = [f"old  {run(found.old.provenance)}", f"new  {run(found.new.provenance)}"]
     lines += [f"     {name}: {short(before)} -> {short(now)}" for name, before, now in found.provenance()]
     lines += [f"     {note}" for note in remarks(found)]
@@ -50,7 +50,7 @@ def as_text(found: Difference) -> str:
 
 
 def as_markdown(found: Difference) -> str:
-    """For a job page: what fails open, the rest folded."""
+    """Format for a job page: failing differences first and open, the remaining ones folded."""
     lines = [
         f"### {plain(run(found.old.provenance))} → {plain(run(found.new.provenance))}",
         "",
@@ -64,12 +64,12 @@ def as_markdown(found: Difference) -> str:
 
 
 def as_json(found: Difference) -> str:
-    """For programs: the counts, the provenance of both, and each difference as an observation."""
+    """Format as JSON: the counts, the provenance of both, and each difference as an observation."""
     return json.dumps(as_data(found), indent=1, allow_nan=False) + "\n"
 
 
 def as_data(found: Difference) -> dict[str, object]:
-    """What ``as_json`` writes."""
+    """Return the data that ``as_json`` writes."""
     known = why(found)
     rows = []
     for observation in found.observations:
@@ -92,7 +92,7 @@ def as_data(found: Difference) -> dict[str, object]:
 
 
 def counts(found: Difference) -> str:
-    """How many are the same, and how many became what."""
+    """Return the number of equal observations, and of each verdict."""
     parts = [f"{found.same} same"]
     parts += [f"{len(found.of(verdict))} {verdict.value}" for verdict in ORDER if found.of(verdict)]
     parts += [f"{found.failed_in_both} tests failed in both"] * bool(found.failed_in_both)
@@ -103,12 +103,12 @@ def counts(found: Difference) -> str:
 
 
 def remarks(found: Difference) -> list[str]:
-    """``notes``, and how values are read."""
+    """Return ``notes`` and the legend of values."""
     return [*notes(found), *legend(found.observations)]
 
 
 def notes(found: Difference) -> list[str]:
-    """What a reader has to know before the differences."""
+    """Return the notes that a reader needs before the differences."""
     newer = newer_than_known(found.new.provenance.get("torch"))
     lines = [f"{newer}: a difference without a reason may be a change that torch made on purpose"] * (newer is not None)
     lines += [f"{reason}: numbers that moved there are inconclusive" for reason in dict.fromkeys(found.unfair.values())]
@@ -117,13 +117,13 @@ def notes(found: Difference) -> list[str]:
 
 
 def of_other_revision(revised: Mapping[str, tuple[str, str]]) -> list[str]:
-    """That the tests of these families are not those of the baseline."""
+    """Return a note that the tests of these families differ from the baseline's; empty without any."""
     names = ", ".join(f"{family} ({' -> '.join(pair)})" for family, pair in sorted(revised.items()))
     return [f"tests changed since the baseline was recorded: {names}: what moved there may be theirs"] * bool(names)
 
 
 def of_one_seed(records: Mapping[str, Record]) -> list[str]:
-    """That these records, by what they are called, know nothing of the spread of errors, where one does not."""
+    """Return a note on records, by name, that lack the spread of errors; empty if all have it."""
     names = " and ".join(name for name, record in records.items() if record.is_of_one_seed)
     return [f"errors in {names} are of one seed: a fixed ratio of {ERROR_RATIO} decides, whatever their spread"] * bool(
         names
@@ -131,13 +131,13 @@ def of_one_seed(records: Mapping[str, Record]) -> list[str]:
 
 
 def run(provenance: object) -> str:
-    """A run in a few words."""
+    """Return a short description of a run."""
     get = provenance.get if isinstance(provenance, dict) else {}.get
     return printable(f"torch {short(get('torch', 'unknown'), 40)} ({str(get('date', 'no date'))[:10]})")
 
 
 def _listed(observations: list[Observation], known: Mapping[str, str], commands: Mapping[str, str]) -> list[str]:
-    """Keys that differ in nothing but device and dtype share a line; what has a reason stands below it, and last."""
+    """List observations; keys that differ only in device and dtype share a line, those with a reason come last."""
     lines = []
     for reason, of_reason in by_reason(observations, known).items():
         if reason:

@@ -1,4 +1,4 @@
-"""A run as a page of Markdown: for a job, or for a pull request."""
+"""Page of a run in Markdown: for a job, or for a pull request."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from pytest_amp.report.terminal import lived_with, reasons_of
 if TYPE_CHECKING:
     from pytest_amp.session import AmpSession
 
-#: Failed tests that are listed one by one.
+#: Maximum number of failed tests that are listed.
 LISTED = 100
-#: GitHub Actions drops a step's summary above 1 MiB; a page is cut so that what others wrote still fits beside it.
+#: GitHub Actions drops a step's summary above 1 MiB; a page is cut so that existing content still fits beside it.
 LIMIT = 1024 * 1024
 CUT = "\n\nThe rest of this page did not fit.\n"
 
 
 def page(session: AmpSession, record: Record) -> str:
-    """What ran, why it is red, and what differs from the baseline; what fails stands open, the rest is folded."""
+    """Return the page: executed tests, problems, and differences; failing parts are open, the rest is folded."""
     failures = session.tally.failures
     red = bool(failures or session.problems or not record.complete)
     lines = [f"### pytest-amp: {'red' if red else 'green'} on torch {plain(record.provenance.get('torch'))}", ""]
@@ -48,12 +48,12 @@ def page(session: AmpSession, record: Record) -> str:
     return "\n".join([*lines, "", "</details>", ""])
 
 
-#: The lines of a failure that its cause has in a page.
+#: Lines of a failure that a page shows for its cause.
 PARTS = ("now", "likely", "rerun")
 
 
 def _causes(found: list[Cause]) -> Iterator[str]:
-    """Each cause once, with its message, those that nothing is known of first."""
+    """Yield each cause once, with its message, unexplained ones first."""
     for standing, group in by_standing(found).items():
         tests = _counted(sum(len(cause.tests) for cause in group), "test")
         yield from ("", f"**{standing.value} ({_counted(len(group), 'cause')}, {tests})**", "")
@@ -74,7 +74,7 @@ def _counted(count: int, noun: str) -> str:
 
 
 def _failed(rows: list[tuple[str, str]]) -> list[str]:
-    """Return each test that failed with the first line of why, folded."""
+    """Return the failed tests, each with the first line of its message, folded."""
     if not rows:
         return []
     lines = [f"| {code(test)} | {plain(why)} |" for test, why in rows[:LISTED]]
@@ -99,7 +99,7 @@ def _compared(session: AmpSession) -> list[str]:
 
 
 def append_to_job_summary(text: str, path: Path) -> None:
-    """Add a page to the job's, cut to what GitHub Actions still takes. Raises OSError."""
+    """Append a page to the job's, cut to the size that GitHub Actions still accepts. Raises OSError."""
     room = LIMIT - path.stat().st_size - len(CUT.encode())
     data = text.encode("utf-8", errors="backslashreplace")
     if len(data) > room:

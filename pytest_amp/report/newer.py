@@ -1,4 +1,4 @@
-"""That a torch is newer than the data of this package: what is said wherever something differs on it."""
+"""Remark that torch is newer than the data of this package, shown with each difference on it."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pytest_amp.rules.spec import load_spec
 
 
 def last_known() -> str:
-    """The last release that the data knows, ``2.14``."""
+    """Return the last release that the data covers, such as ``2.14``."""
     return load_spec().last
 
 
 def newer_than_known(version: object) -> str | None:
-    """``torch 2.15 is newer than what this version knows (2.14)``; None for one that is not, and for no version."""
+    """Return ``torch 2.15 is newer than what this version knows (2.14)``; None for an older or invalid version."""
     try:
         release = release_of(str(version))
     except InvalidVersion:

@@ -1,4 +1,4 @@
-"""Failures of one cause, as pytest shows them: the first with its whole message, the others in two lines."""
+"""Shortening of failures with one cause in pytest's output: the first in full, the others in two lines."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from pytest_amp.report.causes import causes
 if TYPE_CHECKING:
     from pytest_amp.session import AmpSession
 
-#: Of so many ``-v`` on the command line every failure is shown whole.
+#: Number of ``-v`` from which every failure is shown in full.
 WHOLE = 2
 
 
 def shorten(session: AmpSession, terminal: pytest.TerminalReporter) -> None:
-    """Leave of each failed check whose cause was shown before its first line and the test that shows it.
+    """Replace each failed check whose cause was already shown by its first line and a reference to that test.
 
-    A failure without the five parts of a message is shown as it is. Files such as JUnit's were written before.
+    A failure without the five parts of a message stays unchanged. Files such as JUnit's were written before.
     """
     if session.config.get_verbosity() >= WHOLE:
         return

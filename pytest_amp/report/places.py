@@ -1,4 +1,4 @@
-"""Words of a failure that say where it was seen: another device or dtype makes no other cause."""
+"""Words of a failure that name its device and dtype, which do not distinguish causes."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ _PLACE = re.compile(
 
 
 def without_places(what: str) -> str:
-    """Return the words of a failure without device and dtype, which are the same for all failures of its cause."""
+    """Return the text of a failure without device and dtype, equal for all failures of its cause."""
     return _PLACE.sub("", what)

@@ -1,4 +1,4 @@
-"""How far a long run is, family by family."""
+"""Progress of a long run, family by family."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ if TYPE_CHECKING:
 
     from pytest_amp.tally import Tally
 
-#: Seconds between two lines. A run that is over before needs none.
+#: Seconds between two lines. A shorter run prints none.
 EVERY = 60.0
 
 
 class Progress:
-    """Says now and then how many of the selected tests of each family are done."""
+    """Reporter of how many of the selected tests of each family are done, at intervals."""
 
     def __init__(self, every: float | None = None, clock: Callable[[], float] = time.monotonic) -> None:
-        """``every`` is in seconds of ``clock``, EVERY without one."""
+        """Start the clock; ``every`` is in seconds of ``clock``, EVERY by default."""
         self._every = EVERY if every is None else every
         self._clock = clock
         self._begun = self._last = clock()
 
     def say(self, tally: Tally, terminal: pytest.TerminalReporter | None) -> None:
-        """Print a line if it is time for one."""
+        """Print a line if the interval has passed."""
         now = self._clock()
         if terminal is not None and now - self._last >= self._every:
             self._last = now
-            if terminal.currentfspath is None:  # as under pytest-xdist, whose dots are of no file
+            if terminal.currentfspath is None:  # under pytest-xdist, whose dots belong to no file
                 terminal.write("\n")
             terminal.ensure_newline()
             terminal.write_line(line(tally, now - self._begun))
 
 
 def line(tally: Tally, seconds: float) -> str:
-    """``amp 02:00  gradients 120 of 600, rules 254 of 254 (2 red)``; a family that is done comes last."""
+    """Return ``amp 02:00  gradients 120 of 600, rules 254 of 254 (2 red)``; completed families come last."""
     done: dict[str, int] = {}
     red: dict[str, int] = {}
     selected: dict[str, int] = {}
@@ -49,7 +49,7 @@ def line(tally: Tally, seconds: float) -> str:
         red[family] = red.get(family, 0) + counts["failed"] + counts["error"]
     order = sorted(selected, key=lambda family: (done.get(family, 0) >= selected[family], family))
     parts = [
-        # A test that fails and whose fixture then errs counts twice, and must not be more than all.
+        # A failed test whose fixture then errs counts twice, and must not exceed the total.
         f"{family} {min(done.get(family, 0), selected[family])} of {selected[family]}"
         + (f" ({red[family]} red)" if red.get(family) else "")
         for family in order

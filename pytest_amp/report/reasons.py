@@ -1,4 +1,4 @@
-"""Why a value differs between two releases of torch, where the data of this package knows it."""
+"""Known reasons why a value differs between two releases of torch, from the data of this package."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from pytest_amp.rules.spec import Rule, Spec, load_spec
 
 #: Families whose names are those of operators, or begin with one.
 _OF_OPERATORS = ("rules", "fingerprint", "gradients")
-#: Where a word of a module's name begins: RMS|Norm, Conv|Transpose3d.
+#: Word boundary in a module's name: RMS|Norm, Conv|Transpose3d.
 _WORDS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
 
 @dataclass(frozen=True)
 class ReleaseChange:
-    """Something that a release changed: ``changes.toml``."""
+    """Change of a release, from ``changes.toml``."""
 
     since: Release
     keys: tuple[str, ...]
@@ -33,13 +33,13 @@ class ReleaseChange:
     source: str
 
     def has(self, key: str) -> bool:
-        """Whether an observation's key is one of its patterns."""
+        """Return whether an observation's key matches one of the patterns."""
         return _has(self.keys, key)
 
 
 @dataclass(frozen=True)
 class OfBuild:
-    """What a build for CUDA and one without it give otherwise, of whatever release: ``changes.toml``."""
+    """Difference between builds with and without CUDA, in any release, from ``changes.toml``."""
 
     keys: tuple[str, ...]
     text: str
@@ -47,7 +47,7 @@ class OfBuild:
 
 @functools.cache
 def load_changes() -> tuple[ReleaseChange, ...]:
-    """The changes that the package carries."""
+    """Return the changes that the package knows."""
     return tuple(
         ReleaseChange(release_of(row["since"]), tuple(row["keys"]), row["text"], row["source"])
         for row in _data()["change"]
@@ -56,7 +56,7 @@ def load_changes() -> tuple[ReleaseChange, ...]:
 
 @functools.cache
 def load_builds() -> tuple[OfBuild, ...]:
-    """What the package knows to be of builds."""
+    """Return the known differences between builds."""
     return tuple(OfBuild(tuple(row["keys"]), row["text"]) for row in _data()["build"])
 
 
@@ -67,10 +67,10 @@ def _data() -> dict[str, Any]:
 
 
 def reasons(observations: Iterable[Observation], old: object, new: object) -> dict[str, str]:
-    """By key, why each of ``observations`` is not what it was on torch ``old``, now that it is ``new``.
+    """Return the known reasons, by key, why ``observations`` differ between torch ``old`` and ``new``.
 
-    Only what is known is in it: that a test fails since its fault is fixed, a rule of autocast that another release
-    has, or a change of ``changes.toml``; and of a count of entries, which came and went.
+    Known reasons are: a test fails since its fault is fixed, autocast has another rule in the other release, or
+    ``changes.toml`` lists the change; and for a count of entries, the added and removed ones.
     """
     observations = list(observations)
     found = {each.key: reason for each in observations if (reason := _fixed(each)) is not None}
@@ -82,7 +82,7 @@ def reasons(observations: Iterable[Observation], old: object, new: object) -> di
         return found
     for each in observations:
         if each.verdict in (Verdict.FIXED, Verdict.INCONCLUSIVE):
-            continue  # what is not known to have moved has no reason
+            continue  # a value that is not known to have moved has no reason
         if each.verdict is Verdict.FAILED:  # a test has no rule
             reason = _of_failure(each, before, after)
             found |= {each.key: reason} if reason is not None else {}
@@ -99,7 +99,7 @@ def reasons(observations: Iterable[Observation], old: object, new: object) -> di
 
 
 def _fixed(observation: Observation) -> str | None:
-    """That the fault is gone for which a test was expected to fail, in the words of pytest_amp.reporting."""
+    """Return that the fault of an expected failure is fixed, in the words of pytest_amp.reporting."""
     value = observation.value
     if observation.verdict is not Verdict.FIXED or not isinstance(value, str):
         return None
@@ -108,7 +108,7 @@ def _fixed(observation: Observation) -> str | None:
 
 
 def change_between(observation: Observation, old: str, new: str) -> str | None:
-    """What ``changes.toml`` knows of an observation between two releases, whatever became of it."""
+    """Return the entry of ``changes.toml`` for an observation between two releases, whatever its verdict."""
     try:
         return _of_change(observation, release_of(old), release_of(new))
     except InvalidVersion:
@@ -124,7 +124,7 @@ def _of_change(observation: Observation, before: Release, after: Release) -> str
 
 
 def _of_failure(observation: Observation, before: Release, after: Release) -> str | None:
-    """Return what is known of a fact that the reason names for which a test fails."""
+    """Return the known reason of a fact that a failure's message names."""
     for word in re.split(r"[\s,;]+", str(observation.value)):
         fact = replace(observation, key=f"{observation.family}/{'/'.join(observation.target)}/{word}")
         reason = _of_change(fact, before, after)
@@ -134,7 +134,7 @@ def _of_failure(observation: Observation, before: Release, after: Release) -> st
 
 
 def _of_build(observation: Observation, old: str, new: str) -> str | None:
-    """Where the one release is a build without CUDA, by its own name, and the other is not."""
+    """Return the known difference of builds, if exactly one release is a build without CUDA by its name."""
     if _without_cuda(old) == _without_cuda(new):
         return None
     return next((each.text for each in load_builds() if _has(each.keys, observation.key)), None)
@@ -149,7 +149,7 @@ def _has(patterns: Iterable[str], key: str) -> bool:
 
 
 def _of_entries(observation: Observation, observations: Iterable[Observation]) -> str | None:
-    """Which entries of the fingerprint came and went, of their count."""
+    """Return the added and removed entries of the fingerprint, for their count."""
     if (observation.family, observation.name) != ("fingerprint", "entries"):
         return None
     beside = [each for each in observations if (each.family, each.target) == ("fingerprint", observation.target)]
@@ -160,7 +160,7 @@ def _of_entries(observation: Observation, observations: Iterable[Observation]) -
 
 
 def _of_rule(observation: Observation, old: str, new: str) -> str | None:
-    """The rule of the operator that the observation is of, if the two releases have another one."""
+    """Return the change of the rule of the observation's operator, if the two releases differ in it."""
     if observation.family not in _OF_OPERATORS:
         return None
     spec, device_type = load_spec(), observation.target[0].removeprefix("fake-")
@@ -182,7 +182,7 @@ def _of_rule(observation: Observation, old: str, new: str) -> str | None:
 
 
 def _is_of(observation: Observation, overload: str) -> bool:
-    """Whether it is of an operator, as ``aten::rms_norm/result``, ``nn.RMSNorm`` and ``rms_norm/x`` are."""
+    """Return whether it belongs to an operator, as ``aten::rms_norm/result``, ``nn.RMSNorm`` and ``rms_norm/x`` do."""
     first = observation.name.removeprefix("registered/").partition("/")[0]
     if "::" in first:
         return first == overload

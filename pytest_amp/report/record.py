@@ -1,4 +1,4 @@
-"""One record as text."""
+"""Text of one record."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pytest_amp.record import Observation, Record, Value
 
 
 def as_text(record: Record) -> str:
-    """Where it comes from, what ran and failed, and how much was observed."""
+    """Return the provenance, the executed and failed tests, and the number of observations."""
     whole = "" if record.complete else "  (of a run that did not end green or whole)"
     lines = [f"{name}: {_text(value)}" for name, value in record.provenance.items()]
     lines += ["", f"{len(record.observations)} observations{whole}"]
@@ -26,7 +26,7 @@ def as_text(record: Record) -> str:
 
 
 def as_lines(observations: Iterable[Observation]) -> str:
-    """An observation a line."""
+    """Return one observation a line."""
     return "".join(f"{printable(_line(observation))}\n" for observation in observations)
 
 

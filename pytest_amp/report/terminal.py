@@ -1,4 +1,4 @@
-"""The header and the one block at the end."""
+"""Header of a run, and the block at its end."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from pytest_amp.known import Known
     from pytest_amp.session import AmpSession
 
-#: Changed keys, reasons of skips and notes that are listed one by one.
+#: Maximum number of listed changed keys, reasons of skips, and notes.
 LISTED = 20
 
 
 def header(session: AmpSession) -> list[str]:
-    """Each value and its source, without importing torch."""
+    """Return each value and its source, without importing torch."""
     asked = session.asked
     values = {
         "amp_device": ",".join(asked.device),
@@ -55,7 +55,7 @@ def header(session: AmpSession) -> list[str]:
 
 
 def found(session: AmpSession) -> list[str]:
-    """The devices that a run in one process found, and whether speed is timed."""
+    """Return the devices that a run in one process found, and whether speed is timed."""
     lines = []
     for key in dict.fromkeys(target.device.key for target in session.targets):
         there = [t for t in session.targets if t.device.key == key and t.missing is None]
@@ -69,7 +69,7 @@ def found(session: AmpSession) -> list[str]:
 
 
 def summarize(session: AmpSession, terminal: pytest.TerminalReporter) -> None:
-    """What ran, what did not, what changed, the worst margins, the files, and why the run is red."""
+    """Print executed tests, tests not run, differences, the worst margins, files, and why the run is red."""
     lines = [*_ran(session), *_not_run(session), *_compared(session), *_margins(session)]
     if session.accepted is not None:
         lines.append(f"accepted  {_differences(session.accepted)} now in {session.asked.baseline}")
@@ -87,14 +87,14 @@ def summarize(session: AmpSession, terminal: pytest.TerminalReporter) -> None:
 
 
 def _notes(session: AmpSession) -> list[str]:
-    """What is worth telling and makes no run red; the reports have all of it."""
+    """Return the notes, which make no run red; the reports list all of them."""
     notes = [*session.notes, *_earlier_times(session)]
     more = [f"          and {len(notes) - LISTED} more notes"] * (len(notes) > LISTED)
     return [f"note      {note}" for note in notes[:LISTED]] + more
 
 
 def _causes(session: AmpSession) -> list[str]:
-    """A line for each cause of failures, where it unites several or the torch is newer than the data."""
+    """Return a line for each cause of failures, if one unites several or the torch is newer than the data."""
     found, newer = causes(session), remark()
     lines = []
     if newer is not None and (session.tally.outcomes or session.problems):
@@ -110,7 +110,7 @@ def _causes(session: AmpSession) -> list[str]:
 
 
 def _earlier_times(session: AmpSession) -> Iterator[str]:
-    """Where pytest-benchmark's earlier times are from, if from another torch or device than this run's."""
+    """Yield a note if pytest-benchmark's earlier times come from another torch or device than this run's."""
     now = _times_depend_on(session.provenance)
     for earlier in session.earlier_times if session.active else ():
         was = _times_depend_on(earlier)
@@ -120,7 +120,7 @@ def _earlier_times(session: AmpSession) -> Iterator[str]:
 
 
 def _times_depend_on(provenance: Mapping[str, Any]) -> dict[str, str]:
-    """By name; of devices each of their own."""
+    """Return the provenance that times depend on, by name; each device has its own entries."""
     devices = provenance.get("devices") or {}
     found = {f"{key} {name}": value for key, each in devices.items() for name, value in each.items()}
     return {name: str(value) for name, value in {"torch": provenance.get("torch"), **found}.items()}
@@ -192,12 +192,12 @@ def _compared(session: AmpSession) -> list[str]:
     return [*lines, f"          and {hidden} more"] if hidden else lines
 
 
-#: What an observation may have become, worst first; what is new or better fails nothing.
+#: Verdicts of observations that moved, worst first; a new or improved one fails nothing.
 _MOVED = (Verdict.REGRESSED, Verdict.CHANGED, Verdict.INCONCLUSIVE, Verdict.OBSERVED, Verdict.NEW, Verdict.IMPROVED)
 
 
 def reasons_of(session: AmpSession, observations: Iterable[Observation]) -> dict[str, str]:
-    """By key, why what differs from the baseline does, where that is known."""
+    """Return the known reasons of differences from the baseline, by key."""
     baseline = session.baseline
     return {} if baseline is None else reasons(observations, baseline.provenance.get("torch"), installed_torch())
 
@@ -211,7 +211,7 @@ def _moved(verdict: Verdict, observation: Observation) -> str:
 
 
 def lived_with(session: AmpSession) -> list[str]:
-    """A line for each fault of --amp-known that was seen, or of which nothing ran."""
+    """Return a line for each fault of --amp-known: how often it failed, or that none of its tests ran."""
     lines = []
     for each in session.asked.known:
         counts = session.tally.known.get(each.key)
@@ -221,7 +221,7 @@ def lived_with(session: AmpSession) -> list[str]:
 
 
 def _unlike(session: AmpSession, known: Known) -> str:
-    """What is said of a fault that nothing has had: it may be misspelt. A record has no keys of tests."""
+    """Return a note on a fault that no observation matched, which may be misspelt. A record has no keys of tests."""
     had = (
         session.baseline is None
         or "::test" in known.key
@@ -231,7 +231,7 @@ def _unlike(session: AmpSession, known: Known) -> str:
 
 
 def _margins(session: AmpSession) -> list[str]:
-    """Per family the observation that came closest to what was allowed; what exceeds it has failed, or is known to."""
+    """Return the observation closest to its limit of each family; one beyond it has failed, or is known to."""
     worst: dict[str, tuple[float, str]] = {}
     for o in session.observed():
         if o.allowed and o.better is not Better.HIGHER and isinstance(o.value, (int, float)) and o.value <= o.allowed:

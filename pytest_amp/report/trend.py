@@ -1,4 +1,4 @@
-"""A history of records, as text, Markdown or JSON."""
+"""Format of a history of records: text, Markdown or JSON."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from pytest_amp.report.cells import TITLES, short
 from pytest_amp.report.difference import as_data, counts, remarks, run
 from pytest_amp.report.inline import code, plain
 
-#: Keys of one verdict that are listed one by one, in text.
+#: Maximum number of listed keys of one verdict, in text.
 LISTED = 50
-#: Letters of a value in a table of many columns.
+#: Maximum length of a value in a table of many columns.
 LETTERS = 40
 
 
 def steps(found: Trend) -> list[tuple[str, str]]:
-    """Each step in words, then the whole: from what to what, and the counts."""
+    """Return each step in words, then the whole: both runs, and the counts."""
     rows = [(f"{run(each.old.provenance)} → {run(each.new.provenance)}", counts(each)) for each in found.steps]
     first, last = found.records[0].provenance, found.records[-1].provenance
     return [*rows, (f"altogether, {run(first)} → {run(last)}", counts(found.whole))]
 
 
 def as_text(found: Trend) -> str:
-    """For a terminal: the records, what each step did, and each key that moved with its values."""
+    """Format for a terminal: the records, the counts of each step, and each moved key with its values."""
     lines = [f"{number}  {run(record.provenance)}" for number, record in enumerate(found.records, start=1)]
     lines += [f"     {note}" for note in remarks(found.whole)]
     for number, each in enumerate(found.steps, start=1):
@@ -41,7 +41,7 @@ def as_text(found: Trend) -> str:
 
 
 def as_markdown(found: Trend) -> str:
-    """For a job page: a row a key, a column a record; the cells in which something became worse are bold."""
+    """Format for a job page: a row a key, a column a record; cells in which a value moved are bold."""
     heads = [plain(run(record.provenance)) for record in found.records]
     lines = [f"### {heads[0]} → {heads[-1]}", ""]
     lines += [f"- {plain(name)}: {plain(told)}" for name, told in steps(found)]
@@ -63,7 +63,7 @@ def as_markdown(found: Trend) -> str:
 
 
 def as_json(found: Trend) -> str:
-    """For programs: each step and the whole as ``diff`` of two has them, and each key that moved."""
+    """Format as JSON: each step and the whole as ``diff`` of two records has them, and each moved key."""
     data = {
         "records": [finite(dict(record.provenance)) for record in found.records],
         "steps": [as_data(each) for each in found.steps],
@@ -81,7 +81,7 @@ def as_json(found: Trend) -> str:
 
 
 def series(values: Sequence[Value], verdicts: Sequence[Verdict | None]) -> str:
-    """``0.01, 0.03 (regressed), 0.03``: the values, each with what it became."""
+    """Return the values, each with its verdict: ``0.01, 0.03 (regressed), 0.03``."""
     marks = (None, *verdicts)
     return ", ".join(
         ("-" if value is None else short(value, LETTERS)) + (f" ({mark.value})" if mark is not None else "")

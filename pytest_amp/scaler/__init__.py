@@ -1,4 +1,4 @@
-"""GradScaler: a model of it in plain Python, programs that hold the real one against it, and checks for users."""
+"""GradScaler: a model of it in plain Python, programs that compare the real one with it, and checks for users."""
 
 from pytest_amp.cases import Case, MakeOptimizer
 from pytest_amp.scaler.check import LowLoss, SwallowedOverflow, check_scaler

@@ -1,4 +1,4 @@
-"""Buffers that an overflow leaves with an inf or NaN: running statistics, which torch itself spoils, and others."""
+"""Buffers that an overflow leaves nonfinite: running statistics, which torch itself updates, and others."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pytest_amp.torch_private import updated_statistics
 __tracebackhide__ = is_misuse
 
 _REPORT = "pytorch/pytorch#115500"
-#: Layers that a note names; the record has all of them.
+#: Maximum number of layers that a note names; the record has all of them.
 _NAMED = 12
 _LAYERS = (
     nn.BatchNorm1d,
@@ -31,7 +31,7 @@ _LAYERS = (
 
 
 def take_spoilt(model: nn.Module) -> list[str]:
-    """Return the names of buffers that are not finite, and make them finite: each iteration is judged by itself."""
+    """Return the names of nonfinite buffers, and make them finite, so that each iteration is judged separately."""
     found = []
     for name, buffer in model.named_buffers():
         if is_inexact(buffer) and not bool(dense(buffer).isfinite().all()):
@@ -41,7 +41,7 @@ def take_spoilt(model: nn.Module) -> list[str]:
 
 
 def expect_buffers(training: Training, model: nn.Module, accepted: Iterable[str]) -> None:
-    """Raises Misuse for a name or a pattern of no buffer."""
+    """Raise Misuse for a name or a pattern that matches no buffer."""
     names = [name for name, _ in model.named_buffers()]
     for pattern in accepted:
         if not any(_fits(name, pattern) for name in names):
@@ -60,9 +60,9 @@ def check_buffers(
 ) -> str | None:
     """Compare the spoilt buffers, by name with the iterations, with the names and patterns that a test accepts.
 
-    Running statistics that the planted overflow of a forward pass has spoilt need no name: they are returned as a
-    note, which is None without them. ``run`` runs an iteration without overflow, to see what normalization updates;
-    not ``whole`` is a run from which the overflow in the forward pass was left out. Raises AmpFailure.
+    Running statistics that the planted overflow of a forward pass has spoilt need no name: they are returned as a note,
+    which is None without them. ``run`` runs an iteration without overflow, to find the buffers that normalization
+    updates; ``whole`` is False for a run without the overflow in the forward pass. Raises AmpFailure.
     """
     rest = [name for name in spoilt if not any(_fits(name, pattern) for pattern in accepted)]
     planted = [name for name in rest if set(spoilt[name]) <= set(training.forward_at)]
@@ -79,7 +79,7 @@ def _fits(name: str, pattern: str) -> bool:
 
 
 def _statistics(run: Callable[[], Iteration]) -> set[str]:
-    """The buffers that are running statistics: by their layer, or since an operator of normalization updates them."""
+    """Return the buffers that are running statistics: by their layer, or because normalization updates them."""
     with torch.compiler.set_stance("force_eager"), updated_statistics() as updated:
         model = run().model
     memory = {(tensor.device, tensor.data_ptr()) for tensor in updated}

@@ -1,4 +1,4 @@
-"""Calls that a training step makes of its scaler and its optimizer: which are missing, doubled, or past the scaler."""
+"""Calls of the scaler and the optimizer in a training step: missing, doubled, or bypassing the scaler."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __tracebackhide__ = is_misuse
 
 
 def check_calls(case: str, train: Train, iteration: Iteration) -> None:
-    """Raise AmpFailure unless ``scaler.step`` and ``scaler.update`` are called once each, and nothing steps past it."""
+    """Raise AmpFailure unless ``scaler.step`` and ``scaler.update`` are called once each, without other steps."""
     where = f"{case}, iteration {iteration.index}"
     scaler, called = iteration.scaler, iteration.scaler.called
     if iteration.scaler_lines and "step" not in called:
@@ -67,7 +67,7 @@ def _check_count(where: str, train: Train, iteration: Iteration, method: str, li
 
 
 def check_stale(case: str, train: Train, iteration: Iteration) -> None:
-    """Raise AmpFailure where an iteration begins with gradients of the one before."""
+    """Raise AmpFailure if an iteration begins with gradients of the previous one."""
     if iteration.stale:
         raise AmpFailure(
             f"{case}, iteration {iteration.index}: gradients are added to those of the iteration before",
@@ -80,12 +80,12 @@ def check_stale(case: str, train: Train, iteration: Iteration) -> None:
 
 
 def first_line_of(train: Train) -> str | None:
-    """Return the line in which a user's training step begins; None of the standard one."""
+    """Return the line in which a user's training step begins; None for the standard one."""
     return None if train is standard_step else first_line(train)
 
 
 def _lines(lines: Sequence[str]) -> str | None:
-    """Return lines as a failure names them, each once."""
+    """Return lines as a failure names them, without duplicates."""
     return ", ".join(dict.fromkeys(line for line in lines if line)) or None
 
 

@@ -1,4 +1,4 @@
-"""Hold a user's training step with a scaler against what one has to do: ``Amp.check_scaler``."""
+"""Check of a user's training step with a scaler: ``Amp.check_scaler``."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ from pytest_amp.scaler.watched import ScalerTrace, TraceStep
 
 __tracebackhide__ = is_misuse
 
-#: Growth after three clean iterations, so that a recovery is seen in few.
+#: Growth after three clean iterations, so that few iterations show a recovery.
 RULE = UpdateRule(growth_interval=3)
-#: By how much the scale of the second run is smaller. A gradient that was not divided by the scale, or was
-#: clipped before it was, differs by about as much; one that was, by the rounding of subnormal numbers.
+#: Factor by which the scale of the second run is smaller. A gradient that was not divided by the scale, or was clipped
+#: before, differs by about that factor; a correct one, by the rounding of subnormal numbers.
 _OTHER_SCALE, _DISTANCE = 8.0, 0.25
 
 
 class SwallowedOverflow(UserWarning):
-    """An overflow that was planted in the forward pass reached no gradient, and its step was taken."""
+    """Warning that an overflow planted in the forward pass reached no gradient, and its step was taken."""
 
 
 class LowLoss(UserWarning):
-    """The loss that was scaled is float16, which the usual scale overflows."""
+    """Warning that the scaled loss is float16, which the usual scale overflows."""
 
 
 @dataclass
 class _Seen:
-    """What the iterations of one run have shown; ``spoilt`` are the iterations by the name of a buffer."""
+    """Results of the iterations of one run; ``spoilt`` are the iterations by the name of a buffer."""
 
     traced: list[TraceStep] = field(default_factory=list)
     spoilt: dict[str, list[int]] = field(default_factory=dict)
@@ -56,7 +56,7 @@ def check_scaler(
 ) -> tuple[TraceStep, ...]:
     """Run the training step with planted overflow. Raises AmpFailure; see ``Amp.check_scaler``.
 
-    ``note`` takes a line about what is known to be so and fails nothing.
+    ``note`` receives a line about known behaviour that fails nothing.
     """
     if not training.overflow_at or min({*training.overflow_at, *training.forward_at}) < 1:
         raise Misuse("overflow_at names the iterations in which to plant overflow: one at least, none before 1")
@@ -86,15 +86,15 @@ def check_scaler(
 
 
 class _OwnOverflow(Exception):
-    """An iteration overflows where nothing was planted: with other random numbers than the first, for one."""
+    """Overflow of an iteration without a planted one: for example with other random numbers than the first."""
 
 
-#: By how much less the scale is in another run, and how often there is one, where an iteration overflows by itself.
+#: Factor of the scale of another run, and the maximum number of runs, if an iteration overflows by itself.
 _LESS, _RUNS = 2.0**-4, 3
 
 
 def _run(training: Training, spoilt: Collection[str]) -> tuple[float, _Seen]:
-    """The first scale, and what the iterations have shown. Raises AmpFailure, and RefusedOverflow."""
+    """Return the first scale, and the results of the iterations. Raises AmpFailure, and RefusedOverflow."""
     bad = {*training.overflow_at, *training.forward_at}
     steps = max(bad) + 1 + RULE.growth_interval
     scale = _largest_scale(training) / _peak(bad, steps)
@@ -106,7 +106,7 @@ def _run(training: Training, spoilt: Collection[str]) -> tuple[float, _Seen]:
 
 
 def _seen(training: Training, spoilt: Collection[str], steps: int, scale: float, *, again: bool) -> _Seen:
-    """What the iterations show. Raises _OwnOverflow where there may be another run (``again``)."""
+    """Run the iterations and return their results. Raises _OwnOverflow if another run may follow (``again``)."""
     bad, seen = {*training.overflow_at, *training.forward_at}, _Seen()
     for iteration, step in _guarded(training, steps, scale):
         if again and iteration.index and step.found_inf and iteration.index not in bad:
@@ -158,7 +158,7 @@ def _clean(training: Training) -> Training:
 
 
 def _peak(bad: Collection[int], steps: int) -> float:
-    """How many times its start the scale can grow to, in a run with overflow in the iterations ``bad``."""
+    """Return the factor by which the scale can grow, in a run with overflow in the iterations ``bad``."""
     state, peak = (1.0, 0), 1.0
     for index in range(steps):
         state = RULE.after(*state, found_inf=index in bad)
@@ -167,7 +167,7 @@ def _peak(bad: Collection[int], steps: int) -> float:
 
 
 def _largest_scale(training: Training) -> float:
-    """Half of the largest scale up to 65536 at which the first iteration does not overflow by itself."""
+    """Return half of the largest scale up to 65536 at which the first iteration does not overflow by itself."""
     for exponent in range(16, -25, -2):
         _, step = _first(_clean(training), 2.0**exponent)
         if not step.found_inf:
@@ -176,13 +176,13 @@ def _largest_scale(training: Training) -> float:
 
 
 def _first(training: Training, scale: float) -> tuple[Iteration, TraceStep]:
-    """The first iteration, on a model of its own."""
+    """Return the first iteration, on a model of its own."""
     (result,) = _guarded(training, 1, scale)
     return result
 
 
 def _guarded(training: Training, steps: int, scale: float) -> Iterator[tuple[Iteration, TraceStep]]:
-    """The iterations; what the scaler refuses becomes an AmpFailure in the words of the refusal."""
+    """Yield the iterations; a refusal of the scaler becomes an AmpFailure in its words."""
     begun: list[Iteration] = []
     iterations = training.iterations(steps, scale, RULE, begun.append)
     for index in range(steps):
@@ -202,7 +202,7 @@ def _is_refusal(error: Exception) -> bool:
 
 
 def _check_gradients(training: Training, iteration: Iteration, scale: float) -> None:
-    """The optimizer sees the same gradients at every scale."""
+    """Raise AmpFailure unless the optimizer sees the same gradients at every scale."""
     distance = _distance(training, iteration, scale / _OTHER_SCALE)
     if not distance <= _DISTANCE:
         unseeded = not _distance(training, iteration, scale) <= _DISTANCE
@@ -216,9 +216,9 @@ def _check_gradients(training: Training, iteration: Iteration, scale: float) -> 
 
 
 def _distance(training: Training, iteration: Iteration, scale: float) -> float:
-    """How far the gradients that the optimizer sees in a first iteration at ``scale`` are from those of this one."""
+    """Return the relative distance of the optimizer's gradients from those of a first iteration at ``scale``."""
     other, _ = _first(_clean(training), scale)
-    if len(iteration.seen) != len(other.seen):  # one of them is not finite, and its step was skipped
+    if len(iteration.seen) != len(other.seen):  # one of them is nonfinite, and its step was skipped
         return math.inf
     pairs = list(zip(iteration.seen, other.seen, strict=True))
     difference = torch.stack([(left - right).norm() for left, right in pairs]).norm()
@@ -236,7 +236,7 @@ def _check_outcome(training: Training, iteration: Iteration, step: TraceStep) ->
             else f"case {name}: no module returns a tensor in {training.precision.dtype_name}; forward_at=()"
         )
     if index in training.forward_at:
-        wanted = step.found_inf  # an activation may bend it back
+        wanted = step.found_inf  # an activation may make it finite again
     if step.found_inf != wanted or step.skipped != wanted:
         raise AmpFailure(
             f"{name}, iteration {index}: "
@@ -252,7 +252,7 @@ def _check_outcome(training: Training, iteration: Iteration, step: TraceStep) ->
 
 
 def _lines_of_outcome(training: Training, iteration: Iteration, *, is_stepped: bool) -> str | None:
-    """Return the lines that change gradients before the scaler looks at them, or else those that step."""
+    """Return the lines that change gradients before the scaler reads them, or else the lines that step."""
     lines = lines_that_read_gradients(training) if is_stepped else []
     return ", ".join(lines or iteration.scaler.lines.get("step", [])) or None
 

@@ -1,4 +1,4 @@
-"""Iteration that a training step is given, the same in every check of a loop, and what is noted while the step runs."""
+"""Iteration that a training step receives, the same in every check of a loop, with notes on the running step."""
 
 from __future__ import annotations
 
@@ -39,34 +39,34 @@ class Iteration:
     precision: Precision
     _: KW_ONLY
     low: bool = True
-    #: Whether the run that is not low has manual casts, for a case that runs within a region only.
+    #: Whether the reference run has manual casts, for a case that runs within a region only.
     manual: bool = False
     kept: dict[str, Any] = field(default_factory=dict)
-    #: Gradients that the optimizer's own step was given, float64 on the CPU, divided by the scale.
+    #: Gradients that the optimizer's own step received, float64 on the CPU, divided by the scale.
     seen: list[torch.Tensor] = field(default_factory=list, init=False)
-    #: Whether the optimizer's own step was called, and whether by anybody but the scaler; and from which lines.
+    #: Whether the optimizer's own step was called, and whether not by the scaler; and from which lines.
     stepped: bool = field(default=False, init=False)
     stepped_alone: bool = field(default=False, init=False)
     step_lines: list[str] = field(default_factory=list, init=False)
-    #: Whether overflow was planted, and the name of the module in whose result (empty for a gradient).
+    #: Whether overflow was planted, and the module in whose result (empty for a gradient).
     planted: bool = field(default=False, init=False)
     planted_in: str = field(default="", init=False)
-    #: Names of parameters that began with a gradient of the iteration before.
+    #: Names of parameters that began with a gradient of the previous iteration.
     stale: list[str] = field(default_factory=list, init=False)
-    #: In which dtypes autocast was on where the model or the loss was called, and the lines of these calls.
+    #: Dtypes in which autocast was on when the model or the loss was called, and the lines of these calls.
     regions: set[torch.dtype] = field(default_factory=set, init=False)
     call_lines: list[str] = field(default_factory=list, init=False)
-    #: In which dtypes autocast was on at any call of torch's in the first iteration, with the first line of each.
+    #: Dtypes in which autocast was on at any call of torch in the first iteration, with the first line of each.
     operator_regions: dict[torch.dtype, str | None] = field(default_factory=dict, init=False)
-    #: In which dtypes autocast was on where backward was called; it should be on in none.
+    #: Dtypes in which autocast was on when backward was called; there should be none.
     in_backward: set[torch.dtype] = field(default_factory=set, init=False)
-    #: The backward passes: the line of each, and whether what it began with had been scaled.
+    #: Backward passes: the line of each, and whether its root had been scaled.
     backwards: list[Backward] = field(default_factory=list, init=False)
-    #: The lines that made a scaler of their own.
+    #: Lines that created a scaler of their own.
     scaler_lines: list[str] = field(default_factory=list, init=False)
-    #: The scaler's growth tracker before the iteration.
+    #: Growth tracker of the scaler before the iteration.
     tracker_before: int = field(default=0, init=False)
-    #: What ``loss()`` returned, by value, and the dtype of the last one.
+    #: Results of ``loss()``, by value, and the dtype of the last one.
     losses: list[float] = field(default_factory=list, init=False)
     loss_dtype: torch.dtype = field(default=torch.float32, init=False)
 
@@ -128,24 +128,24 @@ class Iteration:
 
 @dataclass(frozen=True)
 class Backward:
-    """One backward pass: the user's line, what it began with, and whether that had been scaled."""
+    """Backward pass: the user's line, its root, and whether that had been scaled."""
 
     line: str | None
     root: torch.Tensor | None
     is_scaled: bool
 
     def without_root(self) -> Backward:
-        """Return the same without the tensor, which is not to be held longer than an iteration."""
+        """Return a copy without the tensor, which must not outlive the iteration."""
         return replace(self, root=None)
 
 
-#: What a training calls once an iteration; what it returns may be the loss.
+#: Function that a training calls once an iteration; it may return the loss.
 Train: TypeAlias = Callable[[Iteration], object]
 
 
 @contextmanager
 def watched_calls(iteration: Iteration) -> Iterator[None]:
-    """Note inside the block each backward pass, each call of the model, and each scaler that the step makes itself."""
+    """Note inside the block each backward pass, each call of the model, and each scaler that the step creates."""
     backward, construct = torch.autograd.backward, torch.amp.GradScaler.__init__
 
     def noted_backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
@@ -175,7 +175,7 @@ def watched_calls(iteration: Iteration) -> Iterator[None]:
 
 
 def standard_step(iteration: Iteration) -> None:
-    """The training step of torch's documentation: zero_grad, forward, scaled backward, step, update."""
+    """Run the training step of torch's documentation: zero_grad, forward, scaled backward, step, update."""
     iteration.optimizer.zero_grad()
     with iteration.autocast():
         loss = iteration.loss()
@@ -186,11 +186,11 @@ def standard_step(iteration: Iteration) -> None:
 
 
 def plain_sgd(parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
-    """A step that is small enough to keep the loss where it is."""
+    """Return SGD with steps small enough to leave the loss where it is."""
     return torch.optim.SGD(parameters, lr=2.0**-10)
 
 
 def first_line(function: Callable[..., object]) -> str | None:
-    """Return ``file:line`` of the definition of a function, None where it has no Python code."""
+    """Return ``file:line`` of the definition of a function, None without Python code."""
     code = getattr(getattr(function, "__func__", function), "__code__", None)
     return None if code is None else line_of(code.co_filename, code.co_firstlineno)

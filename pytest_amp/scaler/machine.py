@@ -1,7 +1,8 @@
-"""Random programs of GradScaler calls as a state machine of hypothesis, which shrinks one that disagrees.
+"""Random programs of GradScaler calls as a state machine of hypothesis, which shrinks a program that disagrees.
 
-``python -m pytest_amp.scaler.machine DEVICE DTYPE PROGRAMS [SEED]`` runs that many, a hundred from each seed on from
-SEED, and counts.
+``python -m pytest_amp.scaler.machine DEVICE DTYPE PROGRAMS [SEED]`` runs that many programs, a hundred per seed
+starting from SEED, and counts them.
+
 hypothesis is in the extra ``suites``; nothing else of the package imports this module.
 """
 
@@ -28,10 +29,10 @@ _SCALES = st.integers(0, 13).map(lambda exponent: 2.0**exponent)
 
 
 class Programs(RuleBasedStateMachine):
-    """One program: each rule is a call on both sides, and after each both are compared."""
+    """Random program: each rule makes a call on both sides, and both are compared after each."""
 
     def __init__(self, device: Device, precision: Precision, calls: collections.Counter[str]) -> None:
-        """``calls`` counts, over all programs, what was called."""
+        """Keep the target; ``calls`` counts the calls of all programs."""
         super().__init__()
         self.device, self.precision, self.calls = device, precision, calls
         self.both: SideBySide | None = None
@@ -43,7 +44,7 @@ class Programs(RuleBasedStateMachine):
         kinds=st.lists(st.sampled_from(KINDS), min_size=1, max_size=3),
     )
     def start(self, *, scale: float, update_rule: UpdateRule, enabled: bool, kinds: list[str]) -> None:
-        """A fresh scaler, enabled more often than not, and one to three optimizers."""
+        """Start with a fresh scaler, mostly enabled, and one to three optimizers."""
         self.both = SideBySide(self.device, self.precision, ReferenceScaler(scale, update_rule, enabled=enabled), kinds)
 
     def _side(self, call: str) -> SideBySide:
@@ -62,12 +63,12 @@ class Programs(RuleBasedStateMachine):
 
     @rule(lanes=st.lists(_LANES, min_size=1, max_size=3), together=st.booleans())
     def backward(self, lanes: list[int], *, together: bool) -> None:
-        """Scale the losses of some optimizers, in one sum (``together``) or one after the other, and go back."""
+        """Scale the losses of some optimizers, in one sum (``together``) or separately, and run backward."""
         self._side("backward").backward(lanes, together=together)
 
     @rule(lane=_LANES)
     def another_backward(self, lane: int) -> None:
-        """The same of one optimizer: most calls need gradients, so that this one comes more often."""
+        """Run backward for one optimizer: most calls need gradients, so this rule makes backward more frequent."""
         self._side("backward").backward([lane], together=False)
 
     @rule(
@@ -76,27 +77,27 @@ class Programs(RuleBasedStateMachine):
         bad=st.sampled_from((float("inf"), float("-inf"), float("nan"))),
     )
     def plant(self, lane: int, index: int, bad: float) -> None:
-        """Put what is not finite into one gradient."""
+        """Set one gradient to a nonfinite value."""
         self._side("plant").plant(self._lane(lane), index, bad)
 
     @rule(lane=_LANES, bound=st.sampled_from((0.5, 2.0, 64.0)))
     def clip_value(self, lane: int, bound: float) -> None:
-        """Clip each gradient of one optimizer, whether it was unscaled or not."""
+        """Clip each gradient of one optimizer, unscaled or not."""
         self._side("clip value").clip_value(self._lane(lane), bound)
 
     @rule(lane=_LANES)
     def clip_norm(self, lane: int) -> None:
-        """Clip the norm of one optimizer's gradients, whether they were unscaled or not."""
+        """Clip the norm of one optimizer's gradients, unscaled or not."""
         self._side("clip norm").clip_norm(self._lane(lane))
 
     @rule(lane=_LANES)
     def unscale_(self, lane: int) -> None:
-        """Unscale one optimizer's gradients, as often and as late as it comes."""
+        """Unscale one optimizer's gradients, at any time and any number of times."""
         self._side("unscale_").unscale_(self._lane(lane))
 
     @rule(lane=_LANES, closure=st.sampled_from((False,) * 7 + (True,)))
     def step(self, lane: int, *, closure: bool) -> None:
-        """Step one optimizer; seldom with a closure, which is refused."""
+        """Step one optimizer; rarely with a closure, which is refused."""
         self._side("step with a closure" if closure else "step").step(self._lane(lane), closure=closure)
 
     @rule()
@@ -107,7 +108,7 @@ class Programs(RuleBasedStateMachine):
 
     @rule()
     def iteration(self) -> None:
-        """A whole iteration, so that scales grow and back off more than once in a program."""
+        """Run a whole iteration, so that scales grow and back off more than once in a program."""
         both = self._side("iteration")
         both.backward(range(len(both.lanes)), together=False)
         self.step_all()
@@ -120,7 +121,7 @@ class Programs(RuleBasedStateMachine):
 
     @rule(new=_SCALES, form=st.sampled_from(("float", "tensor", "int", "vector", "requires grad")))
     def new_scale(self, new: float, form: str) -> None:
-        """Set the scale, in a form that ``update`` takes or one that it refuses."""
+        """Set the scale, in a form that ``update`` accepts or one that it refuses."""
         self._side(f"update with a {form}").new_scale(new, form)
 
     @rule(update_rule=_RULES)
@@ -130,7 +131,7 @@ class Programs(RuleBasedStateMachine):
 
     @rule(lane=_LANES, to_none=st.booleans())
     def zero_grad(self, lane: int, *, to_none: bool) -> None:
-        """Forget one optimizer's gradients, or make them zero."""
+        """Set one optimizer's gradients to None or to zero."""
         self._side("zero_grad").zero_grad(self._lane(lane), to_none=to_none)
 
     @rule(fresh=st.booleans())
@@ -145,7 +146,7 @@ class Programs(RuleBasedStateMachine):
 
     @rule()
     def pickle(self) -> None:
-        """Pickle the scaler, and go on with what comes out."""
+        """Pickle the scaler, and continue with the unpickled one."""
         self._side("pickle").pickle()
 
     @invariant()
@@ -158,9 +159,9 @@ class Programs(RuleBasedStateMachine):
 def run_programs(
     device: Device, precision: Precision, *, programs: int, calls: int = 60, seed: int = 0
 ) -> collections.Counter[str]:
-    """Run ``programs`` programs of up to ``calls`` rules; how often each call was made.
+    """Run ``programs`` programs of up to ``calls`` rules; return the number of each call.
 
-    Raises AssertionError for a program whose two sides disagree, shrunk to the shortest that was found.
+    Raises AssertionError for a program whose two sides disagree, shrunk to the shortest one found.
     """
     counted: collections.Counter[str] = collections.Counter()
 
@@ -184,7 +185,7 @@ def run_programs(
 def counted_programs(
     device: Device, precision: Precision, programs: int, *, seed: int = 0
 ) -> Iterator[tuple[int, int]]:
-    """Run ``programs`` programs, a hundred from each seed; after each hundred how many ran, and how many calls."""
+    """Run ``programs`` programs, a hundred from each seed; after each hundred yield the programs and calls so far."""
     done = calls = 0
     while done < programs:
         chunk = min(100, programs - done)
@@ -194,7 +195,7 @@ def counted_programs(
 
 
 def main(arguments: list[str]) -> None:
-    """Say after each hundred how many programs agreed; raises AssertionError for one that does not."""
+    """Print the number of agreeing programs after each hundred; raises AssertionError for one that disagrees."""
     device, precision, programs = find_device(arguments[0]), LOW[arguments[1]], int(arguments[2])
     started = time.monotonic()
     seed = int(arguments[3]) if len(arguments) > 3 else 0

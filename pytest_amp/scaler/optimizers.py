@@ -1,4 +1,4 @@
-"""Every optimizer of torch.optim in every implementation that it has on a device."""
+"""Optimizers of torch.optim, in every implementation that they have on a device."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import nn
 
 @dataclass(frozen=True)
 class Variant:
-    """An optimizer class of torch.optim with keywords; ``sparse`` where it takes sparse gradients only."""
+    """Optimizer class of torch.optim with keywords; ``sparse`` if it takes sparse gradients only."""
 
     class_name: str
     keywords: tuple[tuple[str, float | bool], ...] = ()
@@ -49,7 +49,7 @@ IMPLEMENTATIONS: dict[str, dict[str, bool]] = {
     "fused capturable": {"fused": True, "capturable": True},
 }
 
-#: Known to be broken in torch, by the report.
+#: Known to be broken in torch, with the report.
 UPSTREAM: dict[str, str] = {
     "SGD momentum, fused": "LibreYOLO/libreyolo#771: the first step of fused SGD makes its momentum buffer with "
     "empty_like (torch/optim/sgd.py, _fused_sgd); if that step is skipped nobody writes it, and the next takes it "
@@ -58,14 +58,14 @@ UPSTREAM: dict[str, str] = {
 
 
 def variant_of(optimizer: str) -> Variant:
-    """That of an id such as ``Adam, fused``. Raises KeyError where VARIANTS has none."""
+    """Return the variant of an id such as ``Adam, fused``. Raises KeyError if VARIANTS has none."""
     return VARIANTS[optimizer.partition(", ")[0]]
 
 
 def make_optimizer(
     optimizer: str, parameters: list[nn.Parameter], options: Mapping[str, object] = MappingProxyType({})
 ) -> torch.optim.Optimizer:
-    """The optimizer of an id such as ``Adam, fused``, and with ``options``; raises what torch raises without one."""
+    """Create the optimizer of an id such as ``Adam, fused``, with ``options``; raises torch's error if it cannot."""
     variant, implementation = variant_of(optimizer), optimizer.partition(", ")[2]
     keywords = {"lr": 0.125, **dict(variant.keywords), **IMPLEMENTATIONS.get(implementation, {}), **options}
     made: torch.optim.Optimizer = getattr(torch.optim, variant.class_name)(parameters, **keywords)
@@ -73,9 +73,9 @@ def make_optimizer(
 
 
 def options_of(optimizer: str) -> Iterator[dict[str, object]]:
-    """Each option that the class of an id has, with another value than its own, alone and beside momentum.
+    """Yield each option of an id's class with a non-default value, alone and together with momentum.
 
-    Not how a step is made, which an id says, and not steps that autograd records.
+    Left out are options that select an implementation, which an id names, and steps that autograd records.
     """
     variant = variant_of(optimizer)
     parameters = inspect.signature(getattr(torch.optim, variant.class_name)).parameters
@@ -90,7 +90,7 @@ def options_of(optimizer: str) -> Iterator[dict[str, object]]:
 
 
 def _other(usual: object) -> object:
-    """Another value of an option; None where there is no telling."""
+    """Return another value of an option; None if there is no obvious one."""
     if isinstance(usual, bool):
         return not usual
     if isinstance(usual, int) and usual > 1:
@@ -104,13 +104,13 @@ def _other(usual: object) -> object:
 
 @functools.cache
 def optimizers_on(device: torch.device) -> tuple[str, ...]:
-    """Ids of all that make a step on ``device``, in the order of the table."""
+    """Return the ids of all optimizers that can step on ``device``, in the order of the table."""
     return tuple(optimizer for optimizer, why in candidates(device).items() if why is None)
 
 
 @functools.cache
 def candidates(device: torch.device) -> dict[str, str | None]:
-    """Each id whose keywords the optimizer has, with the first line of what ``step`` raises there, if it raises."""
+    """Return each id whose keywords the optimizer accepts, with the first line of the error of ``step``, if any."""
     found: dict[str, str | None] = {}
     for name, variant in VARIANTS.items():
         made = getattr(torch.optim, variant.class_name, None)
@@ -124,7 +124,7 @@ def candidates(device: torch.device) -> dict[str, str | None]:
 
 
 def _refusal(optimizer: str, device: torch.device, *, sparse: bool) -> str | None:
-    """Why a step does not work there: a fused one needs a kernel of its own for the device."""
+    """Return why a step fails on the device; a fused one needs a kernel for it. None if it works."""
     parameter = nn.Parameter(torch.ones(2, 2, device=device))
     gradient = torch.ones(2, 2, device=device)
     parameter.grad = gradient.to_sparse(1) if sparse else gradient

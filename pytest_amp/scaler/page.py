@@ -1,7 +1,7 @@
-"""Writes the tables of docs/scaler.md: the transition table, and one of the optimizers for each record that is given.
+"""Tables of docs/scaler.md: the transition table, and one of the optimizers for each given record.
 
-``python -m pytest_amp.scaler.page docs/scaler.md [RECORD ...]``, where a record is what
-``pytest suites/scaler/test_optimizers.py --amp-record=RECORD`` writes on the device in question.
+``python -m pytest_amp.scaler.page docs/scaler.md [RECORD ...]`` writes them, where a record is the output of ``pytest
+suites/scaler/test_optimizers.py --amp-record=RECORD`` on the device in question.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pytest_amp.record import Record, read_record, write_whole
 from pytest_amp.scaler.optimizers import IMPLEMENTATIONS, UPSTREAM, VARIANTS
 from pytest_amp.scaler.transitions import CALLS, TABLE, State
 
-#: What a record has to have run whole, every optimizer, before its table says that any is checked.
+#: Tests that a record must have run whole, for every optimizer, before its table says that any is checked.
 HELD = (
     "test_clean_steps_are_the_unscaled_ones",
     "test_parameters_and_state_are_float32",
@@ -25,22 +25,22 @@ _STATES = (State.UNUSED, State.READY, State.UNSCALED, State.STEPPED)
 
 
 def transitions() -> str:
-    """The transition table, in Markdown."""
+    """Return the transition table in Markdown."""
     head = ["call", *(state.value for state in _STATES)]
     rows = [[f"`{call}`", *(_cell(str(TABLE[call][state])) for state in _STATES)] for call in CALLS]
     return "\n".join(_table(head, rows))
 
 
 def _cell(outcome: str) -> str:
-    """A state as it is; an exception by its type, and its words."""
+    """Return a state unchanged, and an exception as its type and its words."""
     error, _, words = outcome.partition(": ")
     return f"{error}: “{words}”" if words else outcome
 
 
 def optimizers(record: Record) -> Iterator[tuple[str, str]]:
-    """For each device and dtype of the record: the device's name, and its table in Markdown.
+    """Yield each device of the record, by name, with its table in Markdown, for each dtype.
 
-    Raises ValueError where a test of ``HELD`` did not run, or did not pass, for each of its parameters.
+    Raises ValueError if a test of ``HELD`` did not run, or did not pass, for each of its parameters.
     """
     for observation in record.observations:
         family, device, dtype, name = observation.key.split("/", 3)
@@ -84,7 +84,7 @@ def _table(head: list[str], rows: Iterable[list[str]]) -> Iterator[str]:
 
 
 def replaced(page: str, name: str, block: str) -> str:
-    """``page`` with the part between ``<!-- name -->`` and ``<!-- end -->`` replaced. Raises ValueError without."""
+    """Replace the part of ``page`` between ``<!-- name -->`` and ``<!-- end -->``. Raises ValueError without one."""
     start, end = f"<!-- {name} -->", "<!-- end -->"
     before, found, rest = page.partition(start)
     _, closed, after = rest.partition(end)

@@ -1,4 +1,4 @@
-"""Parts of the gradients that are not scaled, or that are changed before they are unscaled."""
+"""Check for parts of the gradients that are not scaled, or that are changed before they are unscaled."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from pytest_amp.scaler.trace import Training
 
 __tracebackhide__ = is_misuse
 
-#: The scale of the second run: in float32 it overflows nothing.
+#: Scale of the second run: in float32 it overflows nothing.
 SCALE = 2.0**10
-#: Relative distance of the gradients of both runs from which a part depends on the scale: the rounding of float32 is
-#: a thousandth of it.
+#: Relative distance of the gradients of both runs from which a part depends on the scale: the rounding of float32 is a
+#: thousandth of it.
 DISTANCE = 1e-3
 
 
 def check_parts(training: Training) -> None:
     """Compare the gradients that the optimizer sees with a scale and without one, both in float32.
 
-    Without mixed precision nothing but the step itself can make a difference: a loss that is not scaled, gradients that
-    are clipped before they are unscaled. Left out where the step does not run in float32, or has a region of its own.
+    Without mixed precision only the step itself can cause a difference: a loss that is not scaled, or gradients that
+    are clipped before they are unscaled. Left out if the step does not run in float32, or has a region of its own.
     Raises AmpFailure.
     """
     wide = replace(training, low=False, overflow_at=(), forward_at=())
@@ -41,7 +41,7 @@ def check_parts(training: Training) -> None:
     if distance <= DISTANCE:
         return
     if not distance_of(plain.seen, _seen_again(wide)) <= DISTANCE:
-        return  # it differs at one scale, too: random numbers that torch does not seed
+        return  # it also differs at one scale: random numbers that torch does not seed
     lines = scaled.unscaled_lines
     if lines:
         raise _failure(
@@ -79,7 +79,7 @@ def _failure(  # noqa: PLR0913  # the parts of one failure
 
 
 def _first(training: Training, scale: float) -> Iteration | None:
-    """Return the first iteration at ``scale``, None where it does not run."""
+    """Return the first iteration at ``scale``, None if it does not run."""
     try:
         (result,) = training.iterations(1, scale, UpdateRule())
     except AmpFailure as failure:
@@ -99,7 +99,7 @@ def _seen_again(training: Training) -> list[torch.Tensor]:
 
 
 def distance_of(left: list[torch.Tensor], right: list[torch.Tensor]) -> float:
-    """Return how far two lists of gradients are apart, relative to the size of the first; infinite of other lengths."""
+    """Return the distance of two lists of gradients relative to the first's size; infinite if lengths differ."""
     if len(left) != len(right):
         return float("inf")
     size = sum(float(tensor.square().sum()) for tensor in left) ** 0.5
@@ -108,7 +108,7 @@ def distance_of(left: list[torch.Tensor], right: list[torch.Tensor]) -> float:
 
 
 def lines_that_read_gradients(training: Training) -> list[str]:
-    """Return the lines that look at gradients after a backward pass and before the scaler's next call."""
+    """Return the lines that read gradients after a backward pass and before the scaler's next call."""
     wide = replace(training, low=False, overflow_at=(), forward_at=())
     lines: dict[str, None] = {}
     running: list[Iteration] = []

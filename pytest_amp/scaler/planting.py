@@ -1,4 +1,4 @@
-"""Overflow that is planted in an iteration: in a gradient, as backward leaves it, or in what a module returns."""
+"""Planting of overflow in an iteration: in a gradient after backward, or in the result of a module."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ INFINITE = float("inf")
 
 
 def plant_in_a_gradient(iteration: Iteration, hooks: ExitStack) -> None:
-    """In the first gradient that backward accumulates for the optimizer, which need not have every parameter."""
+    """Plant in the first gradient that backward accumulates for the optimizer, which may lack some parameters."""
 
     def plant(parameter: torch.Tensor) -> None:
         if not iteration.planted and parameter.grad is not None and parameter.grad.numel():
@@ -27,7 +27,7 @@ def plant_in_a_gradient(iteration: Iteration, hooks: ExitStack) -> None:
 
 
 def plant_in_an_activation(iteration: Iteration, hooks: ExitStack) -> None:
-    """In the first element of the first tensor that a module returns in the autocast dtype."""
+    """Plant in the first element of the first tensor that a module returns in the autocast dtype."""
     low = iteration.precision.dtype
 
     names = {module: name for name, module in iteration.model.named_modules()}
@@ -40,8 +40,8 @@ def plant_in_an_activation(iteration: Iteration, hooks: ExitStack) -> None:
         iteration.planted, iteration.planted_in = True, names.get(module) or type(module).__name__
         overflow = torch.zeros(output.shape, dtype=low, device=output.device)
         overflow.view(-1)[0] = INFINITE
-        return output + overflow  # a sum, so that the gradient of the overflow goes back, as a real one's does
+        return output + overflow  # a sum, so that the gradient of the overflow propagates as a real one's does
 
     for module in iteration.model.modules():
-        if not isinstance(module, torch.jit.ScriptModule):  # it takes no hooks
+        if not isinstance(module, torch.jit.ScriptModule):  # it does not support hooks
             hooks.callback(module.register_forward_hook(plant).remove)

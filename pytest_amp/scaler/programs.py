@@ -1,7 +1,7 @@
-"""The real GradScaler and the reference model side by side: each call is made on both, and everything compared.
+"""Comparison of the real GradScaler with the reference model: each call is made on both.
 
-Values are small integers times powers of two, so that what a call does to gradients and parameters is
-known to the last bit, float16 gradients and overflow included.
+Values are small integers times powers of two, so that the effect of a call on gradients and parameters is known to the
+last bit, float16 gradients and overflow included.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from pytest_amp.torch_private import found_infs, optimizer_stage, scales_its_own
 _INPUTS = (1.0, -2.0, 3.0, 5.0)
 _RATE = 0.5
 
-#: Implementation of SGD and dtype of its parameter.
+#: Implementation of SGD, and dtype of its parameter.
 KINDS = ("loop", "foreach", "fused", "loop fp16", "fused fp16")
 
 
 def _same(left: Sequence[float] | None, right: Sequence[float] | None) -> bool:
-    """Equality for which NaN equals NaN."""
+    """Return whether the values are equal, with NaN equal to NaN."""
     if left is None or right is None:
         return left is right
     return all(a == b or (math.isnan(a) and math.isnan(b)) for a, b in zip(left, right, strict=True))
@@ -36,7 +36,7 @@ def _same(left: Sequence[float] | None, right: Sequence[float] | None) -> bool:
 
 @dataclass
 class Lane:
-    """One optimizer and its parameter, really and in the model."""
+    """Optimizer and its parameter, real and modelled."""
 
     name: str
     kind: str
@@ -45,7 +45,7 @@ class Lane:
     gradients: list[float] | None = None
 
     def __post_init__(self) -> None:
-        """Makes the parameter and the optimizer."""
+        """Create the parameter and the optimizer."""
         start = torch.ones(len(_INPUTS), 1, device=self.device.torch_device)
         self.parameter = nn.Parameter(start.half() if self.fp16 else start)
         implementation = {"loop": {"foreach": False}, "foreach": {"foreach": True}, "fused": {"fused": True}}
@@ -55,34 +55,34 @@ class Lane:
 
     @property
     def fp16(self) -> bool:
-        """Whether parameter and gradients are float16."""
+        """Return whether parameter and gradients are float16."""
         return self.kind.endswith("fp16")
 
     def rounded(self, value: float) -> float:
-        """``value`` as the parameter's dtype has it; arithmetic is float32, its results are rounded to float16."""
+        """Return ``value`` in the parameter's dtype; arithmetic is float32, with results rounded to float16."""
         return float16(float32(value)) if self.fp16 else float32(value)
 
     @property
     def finite(self) -> Gradients:
-        """What the model is told of the gradients."""
+        """Return the description of the gradients for the model."""
         if self.gradients is None:
             return Gradients.NONE
         return Gradients.FINITE if all(map(math.isfinite, self.gradients)) else Gradients.NON_FINITE
 
     def multiply(self, factor: float) -> None:
-        """The model's gradients, times ``factor``."""
+        """Multiply the model's gradients by ``factor``."""
         if self.gradients is not None:
             self.gradients = [self.rounded(g * factor) for g in self.gradients]
 
 
 class SideBySide:
-    """A real scaler and its model, with one to three optimizers that share it; ``log`` has what was called.
+    """Real scaler and its model, with one to three optimizers that share it; ``log`` lists the calls.
 
-    Every method raises AssertionError where the two disagree, with the calls so far.
+    Every method raises AssertionError if the two disagree, with the calls so far.
     """
 
     def __init__(self, device: Device, precision: Precision, model: ReferenceScaler, kinds: Sequence[str]) -> None:
-        """``model`` says how both start; its scale and factors have to be powers of two."""
+        """Start both from ``model``, whose scale and factors must be powers of two."""
         self.device, self.precision, self.model = device, precision, model
         rule = model.rule
         self.real = torch.amp.GradScaler(
@@ -97,11 +97,11 @@ class SideBySide:
         self.log = [f"{model.enabled=} {model.scale_now=} {rule} {kinds}"]
 
     def _low(self, value: float) -> float:
-        """``value`` in the autocast dtype: only fp16's range can change it."""
+        """Return ``value`` in the autocast dtype: only fp16's range can change it."""
         return float16(value) if self.precision == FP16 else value
 
     def _both(self, call: str, real: Callable[[], object], model: Callable[[], object]) -> object:
-        """Make one call on both sides; the model's answer, or None where both refuse in the same words."""
+        """Make one call on both sides; return the model's result, or None if both refuse in the same words."""
         self.log.append(call)
         answer: object = None
         refused: Refused | None = None
@@ -120,7 +120,7 @@ class SideBySide:
         return answer
 
     def scale(self, form: str) -> None:
-        """``scale`` of a tensor, a list, a nested tuple, or a generator of vectors: each is multiplied."""
+        """Scale a tensor, a list, a nested tuple, or a generator of vectors: all are multiplied."""
         self.log.append(f"scale {form}")
         one = torch.tensor(_INPUTS, device=self.device.torch_device)
         real: Any = self.real
@@ -139,7 +139,7 @@ class SideBySide:
             assert _same(result.tolist(), wanted), self._tell(f"scaled {result.tolist()}", f"{wanted}")
 
     def backward(self, lanes: Sequence[int], *, together: bool) -> None:
-        """A scaled backward through products in the autocast dtype; ``together`` scales a list of the losses."""
+        """Run a scaled backward through products in the autocast dtype; ``together`` scales a list of the losses."""
         chosen = [self.lanes[i] for i in dict.fromkeys(i % len(self.lanes) for i in lanes)]
         self.log.append(f"backward {''.join(lane.name for lane in chosen)}{' as a list' if together else ''}")
         losses = []
@@ -158,22 +158,22 @@ class SideBySide:
             lane.gradients = [lane.rounded(old + x) for old, x in zip(before, new, strict=True)]
 
     def plant(self, lane: Lane, index: int, bad: float) -> None:
-        """An inf or NaN in one gradient."""
+        """Set one gradient to inf or NaN."""
         if lane.gradients is None or lane.parameter.grad is None:
             return
         self.log.append(f"plant {bad} in {lane.name}")
         lane.parameter.grad[index, 0] = lane.gradients[index] = bad
 
     def clip_value(self, lane: Lane, bound: float) -> None:
-        """``clip_grad_value_``, wherever it stands: it makes an inf finite, and leaves a NaN."""
-        if lane.gradients is None:  # torch refuses to clip nothing
+        """Call ``clip_grad_value_``, at any point: it makes an inf finite, and leaves a NaN."""
+        if lane.gradients is None:  # torch refuses to clip without gradients
             return
         self.log.append(f"clip value {lane.name}")
         nn.utils.clip_grad_value_([lane.parameter], bound)
         lane.gradients = [g if math.isnan(g) else min(max(g, -bound), bound) for g in lane.gradients]
 
     def clip_norm(self, lane: Lane) -> None:
-        """``clip_grad_norm_`` to half of the norm, which is exact: but for the 1e-6 that it adds to the norm."""
+        """Call ``clip_grad_norm_`` with half of the norm: exact, except for the 1e-6 that it adds to the norm."""
         if lane.gradients is None or lane.finite is not Gradients.FINITE or lane.fp16:
             return
         norm = math.sqrt(sum(g * g for g in lane.gradients))
@@ -186,12 +186,12 @@ class SideBySide:
         wanted = [g * factor for g in lane.gradients]
         close = all(math.isclose(a, b, rel_tol=1e-5, abs_tol=2.0**-120) for a, b in zip(clipped, wanted, strict=True))
         assert close, self._tell(f"clipped {clipped}", f"{wanted}")
-        # Not exact, so from here on the gradients are powers of two again.
+        # Not exact, so the gradients are reset to powers of two.
         lane.gradients = [math.copysign(1.0, g) for g in lane.gradients]
         lane.parameter.grad.copy_(torch.tensor(lane.gradients)[:, None])
 
     def unscale_(self, lane: Lane) -> None:
-        """``unscale_`` of one optimizer."""
+        """Call ``unscale_`` for one optimizer."""
         before = self.model.stage(lane.name)
         self._both(
             f"unscale_ {lane.name}",
@@ -201,7 +201,7 @@ class SideBySide:
         self._divide_if_left_ready(lane, before)
 
     def step(self, lane: Lane, *, closure: bool) -> None:
-        """``step`` of one optimizer; with a closure, as a keyword, it is refused."""
+        """Call ``step`` for one optimizer; with a closure, as a keyword, it is refused."""
         before = self.model.stage(lane.name)
         keywords: dict[str, Any] = {"closure": lambda: torch.zeros(())} if closure else {}
         fp16 = lane.fp16 and lane.gradients is not None
@@ -219,16 +219,16 @@ class SideBySide:
             lane.values = [lane.rounded(value - _RATE * g) for value, g in moved]
 
     def _divide_if_left_ready(self, lane: Lane, before: Stage) -> None:
-        """Gradients are divided when their optimizer leaves READY, by whichever call, and never again."""
+        """Divide gradients when their optimizer leaves READY, by whichever call, and never again."""
         if before is Stage.READY and self.model.stage(lane.name) is not Stage.READY:
             lane.multiply(1 / self.model.get_scale())
 
     def update(self) -> None:
-        """``update`` by the rule."""
+        """Call ``update`` by the rule."""
         self._both("update", self.real.update, self.model.update)
 
     def new_scale(self, new: float, form: str) -> None:
-        """``update`` with a float, a tensor, a tensor that is no good, or an int, which is no good either."""
+        """Call ``update`` with a float, a tensor, an invalid tensor, or an int, which is invalid as well."""
         device = self.device.torch_device
         given: dict[str, float | torch.Tensor] = {
             "float": new,
@@ -245,7 +245,7 @@ class SideBySide:
         )
 
     def set_rule(self, rule: UpdateRule) -> None:
-        """All three setters; ``compare`` asks the getters."""
+        """Call all three setters; ``compare`` reads the getters."""
         if not self.model.enabled:  # a disabled scaler has no factors
             return
         self.log.append(str(rule))
@@ -255,7 +255,7 @@ class SideBySide:
         self.model.rule = rule
 
     def zero_grad(self, lane: Lane, *, to_none: bool) -> None:
-        """``zero_grad``, to None or to zeros, which are gradients."""
+        """Call ``zero_grad``, to None or to zeros, which are gradients."""
         self.log.append(f"zero_grad {lane.name}{'' if to_none else ' to zeros'}")
         lane.optimizer.zero_grad(set_to_none=to_none)
         if to_none or lane.gradients is None:
@@ -264,7 +264,7 @@ class SideBySide:
             lane.gradients = [0.0] * len(_INPUTS)
 
     def save_and_load(self, *, fresh: bool) -> None:
-        """Into the scaler itself, or into a fresh one, which forgets the optimizers' stages."""
+        """Load the state into the scaler itself, or into a fresh one, which forgets the optimizers' stages."""
         saved, modelled = self.real.state_dict(), self.model.state_dict()
         if fresh:
             self.log.append("a fresh scaler")
@@ -275,11 +275,11 @@ class SideBySide:
         )
 
     def load_nothing(self) -> None:
-        """The state dict of a disabled scaler."""
+        """Load the state dict of a disabled scaler."""
         self._both("load {}", lambda: self.real.load_state_dict({}), lambda: self.model.load_state_dict({}))
 
     def pickle(self) -> None:
-        """Pickle and unpickle; go on with the copy."""
+        """Pickle and unpickle; continue with the copy."""
         copies: list[torch.amp.GradScaler] = []
         model = self._both(
             "pickle",
@@ -290,7 +290,7 @@ class SideBySide:
             (self.real,), self.model = copies, model
 
     def compare(self) -> None:
-        """Scale, tracker, factors, stages, found-infs, gradients and parameters agree, to the last bit."""
+        """Compare scale, tracker, factors, stages, found-infs, gradients and parameters, to the last bit."""
         self._agree(self.real.state_dict(), self.model.state_dict())
         self._agree((self.real.is_enabled(), self.real.get_scale()), (self.model.enabled, self.model.get_scale()))
         if self.model.enabled:

@@ -1,4 +1,4 @@
-"""Likely causes of what is wrong with a training step with a scaler: the operator that overflows, or is garbage."""
+"""Likely causes of a failing training step with a scaler: the operator that overflows, or is wrong."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from pytest_amp.scaler.iteration import Iteration
 from pytest_amp.scaler.trace import Training
 from pytest_amp.scaler.watched import TraceStep
 
-#: The smallest scale that is tried.
+#: Smallest scale that is tried.
 LEAST_SCALE = 2.0**-24
 
 
 def origin_at(  # noqa: PLR0913  # what one step is made of
     case: Case, model: torch.nn.Module, batch: Any, device: Device, precision: Precision, *, seed: int, scale: float
 ) -> Origin | None:
-    """Return the origin of what is not finite in one step of ``case`` on a copy of ``model``, its loss times ``scale``.
+    """Return the origin of nonfinite values in a step of ``case`` on a copy of ``model``, its loss times ``scale``.
 
-    None where its loss and gradients are finite: then the training step makes it otherwise.
+    Return None if loss and gradients are finite: then the training step itself produces them.
     """
     return origin_in_step(
         case,
@@ -39,7 +39,7 @@ def origin_at(  # noqa: PLR0913  # what one step is made of
 
 
 def at_any_scale(training: Training) -> AmpFailure:
-    """Return the failure of a training step whose gradients are finite at none of the scales that are tried."""
+    """Return the failure of a training step whose gradients are finite at none of the tried scales."""
     realised = training.case.realise(seed=training.seed)
     origin = origin_at(
         training.case,
@@ -60,7 +60,7 @@ def at_any_scale(training: Training) -> AmpFailure:
 
 
 def likely_of_skip(training: Training, iteration: Iteration, step: TraceStep) -> str:
-    """Return why a step was skipped, or did nothing, in an iteration in which no overflow was planted."""
+    """Return why a step was skipped, or had no effect, in an iteration without planted overflow."""
     if not step.found_inf:
         return "the loss reaches no parameter, its gradient is zero, or the optimizer leaves parameters as they are"
     origin = origin_at(
@@ -78,7 +78,7 @@ def likely_of_skip(training: Training, iteration: Iteration, step: TraceStep) ->
 
 
 def likely_of_skips(iteration: Iteration) -> str:
-    """Return why a scaler skips the same step again and again."""
+    """Return why a scaler skips the same step repeatedly."""
     if "update" not in iteration.scaler.called:
         return "scaler.update() is never called, so that the scale stays where it is"
     scale = iteration.scaler.get_scale()
@@ -91,9 +91,9 @@ def likely_of_skips(iteration: Iteration) -> str:
 
 
 def likely_of_difference(training: Training, scale: float, *, repeats: bool) -> str:
-    """Return why the optimizer sees other gradients at another scale; ``repeats`` tells that it sees them again at one.
+    """Return why the gradients that the optimizer sees depend on the scale; ``repeats``: not at one scale.
 
-    An operator that does not follow its rounding model is the cause before a training step that clips.
+    An operator that violates its rounding model is a more likely cause than a training step that clips.
     """
     where = Conditions(training.device, training.precision, training.seed)
     operator = likely_operator(training.case, training.case.realise(seed=training.seed), where, scale)

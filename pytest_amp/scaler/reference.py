@@ -1,8 +1,8 @@
-"""A reference model of ``torch.amp.GradScaler``: scale, growth tracker, and the stage of each optimizer.
+"""Reference model of ``torch.amp.GradScaler``: scale, growth tracker, and the stage of each optimizer.
 
-It holds no tensors. Of gradients it is told only on which devices there are some, and whether they are
-finite; what becomes of gradients and parameters follows from what it answers. Each transition names the
-symbol that it models; they are in torch/amp/grad_scaler.py unless another file is named.
+It holds no tensors. Of gradients it is told only on which devices there are some, and whether they are finite; the
+effect on gradients and parameters follows from its results. Each transition names the symbol that it models, in
+torch/amp/grad_scaler.py unless another file is named.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import TypeAlias
 
 
 def float32(value: float) -> float:
-    """``value`` rounded to float32, to infinity where it is too large: the scale is a float32 tensor."""
+    """Return ``value`` rounded to float32, infinite beyond its range: the scale is a float32 tensor."""
     return _packed("f", value)
 
 
 def float16(value: float) -> float:
-    """``value`` rounded to float16, to infinity where it is too large."""
+    """Return ``value`` rounded to float16, infinite beyond its range."""
     return _packed("e", value)
 
 
@@ -34,7 +34,7 @@ def _packed(form: str, value: float) -> float:
 
 
 class Stage(enum.Enum):
-    """Where an optimizer is between two updates (``OptState``)."""
+    """Stage of an optimizer between two updates (``OptState``)."""
 
     READY = "ready"
     UNSCALED = "unscaled"
@@ -42,22 +42,22 @@ class Stage(enum.Enum):
 
 
 class Gradients(enum.Enum):
-    """What an optimizer's gradients are: none at all, all finite, or with an inf or NaN in one of them."""
+    """Gradients of an optimizer: none, all finite, or with an inf or NaN in one of them."""
 
     NONE = "none"
     FINITE = "finite"
     NON_FINITE = "non-finite"
 
 
-#: An optimizer's gradients by the device that they are on; those of an optimizer with one device need no name.
+#: Gradients of an optimizer by device; an optimizer with one device needs no device name.
 GradientsByDevice: TypeAlias = Gradients | Mapping[str, Gradients]
 
 
 class Refused(Exception):
-    """The call is an error: the real scaler raises ``kind``, and its message has ``words`` in it."""
+    """Error of a call: the real scaler raises ``kind``, and its message contains ``words``."""
 
     def __init__(self, kind: type[Exception], words: str) -> None:
-        """``words`` are those that users search for."""
+        """Keep the exception's type, and the ``words`` that users search for."""
         super().__init__(f"{kind.__name__}: {words}")
         self.kind = kind
         self.words = words
@@ -65,7 +65,7 @@ class Refused(Exception):
 
 @dataclass(frozen=True)
 class UpdateRule:
-    """When and by how much the scale changes.
+    """Rule of when and by how much the scale changes.
 
     The rule is the operator ``_amp_update_scale_``: aten/src/ATen/native/cuda/AmpKernels.cu,
     ``amp_update_scale_cuda_kernel``, and aten/src/ATen/native/cpu/AmpGradScalerKernels.cpp,
@@ -77,11 +77,11 @@ class UpdateRule:
     growth_interval: int = 2000
 
     def after(self, scale: float, tracker: int, *, found_inf: bool) -> tuple[float, int]:
-        """Scale and tracker after one update.
+        """Return scale and tracker after one update.
 
-        An inf backs off and restarts the count. A clean step counts; the step that makes the count
-        *equal* to the interval grows the scale, unless that would make it infinite, and restarts the
-        count either way. A count that is already past a lowered interval therefore never grows it.
+        An inf backs off and restarts the count. A clean step counts; the step that makes the count *equal* to the
+        interval grows the scale, unless that would make it infinite, and restarts the count either way. A count that
+        already exceeds a lowered interval therefore never grows it.
         """
         if found_inf:
             return float32(scale * self.backoff_factor), 0
@@ -93,9 +93,9 @@ class UpdateRule:
 
 @dataclass(frozen=True)
 class OptimizerState:
-    """One optimizer since the last update (``_refresh_per_optimizer_state``).
+    """State of one optimizer since the last update (``_refresh_per_optimizer_state``).
 
-    ``found_inf`` has each device on which a gradient was checked, and whether one there was not finite.
+    ``found_inf`` has each device on which a gradient was checked, and whether one there was nonfinite.
     """
 
     stage: Stage = Stage.READY
@@ -103,10 +103,10 @@ class OptimizerState:
 
 
 def _check(gradients: GradientsByDevice) -> dict[str, bool]:
-    """What ``_unscale_grads_`` returns: only devices with gradients, each with a found-inf of its own.
+    """Return the result of ``_unscale_grads_``: each device with gradients, with its own found-inf.
 
-    The check is the operator ``_amp_foreach_non_finite_check_and_unscale_``, called once for each
-    device and dtype; a device without gradients has no entry, which later is "No inf checks were recorded".
+    The check is the operator ``_amp_foreach_non_finite_check_and_unscale_``, called once for each device and dtype; a
+    device without gradients has no entry, which later is "No inf checks were recorded".
     """
     by_device = {"": gradients} if isinstance(gradients, Gradients) else gradients
     return {device: kind is Gradients.NON_FINITE for device, kind in by_device.items() if kind is not Gradients.NONE}
@@ -114,11 +114,11 @@ def _check(gradients: GradientsByDevice) -> dict[str, bool]:
 
 @dataclass
 class ReferenceScaler:
-    """The state machine of ``GradScaler``.
+    """State machine of ``GradScaler``.
 
-    Each method has the name of the method that it models, and raises Refused where that one raises.
-    Optimizers are named by any string. ``scale_now`` and ``tracker`` are numbers of Python until the
-    first ``scale``, and float32 and int32 tensors from then on.
+    Each method has the name of the method that it models, and raises Refused where that one raises. Optimizers are
+    named by any string. ``scale_now`` and ``tracker`` are Python numbers until the first ``scale``, and float32 and
+    int32 tensors from then on.
     """
 
     scale_now: float = 2.0**16
@@ -129,9 +129,9 @@ class ReferenceScaler:
     optimizers: dict[str, OptimizerState] = field(default_factory=dict)
 
     def scale(self) -> float:
-        """The factor for a loss: 1.0 where disabled (``scale``).
+        """Return the factor for a loss: 1.0 if disabled (``scale``).
 
-        The first call makes the tensors, and so rounds the scale (``_lazy_init_scale_growth_tracker``).
+        The first call creates the tensors, and so rounds the scale (``_lazy_init_scale_growth_tracker``).
         """
         if not self.enabled:
             return 1.0
@@ -141,22 +141,22 @@ class ReferenceScaler:
         return self.scale_now
 
     def get_scale(self) -> float:
-        """The current scale, before the first ``scale`` as it was given; 1.0 where disabled (``get_scale``)."""
+        """Return the current scale, unrounded before the first ``scale``; 1.0 if disabled (``get_scale``)."""
         return self.scale_now if self.enabled else 1.0
 
     def stage(self, optimizer: str) -> Stage:
-        """The optimizer's stage (``_per_optimizer_states``)."""
+        """Return the optimizer's stage (``_per_optimizer_states``)."""
         return self.optimizers.get(optimizer, OptimizerState()).stage
 
     def found_inf(self, optimizer: str) -> dict[str, bool]:
-        """By device, what the optimizer's check found (``_found_inf_per_device``)."""
+        """Return the result of the optimizer's check, by device (``_found_inf_per_device``)."""
         return dict(self.optimizers.get(optimizer, OptimizerState()).found_inf)
 
     def unscale_(self, optimizer: str, gradients: GradientsByDevice, *, fp16: bool = False) -> None:
-        """Divide the optimizer's gradients by the scale once, and note where one was not finite (``unscale_``).
+        """Divide the optimizer's gradients by the scale once, and note nonfinite ones (``unscale_``).
 
-        READY becomes UNSCALED; any other stage is refused. With ``fp16`` one of the gradients is float16,
-        which is refused and leaves the optimizer READY (``_unscale_grads_`` with ``allow_fp16=False``).
+        READY becomes UNSCALED; any other stage is refused. With ``fp16`` one of the gradients is float16, which is
+        refused and leaves the optimizer READY (``_unscale_grads_`` with ``allow_fp16=False``).
         """
         if not self.enabled:
             return
@@ -179,13 +179,13 @@ class ReferenceScaler:
         fused: bool = False,
         closure: bool = False,
     ) -> bool:
-        """Whether the optimizer steps; first its gradients are unscaled, if that was not done (``step``).
+        """Return whether the optimizer steps, after unscaling its gradients if needed (``step``).
 
-        A ``fused`` optimizer (one with ``_step_supports_amp_scaling``) is only told scale and found-inf
-        (``_check_inf_per_device``): it unscales within its kernel, takes float16 gradients, leaves the
-        gradients of a skipped step scaled, and is not refused for having none. Where there were none at
-        ``unscale_``, and there are some at ``step``, torch fails on the sum of no found-infs, which is the
-        number 0 (torch 2.6 to 2.14; no report found).
+        A ``fused`` optimizer (one with ``_step_supports_amp_scaling``) only receives scale and found-inf
+        (``_check_inf_per_device``): it unscales within its kernel, accepts float16 gradients, leaves the gradients of a
+        skipped step scaled, and is not refused without gradients. If there were none at ``unscale_``, and there are
+        some at ``step``, torch fails on the sum of no found-infs, which is the number 0 (torch 2.6 to 2.14; no report
+        found).
         """
         if not self.enabled:
             return True
@@ -211,9 +211,9 @@ class ReferenceScaler:
     def update(self, new_scale: float | None = None, *, usable: bool = True) -> None:
         """Set the scale, to ``new_scale`` or by the rule, and make every optimizer ready again (``update``).
 
-        The found-infs of all optimizers and devices count as one. Not ``usable`` is a new scale in a
-        tensor of another device type, of several elements, or one that requires a gradient. A new scale that
-        is an int is taken for a tensor (torch 2.6 to 2.14; no report found).
+        The found-infs of all optimizers and devices count as one. ``usable`` is False for a new scale in a tensor of
+        another device type, of several elements, or one that requires a gradient. torch treats an int as a tensor
+        (torch 2.6 to 2.14; no report found).
         """
         if not self.enabled:
             return
@@ -232,7 +232,7 @@ class ReferenceScaler:
         self.optimizers = {}
 
     def state_dict(self) -> dict[str, float | int]:
-        """What ``state_dict`` gives: the scale, the rule and the tracker; nothing of a disabled scaler."""
+        """Return the result of ``state_dict``: the scale, the rule and the tracker; empty for a disabled scaler."""
         if not self.enabled:
             return {}
         return {
@@ -244,7 +244,7 @@ class ReferenceScaler:
         }
 
     def load_state_dict(self, state: dict[str, float | int]) -> None:
-        """Take over scale, rule and tracker; the optimizers' stages stay (``load_state_dict``)."""
+        """Load scale, rule and tracker; the optimizers' stages stay (``load_state_dict``)."""
         if not self.enabled:
             return
         if not state:
@@ -255,16 +255,16 @@ class ReferenceScaler:
         self.tracker = int(state["_growth_tracker"])
 
     def pickled(self) -> ReferenceScaler:
-        """What pickling and unpickling gives: the same state, not initialized (``__getstate__``)."""
+        """Return the result of pickling and unpickling: the same state, not initialized (``__getstate__``)."""
         if self.optimizers:
             raise Refused(AssertionError, "may only be pickled at the beginning of an iteration")
         return ReferenceScaler(self.scale_now, self.rule, self.tracker, self.enabled)
 
     def _check_initialized(self, method: str) -> None:
-        """``_check_scale_growth_tracker``."""
+        """Raise as ``_check_scale_growth_tracker`` before the first ``scale``."""
         if not self.initialized:
             raise Refused(AssertionError, f"Attempted {method} but _scale is None")
 
     def _kept(self, optimizer: str) -> OptimizerState:
-        """What is kept of the optimizer from now on, also by a call that is refused (``_per_optimizer_states``)."""
+        """Return the optimizer's stored state, created here even by a refused call (``_per_optimizer_states``)."""
         return self.optimizers.setdefault(optimizer, OptimizerState())

@@ -1,4 +1,4 @@
-"""What GradScaler, or the optimizer that it calls, refuses: the failure, with the line of the call and its cause."""
+"""Refusals of GradScaler, or of the optimizer that it calls: the failure, with the line of the call and its cause."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 def refused(
     where: str, error: Exception, iteration: Iteration | None = None, *, by_optimizer: bool = False
 ) -> AmpFailure:
-    """Return the failure of a training step that GradScaler, or the optimizer that it calls, refuses, in its words."""
+    """Return the failure of a training step that GradScaler, or its optimizer, refuses, with the error's text."""
     now = f"{type(error).__name__}: {error}"
     if iteration is not None and not by_optimizer:
         unscaled = _without_scale(where, iteration, now)
@@ -42,7 +42,7 @@ def _without_scale(where: str, iteration: Iteration, now: str) -> AmpFailure | N
 
 
 def likely_of_refusal(error: Exception, iteration: Iteration | None = None, *, by_optimizer: bool) -> str:
-    """Return why the scaler, or the optimizer, refuses, by the words of its error."""
+    """Return why the scaler, or the optimizer, refuses, judged by the text of its error."""
     words = str(error)
     if "FP16 gradients" in words:  # unscale_ in torch/amp/grad_scaler.py
         return "parameters that are float16: keep them in float32, which autocast casts"

@@ -1,4 +1,4 @@
-"""In which dtypes autocast is on while a training step computes: in none, where somebody forgot the region."""
+"""Autocast dtypes that are active while a training step computes: none, if the region is missing."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def note(device_type: str, seen: set[torch.dtype]) -> None:
 
 @contextmanager
 def noted_at_calls(device_type: str, seen: dict[torch.dtype, str | None]) -> Iterator[None]:
-    """Note inside the block the autocast dtype at each call of torch's, within modules, too, with the first line."""
+    """Note inside the block the autocast dtype at each call of torch, also within modules, with its first line."""
 
     class Noting(TorchFunctionMode):
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -43,9 +43,9 @@ def noted_at_calls(device_type: str, seen: dict[torch.dtype, str | None]) -> Ite
 def noted_in_backward(
     device_type: str, parameters: Iterable[torch.nn.Parameter], seen: set[torch.dtype]
 ) -> Iterator[None]:
-    """For the duration, ``note`` where a gradient is accumulated: autocast is there as where backward was called.
+    """Call ``note`` inside the block where gradients are accumulated, in the autocast state of backward's caller.
 
-    The engine hands the caller's state to the threads that it computes in (torch/csrc/autograd/engine.cpp, GraphTask).
+    The engine passes the caller's state to its threads (torch/csrc/autograd/engine.cpp, GraphTask).
     """
 
     def hook(_parameter: torch.Tensor) -> None:
@@ -59,9 +59,9 @@ def noted_in_backward(
 
 
 def check_region(iteration: Iteration, again: Callable[[], object]) -> None:
-    """Autocast was on in the test's dtype where the model or the loss was called, or within, and off behind it.
+    """Check that autocast was on in the test's dtype at or within the model or the loss, and off after it.
 
-    ``again`` runs the training step anew, to look within: it is called where the dtype was not seen at the calls.
+    ``again`` runs the training step once more, to look within: it is called if the dtype was not seen at the calls.
     Raises AmpFailure.
     """
     seen, expected = iteration.regions | iteration.operator_regions.keys(), iteration.precision.dtype
@@ -76,7 +76,7 @@ def check_region(iteration: Iteration, again: Callable[[], object]) -> None:
 
 
 def _backward_within(iteration: Iteration) -> AmpFailure | None:
-    """Return what is wrong with a training step in which backward was called while autocast was on."""
+    """Return the failure of a training step in which backward was called while autocast was on; None without one."""
     seen = iteration.in_backward
     if not seen:
         return None
@@ -91,7 +91,7 @@ def _backward_within(iteration: Iteration) -> AmpFailure | None:
 
 
 def _without_region(iteration: Iteration, seen: set[torch.dtype], expected: torch.dtype) -> AmpFailure | None:
-    """Return what is wrong with a training step in which autocast was on in the dtypes ``seen``."""
+    """Return the failure of a training step in which autocast was not on in the expected dtype; None if it was."""
     if expected in seen:
         return None
     others = ", ".join(sorted(dtype_name(dtype) for dtype in seen))

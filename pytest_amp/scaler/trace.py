@@ -1,4 +1,4 @@
-"""Training steps with a scaler that is watched: what it found and did in each iteration, overflow planted or real."""
+"""Traces of training steps with a watched scaler: its checks and steps in each iteration, overflow planted or real."""
 
 from __future__ import annotations
 
@@ -28,21 +28,20 @@ __tracebackhide__ = is_misuse
 
 
 class RefusedOverflow(Exception):
-    """A training step that raises where an inf was planted in its forward pass."""
+    """Error of a training step at an inf that was planted in its forward pass."""
 
     def __init__(self, iteration: Iteration, error: Exception) -> None:
-        """``error`` is what it raised."""
+        """Keep the iteration's place; ``error`` is the exception of the step."""
         super().__init__(in_one_line(error))
         self.place = f"{iteration.index} ({iteration.planted_in})"
 
 
 @dataclass(frozen=True)
 class Training:
-    """A case, the user's training step and optimizer, and in which iterations overflow is planted.
+    """Case, with the user's training step and optimizer, and the iterations in which overflow is planted.
 
-    ``overflow_at``: in a gradient, as it is accumulated. ``forward_at``: in what the first module returns
-    in the low dtype, as an overflow of the product would leave it. Without ``low`` the regions are disabled, and the
-    scaler is not.
+    ``overflow_at``: in a gradient, as it is accumulated. ``forward_at``: in the first module result in the low dtype,
+    as an overflow of the product would leave it. Without ``low`` the regions are disabled, and the scaler is not.
     """
 
     case: Case
@@ -59,7 +58,7 @@ class Training:
     def iterations(
         self, steps: int, scale: float, rule: UpdateRule, begun: Callable[[Iteration], object] = lambda _: None
     ) -> Iterator[tuple[Iteration, TraceStep]]:
-        """Run ``steps`` iterations on a fresh model; each with its trace, right after it ran.
+        """Run ``steps`` iterations on a fresh model; yield each with its trace, right after it ran.
 
         ``begun`` is called with each iteration before it runs.
         """
@@ -98,12 +97,12 @@ class Training:
             yield iteration, scaler.traced(before)
 
     def _step(self, iteration: Iteration) -> None:
-        """Run the training step. Raises RefusedOverflow, and AmpFailure, for an error at a planted overflow."""
+        """Run the training step. Raises RefusedOverflow or AmpFailure for an error at a planted overflow."""
         try:
             self.train(iteration)
         except Misuse:
             raise
-        except Exception as error:  # whatever a project's own code raises
+        except Exception as error:  # a project's own code may raise anything
             if not iteration.planted or iteration.scaler.refused is error or is_sticky(error):
                 raise
             if iteration.index in self.forward_at:
@@ -132,9 +131,9 @@ def trace_callable(
 
 
 def _seeing(iteration: Iteration) -> Callable[..., None]:
-    """A hook before the optimizer's own step: the gradients that it sees, and who calls it.
+    """Return a hook before the optimizer's own step that notes the gradients that it sees, and its caller.
 
-    A fused optimizer sees scaled gradients, and the scale beside them (``grad_scale``).
+    A fused optimizer sees scaled gradients, and the scale as ``grad_scale``.
     """
 
     def hook(optimizer: torch.optim.Optimizer, _args: Any, _keywords: Any) -> None:
@@ -147,9 +146,9 @@ def _seeing(iteration: Iteration) -> Callable[..., None]:
 
 
 def watch_backward(iteration: Iteration, hooks: ExitStack) -> None:
-    """In the first iteration, whether it is within a region; in the second, whether it adds to gradients of the first.
+    """Watch the first iteration for backward in a region, and the second for gradients added to those of the first.
 
-    Once each is enough, and hooks take time.
+    One iteration suffices for each, and hooks take time.
     """
     if iteration.index == 0:
         trained = [parameter for parameter in iteration.model.parameters() if parameter.requires_grad]
@@ -159,7 +158,7 @@ def watch_backward(iteration: Iteration, hooks: ExitStack) -> None:
 
 
 def _watch_accumulation(iteration: Iteration, hooks: ExitStack) -> None:
-    """Whether the first gradient of a parameter in this iteration is added to one that is there already."""
+    """Note parameters whose first gradient in this iteration is added to an existing one."""
     names: dict[torch.Tensor, str] = {parameter: name for name, parameter in iteration.model.named_parameters()}
     coming: dict[torch.Tensor, torch.Tensor] = {}
     added: set[torch.Tensor] = set()

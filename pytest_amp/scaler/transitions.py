@@ -1,6 +1,6 @@
-"""The transition table of GradScaler: what each call does in each stage, once and explicitly.
+"""Transition table of GradScaler: the effect of each call in each stage, explicitly.
 
-The reference model and the real scaler are both held against it, and docs/scaler.md is made from it.
+The reference model and the real scaler are both compared with it, and docs/scaler.md is made from it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _RUNTIME, _ASSERTION = "RuntimeError", "AssertionError"
 
 
 class State(enum.Enum):
-    """A scaler, as one of its optimizers sees it."""
+    """State of a scaler, as seen by one of its optimizers."""
 
     DISABLED = "disabled"
     UNUSED = "before the first scale"
@@ -25,19 +25,18 @@ class State(enum.Enum):
 
 @dataclass(frozen=True)
 class Transition:
-    """The state after the call, or the type and the words of its exception, which leaves the state as it was."""
+    """Outcome of a call: the new state, or an exception's type and words; an exception keeps the state."""
 
     state: State | None = None
     error: str = ""
     words: str = ""
 
     def __str__(self) -> str:
-        """As in the documentation."""
+        """Return the outcome as in the documentation."""
         return self.state.value if self.state else f"{self.error}: {self.words}"
 
 
-#: The calls of the table, in the order of an iteration; those with an optimizer find finite gradients,
-#: unless they say otherwise.
+#: Calls of the table, in the order of an iteration; gradients are finite unless the name says otherwise.
 CALLS = (
     "scale",
     "unscale_",
@@ -60,7 +59,7 @@ CALLS = (
 
 
 def _all(state: State | None = None, error: str = "", words: str = "") -> dict[State, Transition]:
-    """The same outcome in every state of an enabled scaler that was used."""
+    """Return the same outcome for every state of an enabled scaler that was used."""
     used = (State.READY, State.UNSCALED, State.STEPPED)
     return {each: Transition(state, error, words) for each in used}
 
@@ -146,7 +145,7 @@ TABLE: dict[str, dict[State, Transition]] = {
         **_unused("update"),
         **_all(error=_ASSERTION, words="new_scale should be a float or a 1-element"),
     },
-    # No report found: only a float is told from a tensor.
+    # No report found: everything but a float is treated as a tensor.
     "update(an int)": {
         **_unused("update"),
         **_all(error="AttributeError", words="'int' object has no attribute 'device'"),
@@ -156,7 +155,7 @@ TABLE: dict[str, dict[State, Transition]] = {
         **_all(error=_RUNTIME, words="The source state dict is empty"),
         State.UNUSED: Transition(error=_RUNTIME, words="The source state dict is empty"),
     },
-    # Unpickled, a scaler has no tensors again.
+    # An unpickled scaler has no tensors.
     "pickle": {
         State.UNUSED: Transition(State.UNUSED),
         State.READY: Transition(State.UNUSED),
@@ -166,12 +165,12 @@ TABLE: dict[str, dict[State, Transition]] = {
     "queries": _same(),
 }
 
-#: What a refused call leaves, where that is not the state before it.
+#: States after a refused call, if they differ from the state before it.
 LEFT_BY_REFUSALS = {("step, no gradients", State.READY): State.UNSCALED}
 
 
 def modelled(call: str, state: State) -> Transition:
-    """What the reference model does: the table's entry, if both are right."""
+    """Return the outcome in the reference model: the table's entry, if both are correct."""
     model = ReferenceScaler(enabled=state is not State.DISABLED)
     if state not in (State.DISABLED, State.UNUSED):
         model.scale()
@@ -194,7 +193,7 @@ _STATES = {Stage.READY: State.READY, Stage.UNSCALED: State.UNSCALED, Stage.STEPP
 
 
 def _made(model: ReferenceScaler, call: str) -> ReferenceScaler:
-    """``model`` after ``call``, or what comes out of it."""
+    """Return ``model`` after ``call``, or its unpickled copy."""
     gradients = Gradients.NONE if "no gradients" in call else Gradients.FINITE
     fp16 = "fp16" in call
     method = call.partition(",")[0]

@@ -12,7 +12,7 @@ __tracebackhide__ = is_misuse
 
 
 def expect_unscaled(case: str, model: torch.nn.Module, optimizer: torch.optim.Optimizer, device: torch.device) -> None:
-    """Raise Misuse for a complex parameter that a scaler would have to unscale, where torch cannot."""
+    """Raise Misuse for a complex parameter that a scaler would have to unscale, if torch cannot."""
     trained = {parameter for group in optimizer.param_groups for parameter in group["params"]}
     names = [name for name, parameter in model.named_parameters() if parameter.is_complex() and parameter in trained]
     if names and not unscales_complex(device):

@@ -1,4 +1,4 @@
-"""GradScaler that notes which of its methods a training step calls, from which line, and what became of the step."""
+"""GradScaler that notes which of its methods a training step calls, from which line, and the result of the step."""
 
 from __future__ import annotations
 
@@ -18,11 +18,10 @@ from pytest_amp.torch_private import found_infs
 
 @dataclass(frozen=True)
 class TraceStep:
-    """One iteration: the scale that its loss was multiplied by, and what became of it.
+    """Trace of one iteration: the scale that its loss was multiplied by, and the result.
 
-    ``found_inf`` is what the scaler's check found in any optimizer's gradients, ``skipped`` whether
-    ``step`` was called and no parameter changed. ``scale_after`` and ``growth_tracker`` are those after
-    the iteration.
+    ``found_inf`` is the result of the scaler's check of any optimizer's gradients, ``skipped`` whether ``step`` was
+    called and no parameter changed. ``scale_after`` and ``growth_tracker`` are those after the iteration.
     """
 
     scale: float
@@ -33,12 +32,12 @@ class TraceStep:
 
 
 class ScalerTrace(tuple[TraceStep, ...]):
-    """The iterations of a run with a scaler; prints as a table."""
+    """Trace of a run with a scaler; prints as a table."""
 
     __slots__ = ()
 
     def __str__(self) -> str:
-        """The table."""
+        """Return the table."""
         rows = [
             (str(index), f"{step.scale:g}", *("yes" if flag else "" for flag in (step.found_inf, step.skipped)),
              f"{step.scale_after:g}", str(step.growth_tracker))
@@ -48,10 +47,10 @@ class ScalerTrace(tuple[TraceStep, ...]):
 
 
 class WatchedScaler(torch.amp.GradScaler):
-    """A GradScaler that notes the calls of an iteration, and what it found."""
+    """GradScaler that notes the calls of an iteration, and the results of its checks."""
 
     def __init__(self, device_type: str, scale: float, rule: UpdateRule, *, enabled: bool = True) -> None:
-        """Enabled unless told otherwise, from ``scale`` on."""
+        """Create a scaler that starts from ``scale``, enabled by default."""
         super().__init__(
             device_type,
             enabled=enabled,
@@ -63,14 +62,14 @@ class WatchedScaler(torch.amp.GradScaler):
         self.begin()
 
     def begin(self) -> None:
-        """A new iteration: nothing was called."""
+        """Begin an iteration, without calls."""
         self.called: list[str] = []
-        #: The user's line of each call, by method.
+        #: User's line of each call, by method.
         self.lines: dict[str, list[str]] = {}
-        #: Each loss that was scaled, before it was, and the scaled ones themselves, as long as they live.
+        #: Scaled losses: before scaling, and weak references to the results.
         self.losses: list[torch.Tensor] = []
         self._scaled_losses: list[weakref.ref[torch.Tensor]] = []
-        #: The dtypes of what was scaled.
+        #: Dtypes of the scaled tensors.
         self.scaled: set[torch.dtype] = set()
         self.found_inf = False
         self.stepping: torch.optim.Optimizer | None = None
@@ -88,7 +87,7 @@ class WatchedScaler(torch.amp.GradScaler):
             raise
 
     def scale(self, outputs: Any) -> Any:
-        """As GradScaler's."""
+        """Scale as GradScaler does, and note the loss."""
         self.note_line("scale")
         if not isinstance(outputs, torch.Tensor):
             return super().scale(outputs)
@@ -105,23 +104,23 @@ class WatchedScaler(torch.amp.GradScaler):
             self.lines.setdefault(method, []).append(line)
 
     def has_scaled(self, tensor: torch.Tensor) -> bool:
-        """Return whether ``tensor`` is what ``scale`` returned in this iteration."""
+        """Return whether ``tensor`` is a result of ``scale`` in this iteration."""
         return any(reference() is tensor for reference in self._scaled_losses)
 
     @property
     def last_line(self) -> str | None:
-        """The user's line of the last call of ``unscale_``, ``step`` or ``update``."""
+        """Return the user's line of the last call of ``unscale_``, ``step`` or ``update``."""
         lines = self.lines.get(self.called[-1], []) if self.called else []
         return lines[-1] if lines else None
 
     def unscale_(self, optimizer: torch.optim.Optimizer) -> None:
-        """As GradScaler's."""
+        """Unscale as GradScaler does, and note the call and its found-infs."""
         with self._noting("unscale_"):
             super().unscale_(optimizer)
         self.found_inf |= any(found_infs(self, optimizer).values())
 
     def step(self, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> float | None:
-        """As GradScaler's."""
+        """Step as GradScaler does, and note the call, its found-infs, and whether a parameter changed."""
         before = [p.detach().clone() for p in parameters_of(optimizer)]
         self.stepping = optimizer
         try:
@@ -135,12 +134,12 @@ class WatchedScaler(torch.amp.GradScaler):
         return result
 
     def update(self, new_scale: float | torch.Tensor | None = None) -> None:
-        """As GradScaler's."""
+        """Update as GradScaler does, and note the call."""
         with self._noting("update"):
             super().update(new_scale)
 
     def traced(self, scale: float) -> TraceStep:
-        """What the iteration that began with ``scale`` left."""
+        """Return the trace of the iteration that began with ``scale``."""
         state = self.state_dict()
         skipped = "step" in self.called and not self.moved
         return TraceStep(scale, self.found_inf, skipped, state["scale"], state["_growth_tracker"])
@@ -152,12 +151,12 @@ def parameters_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
 
 
 def identical(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    """Equality for which NaN equals NaN: a bool tensor of no dimensions, where ``left`` is."""
+    """Return whether tensors are equal, with NaN equal to NaN: a bool tensor of no dimensions, on their device."""
     return ((left == right) | (left.isnan() & right.isnan())).all()
 
 
 def _all_identical(left: list[torch.Tensor], right: list[torch.Tensor]) -> bool:
-    """Whether all pairs are, read once for each device: each read waits for it."""
+    """Return whether all pairs are identical, with one read per device: each read waits for it."""
     by_device: dict[torch.device, list[torch.Tensor]] = {}
     for old, new in zip(left, right, strict=True):
         same = identical(old, new)

@@ -1,4 +1,4 @@
-"""Short trainings in mixed precision beside float32: the band of the loss, what stays in float32, small real tasks."""
+"""Short trainings in mixed precision compared with float32: the loss band, float32 state, small real tasks."""
 
 from pytest_amp.training.band import WIDTH, Band, band_of, make_band
 from pytest_amp.training.check import TooLittleSeen, check_training

@@ -1,4 +1,4 @@
-"""Hold a training in mixed precision against the same one in float32: ``Amp.check_training``."""
+"""Check of a mixed-precision training against the same one in float32: ``Amp.check_training``."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ from pytest_amp.training.trajectory import Setup, TrainingIteration, Trajectory,
 
 __tracebackhide__ = is_misuse
 
-#: By how much more of its parameters a step in mixed precision may leave as they were than one in float32. Both
-#: have float32 weights, on which a small update is lost as often; weights in bf16 lose a third and more.
+#: Additional share of parameters that a step in mixed precision may leave unchanged, compared with float32. Both have
+#: float32 weights, on which small updates are lost equally often; weights in bf16 lose a third and more.
 _MORE_LOST = 0.1
-#: As much more of the gradients may be exactly zero: what fp16 flushes with a scaler is less.
+#: Additional share of gradients that may be exactly zero: with a scaler, fp16 flushes fewer.
 _MORE_ZERO = 0.1
-#: From this step on the optimizer's state has values of its own, and is not a gradient that came from a low product.
+#: Step from which the optimizer's state has values of its own, instead of a gradient from a low-precision product.
 _OWN_VALUES = 2
-#: The least number of half widths that the float32 loss has to move, for the band to tell anything apart.
+#: Minimum change of the float32 loss, in half widths, for the band to resolve anything.
 _VISIBLE = 4.0
 
 
 class TooLittleSeen(AmpFailure):
-    """A training in float32 whose loss moves too little: by ``moved``, where ``needed`` would tell anything apart."""
+    """Failure of a float32 training whose loss moves too little: by ``moved`` in place of ``needed``."""
 
     def __init__(self, setup: Setup, band: Band) -> None:
-        """Tell of the band and the losses in it."""
+        """Report the band and the losses in it."""
         first, last = band.losses[0], max(band.losses, key=lambda loss: abs(loss - band.losses[0]))
         self.needed, self.moved = _VISIBLE * band.half[-1], abs(last - first)
         super().__init__(
@@ -53,7 +53,7 @@ class TooLittleSeen(AmpFailure):
 
 
 class Doubtful(AmpFailure):
-    """A failure that may be chance: the training is drawn again before it counts."""
+    """Failure that may be chance: the training is drawn again before it counts."""
 
 
 def check_training(
@@ -61,8 +61,8 @@ def check_training(
 ) -> tuple[Trajectory, Band]:
     """Compare both runs step by step. Raises AmpFailure; see ``Amp.check_training``.
 
-    A loss that leaves the band, and a gradient that is far from float32's, fail in two of three draws: those of the
-    setup's seed and of the next two. ``note`` is told where they fail in the first alone.
+    A loss that leaves the band, or a gradient that is far from float32's, fails if it does so in two of three draws:
+    those of the setup's seed and of the next two. ``note`` is called if only the first draw fails.
     """
     observed: list[tuple[str, Any, Mapping[str, Any]]] = []
 
@@ -154,7 +154,7 @@ def _finite(value: float) -> bool:
     return abs(value) < float("inf")
 
 
-#: What may be low: the model's tensors, the optimizer's state, and what a step keeps; and the likely cause of each.
+#: Tensors that may be low-precision: the model's, the optimizer's state, and those a step keeps; with likely causes.
 _HELD = ("a parameter or buffer", "the optimizer's state", "what the step keeps")
 _LIKELY = (
     "the model is cast (model.half(), model.bfloat16()), or its weights are; autocast needs neither",
@@ -176,7 +176,7 @@ def _keeps_float32(setup: Setup, run_in: str) -> Callable[[int, TrainingIteratio
         stepped.extend([index] * iteration.stepped)
         parameters = constants.without(rounded_parameters(iteration.model), iteration)
         state = rounded_state(iteration.model, iteration.optimizer, hollow=index >= _OWN_VALUES)
-        # In the float32 run nothing is low but by a cast of the step's own.
+        # In the float32 run only a cast of the step's own makes a tensor low-precision.
         kept = [] if iteration.low or iteration.manual else rounded_kept(iteration.kept)
         for tensors, what, likely in zip((parameters, state, kept), _HELD, _LIKELY, strict=True):
             if tensors:
@@ -193,7 +193,7 @@ def _keeps_float32(setup: Setup, run_in: str) -> Callable[[int, TrainingIteratio
 
 
 def _expect_region(setup: Setup, iteration: TrainingIteration) -> None:
-    """Autocast is on in the test's dtype, there or within the model; and off in the float32 run."""
+    """Check that autocast is on in the test's dtype, or within the model, and off in the float32 run."""
     if iteration.low:
         check_region(iteration, again=lambda: run(replace(setup, steps=2), low=True))
     seen = dict.fromkeys(iteration.regions) | iteration.operator_regions
@@ -211,7 +211,7 @@ def _expect_region(setup: Setup, iteration: TrainingIteration) -> None:
 
 
 def _check_steps(setup: Setup, plain: Trajectory, found: Trajectory) -> None:
-    """Raise AmpFailure for what is wrong with a step whatever its loss."""
+    """Raise AmpFailure for a fault of a step that does not depend on its loss."""
     for index, (wide, low) in enumerate(zip(plain.steps, found.steps, strict=True)):
         where = f"{setup.case.name}, step {index}"
         if low.zero > wide.zero + _MORE_ZERO:
@@ -235,13 +235,14 @@ def _check_steps(setup: Setup, plain: Trajectory, found: Trajectory) -> None:
             )
 
 
-#: How far a parameter's gradient may be from float32's in the first steps, in its own size; a gradient that is smaller
-#: than a part of the average one is measured by that part. Times the distance of the companions, where that is more.
+#: Allowed distance of a parameter's gradient from float32's in the first steps, relative to its size; a gradient
+#: smaller than a share of the average one is measured by that share. The companions' distance, times a factor, if
+#: larger.
 _FAR, _PART, _COMPANIONS = 0.5, 0.05, 8.0
 
 
 def _check_gradients(setup: Setup, plain: Trajectory, found: Trajectory, others: Sequence[Trajectory]) -> None:
-    """Raise AmpFailure for a gradient of the first steps that is not that of float32, whatever the loss does."""
+    """Raise AmpFailure for a gradient of the first steps that differs from float32's, whatever the loss does."""
     for index, step in enumerate(plain.steps):
         if not step.gradients:
             return
@@ -269,7 +270,7 @@ def _check_gradients(setup: Setup, plain: Trajectory, found: Trajectory, others:
 
 
 def _distances(plain: TrajectoryStep, step: TrajectoryStep) -> dict[str, float]:
-    """Return by parameter how far the gradient of a step is from that of another, in the size of that one's."""
+    """Return the relative distance of a step's gradients from those of the step ``plain``, by parameter."""
     elements = sum(gradient.numel() for gradient in plain.gradients.values())
     average = plain.norm / max(elements, 1) ** 0.5
     distances = {}
@@ -282,19 +283,19 @@ def _distances(plain: TrajectoryStep, step: TrajectoryStep) -> dict[str, float]:
 
 
 def _of_first(setup: Setup, plain: Trajectory, found: Trajectory, index: int) -> str | None:
-    """What the gradients of the first step say of a later one: a model that they have spoilt has others of its own."""
+    """Return the cause that the first step's gradients show; later ones depend on the model that they have changed."""
     return likely_sizes(setup, plain.steps[0], found.steps[0], found.scaler.get_scale()) if index else None
 
 
 def _stale(found: Trajectory) -> str | None:
-    """Whether gradients are added to those of the step before."""
+    """Return a message if gradients are added to those of the previous step; None otherwise."""
     if not found.stale:
         return None
     return f"the gradients of {found.stale[0]} are added to those of the step before: optimizer.zero_grad() is missing"
 
 
 def _likely(setup: Setup, plain: Trajectory, found: Trajectory, left: int) -> str:
-    """The cause that the steps up to ``left`` speak for."""
+    """Return the likely cause, from the steps up to ``left``."""
     if not _finite(found.losses[left]):
         return likely_overflow(setup, left)
     if left == 0:

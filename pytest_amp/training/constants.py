@@ -1,4 +1,4 @@
-"""Parameters without a gradient and buffers that no step writes to: what never changes loses nothing in a low dtype."""
+"""Constants of a training, parameters without a gradient and unwritten buffers, which may have a low dtype."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from pytest_amp.torch_private import written_memory
 from pytest_amp.training.state import Rounded
 from pytest_amp.training.trajectory import Setup, TrainingIteration, run
 
-#: Steps that are looked at operator by operator. A write in a later one is seen by what it changes.
+#: Number of steps that are examined operator by operator. A write in a later one is detected by the changed value.
 _WATCHED = 2
 
 
 @dataclass
 class Constants:
-    """The constant tensors of a training; found by a run of its own, where a run has low ones that are frozen.
+    """Constant tensors of a training, determined in a run of its own if a run has frozen low-precision ones.
 
-    Values alone do not tell: an average of weights in bf16, whose updates all round away, stays as it is, too.
+    Values alone do not suffice: an average of weights in bf16, whose updates all round away, is unchanged, too.
     """
 
     setup: Setup
 
     def __post_init__(self) -> None:
-        """Nothing is run before a frozen tensor is low."""
+        """Defer the run until a frozen tensor is low-precision."""
         self._values: dict[str, torch.Tensor] | None = None
 
     def without(self, rounded: Iterable[Rounded], iteration: TrainingIteration) -> list[Rounded]:
@@ -42,13 +42,13 @@ class Constants:
 
 
 def _frozen(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """What no gradient reaches, by name, as far as it is floating."""
+    """Return the floating tensors of the model that no gradient reaches, by name."""
     named = [*model.named_parameters(), *model.named_buffers()]
     return {name: value.detach() for name, value in named if value.is_floating_point() and not value.requires_grad}
 
 
 def _constants(setup: Setup, *, low: bool) -> dict[str, torch.Tensor]:
-    """The frozen tensors that the first steps neither write to nor replace, with their values."""
+    """Return the frozen tensors that the first steps neither write to nor replace, with their values."""
     values: dict[str, torch.Tensor] = {}
     written: set[str] = set()
 

@@ -1,4 +1,4 @@
-"""Random numbers of a training, the same in the run in mixed precision and in that in float32."""
+"""Random numbers of a training, equal in the runs in mixed precision and in float32."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from pytest_amp.training.trajectory import Setup, run
 
 
 def recorded_draws(setup: Setup) -> Draws:
-    """Record what the training in mixed precision draws, for the runs in float32 to replay.
+    """Record the random numbers of the mixed-precision training, for the float32 runs to replay.
 
-    Two steps tell whether the training draws at all, before it is run as a whole.
+    Two steps show whether the training draws any, before it is run as a whole.
     """
     draws = _record(replace(setup, steps=2), Draws())
     if draws.not_replayed:
@@ -24,13 +24,13 @@ def recorded_draws(setup: Setup) -> Draws:
 
 
 def _record(setup: Setup, draws: Draws) -> Draws:
-    """Record a training; of one that fails nothing, since the checked runs fail in their own words."""
+    """Record a training; if it fails, record nothing, since the checked runs report the failure themselves."""
     try:
         with draws.scope(), draws.recording():
             run(setup, low=True)
     except AmpFailure as failure:
         receive(failure)
         return Draws()
-    except Exception:  # noqa: BLE001  # whatever the model or the step raises, they raise again
+    except Exception:  # noqa: BLE001  # any error of the model or the step, which the checked runs raise again
         return Draws()
     return draws

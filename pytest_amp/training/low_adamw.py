@@ -1,4 +1,4 @@
-"""AdamW whose weights and moments are kept in bfloat16 or float32, with the remedies for what rounds away."""
+"""AdamW with weights and moments in bfloat16 or float32, with remedies for updates that round away."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _BETA1, _BETA2, _EPSILON, _DECAY = 0.9, 0.999, 1e-8, 0.01
 
 
 class Rounding(enum.Enum):
-    """How a float32 result becomes a bfloat16 weight.
+    """Rounding of a float32 result to a bfloat16 weight.
 
-    ``NEAREST``: to nearest even. ``STOCHASTIC``: up or down with the probability that makes the mean right.
-    ``KAHAN``: to nearest, and what is lost is kept in a second bfloat16 tensor and added the next time (Kahan 1965).
+    ``NEAREST``: to nearest even. ``STOCHASTIC``: up or down with the probability that makes the mean exact. ``KAHAN``:
+    to nearest, and the rounding error is kept in a second bfloat16 tensor and added the next time (Kahan 1965).
     """
 
     NEAREST = "nearest"
@@ -25,7 +25,7 @@ class Rounding(enum.Enum):
 
 @dataclass(frozen=True)
 class Storage:
-    """What an AdamW keeps in which dtype: weights, first and second moment; and how weights are rounded."""
+    """Storage of an AdamW: the dtypes of weights, first and second moment, and the rounding of weights."""
 
     name: str
     weights: torch.dtype = torch.float32
@@ -35,13 +35,13 @@ class Storage:
 
     @property
     def bytes_each(self) -> int:
-        """Bytes for each parameter, its gradient aside."""
+        """Return the bytes for each parameter, without its gradient."""
         kept = self.weights.itemsize + self.first.itemsize + self.second.itemsize
         return kept + (2 if self.rounding is Rounding.KAHAN else 0)
 
 
 def round_stochastically(values: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """``values`` (float32) as bfloat16: 16 random bits are added to those that are cut off.
+    """Round ``values`` (float32) to bfloat16 stochastically: 16 random bits are added before the low bits are cut off.
 
     ``generator`` is one of the CPU, so that the bits are the same on every device.
     """
@@ -51,10 +51,10 @@ def round_stochastically(values: torch.Tensor, generator: torch.Generator) -> to
 
 
 class LowAdamW:
-    """AdamW (Loshchilov and Hutter 2019) in float32 arithmetic, on what a ``Storage`` keeps between steps."""
+    """AdamW (Loshchilov and Hutter 2019) in float32 arithmetic, with the tensors of a ``Storage`` between steps."""
 
     def __init__(self, parameters: Iterable[torch.nn.Parameter], storage: Storage, *, seed: int = 0) -> None:
-        """The parameters have the storage's dtype."""
+        """Create the state; the parameters must have the storage's dtype."""
         self.parameters, self.storage = list(parameters), storage
         self._first = [torch.zeros_like(p, dtype=storage.first) for p in self.parameters]
         self._second = [torch.zeros_like(p, dtype=storage.second) for p in self.parameters]
@@ -64,10 +64,10 @@ class LowAdamW:
 
     @torch.no_grad()
     def step(self, rate: float) -> tuple[int, int]:
-        """One step with the learning rate ``rate``.
+        """Take one step with the learning rate ``rate``.
 
-        Returns how many weights had an update, and for how many of them nothing that is kept changed by it: neither
-        the weight nor, with Kahan's sum, what is still to be added to it.
+        Returns the number of weights with an update, and of those without any effect on stored values: neither the
+        weight nor, with Kahan's sum, its pending remainder changed.
         """
         self._count += 1
         counts: list[torch.Tensor] = []  # read once, at the end: each read waits for the device
@@ -90,7 +90,7 @@ class LowAdamW:
         second = self._second[index].float().lerp(gradient.square(), 1 - _BETA2)
         self._first[index].copy_(first)
         self._second[index].copy_(second)
-        # What is kept is what is used, as in torch's own optimizers.
+        # Use the stored values, as torch's own optimizers do.
         first, second = self._first[index].float(), self._second[index].float()
         mean = first / (1 - _BETA1**self._count)
         size = (second / (1 - _BETA2**self._count)).sqrt() + _EPSILON

@@ -1,4 +1,4 @@
-"""Likely causes of what is wrong with a training, each from what was measured or from the operator that has made it."""
+"""Likely causes of a training's failure, from measurements or from the operator that caused it."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from pytest_amp.numerics.predicted import likely_operator
 from pytest_amp.numerics.prediction import ORACLE, by_hand
 from pytest_amp.training.trajectory import Setup, TrainingIteration, TrajectoryStep, run
 
-#: From such a difference on the sizes of gradients are named as the cause: no rounding makes a tenth.
+#: Difference from which sizes of gradients are named as the cause: rounding never reaches a tenth.
 _OTHER_SIZE = 0.1
-#: Gradients this many times their size are neither scaled nor accumulated: no loop has as many micro-batches.
+#: Gradients this many times their size are neither unscaled nor accumulated: no loop has as many micro-batches.
 _GARBAGE = 1e3
-#: The noise that an operator leaves, for it to be named as the cause of another loss.
+#: Noise of an operator from which it is named as the cause of a different loss.
 _NOISY = 0.05
 
 
 def likely_overflow(setup: Setup, step: int, *, low: bool = True) -> str:
-    """Return the origin of a loss that is not finite in a step of the training, in float32 unless ``low``.
+    """Return the origin of a nonfinite loss in a step of the training, in float32 unless ``low``.
 
-    The training is run again, up to that step. Where its forward pass has no origin, it is the step before that has
-    spoilt the model.
+    The training is run again, up to that step. If its forward pass has no origin, the previous step has spoilt the
+    model.
     """
     both = _origins(setup, step, low=low)
     wide = _origins(setup, step, low=False) if low else (Origins([]), Origins([]))
@@ -39,12 +39,12 @@ def likely_overflow(setup: Setup, step: int, *, low: bool = True) -> str:
 
 
 def first_of(losses: Sequence[float]) -> int:
-    """Return the first step whose loss is not finite."""
+    """Return the first step with a nonfinite loss."""
     return next(index for index, loss in enumerate(losses) if not math.isfinite(loss))
 
 
 def _origins(setup: Setup, step: int, *, low: bool) -> tuple[Origins, Origins]:
-    """What is not finite, first of all, in the step before one of a training, and in that step."""
+    """Return the origins of nonfinite values in the step before ``step``, and in ``step``."""
     device = setup.device.torch_device
     found: list[Origins] = []
     with contextlib.ExitStack() as stack:
@@ -65,7 +65,7 @@ def _origins(setup: Setup, step: int, *, low: bool) -> tuple[Origins, Origins]:
 
 
 def likely_sizes(setup: Setup, wide: TrajectoryStep, low: TrajectoryStep, scale: float) -> str | None:
-    """Return what the sizes of the gradients in two runs say, where they are not about the same.
+    """Return the cause that the sizes of the gradients in two runs show; None if they are about equal.
 
     ``wide`` and ``low`` are one step in float32 and in mixed precision, whose scaler has ``scale``.
     """
@@ -90,7 +90,7 @@ _FIRST = "the first loss, before any update: forward itself computes too much in
 
 
 def likely_first_loss(setup: Setup) -> str:
-    """Return why the first loss, before any update, is not that of float32."""
+    """Return why the first loss, before any update, differs from float32's."""
     where, realised = _conditions(setup), setup.case.realise(seed=setup.seed)
     origin = origin_in_step(setup.case, realised, setup.device.torch_device, where.region, seed=setup.seed, hidden=True)
     if origin is not None and origin.direction is Direction.FORWARD:

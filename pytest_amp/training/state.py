@@ -1,4 +1,4 @@
-"""Whether a training keeps float32: its parameters, and every floating or complex tensor of the optimizer's state."""
+"""Check for float32 state in a training: parameters, and floating or complex tensors of the optimizer's state."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ _LOW = (torch.bfloat16, torch.float16)
 
 @dataclass(frozen=True)
 class Rounded:
-    """A tensor that is not float32: ``dtype`` is its own, or the low one of which it has nothing but values."""
+    """Tensor that is not float32: ``dtype`` is its own, or the low one in which all its values are representable."""
 
     name: str
     dtype: torch.dtype
     hollow: bool
 
     def __str__(self) -> str:
-        """In words."""
+        """Return the tensor and its dtype in words."""
         low = dtype_name(self.dtype)
         return f"{self.name} is float32 with nothing but {low} values" if self.hollow else f"{self.name} is {low}"
 
 
 def rounded_parameters(model: torch.nn.Module) -> list[Rounded]:
-    """Parameters and floating buffers that are low, or were rounded since they were last computed."""
+    """Return parameters and floating buffers that are low-precision, or were rounded since they were computed."""
     return list(_rounded([*model.named_parameters(), *model.named_buffers()]))
 
 
 def rounded_state(model: torch.nn.Module, optimizer: torch.optim.Optimizer, *, hollow: bool = True) -> list[Rounded]:
-    """Floating tensors of the optimizer's state that are low, or (``hollow``) were rounded since they were computed.
+    """Return tensors of the optimizer's state that are low-precision, or with ``hollow`` were rounded since computed.
 
-    After its first step the momentum of SGD is the gradient itself, and that comes from a low product.
+    After its first step the momentum of SGD is the gradient itself, which comes from a low-precision product.
     """
     names: dict[torch.Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
     tensors = [
@@ -51,9 +51,10 @@ def rounded_state(model: torch.nn.Module, optimizer: torch.optim.Optimizer, *, h
 
 
 def rounded_kept(kept: Mapping[str, object]) -> list[Rounded]:
-    """Return the low-precision tensors among what a training step keeps: averages of weights, sums of metrics.
+    """Return the low-precision tensors that a training step keeps: averages of weights, sums of metrics.
 
-    Those of a ``torch.optim.swa_utils.AveragedModel``, too. Other modules are left out: a frozen teacher may be low.
+    This includes those of a ``torch.optim.swa_utils.AveragedModel``. Other modules are left out: a frozen teacher may
+    be low-precision.
     """
     tensors: list[tuple[str, torch.Tensor]] = []
     for name, value in kept.items():

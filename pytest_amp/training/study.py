@@ -1,4 +1,4 @@
-"""The long-run study: weights and states of AdamW in bfloat16 against float32 masters, over thousands of steps.
+"""Long-run study of AdamW with weights and states in bfloat16 against float32 masters, over thousands of steps.
 
 ``python -m pytest_amp.training.study docs [STEPS [SEEDS]]`` writes the table and the plot of docs/training.md.
 """
@@ -20,7 +20,7 @@ from pytest_amp.training.low_adamw import LowAdamW, Rounding, Storage
 from pytest_amp.training.tasks import characters
 
 BF16 = torch.bfloat16
-#: The peak of the learning rate: a tenth of what the short task uses, as long trainings have it.
+#: Peak of the learning rate: a tenth of that of the short task, as in long trainings.
 _RATE, _WARM_UP = 1e-3, 100
 
 STORAGES = (
@@ -39,7 +39,7 @@ STORAGES = (
 
 @dataclass(frozen=True)
 class Trained:
-    """The losses of a training, and the share of updates that rounded away over all of it and in its last tenth."""
+    """Losses of a training, and the share of updates that rounded away, overall and in its last tenth."""
 
     storage: Storage
     losses: list[float]
@@ -48,20 +48,20 @@ class Trained:
 
     @property
     def final(self) -> float:
-        """The mean loss of the last twentieth."""
+        """Return the mean loss of the last twentieth."""
         last = self.losses[-max(1, len(self.losses) // 20) :]
         return sum(last) / len(last)
 
 
 def rate_at(step: int, steps: int) -> float:
-    """A linear warm-up, then half a cosine down to zero."""
+    """Return the learning rate: a linear warm-up, then half a cosine down to zero."""
     if step < _WARM_UP:
         return _RATE * (step + 1) / _WARM_UP
     return _RATE * 0.5 * (1 + math.cos(math.pi * (step - _WARM_UP) / max(1, steps - _WARM_UP)))
 
 
 def train(storage: Storage, *, steps: int, seed: int = 0, device: torch.device | None = None) -> Trained:
-    """The character decoder under autocast(bfloat16), from one initialisation and on one order of batches."""
+    """Train the character decoder under autocast(bfloat16), with a fixed initialisation and order of batches."""
     case, where = characters().case, device or torch.device("cpu")
     model = case.realise(seed=seed).model.to(where, storage.weights)
     optimizer = LowAdamW(model.parameters(), storage, seed=seed)
@@ -85,7 +85,7 @@ def _share(counts: list[tuple[int, int]]) -> float:
 
 
 def table(outcomes: list[tuple[Storage, list[Trained]]]) -> Iterator[str]:
-    """Markdown: a row for each storage, the mean of its seeds and their range."""
+    """Yield a table in Markdown: a row for each storage, the mean over its seeds and their range."""
     head = (
         "kept between steps",
         "bytes a weight",
@@ -120,7 +120,7 @@ _COLOURS = (
 
 
 def plot(outcomes: list[Trained]) -> str:
-    """An SVG of the losses (logarithmic, the mean of each fiftieth of the run) over steps."""
+    """Return an SVG of the losses (logarithmic, the mean of each fiftieth of the run) over steps."""
     width, height, left, top, legend = 900, 420, 60, 20, 330
     curves = [_smooth(each.losses) for each in outcomes]
     low = math.log(min(min(curve) for curve in curves))
@@ -162,7 +162,7 @@ def plot(outcomes: list[Trained]) -> str:
 
 
 def _beside_masters(curves: list[list[float]], *, left: int, right: int, top: int, bottom: int) -> list[str]:
-    """A small plot of the second half: losses by those of the first curve, the masters', where they are close."""
+    """Return a small plot of the second half: losses divided by the masters' (the first curve), if they are close."""
     half = len(curves[0]) // 2
     ratios = [[x / master for x, master in zip(curve, curves[0], strict=True)][half:] for curve in curves]
     close = {index: values for index, values in enumerate(ratios) if values and max(values) < 1.25}

@@ -1,4 +1,4 @@
-"""Small real tasks: characters of a text that ships with Python, and images that are drawn."""
+"""Small real tasks: characters of a text that comes with Python, and images that are drawn."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ Batch = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class Task:
-    """A case whose batches are drawn anew for each step, data that it was not shown, and how it is trained.
+    """Task: a case with fresh batches in each step, evaluation data, and the training.
 
-    ``learned`` is an accuracy that a float32 run of ``steps`` steps reaches with ease.
+    ``learned`` is an accuracy that a float32 run of ``steps`` steps reaches easily.
     """
 
     case: Case
@@ -42,7 +42,7 @@ def _momentum(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
 
 @functools.cache
 def zen() -> str:
-    """The text of the module ``this``, which holds it in ROT13 (PEP 20); read from its source, which would print it."""
+    """Return the text of the module ``this``, in ROT13 there (PEP 20); reads its source, since importing it prints."""
     loader: Any = getattr(importlib.util.find_spec("this"), "loader", None)
     found = re.search(r'"""(.+?)"""', loader.get_source("this"), re.DOTALL) if loader is not None else None
     if found is None:
@@ -64,7 +64,7 @@ def _windows(starts: Tensor, context: int) -> Batch:
 
 
 def characters(*, steps: int = 60, width: int = 32, batch: int = 16, context: int = 32) -> Task:
-    """A decoder of one layer that learns the Zen of Python by heart, character for character.
+    """Return a one-layer decoder that memorises the Zen of Python, character by character.
 
     Its evaluation is on windows of the same text at fixed places: the task is to memorise.
     """
@@ -82,19 +82,19 @@ def characters(*, steps: int = 60, width: int = 32, batch: int = 16, context: in
 
 
 def _drawn(count: int, pixels: int = 8) -> Batch:
-    """Bars: horizontal, vertical, and along the two diagonals, at a random place, in noise; shapes (count, 1, p, p)."""
+    """Draw bars, horizontal, vertical and diagonal, at a random place, in noise; shapes (count, 1, p, p)."""
     targets = torch.randint(4, (count,))
     rows, columns = torch.meshgrid(torch.arange(pixels), torch.arange(pixels), indexing="ij")
     lines = torch.stack([rows, columns, rows + columns, rows - columns + pixels])
     place = torch.randint(2, pixels - 2, (count, 1, 1))
-    # Diagonals are numbered to twice the width: their middle is taken, so that all bars are about as long.
+    # Diagonals are numbered to twice the width: their middle is used, so that all bars have a similar length.
     place = torch.where((targets >= 2).view(-1, 1, 1), place + pixels // 2, place)
     bars = (lines[targets] == place).float().unsqueeze(1)
     return {"inputs": bars + 0.35 * torch.randn(bars.shape), "targets": targets}
 
 
 def images(*, steps: int = 40, width: int = 8, batch: int = 32) -> Task:
-    """A small convolutional network that tells bars of four directions, with data it has never seen at the end."""
+    """Return a small convolutional network that classifies bars of four directions, evaluated on unseen data."""
 
     def build() -> nn.Module:
         return nn.Sequential(
@@ -114,7 +114,7 @@ def images(*, steps: int = 40, width: int = 8, batch: int = 32) -> Task:
 
 
 def accuracy(model: nn.Module, batch: Batch) -> float:
-    """The share of targets to which ``model``, as it is, gives the largest logit; in the region of the caller."""
+    """Return the accuracy of ``model`` in its present mode; it runs in the region of the caller."""
     with torch.no_grad():
         found = model(batch["inputs"]).flatten(0, -2).argmax(-1)
     return float((found == batch["targets"].flatten()).double().mean())

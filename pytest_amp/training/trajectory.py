@@ -1,4 +1,4 @@
-"""A short training that is watched: its loss in each step, and what became of parameters and optimizer state."""
+"""Observed short training: its loss in each step, and the changes of parameters and optimizer state."""
 
 from __future__ import annotations
 
@@ -27,30 +27,30 @@ from pytest_amp.table import as_table
 
 __tracebackhide__ = is_misuse
 
-#: How much a companion is disturbed, in unit roundoffs. A gradient meets twelve roundings on its way (weight, input
-#: and result of three products, and the gradient of each result): independent, they add up to sqrt(12) = 3.5.
+#: Perturbation of a companion, in unit roundoffs. A gradient passes twelve roundings (weight, input and result of three
+#: products, and the gradient of each result): independent, they add up to sqrt(12) = 3.5.
 DISTURBANCE = 4.0
-#: The default scale of GradScaler, which comes down from there to what the case can bear.
+#: Default scale of GradScaler, which decreases from there to a value that the case tolerates.
 _SCALE = 2.0**16
 #: Steps whose gradients are compared, parameter by parameter.
 GRADIENT_STEPS = 2
-#: A scale that falls from 2**16 has no bit left after as many skipped steps in a row.
+#: Number of skipped steps in a row after which a scale that starts at 2**16 has no bit left.
 _MOST_SKIPPED = 40
 
 
-#: The iteration of every check of a loop.
+#: Iteration of every check of a loop.
 TrainingIteration: TypeAlias = Iteration
-#: What a training calls once a step.
+#: Function that a training calls once a step.
 TrainingStep: TypeAlias = Train
 
 
 @dataclass(frozen=True)
 class Setup:
-    """What is trained: a case, how many steps, the training step and the optimizer.
+    """Setup of a training: a case, the number of steps, the training step and the optimizer.
 
-    ``fresh``: each step draws its own batch, by calling the case's ``batch`` after torch was seeded with the
-    number of the step. Otherwise all steps have one batch. ``plain`` is the case of the float32 runs, where another
-    stands for ``case`` without autocast; with ``manual`` they are runs with manual casts.
+    ``fresh``: each step draws its own batch, by calling the case's ``batch`` after torch was seeded with the number of
+    the step. Otherwise all steps have one batch. ``plain`` is the case of the float32 runs, if another one replaces
+    ``case`` without autocast; with ``manual`` they are runs with manual casts.
     """
 
     case: Case
@@ -67,20 +67,20 @@ class Setup:
 
     @property
     def needs_scaler(self) -> bool:
-        """Whether gradients in the dtype leave its range: fp16 does, bf16 has the range of float32."""
+        """Return whether gradients in the dtype leave its range: fp16 does, bf16 has the range of float32."""
         return self.precision.name == "fp16"
 
     @property
     def reference(self) -> str:
-        """What the run in mixed precision is compared with, as failures name it."""
+        """Return the name of the reference run in failures."""
         return "manual casts" if self.manual else "float32"
 
     def case_of(self, *, low: bool) -> Case:
-        """The case of a run in mixed precision, or of one in float32."""
+        """Return the case of a run in mixed precision, or of one in float32."""
         return self.case if low or self.plain is None else self.plain
 
     def batch(self, step: int, first: Any, *, low: bool = True) -> Any:
-        """The batch of ``step`` on the device; ``first`` is the one batch of a training that has one."""
+        """Return the batch of ``step`` on the device; ``first`` is the one batch of a training that has one."""
         if not self.fresh:
             return first
         with torch.random.fork_rng(devices=[]):
@@ -91,11 +91,11 @@ class Setup:
 
 @dataclass(frozen=True)
 class TrajectoryStep:
-    """One step as it was taken.
+    """Step of a training.
 
-    ``lost`` is the share of parameters whose gradient is not zero and which the step left as they were,
-    ``zero`` that of gradients that are exactly zero, ``norm`` the L2 norm of all, as the optimizer's own step is
-    given them (a fused one divides by the scale itself: so does this); ``skipped`` how often it was tried before.
+    ``lost`` is the share of parameters with a nonzero gradient that the step left unchanged, ``zero`` that of gradients
+    that are exactly zero, ``norm`` the L2 norm of all, as the optimizer's own step receives them (a fused one divides
+    by the scale itself, and so does this); ``skipped`` is the number of previous attempts.
     """
 
     loss: float
@@ -105,31 +105,31 @@ class TrajectoryStep:
     skipped: int
     alone: bool
     loss_dtype: torch.dtype
-    #: Gradients as the optimizer's own step is given them, by parameter, of the first steps only.
+    #: Gradients as the optimizer's own step receives them, by parameter, of the first steps only.
     gradients: Mapping[str, torch.Tensor] = field(default_factory=dict)
 
 
 @dataclass
 class Trajectory:
-    """The steps of a training, and what it ended with."""
+    """Steps of a training, and its final state."""
 
     steps: list[TrajectoryStep]
     model: torch.nn.Module
     optimizer: torch.optim.Optimizer
     scaler: torch.amp.GradScaler
     kept: dict[str, Any]
-    #: Parameters whose gradients the second step added to those of the first, which the optimizer had taken.
+    #: Parameters whose gradients in the second step were added to those of the first, already used by the optimizer.
     stale: list[str] = field(default_factory=list)
-    #: The second iteration, whose lines a failure names.
+    #: Second iteration, whose lines a failure names.
     second: Iteration | None = None
 
     @property
     def losses(self) -> list[float]:
-        """The loss of each step, before it was taken."""
+        """Return the loss of each step, before the update."""
         return [step.loss for step in self.steps]
 
     def __str__(self) -> str:
-        """The steps as a table."""
+        """Return the steps as a table."""
         rows = [
             (
                 str(index),
@@ -144,22 +144,23 @@ class Trajectory:
         return as_table(("step", "loss", "gradient norm", "zero", "rounded away", "skipped"), rows)
 
 
-#: Called after each step: what it finds wrong it raises.
+#: Function called after each step; it raises for a fault.
 Inspect = Callable[[int, TrainingIteration], None]
 
 
-#: Tries of a step with the same random numbers: a scale of 65536 has fallen below 1 by then.
+#: Attempts of a step with the same random numbers: a scale of 65536 has fallen below 1 by then.
 _SAME_DRAWS = 20
 
 
 def run(setup: Setup, *, low: bool, companion: int | None = None, inspect: Inspect | None = None) -> Trajectory:
     """Train from the setup's seed, in mixed precision (``low``) or in float32.
 
-    A ``companion`` is a float32 run that a low precision disturbs. With d four unit roundoffs of the low dtype, in
-    each step each weight is multiplied by 1 + d e, e uniform in [-1, 1], and to each gradient noise is added, normal
-    and of the relative L2 size d. What the step changes is added to the undisturbed weights. (Noise on weights alone
-    is not enough: Adam's first step is the sign of a gradient, and one that is nearly zero has either.) Steps that a
-    scaler skips are tried again, so that the n-th step is the n-th update in each run.
+    A ``companion`` is a float32 run perturbed by noise of the size of low-precision rounding. With d four unit
+    roundoffs of the low dtype, in each step each weight is multiplied by 1 + d e, e uniform in [-1, 1], and to each
+    gradient noise is added, normal and of the relative L2 size d. The change of the step is added to the unperturbed
+    weights. (Noise on weights alone is not enough: Adam's first step is the sign of a gradient, and a gradient near
+    zero may have either.) Steps that a scaler skips are tried again, so that the n-th step is the n-th update in each
+    run.
     """
     if setup.steps < 2:
         raise Misuse(f"steps={setup.steps}; a trajectory has two at least")
@@ -171,7 +172,7 @@ def run(setup: Setup, *, low: bool, companion: int | None = None, inspect: Inspe
     optimizer = made_of(parameters, setup.make_optimizer)
     if setup.needs_scaler:  # in the float32 run, too, which comes first
         expect_unscaled(setup.case.name, realised.model, optimizer, setup.device.torch_device)
-    # Growth would bring skipped steps, which are not what is looked at here.
+    # Growth would cause skipped steps, which are not examined here.
     rule = UpdateRule(growth_interval=10**6)
     scaled = (low or setup.manual) and setup.needs_scaler
     scaler = WatchedScaler(setup.device.type, _SCALE, rule, enabled=scaled)
@@ -195,12 +196,12 @@ def run(setup: Setup, *, low: bool, companion: int | None = None, inspect: Inspe
 def _take(
     setup: Setup, iteration: TrainingIteration, parameters: list[torch.nn.Parameter], companion: int | None
 ) -> TrajectoryStep:
-    """The step, again where it was skipped."""
+    """Take the step, again if it was skipped."""
     for skipped in range(_MOST_SKIPPED):
         watch = _Watch(iteration, parameters)
         iteration.scaler.begin()
         iteration.losses.clear()
-        # Anew where many tries have failed: numbers that are NaN in the low dtype would be so in each of them.
+        # Draw anew after many failed attempts: random numbers that give NaN in the low dtype would do so each time.
         seed_torch(setup.seed + iteration.index + 10**6 * (skipped // _SAME_DRAWS))
         iteration.backwards.clear()
         with watch.watching(), _refusals(iteration, watch), _noted_regions(iteration, companion):
@@ -227,7 +228,7 @@ def _take(
 
 @contextmanager
 def _noted_regions(iteration: TrainingIteration, companion: int | None) -> Iterator[None]:
-    """Note in the first step in which dtypes autocast is on at any call of torch's: within modules, too."""
+    """Note in the first step the autocast dtypes at any call of torch, also within modules."""
     if iteration.index or companion is not None:
         yield
         return
@@ -242,7 +243,7 @@ def _at(train: TrainingStep) -> str:
 
 @contextmanager
 def _refusals(iteration: TrainingIteration, watch: _Watch) -> Iterator[None]:
-    """What the scaler, or the optimizer, refuses becomes an AmpFailure in the words of the refusal."""
+    """Turn a refusal of the scaler, or of the optimizer, into an AmpFailure in its words."""
     try:
         yield
     except (RuntimeError, AssertionError, ValueError) as error:
@@ -253,19 +254,19 @@ def _refusals(iteration: TrainingIteration, watch: _Watch) -> Iterator[None]:
 
 
 class _Watch:
-    """What the optimizer's own step is given, and what it changes."""
+    """Watch of the optimizer's own step: its gradients and the changes that it makes."""
 
     def __init__(self, iteration: TrainingIteration, parameters: list[torch.nn.Parameter]) -> None:
         self.iteration, self.parameters = iteration, parameters
         self.lost = self.zero = self.norm = 0.0
-        #: Whether the optimizer's own step has begun and not ended.
+        #: Whether the optimizer's own step is running.
         self.stepping = False
         self._before: list[torch.Tensor] = []
         self.gradients: dict[str, torch.Tensor] = {}
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """For the duration of a training step."""
+        """Watch the optimizer during a training step."""
         iteration = self.iteration
         with ExitStack() as hooks:
             hooks.callback(iteration.optimizer.register_step_pre_hook(self._enter).remove)
@@ -313,7 +314,7 @@ def _disturbed(
     index: int,
     companion: int | None,
 ) -> Iterator[None]:
-    """The weights and gradients of a companion, for the duration of a step."""
+    """Perturb the weights and gradients of a companion during a step."""
     if companion is None:
         yield
         return

@@ -1,4 +1,4 @@
-"""What a page of HTML says of a run, of two records, or of a history."""
+"""Pages of HTML for a run, for two records, or for a history."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Section:
-    """A table with its heading; ``kind`` is a verdict's value, which colours it."""
+    """Table with its heading; ``kind`` is a verdict's value, which colours it."""
 
     title: str
     kind: str
@@ -52,7 +52,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Card:
-    """A cause: ``parts`` are a label, a text, and whether it is a command."""
+    """Card of a cause: each of ``parts`` is a label, a text, and whether that is a command."""
 
     title: str
     count: str
@@ -61,7 +61,7 @@ class Card:
 
 @dataclass(frozen=True)
 class Page:
-    """Everything that the template shows, top to bottom. ``rows`` is the table that can be filtered."""
+    """Content of the template, top to bottom. ``rows`` is the table with filters."""
 
     title: str
     red: bool | None
@@ -77,7 +77,7 @@ class Page:
 
 
 def of_difference(found: Difference) -> str:
-    """Two records compared."""
+    """Return the page of two compared records."""
     known = differences.why(found)
     old, new = (differences.run(record.provenance) for record in (found.old, found.new))
     groups = {verdict: found.of(verdict) for verdict in ORDER}
@@ -100,7 +100,7 @@ def of_difference(found: Difference) -> str:
 
 
 def of_trend(found: Trend) -> str:
-    """A history; its differences are those of the last record with the first."""
+    """Return the page of a history; its differences are those of the last record from the first."""
     whole = found.whole
     known = differences.why(whole)
     names = [differences.run(record.provenance) for record in found.records]
@@ -127,13 +127,13 @@ def of_trend(found: Trend) -> str:
 
 
 def of_run(session: AmpSession, record: Record) -> str:
-    """A run, with everything that it observed."""
+    """Return the page of a run, with all its observations."""
     from pytest_amp.report.terminal import lived_with, reasons_of
 
     failures = session.tally.failures
     red = bool(failures or session.problems or not record.complete)
     groups = session.differences() if session.baseline is not None else {}
-    # A run keeps what has gone as the baseline's own observation.
+    # A run keeps a gone observation as the baseline's own.
     gone = [as_gone(each) for each in groups.get(Verdict.GONE, ())]
     groups = {**groups, Verdict.GONE: gone} if groups else {}
     differing = [each for group in groups.values() for each in group]
@@ -171,7 +171,7 @@ def of_run(session: AmpSession, record: Record) -> str:
 
 
 def _same(record: Record) -> int:
-    """How many of a compared run's observations are what the baseline has."""
+    """Return how many of a compared run's observations equal the baseline's."""
     return sum(judged(each) for each in record.observations if each.verdict not in ORDER)
 
 
@@ -184,7 +184,7 @@ def _torch(record: Record | None) -> Value:
 
 
 def _beside(each: Observation, before: Observation | None) -> Observation:
-    """An observation that did not change, with what it was before: a plot shows both."""
+    """Return an unchanged observation with its earlier value, since a plot shows both."""
     return each if before is None else replace(each, baseline=before.value)
 
 
@@ -198,7 +198,7 @@ def _sections(
     known: Mapping[str, str],
     commands: Mapping[str, str] | None = None,
 ) -> list[Section]:
-    """What differs; what fails stands open."""
+    """Return the sections of differences; failing ones are open."""
     sections = []
     for verdict in ORDER:
         group = groups.get(verdict)
@@ -212,7 +212,7 @@ def _sections(
 def _rows_by_reason(
     verdict: Verdict, group: Sequence[Observation], known: Mapping[str, str], commands: Mapping[str, str]
 ) -> list[tuple[str, ...]]:
-    """Rows of key, before and now, below a row of one cell for each reason; what has none comes first."""
+    """Return rows of key, before and now, below a one-cell row for each reason; rows without a reason come first."""
     rows: list[tuple[str, ...]] = []
     for reason, those in by_reason(group, known).items():
         if reason or len(those) < len(group):
@@ -223,12 +223,12 @@ def _rows_by_reason(
     return rows[:ROWS]
 
 
-#: Rows of a section: the table that can be filtered has all.
+#: Maximum number of rows of a section: the table with filters has all.
 ROWS = 200
 
 
 def _rows(observations: Iterable[Observation], known: Mapping[str, str]) -> list[list[Value]]:
-    """Verdict, family, device and dtype, name, kind, now, before, share of what is allowed, because, test."""
+    """Return the columns: verdict, family, target, name, kind, now, before, share of the limit, reason, test."""
     return [
         [
             each.verdict.value,
@@ -247,7 +247,7 @@ def _rows(observations: Iterable[Observation], known: Mapping[str, str]) -> list
 
 
 def _sortable(each: Observation, value: Value) -> Value:
-    """A number stays one, so that it sorts as one; what is longer than a line is cut."""
+    """Return a number unchanged, so that it sorts numerically, and other values as short text."""
     if value is None:
         return ""
     if isinstance(value, float):
@@ -259,7 +259,7 @@ def _sortable(each: Observation, value: Value) -> Value:
 
 def _share(each: Observation) -> Value:
     value = each.value
-    if each.better is Better.HIGHER:  # what is allowed is a floor
+    if each.better is Better.HIGHER:  # the allowed value is a floor
         return None
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not each.allowed:
         return None
@@ -296,14 +296,14 @@ def _render(page: Page) -> str:
         page=page,
         plots=drawn,
         css=Markup(parts["page.css"]),  # noqa: S704  # a file of this package
-        js=Markup(parts["page.js"]),  # noqa: S704  # as css
-        data=Markup(_script_json({"rows": [*page.rows]})),  # noqa: S704  # as _script_json says
+        js=Markup(parts["page.js"]),  # noqa: S704  # see css
+        data=Markup(_script_json({"rows": [*page.rows]})),  # noqa: S704  # see _script_json
         verdicts=[verdict.value for verdict in (*ORDER, Verdict.PASS)],
     )
 
 
 def _linked(text: object) -> Markup:
-    """Text in which issues and pull requests are links."""
+    """Return text whose issues and pull requests are links."""
     line = printable(str(text))
     parts, end = [], 0
     for found in ISSUE.finditer(line):
@@ -328,11 +328,11 @@ def _card(cause: Cause) -> Card:
 
 
 def _shown(value: object) -> object:
-    """What the template writes of a value: text of records without what is not printable."""
+    """Return a value as the template writes it: text without unprintable characters."""
     return printable(value) if type(value) is str else value
 
 
 def _script_json(data: object) -> str:
-    """JSON that nothing in it can end: within a script element, ``</script`` and ``<!--`` are more than text."""
+    """Return JSON that cannot end its script element: ``</script`` and ``<!--`` have a meaning there."""
     text = json.dumps(data, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

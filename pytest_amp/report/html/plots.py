@@ -1,4 +1,4 @@
-"""What people would rather look at than read: margins, speedups, scales, and what changed by family."""
+"""Plots of margins, speedups, scales, and changes by family."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from pytest_amp.report.cells import TITLES, short
 from pytest_amp.report.html.svg import Scale, box, dot, drawing, group, line, shortened, text
 
 WIDTH = 860.0
-#: Where the plots begin, right of the names, and end, left of what is written behind them.
+#: Left end of plots, right of the names, and their right end, left of the text behind them.
 LEFT, RIGHT = 330.0, 760.0
 ROW = 20.0
-#: Rows of one plot: more of them nobody reads.
+#: Maximum number of rows of one plot, for legibility.
 ROWS = 25
-#: The share of what is allowed at which a bar ends, however far it goes.
+#: Share of the limit at which a bar is cut off.
 MOST = 1.5
 SERIES = 12
 
 
 @dataclass(frozen=True)
 class Plot:
-    """A drawing with its title, and how to read it."""
+    """Drawing with its title, and a note on how to read it."""
 
     title: str
     note: str
@@ -33,14 +33,14 @@ class Plot:
 def plots(
     observations: Sequence[Observation], differing: Iterable[Observation], failures: Iterable[Failure]
 ) -> list[Plot]:
-    """Those of which there is something to see."""
+    """Return the plots that have content."""
     failing = {(failure.family, failure.test, failure.target) for failure in failures}
     found = (changes(differing), margins(observations, failing), speedups(observations), scales(observations))
     return [plot for plot in found if plot is not None]
 
 
 def changes(differing: Iterable[Observation]) -> Plot | None:
-    """How many differences there are in each family, by what became of them."""
+    """Plot the number of differences in each family by verdict."""
     counts = families(differing)
     if not counts:
         return None
@@ -78,9 +78,9 @@ def _legend(verdicts: Sequence[Verdict], rows: int) -> list[str]:
 
 
 def margins(observations: Iterable[Observation], failing: Container[tuple[str, str, tuple[str, str]]]) -> Plot | None:
-    """The tensors whose errors come closest to what is allowed, with the earlier error where there is one.
+    """Plot the tensors whose errors come closest to their limits, with the earlier error if there is one.
 
-    What is beyond it although its test, by family, name and target, is not ``failing`` was expected to be.
+    An error beyond its limit whose test, by family, name and target, is not in ``failing`` was expected to fail.
     """
     rows = []
     for each in observations:
@@ -93,7 +93,7 @@ def margins(observations: Iterable[Observation], failing: Container[tuple[str, s
     if not rows:
         return None
     height = len(rows) * ROW + 26
-    # A known fault may be far beyond what is allowed, and would leave the others no room.
+    # A known fault may be far beyond its limit, and would leave no room for the remaining bars.
     x = Scale(0, min(max(1.0, rows[0][0]), MOST) * 1.02, LEFT, RIGHT)
     shapes = [line(x(1.0), 0, x(1.0), height - 22, "bound"), text(x(1.0), height - 6, "allowed", anchor="middle")]
     shapes += [
@@ -123,7 +123,7 @@ def margins(observations: Iterable[Observation], failing: Container[tuple[str, s
 
 
 def speedups(observations: Iterable[Observation]) -> Plot | None:
-    """Speedups with their intervals against their floors."""
+    """Plot speedups with their intervals against their floors."""
     rows = [
         each
         for each in observations
@@ -165,7 +165,7 @@ def _speedup(each: Observation, x: Scale, y: float) -> str:
 
 
 def scales(observations: Iterable[Observation]) -> Plot | None:
-    """The scale of GradScalers over the iterations of a training, powers of two upwards."""
+    """Plot the scale of GradScalers over the iterations of a training, with a logarithmic axis."""
     found = [(each, values) for each in observations if (values := _series(each)) is not None][:SERIES]
     if not found:
         return None
@@ -205,7 +205,7 @@ def _power(exponent: float) -> str:
 
 
 def _series(each: Observation) -> list[float] | None:
-    """A list of scales above 0; None for anything else."""
+    """Return a list of scales above 0; None for anything else."""
     if not each.name.endswith("scale") or not isinstance(each.value, list) or len(each.value) < 2:
         return None
     values = [_parsed(value) for value in each.value]
@@ -221,7 +221,7 @@ def _parsed(value: Value) -> float | None:
 
 
 def _number(value: Value) -> float | None:
-    """A finite number that is no truth value; None for anything else."""
+    """Return a finite number; None for anything else, booleans included."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
     try:

@@ -1,4 +1,4 @@
-"""Text of SVG: shapes that take their colours from the page, so that light and dark need no second plot."""
+"""Shapes of SVG as text; the page colours them, so that light and dark mode share one plot."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from html import escape
 
 @dataclass(frozen=True)
 class Scale:
-    """A number to a place: from ``low`` … ``high`` to ``start`` … ``end`` pixels; beyond them it is clamped."""
+    """Linear map from ``low`` … ``high`` to ``start`` … ``end`` pixels; values beyond are clamped."""
 
     low: float
     high: float
@@ -17,15 +17,15 @@ class Scale:
     end: float
 
     def __call__(self, value: float) -> float:
-        """Pixels, with one digit."""
+        """Return the pixel position with one digit."""
         width = self.high - self.low
         share = (value - self.low) / width if width else 0.0
-        if math.isnan(share):  # numbers beyond what a float can subtract or divide
+        if math.isnan(share):  # numbers too large to subtract or divide as floats
             share = 0.0
         return round(self.start + min(max(share, 0.0), 1.0) * (self.end - self.start), 1)
 
     def ticks(self, about: int = 5) -> list[float]:
-        """Round numbers between the ends: steps of 1, 2 or 5 times a power of ten."""
+        """Return round numbers between the ends: steps of 1, 2 or 5 times a power of ten."""
         width = self.high - self.low
         if not width > 0 or not math.isfinite(width):
             return [self.low]
@@ -36,36 +36,36 @@ class Scale:
 
 
 def text(x: float, y: float, content: str, *, anchor: str = "start", kind: str = "label") -> str:
-    """A line of text."""
+    """Return a line of text."""
     return f'<text x="{x:g}" y="{y:g}" text-anchor="{anchor}" class="{kind}">{escape(content)}</text>'
 
 
 def line(x1: float, y1: float, x2: float, y2: float, kind: str) -> str:
-    """A line."""
+    """Return a line."""
     return f'<line x1="{x1:g}" y1="{y1:g}" x2="{x2:g}" y2="{y2:g}" class="{kind}"/>'
 
 
 def box(x: float, y: float, width: float, height: float, kind: str) -> str:
-    """A filled rectangle."""
+    """Return a filled rectangle."""
     return f'<rect x="{x:g}" y="{y:g}" width="{max(width, 0):g}" height="{height:g}" rx="2" class="{kind}"/>'
 
 
 def dot(x: float, y: float, radius: float, kind: str) -> str:
-    """A filled circle."""
+    """Return a filled circle."""
     return f'<circle cx="{x:g}" cy="{y:g}" r="{radius:g}" class="{kind}"/>'
 
 
 def group(tip: str, *shapes: str) -> str:
-    """Shapes with what a pointer that rests on them is told."""
+    """Return shapes with a tooltip."""
     return f"<g><title>{escape(tip)}</title>{''.join(shapes)}</g>"
 
 
 def drawing(width: float, height: float, label: str, *shapes: str) -> str:
-    """The whole drawing; ``label`` is what a reader who cannot see it is told."""
+    """Return the whole drawing; ``label`` describes it for screen readers."""
     size = f'viewBox="0 0 {width:g} {height:g}" style="max-width:{width:g}px"'
     return f'<svg role="img" aria-label="{escape(label, quote=True)}" {size}>{"".join(shapes)}</svg>'
 
 
 def shortened(name: str, most: int) -> str:
-    """A name that fits, with its end, which tells more than its middle."""
+    """Return a name of at most ``most`` characters, cut in the middle: its end is more informative."""
     return name if len(name) <= most else f"{name[: most // 2 - 1]}…{name[-(most - most // 2) :]}"
