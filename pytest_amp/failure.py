@@ -50,7 +50,7 @@ class AmpFailure(pytest.fail.Exception):  # type: ignore[name-defined,misc]
         self.number = note(self._text())
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Return a copy without constructing a failure: one sent by another process must not be noted again."""
+        """Support copies that construct no failure: one that another process sends must not be noted again."""
         return _copy, (type(self), self.args, self.__dict__)
 
     @classmethod

@@ -26,7 +26,7 @@ LINES = (AMP_LINE, PARAMETRIZE_LINE, LONG_LINE)
 
 @dataclass(frozen=True)
 class AmpMarker:
-    """The ``amp`` marker's keywords, merged from the test outwards (test, class, module)."""
+    """Keywords of the ``amp`` marker, merged from the test outwards (test, class, module)."""
 
     devices: tuple[str, ...] | None = None
     dtypes: tuple[Precision, ...] | None = None

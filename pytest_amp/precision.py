@@ -42,7 +42,7 @@ class BinaryFormat:
 
     @property
     def dtype(self) -> torch.dtype:
-        """The torch dtype of tensors in this format (imports torch)."""
+        """Return the torch dtype of tensors in this format (imports torch)."""
         import torch
 
         dtype = getattr(torch, self.dtype_name)

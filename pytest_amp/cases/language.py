@@ -219,7 +219,7 @@ def _attended(name: str, how: object) -> Case:
 
 
 def _by(name: str, *backends: SDPBackend) -> Case:
-    """Return attention by the first of ``backends``, in torch's own order, that supports the device and the dtype."""
+    """Return a case of attention by the first of ``backends``, in torch's own order, that supports device and dtype."""
 
     def mixed(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         # Not with set_priority: if that call is a process's first attention on a Hopper or Blackwell GPU, it restores

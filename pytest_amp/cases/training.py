@@ -68,7 +68,7 @@ def _cosine(x: Tensor, batch: Batch) -> Tensor:
 
 
 def losses() -> tuple[Case, ...]:
-    """Return an MLP with one loss each: guards the gradients of losses that are float32 by rule or by promotion."""
+    """Return cases of an MLP with one loss each, which is float32 by rule or promotion; they guard its gradients."""
     return (
         _of_loss("smoothed", lambda x, b: f.cross_entropy(x, b["targets"], label_smoothing=0.1)),
         _of_loss("binary", lambda x, b: f.binary_cross_entropy_with_logits(x, b["values"].sigmoid())),

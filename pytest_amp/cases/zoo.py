@@ -33,7 +33,7 @@ def _classified(*shape: int, classes: int) -> Callable[[], Batch]:
 
 
 def mlp(*, inputs: int = 64, width: int = 256, classes: int = 10, batch: int = 32) -> Case:
-    """Return linear layers with tanh, LayerNorm and GELU: smooth functions, which amplify rounding little."""
+    """Return a case of linear layers with tanh, LayerNorm and GELU: smooth functions, which amplify rounding little."""
 
     def build() -> nn.Module:
         return nn.Sequential(
@@ -60,7 +60,7 @@ class Kinks(enum.Enum):
 
 
 def cnn(*, width: int = 64, classes: int = 10, batch: int = 8, pixels: int = 12, kinks: Kinks = Kinks.NONE) -> Case:
-    """Return convolutions with BatchNorm in training mode, pooling and a linear head.
+    """Return a case of convolutions with BatchNorm in training mode, pooling and a linear head.
 
     ``width`` is the number of channels: 64 or more, so that the statistics have enough values to show whether they were
     rounded.
@@ -93,7 +93,7 @@ def decoder(
     attention: Attention = Attention.SDPA,
     tied: bool = False,
 ) -> Case:
-    """Return a transformer decoder that predicts tokens; ``context`` is the number of tokens in a row."""
+    """Return a case of a transformer decoder that predicts tokens; ``context`` is the number of tokens in a row."""
 
     def build() -> nn.Module:
         return Decoder(size, attention=attention, tied=tied)
@@ -123,7 +123,7 @@ class SequenceClassifier(nn.Module):
 
 
 def lstm(*, inputs: int = 32, width: int = 64, classes: int = 10, batch: int = 8, steps: int = 12) -> Case:
-    """Return an LSTM over ``steps`` steps."""
+    """Return a case of an LSTM over ``steps`` steps."""
 
     def build() -> nn.Module:
         return SequenceClassifier(inputs, width, classes)

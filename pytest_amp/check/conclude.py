@@ -48,7 +48,7 @@ def _checked(report: Report) -> str:
 
 
 def _accepting(entries: Sequence[Entry]) -> str | None:
-    """Return the argument that accepts the entries, those with a place of the linter's."""
+    """Return the argument that accepts those entries that are findings."""
     kinds: dict[str, list[str]] = {}
     for entry in entries:
         if not entry.kind.startswith(("check-", "expected-")) and entry.kind not in kinds.get(entry.module, []):

@@ -12,7 +12,7 @@ from pytest_amp.lint import Severity
 
 __tracebackhide__ = is_misuse
 
-#: What ``expect=`` may be: kinds of findings by module, or by a pattern of modules.
+#: Type of ``expect=``: kinds of findings by module, or by a pattern of modules.
 Expected = Mapping[str, str | Sequence[str]]
 
 

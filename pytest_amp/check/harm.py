@@ -38,7 +38,7 @@ _LEAST_SCALE = 2.0**-10
 
 @dataclass(frozen=True)
 class Errors:
-    """Relative L2 distance from float64 of all gradients, of all outputs but the loss, and of the loss."""
+    """Relative L2 distances from float64: of all gradients, of all outputs except the loss, and of the loss."""
 
     gradients: float
     outputs: float

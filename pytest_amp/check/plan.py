@@ -29,7 +29,7 @@ __tracebackhide__ = is_misuse
 STEPS = (12, 24, 48, 96)
 #: Seconds after which no longer training begins, and the limit of a training without ``train``.
 BUDGET, CHEAP = 20.0, 8.0
-#: Runs of a training: float32, four perturbed ones, mixed precision; and the cost of observing, in steps.
+#: Runs of a training: float32, four perturbed ones, mixed precision; and the factor that observing adds to a step.
 RUNS, WATCHED = 6, 2.0
 
 

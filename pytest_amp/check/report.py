@@ -31,7 +31,7 @@ class CheckLine:
 
 @dataclass(frozen=True)
 class Cost:
-    """Casts of one step with the bytes that they move, and bytes kept for backward with their ratio to float32."""
+    """Cost of one step: casts with the bytes that they move, and bytes saved for backward, also relative to float32."""
 
     casts: int
     cast_bytes: int

@@ -108,7 +108,7 @@ class Call:
 
     @property
     def dtype(self) -> torch.dtype | None:
-        """The dtype of the first floating result."""
+        """Return the dtype of the first floating result."""
         return next((dtype for dtype, _ in self.results if dtype.is_floating_point or dtype.is_complex), None)
 
     @property
@@ -136,7 +136,7 @@ class Call:
 
     @property
     def source(self) -> Operand | None:
-        """The tensor that a cast converts."""
+        """Return the tensor that a cast converts."""
         place = -1 if self.operator == "copy" else 0
         return self.operands[place] if self.operands else None
 

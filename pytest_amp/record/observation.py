@@ -127,7 +127,7 @@ class Observation(Keyed):
 
     @classmethod
     def from_json(cls, data: object) -> Observation:
-        """The inverse of ``to_json``. Raises ValueError in one line that names the key and the field."""
+        """Create an observation from plain JSON (``to_json``). Raises ValueError with the key and the field."""
         if not isinstance(data, dict) or not isinstance(data.get("key"), str):
             raise ValueError(f"an observation without a key: {str(data)[:80]!r}")
         key = data["key"]

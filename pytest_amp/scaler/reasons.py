@@ -21,7 +21,7 @@ from pytest_amp.scaler.watched import TraceStep
 LEAST_SCALE = 2.0**-24
 
 
-def origin_at(  # noqa: PLR0913  # what one step is made of
+def origin_at(  # noqa: PLR0913  # arguments of one step
     case: Case, model: torch.nn.Module, batch: Any, device: Device, precision: Precision, *, seed: int, scale: float
 ) -> Origin | None:
     """Return the origin of nonfinite values in a step of ``case`` on a copy of ``model``, its loss times ``scale``.
@@ -91,9 +91,10 @@ def likely_of_skips(iteration: Iteration) -> str:
 
 
 def likely_of_difference(training: Training, scale: float, *, repeats: bool) -> str:
-    """Return why the gradients that the optimizer sees depend on the scale; ``repeats``: not at one scale.
+    """Return why the gradients that the optimizer sees depend on the scale.
 
-    An operator that violates its rounding model is a more likely cause than a training step that clips.
+    ``repeats`` tells that they are equal in two runs at one scale. An operator that violates its rounding model is a
+    more likely cause than a training step that clips.
     """
     where = Conditions(training.device, training.precision, training.seed)
     operator = likely_operator(training.case, training.case.realise(seed=training.seed), where, scale)

@@ -64,9 +64,9 @@ def _windows(starts: Tensor, context: int) -> Batch:
 
 
 def characters(*, steps: int = 60, width: int = 32, batch: int = 16, context: int = 32) -> Task:
-    """Return a one-layer decoder that memorises the Zen of Python, character by character.
+    """Return a task: a one-layer decoder that memorises the Zen of Python, character by character.
 
-    Its evaluation is on windows of the same text at fixed places: the task is to memorise.
+    Its evaluation is on windows of the same text at fixed places, since the task is to memorise.
     """
     codes, vocabulary = _encoded()
 
@@ -94,7 +94,7 @@ def _drawn(count: int, pixels: int = 8) -> Batch:
 
 
 def images(*, steps: int = 40, width: int = 8, batch: int = 32) -> Task:
-    """Return a small convolutional network that classifies bars of four directions, evaluated on unseen data."""
+    """Return a task: a small convolutional network that classifies bars of four directions, with unseen data."""
 
     def build() -> nn.Module:
         return nn.Sequential(
