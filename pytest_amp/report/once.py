@@ -1,4 +1,4 @@
-"""Shortening of failures with one cause in pytest's output: the first in full, the others in two lines."""
+"""Shortening of failures with one cause in pytest's output: the first in full, the others in three lines."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WHOLE = 2
 
 
 def shorten(session: AmpSession, terminal: pytest.TerminalReporter) -> None:
-    """Replace each failed check whose cause was already shown by its first line and a reference to that test.
+    """Replace each failed check whose cause was already shown by its first line, that test, and its own command.
 
     A failure without the five parts of a message stays unchanged. Files such as JUnit's were written before.
     """
@@ -26,5 +26,7 @@ def shorten(session: AmpSession, terminal: pytest.TerminalReporter) -> None:
     first = {test: cause.tests[0] for cause in causes(session) if cause.parts for test in cause.tests[1:]}
     for report in terminal.stats.get("failed", ()):
         if report.when == "call" and report.nodeid in first:
-            headline = next(iter(session.tally.texts[report.nodeid][2].strip().splitlines()), "")
-            report.longrepr = printable(headline) + f"\n  as        {printable(first[report.nodeid])}"
+            headline, *parts = session.tally.texts[report.nodeid][2].strip().splitlines() or [""]
+            command = [line for line in parts if line.startswith("  rerun ")]
+            lines = [headline, f"  as        {first[report.nodeid]}", *command]
+            report.longrepr = "\n".join(map(printable, lines))
