@@ -1,1 +1,1 @@
-"""What a user runs: one folder a family of checks; see README.md beside this file."""
+"""Suites that users run: one folder for each family of checks; see README.md beside this file."""

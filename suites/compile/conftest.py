@@ -1,4 +1,4 @@
-"""Each test compiles anew, in a folder of this session; what inductor needs is looked for once, and not in each worker.
+"""Fixtures of the compile family: a fresh compiler cache for each test, one search per session for inductor's tools.
 
 pytest loads this file before it knows whether a test of the family runs: torch is imported in the fixtures.
 """
@@ -14,7 +14,7 @@ from pytest_amp.amp import Amp
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests of inductor come first: one after the other, so that one worker of a few has them all and starts it."""
+    """Run the tests of inductor first, one after the other, so that only one worker of a few starts inductor."""
     here = [index for index, item in enumerate(items) if item.path.parent == Path(__file__).parent]
     tests = [items[index] for index in here]
     tests.sort(key=lambda item: "needs" not in getattr(item, "fixturenames", ()))
@@ -24,7 +24,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True)
 def compiled_apart(request: pytest.FixtureRequest, amp: Amp) -> Iterator[None]:
-    """Nothing is left of what an earlier test compiled, and nothing is left behind."""
+    """Remove what an earlier test compiled, and leave nothing behind."""
     from pytest_amp.compiled import folder, sandbox
 
     with sandbox(folder(request, amp.target)):
@@ -33,7 +33,7 @@ def compiled_apart(request: pytest.FixtureRequest, amp: Amp) -> Iterator[None]:
 
 @pytest.fixture
 def needs(amp: Amp, compiled_apart: None) -> Callable[[str], str]:  # noqa: ARG001  # the sandbox comes first
-    """A back end by name, once it has what it needs: without a compiler the test is red, or skipped where allowed."""
+    """Return a back end by name once it has what it needs; without a compiler fail, or skip if that is allowed."""
 
     def look(backend: str) -> str:
         if backend == "inductor":

@@ -1,4 +1,4 @@
-"""Small functions with regions in them, and how one is run in an ambient region, in eager and compiled."""
+"""Small functions with regions in them, and a way to run one in an ambient region, in eager and compiled."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ Tensors = list[torch.Tensor]
 #: Takes a batch and matrices, of which each is used once: a second use would meet eager's cast cache.
 Program = Callable[[torch.Tensor, Tensors], Tensors]
 
-#: The other autocast dtype: what an inner region may ask for.
+#: The other autocast dtype, for which an inner region may ask.
 OTHER = {torch.bfloat16: torch.float16, torch.float16: torch.bfloat16}
-#: What a compiled function is called in, one after the other. Where the dtype is no guard (releases.GUARDS_DTYPE, which
+#: The ambient states of a compiled function, in turn. Where the dtype is no guard (releases.GUARDS_DTYPE, which
 #: test_recompilation.py shows) the other dtype would say nothing of a region inside.
 AMBIENT = ("none", "low", "other", "disabled") if DTYPE_IS_GUARDED else ("none", "low", "disabled")
 #: AOTAutograd sees what Dynamo hands it: what is wrong in the one is wrong in the other.
@@ -34,14 +34,14 @@ _MATRICES = 6
 
 
 def ambient(amp: Amp, kind: str) -> contextlib.AbstractContextManager[None]:
-    """The region in which a function is called."""
+    """Return the region in which a function is called."""
     if kind == "none":
         return contextlib.nullcontext()
     return amp.autocast(dtype=OTHER[amp.dtype] if kind == "other" else amp.dtype, enabled=kind != "disabled")
 
 
 def programs(device_type: str, low: torch.dtype) -> Mapping[str, Program]:  # noqa: C901, PLR0915  # one table
-    """Each kind of region inside a function."""
+    """Return functions by name, one for each kind of region inside a function."""
     other = OTHER[low]
 
     def none(x: torch.Tensor, w: Tensors) -> Tensors:
@@ -143,24 +143,24 @@ def programs(device_type: str, low: torch.dtype) -> Mapping[str, Program]:  # no
     return {name.replace("_", " "): function for name, function in local.items()}
 
 
-#: By name, for ids; the functions are made for each device and dtype.
+#: Names of the programs, for ids; the functions are built for each device and dtype.
 NAMES = tuple(programs("cpu", torch.bfloat16))
 
 
 @dataclass(frozen=True)
 class Ran:
-    """What one call gave, and the gradients of its batch and matrices."""
+    """Outputs of one call, and the gradients of its batch and matrices."""
 
     outputs: Tensors
     gradients: list[torch.Tensor | None]
 
     def dtypes(self) -> list[str]:
-        """As observations have them."""
+        """Return the dtypes of the outputs by name, in the form of observations."""
         return [dtype_name(value.dtype) for value in self.outputs]
 
 
 def evaluate(amp: Amp, program: Program, kind: str, *, dtype: torch.dtype = torch.float32) -> Ran:
-    """One call in an ambient region, without gradients: half of the work of a compiler."""
+    """Call a function once in an ambient region, without gradients, which halves the work of a compiler."""
     batch, *matrices = _drawn(amp, dtype, _SIZE)
     with torch.no_grad(), ambient(amp, kind):
         outputs = program(batch.clone(), matrices)
@@ -168,7 +168,7 @@ def evaluate(amp: Amp, program: Program, kind: str, *, dtype: torch.dtype = torc
 
 
 def _drawn(amp: Amp, dtype: torch.dtype, size: int) -> Tensors:
-    """A batch and matrices, the same ones each time."""
+    """Return a batch and matrices, the same ones each time."""
     torch.manual_seed(amp.config.seed)
     drawn = [torch.randn(size, size) for _ in range(1 + _MATRICES)]
     return [tensor.to(amp.device.torch_device, dtype).requires_grad_() for tensor in drawn]
@@ -183,7 +183,7 @@ def run(  # noqa: PLR0913  # what is computed, where, and on what
     inside: bool = False,
     size: int = _SIZE,
 ) -> Ran:
-    """One call in an ambient region, and backward outside of it, or ``inside``."""
+    """Call a function in an ambient region, and run backward outside of it, or ``inside``."""
     batch, *matrices = _drawn(amp, dtype, size)
     with ambient(amp, kind):
         # A copy is no leaf, and autocast keeps casts of leaves only.
@@ -198,7 +198,7 @@ def run(  # noqa: PLR0913  # what is computed, where, and on what
 
 
 def expect_same_dtypes(amp: Amp, what: str, found: Ran, eager: Ran) -> None:
-    """Raises AmpFailure unless outputs have eager's dtypes, in its order."""
+    """Raise AmpFailure unless outputs have eager's dtypes, in its order."""
     if found.dtypes() != eager.dtypes():
         raise AmpFailure(
             f"{what} on {amp.target.id} computes in other dtypes when it is compiled",
@@ -218,7 +218,7 @@ def expect_same_values(  # noqa: PLR0913  # what is compared, with what, and how
     *,
     fused: bool = False,
 ) -> None:
-    """Raises AmpFailure unless values are eager's: bit for bit on a CPU, elsewhere but for the order of sums.
+    """Raise AmpFailure unless values are eager's: bitwise equal on a CPU, elsewhere equal except for the order of sums.
 
     That is MEDIAN_DISTANCE of eager's own error, which the oracle allows between kernels that sum in another
     order (``pytest_amp.numerics.tolerance``); WORST_DISTANCE where kernels are ``fused`` and round less often.

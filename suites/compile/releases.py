@@ -1,4 +1,4 @@
-"""What is truly wrong in some of the releases that the suite runs on: all of it, in one place.
+"""Known faults of torch in some of the releases that the suite runs on, all in one place.
 
 Run on torch 2.6.0, 2.7.1, 2.8.0, 2.9.1, 2.11.0, 2.12.1, 2.13.0 and 2.14.1.
 """
@@ -66,7 +66,7 @@ EMULATED = pytest.mark.xfail(
     raises=AmpFailure,
     reason="pytorch/pytorch#179561: emulate_precision_casts does not keep it either (mended by #180575)",
 )
-#: Going back, silu is made of five operators in the traces of 2.9 and older, each of which rounds.
+#: In backward, silu is made of five operators in the traces of 2.9 and older, each of which rounds.
 TAKES_NOTHING_APART = RELEASE >= (2, 11)
 #: What eager runs by cuDNN in fp16 is the native kernel in a trace. In bf16 it is so in eager, too: the same bits.
 NATIVE_BATCH_NORM = pytest.mark.xfail(
@@ -84,7 +84,7 @@ _PACKED_ADDITION = pytest.mark.xfail(
 
 
 def fused_pooling(target: Target) -> list[pytest.MarkDecorator]:
-    """The marks of a case with batch norm, SiLU and average pooling behind each other, by inductor.
+    """Return the marks of a case with batch norm, SiLU and average pooling behind each other, compiled by inductor.
 
     It makes one kernel of their backward passes, whose indices LLVM computes in 16 bits, two of them at a time. Such
     instructions there are from compute capability 9.0 on, and Triton 3.7 (torch 2.12) does not use them here.

@@ -1,4 +1,4 @@
-"""Between two calls of one compiled callable anything may change: the region, the weights, the mode, the caches."""
+"""Changes between two calls of one compiled callable: of the region, the weights, the mode and the caches."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _batch(amp: Amp) -> torch.Tensor:
 @BACKENDS
 @pytest.mark.parametrize("called", ["function", "module", "method", "module.compile()"])
 def test_a_callable_follows_the_region_it_is_called_in(amp: Amp, called: str, backend: str) -> None:
-    """In each state in turn, forward and backward: dtypes as in eager, and a float32 gradient each time."""
+    """Follow each ambient state in turn, forward and backward: dtypes as in eager, and a float32 gradient each time."""
     model, batch = _layers(amp), _batch(amp)
     compiled: Callable[[torch.Tensor], torch.Tensor]
     if called == "function":
@@ -70,7 +70,7 @@ def _compiled_in_place(amp: Amp, model: nn.Module, backend: str) -> Callable[[to
 
 
 def test_sizes_and_regions_change_together(amp: Amp) -> None:
-    """Dynamic shapes: each call has another number of rows and another region (the kind of pytorch/pytorch#194329)."""
+    """Dynamic shapes: each call has a new number of rows and a new region (the kind of pytorch/pytorch#194329)."""
     model = _layers(amp)
     compiled = torch.compile(model, backend="aot_eager", fullgraph=True, dynamic=True)
     for rows, kind in enumerate((*AMBIENT, *AMBIENT), start=3):
@@ -83,7 +83,7 @@ def test_sizes_and_regions_change_together(amp: Amp) -> None:
 
 
 def test_new_weights_are_used_in_the_region_that_has_seen_the_old(amp: Amp) -> None:
-    """Casts of weights are part of AOTAutograd's graph: an update inside one region is seen by the next call in it.
+    """Casts of weights are part of AOTAutograd's graph: the next call in the region uses an update made inside it.
 
     Eager, and the back end of that name, take the cast that the region keeps.
     """
@@ -100,7 +100,7 @@ def test_new_weights_are_used_in_the_region_that_has_seen_the_old(amp: Amp) -> N
 
 @BACKENDS
 def test_a_cast_made_in_eager_does_not_reach_compiled_code(amp: Amp, backend: str) -> None:
-    """Eager casts a weight under no_grad and keeps the copy; the compiled call behind it still has a gradient."""
+    """A weight that eager cast under no_grad stays in its cache; the compiled call after it still has a gradient."""
     layer, batch = nn.Linear(16, 16).to(amp.device.torch_device), _batch(amp)
     compiled = torch.compile(layer, backend=backend)
     with amp.autocast():
@@ -114,7 +114,7 @@ def test_a_cast_made_in_eager_does_not_reach_compiled_code(amp: Amp, backend: st
 
 @pytest.mark.parametrize("mode", ["no_grad", "inference_mode"])
 def test_evaluation_between_trainings(amp: Amp, mode: str) -> None:
-    """The dtypes are those of training, and training behind it is what it was before."""
+    """Evaluation keeps the dtypes of training, and training after it gives the same results as before."""
     model, batch = _layers(amp), _batch(amp)
     compiled = torch.compile(model, backend="aot_eager")
 
@@ -139,7 +139,7 @@ def test_evaluation_between_trainings(amp: Amp, mode: str) -> None:
 def test_what_was_compiled_for_one_dtype_is_not_taken_for_another(
     amp: Amp, needs: Callable[[str], str], backend: str, again: str
 ) -> None:
-    """Whatever Dynamo compiles anew AOTAutograd looks for in its cache on disk, whose key has to have the dtype.
+    """AOTAutograd's cache on disk must have the dtype in its key: it is searched whenever Dynamo compiles again.
 
     The operands are of this dtype: for its own region there is nothing to cast, and inductor has no kernel to write.
     """

@@ -1,4 +1,4 @@
-"""However compiled code is called, in evaluation, by keywords, on trees of tensors: it follows the region as eager."""
+"""Forms of calling compiled code (evaluation, keywords, trees of tensors): each follows the region as eager does."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ pytestmark = pytest.mark.amp(dtypes=["bf16"])
 
 
 class Pair(NamedTuple):
-    """A tree of tensors."""
+    """Tree of tensors."""
 
     left: torch.Tensor
     right: torch.Tensor
 
 
 class Called(nn.Module):
-    """A network that is told in several ways what to compute on."""
+    """Network with several ways to receive its inputs."""
 
     def __init__(self) -> None:
-        """Two layers, and a dropout that evaluation leaves out."""
+        """Create two layers, and a dropout that evaluation leaves out."""
         super().__init__()
         self.first, self.dropout, self.second = nn.Linear(16, 24), nn.Dropout(0.5), nn.Linear(24, 8)
 
     def forward(
         self, x: torch.Tensor | None = None, *, beside: torch.Tensor | None = None, given: Any = None
     ) -> torch.Tensor:
-        """Shapes: (rows, 16), each of what is given, to (rows, 8)."""
+        """Shapes: (rows, 16) for each input, to (rows, 8)."""
         for each in [beside, *(given.values() if isinstance(given, dict) else given or ())]:
             if each is not None:
                 x = each if x is None else x + each
@@ -94,7 +94,7 @@ def _model(amp: Amp) -> Called:
 
 
 def _expect_eager(amp: Amp, what: str, found: Sequence[torch.Tensor], eager: Sequence[torch.Tensor]) -> None:
-    """The same bits: AOTAutograd calls eager's kernels, on the same shapes."""
+    """Compare bit for bit: AOTAutograd calls eager's kernels, on the same shapes."""
     for index, (made, expected) in enumerate(zip(found, eager, strict=True)):
         if made.dtype is not expected.dtype or not torch.equal(made, expected):
             off = float((made.double() - expected.double()).abs().max())
@@ -109,7 +109,7 @@ def _expect_eager(amp: Amp, what: str, found: Sequence[torch.Tensor], eager: Seq
 
 @pytest.mark.parametrize("compiled", COMPILED)
 def test_evaluation_follows_the_region(amp: Amp, compiled: str) -> None:
-    """In each grad mode, in a region and in a disabled one: as eager, bit for bit."""
+    """Evaluation in each grad mode, in a region and in a disabled one, is bitwise equal to eager."""
     model, eager = _model(amp), _model(amp)
     made = COMPILED[compiled](model, backend="aot_eager")
     x = torch.randn(4, 16, device=amp.device.torch_device)
@@ -124,7 +124,7 @@ def test_evaluation_follows_the_region(amp: Amp, compiled: str) -> None:
     ("compiled", "call"), [*(("module", call) for call in CALLS), ("decorated function", "by position and keyword")]
 )
 def test_calls_of_every_form_follow_the_region(amp: Amp, compiled: str, call: str) -> None:
-    """Outputs and gradients of a training step, as eager's."""
+    """Outputs and gradients of a training step are those of eager."""
     model, eager = _model(amp), _model(amp)
     made = COMPILED[compiled](model, backend="aot_eager", fullgraph=True)
     x = torch.randn(4, 16, device=amp.device.torch_device)
@@ -137,7 +137,7 @@ def test_calls_of_every_form_follow_the_region(amp: Amp, compiled: str, call: st
 
 
 def test_what_no_rule_casts_keeps_every_bit(amp: Amp, needs: Callable[[str], str]) -> None:
-    """By inductor, of inputs that want no gradient: sums, choices and scalings are exact, in each dtype given."""
+    """Sums, choices and scalings by inductor, of inputs without gradients, are exact in the dtype of each input."""
 
     def function(x: torch.Tensor, y: torch.Tensor, *, z: torch.Tensor) -> list[torch.Tensor]:
         return [x * 2, x + y, torch.where(x > y, x, y), z - 1, x.t().contiguous(), torch.cat([x, y]) * 0.5]

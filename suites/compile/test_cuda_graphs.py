@@ -1,4 +1,4 @@
-"""CUDA graph trees under autocast: replays compute what eager computes, with the weights and in the region of today."""
+"""CUDA graph trees under autocast: replays compute what eager computes, with current weights and the current region."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _index(amp: Amp) -> int:
 
 @pytest.mark.amp_parametrize("case", _cases)
 def test_replays_compute_what_eager_computes(amp: Amp, needs: Callable[[str], str], case: Case) -> None:
-    """Outputs and gradients of each of five steps, in a recorded graph from the second on."""
+    """Compare outputs and gradients of five steps with eager's; the second step records the graph, the rest replay it."""
     skipped = skipped_cuda_graphs()
     how = Compilation(backend=needs("inductor"), mode="reduce-overhead", fullgraph=True)
     compiled = how.case(case, amp.conditions)
@@ -76,7 +76,7 @@ def test_replays_compute_what_eager_computes(amp: Amp, needs: Callable[[str], st
 
 @CACHE_KEY
 def test_a_replay_follows_the_region(amp: Amp, needs: Callable[[str], str]) -> None:
-    """One callable in none, in this dtype, in the other, over and over: a graph for each, and the dtype of each."""
+    """Call one callable in no region, in this dtype and in the other, repeatedly: each has its own graph and dtype."""
     layer = nn.Linear(64, 64).to(amp.device.torch_device)
     compiled = torch.compile(layer, backend=needs("inductor"), mode="reduce-overhead", fullgraph=True)
     batch = torch.randn(32, 64, device=amp.device.torch_device)
@@ -92,7 +92,7 @@ def test_a_replay_follows_the_region(amp: Amp, needs: Callable[[str], str]) -> N
 
 
 def test_a_replay_casts_the_weights_of_today(amp: Amp, needs: Callable[[str], str]) -> None:
-    """Casts of weights are in the graph: after each step of an optimizer a replay computes with the new ones."""
+    """Casts of weights are in the graph: after each step of an optimizer a replay computes with the updated weights."""
     model = nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 64)).to(amp.device.torch_device)
     compiled = torch.compile(model, backend=needs("inductor"), mode="reduce-overhead", fullgraph=True)
     batch = torch.randn(32, 64, device=amp.device.torch_device)

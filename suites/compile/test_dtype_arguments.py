@@ -1,4 +1,4 @@
-"""A dtype that is asked for by name is given, in a region or in none, also where inductor rewrites the operator."""
+"""Explicit dtype arguments keep their meaning, in a region or in none, also where inductor rewrites the operator."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .programs import OTHER, Ran, Tensors, expect_same_dtypes
 from .releases import CONSTANT_SUMS
 
 _ROWS, _COLUMNS = 4, 8
-#: Of small whole numbers each of these is exact in either low dtype, in whatever order it is computed.
+#: On small integers each of these is exact in either low dtype, in whatever order it is computed.
 _OPERATORS: Mapping[str, Callable[[torch.Tensor, torch.dtype], torch.Tensor]] = {
     "cumsum": lambda x, dtype: x.cumsum(1, dtype=dtype),
     "cumprod": lambda x, dtype: x.cumprod(1, dtype=dtype),
@@ -24,7 +24,7 @@ _OPERATORS: Mapping[str, Callable[[torch.Tensor, torch.dtype], torch.Tensor]] = 
 
 
 def _dtypes(low: torch.dtype) -> tuple[torch.dtype, ...]:
-    """What is given: integers are promoted, floating numbers are not."""
+    """Return the dtypes of inputs: integers are promoted, floating-point values are not."""
     return torch.bool, torch.int64, torch.float32, OTHER[low]
 
 
@@ -40,7 +40,7 @@ def _expect_same(amp: Amp, what: str, names: list[str], found: Tensors, expected
 
 
 def test_operators_give_the_dtype_that_is_asked_for(amp: Amp, needs: Callable[[str], str]) -> None:
-    """Sums, products and conversions of integers and floating numbers, in a region of the other dtype."""
+    """Sums, products and conversions of integers and floating-point values, in a region of the other dtype."""
     device_type, low = amp.device.type, amp.dtype
     given = [torch.randint(0, 3, (_ROWS, _COLUMNS), device=amp.device.torch_device).to(each) for each in _dtypes(low)]
 
@@ -57,7 +57,7 @@ def test_operators_give_the_dtype_that_is_asked_for(amp: Amp, needs: Callable[[s
 
 @CONSTANT_SUMS
 def test_a_running_sum_of_a_constant_has_the_dtype_that_is_asked_for(amp: Amp, needs: Callable[[str], str]) -> None:
-    """Positions are counted so: inductor makes a range of it, of the constant's dtype (pytorch/pytorch#189518)."""
+    """Count positions by a cumulative sum: inductor makes a range of the constant's dtype (pytorch/pytorch#189518)."""
     device, low = amp.device.torch_device, amp.dtype
 
     def function() -> Tensors:

@@ -1,4 +1,4 @@
-"""Eager's operators, in eager's order, on eager's dtypes: what is traced is what runs without the compiler."""
+"""Traced operators are those of eager, in the same order and on the same dtypes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _cases(_target: Target) -> Iterator[object]:
 
 
 def _heavy(operators: Sequence[Call] | Sequence[Traced]) -> list[str]:
-    """The heavy ones: operator, and the dtypes of its floating arguments."""
+    """Return the heavy operators, each with the dtypes of its floating-point arguments."""
     found = []
     for each in operators:
         name = each.operator.removeprefix("aten::").partition(".")[0]
@@ -44,7 +44,7 @@ def _heavy(operators: Sequence[Call] | Sequence[Traced]) -> list[str]:
 
 @pytest.mark.amp_parametrize("case", _cases)
 def test_operators_take_the_dtypes_of_eager(amp: Amp, case: Case) -> None:
-    """Forward in the same order; backward, whose order is the engine's own, as the same multiset."""
+    """Forward has eager's order; backward, whose order is the engine's own, is compared as a multiset."""
     realised = case.realise(seed=amp.config.seed)
     device = amp.device.torch_device
 

@@ -1,4 +1,4 @@
-"""Programs for deployment keep their regions: torch.export, saved and loaded, and what AOTInductor makes of them."""
+"""Programs for deployment keep their regions: torch.export, saved and loaded, and AOTInductor's libraries."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ QUIET = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::Future
 
 
 class _Regions(nn.Module):
-    """A region, a float32 island inside it, the other dtype, and a layer in none."""
+    """Model with a region, a disabled region inside it, a region of the other dtype, and a layer in none."""
 
     def __init__(self, device_type: str, low: torch.dtype) -> None:
         super().__init__()
@@ -71,7 +71,7 @@ def _expect_same(amp: Amp, what: str, found: Any, expected: Any, *, exact: bool)
 @QUIET
 @EXPORTED
 def test_an_exported_program_is_the_model_when_it_is_loaded(amp: Amp, tmp_path: Path) -> None:
-    """Saved to a file and read back: its regions are in the graph."""
+    """A program that was saved to a file and loaded again has its regions in the graph."""
     model, batch = _made(amp)
     with torch.no_grad():
         expected = model(batch)
@@ -92,8 +92,8 @@ def _read_back(program: torch.export.ExportedProgram) -> torch.export.ExportedPr
     return torch.export.load(file)
 
 
-#: What becomes of a program with dynamic shapes before it is called, and whether it keeps regions, and so follows the
-#: one in which it is called: one that is taken apart has casts in their place.
+#: Forms of a program with dynamic shapes, and whether each keeps regions, and so follows the
+#: one in which it is called: a decomposed program has casts in their place.
 STAGES: dict[str, tuple[Callable[[torch.export.ExportedProgram], Callable[..., Any]], bool]] = {
     "as it is": (lambda program: program.module(), True),
     "loaded": (lambda program: _read_back(program).module(), True),
@@ -109,7 +109,7 @@ SIZES = (7, 2)
     "stage", [pytest.param(stage, marks=() if stage == "as it is" else pytest.mark.amp_long) for stage in STAGES]
 )
 def test_sizes_and_regions_of_a_program_change_together(amp: Amp, stage: str) -> None:
-    """A program has the dtypes of the region in which it is called, for every size, as the model has."""
+    """A program has the dtypes of the region in which it is called, for every size, as the model does."""
     model, batch = _made(amp)
     becomes, follows = STAGES[stage]
     with torch.no_grad():
@@ -139,7 +139,7 @@ def test_a_program_that_dynamo_exports_keeps_its_regions(amp: Amp) -> None:
 @QUIET
 @pytest.mark.parametrize("called", ["none", "the other"])
 def test_a_program_that_is_exported_in_a_region_keeps_its_own(amp: Amp, called: str) -> None:
-    """The region around ``export`` is none of the program's: it is called in another one, or in none."""
+    """The region around ``export`` is not part of the program, which is called in a different one, or in none."""
     model, batch = _made(amp)
     with torch.no_grad():
         with amp.autocast():
@@ -153,7 +153,7 @@ def test_a_program_that_is_exported_in_a_region_keeps_its_own(amp: Amp, called: 
 @QUIET
 @EXPORTED
 def test_a_program_with_dynamic_shapes_is_trained_in_its_regions(amp: Amp) -> None:
-    """Its gradients, for another size than that of the export, are the model's."""
+    """Gradients for a size other than that of the export are those of the model."""
     model, batch = _made(amp)
     program = _dynamic(model, batch).module()
     other = torch.randn(7, 16, device=amp.device.torch_device)
@@ -170,7 +170,7 @@ def test_a_program_with_dynamic_shapes_is_trained_in_its_regions(amp: Amp) -> No
 @QUIET
 @EXPORTED
 def test_a_compiled_program_keeps_its_regions(amp: Amp) -> None:
-    """torch.compile of an exported program's module, called in none and in a region of the other dtype."""
+    """Compile an exported program's module, and call it in no region and in a region of the other dtype."""
     model, batch = _made(amp)
     with torch.no_grad():
         program = torch.export.export(model, (batch,)).module()
@@ -185,7 +185,7 @@ def test_a_compiled_program_keeps_its_regions(amp: Amp) -> None:
 @QUIET
 @EXPORTED
 def test_aot_inductor_keeps_the_regions(amp: Amp, needs: Callable[[str], str], tmp_path: Path) -> None:
-    """Compiled ahead of time for any number of rows: the library has casts and no regions, and follows none."""
+    """A library compiled ahead of time for any number of rows has casts instead of regions, and follows none."""
     needs("inductor")
     model, batch = _made(amp)
     package = tmp_path / "model.pt2"

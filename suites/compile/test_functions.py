@@ -1,4 +1,4 @@
-"""Custom autograd functions and checkpoints inside a compiled function see the regions that they see in eager."""
+"""Custom autograd functions and checkpoints inside a compiled function see the same regions as in eager."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from .releases import BACKWARD
 
 
 def _products(device_type: str, cast_inputs: torch.dtype | None) -> Program:
-    """Two products, the second by a custom function whose backward is made of products, too."""
+    """Return a function of two products; the second is a custom function whose backward is made of products, too."""
 
     class Product(torch.autograd.Function):
-        """``x @ w``, in the region of the call or in ``cast_inputs``."""
+        """Custom function ``x @ w``, in the region of the call or in ``cast_inputs``."""
 
         @staticmethod
         @custom_fwd(device_type=device_type, cast_inputs=cast_inputs)
@@ -44,7 +44,7 @@ def _products(device_type: str, cast_inputs: torch.dtype | None) -> Program:
 @BACKENDS
 @pytest.mark.parametrize("inputs", ["as they come", "cast to float32"])
 def test_a_custom_function_computes_in_its_region(amp: Amp, inputs: str, backend: str) -> None:
-    """``custom_fwd`` with and without ``cast_inputs``, compiled in one graph: its dtypes and results are eager's."""
+    """``custom_fwd`` with and without ``cast_inputs`` compiles into one graph with eager's dtypes and results."""
     function = _products(amp.device.type, torch.float32 if inputs == "cast to float32" else None)
     compiled = torch.compile(function, backend=backend, fullgraph=True)
     for ambient in AMBIENT:
@@ -57,10 +57,10 @@ def test_a_custom_function_computes_in_its_region(amp: Amp, inputs: str, backend
 
 
 def _regions(device_type: str, low: torch.dtype) -> Program:
-    """A custom function with a region and an island in forward, and both in backward."""
+    """Return a custom function with a region and a disabled region in forward, and both in backward."""
 
     class Regions(torch.autograd.Function):
-        """``x @ w @ w``, the first product low and the second in float32."""
+        """Custom function ``x @ w @ w``, the first product in low precision and the second in float32."""
 
         @staticmethod
         def forward(ctx: Any, x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
@@ -83,7 +83,7 @@ def _regions(device_type: str, low: torch.dtype) -> Program:
 
 @BACKENDS
 def test_a_custom_function_with_regions_of_its_own_computes_in_them(amp: Amp, backend: str) -> None:
-    """Whatever it is called in, forward and backward: eager's dtypes, outputs and gradients."""
+    """Regions of the function's own decide in any ambient region: eager's dtypes, outputs and gradients."""
     function = _regions(amp.device.type, amp.dtype)
     compiled = torch.compile(function, backend=backend, fullgraph=True)
     for ambient in AMBIENT:
@@ -95,7 +95,7 @@ def test_a_custom_function_with_regions_of_its_own_computes_in_them(amp: Amp, ba
 
 
 class _Square(torch.autograd.Function):
-    """Without ``custom_fwd``: it sees the region as it is, and torch.autograd.Function switches nothing off."""
+    """Custom function without ``custom_fwd``: torch.autograd.Function changes no region, so it sees the current one."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
@@ -115,7 +115,7 @@ def _plain(x: torch.Tensor, w: Tensors) -> Tensors:
 
 @pytest.mark.parametrize("ambient", ["none", pytest.param("low", marks=BACKWARD)])
 def test_a_function_without_custom_fwd_does_what_it_does_in_eager(amp: Amp, ambient: str) -> None:
-    """Forward in the region, backward outside of it, in float32: with ``custom_bwd`` it would be in the region."""
+    """Forward runs in the region, backward outside of it in float32; with ``custom_bwd`` it would be in the region."""
     found = run(amp, torch.compile(_plain, backend="aot_eager", fullgraph=True), ambient)
     eager, wide = run(amp, _plain, ambient), run(amp, _plain, "none")
     expect_same_dtypes(amp, f"a plain custom function, called in {ambient}", found, eager)
@@ -125,7 +125,7 @@ def test_a_function_without_custom_fwd_does_what_it_does_in_eager(amp: Amp, ambi
 
 @pytest.mark.parametrize("compiled", ["around", "within"])
 def test_a_checkpoint_and_a_compiled_block(amp: Amp, compiled: str) -> None:
-    """The checkpoint inside the compiled function, and the compiled block inside the checkpoint: eager's gradients."""
+    """A checkpoint inside the compiled function, and a compiled block inside a checkpoint, give eager's gradients."""
 
     def block(hidden: torch.Tensor, weights: Tensors) -> torch.Tensor:
         return torch.tanh(hidden @ weights[0]) @ weights[1]

@@ -1,4 +1,4 @@
-"""What the compiler leaves to Python runs in the region, too, and what follows it is compiled in it."""
+"""Graph breaks: code that the compiler leaves to Python runs in the region, and code after it is compiled in it."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ def _product(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
 
 
 def _nothing() -> None:
-    """Nothing, but where it is left to Python, a break."""
+    """Do nothing; left to Python, it is a graph break."""
 
 
 def functions(device_type: str, low: torch.dtype, *, broken: bool) -> dict[str, Program]:
-    """Functions with a break inside a region, between two of them, and inside what a region calls; or with none."""
+    """Return functions with a break inside a region, between two regions, inside a callee of a region, or with none."""
     in_python = torch.compiler.disable(_nothing) if broken else _nothing
     product = torch.compiler.disable(_product) if broken else _product
 
@@ -69,7 +69,7 @@ def functions(device_type: str, low: torch.dtype, *, broken: bool) -> dict[str, 
 @BACKENDS
 @pytest.mark.parametrize("function", _FUNCTIONS)
 def test_a_region_survives_a_graph_break(amp: Amp, function: str, backend: str) -> None:
-    """In each ambient region: the kind of pytorch/pytorch#95837."""
+    """Call in each ambient region (the kind of pytorch/pytorch#95837)."""
     eager_function = functions(amp.device.type, amp.dtype, broken=False)[function]
     compiled = torch.compile(functions(amp.device.type, amp.dtype, broken=True)[function], backend=backend)
     found, before = [], compiled_graphs()
@@ -85,18 +85,18 @@ def test_a_region_survives_a_graph_break(amp: Amp, function: str, backend: str) 
 
 
 def _cells() -> Iterator[object]:
-    """A function and the region it is called in: what an island in a region computes has the wrong gradient."""
+    """Yield a function and its ambient region; products in a disabled region inside one have the wrong gradient."""
     for function in _FUNCTIONS:
         for kind in ("none", "low"):
             marks = [BACKWARD] if kind == "low" and function in {"between", "nested"} else []
-            # A break within a region, and one in a region within another, tell most.
+            # A break within a region, and one in nested regions, are the most informative.
             marks += [] if function in {"inside", "nested"} else [pytest.mark.amp_long]
             yield pytest.param(function, kind, id=f"{function}, {kind}", marks=marks)
 
 
 @pytest.mark.parametrize(("function", "kind"), list(_cells()))
 def test_gradients_pass_a_graph_break(amp: Amp, function: str, kind: str) -> None:
-    """Backward of two graphs, one after the other, the second of which begins inside a region: eager's gradients."""
+    """Backward of two consecutive graphs, the second of which begins inside a region, gives eager's gradients."""
     eager_function = functions(amp.device.type, amp.dtype, broken=False)[function]
     compiled = torch.compile(functions(amp.device.type, amp.dtype, broken=True)[function], backend="aot_eager")
     made, eager = run(amp, compiled, kind), run(amp, eager_function, kind)
@@ -106,7 +106,7 @@ def test_gradients_pass_a_graph_break(amp: Amp, function: str, kind: str) -> Non
 
 
 def test_the_region_is_on_where_python_asks(amp: Amp) -> None:
-    """A disabled function sees the state that the compiled one around it has set."""
+    """A disabled function sees the state that the compiled function around it has set."""
     seen: list[tuple[bool, torch.dtype]] = []
 
     @torch.compiler.disable

@@ -1,4 +1,4 @@
-"""Casts that a user writes, and casts that autocast makes, in fused kernels: what is rounded in eager, and when."""
+"""Casts in fused kernels, written by users or inserted by autocast: they round where eager rounds."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _EMULATED = (("emulate_precision_casts", True),)
 
 
 def _rounded_to(dtype: torch.dtype) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
-    """A product rounded to ``dtype`` and back by hand, and what follows it in float32."""
+    """Return a function that rounds a product to ``dtype`` and back explicitly, with float32 operators after it."""
 
     def function(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         rounded = (x @ w).to(dtype).float()
@@ -44,12 +44,12 @@ def _options(emulated: bool) -> dict[str, Any] | None:  # noqa: FBT001  # a para
     ids=["default", "emulated"],
 )
 def test_a_round_trip_by_hand_rounds(amp: Amp, needs: Callable[[str], str], *, emulated: bool) -> None:
-    """``.to(low).float()`` loses bits in eager, on purpose; with ``emulate_precision_casts`` in a fused kernel, too."""
+    """An explicit ``.to(low).float()`` rounds as in eager; in a fused kernel, with ``emulate_precision_casts``."""
     function, exact = _rounded_to(amp.dtype), _rounded_to(torch.float32)
     x, w = (torch.randn(64, 64, device=amp.device.torch_device) for _ in range(2))
     compiled = torch.compile(function, backend=needs("inductor"), fullgraph=True, options=_options(emulated))
     far, rounding = relative_error(compiled(x, w), function(x, w)), relative_error(function(x, w), exact(x, w))
-    # What is left between the two is float32's: sums of 64 products in another order.
+    # The remaining difference is float32's: sums of 64 products in another order.
     allowed = tolerance.LEAST * rounding
     if not far <= allowed:
         raise AmpFailure(
@@ -62,7 +62,7 @@ def test_a_round_trip_by_hand_rounds(amp: Amp, needs: Callable[[str], str], *, e
 
 
 def _networks(target: Target) -> Iterator[object]:
-    """Three of the zoo."""
+    """Return three networks of the zoo."""
     for case in zoo():
         marks = fused_pooling(target) if case.name == "cnn" else []
         if case.name in {"mlp", "cnn", "decoder"}:
@@ -72,7 +72,7 @@ def _networks(target: Target) -> Iterator[object]:
 @pytest.mark.amp_long
 @pytest.mark.amp_parametrize("case", _networks)
 def test_emulated_casts_round_as_eager_does(amp: Amp, needs: Callable[[str], str], case: Case) -> None:
-    """With ``emulate_precision_casts`` fused kernels make eager's error: half of it at least, in the median."""
+    """Fused kernels with ``emulate_precision_casts`` have at least half of eager's error, in the median."""
     how = Compilation(backend=needs("inductor"), fullgraph=True, options=_EMULATED)
     prediction = predict(case, case.realise(seed=amp.config.seed), amp.device, amp.precision, seed=amp.config.seed)
     eager, found, _ = eager_and_compiled(case, how, amp.conditions, loss_scale=prediction.loss_scale)
@@ -90,7 +90,7 @@ def test_emulated_casts_round_as_eager_does(amp: Amp, needs: Callable[[str], str
 
 
 def test_casts_of_autocast_survive_fusion(amp: Amp, needs: Callable[[str], str]) -> None:
-    """What a product returns is low, and rounded: the float32 operator behind it sees rounded values."""
+    """Products return rounded low-precision values: the float32 operator behind one sees rounded values."""
 
     def function(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         low = x @ w

@@ -1,4 +1,4 @@
-"""A region costs one compilation for each state it is called in, and none when it is called in that again."""
+"""Recompilation: a region costs one compilation for each ambient state, and none when a state occurs again."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from .releases import GUARDS_DTYPE, REGION_OBJECTS
 
 
 class _Counting:
-    """A back end for torch.compile that runs the graph as it is, and counts graphs."""
+    """Back end for torch.compile that runs the graph as it is, and counts graphs."""
 
     def __init__(self) -> None:
         self.graphs = 0
 
     def __call__(self, graph_module: Any, _inputs: object) -> Callable[..., Any]:
-        """One graph more."""
+        """Count one more graph."""
         self.graphs += 1
         run: Callable[..., Any] = graph_module.forward
         return run
@@ -47,7 +47,7 @@ def _expect_graphs(amp: Amp, fact: str, found: int, expected: int) -> None:
 
 @GUARDS_DTYPE
 def test_one_compilation_for_each_ambient_state(amp: Amp) -> None:
-    """None, this dtype, the other; and each of them twice more."""
+    """Call in no region, in this dtype and in the other, each of them three times."""
     backend = _Counting()
     compiled = torch.compile(_product, backend=backend, fullgraph=True)
     x = torch.randn(4, 4, device=amp.device.torch_device)
@@ -59,7 +59,7 @@ def test_one_compilation_for_each_ambient_state(amp: Amp) -> None:
 
 
 def test_a_region_that_is_entered_again_compiles_nothing(amp: Amp) -> None:
-    """Ten steps of a training, each in a region of its own."""
+    """Ten training steps, each in a region of its own, compile once."""
     backend = _Counting()
     model = nn.Linear(8, 8).to(amp.device.torch_device)
     compiled = torch.compile(model, backend=backend, fullgraph=True)
@@ -72,7 +72,7 @@ def test_a_region_that_is_entered_again_compiles_nothing(amp: Amp) -> None:
 
 
 def test_a_region_inside_compiles_once(amp: Amp) -> None:
-    """Whatever object it is: the same one each time, or a new one."""
+    """A region inside compiles once, whether the object is the same one each time or a new one."""
     backend = _Counting()
     device_type, dtype = amp.device.type, amp.dtype
 
@@ -87,7 +87,7 @@ def test_a_region_inside_compiles_once(amp: Amp) -> None:
 
 
 def test_new_sizes_in_a_region_compile_no_more_than_outside(amp: Amp) -> None:
-    """Dynamic shapes: sizes that vary take one graph, in a region as in none."""
+    """Dynamic shapes: varying sizes compile to one graph, in a region as in none."""
     graphs = {}
     for kind in ("none", "low"):
         torch.compiler.reset()
@@ -104,7 +104,7 @@ def test_new_sizes_in_a_region_compile_no_more_than_outside(amp: Amp) -> None:
 
 @pytest.mark.parametrize("enabled", [True, False], ids=["enabled", "disabled"])
 def test_training_and_evaluation_compile_twice(amp: Amp, *, enabled: bool) -> None:
-    """Evaluation between trainings, in a region as in a disabled one: two graphs, not one for each change."""
+    """Evaluation between trainings, in a region as in a disabled one, takes two graphs, not one for each change."""
     backend = _Counting()
     model = nn.Linear(8, 8).to(amp.device.torch_device)
     compiled = torch.compile(model, backend=backend, fullgraph=True)
@@ -118,7 +118,7 @@ def test_training_and_evaluation_compile_twice(amp: Amp, *, enabled: bool) -> No
 
 
 class _Held:
-    """A region that a function finds somewhere, as an attribute of a configuration say."""
+    """Holder of a region that a function reads from an attribute, for example of a configuration."""
 
     region: torch.autocast
 
@@ -130,7 +130,7 @@ def _in_held_region(x: torch.Tensor) -> torch.Tensor:
 
 @REGION_OBJECTS
 def test_an_equal_region_object_compiles_nothing(amp: Amp) -> None:
-    """A region made anew with the same arguments, in place of the one that was compiled."""
+    """Replace the compiled region by a new one with the same arguments."""
     backend = _Counting()
     compiled = torch.compile(_in_held_region, backend=backend, fullgraph=True)
     for _ in range(3):
@@ -140,7 +140,7 @@ def test_an_equal_region_object_compiles_nothing(amp: Amp) -> None:
 
 
 def test_another_region_object_is_followed(amp: Amp) -> None:
-    """A region of the other dtype in its place, and the first one again."""
+    """Replace the region by one of the other dtype, then by the first one again."""
     compiled = torch.compile(_in_held_region, backend="eager", fullgraph=True)
     found = []
     regions = [torch.autocast(amp.device.type, dtype) for dtype in (amp.dtype, OTHER[amp.dtype])]

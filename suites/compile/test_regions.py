@@ -1,4 +1,4 @@
-"""Regions inside a compiled function, and around it, are those of eager: dtypes, values, gradients."""
+"""Regions inside and around a compiled function are those of eager: dtypes, values, gradients."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .programs import (
 )
 from .releases import BACKWARD, BACKWARD_IN_THE_OTHER, HAS_BACKWARD_SETTING
 
-#: Rows and columns: more numbers than fit a block of any kernel.
+#: Rows and columns: more elements than fit a block of any kernel.
 _LARGE = 96
 #: The regions that a program opens: "low", "other", "disabled"; outside of them it computes in the ambient one.
 OPENS = {
@@ -46,9 +46,9 @@ OPENS = {
 
 
 def _cell(program: str, ambient: str) -> object:
-    """Where a product is computed in another region than the ambient one, its backward is reported to be wrong."""
+    """Return a case, marked where a product's region is not the ambient one: its backward is reported to be wrong."""
     wrong = OPENS[program] - {ambient} if ambient in {"low", "other"} else set[str]()
-    # The opposite of what the low dtype is called in: see BACKWARD_IN_THE_OTHER.
+    # The opposite of the low dtype of the call: see BACKWARD_IN_THE_OTHER.
     precision = "fp16" if ambient == "other" else "bf16"
     marks = [BACKWARD if "disabled" in wrong else BACKWARD_IN_THE_OTHER[precision]] if wrong else []
     if ambient == "none" and not OPENS[program] & {"low", "other"}:
@@ -57,7 +57,7 @@ def _cell(program: str, ambient: str) -> object:
 
 
 def _cells() -> Iterator[object]:
-    """Each program in each ambient region: for one that opens no low region the other dtype's are the same."""
+    """Return each program in each ambient region; one that opens no low region needs the other dtype only once."""
     for program in NAMES:
         yield _cell(program, "none")
         yield _cell(program, "low")
@@ -68,7 +68,7 @@ def _cells() -> Iterator[object]:
 @BACKENDS
 @pytest.mark.parametrize("program", NAMES)
 def test_outputs_are_those_of_eager(amp: Amp, program: str, backend: str) -> None:
-    """One callable, called in each ambient region in turn, and in the first again."""
+    """Call one callable in each ambient region in turn, and in the first one again."""
     function = programs(amp.device.type, amp.dtype)[program]
     compiled = torch.compile(function, backend=backend, fullgraph=True)
     found = []
@@ -84,7 +84,7 @@ def test_outputs_are_those_of_eager(amp: Amp, program: str, backend: str) -> Non
 
 @pytest.mark.parametrize(("program", "ambient"), list(_cells()))
 def test_gradients_are_those_of_eager(amp: Amp, program: str, ambient: str) -> None:
-    """What was computed in float32 has float32's gradients, whatever the function is called in; and outputs, too."""
+    """Values computed in float32 have float32 gradients, in any ambient region; outputs are compared, too."""
     function = programs(amp.device.type, amp.dtype)[program]
     found = run(amp, torch.compile(function, backend="aot_eager", fullgraph=True), ambient)
     eager, exact = run(amp, function, ambient), run(amp, function, ambient, dtype=torch.float64)
@@ -93,7 +93,7 @@ def test_gradients_are_those_of_eager(amp: Amp, program: str, ambient: str) -> N
     expect_same_values(amp, what, [*found.outputs, *found.gradients], [*eager.outputs, *eager.gradients], exact)
 
 
-#: By inductor one program tells most, and the others are for the long tier.
+#: By inductor one program is the most informative, and the remaining ones are in the long tier.
 _MORE = pytest.mark.amp_long
 #: Regions of both dtypes are in it.
 _ONE = [pytest.mark.amp(dtypes=["bf16"])]
@@ -101,7 +101,7 @@ _ONE = [pytest.mark.amp(dtypes=["bf16"])]
 
 @pytest.mark.parametrize("program", [pytest.param(name, marks=_ONE if name == "nested" else _MORE) for name in NAMES])
 def test_fused_kernels_compute_in_the_regions(amp: Amp, needs: Callable[[str], str], program: str) -> None:
-    """By inductor: outputs and gradients, called in no region, where both are right."""
+    """Outputs and gradients by inductor, called in no region, where both are correct."""
     function = programs(amp.device.type, amp.dtype)[program]
     compiled = torch.compile(function, backend=needs("inductor"), fullgraph=True)
     eager, exact = run(amp, function, "none"), run(amp, function, "none", dtype=torch.float64)
@@ -114,7 +114,7 @@ def test_fused_kernels_compute_in_the_regions(amp: Amp, needs: Callable[[str], s
 @HAS_BACKWARD_SETTING
 @pytest.mark.parametrize("program", ["island", "nested", "checkpointed island"])
 def test_gradients_with_backward_traced_outside_are_those_of_eager(amp: Amp, program: str) -> None:
-    """The setting ``backward_pass_autocast = "off"`` mends what is reported above."""
+    """The setting ``backward_pass_autocast = "off"`` fixes the fault that is reported above."""
     function = programs(amp.device.type, amp.dtype)[program]
     with backward_without_region():
         found = run(amp, torch.compile(function, backend="aot_eager", fullgraph=True), "low")
@@ -124,7 +124,7 @@ def test_gradients_with_backward_traced_outside_are_those_of_eager(amp: Amp, pro
 
 @pytest.mark.parametrize("program", ["none", "same dtype"])
 def test_backward_inside_the_region_is_that_of_eager(amp: Amp, program: str) -> None:
-    """Not recommended, and often done: backward is called where forward was."""
+    """Backward inside the region of forward, which is not recommended but common."""
     function = programs(amp.device.type, amp.dtype)[program]
     found = run(amp, torch.compile(function, backend="aot_eager", fullgraph=True), "low", inside=True)
     eager = run(amp, function, "low", inside=True)
@@ -134,7 +134,7 @@ def test_backward_inside_the_region_is_that_of_eager(amp: Amp, program: str) -> 
 
 @pytest.mark.parametrize("where", ["in the region", "in an island"])
 def test_large_results_are_those_of_eager(amp: Amp, where: str) -> None:
-    """Thousands of numbers: float32 ones keep every bit, and so do low ones and the gradients of large weights."""
+    """Thousands of elements: float32 results keep every bit, as do low-precision ones and large weights' gradients."""
     device_type = amp.device.type
 
     def function(x: torch.Tensor, w: Tensors) -> Tensors:
@@ -148,14 +148,14 @@ def test_large_results_are_those_of_eager(amp: Amp, where: str) -> None:
     exact = run(amp, function, "low", dtype=torch.float64, size=_LARGE)
     what = f"large results {where}"
     expect_same_dtypes(amp, what, found, eager)
-    # The gradients of an island, which is traced in the region, are looked at above.
+    # The gradients of a disabled region, which is traced in the region, are checked above.
     expect_same_values(amp, what, found.outputs, eager.outputs, Ran(exact.outputs, []))
     if where == "in the region":
         expect_same_values(amp, f"gradients of {what}", found.gradients, eager.gradients, exact)
 
 
 def test_the_region_is_as_it_was_after_a_compiled_call(amp: Amp) -> None:
-    """What is compiled in a region leaves it on, leaves its dtype, and leaves the one outside off."""
+    """A call compiled in a region leaves it on with its dtype, and leaves autocast off outside."""
     functions = programs(amp.device.type, amp.dtype)
     states = []
     for program in ("nested", "disabled", "other dtype"):

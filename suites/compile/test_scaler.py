@@ -22,12 +22,12 @@ def _compiled(amp: Amp, backend: str) -> Case:
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 def test_a_compiled_step_does_what_a_scaler_asks(amp: Amp, backend: str) -> None:
-    """Overflow planted in a gradient: skipped, backed off, recovered. In a graph there is no module to plant it in."""
+    """Plant an overflow in a gradient, since a graph has no module to plant it in: skipped, backed off, recovered."""
     amp.check_scaler(_compiled(amp, backend), forward_at=())
 
 
 def test_the_trace_is_that_of_eager(amp: Amp) -> None:
-    """Scale, found-inf and skipped of each iteration, with overflow in two of them."""
+    """Compare scale, found-inf and skipped of each iteration with eager's, with overflow in two of them."""
     eager = amp.scaler_trace(mlp(), steps=6, overflow_at={2, 4})
     compiled = amp.scaler_trace(_compiled(amp, "aot_eager"), steps=6, overflow_at={2, 4})
     assert eager == compiled
@@ -37,7 +37,7 @@ def test_the_trace_is_that_of_eager(amp: Amp) -> None:
 def _trained(
     amp: Amp, *, loss: str | None = None, optimizer: str | None = None
 ) -> tuple[list[torch.Tensor], list[float], torch.optim.Optimizer]:
-    """Six steps of a usual loop with AdamW and a scaler, the third of which overflows: weights, scales, optimizer.
+    """Run six steps of a usual loop with AdamW and a scaler, the third of which overflows: weights, scales, optimizer.
 
     ``loss`` and ``optimizer`` are the back ends by which the loss function and the optimizer's step are compiled.
     """
@@ -64,7 +64,7 @@ def _trained(
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 def test_a_loop_around_a_compiled_step_trains_as_in_eager(amp: Amp, backend: str) -> None:
-    """Unscaled, clipped, skipped and updated: the same scales, and on a CPU the same weights, bit for bit."""
+    """An unscaled, clipped and skipped training has eager's scales, and on a CPU weights bitwise equal to eager's."""
     weights, scales, _ = _trained(amp)
     found, found_scales, _ = _trained(amp, loss=backend)
     assert scales == found_scales
@@ -79,7 +79,7 @@ def test_a_loop_around_a_compiled_step_trains_as_in_eager(amp: Amp, backend: str
 
 @pytest.mark.parametrize("backend", [pytest.param("eager", marks=pytest.mark.amp_long), "aot_eager"])
 def test_a_compiled_optimizer_is_skipped_and_keeps_float32(amp: Amp, backend: str) -> None:
-    """``optimizer.step`` compiled, the scaler around it: the same scales, the same training, float32 moments."""
+    """Compile ``optimizer.step`` inside the scaler: the same scales, the same training, float32 moments."""
     before, graphs = mlp().realise(seed=amp.config.seed).model.parameters(), compiled_graphs()
     weights, scales, _ = _trained(amp)
     found, found_scales, optimizer = _trained(amp, optimizer=backend)

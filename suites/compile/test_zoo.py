@@ -1,4 +1,4 @@
-"""Every kind of network computes compiled what it computes in eager: dtypes, outputs, gradients, statistics."""
+"""Every kind of network compiled against eager: dtypes, outputs, gradients, statistics."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from .releases import BACKWARD, NATIVE_BATCH_NORM, TAKES_NOTHING_APART, fused_po
 
 
 def whole(_target: Target) -> Iterator[object]:
-    """The cases of the zoo that Dynamo takes in one graph."""
+    """Return the cases of the zoo that Dynamo captures in one graph."""
     for case in zoo():
         if case.name != "lstm":
             yield pytest.param(case, id=case.name)
 
 
 def traced(target: Target) -> Iterator[object]:
-    """The same, where AOTAutograd runs eager's kernels."""
+    """Return the same cases, where AOTAutograd runs eager's kernels."""
     for case in zoo():
         marks = [NATIVE_BATCH_NORM] if case.name.startswith("cnn") and target.id == "cuda-fp16" else []
         if case.name != "lstm":
@@ -37,7 +37,7 @@ def traced(target: Target) -> Iterator[object]:
 
 
 def fused(target: Target) -> Iterator[object]:
-    """The same, by inductor."""
+    """Return the same cases, compiled by inductor."""
     for case in zoo():
         marks = fused_pooling(target) if case.name == "cnn" else []
         if case.name != "lstm":
@@ -45,13 +45,13 @@ def fused(target: Target) -> Iterator[object]:
 
 
 def wider(_target: Target) -> Iterator[object]:
-    """Networks, losses and ways of training that users bring."""
+    """Return networks, losses and ways of training that users bring."""
     for case in wider_zoo():
         yield pytest.param(case, id=case.name)
 
 
 def wider_traced(target: Target) -> Iterator[object]:
-    """The same, as AOTAutograd traces them.
+    """Return the wider zoo as AOTAutograd traces it.
 
     Attention by its formula computes in float32 inside of the operator, whose backward is traced in the region. Eager
     adds up the gradients of a weight that is used several times in the low dtype, for it casts the weight once, and a
@@ -69,7 +69,7 @@ def wider_traced(target: Target) -> Iterator[object]:
 
 
 def added(target: Target) -> Iterator[object]:
-    """The cases of projects."""
+    """Return the cases of projects."""
     for case in target.added_cases():
         yield pytest.param(case, id=case.name)
 
@@ -80,14 +80,14 @@ def _check(amp: Amp, case: Case, how: Compilation, *, bits: bool = False) -> Non
 
 @pytest.mark.amp_parametrize("case", traced)
 def test_step(amp: Amp, case: Case) -> None:
-    """In one graph of AOTAutograd, which calls eager's kernels: on a CPU they give eager's bits."""
+    """Run the step in one graph of AOTAutograd, which calls eager's kernels: on a CPU the results are bitwise equal."""
     _check(amp, case, Compilation(backend="aot_eager", fullgraph=True), bits=TAKES_NOTHING_APART)
 
 
 @pytest.mark.amp_long
 @pytest.mark.amp_parametrize("case", whole)
 def test_step_as_dynamo_captures_it(amp: Amp, case: Case) -> None:
-    """The graph of Dynamo, run as it is: eager's bits on a CPU."""
+    """Run the graph of Dynamo as it is: bitwise equal to eager on a CPU."""
     _check(amp, case, Compilation(backend="eager", fullgraph=True), bits=True)
 
 
@@ -98,7 +98,7 @@ def test_step_of_a_project(amp: Amp, case: Case) -> None:
 
 @pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.amp_long)])
 def test_step_that_drops(amp: Amp, needs: Callable[[str], str], backend: str) -> None:
-    """Dropout drops what it drops in eager, going forward and back, and scales what is left."""
+    """Dropout drops the same elements as in eager, forward and backward, and scales the remaining ones."""
     plain = mlp()
     case = replace(
         plain, name="mlp_dropout", build=lambda: nn.Sequential(nn.Dropout(0.1), plain.build(), nn.Dropout(0.1))
@@ -108,13 +108,13 @@ def test_step_that_drops(amp: Amp, needs: Callable[[str], str], backend: str) ->
 
 @pytest.mark.parametrize("name", ["mlp", pytest.param("decoder", marks=pytest.mark.amp_long)])
 def test_step_with_the_region_inside(amp: Amp, name: str) -> None:
-    """The function opens the region itself; backward is outside of both, and gives eager's bits all the same."""
+    """The function opens the region itself; backward is outside of both, and bitwise equal to eager."""
     (case,) = (case for case in zoo() if case.name == name)
     _check(amp, case, Compilation(backend="aot_eager", fullgraph=True, region=Where.INSIDE), bits=True)
 
 
 def _half(case: Case) -> Case:
-    """``case`` with the first half of its batch."""
+    """Return ``case`` with the first half of its batch."""
 
     def batch() -> object:
         return map_tensors(lambda x: x[: len(x) // 2].detach().requires_grad_(x.requires_grad), case.batch())
@@ -132,7 +132,7 @@ def _half(case: Case) -> Case:
     ],
 )
 def test_step_with_dynamic_shapes(amp: Amp, name: str) -> None:
-    """Two sizes of batch through one compiled function: one graph, and for each size what eager computes."""
+    """Two batch sizes through one compiled function: one graph, and for each size eager's results."""
     (case,) = (case for case in zoo() if case.name == name)
     how = Compilation(backend="aot_eager", fullgraph=True, dynamic=True)
     compiled = how.case(case, amp.conditions)
@@ -159,7 +159,7 @@ def test_step_with_dynamic_shapes(amp: Amp, name: str) -> None:
 
 
 def _expect_close(amp: Amp, what: str, far: float, noise: float) -> None:
-    """Eager's bits on a CPU, elsewhere its values but for the order of sums."""
+    """Compare bitwise with eager on a CPU, elsewhere up to the order of sums."""
     bits = amp.device.type == "cpu" and TAKES_NOTHING_APART
     if bits or not far <= tolerance.WORST_DISTANCE * noise * amp.config.tolerance_scale:
         raise AmpFailure(
@@ -172,7 +172,7 @@ def _expect_close(amp: Amp, what: str, far: float, noise: float) -> None:
 
 
 def test_inductor_has_what_it_needs(needs: Callable[[str], str]) -> None:
-    """A C++ compiler on a CPU, Triton and a C compiler on a GPU: what is missing is named."""
+    """Name the missing tool: a C++ compiler on a CPU, Triton and a C compiler on a GPU."""
     needs("inductor")
 
 
@@ -202,14 +202,14 @@ def test_step_by_inductor_with_the_region_inside(amp: Amp, needs: Callable[[str]
 @pytest.mark.amp_long
 @pytest.mark.amp_parametrize("case", wider)
 def test_step_of_the_wider_zoo_as_dynamo_captures_it(amp: Amp, case: Case) -> None:
-    """In as many graphs as Dynamo needs."""
+    """Compile into as many graphs as Dynamo needs."""
     amp.check_compiled(case, backend="eager")
 
 
 @pytest.mark.amp_long
 @pytest.mark.amp_parametrize("case", wider_traced)
 def test_step_of_the_wider_zoo(amp: Amp, case: Case) -> None:
-    """In as many graphs as AOTAutograd needs."""
+    """Compile into as many graphs as AOTAutograd needs."""
     amp.check_compiled(case, backend="aot_eager")
 
 
@@ -218,7 +218,7 @@ def test_step_of_the_wider_zoo(amp: Amp, case: Case) -> None:
 @pytest.mark.parametrize("name", ["mlp", "decoder"])
 @pytest.mark.amp(devices=["cuda"])
 def test_step_in_each_mode(amp: Amp, needs: Callable[[str], str], name: str, mode: str) -> None:
-    """CUDA graphs, and kernels chosen by timing them: hundreds of them, compiled side by side."""
+    """CUDA graphs, and kernels chosen by timing: hundreds of them, compiled in parallel."""
     (case,) = (case for case in zoo() if case.name == name)
     how = Compilation(backend=needs("inductor"), mode=mode, fullgraph=True)
     with compile_workers(min(8, os.cpu_count() or 1)):

@@ -1,4 +1,4 @@
-"""Several processes under mixed precision: what they send, in which dtype, and that together they are one process.
+"""Several processes under mixed precision: their collectives, the dtypes of these, and agreement with one process.
 
 Two ranks, started by torch's own launcher: gloo on a CPU, NCCL where there are two GPUs.
 """

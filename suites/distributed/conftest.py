@@ -1,4 +1,4 @@
-"""The ranks that all of this family's tests ask: started once for a device, and again only after one was lost.
+"""Ranks for all tests of this family: started once for a device, and again only after one was lost.
 
 pytest loads this file before it knows whether a test of the family runs: torch is imported in the fixtures.
 """
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def _groups() -> Iterator[dict[str, RankGroup]]:
-    """The groups of this session, by device type."""
+    """Return the groups of this session, by device type."""
     groups: dict[str, RankGroup] = {}
     yield groups
     for group in groups.values():
@@ -29,7 +29,7 @@ def _groups() -> Iterator[dict[str, RankGroup]]:
 
 @pytest.fixture
 def ranks(amp: Amp, request: pytest.FixtureRequest, _groups: dict[str, RankGroup]) -> RankGroup:
-    """Two processes of one process group on the device under test."""
+    """Return two processes of one process group on the device under test."""
     from pytest_amp.distributed import RankGroup, unavailable
 
     kind = amp.device.type

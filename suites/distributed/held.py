@@ -1,4 +1,4 @@
-"""How answers of ranks are held against one process: bit for bit, or within the bound of the rounding oracle."""
+"""Comparison of ranks with one process: bit for bit, or within the bound of the rounding oracle."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .models import Tensors
 
 
 def needs_streams(amp: Amp) -> None:
-    """FSDP2 waits for streams and averages, which a CPU's have not done from the beginning: skips where they do not."""
+    """Skip on a CPU where torch lacks the stream events and the averages that FSDP2 relies on."""
     if amp.device.type != "cpu":
         return
     if not hasattr(torch.cpu.Stream(), "record_event"):
@@ -30,12 +30,12 @@ def needs_streams(amp: Amp) -> None:
 
 
 def settings(amp: Amp, **more: Any) -> dict[str, Any]:
-    """What every program is told."""
+    """Return the settings that every program receives."""
     return {"seed": amp.config.seed, "dtype": amp.precision.dtype_name, **more}
 
 
 def hold_ranks_agree(amp: Amp, answers: list[Mapping[str, Tensors]], key: str, *, what: str) -> None:
-    """Every rank has the same, bit for bit. Raises AmpFailure."""
+    """Raise AmpFailure unless every rank has the same bits."""
     first = answers[0][key]
     for number, answer in enumerate(answers[1:], start=1):
         unlike = [name for name in first if not _same(answer[key].get(name), first[name])]
@@ -50,7 +50,7 @@ def hold_ranks_agree(amp: Amp, answers: list[Mapping[str, Tensors]], key: str, *
 
 
 def hold_same(amp: Amp, found: Tensors, expected: Tensors, *, what: str, least: float = 0.0) -> None:
-    """``found`` is what one process computes by hand: the same bits, or off by ``least``. Raises AmpFailure."""
+    """Raise AmpFailure unless ``found`` has the bits of manual casts in one process, or is off by ``least`` at most."""
     for name, value in expected.items():
         got = found.get(name)
         if _same(got, value) or (got is not None and got.dtype is value.dtype and _far(got, value) <= least):
@@ -79,7 +79,7 @@ def _off(a: torch.Tensor | None, b: torch.Tensor) -> str:
 def hold_near_exact(  # noqa: PLR0913  # what is held, against what, and how it is called
     amp: Amp, case: Case, found: Tensors, *, loss: float | None, what: str, factor: float = CERTAIN
 ) -> None:
-    """Gradients, and the loss, within the bound that the oracle predicts of one process. Raises AmpFailure.
+    """Raise AmpFailure unless gradients and the loss are within the bound that the oracle predicts of one process.
 
     The noise of the whole batch in one process, times ``factor``: the ranks' parts round on their own. Nor is
     any much more exact than rounding leaves it, which would mean that nothing was rounded.

@@ -11,7 +11,7 @@ Hook = Callable[[Any, Any], Any]
 
 
 def registered(name: str) -> tuple[Any, Hook]:
-    """State and hook, as ``register_comm_hook`` takes them.
+    """Return state and hook, as ``register_comm_hook`` takes them.
 
     Each is called by a function of ours: of its own bf16 hooks DDP asks for NCCL, by their names.
     """
@@ -36,7 +36,7 @@ def _compressing(name: str) -> Hook:
 
 
 def _around(dtype: str, inner: str) -> tuple[Any, Hook]:
-    """What compresses for another hook."""
+    """Return a compression wrapper around another hook."""
     state, hook = _MADE[inner]()
     wrapped: Hook = _default(f"{dtype}_compress_wrapper")(hook)
     return state, wrapped
@@ -49,7 +49,7 @@ def _all_reduce() -> tuple[Any, Hook]:
 
 
 def _local() -> tuple[Any, Hook]:
-    """Of three iterations two are reduced; subgroups would be those of a machine."""
+    """Return local SGD that reduces two of three iterations; subgroups would be those of one machine."""
     import torch.distributed as dist
     from torch.distributed.algorithms.ddp_comm_hooks import post_localSGD_hook
 
@@ -60,7 +60,7 @@ def _local() -> tuple[Any, Hook]:
 
 
 def _power(*, batched: bool) -> tuple[Any, Hook]:
-    """Of rank one; the first two iterations are reduced as they are."""
+    """Return PowerSGD of rank one, which reduces the first two iterations uncompressed."""
     from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as power
 
     state = power.PowerSGDState(None, matrix_approximation_rank=1, start_powerSGD_iter=2)
@@ -80,6 +80,6 @@ _MADE: dict[str, Callable[[], tuple[Any, Hook]]] = {
 
 
 def kept(state: Any) -> dict[str, str]:
-    """The dtypes of what a state keeps between iterations."""
+    """Return the dtypes of the tensors that a state keeps between iterations."""
     memories = {name: getattr(state, name, {}) for name in ("error_dict", "p_memory_dict", "q_memory_dict")}
     return {name: dtype_name(memory[0].dtype) for name, memory in memories.items() if memory}

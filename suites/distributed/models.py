@@ -1,4 +1,4 @@
-"""The model that ranks and the test process compute, each for itself, and the steps that are made by hand."""
+"""The model that each rank and the test process compute, and the manual reference steps."""
 
 from __future__ import annotations
 
@@ -25,37 +25,37 @@ Tensors = dict[str, torch.Tensor]
 
 
 def build() -> nn.Module:
-    """Shapes: (rows, width) to (rows, classes)."""
+    """Return the model. Shapes: (rows, width) to (rows, classes)."""
     return nn.Sequential(nn.LayerNorm(WIDTH), nn.Linear(WIDTH, HIDDEN), nn.GELU(), nn.Linear(HIDDEN, CLASSES))
 
 
 def batch() -> Tensors:
-    """The rows of all ranks."""
+    """Return the rows of all ranks."""
     return {"inputs": torch.randn(ROWS, WIDTH), "targets": torch.arange(ROWS) % CLASSES}
 
 
 def loss(model: nn.Module, rows: Mapping[str, torch.Tensor]) -> Tensors:
-    """A mean over rows, of float32 logits: the mean of the ranks' losses is that of the whole batch."""
+    """Return the mean over rows, of float32 logits: the mean of the ranks' losses is that of the whole batch."""
     logits = model(rows["inputs"])
     return {"loss": f.cross_entropy(logits.float(), rows["targets"]), "logits": logits}
 
 
 def whole(name: str) -> Case:
-    """The case of one process that has all rows."""
+    """Return the case of one process that has all rows."""
     return Case(name, build, batch, loss_in_one)
 
 
 def loss_in_one(model: nn.Module, rows: Tensors) -> Tensors:
-    """Without a cast of its own, so that the case runs in float64, too."""
+    """Return the loss without a cast of its own, so that the case runs in float64, too."""
     logits = model(rows["inputs"])
     return {"loss": f.cross_entropy(logits, rows["targets"]), "logits": logits}
 
 
 class Keeping(nn.Module):
-    """A layer with a buffer of each kind, whose numbers are those of one rank."""
+    """Layer with a buffer of each kind, whose values are those of one rank."""
 
     def __init__(self, seed: int, number: int) -> None:
-        """With the numbers of ``state_of``."""
+        """Fill buffers with the values of ``state_of``."""
         super().__init__()
         self.weight = nn.Parameter(state_of(seed, number)["weight"])
         for name, value in state_of(seed, number).items():
@@ -68,7 +68,7 @@ class Keeping(nn.Module):
 
 
 def state_of(seed: int, number: int) -> Tensors:
-    """Numbers of a rank's own, in every dtype that buffers have, none of which a lower dtype would keep."""
+    """Return values of one rank, in every dtype that buffers have; no lower dtype represents them."""
     generator = torch.Generator().manual_seed(1000 * seed + number)
     drawn = {
         name: torch.randn(HIDDEN, dtype=torch.float64, generator=generator).to(dtype)
@@ -80,13 +80,13 @@ def state_of(seed: int, number: int) -> Tensors:
 
 
 def realised(seed: int, device: torch.device | str) -> Realised:
-    """The same weights and rows in every process."""
+    """Return the same weights and rows in every process."""
     return Case("rows", build, batch, loss).realise(seed=seed).on(device)
 
 
 @contextlib.contextmanager
 def deterministic() -> Iterator[None]:
-    """Kernels that add in one order, where torch has them: two processes are to have the same bits."""
+    """Use kernels with a fixed order of sums, where torch has them, so that two processes have the same bits."""
     before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # an operator without such a kernel warns
@@ -98,25 +98,25 @@ def deterministic() -> Iterator[None]:
 
 
 def rows_of(number: int, rows: Mapping[str, torch.Tensor]) -> Tensors:
-    """A rank's share of the batch."""
+    """Return a rank's share of the batch."""
     each = ROWS // SIZE
     return {name: value[number * each : (number + 1) * each] for name, value in rows.items()}
 
 
 def gradients(model: nn.Module) -> Tensors:
-    """By name, as they are; wrappers' prefixes are taken off."""
+    """Return gradients by name, unchanged, without the prefixes of wrappers."""
     return {plain(name): p.grad.detach().clone() for name, p in model.named_parameters() if p.grad is not None}
 
 
 def plain(name: str) -> str:
-    """A parameter's name without what wrappers put before it."""
+    """Return a parameter's name without the prefixes of wrappers."""
     for prefix in ("module.", "_fsdp_wrapped_module.", "_orig_mod."):
         name = name.replace(prefix, "")
     return name
 
 
 def backward(model: nn.Module, rows: Mapping[str, torch.Tensor], region: Region, *, scale: float = 1.0) -> Tensors:
-    """Forward in ``region``, backward outside of it; the outputs. Gradients are added to what is there."""
+    """Run forward in ``region`` and backward outside of it; return the outputs. Gradients are accumulated."""
     with region():
         outputs = loss(model, rows)
     torch.autograd.backward(outputs["loss"] * scale)
@@ -124,7 +124,7 @@ def backward(model: nn.Module, rows: Mapping[str, torch.Tensor], region: Region,
 
 
 def evaluated(model: nn.Module, rows: Mapping[str, torch.Tensor], region: Region) -> Tensors:
-    """The logits of evaluation in each grad mode; the model is in training mode again afterwards."""
+    """Return the logits of evaluation in each grad mode; the model is in training mode again afterwards."""
     found: Tensors = {}
     model.eval()
     for mode in (torch.no_grad, torch.inference_mode, torch.enable_grad):
@@ -135,7 +135,7 @@ def evaluated(model: nn.Module, rows: Mapping[str, torch.Tensor], region: Region
 
 
 def by_hand(seed: int, device: torch.device, region: Region, *, dtype: torch.dtype | None = None) -> list[Tensors]:
-    """The gradients of each rank's rows, computed one after the other in this process.
+    """Return the gradients of each rank's rows, computed one after the other in this process by manual casts.
 
     With ``dtype`` weights and inputs are cast to it beforehand, as policies of parameters do.
     """
@@ -152,6 +152,6 @@ def by_hand(seed: int, device: torch.device, region: Region, *, dtype: torch.dty
 
 
 def mean(parts: list[Tensors], dtype: torch.dtype = torch.float32) -> Tensors:
-    """Each divided by the number of ranks and then added up, in ``dtype``; float32 in the end."""
+    """Return the mean over ranks, each divided first and then added, in ``dtype``; float32 in the end."""
     divided = [{name: value.to(dtype) / SIZE for name, value in part.items()} for part in parts]
     return {name: (divided[0][name] + divided[1][name]).float() for name in divided[0]}

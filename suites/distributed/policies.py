@@ -1,4 +1,4 @@
-"""Policies of mixed precision by name, what each should send, and the gradients that it should give."""
+"""Policies of mixed precision by name, with the dtypes that each should send and the gradients that it should give."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .models import Tensors, by_hand, mean
 
 @dataclass(frozen=True)
 class Policy:
-    """What is asked for: ``low`` stands for the autocast dtype, None for nothing; ``region`` is autocast around it.
+    """Requested dtypes: ``low`` stands for the autocast dtype, None for no request; ``region`` is autocast around it.
 
     ``unasked`` is the dtype of a reduction for which nothing is asked; without it that of the gathered parameters.
     """
@@ -30,7 +30,7 @@ class Policy:
     unasked: str | None = None
 
     def asked(self, amp: Amp) -> dict[str, str | None]:
-        """As programs take it."""
+        """Return the requested dtypes in the form that programs take."""
         return {
             "param_dtype": _named(self.param, amp),
             "reduce_dtype": _named(self.reduce, amp),
@@ -38,19 +38,19 @@ class Policy:
         }
 
     def gathered(self, amp: Amp) -> str:
-        """What an all-gather carries: parameters in their dtype of computation."""
+        """Return the dtype of an all-gather: parameters are sent in their dtype of computation."""
         return _named(self.param, amp) or "float32"
 
     def reduced(self, amp: Amp) -> str:
-        """What a reduce-scatter carries: gradients in the dtype asked for, else in ``unasked`` or the parameters'."""
+        """Return the dtype of a reduce-scatter: the requested one, else ``unasked`` or that of the parameters."""
         return _named(self.reduce, amp) or self.unasked or self.gathered(amp)
 
     def returned(self, amp: Amp) -> str:
-        """The dtype of what the model returns: the one that was asked for, else that in which it was computed."""
+        """Return the dtype of the model's output: the requested one, else the dtype of computation."""
         return _named(self.output, amp) or (amp.precision.dtype_name if self.region else self.gathered(amp))
 
     def gradients(self, amp: Amp) -> Tensors:
-        """By hand, in one process: cast, computed, and reduced as the policy says."""
+        """Return reference gradients from manual casts in one process, computed and reduced as the policy says."""
         device = amp.device.torch_device
         if self.region:
             return mean(by_hand(amp.config.seed, device, amp.autocast))
@@ -59,7 +59,7 @@ class Policy:
 
 
 def averaged(parts: list[Tensors], dtype: torch.dtype) -> Tensors:
-    """Cast to ``dtype``, added up in it, and divided; float32 in the end. fp16 is divided first, for its range."""
+    """Return the mean, cast to ``dtype`` and added in it; float32 in the end. fp16 is divided first, for its range."""
     if dtype is torch.float16:
         return mean(parts, dtype)
     cast = [{name: value.to(dtype) for name, value in part.items()} for part in parts]
@@ -98,7 +98,7 @@ OF_FSDP2 = (
 
 
 def hold_sent(amp: Amp, answer: Mapping[str, Any], policy: Policy, *, what: str) -> dict[str, list[str]]:
-    """A step gathers and reduces in the dtypes of its policy; what it sent, by kind. Raises AmpFailure."""
+    """Raise AmpFailure unless a step gathers and reduces in the dtypes of its policy; return the calls by kind."""
     gathered, reduced = policy.gathered(amp), policy.reduced(amp)
     found: dict[str, set[str]] = {}
     for kind, *dtypes in answer["sent"]:

@@ -19,7 +19,7 @@ from .ranks_fsdp import gathered, sharded, wrapped
 
 
 def micro_batch(rows: Mapping[str, torch.Tensor], number: int, of: int) -> Tensors:
-    """Every ``of``-th row."""
+    """Return every ``of``-th row."""
     return {name: value[number::of] for name, value in rows.items()}
 
 
@@ -31,7 +31,7 @@ def _made(model: nn.Module, rank: Rank, settings: Mapping[str, Any]) -> Any:
 
 @contextlib.contextmanager
 def _reducing(parallel: Any, *, on: bool) -> Any:
-    """Backward passes in this scope reduce, or do not."""
+    """Turn the reduction of backward passes in this scope on or off."""
     if hasattr(parallel, "set_requires_gradient_sync"):
         parallel.set_requires_gradient_sync(on)
         yield
@@ -41,7 +41,7 @@ def _reducing(parallel: Any, *, on: bool) -> Any:
 
 
 def accumulate(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """A backward pass for each entry of ``reduced``, which says whether it reduces: what each sends, and the sum."""
+    """Run a backward pass for each entry of ``reduced``, which says whether it reduces: calls of each, and the sum."""
     model, rows = own(rank, settings)
     parallel = _made(model, rank, settings)
     plan = settings["reduced"]

@@ -1,4 +1,4 @@
-"""Programs of ranks: the norm of gradients in shards, what clipping makes of them, and whole state dicts."""
+"""Programs of ranks: the norm of sharded gradients, clipping, and whole state dicts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .ranks_fsdp import gathered, sharded, wrapped
 
 
 def clip(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """One step under autocast with FSDP2 or FSDP1: gradients before and after clipping, and the norm that was found."""
+    """Run one step under autocast with FSDP2 or FSDP1: gradients before and after clipping, and the norm."""
     model, rows = own(rank, settings)
     one_unit = settings["one_unit"]
     parallel: Any = (wrapped if one_unit else sharded)(model, rank, {})
@@ -35,7 +35,7 @@ def clip(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def states(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The whole state dict of a model in shards, beside the one that it was made with."""
+    """Return the whole state dict of a sharded model, beside the one of its creation."""
     from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 
     model, _ = own(rank, settings)

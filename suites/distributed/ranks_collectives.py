@@ -1,4 +1,4 @@
-"""Programs of ranks: collectives that users call themselves, on numbers of each dtype, in a region."""
+"""Programs of ranks: collectives that users call themselves, on values of each dtype, in a region."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int
 
 
 def numbers(seed: int, number: int, dtype: torch.dtype) -> torch.Tensor:
-    """A rank's own, which no lower dtype has, and whose sums over ranks stay in range."""
+    """Return values of one rank, which no lower dtype represents, and whose sums over ranks stay in range."""
     generator = torch.Generator().manual_seed(100 * seed + number)
     drawn = torch.randn(NUMBERS, dtype=torch.float64, generator=generator)
     return (drawn * 2.0**45).to(dtype) if dtype is torch.int64 else drawn.to(dtype)
@@ -52,14 +52,14 @@ def _all_gather_into_tensor(x: torch.Tensor) -> torch.Tensor:
 
 
 def _reduce_scatter(x: torch.Tensor) -> torch.Tensor:
-    """Put together again, so that every rank has all of it."""
+    """Reduce, scatter and gather again, so that every rank has the whole result."""
     part = x.new_empty(x.numel() // SIZE)
     dist.reduce_scatter_tensor(part, x)
     return _all_gather_into_tensor(part)
 
 
 def _all_to_all(x: torch.Tensor) -> torch.Tensor:
-    """Halves of both, and on every rank all that the ranks have got."""
+    """Exchange halves, and gather the results of all ranks on every rank."""
     found = torch.empty_like(x)
     dist.all_to_all_single(found, x)
     return _all_gather_into_tensor(found)
@@ -72,7 +72,7 @@ def _reduce(x: torch.Tensor) -> torch.Tensor:
 
 
 def _send(x: torch.Tensor) -> torch.Tensor:
-    """Each has the other's numbers."""
+    """Send to the other rank, and return the values received from it."""
     found = torch.empty_like(x)
     first, second = (dist.send, dist.recv) if dist.get_rank() == 0 else (dist.recv, dist.send)
     for call in (first, second):
@@ -108,7 +108,7 @@ def _objects(x: torch.Tensor) -> list[torch.Tensor]:
 
 
 def _sharded(x: torch.Tensor) -> torch.Tensor:
-    """Rank 0's numbers in shards, and whole again."""
+    """Shard the values of rank 0, and gather them again."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import Shard, distribute_tensor
 
@@ -136,7 +136,7 @@ COLLECTIVES: dict[str, tuple[Callable[[torch.Tensor], Any], Callable[..., torch.
 
 
 def collect(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """What each collective makes of the ranks' numbers, by dtype."""
+    """Return the result of each collective on the ranks' values, by dtype."""
     found: dict[str, Tensors] = {}
     for name, (call, _) in COLLECTIVES.items():
         found[name] = {}
@@ -150,12 +150,12 @@ def collect(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def factors(number: int) -> torch.Tensor:
-    """What a rank's results are multiplied by: no low numbers."""
+    """Return the factors of a rank's results; they have no exact low-precision representation."""
     return torch.arange(NUMBERS) / 100 + number
 
 
 def differentiate(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Collectives of ``torch.distributed.nn``, through which gradients go back: results and gradients."""
+    """Return results and gradients of the differentiable collectives of ``torch.distributed.nn``."""
     from torch.distributed import nn as untyped
 
     functions: Any = untyped

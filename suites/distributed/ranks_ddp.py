@@ -18,7 +18,7 @@ from .programs import low_dtype, on_cpu, own, sent
 
 
 def wrapped(model: nn.Module, rank: Rank, options: Mapping[str, Any]) -> Any:
-    """DDP; a small ``bucket_cap_mb`` counts from the first bucket on."""
+    """Return the model in DDP; a small ``bucket_cap_mb`` counts from the first bucket on."""
     from torch.nn.parallel import DistributedDataParallel
 
     devices = None if rank.device.type == "cpu" else [rank.device]
@@ -31,7 +31,7 @@ _sync_batch_norm: Any = nn.SyncBatchNorm  # has no types
 
 
 def step(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """One step: gradients, losses, what was sent, and whether autocast was on where the model computed."""
+    """Run one step: gradients, losses, calls, and whether autocast was on where the model computed."""
     model, rows = own(rank, settings)
     seen: list[tuple[bool, str]] = []
     model[1].register_forward_hook(  # type: ignore[index]
@@ -54,7 +54,7 @@ def step(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def evaluate(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """A training step, an evaluation in each grad mode, and what was sent in it."""
+    """Run a training step and an evaluation in each grad mode; return the evaluation's calls, too."""
     model, rows = own(rank, settings)
     parallel = wrapped(model, rank, {})
     region = lambda: rank.autocast(low_dtype(settings))  # noqa: E731
@@ -65,7 +65,7 @@ def evaluate(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def large_gradients(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Gradients of a given size on every rank, through a compression hook."""
+    """Reduce gradients of a given size on every rank, through a compression hook."""
     model = nn.Linear(4, 4, bias=False).to(rank.device)
     parallel = wrapped(model, rank, {})
     if settings["hook"]:
@@ -75,7 +75,7 @@ def large_gradients(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def low_model(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """A model that itself is low: what its buckets hold, and that they do not overflow in the sum."""
+    """Reduce gradients of a low-precision model: the dtypes of its buckets, and no overflow in the sum."""
     model = nn.Linear(4, 4, bias=False).to(rank.device, low_dtype(settings))
     parallel = wrapped(model, rank, {})
     inputs = torch.full((1, 4), float(settings["size"]), device=rank.device, dtype=low_dtype(settings))
@@ -85,7 +85,7 @@ def low_model(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def statistics(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """A batch norm under autocast: each rank's buffers after two steps; rank 0's go to all before each forward."""
+    """Run a batch norm under autocast: each rank's buffers after two steps; rank 0's go to all before each forward."""
     made = realised(settings["seed"], rank.device)
     torch.manual_seed(settings["seed"])
     model = nn.Sequential(nn.Linear(WIDTH, HIDDEN), nn.BatchNorm1d(HIDDEN)).to(rank.device)
@@ -102,7 +102,7 @@ def statistics(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def state(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """A module whose numbers are each rank's own: what DDP makes of them first, and of buffers that change later."""
+    """Wrap a module with values of each rank: the values after DDP's first broadcast, and after later changes."""
     model = Keeping(settings["seed"], rank.number).to(rank.device)
     parallel = wrapped(model, rank, {})
     made = on_cpu(model.state_dict())
@@ -116,12 +116,12 @@ def state(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def train(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Some steps as one would train: losses, scales, weights, and the dtypes of what is kept."""
+    """Train for some steps in the usual way: losses, scales, weights, and dtypes of the retained state."""
     from .training import train_steps
 
     model, rows = own(rank, settings)
     if settings.get("overflow"):
-        # One rank's numbers only: the others learn of it by the reduction.
+        # Values of one rank only: the remaining ranks learn of it by the reduction.
         rows = {**rows, "overflow": torch.tensor(rank.number == 1)}
     parallel = wrapped(model, rank, settings.get("options", {}))
     return train_steps(parallel, rows, rank.device, low_dtype(settings), settings)

@@ -19,14 +19,14 @@ from .training import train_steps
 
 
 def mesh_of(rank: Rank) -> Any:
-    """All ranks in one dimension."""
+    """Return the mesh of all ranks in one dimension."""
     from torch.distributed.device_mesh import init_device_mesh
 
     return init_device_mesh(rank.device.type, (rank.size,))
 
 
 def sharded(model: nn.Module, rank: Rank, policy: Mapping[str, Any]) -> Any:
-    """Each linear layer in a group of its own, the rest in the root's."""
+    """Shard each linear layer in a group of its own, the remaining parameters in the root's."""
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
     mesh = mesh_of(rank)
@@ -40,7 +40,7 @@ def sharded(model: nn.Module, rank: Rank, policy: Mapping[str, Any]) -> Any:
 
 
 def wrapped(model: nn.Module, rank: Rank, policy: Mapping[str, Any]) -> Any:
-    """FSDP1, one flat parameter; parameters are seen as they were."""
+    """Return FSDP1 with one flat parameter; ``named_parameters`` has the original ones."""
     from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecision
 
     asked: Any = {name: dtype_of(policy.get(name)) for name in ("param_dtype", "reduce_dtype", "buffer_dtype")}
@@ -50,7 +50,7 @@ def wrapped(model: nn.Module, rank: Rank, policy: Mapping[str, Any]) -> Any:
 
 @contextlib.contextmanager
 def _seen(model: nn.Module) -> Iterator[dict[str, str]]:
-    """The dtypes that a linear layer computes with: of its weight, its input and what it returns."""
+    """Record the dtypes of a linear layer's weight, input and output."""
     found: dict[str, str] = {}
 
     def note(layer: Any, inputs: Any, output: Any) -> None:
@@ -67,7 +67,7 @@ def _seen(model: nn.Module) -> Iterator[dict[str, str]]:
 
 
 def step(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """One step under FSDP2's policy, or under autocast without one."""
+    """Run one step under FSDP2's policy, or under autocast without one."""
     model, rows = own(rank, settings)
     parallel = sharded(model, rank, settings["policy"])
     return {
@@ -78,7 +78,7 @@ def step(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def step_of_one_unit(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """One step under FSDP1's policy; gradients are gathered from the flat parameter."""
+    """Run one step under FSDP1's policy; gradients are gathered from the flat parameter."""
     model, rows = own(rank, settings)
     parallel = wrapped(model, rank, settings["policy"])
     return {
@@ -89,7 +89,7 @@ def step_of_one_unit(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _stepped(parallel: nn.Module, rows: Any, rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """What a step tells that is the same for both."""
+    """Return the facts of a step that both wrappers have."""
     with recorded_collectives() as calls, _seen(parallel) as seen:
         outputs = backward(parallel, rows, lambda: rank.autocast(low_dtype(settings), enabled=settings["region"]))
     return {
@@ -102,7 +102,7 @@ def _stepped(parallel: nn.Module, rows: Any, rank: Rank, settings: Mapping[str, 
 
 
 def gathered(parallel: Any) -> Tensors:
-    """The gradients of FSDP1's flat parameter, whole and by name."""
+    """Return the gradients of FSDP1's flat parameter, whole and by name."""
     from torch.distributed.fsdp import FullyShardedDataParallel
 
     with FullyShardedDataParallel.summon_full_params(parallel, with_grads=True):
@@ -110,7 +110,7 @@ def gathered(parallel: Any) -> Tensors:
 
 
 class _Tabled(nn.Module):
-    """Two buffers, one of integers; a batch norm would be left out of mixed precision by FSDP1 itself."""
+    """Module with two buffers, one of integers; FSDP1 itself excludes a batch norm from mixed precision."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -127,7 +127,7 @@ class _Tabled(nn.Module):
 
 
 def buffers(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Buffers within FSDP1 or FSDP2 (``unit``): in which dtype forward sees them."""
+    """Return the dtypes of buffers that forward sees within FSDP1 or FSDP2 (``unit``)."""
     torch.manual_seed(settings["seed"])
     model = _Tabled().to(rank.device)
     parallel = {"FSDP1": wrapped, "FSDP2": sharded}[settings["unit"]](model, rank, settings["policy"])
@@ -136,7 +136,7 @@ def buffers(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def evaluate(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """An evaluation in each grad mode; ``unit`` names who shards."""
+    """Evaluate in each grad mode; ``unit`` names the wrapper that shards."""
     model, rows = own(rank, settings)
     shard = {"FSDP1": wrapped, "FSDP2": sharded}[settings["unit"]]
     parallel = shard(model, rank, settings["policy"])
@@ -145,7 +145,7 @@ def evaluate(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def train(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Some steps with FSDP2; one rank's loss may overflow."""
+    """Train some steps with FSDP2; one rank's loss may overflow."""
     model, rows = own(rank, settings)
     if settings.get("overflow"):
         rows = {**rows, "overflow": torch.tensor(rank.number == 1)}
@@ -154,7 +154,7 @@ def train(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def train_one_unit(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Some steps with FSDP1 and the scaler that is meant for it; weights stay in shards."""
+    """Train some steps with FSDP1 and its own scaler; weights stay sharded."""
     import torch.distributed as dist
     from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 
@@ -168,7 +168,7 @@ def train_one_unit(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class _Late(nn.Module):
-    """Two layers, of which the second is used where it is asked for."""
+    """Two layers, of which the second is used only on request."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -181,7 +181,7 @@ class _Late(nn.Module):
 
 
 def used_late(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Two micro-batches with one reduction; a layer that only the second one uses."""
+    """Run two micro-batches with one reduction; only the second one uses a certain layer."""
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
     torch.manual_seed(settings["seed"])
@@ -196,7 +196,7 @@ def used_late(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def beside_tensor_parallel(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """FSDP2 on a mesh of two dimensions, the second of which splits layers: what backward reduces over that one."""
+    """Run FSDP2 on a mesh of two dimensions, the second of which splits layers; return backward's reductions over it."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
     from torch.distributed.tensor import Replicate, Shard
@@ -226,7 +226,7 @@ def beside_tensor_parallel(rank: Rank, settings: Mapping[str, Any]) -> dict[str,
 
 
 def unfrozen(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Evaluated once with everything frozen, then trained: what the reduction sends."""
+    """Evaluate once with everything frozen, then train; return the calls of the reduction."""
     model, rows = own(rank, settings)
     parallel = sharded(model, rank, settings["policy"])
     parallel.requires_grad_(requires_grad=False)

@@ -1,4 +1,4 @@
-"""Programs of ranks: hooks of DDP over several iterations, with gradients that are known."""
+"""Programs of ranks: hooks of DDP over several iterations, with known gradients."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WIDTH, OUTPUTS, ITERATIONS = 32, 16, 4
 
 
 def known(number: int) -> Tensors:
-    """A row that all ranks have, of powers of two, and the rank's own factors: their products are low numbers.
+    """Return a row of powers of two, shared by all ranks, and the rank's factors: their products are low-precision.
 
     So a gradient is a matrix of rank one, without rounding; and so is the sum over ranks, which no low number is.
     """
@@ -31,7 +31,7 @@ def known(number: int) -> Tensors:
 
 
 def iterate(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The same gradient in each iteration: what arrives, what is sent, and what the hook keeps, its error in full."""
+    """Reduce the same gradient in each iteration: results, calls, and the hook's state, its whole error included."""
     torch.manual_seed(settings["seed"])
     model = nn.Linear(WIDTH, OUTPUTS, bias=False).to(rank.device)
     parallel = wrapped(model, rank, {})

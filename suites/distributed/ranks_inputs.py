@@ -1,4 +1,4 @@
-"""Programs of ranks: what a policy of mixed precision casts on the way into a module and out of it, in every form."""
+"""Programs of ranks: the casts of a mixed precision policy on inputs and outputs of a module, in every form."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ ROWS, WIDTH = 4, 8
 
 @dataclasses.dataclass
 class Held:
-    """How some models take their inputs."""
+    """Input of some models: a dataclass."""
 
     x: torch.Tensor
 
 
 class Named(NamedTuple):
-    """How others do."""
+    """Input of other models: a named tuple."""
 
     x: torch.Tensor
 
@@ -50,7 +50,7 @@ FORMS: dict[str, Callable[[torch.Tensor], tuple[tuple[Any, ...], dict[str, Any]]
 
 
 def tensors(value: Any) -> list[torch.Tensor]:
-    """All in a container of any of these kinds."""
+    """Return all tensors in a container of any of these kinds."""
     if isinstance(value, torch.Tensor):
         return [value]
     if isinstance(value, (Held, Named)):
@@ -60,7 +60,7 @@ def tensors(value: Any) -> list[torch.Tensor]:
 
 
 class _Takes(nn.Module):
-    """One layer for the floating tensor that it is given, wherever that is; it returns it in a container."""
+    """One layer for its floating-point input, in whatever container; the output is in a container, too."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -74,12 +74,12 @@ class _Takes(nn.Module):
         return self.returns(self.layer(x.to(self.layer.weight.dtype)))
 
     def encode(self, x: torch.Tensor) -> Any:
-        """What users call in place of the module."""
+        """Call the layer; users call this method in place of the module."""
         return self.forward(x)
 
 
 class _Around(nn.Module):
-    """A model whose one unit has the policy: it is not the root."""
+    """Model whose only unit has the policy; the unit is not the root."""
 
     def __init__(self, inner: nn.Module) -> None:
         super().__init__()
@@ -90,7 +90,7 @@ class _Around(nn.Module):
 
 
 def _sharded(inner: nn.Module, rank: Rank, settings: Mapping[str, Any]) -> Any:
-    """A root without a policy, around a unit with one (or the unit alone)."""
+    """Return a root without a policy, around a unit with one (or the unit alone)."""
     policy: Any = {name: dtype_of(value) for name, value in settings["policy"].items()}
     policy["cast_forward_inputs"] = settings.get("cast", True)
     inside = settings.get("inside", False)
@@ -108,7 +108,7 @@ def _sharded(inner: nn.Module, rank: Rank, settings: Mapping[str, Any]) -> Any:
 
 
 def takes(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """What a module sees of a float32 input in every form, and the input's gradient; beside it, by hand."""
+    """Return a module's view of a float32 input in every form, and the input's gradient, with those of manual casts."""
     torch.manual_seed(settings["seed"])
     inner = _Takes().to(rank.device)
     alone = copy.deepcopy(inner.layer).to(low_dtype(settings))
@@ -134,7 +134,7 @@ def takes(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
     return {"forms": found, "given": x.cpu(), "gradient": again.grad.cpu()}
 
 
-#: What a model returns, by the container that its output is in.
+#: Outputs of a model, by the kind of their container.
 CONTAINERS: dict[str, Callable[[torch.Tensor], Any]] = {
     "tensor": lambda made: made,
     "tuple": lambda made: (made, made + 1),
@@ -146,7 +146,7 @@ CONTAINERS: dict[str, Callable[[torch.Tensor], Any]] = {
 
 
 def returns(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The dtypes of all that a module returns, by container."""
+    """Return the dtypes of all outputs of a module, by container."""
     inner = _Takes().to(rank.device)
     parallel = _sharded(inner, rank, settings)
     x = torch.ones(ROWS, WIDTH, device=rank.device)

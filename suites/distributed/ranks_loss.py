@@ -1,4 +1,4 @@
-"""Programs of ranks: a loss of logits that are split by classes over ranks, ``loss_parallel``."""
+"""Programs of ranks: ``loss_parallel``, a loss of logits that are split by classes over ranks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ REDUCTIONS = ("mean", "sum", "none")
 
 
 def given() -> Tensors:
-    """Logits that no lower dtype has, far from zero, whose sums of exponentials need their largest taken off."""
+    """Return logits that no lower dtype represents, far from zero: exponentials need their maximum subtracted."""
     generator = torch.Generator().manual_seed(5)
     logits = 40 + 8 * torch.randn(ROWS, CLASSES, generator=generator)
     targets = torch.arange(ROWS) % CLASSES
@@ -30,7 +30,7 @@ def given() -> Tensors:
 
 
 def loss(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Losses of each reduction, of logits in ``logits``, in a region or not: values and gradients."""
+    """Compute the loss with each reduction, of logits in ``logits``, in a region or not: values and gradients."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import Shard, distribute_tensor
     from torch.distributed.tensor.parallel import loss_parallel
@@ -51,7 +51,7 @@ def loss(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def step(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """One step of a model whose last layer is split by classes, on the whole batch, with the loss of its parts."""
+    """Run one step of a model whose last layer is split by classes, on the whole batch, with the loss of its parts."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor.parallel import ColwiseParallel, loss_parallel, parallelize_module
 

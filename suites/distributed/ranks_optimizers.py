@@ -1,4 +1,4 @@
-"""Programs of ranks: optimizers whose state, or whose averages, are spread over ranks."""
+"""Programs of ranks: optimizers whose state is sharded, and averages of weights over ranks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .training import train_steps
 
 
 def train(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Some steps under DDP; each rank has the optimizer's state of a part of the parameters."""
+    """Train some steps under DDP; each rank has the optimizer's state of a part of the parameters."""
     from torch.distributed.optim import ZeroRedundancyOptimizer
 
     model, rows = own(rank, settings)
@@ -33,7 +33,7 @@ def train(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
     )
     with recorded_collectives() as calls:
         found = train_steps(parallel, rows, rank.device, low_dtype(settings), settings, optimizer=optimizer)
-    # Whole on the first rank, by way of all others.
+    # Whole on the first rank, gathered from the remaining ones.
     optimizer.consolidate_state_dict(to=0)
     state = optimizer.state_dict()["state"] if rank.number == 0 else {}
     whole = {f"{place}.{name}": value for place, values in state.items() for name, value in values.items()}
@@ -41,12 +41,12 @@ def train(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def average(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Weights of each rank's own, averaged every second time that it is asked, in a region: as they are each time."""
+    """Average each rank's weights at every second call, in a region: the weights after each call."""
     from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
 
     model = Keeping(settings["seed"], rank.number).to(rank.device)
     averager = PeriodicModelAverager(period=2)
-    model.weight.grad = torch.zeros_like(model.weight)  # others are not averaged
+    model.weight.grad = torch.zeros_like(model.weight)  # the remaining weights are not averaged
     found = []
     with recorded_collectives() as calls, rank.autocast(low_dtype(settings)):
         for time in range(3):

@@ -19,12 +19,12 @@ MICRO = 3
 
 
 def criterion(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """Of the logits of a micro-batch, whatever their dtype."""
+    """Return the loss of a micro-batch's logits, whatever their dtype."""
     return f.cross_entropy(logits.float(), targets)
 
 
 def step(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """All micro-batches forward and back: gradients of this rank's layers, losses, and what its stage gets."""
+    """Run all micro-batches forward and backward: gradients of this rank's layers, losses, and inputs of its stage."""
     from torch.distributed import pipelining
 
     untyped: Any = pipelining

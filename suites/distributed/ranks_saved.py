@@ -1,4 +1,4 @@
-"""Programs of ranks: a training that is saved by all ranks, and goes on elsewhere."""
+"""Programs of ranks: a training that is saved by all ranks, and resumed by others."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class _Training:
         self.scaler.load_state_dict(state["scaler"])
 
     def kept(self) -> dict[str, Any]:
-        """Whole weights, the optimizer's state (FSDP1's in parts), and the scaler's."""
+        """Return whole weights, the optimizer's state (FSDP1's in parts), and the scaler's."""
         moments = {
             f"{place}.{name}": full(value).detach().cpu().clone()
             for place, state in enumerate(self.optimizer.state.values())
@@ -65,7 +65,7 @@ class _Training:
 
 
 def resume(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Four steps; and two that are saved in ``folder``, loaded into another model, and followed by two."""
+    """Train four steps; and two that are saved in ``folder``, loaded into a second model, and followed by two."""
     from torch.distributed import checkpoint as untyped
 
     checkpoint: Any = untyped
@@ -79,7 +79,7 @@ def resume(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
         checkpoint.save(whole.state(), checkpoint_id=folder)
         saved = whole.kept()
         other = _Training(rank, settings, seed + 1)
-        # A state that there is something to load into: the optimizer's is made by its first step.
+        # A state to load into: the optimizer creates it in its first step.
         other.steps(rows, 1)
         state = other.state()
         checkpoint.load(state, checkpoint_id=folder)

@@ -44,7 +44,7 @@ def _local(gradient: Any) -> torch.Tensor:
 
 
 def overflow(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Three iterations; in the second the shard of one rank gets an inf or NaN after backward.
+    """Run three iterations; in the second the shard of one rank gets an inf or NaN after backward.
 
     The scale after each, whether this rank's parameters moved, and the optimizer's count of steps.
     """
@@ -73,7 +73,7 @@ def overflow(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _spoil(parallel: nn.Module, value: float) -> None:
-    """The last element of the first gradient that this rank has a part of."""
+    """Overwrite the last element of the first gradient of which this rank has a part."""
     parts = (_local(p.grad) for p in parallel.parameters() if p.grad is not None)
     chosen = next(part for part in parts if part.numel())
     with torch.no_grad():
@@ -81,7 +81,7 @@ def _spoil(parallel: nn.Module, value: float) -> None:
 
 
 def scales(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Iterations of which ``overflows`` says on which rank they overflow, if on any: the scale after each.
+    """Run iterations for which ``overflows`` names the rank that overflows, if any: the scale after each.
 
     Half way the scaler is saved, and another one goes on with its state.
     """

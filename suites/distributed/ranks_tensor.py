@@ -18,7 +18,7 @@ from .training import train_steps
 
 
 def parallel_layers(model: nn.Module, rank: Rank, *, only: bool = False) -> nn.Module:
-    """The first linear layer split by its outputs, the second by its inputs.
+    """Split the first linear layer by its outputs, the second by its inputs.
 
     ``only`` those are trained: GradScaler refuses gradients of which some are in shards and some are not.
     """
@@ -32,7 +32,7 @@ def parallel_layers(model: nn.Module, rank: Rank, *, only: bool = False) -> nn.M
 
 
 def _sequence_parallel(model: nn.Module, rank: Rank) -> nn.Module:
-    """The same, and each rank normalises its own rows."""
+    """Split the layers likewise, and let each rank normalise its own rows."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import Replicate, Shard
     from torch.distributed.tensor.parallel import (
@@ -51,7 +51,7 @@ def _sequence_parallel(model: nn.Module, rank: Rank) -> nn.Module:
 
 
 def step(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """One step on the whole batch, which every rank has, or on each rank's rows of it in the first layer."""
+    """Run one step on the whole batch, which every rank has, or on each rank's rows of it in the first layer."""
     made = realised(settings["seed"], rank.device)
     sequences = settings.get("sequences", False)
     parallel = (_sequence_parallel if sequences else parallel_layers)(made.model, rank)
@@ -71,7 +71,7 @@ def step(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def train(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Some steps; in the second one the gradient of one rank's shard may overflow."""
+    """Train some steps; in the second one the gradient of one rank's shard may overflow."""
     made = realised(settings["seed"], rank.device)
     parallel = parallel_layers(made.model, rank, only=settings["only"])
     return train_steps(parallel, made.batch, rank.device, low_dtype(settings), settings)
@@ -81,7 +81,7 @@ WORDS, EACH = 16, 8
 
 
 def table() -> Tensors:
-    """A table of embeddings, words in another order, and what the outputs are multiplied by."""
+    """Return an embedding table, token indices in a different order, and the factors of the outputs."""
     generator = torch.Generator().manual_seed(3)
     return {
         "weight": torch.randn(WORDS, EACH, generator=generator),
@@ -91,7 +91,7 @@ def table() -> Tensors:
 
 
 def embed(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """A table split by words, and one split by columns, in a region: outputs and gradients."""
+    """Look up a table split by tokens, and one split by columns, in a region: outputs and gradients."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import Replicate
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module

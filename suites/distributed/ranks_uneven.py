@@ -21,12 +21,12 @@ RATE, MOMENTUM = 0.5, 0.5
 
 
 def batches_of(number: int, rows: Mapping[str, torch.Tensor]) -> list[Tensors]:
-    """A rank's batches."""
+    """Return a rank's batches."""
     return [micro_batch(rows, each, 3) for each in range(BATCHES[number])]
 
 
 def train(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """SGD with momentum over all batches that there are: losses, weights in the end, and what was sent."""
+    """Train SGD with momentum over all batches of a rank: losses, final weights, and calls."""
     model, rows = own(rank, settings)
     parallel = wrapped(model, rank, {})
     optimizer = torch.optim.SGD(parallel.parameters(), lr=RATE, momentum=MOMENTUM, foreach=False)

@@ -1,4 +1,4 @@
-"""Programs of ranks: models that are split, kept, or recomputed in other ways than the plain one."""
+"""Programs of ranks: models with less usual ways of sharding, retaining weights, or recomputing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .ranks_fsdp import gathered, mesh_of
 
 
 def _recompute(model: nn.Module, *, reentrant: bool) -> None:
-    """Each layer's forward pass a second time, going back."""
+    """Recompute each layer's forward pass in backward."""
     for layer in model.children():
         forward = layer.forward
 
@@ -30,7 +30,7 @@ def _recompute(model: nn.Module, *, reentrant: bool) -> None:
 
 
 def _one_unit(model: nn.Module, rank: Rank, settings: Mapping[str, Any]) -> Any:
-    """FSDP1, in one unit or with one for each linear layer."""
+    """Return FSDP1 in one unit, or with one for each linear layer."""
     from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecision, ShardingStrategy
     from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 
@@ -45,7 +45,7 @@ def _one_unit(model: nn.Module, rank: Rank, settings: Mapping[str, Any]) -> Any:
 
 
 def _units(model: nn.Module, rank: Rank, settings: Mapping[str, Any]) -> Any:
-    """FSDP2, over ranks or over copies of the whole, with weights that are gathered again going back or kept."""
+    """Return FSDP2 over ranks or over replicas, with weights that are gathered again in backward or retained."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
@@ -64,7 +64,7 @@ def _units(model: nn.Module, rank: Rank, settings: Mapping[str, Any]) -> Any:
 
 
 def step(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """One step: gradients, and what was sent."""
+    """Run one step: gradients and calls."""
     model, rows = own(rank, settings)
     unit, options = settings["unit"], dict(settings["options"])
     if "reentrant" in options:
@@ -73,7 +73,7 @@ def step(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
         parallel = data_parallel(model, rank, options)
     else:
         parallel = {"FSDP1": _one_unit, "FSDP2": _units}[unit](model, rank, settings)
-    # A reentrant checkpoint goes back only through inputs that have gradients.
+    # A reentrant checkpoint runs backward only through inputs that have gradients.
     rows["inputs"].requires_grad_(settings["options"].get("reentrant", False))
     with recorded_collectives() as calls:
         backward(parallel, rows, lambda: rank.autocast(low_dtype(settings), enabled=settings["region"]))

@@ -32,7 +32,7 @@ def _wrapped(model: nn.Module, rank: Rank, kind: str) -> nn.Module:
 
 
 def step(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """One step of a case: its outputs, and gradients by name."""
+    """Run one step of a case: its outputs, and gradients by name."""
     case: Case = CASES[settings["case"]]
     made = case.realise(seed=settings["seed"]).on(rank.device)
     model = _wrapped(made.model, rank, settings["parallel"])

@@ -1,4 +1,4 @@
-"""Micro-batches over ranks: gradients add up in float32 or the policy's dtype, and are reduced when that is asked."""
+"""Micro-batches over ranks: gradients accumulate in float32 or the policy's dtype, and are reduced on request."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .policies import OF_FSDP2, POLICIES, Policy, averaged
 
 @dataclass(frozen=True)
 class _Unit:
-    """Who adds up and reduces, and in which precision."""
+    """Wrapper that accumulates and reduces, and the precision in which it does."""
 
     unit: str
     policy: str = "autocast"
@@ -41,12 +41,12 @@ _UNITS = {
     },
 }
 _ORDINARY = [name for name, each in _UNITS.items() if each.policy != "low" and not each.options]
-#: Which of the backward passes reduce.
+#: The backward passes that reduce.
 _PLANS = {"after the last": [False, False, True], "after each": [True, True, True]}
 
 
 def _cases() -> list[Any]:
-    """Each unit once in the ordinary tier, DDP with both plans; the rest in the long one."""
+    """Yield each unit once for the ordinary tier, DDP with both plans; mark the remaining ones for the long tier."""
     return [
         pytest.param(
             unit,
@@ -61,7 +61,7 @@ def _cases() -> list[Any]:
 
 @pytest.mark.parametrize(("unit", "plan"), _cases())
 def test_micro_batches_add_up(amp: Amp, ranks: RankGroup, unit: str, plan: str) -> None:
-    """Bit for bit, with ``no_sync`` (or ``set_requires_gradient_sync(False)``) and without; nothing is sent within it.
+    """Sums are bitwise equal with ``no_sync`` (or ``set_requires_gradient_sync(False)``) and without; it sends nothing.
 
     Parts that are not reduced add up in float32 under autocast, with a policy in FSDP2 in the reduction's dtype,
     and in FSDP1 in that of the parameters.
@@ -80,7 +80,7 @@ def test_micro_batches_add_up(amp: Amp, ranks: RankGroup, unit: str, plan: str) 
 
 
 def _hold_sent(amp: Amp, answers: list[dict[str, Any]], reduced: list[bool], dtype: str, *, what: str) -> None:
-    """Each backward pass that is to reduce does, in ``dtype``, and no other sends anything. Raises AmpFailure."""
+    """Raise AmpFailure unless just the backward passes that should reduce send anything, in ``dtype``."""
     for number, answer in enumerate(answers):
         found = [sorted({each for _, *dtypes in calls for each in dtypes}) for calls in answer["sent"]]
         expected = [[dtype] if on else [] for on in reduced]
@@ -95,7 +95,7 @@ def _hold_sent(amp: Amp, answers: list[dict[str, Any]], reduced: list[bool], dty
 
 
 def _expected(amp: Amp, case: _Unit, reduced: list[bool]) -> Tensors:
-    """The same by hand."""
+    """Return the reference, computed by manual casts."""
     rule = case.rule()
     added = getattr(torch, rule.gathered(amp) if case.unit == "FSDP1" else rule.reduced(amp))
     parts = _micro_batches(amp, rule, len(reduced))
@@ -104,7 +104,7 @@ def _expected(amp: Amp, case: _Unit, reduced: list[bool]) -> Tensors:
     for number, on in enumerate(reduced):
         waiting = [_sum(rest, part[number], added) for rest, part in zip(waiting, parts, strict=True)]
         if on and case.unit == "DDP":
-            # What was reduced before is reduced again, with what is new.
+            # Gradients that were reduced before are reduced again, with the new ones.
             total = mean(waiting)
             waiting = [dict(total) for _ in range(SIZE)]
         elif on:
@@ -119,7 +119,7 @@ def _sum(total: Tensors, part: Tensors, dtype: torch.dtype) -> Tensors:
 
 
 def _micro_batches(amp: Amp, rule: Policy, count: int) -> list[list[Tensors]]:
-    """The gradients of each rank's micro-batches, of weights and inputs that are cast as the policy says."""
+    """Return the gradients of each rank's micro-batches, with weights and inputs cast as the policy says."""
     region: Any = amp.autocast if rule.region else contextlib.nullcontext
     found = []
     for number in range(SIZE):

@@ -1,4 +1,4 @@
-"""Shards and the whole: a norm over shards is that of all gradients, and a whole state dict has every bit of them."""
+"""Clipping of shards: the norm over shards is that of all gradients, and a whole state dict has all of their bits."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NEAR = 2.0**-18
 @KINDS
 @pytest.mark.parametrize("norm_type", ["2", "inf"])
 def test_clipping_is_by_the_norm_of_all_shards(amp: Amp, ranks: RankGroup, norm_type: str, *, one_unit: bool) -> None:
-    """In float32; and what is clipped is each gradient, times one factor."""
+    """Compute the norm in float32; clipping multiplies each gradient by one factor."""
     if not one_unit:
         needs_streams(amp)
     answers = ranks.ask(ranks_clipping.clip, settings(amp, one_unit=one_unit, most=MOST, norm_type=norm_type))
@@ -33,7 +33,7 @@ def test_clipping_is_by_the_norm_of_all_shards(amp: Amp, ranks: RankGroup, norm_
         assert answer["norm"] == pytest.approx(norm, rel=NEAR)
         for name, value in answer["before"].items():
             wanted = value * (MOST / norm)
-            # Beside the norm torch adds 1e-6 to it.
+            # torch adds 1e-6 to the norm.
             torch.testing.assert_close(answer["after"][name], wanted, rtol=NEAR + 2e-6 / norm, atol=0.0)
     hold_ranks_agree(amp, answers, "after", what="clipped gradients")
 
@@ -43,7 +43,7 @@ def test_clipping_is_by_the_norm_of_all_shards(amp: Amp, ranks: RankGroup, norm_
 def test_a_whole_state_dict_has_the_bits_of_the_shards(
     amp: Amp, ranks: RankGroup, *, one_unit: bool, region: bool
 ) -> None:
-    """What is saved of a model in shards is what it was made with."""
+    """The saved state of a sharded model is that of the original model."""
     if not one_unit:
         needs_streams(amp)
     for answer in ranks.ask(ranks_clipping.states, settings(amp, one_unit=one_unit, region=region)):

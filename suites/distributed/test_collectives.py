@@ -1,4 +1,4 @@
-"""Collectives that users call in a region: every bit of every dtype arrives, sums round once, gradients go back."""
+"""Collectives that users call in a region: every bit of every dtype arrives, sums round once, gradients flow back."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .models import SIZE
 
 
 def test_every_bit_arrives(amp: Amp, ranks: RankGroup) -> None:
-    """Of float32, float64, fp16, bf16 and whole numbers: a region casts nothing that is sent, and a sum rounds once."""
+    """Send float32, float64, fp16, bf16 and integers: a region casts no message, and a sum rounds once."""
     for number, answer in enumerate(ranks.ask(ranks_collectives.collect, settings(amp))):
         for name, (_, expected) in ranks_collectives.COLLECTIVES.items():
             for dtype in ranks_collectives.DTYPES:
@@ -31,7 +31,7 @@ def test_every_bit_arrives(amp: Amp, ranks: RankGroup) -> None:
 
 
 def test_gradients_go_back_through_them(amp: Amp, ranks: RankGroup) -> None:
-    """``torch.distributed.nn``: in float32, the sum of what the ranks ask for."""
+    """``torch.distributed.nn`` sums the incoming gradients of all ranks, in float32."""
     numbers = [ranks_collectives.numbers(amp.config.seed, each, torch.float32) for each in range(SIZE)]
     first, second = (ranks_collectives.factors(each) for each in range(SIZE))
     expected = {"result": numbers[0] + numbers[1], "gradient": first + second}

@@ -1,4 +1,4 @@
-"""Compression hooks: what is sent is low, divided before it is summed, and float32 when it arrives."""
+"""Compression hooks: messages are low-precision, divided before they are summed, and float32 on arrival."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from . import ranks_ddp
 from .held import hold_near_exact, hold_ranks_agree, hold_same, settings
 from .models import by_hand, mean, whole
 
-#: Of fp16's own noise a bf16 hook leaves nothing to be held against; its bits are held.
+#: A bf16 hook exceeds fp16's own noise, so the error bound says nothing about it; its bits are compared.
 _COARSER = ("fp16", "bf16")
 _HOOKS = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
 
 @pytest.mark.parametrize("hook", _HOOKS)
 def test_a_hook_sends_its_dtype(amp: Amp, ranks: RankGroup, hook: str) -> None:
-    """Bit for bit: each rank's gradient is rounded, halved and added in the hook's dtype, and is float32 again."""
+    """Each rank's gradient is rounded, halved and added in the hook's dtype, and is float32 again, bit for bit."""
     answers = ranks.ask(ranks_ddp.step, settings(amp, hook=hook))
     dtype = dtype_name(_HOOKS[hook])
     for number, answer in enumerate(answers):
@@ -36,7 +36,7 @@ def test_a_hook_sends_its_dtype(amp: Amp, ranks: RankGroup, hook: str) -> None:
 
 
 def _least(hook: str) -> float:
-    """Halves of the smallest numbers of fp16 are rounded once more: how often is the hook's own choice."""
+    """Return one step of fp16's subnormals: halves of its smallest values round again, as often as the hook chooses."""
     return 2.0**-24 if hook == "fp16" else 0.0
 
 
@@ -44,14 +44,14 @@ def _least(hook: str) -> float:
     "hook", lambda target: [name for name in _HOOKS if (target.precision.name, name) != _COARSER]
 )
 def test_what_a_hook_loses_is_one_more_rounding(amp: Amp, ranks: RankGroup, hook: str) -> None:
-    """Against float64: twice the noise of one process, where the hook's format is no coarser than autocast's."""
+    """Compare with float64: twice the noise of one process, where the hook's format is no coarser than autocast's."""
     answers = ranks.ask(ranks_ddp.step, settings(amp, hook=hook))
     hold_near_exact(amp, whole(f"ddp-{hook}"), answers[0]["gradients"], loss=None, what=f"{hook} hook")
 
 
 @pytest.mark.parametrize("hook", [None, *_HOOKS], ids=["none", *_HOOKS])
 def test_gradients_are_divided_before_they_are_summed(amp: Amp, ranks: RankGroup, hook: str | None) -> None:
-    """40000 on each of two ranks: the mean is a number of fp16, their sum is not."""
+    """Reduce 40000 on each of two ranks: fp16 represents the mean, but not the sum."""
     size = 40000.0
     for number, answer in enumerate(ranks.ask(ranks_ddp.large_gradients, settings(amp, hook=hook, size=size))):
         found = answer["gradients"]["weight"]
@@ -79,7 +79,7 @@ def test_a_low_models_buckets_are_divided_first_too(amp: Amp, ranks: RankGroup) 
 
 
 def test_what_overflows_in_a_hook_arrives_as_infinity(amp: Amp, ranks: RankGroup) -> None:
-    """100000 is no number of fp16: saturated, the overflow would be hidden from every scaler."""
+    """100000 overflows fp16 to infinity; a saturated value would hide the overflow from every scaler."""
     for answer in ranks.ask(ranks_ddp.large_gradients, settings(amp, hook="fp16", size=1e5)):
         found = answer["gradients"]["weight"]
         assert bool(found.isinf().all()), f"a gradient of 1e5 arrives as {float(found[0, 0])}, and no scaler sees it"

@@ -1,4 +1,4 @@
-"""DistributedDataParallel under autocast: two ranks have the gradients of one process, which travel in float32."""
+"""DistributedDataParallel under autocast: two ranks have the gradients of one process, sent in float32."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _OPTIONS = {
 
 @pytest.mark.parametrize("options", _OPTIONS)
 def test_gradients_are_those_of_one_process(amp: Amp, ranks: RankGroup, options: str) -> None:
-    """Bit for bit the mean of what each rank's rows give by themselves; every rank has them; they are float32."""
+    """Gradients are float32, the same on every rank, and bitwise equal to the mean of the ranks' own gradients."""
     answers = ranks.ask(ranks_ddp.step, settings(amp, options=_OPTIONS[options]))
     hold_ranks_agree(amp, answers, "gradients", what=f"DDP, {options}")
     expected = mean(by_hand(amp.config.seed, amp.device.torch_device, amp.autocast))
@@ -35,7 +35,7 @@ def test_gradients_are_those_of_one_process(amp: Amp, ranks: RankGroup, options:
 
 
 def test_gradients_and_loss_are_near_those_of_the_whole_batch(amp: Amp, ranks: RankGroup) -> None:
-    """Against float64 in one process, within the oracle's bound; the loss is the mean of the ranks' losses."""
+    """Compare with float64 in one process, within the oracle's bound; the loss is the mean of the ranks' losses."""
     answers = ranks.ask(ranks_ddp.step, settings(amp))
     loss = sum(answer["loss"] for answer in answers) / len(answers)
     hold_near_exact(amp, whole("ddp"), answers[0]["gradients"], loss=loss, what="DDP")
@@ -43,7 +43,7 @@ def test_gradients_and_loss_are_near_those_of_the_whole_batch(amp: Amp, ranks: R
 
 @pytest.mark.parametrize("options", ["plain", "small buckets"])
 def test_gradients_travel_in_float32(amp: Amp, ranks: RankGroup, options: str) -> None:
-    """What was low in backward is float32 before it is sent: the sum over ranks is not rounded."""
+    """Values that were low in backward are float32 before they are sent: the sum over ranks is not rounded."""
     for number, answer in enumerate(ranks.ask(ranks_ddp.step, settings(amp, options=_OPTIONS[options]))):
         sent = answer["sent"]
         if not sent or any(each != ["all_reduce", "float32"] for each in sent):
@@ -59,7 +59,7 @@ def test_gradients_travel_in_float32(amp: Amp, ranks: RankGroup, options: str) -
 
 
 def test_every_rank_computes_in_the_region(amp: Amp, ranks: RankGroup) -> None:
-    """Inside the wrapped module autocast is on in every process, and a linear layer answers in its dtype."""
+    """Autocast is on inside the wrapped module in every process, and a linear layer returns its dtype."""
     for number, answer in enumerate(ranks.ask(ranks_ddp.step, settings(amp))):
         if answer["autocast"] != [[True, amp.precision.dtype_name]]:
             raise AmpFailure(
@@ -73,7 +73,7 @@ def test_every_rank_computes_in_the_region(amp: Amp, ranks: RankGroup) -> None:
 
 @pytest.mark.parametrize("options", _OPTIONS)
 def test_a_training_is_that_of_one_process(amp: Amp, ranks: RankGroup, options: str) -> None:
-    """Four steps of AdamW with a scaler: losses, scale and weights, bit for bit; what is kept is float32.
+    """Train four steps of AdamW with a scaler: losses, scale and weights, bit for bit; retained state is float32.
 
     Buckets are made anew after the first step, and a static graph is reduced in another way from then on.
     """
@@ -91,7 +91,7 @@ def test_a_training_is_that_of_one_process(amp: Amp, ranks: RankGroup, options: 
 
 
 def test_every_bit_of_the_first_ranks_state_is_sent(amp: Amp, ranks: RankGroup) -> None:
-    """Weights and buffers when DDP is made, buffers again before each forward pass: in their own dtypes, unrounded."""
+    """Weights and buffers at DDP's creation, and buffers before each forward pass, are sent unrounded."""
     answers = ranks.ask(ranks_ddp.state, settings(amp))
     first, later = (state_of(amp.config.seed, number) for number in (0, LATER))
     for number, answer in enumerate(answers):
@@ -103,13 +103,13 @@ def test_every_bit_of_the_first_ranks_state_is_sent(amp: Amp, ranks: RankGroup) 
 
 
 def _batch_norms(target: Target) -> list[str]:
-    """SyncBatchNorm is for accelerators."""
+    """Return the batch norms of a target; SyncBatchNorm is for accelerators only."""
     return ["batch_norm"] if target.device.type == "cpu" else ["batch_norm", "sync_batch_norm"]
 
 
 @pytest.mark.amp_parametrize("kind", _batch_norms)
 def test_statistics_stay_float32(amp: Amp, ranks: RankGroup, kind: str) -> None:
-    """Running statistics under autocast are float32, with float32's values, in each rank."""
+    """Running statistics under autocast are float32, with float32's values, on each rank."""
     synchronised = kind == "sync_batch_norm"
     answers = ranks.ask(ranks_ddp.statistics, settings(amp, synchronised=synchronised))
     for answer in answers:

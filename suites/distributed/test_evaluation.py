@@ -1,4 +1,4 @@
-"""Evaluation on ranks is that of one process: in the region and the policy that training has, in every grad mode."""
+"""Evaluation on ranks is that of one process: in the region and policy of training, in every grad mode."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ POLICY = {name: POLICIES[name] for name in ("low, reduced in float32, output flo
 
 
 def _expected(amp: Amp, policy: Policy) -> list[Tensors]:
-    """What each rank's rows give in one process, weights and inputs cast by hand as the policy says."""
+    """Return the results of each rank's rows in one process, with the policy's manual casts of weights and inputs."""
     found = []
     for number in range(SIZE):
         made = realised(amp.config.seed, amp.device.torch_device)
@@ -35,7 +35,7 @@ def _expected(amp: Amp, policy: Policy) -> list[Tensors]:
 
 
 def test_ddp_evaluates_in_the_region(amp: Amp, ranks: RankGroup) -> None:
-    """After a training step, bit for bit; there is nothing to send."""
+    """Evaluation after a training step is bitwise equal; there is nothing to send."""
     answers = ranks.ask(ranks_ddp.evaluate, settings(amp))
     for number, (answer, expected) in enumerate(zip(answers, _expected(amp, POLICIES["autocast"]), strict=True)):
         hold_same(amp, answer["logits"], expected, what=f"DDP in evaluation, rank {number}")
@@ -45,7 +45,7 @@ def test_ddp_evaluates_in_the_region(amp: Amp, ranks: RankGroup) -> None:
 @pytest.mark.parametrize("policy", POLICY)
 @pytest.mark.parametrize("unit", ["FSDP1", "FSDP2"])
 def test_shards_are_evaluated_as_they_are_trained(amp: Amp, ranks: RankGroup, unit: str, policy: str) -> None:
-    """Gathered and cast by the policy, or in the region, bit for bit."""
+    """Shards are gathered and cast by the policy, or in the region, bit for bit."""
     rule = POLICY[policy]
     if unit == "FSDP2":
         needs_streams(amp)

@@ -1,4 +1,4 @@
-"""FSDP1's ``MixedPrecision``: what is gathered, computed and reduced, in which dtype; float32 masters; buffers."""
+"""FSDP1's ``MixedPrecision``: dtypes of gathering, computation and reduction; float32 master weights; buffers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _POLICIES = {name: policy for name, policy in POLICIES.items() if policy.output 
 
 @pytest.fixture(autouse=True)
 def _there(ranks: RankGroup) -> None:
-    """Where it has gone, so have these tests."""
+    """Skip these tests on releases of torch without FSDP1."""
     assert ranks
     from torch.distributed import fsdp
 
@@ -33,7 +33,7 @@ def _asked(amp: Amp, policy: Policy) -> dict[str, object]:
 
 @pytest.mark.parametrize("name", _POLICIES)
 def test_what_is_sent_and_computed(amp: Amp, ranks: RankGroup, name: str) -> None:
-    """Observed at the process group and in a layer; parameters and gradients of shards are float32."""
+    """Observe dtypes at the process group and in a layer; parameters and gradients of shards are float32."""
     policy = _POLICIES[name]
     gathered = policy.gathered(amp)
     for number, answer in enumerate(ranks.ask(ranks_fsdp.step_of_one_unit, _asked(amp, policy))):
@@ -46,7 +46,7 @@ def test_what_is_sent_and_computed(amp: Amp, ranks: RankGroup, name: str) -> Non
 
 @pytest.mark.parametrize("name", _POLICIES)
 def test_gradients_are_those_of_one_process(amp: Amp, ranks: RankGroup, name: str) -> None:
-    """Weights cast by hand, each rank's rows, and the mean in the reduction's dtype: the same bits."""
+    """Compare with manual casts of weights, each rank's rows, and the mean in the reduction's dtype: the same bits."""
     policy = _POLICIES[name]
     answers = ranks.ask(ranks_fsdp.step_of_one_unit, _asked(amp, policy))
     hold_ranks_agree(amp, answers, "gradients", what=f"FSDP1 ({name})")
@@ -55,7 +55,7 @@ def test_gradients_are_those_of_one_process(amp: Amp, ranks: RankGroup, name: st
 
 
 def test_gradients_and_loss_are_near_those_of_the_whole_batch(amp: Amp, ranks: RankGroup) -> None:
-    """Under autocast: against float64 in one process, within the oracle's bound."""
+    """Compare autocast with float64 in one process, within the oracle's bound."""
     answers = ranks.ask(ranks_fsdp.step_of_one_unit, _asked(amp, _POLICIES["autocast"]))
     loss = sum(answer["loss"] for answer in answers) / len(answers)
     hold_near_exact(amp, whole("fsdp1"), answers[0]["gradients"], loss=loss, what="FSDP1")
@@ -63,7 +63,7 @@ def test_gradients_and_loss_are_near_those_of_the_whole_batch(amp: Amp, ranks: R
 
 @pytest.mark.parametrize("overflow", [False, True], ids=["clean", "overflow"])
 def test_a_training_is_that_of_one_process(amp: Amp, ranks: RankGroup, *, overflow: bool) -> None:
-    """Four steps of AdamW on shards, under autocast, with ShardedGradScaler: the losses of each rank, bit for bit."""
+    """Train four steps of AdamW on shards, under autocast, with ShardedGradScaler: each rank's losses, bit for bit."""
     asked = {**_asked(amp, _POLICIES["autocast"]), "overflow": overflow}
     made = realised(amp.config.seed, amp.device.torch_device)
     expected = train_in_one_process(made.model, made.batch, amp.device.torch_device, amp.dtype, asked)
@@ -76,7 +76,7 @@ def test_a_training_is_that_of_one_process(amp: Amp, ranks: RankGroup, *, overfl
 
 @pytest.mark.parametrize("dtype", ["float32", "low", None], ids=["float32", "low", "not asked"])
 def test_buffers_have_the_dtype_that_is_asked_for(amp: Amp, ranks: RankGroup, dtype: str | None) -> None:
-    """A table is float32 unless the policy says otherwise; a counter stays an integer."""
+    """A float table is float32 unless the policy says otherwise; a counter stays an integer."""
     expected = amp.precision.dtype_name if dtype == "low" else "float32"
     given = {"param_dtype": None, "reduce_dtype": None, "buffer_dtype": expected if dtype else None}
     for answer in ranks.ask(ranks_fsdp.buffers, settings(amp, unit="FSDP1", policy=given)):

@@ -1,4 +1,4 @@
-"""FSDP2's ``MixedPrecisionPolicy``: in which dtype what is gathered, computed, reduced, returned; float32 masters."""
+"""FSDP2's ``MixedPrecisionPolicy``: dtypes of gathering, computation, reduction and outputs; float32 master weights."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .training import train_in_one_process
 
 @pytest.fixture(autouse=True)
 def _streams(amp: Amp) -> None:
-    """Where a CPU has none of them."""
+    """Skip where a CPU has no streams."""
     needs_streams(amp)
 
 
@@ -29,7 +29,7 @@ def _asked(amp: Amp, policy: str, **more: object) -> dict[str, object]:
 
 @pytest.mark.parametrize("policy", OF_FSDP2)
 def test_what_is_sent(amp: Amp, ranks: RankGroup, policy: str) -> None:
-    """Observed at the process group: the dtypes of every all-gather and every reduce-scatter."""
+    """Observe the dtypes of every all-gather and every reduce-scatter at the process group."""
     for number, answer in enumerate(ranks.ask(ranks_fsdp.step, _asked(amp, policy))):
         found = hold_sent(amp, answer, OF_FSDP2[policy], what=f"FSDP2 ({policy}) on rank {number}")
     amp.observe(f"fsdp2/{policy}/sent", "; ".join(f"{kind} {' '.join(d)}" for kind, d in found.items()), kind="dtype")
@@ -37,7 +37,7 @@ def test_what_is_sent(amp: Amp, ranks: RankGroup, policy: str) -> None:
 
 @pytest.mark.parametrize("policy", OF_FSDP2)
 def test_what_layers_see_and_what_is_returned(amp: Amp, ranks: RankGroup, policy: str) -> None:
-    """Weights and inputs in the parameters' dtype, the output in the one that is asked for; shards stay float32."""
+    """Weights and inputs have the parameters' dtype, the output the requested one; shards stay float32."""
     rule = OF_FSDP2[policy]
     inside = rule.gathered(amp)
     for number, answer in enumerate(ranks.ask(ranks_fsdp.step, _asked(amp, policy))):
@@ -58,16 +58,16 @@ def test_what_layers_see_and_what_is_returned(amp: Amp, ranks: RankGroup, policy
 
 @pytest.mark.parametrize("policy", OF_FSDP2)
 def test_gradients_are_those_of_one_process(amp: Amp, ranks: RankGroup, policy: str) -> None:
-    """Weights cast by hand, each rank's rows, and the mean in the reduction's dtype: the same bits."""
+    """Compare with manual casts of weights, each rank's rows, and the mean in the reduction's dtype: the same bits."""
     answers = ranks.ask(ranks_fsdp.step, _asked(amp, policy))
     hold_ranks_agree(amp, answers, "gradients", what=f"FSDP2 ({policy})")
-    # Halves of the smallest numbers of fp16 are rounded, before the sum or after it.
+    # Halves of fp16's smallest values are rounded, before the sum or after it.
     least = 2.0**-23 if OF_FSDP2[policy].reduced(amp) == "float16" else 0.0
     hold_same(amp, answers[0]["gradients"], OF_FSDP2[policy].gradients(amp), what=f"FSDP2 ({policy})", least=least)
 
 
 def test_gradients_and_loss_are_near_those_of_the_whole_batch(amp: Amp, ranks: RankGroup) -> None:
-    """Under autocast: against float64 in one process, within the oracle's bound."""
+    """Compare autocast with float64 in one process, within the oracle's bound."""
     answers = ranks.ask(ranks_fsdp.step, _asked(amp, "autocast"))
     loss = sum(answer["loss"] for answer in answers) / len(answers)
     hold_near_exact(amp, whole("fsdp2"), answers[0]["gradients"], loss=loss, what="FSDP2")
@@ -75,7 +75,7 @@ def test_gradients_and_loss_are_near_those_of_the_whole_batch(amp: Amp, ranks: R
 
 @pytest.mark.parametrize("policy", ["low, reduced in float32", "autocast"])
 def test_a_training_keeps_float32(amp: Amp, ranks: RankGroup, policy: str) -> None:
-    """Parameters, gradients and the optimizer's state, whose values are not those of the low dtype either."""
+    """Parameters, gradients and the optimizer's state are float32, with values that the low dtype cannot represent."""
     for answer in ranks.ask(ranks_fsdp.train, _asked(amp, policy)):
         assert answer["kept"] == ["float32"], f"kept are {answer['kept']}"
         assert all(answer["moved"])
@@ -91,7 +91,7 @@ def test_a_training_keeps_float32(amp: Amp, ranks: RankGroup, policy: str) -> No
     ids=["clean", "overflow", "overflow, foreach"],
 )
 def test_a_training_is_that_of_one_process(amp: Amp, ranks: RankGroup, *, overflow: bool, foreach: bool) -> None:
-    """Four steps of AdamW on shards, under autocast, with a scaler: losses and whole weights, bit for bit."""
+    """Train four steps of AdamW on shards, under autocast, with a scaler: losses and whole weights, bit for bit."""
     asked = _asked(amp, "autocast", overflow=overflow, foreach=foreach)
     answers = ranks.ask(ranks_fsdp.train, asked)
     made = realised(amp.config.seed, amp.device.torch_device)
@@ -103,13 +103,13 @@ def test_a_training_is_that_of_one_process(amp: Amp, ranks: RankGroup, *, overfl
 
 
 _FROZEN = "pytorch/pytorch#186998: dtypes are settled in the first forward, and there of what is to be trained"
-#: Mended in torch 2.14.
+#: Fixed in torch 2.14.
 _IN_213 = {} if release_of(torch.__version__) >= (2, 14) else dict.fromkeys(CELLS, _FROZEN)
 
 
 @pytest.mark.amp(xfail=_IN_213)
 def test_what_was_frozen_at_first_is_reduced_as_asked(amp: Amp, ranks: RankGroup) -> None:
-    """Evaluated once without gradients, then unfrozen: the reduction still has the dtype that was asked for."""
+    """Evaluate once without gradients, then unfreeze: the reduction still has the requested dtype."""
     for answer in ranks.ask(ranks_fsdp.unfrozen, _asked(amp, "low, reduced in float32")):
         assert {tuple(each) for each in answer["sent"]} == {("reduce_scatter", "float32")}
 
@@ -122,7 +122,7 @@ _LATE = (
 
 @pytest.mark.amp(xfail=dict.fromkeys(CELLS, _LATE))
 def test_a_layer_that_is_used_late_is_reduced_with_the_others(amp: Amp, ranks: RankGroup) -> None:
-    """Two micro-batches with one reduction; a layer that only the second one uses, as experts and adapters are."""
+    """Run two micro-batches with one reduction; only the second one uses a certain layer, as experts and adapters are."""
     answers = ranks.ask(ranks_fsdp.used_late, _asked(amp, "low, reduced in float32"))
     hold_ranks_agree(amp, answers, "gradients", what="FSDP2, a layer used late")
     assert {value.dtype for value in answers[0]["gradients"].values()} == {torch.float32}
@@ -135,13 +135,13 @@ _OTHER_MESH = (
 
 @pytest.mark.amp(xfail=dict.fromkeys(CELLS, _OTHER_MESH))
 def test_reductions_beside_tensor_parallel_layers_too(amp: Amp, ranks: RankGroup) -> None:
-    """A layer norm on parts of a sequence: its gradient is summed over the other mesh, in the dtype asked for."""
+    """Run a layer norm on parts of a sequence: its gradient is summed over the other mesh, in the requested dtype."""
     for answer in ranks.ask(ranks_fsdp.beside_tensor_parallel, _asked(amp, "low, reduced in float32")):
         assert answer["sent"], "nothing was reduced over the other mesh"
         assert {tuple(each) for each in answer["sent"]} == {("all_reduce", "float32")}
 
 
 def test_buffers_stay_as_they_are(amp: Amp, ranks: RankGroup) -> None:
-    """A policy casts parameters and inputs: a table is float32 within, and a counter an integer."""
+    """A policy casts parameters and inputs only: a float table stays float32, and a counter an integer."""
     for answer in ranks.ask(ranks_fsdp.buffers, _asked(amp, "low, reduced in float32", unit="FSDP2")):
         assert answer == {"seen": ["float32"], "counter": "int64"}

@@ -1,4 +1,4 @@
-"""DDP's communication hooks over iterations: each sends its own dtype, and what arrives is float32, nearly exact."""
+"""DDP's communication hooks over iterations: each sends its own dtype, and results are float32, nearly exact."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .policies import CELLS
 
 @dataclass(frozen=True)
 class _Hook:
-    """The dtype that a hook sends, and how far from the mean its gradients may be: in units of that dtype's rounding.
+    """Dtype that a hook sends, and the largest distance of its gradients from the mean, in roundings of that dtype.
 
     0 is bit for bit, of numbers that are halved in that dtype and added.
     """
@@ -48,14 +48,14 @@ def _answers(amp: Amp, ranks: RankGroup, hook: str) -> list[dict[str, Any]]:
 
 
 def _parts() -> list[dict[str, torch.Tensor]]:
-    """The gradient of each rank: an outer product of low numbers, which is a low number."""
+    """Return the gradient of each rank: an outer product of low-precision values, which is a low-precision value."""
     made = [ranks_hooks.known(number) for number in range(SIZE)]
     return [{"weight": torch.outer(each["factors"], each["row"])} for each in made]
 
 
 @pytest.mark.parametrize("hook", _HOOKS)
 def test_a_known_gradient_arrives(amp: Amp, ranks: RankGroup, hook: str) -> None:
-    """In every iteration the mean of both ranks', of which no low number is left: within the rounding of what is sent.
+    """Compare each iteration with the mean of both ranks, no low-precision value: within the rounding of messages.
 
     The gradients have rank one, so that PowerSGD has nothing to leave out.
     """
@@ -80,7 +80,7 @@ def test_a_known_gradient_arrives(amp: Amp, ranks: RankGroup, hook: str) -> None
 
 
 def test_powersgd_keeps_what_it_leaves_out(amp: Amp, ranks: RankGroup) -> None:
-    """Bit for bit in float32: what a rank wanted to send, less what arrived; it is added to the next gradient."""
+    """The retained error is the rank's gradient minus the result, bit for bit in float32; it joins the next gradient."""
     for number, answer in enumerate(_answers(amp, ranks, "PowerSGD")):
         assert set(answer["kept"].values()) == {"float32"}, f"PowerSGD keeps {answer['kept']}"
         left = torch.zeros_like(_parts()[number]["weight"])
@@ -109,7 +109,7 @@ _FLAT = (
 
 @pytest.mark.amp(xfail=dict.fromkeys(CELLS, _FLAT))
 def test_batched_powersgd_arrives(amp: Amp, ranks: RankGroup) -> None:
-    """One matrix of all gradients: float32, and what is left out is kept."""
+    """One matrix of all gradients arrives in float32, and the error of the compression is retained."""
     for answer in _answers(amp, ranks, "batched PowerSGD"):
         assert {found.dtype for found in answer["gradients"]} == {torch.float32}
         assert set(answer["kept"].values()) == {"float32"}

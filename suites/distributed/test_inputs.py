@@ -27,7 +27,7 @@ def _asked(amp: Amp, unit: str, **more: object) -> dict[str, object]:
 @UNITS
 @INSIDE
 def test_inputs_are_cast_wherever_they_are(amp: Amp, ranks: RankGroup, unit: str, *, inside: bool) -> None:
-    """By position or by keyword, in a list, dictionary or dataclass: rounded once, and their gradients are float32.
+    """Inputs by position or keyword, in a list, dictionary or dataclass are rounded once; gradients are float32.
 
     pytorch/pytorch#153077 had a dataclass left out. What is not floating is left alone.
     """
@@ -62,7 +62,7 @@ def _unlike(found: dict[str, object], expected: torch.Tensor, gradient: torch.Te
 
 @UNITS
 def test_inputs_stay_as_they_are_where_that_is_asked(amp: Amp, ranks: RankGroup, unit: str) -> None:
-    """``cast_forward_inputs=False``: the module sees float32, in every form."""
+    """``cast_forward_inputs=False``: the module receives float32, in every form."""
     for answer in ranks.ask(ranks_inputs.takes, _asked(amp, unit, cast=False)):
         for form, found in answer["forms"].items():
             (seen,) = (each for each in found["seen"] if each.is_floating_point())
@@ -72,7 +72,7 @@ def test_inputs_stay_as_they_are_where_that_is_asked(amp: Amp, ranks: RankGroup,
 
 @INSIDE
 def test_outputs_are_cast_wherever_they_are(amp: Amp, ranks: RankGroup, *, inside: bool) -> None:
-    """``output_dtype``: every floating tensor in what is returned, and no other."""
+    """``output_dtype`` casts every floating-point tensor of the output, and nothing else."""
     policy = POLICIES["low, reduced in float32, output float32"].asked(amp)
     for answer in ranks.ask(ranks_inputs.returns, _asked(amp, "FSDP2", policy=policy, inside=inside)):
         for container, dtypes in answer.items():

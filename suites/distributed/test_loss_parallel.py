@@ -1,4 +1,4 @@
-"""``loss_parallel``: a loss of logits that are split by classes is float32, and so are the gradients on their way."""
+"""``loss_parallel``: a loss of logits that are split by classes is float32, and so are its intermediate gradients."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _CASES = {
 
 @pytest.mark.parametrize("case", _CASES)
 def test_losses_are_those_of_one_process(amp: Amp, ranks: RankGroup, case: str) -> None:
-    """Of every reduction, against float64: the loss is float32, a gradient is rounded once, to its logits' dtype."""
+    """Compare every reduction with float64: the loss is float32, a gradient is rounded once, to its logits' dtype."""
     asked = _CASES[case]
     dtype = amp.dtype if asked["low"] else torch.float32
     answers = ranks.ask(ranks_loss.loss, settings(amp, logits=dtype_name(dtype), region=asked["region"]))
@@ -55,13 +55,13 @@ def test_losses_are_those_of_one_process(amp: Amp, ranks: RankGroup, case: str) 
 
 
 def _unlike(found: torch.Tensor, exact: torch.Tensor, dtype: torch.dtype, most: float) -> str | None:
-    """By its largest number: what is far below that is as far off."""
+    """Describe an error relative to the largest value: far smaller values are off by as much."""
     off = float((found.double() - exact).abs().max() / exact.abs().max())
     return f"{dtype_name(found.dtype)}, off by {off:.3g}" if found.dtype is not dtype or off > most else None
 
 
 class _Split(nn.Module):
-    """The same network in one process, the last product in two halves: going back, two low parts are added."""
+    """Reference in one process, the last product in two halves: backward adds two low-precision parts."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -77,7 +77,7 @@ class _Split(nn.Module):
 
 
 def test_a_step_is_that_of_one_process(amp: Amp, ranks: RankGroup) -> None:
-    """A model whose last layer is split: loss and gradients are within the bound of the same in halves."""
+    """Loss and gradients of a model with a split last layer are within the bound of the reference in halves."""
     answers = ranks.ask(ranks_loss.step, settings(amp))
     hold_ranks_agree(amp, answers, "gradients", what="loss_parallel")
     assert {answer["logits"] for answer in answers} == {amp.precision.dtype_name}

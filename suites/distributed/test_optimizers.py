@@ -1,4 +1,4 @@
-"""Optimizers over ranks: states in parts, and weights that are averaged, are float32's, bit for bit."""
+"""Optimizers over ranks: sharded states and averaged weights are those of float32, bit for bit."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .training import train_in_one_process
     ],
 )
 def test_a_state_in_parts_is_that_of_one_process(amp: Amp, ranks: RankGroup, *, views: bool, overflow: bool) -> None:
-    """ZeroRedundancyOptimizer around AdamW, with a scaler, under DDP: losses, scales, weights, and the whole state."""
+    """Run ZeroRedundancyOptimizer around AdamW, with a scaler, under DDP: losses, scales, weights, whole state."""
     asked = settings(amp, views=views, overflow=overflow)
     answers = ranks.ask(ranks_optimizers.train, asked)
     made = realised(amp.config.seed, amp.device.torch_device)
@@ -42,7 +42,7 @@ def test_a_state_in_parts_is_that_of_one_process(amp: Amp, ranks: RankGroup, *, 
 
 
 def test_weights_are_averaged_in_float32(amp: Amp, ranks: RankGroup) -> None:
-    """PeriodicModelAverager in a region: every second time the mean of all ranks' weights, and else each its own."""
+    """PeriodicModelAverager in a region: every second call averages all ranks' weights, the others keep each rank's own."""
     seed = amp.config.seed
     weights = [[{"weight": state_of(seed, number + later)["weight"]} for number in range(2)] for later in range(2)]
     for number, answer in enumerate(ranks.ask(ranks_optimizers.average, settings(amp))):

@@ -1,4 +1,4 @@
-"""A model in stages under autocast: what goes from rank to rank is low, and gradients are those of one process."""
+"""A model in stages under autocast: activations between ranks are low-precision, gradients those of one process."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .models import Tensors, gradients, realised
 
 @pytest.mark.parametrize("schedule", ["ScheduleGPipe", pytest.param("Schedule1F1B", marks=pytest.mark.amp_long)])
 def test_gradients_are_those_of_one_process(amp: Amp, ranks: RankGroup, schedule: str) -> None:
-    """Bit for bit: losses of micro-batches, and the mean of their gradients; the second stage gets low activations."""
+    """Losses of micro-batches and the mean of their gradients, bit for bit; the second stage has low-precision inputs."""
     if release_of(torch.__version__) < (2, 11):  # seen on 2.9.1, right on 2.11.0
         pytest.skip("no report found: gloo ends a rank when stages tell each other their shapes")
     first, second = ranks.ask(ranks_pipeline.step, settings(amp, schedule=schedule))
@@ -28,7 +28,7 @@ def test_gradients_are_those_of_one_process(amp: Amp, ranks: RankGroup, schedule
 
 
 def _in_one_process(amp: Amp) -> tuple[Tensors, list[float]]:
-    """Micro-batches one after the other: gradients add up, and are divided by their number."""
+    """Run micro-batches one after the other: gradients accumulate, and are divided by their number."""
     made = realised(amp.config.seed, amp.device.torch_device)
     losses = []
     for rows, targets in zip(

@@ -1,4 +1,4 @@
-"""What ranks save together: every bit of weights, moments and scale is loaded again, and the training goes on."""
+"""Distributed checkpoints: every bit of weights, moments and scale is loaded again, and the training goes on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scalers over ranks: what overflows on one rank is skipped by all, and every rank has the same scale."""
+"""Scalers over ranks: an overflow on one rank is skipped by all, and every rank has the same scale."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from .policies import CELLS, POLICIES
 from .training import train_in_one_process
 
 _LONG = [pytest.mark.amp_long]
-#: Each rank and each value in the ordinary tier, all of both in the long one.
+#: Each rank and each value in the ordinary tier, all combinations in the long one.
 _WHERE = [
     pytest.param(at, value, id=f"rank {at}-{value}", marks=[] if (at, value) in {(1, "inf"), (0, "nan")} else _LONG)
     for at in (0, 1)
     for value in ("inf", "nan")
 ]
-#: How a model is split, and the scaler that is meant for it.
+#: Ways of splitting a model, each with its scaler.
 _SPLIT = {"fully_shard": "plain", "fsdp": "sharded", "tensor": "plain", "none": "sharded"}
 
 
@@ -31,7 +31,7 @@ def _needs_streams(amp: Amp, parallel: str) -> None:
 
 
 def _all_skip(amp: Amp, answers: list[dict[str, list[float]]], what: str) -> None:
-    """Every rank steps, skips and steps, backs off once, and stays finite. Raises AmpFailure."""
+    """Raise AmpFailure unless every rank steps, skips and steps, backs off once, and stays finite."""
     expected = {"moved": [True, False, True], "scales": [8.0, 4.0, 4.0], "finite": True}
     for number, answer in enumerate(answers):
         found = {key: answer[key] for key in expected}
@@ -50,7 +50,7 @@ def _all_skip(amp: Amp, answers: list[dict[str, list[float]]], what: str) -> Non
 def test_an_overflow_in_one_shard_is_skipped_by_all(
     amp: Amp, ranks: RankGroup, parallel: str, at: int, value: str
 ) -> None:
-    """Of FSDP2, FSDP1, tensor parallel layers, and of processes that share nothing but the scaler's group."""
+    """Ranks of FSDP2, FSDP1, tensor parallel layers, and of processes that share only the scaler's group."""
     _needs_streams(amp, parallel)
     asked = settings(amp, parallel=parallel, scaler=_SPLIT[parallel], rank=at, value=value)
     _all_skip(amp, ranks.ask(ranks_scaler.overflow, asked), f"{_SPLIT[parallel]} scaler, {parallel}")
@@ -58,19 +58,19 @@ def test_an_overflow_in_one_shard_is_skipped_by_all(
 
 @pytest.mark.parametrize("parallel", _SPLIT)
 def test_after_unscale_too(amp: Amp, ranks: RankGroup, parallel: str) -> None:
-    """As in a step that clips: the ranks agree in ``unscale_``."""
+    """Ranks of a step that clips agree in ``unscale_``."""
     _needs_streams(amp, parallel)
     asked = settings(amp, parallel=parallel, scaler=_SPLIT[parallel], rank=1, value="inf", unscale=True)
     _all_skip(amp, ranks.ask(ranks_scaler.overflow, asked), f"{_SPLIT[parallel]} scaler, {parallel}, unscale_")
 
 
-#: On which rank an iteration overflows.
+#: The rank on which an iteration overflows.
 _OVERFLOWS = (None, None, 1, None, 0, None, None, None, 1, None, None, 0)
 
 
 @pytest.mark.parametrize("parallel", _SPLIT)
 def test_every_rank_has_the_same_scale(amp: Amp, ranks: RankGroup, parallel: str) -> None:
-    """Growth and backoff, whichever rank overflows, and with a state that is saved and loaded half way."""
+    """Growth and backoff agree, whichever rank overflows, and with a state that is saved and loaded half way."""
     _needs_streams(amp, parallel)
     expected, scale, clean = [], 8.0, 0
     for at in _OVERFLOWS:
@@ -91,7 +91,7 @@ def test_every_rank_has_the_same_scale(amp: Amp, ranks: RankGroup, parallel: str
 
 
 def test_a_scaler_that_is_not_told_of_others_skips_alone(amp: Amp, ranks: RankGroup) -> None:
-    """The test above can fail: a plain GradScaler in processes that share nothing knows of its own rank only."""
+    """Prove that the test above can fail: a plain GradScaler in independent processes knows only of its own rank."""
     asked = settings(amp, parallel="none", scaler="plain", rank=1, value="inf")
     answers = ranks.ask(ranks_scaler.overflow, asked)
     assert [answer["moved"] for answer in answers] == [[True, True, True], [True, False, True]]
@@ -105,13 +105,13 @@ _MIXED = (
 
 @pytest.mark.amp(xfail=dict.fromkeys(CELLS, _MIXED))
 def test_shards_and_whole_gradients_together(amp: Amp, ranks: RankGroup) -> None:
-    """Tensor parallel layers beside a layer norm that every rank has whole: one optimizer, one scaler."""
+    """Use tensor parallel layers beside a layer norm that every rank has whole: one optimizer, one scaler."""
     answers = ranks.ask(ranks_tensor.train, settings(amp, only=False))
     assert all(answer["moved"] == [True] * 4 for answer in answers)
 
 
 def test_ddp_spreads_an_overflow_to_all_ranks(amp: Amp, ranks: RankGroup) -> None:
-    """One rank's loss is infinite: the reduced gradients are not finite anywhere, all skip, and go on together."""
+    """One rank's loss is infinite: all reduced gradients are non-finite, all ranks skip, and continue together."""
     asked = settings(amp, overflow=True)
     answers = ranks.ask(ranks_ddp.train, asked)
     for number, answer in enumerate(answers):
@@ -131,7 +131,7 @@ def test_ddp_spreads_an_overflow_to_all_ranks(amp: Amp, ranks: RankGroup) -> Non
 
 @pytest.mark.parametrize("policy", ["low, reduced in float32", "autocast"])
 def test_fully_shard_spreads_an_overflow_to_all_ranks(amp: Amp, ranks: RankGroup, policy: str) -> None:
-    """The same with FSDP2: the reduce-scatter brings one rank's infinity to whoever has the shard."""
+    """Repeat with FSDP2: the reduce-scatter carries one rank's infinity to the owner of the shard."""
     _needs_streams(amp, "fully_shard")
     rule = POLICIES[policy]
     answers = ranks.ask(ranks_fsdp.train, settings(amp, policy=rule.asked(amp), region=rule.region, overflow=True))

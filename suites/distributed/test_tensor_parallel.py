@@ -17,7 +17,7 @@ from .models import CLASSES, HIDDEN, SIZE, WIDTH, batch, loss_in_one
 
 
 class _Split(nn.Module):
-    """The same network in one process, each product in two halves: what tensor parallelism rounds."""
+    """Reference in one process, each product in two halves, which round as tensor parallelism does."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ def _split() -> Case:
 
 @pytest.mark.parametrize("sequences", [False, True], ids=["whole rows", "sequence parallel"])
 def test_gradients_and_loss_are_those_of_one_process(amp: Amp, ranks: RankGroup, *, sequences: bool) -> None:
-    """Within the bound of the same network whose products are split by hand; whole weights are gathered from shards."""
+    """Compare within the bound of the reference in halves; whole weights are gathered from shards."""
     what = "sequence parallel" if sequences else "tensor parallel"
     answers = ranks.ask(ranks_tensor.step, settings(amp, sequences=sequences))
     hold_ranks_agree(amp, answers, "gradients", what=what)
@@ -54,7 +54,7 @@ def test_gradients_and_loss_are_those_of_one_process(amp: Amp, ranks: RankGroup,
 
 
 def test_outputs_are_those_of_one_process(amp: Amp, ranks: RankGroup) -> None:
-    """Low, the same on each rank, and off the products that are split by hand by a rounding or two."""
+    """Outputs are low-precision, the same on each rank, and within a rounding or two of the reference in halves."""
     answers = ranks.ask(ranks_tensor.step, settings(amp))
     assert {answer["output"] for answer in answers} == {amp.precision.dtype_name}
     assert torch.equal(answers[0]["logits"], answers[1]["logits"])
@@ -66,7 +66,7 @@ def test_outputs_are_those_of_one_process(amp: Amp, ranks: RankGroup) -> None:
 
 
 def test_parts_are_added_up_in_the_dtype_of_the_region(amp: Amp, ranks: RankGroup) -> None:
-    """What is reduced going forward is the low output of the second layer; masters and gradients are float32."""
+    """Forward reduces the low-precision output of the second layer; master weights and gradients are float32."""
     for answer in ranks.ask(ranks_tensor.step, settings(amp)):
         assert answer["sent"], "nothing was reduced"
         assert answer["sent"][0][1:] == [amp.precision.dtype_name]
@@ -76,7 +76,7 @@ def test_parts_are_added_up_in_the_dtype_of_the_region(amp: Amp, ranks: RankGrou
 
 
 def test_a_training_keeps_float32(amp: Amp, ranks: RankGroup) -> None:
-    """Some steps of AdamW: every rank has the same losses, and what is kept is float32."""
+    """Train some steps of AdamW: every rank has the same losses, and the retained state is float32."""
     answers = ranks.ask(ranks_tensor.train, settings(amp, only=True))
     hold_ranks_agree(amp, answers, "weights", what="tensor parallel, training")
     for answer in answers:
@@ -86,7 +86,7 @@ def test_a_training_keeps_float32(amp: Amp, ranks: RankGroup) -> None:
 
 
 def test_tables_have_the_bits_of_one_process(amp: Amp, ranks: RankGroup) -> None:
-    """Embeddings that are split by words or by columns, in a region: float32, each number of one rank, none rounded."""
+    """Embeddings split by tokens or by columns, in a region, are float32; each value comes unrounded from one rank."""
     made = ranks_tensor.table()
     expected = {"outputs": made["weight"][made["words"]], "gradient": torch.zeros_like(made["weight"])}
     expected["gradient"][made["words"]] = made["factors"]

@@ -1,4 +1,4 @@
-"""Uneven inputs: a rank that has run out of batches sends zeros, in float32, and ends with the others' weights."""
+"""Uneven inputs: a rank without batches sends zeros, in float32, and ends with the same weights as the others."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .models import SIZE, Tensors, gradients, loss, realised, rows_of
 
 @pytest.mark.parametrize("every", [True, False], ids=["divided by all", "divided by who is left"])
 def test_a_training_is_that_of_one_process(amp: Amp, ranks: RankGroup, *, every: bool) -> None:
-    """``join`` under autocast: losses and weights, bit for bit; every rank ends with them, and sends float32 only."""
+    """``join`` under autocast: losses and final weights of every rank, bit for bit; messages are float32 only."""
     asked = settings(amp, divide_by_initial_world_size=every)
     answers = ranks.ask(ranks_uneven.train, asked)
     losses, weights = _in_one_process(amp, every=every)
@@ -27,7 +27,7 @@ def test_a_training_is_that_of_one_process(amp: Amp, ranks: RankGroup, *, every:
 
 
 def _in_one_process(amp: Amp, *, every: bool) -> tuple[list[list[float]], Tensors]:
-    """The mean over all ranks, or over those that have batches left."""
+    """Return the mean over all ranks, or over those that have batches left."""
     made = realised(amp.config.seed, amp.device.torch_device)
     rate, momentum = ranks_uneven.RATE, ranks_uneven.MOMENTUM
     optimizer = torch.optim.SGD(made.model.parameters(), lr=rate, momentum=momentum, foreach=False)

@@ -1,4 +1,4 @@
-"""However a model is split, copied, kept or recomputed: gradients are those of one process, reduced as is asked."""
+"""Variations of sharding, replication, retention and recomputation: gradients are those of one process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .policies import OF_FSDP2, POLICIES
 
 @dataclass(frozen=True)
 class _Variation:
-    """Who splits, with which options, and the policies that it is held with; the long tier has the others, too."""
+    """Sharding wrapper, its options, and the policies to check; the long tier has the remaining policies, too."""
 
     unit: str
     options: dict[str, Any] = field(default_factory=dict)
@@ -50,7 +50,7 @@ def _cases() -> Iterator[Any]:
 
 @pytest.mark.parametrize(("name", "policy"), list(_cases()))
 def test_gradients_are_those_of_one_process(amp: Amp, ranks: RankGroup, name: str, policy: str) -> None:
-    """Bit for bit; what reduces them has the dtype that the policy asks for, what gathers weights that of weights."""
+    """Bitwise equal; reductions have the policy's dtype, all-gathers that of the weights."""
     variation = _VARIATIONS[name]
     rule = (OF_FSDP2 if variation.unit == "FSDP2" else POLICIES)[policy]
     if variation.unit == "FSDP2":

@@ -18,7 +18,7 @@ from .models import deterministic
 
 
 def _cases(target: Target) -> Iterator[object]:
-    """Those that this machine has kernels for, and that have parameters; the wider zoo is for the long tier."""
+    """Yield cases that have parameters and kernels on this machine; the wider zoo is marked for the long tier."""
     ordinary = {case.name for case in zoo()}
     for name, case in ranks_zoo.CASES.items():
         lacking = name == "lstm" and lacks_lstm_kernel(target.device.type, target.precision.name)
@@ -29,7 +29,7 @@ def _cases(target: Target) -> Iterator[object]:
 @pytest.mark.parametrize("parallel", ["ddp", "fully_shard"])
 @pytest.mark.amp_parametrize("name", _cases)
 def test_a_step_is_that_of_one_process(amp: Amp, ranks: RankGroup, name: str, parallel: str) -> None:
-    """Bit for bit: the mean of two equal gradients is the gradient."""
+    """Compare bit for bit: the mean of two equal gradients is the gradient."""
     if parallel == "fully_shard":
         needs_streams(amp)
     what = f"{name}, {parallel}"

@@ -27,11 +27,11 @@ def _adamw(model: nn.Module, settings: Mapping[str, Any]) -> torch.optim.Optimiz
 
 
 def _spoilt(step: int, rows: Mapping[str, torch.Tensor]) -> float:
-    """What the loss is multiplied by: in the second step of a rank that overflows, infinity."""
+    """Return the factor of the loss: infinity in the second step of a rank that overflows, else 1."""
     return float("inf") if step == 1 and bool(rows.get("overflow", False)) else 1.0
 
 
-def train_steps(  # noqa: PLR0913, PLR0917  # what a training is made of
+def train_steps(  # noqa: PLR0913, PLR0917  # the options of a training
     model: nn.Module,
     rows: Mapping[str, torch.Tensor],
     device: torch.device,
@@ -40,7 +40,7 @@ def train_steps(  # noqa: PLR0913, PLR0917  # what a training is made of
     scaler: Any = None,
     optimizer: Any = None,
 ) -> dict[str, Any]:
-    """``STEPS`` steps of AdamW, or another optimizer, under autocast (unless settings say ``region`` False)."""
+    """Train ``STEPS`` steps of AdamW, or another optimizer, under autocast (unless settings say ``region`` False)."""
     optimizer = optimizer or _adamw(model, settings)
     scaler = _scaler(device, settings, scaler)
     losses, scales, moved = [], [], []
@@ -65,9 +65,9 @@ def train_steps(  # noqa: PLR0913, PLR0917  # what a training is made of
 
 
 def _kept(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[str]:
-    """The dtypes of parameters, gradients and floating optimizer state."""
+    """Return the dtypes of parameters, gradients and floating-point optimizer state."""
     tensors = [*model.parameters(), *(p.grad for p in model.parameters())]
-    # Of a ZeroRedundancyOptimizer the part that this rank has.
+    # Of a ZeroRedundancyOptimizer, only this rank's part.
     states = getattr(optimizer, "optim", optimizer).state
     tensors += [value for state in states.values() for value in state.values()]
     found = {t.dtype for t in tensors if isinstance(t, torch.Tensor) and t.is_floating_point()}
@@ -77,7 +77,7 @@ def _kept(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[str]:
 def train_in_one_process(
     model: nn.Module, batch: Tensors, device: torch.device, dtype: torch.dtype, settings: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The same training without ranks: the rows of each rank one after the other, and the mean of their gradients."""
+    """Train without ranks: the rows of each rank one after the other, and the mean of their gradients."""
     optimizer = _adamw(model, settings)
     scaler = _scaler(device, settings)
     losses: list[list[float]] = []

@@ -1,4 +1,4 @@
-"""What comes out of every operator and module that torch tests itself, with autocast off and on."""
+"""Dtypes of every operator and module that torch itself tests, with autocast off and on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The child process that looks at operators, for all of this family's tests.
+"""Fixture of the child process that calls operators, for all tests of this family.
 
 pytest loads this file before it knows whether a test of the family runs: torch is imported in the fixtures.
 """
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def sweep(request: pytest.FixtureRequest) -> Iterator[FingerprintSweep]:
-    """The sweep of this session."""
+    """Return the sweep of this session."""
     from pytest_amp.fingerprint.sweep import FingerprintSweep
 
     opened = FingerprintSweep(modules=plugin_modules(request.config), path=sys.path)

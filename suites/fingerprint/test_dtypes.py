@@ -1,4 +1,4 @@
-"""Every operator and module returns the dtypes that it did on the pinned release, with autocast off and on."""
+"""Every operator and module returns the same dtypes as on the pinned release, with autocast off and on."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _expected(amp: Amp) -> dict[str, set[str | None]]:
 
 
 def _is_judged(amp: Amp) -> bool:
-    """Whether what the file does not know fails: on a release that it knows, and elsewhere under --amp-strict."""
+    """Return whether unknown entries fail: on a release that the file covers, and elsewhere under --amp-strict."""
     real = amp.device.kind is DeviceKind.ACCELERATOR
     return load().covers(amp.device.type, torch.__version__, real=real) or amp.config.strict
 
@@ -78,7 +78,7 @@ def test_every_entry_returns_the_known_dtypes(amp: Amp, group: str, sweep: Finge
 
 
 def _together(amp: Amp, failures: dict[str, AmpFailure]) -> AmpFailure:
-    """One failure that names every entry that is no longer what the baseline has."""
+    """Raise one failure that names every entry that differs from the baseline."""
     if len(failures) == 1:
         return next(iter(failures.values()))
     parts = {
@@ -102,7 +102,7 @@ def _what(amp: Amp, found: list[Difference], what: str) -> str:
 
 
 def test_no_entry_is_new_or_gone(amp: Amp, sweep: FingerprintSweep) -> None:
-    """On a release whose fingerprints are known this fails; on another one it is recorded, and fails if strict."""
+    """Unknown or missing entries fail on a known release; on another one they are recorded, and fail if strict."""
     names, expected = _entries(amp, sweep), _expected(amp)
     new = [name for name in names if name not in expected] if expected else []
     gone = sorted(name for name, texts in expected.items() if name not in names and None not in texts)

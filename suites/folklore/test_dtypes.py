@@ -1,4 +1,4 @@
-"""What people say about dtypes: which operators are on which list, on which device, and what they return."""
+"""Folklore about dtypes: the lists of operators on each device, and the dtypes that operators return."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pytest_amp.rules.spec import Coverage, Rule, expected
 
 pytestmark = pytest.mark.amp(fake=True)
 
-#: Of an operator that has no rule on a device, the dtype that it is given is the dtype that it returns.
+#: An operator without a rule on a device returns the dtype of its input.
 FLOAT32_RULES = ("fp32", "fp32_set_opt_dtype", "fp32_append_dtype")
 
 
@@ -39,7 +39,7 @@ def test_one_list_does_not_serve_all_devices(amp: Amp) -> None:
 
 @pytest.mark.parametrize("name", ["layer_norm", "softmax.int", "log_softmax.int", "sum", "exp"])
 def test_what_is_called_always_float32_is_so_where_there_is_a_rule(amp: Amp, name: str) -> None:
-    """On CUDA there is one, on a CPU there is none: a low input stays low."""
+    """CUDA has a rule; a CPU has none, and a low-precision input stays low-precision."""
     rule = _rules(amp).get(f"aten::{name}")
     has_one = rule is not None and rule.name.value in FLOAT32_RULES
     assert has_one == (amp.device.type != "cpu")
@@ -73,20 +73,20 @@ def test_activations_are_on_no_list(amp: Amp, name: str) -> None:
 
 
 def test_attention_weights_in_float32_meet_values_in_the_low_dtype(amp: Amp) -> None:
-    """There is no product of mixed dtypes: autocast rounds the weights to the low dtype, too."""
+    """Products of mixed dtypes do not exist: autocast rounds the weights to the low dtype, too."""
     with amp.device.tensors(), amp.autocast():
         weights = torch.ones(2, 4, 4, device=amp.device.torch_device)
         assert torch.bmm(weights, _low(amp, 2, 4, 8)).dtype is amp.dtype
 
 
 def test_softmax_is_on_no_list_of_low_precision(amp: Amp) -> None:
-    """Apex called float32's list black and the low one white; torch's documentation names neither colour."""
+    """Apex called float32's list black and the low one white; torch's documentation uses neither colour."""
     rule = _rules(amp).get("aten::softmax.int")
     assert rule is None or rule.name.value != "lower_precision_fp"
 
 
 def test_regions_of_mps_exist(amp: Amp) -> None:
-    """Since torch 2.5."""
+    """MPS has regions since torch 2.5."""
     if amp.device.type != "mps":
         assert expected("mps", torch.__version__)
         return

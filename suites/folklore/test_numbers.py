@@ -1,4 +1,4 @@
-"""What people say about formats, scaling and training, held against numbers."""
+"""Folklore about formats, scaling and training, compared with measured values."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_autocast_changes_no_parameter(amp: Amp) -> None:
 
 
 def test_backward_needs_no_region(amp: Amp) -> None:
-    """Each operator goes back in the dtype in which it went forward, within a region and outside, bit for bit."""
+    """Each operator runs backward in the dtype of its forward, within a region and outside, bit for bit."""
     inside, batch = _model(amp), _input(amp)
     outside = copy.deepcopy(inside)
     _loss(amp, outside, batch).backward()
@@ -56,7 +56,7 @@ def test_backward_needs_no_region(amp: Amp) -> None:
 
 @BF16
 def test_a_scaled_loss_keeps_no_more_bits_in_bf16(amp: Amp) -> None:
-    """A power of two moves exponents and no mantissa: the unscaled gradients are the same, bit for bit."""
+    """A power of two changes exponents and no mantissa: the unscaled gradients are bitwise the same."""
     plain, batch = _model(amp), _input(amp)
     scaled = copy.deepcopy(plain)
     _loss(amp, plain, batch).backward()
@@ -66,7 +66,7 @@ def test_a_scaled_loss_keeps_no_more_bits_in_bf16(amp: Amp) -> None:
 
 @BF16
 def test_a_scaler_is_not_needed_in_bf16_and_is_not_without_effect(amp: Amp) -> None:
-    """It scales and skips as in fp16: a step whose gradient is inf is not taken."""
+    """A scaler in bf16 scales and skips as in fp16: a step whose gradient is inf is not taken."""
     model = _model(amp)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     scaler = torch.amp.GradScaler(amp.device.type, init_scale=2.0**10)
@@ -81,7 +81,7 @@ def test_a_scaler_is_not_needed_in_bf16_and_is_not_without_effect(amp: Amp) -> N
 
 @FP16
 def test_the_range_of_fp16(amp: Amp) -> None:
-    """6.1e-5 to 65504 at full precision, and down to 6.0e-8 with fewer bits."""
+    """fp16 has full precision from 6.1e-5 to 65504, and fewer bits down to 6.0e-8."""
     device = amp.device.torch_device
     for value, kept in (
         (65504.0, 65504.0),
@@ -95,16 +95,16 @@ def test_the_range_of_fp16(amp: Amp) -> None:
 
 @BF16
 def test_pi_in_bf16(amp: Amp) -> None:
-    """3.140625 is the nearest number, and it is pi to three digits: its neighbours are 0.0156 away."""
+    """The nearest value to pi is 3.140625, which is pi to three digits: its neighbours are 0.0156 away."""
     steps = torch.arange(3.0, 3.5, 2**-6, device=amp.device.torch_device)
-    assert torch.equal(steps.to(torch.bfloat16).float(), steps)  # all numbers of bf16 there
+    assert torch.equal(steps.to(torch.bfloat16).float(), steps)  # all bf16 values there
     nearest = torch.tensor(math.pi, device=amp.device.torch_device).to(torch.bfloat16).item()
     assert nearest == 3.140625 in steps.tolist()
     assert 9e-4 < abs(nearest - math.pi) < 1e-3
 
 
 def test_tf32_is_stored_in_32_bits(amp: Amp) -> None:
-    """1 + 8 + 10 bits take part in a product; a tensor is float32, and there is no dtype of it."""
+    """1 + 8 + 10 bits take part in a product; the tensor is float32, and TF32 has no dtype."""
     assert TF32.dtype_name == "float32"
     assert not hasattr(torch, "tfloat32")
     assert torch.ones((), dtype=torch.float32, device=amp.device.torch_device).element_size() == 4

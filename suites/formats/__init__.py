@@ -1,4 +1,4 @@
-"""What the number formats are, bit by bit, and what a device makes of them: all else of mixed precision rests on it."""
+"""The number formats, bit by bit, and their implementation on a device: mixed precision rests on them."""
 
 from pytest_amp.families import Family
 

@@ -1,4 +1,4 @@
-"""What the tests of formats share: which formats a target has, and ways to convert to them."""
+"""Shared parts of the tests of formats: the formats of a target, and ways to convert to them."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ SATURATES_SINCE = (2, 13)
 
 
 def own(precision: Precision) -> Format:
-    """The format of the autocast dtype."""
+    """Return the format of the autocast dtype."""
     return FORMATS[precision.name]
 
 
 def low_formats(target: Target) -> Iterable[str]:
-    """The target's own format, and those of eight bits, to which tensors of it are converted."""
+    """Return the target's own format, and those of eight bits, to which tensors of it are converted."""
     return (target.precision.name, FLOAT8_E4M3FN.name, FLOAT8_E5M2.name)
 
 
 def overflow_of(form: Format, device_type: str) -> Overflow:
-    """What this release's conversion to ``form`` does with what is too large."""
+    """Return how this release's conversion to ``form`` treats values that are too large."""
     if form is FLOAT8_E4M3FN and saturates(device_type):
         return Overflow.SATURATE
     return Overflow.SPECIAL
 
 
 def saturates(device_type: str) -> bool:
-    """Whether conversions to E4M3 saturate: on the CPU since pytorch/pytorch#178817, on CUDA since #177870.
+    """Return whether conversions to E4M3 saturate: on the CPU since pytorch/pytorch#178817, on CUDA since #177870.
 
     Neither in torch 2.11 on CUDA, nor in 2.12 on the CPU: there the same numbers become NaN.
     """
@@ -45,7 +45,7 @@ def saturates(device_type: str) -> bool:
 
 
 def tensor_of(values: Doubles, amp: Amp, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """A tensor on the device; what is no number of ``dtype`` may not be among ``values``."""
+    """Return a tensor on the device; every value must be representable in ``dtype``."""
     made = torch.from_numpy(values).to(dtype)
     back = made.double().numpy()
     assert np.array_equal(back, values, equal_nan=True), f"not all values are {dtype}"
@@ -65,12 +65,12 @@ def _copied(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 def _one_by_one(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """A few, in tensors of one element: not one of them reaches a vector register."""
+    """Convert a few values, in tensors of one element, which no vector register holds."""
     return torch.stack([each.to(dtype).view(_INTEGERS[dtype.itemsize]) for each in x]).view(dtype)
 
 
 def _in_shape(x: torch.Tensor, dtype: torch.dtype, *, columns: int, transposed: bool = False) -> torch.Tensor:
-    """As a tensor of three dimensions, filled up with ones."""
+    """Convert a tensor of three dimensions, filled up with ones."""
     rows = -(-x.numel() // (2 * columns))
     filled = torch.cat([x, x.new_ones(2 * rows * columns - x.numel())])
     shaped = filled.view(2, columns, rows).mT if transposed else filled.view(2, rows, columns)
@@ -79,21 +79,21 @@ def _in_shape(x: torch.Tensor, dtype: torch.dtype, *, columns: int, transposed: 
 
 
 def _at_the_end(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Behind a quarter of a million others: a loop of several threads, or a grid of many blocks."""
+    """Convert values after a quarter of a million others: a loop of several threads, or a grid of many blocks."""
     return torch.cat([x.new_ones(2**18), x]).to(dtype)[2**18 :]
 
 
 def _from_numbers(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """A few, from a list of Python's numbers."""
+    """Convert a few values from a list of Python numbers."""
     return torch.tensor(x.tolist(), dtype=dtype, device=x.device)
 
 
-#: Ways that take a while for each number.
+#: Ways that are slow for each value.
 SLOW = ("one by one", "from a list")
 
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
 
-#: The methods that are named for a dtype.
+#: The methods that are named after a dtype.
 _NAMED: dict[torch.dtype, Callable[[torch.Tensor], torch.Tensor]] = {
     torch.bfloat16: lambda x: x.bfloat16(),
     torch.float16: lambda x: x.half(),
@@ -104,7 +104,7 @@ def _by_name(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return _NAMED[dtype](x) if dtype in _NAMED else x.to(dtype)
 
 
-#: Ways from a float32 tensor to another dtype, which are different loops, or kernels, of torch.
+#: Ways from a float32 tensor to another dtype: different loops, or kernels, of torch.
 CONVERSIONS: dict[str, Conversion] = {
     "to": lambda x, dtype: x.to(dtype),
     "copy_": _copied,
@@ -120,7 +120,7 @@ CONVERSIONS: dict[str, Conversion] = {
 
 
 def hold(amp: Amp, form: Format, inputs: Doubles, found: torch.Tensor, *, way: str) -> None:
-    """Hold that ``found``, of ``form``, is each of ``inputs`` rounded once, to nearest even. Raises AmpFailure."""
+    """Raise AmpFailure unless ``found``, of ``form``, is each of ``inputs`` rounded once, to nearest even."""
     expected = form.round(inputs, overflow_of(form, amp.device.type))
     values = converted(found, form)
     same = (values == expected) & (np.signbit(values) == np.signbit(expected)) | np.isnan(values) & np.isnan(expected)

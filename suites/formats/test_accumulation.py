@@ -1,4 +1,4 @@
-"""Products of low numbers add up in float32: what the sums keep, measured from results, and the error that is left."""
+"""Products of low-precision values accumulate in float32: bits that sums keep, and the remaining error."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LENGTH = 1024
 
 
 def _kept(amp: Amp) -> int:
-    """The last k for which a sum keeps 2**-k beside one, and every larger one."""
+    """Return the last k for which a sum keeps 2**-k beside one, and every larger one."""
     rows = 16 if amp.device.kind is DeviceKind.CPU else SIZE
     kept = 0
     while kept < 40 and survives(kept + 1, amp.device.torch_device, amp.dtype, rows=rows):
@@ -27,7 +27,7 @@ def _kept(amp: Amp) -> int:
 
 
 def test_a_sum_keeps_what_float32_keeps(amp: Amp) -> None:
-    """1 + 2**-k - 1, far apart: in fp16 it is lost after k = 10, in bf16 after 7; float32 keeps it up to 23."""
+    """Compute 1 + 2**-k - 1, far apart: fp16 loses it after k = 10, bf16 after 7; float32 keeps it up to 23."""
     bits = FORMATS[amp.precision.name].mantissa_bits
     kept = _kept(amp)
     amp.observe("bits that a sum keeps", kept, kind="count", unit="bits")
@@ -43,7 +43,7 @@ def test_a_sum_keeps_what_float32_keeps(amp: Amp) -> None:
 
 @pytest.mark.amp(devices=["cuda"], dtypes=["fp16"])
 def test_a_sum_in_fp16_would_show(amp: Amp) -> None:
-    """The test above can fail: torch has a switch that allows sums in fp16 (2.7 and later), and then they lose it."""
+    """Prove that the test above can fail: torch (2.7 and later) has a switch for sums in fp16, which lose the terms."""
     settings: Any = torch.backends.cuda.matmul
     if not hasattr(settings, "allow_fp16_accumulation"):
         pytest.skip(f"torch {torch.__version__} has no allow_fp16_accumulation")
@@ -82,7 +82,7 @@ _PRODUCTS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
 
 @pytest.mark.parametrize("product", _PRODUCTS)
 def test_many_small_terms_beside_a_large_one(amp: Amp, product: str) -> None:
-    """1 + 1023 * 2**-11: a sum in fp16 stays at 1, for each term is half a step; and so does one in bf16."""
+    """Compute 1 + 1023 * 2**-11: sums in fp16 and bf16 stay at 1, since each term is half a step or less."""
     a = torch.ones(64, _LENGTH, dtype=amp.dtype, device=amp.device.torch_device)
     b = torch.full((_LENGTH, 64), 2.0**-11, dtype=amp.dtype, device=amp.device.torch_device)
     b[0] = 1
@@ -94,7 +94,7 @@ def test_many_small_terms_beside_a_large_one(amp: Amp, product: str) -> None:
 
 @pytest.mark.parametrize("product", _PRODUCTS)
 def test_the_error_is_that_of_one_rounding(amp: Amp, product: str) -> None:
-    """Random numbers: beside rounding the exact sums to the format once, no more than a tenth is added."""
+    """Compare random products with exact sums rounded once to the format: at most a tenth is added to that error."""
     torch.manual_seed(amp.config.seed)
     a, b = (torch.randn(*shape).to(amp.dtype).to(amp.device.torch_device) for shape in ((64, _LENGTH), (_LENGTH, 64)))
     exact = a.cpu().double() @ b.cpu().double()

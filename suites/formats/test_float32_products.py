@@ -1,4 +1,4 @@
-"""TF32, where it is switched on: what it does to float32 products, through every switch; a CPU never has it."""
+"""TF32: its effect on float32 products, through every switch; a CPU never has it."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _PRODUCTS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
 
 
 def _error(amp: Amp, product: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> float:
-    """Relative L2 distance of a float32 product from the one in float64."""
+    """Return the relative L2 distance of a float32 product from that in float64."""
     torch.manual_seed(amp.config.seed)
     a, b = torch.randn(_ROWS, _LENGTH), torch.randn(_LENGTH, _ROWS)
     exact = a.double() @ b.double()
@@ -63,7 +63,7 @@ def _error(amp: Amp, product: Callable[[torch.Tensor, torch.Tensor], torch.Tenso
 
 @dataclass(frozen=True)
 class _Switch:
-    """One way to choose how float32 products are computed; the newer ones are there from torch 2.9 on."""
+    """One way to choose the precision of float32 products; the newer ones exist from torch 2.9 on."""
 
     write: Callable[[str], None]
     read: Callable[[], str]
@@ -92,7 +92,7 @@ def _write_newer(kind: str) -> None:
 
 def _write_root(kind: str) -> None:
     backends: Any = torch.backends
-    # What was set for products alone is stronger; "none" gives the choice back.
+    # A setting for products alone takes precedence; "none" removes it.
     _matmul_settings().fp32_precision = "none"
     backends.fp32_precision = kind
 
@@ -112,7 +112,7 @@ _SWITCHES = {
 
 @contextlib.contextmanager
 def _switched(switch: _Switch) -> Iterator[Callable[[str], None]]:
-    """The switch; afterwards all are back as they were, those that it moves along (oneDNN's) among them."""
+    """Set the switch; afterwards restore all settings, those that it changes as well (oneDNN's) among them."""
     if switch.newer and not has_fp32_precision():
         pytest.skip(f"torch {torch.__version__} has no fp32_precision")
     guard = StateGuard()
@@ -122,7 +122,7 @@ def _switched(switch: _Switch) -> Iterator[Callable[[str], None]]:
         guard.restore()
 
 
-#: Of ``medium`` oneDNN takes leave to compute in bf16 where the CPU has such products: another question than TF32.
+#: With ``medium`` oneDNN may compute in bf16 where the CPU has such products: a separate question from TF32.
 _FOR_CPU = [name for name in _SWITCHES if "medium" not in name]
 
 
@@ -130,7 +130,7 @@ _FOR_CPU = [name for name in _SWITCHES if "medium" not in name]
 @pytest.mark.parametrize("product", _PRODUCTS)
 @pytest.mark.parametrize("switch", _FOR_CPU)
 def test_a_cpu_has_no_tf32(amp: Amp, product: str, switch: str) -> None:
-    """Whatever the switches of CUDA say, the bits are the same, and those of float32."""
+    """Whatever CUDA's switches say, a CPU's results keep the same bits, and those of float32."""
     with _switched(_SWITCHES[switch]) as write:
         errors = []
         for kind in ("ieee", "tf32"):
@@ -153,7 +153,7 @@ def test_a_cpu_product_sees_every_bit(amp: Amp) -> None:
 
 @pytest.mark.amp(dtypes=["fp32"])
 def test_the_defaults(amp: Amp) -> None:
-    """IEEE for products, TF32 for cuDNN's convolutions (pytorch/pytorch#67384): nobody has left TF32 on."""
+    """Defaults are IEEE for products, TF32 for cuDNN's convolutions (pytorch/pytorch#67384): TF32 was not left on."""
     found = _older(), torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
     if found != ("ieee", "highest", True):
         raise AmpFailure(
@@ -169,7 +169,7 @@ def test_the_defaults(amp: Amp) -> None:
 @pytest.mark.amp(dtypes=["fp32"])
 @pytest.mark.parametrize("older", [name for name, switch in _SWITCHES.items() if not switch.newer])
 def test_the_older_switch_moves_the_newer_one(amp: Amp, older: str) -> None:
-    """pytorch/pytorch#67384: whichever was written last decides, and the newer one can be asked what holds."""
+    """The switch that was written last decides, and the newer one reports the setting (pytorch/pytorch#67384)."""
     with _switched(_SWITCHES["cuda.matmul.fp32_precision"]) as write:
         for first, last in (("ieee", "tf32"), ("tf32", "ieee")):
             write(first)
@@ -183,7 +183,7 @@ def test_the_older_switch_moves_the_newer_one(amp: Amp, older: str) -> None:
 @pytest.mark.parametrize("product", _PRODUCTS)
 @pytest.mark.parametrize("switch", _SWITCHES)
 def test_the_switch_changes_the_error(amp: Amp, product: str, switch: str) -> None:
-    """Off: float32's rounding. On: that of inputs with ten bits of mantissa. And off again."""
+    """The error is float32's rounding while off, that of ten-bit mantissas while on, and float32's again."""
     with _switched(_SWITCHES[switch]) as write:
         found = {}
         for number, kind in enumerate(("ieee", "tf32", "ieee")):
@@ -204,7 +204,7 @@ def test_the_switch_changes_the_error(amp: Amp, product: str, switch: str) -> No
 
 @ON_CUDA
 def test_tf32_is_ten_bits_with_the_range_of_float32(amp: Amp) -> None:
-    """As the hardware computes it: the last bit that a product sees of its inputs, and the ends of the range."""
+    """Measure the hardware: the last bit of the inputs that affects a product, and the ends of the range."""
     device = amp.device.torch_device
     with float32_precision("tf32"):
         bits = visible_bits(device, torch.float32)
@@ -220,7 +220,7 @@ def test_tf32_is_ten_bits_with_the_range_of_float32(amp: Amp) -> None:
 
 @ON_CUDA
 def test_how_tf32_rounds(amp: Amp) -> None:
-    """To one of the two neighbours, and recorded to which: to the nearest even on an H200 (docs/formats.md)."""
+    """Rounding is to one of the two neighbours; record which: to the nearest even on an H200 (docs/formats.md)."""
     step = TF32.eps
     inputs = [1 + step / 4, 1 + step / 2, 1 + 3 * step / 4, 1 + 3 * step / 2, -1 - step / 2, -1 - 3 * step / 4]
     with float32_precision("tf32"):
@@ -235,7 +235,7 @@ def test_how_tf32_rounds(amp: Amp) -> None:
 
 @ON_CUDA
 def test_low_products_do_not_ask_for_tf32(amp: Amp) -> None:
-    """Under autocast the switches change no bit."""
+    """The switches change no bit under autocast."""
     torch.manual_seed(amp.config.seed)
     a, b = (torch.randn(_ROWS, _ROWS, device=amp.device.torch_device) for _ in range(2))
     for dtype in (torch.bfloat16, torch.float16):

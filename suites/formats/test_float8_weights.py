@@ -1,4 +1,4 @@
-"""Weights kept in float8: however a layer comes by them, each is rounded once, and products are of their values."""
+"""Weights stored in float8: in each kind of layer they are rounded once, and products use their values."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ROWS, COLUMNS = 48, 80
 
 
 def float8(_target: Target) -> Iterable[str]:
-    """The formats of eight bits."""
+    """Return the formats of eight bits."""
     return (FLOAT8_E4M3FN.name, FLOAT8_E5M2.name)
 
 
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.amp_parametrize("name", float8)
 
 
 def _layer(weight: Tensor) -> nn.Linear:
-    """A layer that holds ``weight``, which wants no gradient: float8 has none."""
+    """Return a layer with ``weight``, which requires no gradient: float8 has none."""
     layer = nn.Linear(weight.shape[1], weight.shape[0], bias=False).requires_grad_(requires_grad=False)
     layer.weight = nn.Parameter(weight.clone(), requires_grad=False)
     return layer
@@ -60,7 +60,7 @@ def _from_a_file(weight: Tensor, dtype: torch.dtype) -> Tensor:
     return found
 
 
-#: Ways in which a layer comes by float8 weights.
+#: Ways to give a layer float8 weights.
 WAYS: dict[str, Callable[[Tensor, torch.dtype], Tensor]] = {
     "Module.to": lambda w, dtype: _layer(w).to(dtype).weight,
     "Module.type": lambda w, dtype: _layer(w).type(dtype).weight,
@@ -77,14 +77,14 @@ WAYS: dict[str, Callable[[Tensor, torch.dtype], Tensor]] = {
 
 
 def _scaled(amp: Amp, form: Format, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Weights of which the largest is the largest number, as scales are chosen."""
+    """Return weights whose largest value is the largest of the format, as scales are chosen."""
     weight = torch.randn(ROWS, COLUMNS, device=amp.device.torch_device) / COLUMNS**0.5
     scaled: Tensor = weight * (form.max / weight.abs().amax())
     return scaled.clamp(-form.max, form.max).to(dtype)
 
 
 def _values(weight: Tensor, form: Format, amp: Amp) -> Tensor:
-    """What the bits of ``weight`` are, by the format's definition."""
+    """Decode the bits of ``weight`` by the format's definition."""
     return torch.from_numpy(converted(weight, form)).to(amp.device.torch_device)
 
 
@@ -92,7 +92,7 @@ def _values(weight: Tensor, form: Format, amp: Amp) -> Tensor:
 @pytest.mark.parametrize("source", ["float32", "low"])
 @pytest.mark.parametrize("way", WAYS)
 def test_weights_are_rounded_once(amp: Amp, name: str, way: str, source: str, *, inside: bool) -> None:
-    """To the nearest number of the format, from float32 weights and from those of a low model."""
+    """Round to the nearest value of the format, from float32 weights and from those of a low-precision model."""
     form = FORMATS[name]
     weight = _scaled(amp, form, torch.float32 if source == "float32" else amp.dtype)
     with torch.no_grad(), amp.autocast(enabled=inside):
@@ -107,7 +107,7 @@ ONCE = 1.01
 
 @pytest.mark.parametrize("cast", ["by hand", "by autocast"])
 def test_a_layer_multiplies_by_their_values(amp: Amp, name: str, cast: str) -> None:
-    """Cast to the autocast dtype, which has all of them, a product is rounded once: float8 costs it nothing more."""
+    """The autocast dtype represents all float8 values, so a product is rounded once: float8 costs nothing more."""
     form = FORMATS[name]
     weight = _scaled(amp, form).to(form.dtype) if form is FLOAT8_E4M3FN else (_scaled(amp, form) / 256).to(form.dtype)
     x = torch.randn(32, COLUMNS, device=amp.device.torch_device).to(amp.dtype)
@@ -121,7 +121,7 @@ def test_a_layer_multiplies_by_their_values(amp: Amp, name: str, cast: str) -> N
 
 @pytest.mark.parametrize("returned", ["low", "float32"])
 def test_scaled_products_are_those_of_their_values(amp: Amp, name: str, returned: str) -> None:
-    """Of float8 activations and E4M3 weights, with a scale for each: rounded once, to the dtype that is asked for."""
+    """Multiply float8 activations by E4M3 weights, with a scale for each: rounded once, to the requested dtype."""
     form, device = FORMATS[name], amp.device.torch_device
     weight = _scaled(amp, FLOAT8_E4M3FN).to(FLOAT8_E4M3FN.dtype)
     x = torch.randn(32, COLUMNS, device=device).to(form.dtype)

@@ -1,4 +1,4 @@
-"""Bits, eps, largest, smallest normal and subnormal number of each format: torch, numpy and ml_dtypes agree on them."""
+"""Bits, eps, largest, smallest normal and subnormal value of each format: torch, numpy and ml_dtypes agree on them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .numbers import low_formats
 
 
 def _stored(target: Target) -> Iterable[str]:
-    """Every format that has tensors, float32 among them."""
+    """Return every format that has tensors, float32 among them."""
     return ("fp32", *low_formats(target))
 
 
@@ -35,7 +35,7 @@ def _parameters(form: Format) -> dict[str, float]:
 
 @pytest.mark.amp_parametrize("name", _stored)
 def test_torch_knows_the_format(amp: Amp, name: str) -> None:
-    """``torch.finfo``, which has no smallest subnormal; ``tiny`` is its older name of the smallest normal one."""
+    """``torch.finfo`` has no smallest subnormal; ``tiny`` is its older name of the smallest normal value."""
     form = FORMATS[name]
     info: Any = torch.finfo(form.dtype)
     expected = _parameters(form)
@@ -47,7 +47,7 @@ def test_torch_knows_the_format(amp: Amp, name: str) -> None:
 
 @pytest.mark.amp_parametrize("name", _stored)
 def test_ml_dtypes_knows_the_format(amp: Amp, name: str) -> None:
-    """Where it is installed: another implementation of the same formats, its values of all patterns included."""
+    """Compare with ml_dtypes, if installed: an independent implementation of the formats and of all bit patterns."""
     ml_dtypes = pytest.importorskip("ml_dtypes", reason="ml_dtypes is not installed, which knows these formats, too")
     form = FORMATS[name]
     dtype = np.dtype(getattr(ml_dtypes, form.dtype_name, form.dtype_name))
@@ -64,7 +64,7 @@ def test_ml_dtypes_knows_the_format(amp: Amp, name: str) -> None:
 
 @pytest.mark.amp_parametrize("name", lambda target: ["fp32", *(["fp16"] if target.precision.name == "fp16" else [])])
 def test_numpy_knows_the_format(amp: Amp, name: str) -> None:
-    """``numpy.finfo`` of the two that numpy has, and its own conversion from float64 on the format's neighbours."""
+    """``numpy.finfo`` of numpy's two formats, and its own conversion from float64 on the format's neighbours."""
     form = FORMATS[name]
     dtype = np.dtype(form.dtype_name)
     found = {key: float(getattr(np.finfo(dtype), key)) for key in _parameters(form)}
@@ -77,7 +77,7 @@ def test_numpy_knows_the_format(amp: Amp, name: str) -> None:
 
 
 def test_the_plugins_own_precision_is_the_format(amp: Amp) -> None:
-    """``amp_precision``, with which all tolerances are made."""
+    """``amp_precision`` has the parameters of the format; all tolerances are computed from it."""
     precision, form = amp.precision, FORMATS[amp.precision.name]
     pairs = [(getattr(precision, name), getattr(form, name)) for name in ("bits", "eps", "u", "max", "smallest_normal")]
     assert [a for a, _ in pairs] == [b for _, b in pairs]
@@ -86,7 +86,7 @@ def test_the_plugins_own_precision_is_the_format(amp: Amp) -> None:
 
 @pytest.mark.amp_parametrize("name", low_formats)
 def test_every_pattern_has_its_value(amp: Amp, name: str) -> None:
-    """All 256, or 65536: widened to float32 and back to the same bits; NaN stays NaN, zeros keep their signs."""
+    """All 256 or 65536 patterns keep their bits in float32 and back; NaN stays NaN, zeros keep their signs."""
     form = FORMATS[name]
     patterns = np.arange(1 << form.bits)
     expected = form.decode(patterns)
@@ -103,7 +103,7 @@ def test_every_pattern_has_its_value(amp: Amp, name: str) -> None:
 
 @pytest.mark.amp_parametrize("name", low_formats)
 def test_the_extremes_are_where_arithmetic_finds_them(amp: Amp, name: str) -> None:
-    """By conversions on the device alone: the step at one, the last finite number, the smallest that is not zero."""
+    """Find the step at one, the largest finite and the smallest positive value by conversions on the device alone."""
     form = FORMATS[name]
     exponents = torch.arange(-160, 129, dtype=torch.float64)
     powers = torch.exp2(exponents).float().to(amp.device.torch_device)

@@ -1,4 +1,4 @@
-"""Where formats meet: what torch says of the dtype of two, and what operators make of it, are one table."""
+"""Promotion of two dtypes: torch's declared results and those of operators are one table."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from pytest_amp.releases import release_of
 
 BF16, FP16, FP32, FP64 = torch.bfloat16, torch.float16, torch.float32, torch.float64
 
-#: What each autocast dtype becomes with another dtype (c10/core/ScalarType.cpp, promoteTypes): neither low dtype holds
-#: the numbers of the other, so that two of them are float32; an integer adds nothing.
+#: The promotion of each autocast dtype with another one (c10/core/ScalarType.cpp, promoteTypes): neither low dtype has
+#: all values of the other, so that both together are float32; an integer changes nothing.
 MET: dict[torch.dtype, dict[torch.dtype, torch.dtype]] = {
     BF16: {BF16: BF16, FP16: FP32, FP32: FP32, FP64: FP64, torch.complex64: torch.complex64},
     FP16: {BF16: FP32, FP16: FP16, FP32: FP32, FP64: FP64, torch.complex64: torch.complex64},
@@ -57,7 +57,7 @@ def _expect(amp: Amp, what: str, found: torch.dtype, wanted: torch.dtype) -> Non
 @pytest.mark.parametrize("other", MET[BF16], ids=dtype_name)
 @pytest.mark.parametrize("way", ASKED)
 def test_two_dtypes_make_the_one_that_holds_both(amp: Amp, way: str, other: torch.dtype) -> None:
-    """Asked by dtype, by tensor, and of operators, in either order."""
+    """Ask for the result by dtype, by tensor, and by operators, in either order."""
     device = amp.device.torch_device
     low, beside = torch.ones(3, dtype=amp.dtype, device=device), torch.ones(3, dtype=other, device=device)
     for a, b in ((low, beside), (beside, low)):
@@ -71,7 +71,7 @@ OF_COMPLEX: dict[torch.dtype, Any] = {
     BF16: getattr(torch, "bcomplex32", None) if release_of(torch.__version__) >= (2, 14) else torch.complex64,
 }
 
-#: Beside a low tensor: what has no dimensions, or no dtype, is as wide as the tensor, unless it is of another kind.
+#: With a low tensor, an operand without dimensions or dtype takes the tensor's width, unless its kind differs.
 SCALARS: dict[str, tuple[Any, bool]] = {
     "a float": (1.5, False),
     "an int": (2, False),
@@ -83,7 +83,7 @@ SCALARS: dict[str, tuple[Any, bool]] = {
 
 @pytest.mark.parametrize("scalar", SCALARS)
 def test_a_scalar_leaves_a_low_tensor_low(amp: Amp, scalar: str) -> None:
-    """In words and in deed; a complex one makes it complex, of the same width where there is one."""
+    """Declared and actual dtype agree; a complex scalar makes the result complex, of the same width if one exists."""
     value, is_complex = SCALARS[scalar]
     low = torch.ones(3, dtype=amp.dtype, device=amp.device.torch_device)
     wanted = OF_COMPLEX[amp.dtype] if is_complex else amp.dtype
@@ -99,7 +99,7 @@ def test_a_scalar_leaves_a_low_tensor_low(amp: Amp, scalar: str) -> None:
 
 @pytest.mark.parametrize("other", MET[BF16], ids=dtype_name)
 def test_what_can_be_cast_is_what_results_may_be_written_to(amp: Amp, other: torch.dtype) -> None:
-    """``can_cast`` asks for the kind of number alone; ``out=`` and ``add_`` obey it."""
+    """``can_cast`` considers the kind of number alone; ``out=`` and ``add_`` obey it."""
     low = torch.ones(3, dtype=amp.dtype, device=amp.device.torch_device)
     target = torch.ones(3, dtype=other, device=amp.device.torch_device)
     allowed = other.is_floating_point or other.is_complex
@@ -114,7 +114,7 @@ def test_what_can_be_cast_is_what_results_may_be_written_to(amp: Amp, other: tor
 
 
 def test_products_of_two_dtypes_are_refused_and_not_promoted(amp: Amp) -> None:
-    """It is autocast that makes dtypes meet, and a product in its dtype."""
+    """Only autocast unifies mixed dtypes, and computes a product in its own."""
     device = amp.device.torch_device
     low = torch.ones(4, 4, dtype=amp.dtype, device=device)
     for other in {BF16, FP16, FP32} - {amp.dtype}:

@@ -1,4 +1,4 @@
-"""Python's numbers and low tensors: what is made of them, what products make of both, and what is read back."""
+"""Python numbers and low-precision tensors: conversion, products of both, and reading back."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _with_element(x: Tensor, number: float) -> Tensor:
 
 
 def _near_ties(amp: Amp) -> Doubles:
-    """Ties of the format, and float32's numbers just beside them, that are within its range."""
+    """Return ties of the format, and their float32 neighbours, that are within its range."""
     form = own(amp.precision)
     chosen = np.concatenate(list(neighbours(form).named().values()))
     chosen = chosen[np.abs(chosen) < form.max / 2]
@@ -48,7 +48,7 @@ def _near_ties(amp: Amp) -> Doubles:
 
 @pytest.mark.parametrize("way", FILLS)
 def test_a_number_becomes_the_nearest_element(amp: Amp, way: str) -> None:
-    """Ties to even: as a conversion from float32 does it, whatever writes the number."""
+    """Every way of writing a number rounds ties to even, as a conversion from float32 does."""
     zero = torch.zeros(1, dtype=amp.dtype, device=amp.device.torch_device)
     numbers = _near_ties(amp)
     found = torch.cat([FILLS[way](zero, float(number)) for number in numbers])
@@ -56,7 +56,7 @@ def test_a_number_becomes_the_nearest_element(amp: Amp, way: str) -> None:
     hold(amp, own(amp.precision), numbers, found, way=way)
 
 
-#: Products and quotients; before it adds a number, a CPU rounds it to the tensor's dtype (torch 2.13).
+#: Products and quotients; before an addition, a CPU rounds the number to the tensor's dtype (torch 2.13).
 ARITHMETIC: dict[str, Callable[[Tensor, float], Tensor]] = {
     "times": lambda x, number: x * number,
     "a number times": lambda x, number: number * x,
@@ -69,7 +69,7 @@ ARITHMETIC: dict[str, Callable[[Tensor, float], Tensor]] = {
 
 @pytest.mark.parametrize("way", ARITHMETIC)
 def test_a_number_beside_low_ones_keeps_its_bits(amp: Amp, way: str) -> None:
-    """A learning rate, a temperature, a slope: the result is rounded once, and the number is not rounded first."""
+    """The result is rounded once, and the number (a learning rate, a temperature, a slope) is not rounded first."""
     for number in (1 + 0.45 * amp.precision.eps, 0.1, 3.3):
         x = torch.randn(4096).to(amp.dtype)
         rounded = float(torch.tensor(number).to(amp.dtype))
@@ -77,7 +77,7 @@ def test_a_number_beside_low_ones_keeps_its_bits(amp: Amp, way: str) -> None:
         first = ARITHMETIC[way](x.float(), rounded).to(amp.dtype)
         found = ARITHMETIC[way](x.to(amp.device.torch_device), number).cpu()
         assert found.dtype is amp.dtype
-        # A kernel may multiply by a reciprocal: now and then that is another number once it is rounded.
+        # A kernel may multiply by a reciprocal: the rounded result occasionally differs.
         same, told = float((found == exact).float().mean()), float((first == exact).float().mean())
         assert told < 0.95, "numbers that are rounded first would not show"
         if same < 0.99:
@@ -90,7 +90,7 @@ def test_a_number_beside_low_ones_keeps_its_bits(amp: Amp, way: str) -> None:
 
 
 def test_numbers_are_read_back_as_they_are(amp: Amp) -> None:
-    """Every pattern in a list; and by itself, of each exponent."""
+    """Read every pattern as a list, and one value of each exponent by itself."""
     form = FORMATS[amp.precision.name]
     patterns = np.arange(1 << form.bits)
     tensor, expected = from_patterns(patterns, form, amp.device.torch_device), form.decode(patterns)
@@ -102,7 +102,7 @@ def test_numbers_are_read_back_as_they_are(amp: Amp) -> None:
 
 @pytest.mark.parametrize("name", ["int8", "int16", "int32", "int64", "uint8", "bool", "float64"])
 def test_low_numbers_become_others(amp: Amp, name: str) -> None:
-    """Whole ones by cutting off what follows the point; every pattern that is within the range of the other dtype."""
+    """Integers are truncated; every pattern within the range of the other dtype is converted."""
     dtype, form = getattr(torch, name), FORMATS[amp.precision.name]
     patterns = np.arange(1 << form.bits)
     values = form.decode(patterns)

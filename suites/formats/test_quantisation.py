@@ -1,4 +1,4 @@
-"""int8 by an affine map: what is quantised and back is within half a step, ties go to even, and the ends saturate."""
+"""int8 by an affine map: a round trip is within half a step, ties go to even, and the ends saturate."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _LOW, _HIGH = -128, 127
 
 
 def _values(amp: Amp) -> torch.Tensor:
-    """Every step, every tie between two, and what lies beyond both ends."""
+    """Return every step, every tie between two, and values beyond both ends."""
     return (torch.arange(-300, 301, dtype=torch.float32) / 2 * _SCALE).to(amp.device.torch_device)
 
 
 def _integers(values: torch.Tensor) -> torch.Tensor:
-    """Written out in float64: the rounding of ``torch.round``, half to even, then the zero point, then the ends."""
+    """Return the map in float64: the rounding of ``torch.round``, half to even, then the zero point, then the ends."""
     exact = torch.round(values.double().cpu() / _SCALE) + _ZERO
     return exact.clamp(_LOW, _HIGH)
 
@@ -31,7 +31,7 @@ def _back(integers: torch.Tensor) -> torch.Tensor:
 
 
 def test_the_affine_map_by_hand(amp: Amp) -> None:
-    """``round``, ``clamp``, ``to(int8)`` and back, on values of the autocast dtype: exact, for 8 bits fit into both."""
+    """``round``, ``clamp``, ``to(int8)`` and back, on values of the autocast dtype, are exact: 8 bits fit into both."""
     values = _values(amp).to(amp.dtype)
     integers = (torch.round(values / _SCALE) + _ZERO).clamp(_LOW, _HIGH).to(torch.int8)
     assert torch.equal(integers.cpu().double(), _integers(values))
@@ -49,7 +49,7 @@ _THERE = pytest.mark.skipif(not hasattr(torch, "quantize_per_tensor"), reason="t
 @_QUIET
 @_THERE
 def test_quantised_tensors(amp: Amp) -> None:
-    """``quantize_per_tensor`` and ``dequantize``: the integers and the values of the map that is written out."""
+    """``quantize_per_tensor`` and ``dequantize`` give the integers and values of the explicit map."""
     values = _values(amp)
     quantised = torch.quantize_per_tensor(values, _SCALE, _ZERO, torch.qint8)
     expected = _integers(values)
@@ -62,7 +62,7 @@ _SCALES, _ZEROS = (0.125, 0.5, 2.0), (4, 0, -6)
 
 
 def _channels(amp: Amp, axis: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Values of three channels along ``axis``, and what they are after they were quantised: integers, and values."""
+    """Return values of three channels along ``axis``, their quantised integers, and the dequantised values."""
     steps = _values(amp).double().cpu() / _SCALE
     rows = [torch.round(steps) + zero for zero in _ZEROS]
     integers = torch.stack([row.clamp(_LOW, _HIGH) for row in rows])
@@ -76,7 +76,7 @@ def _channels(amp: Amp, axis: int) -> tuple[torch.Tensor, torch.Tensor, torch.Te
 @_THERE
 @pytest.mark.parametrize("axis", [0, 1])
 def test_quantised_channels(amp: Amp, axis: int) -> None:
-    """``quantize_per_channel``: each channel by its own scale and zero point."""
+    """``quantize_per_channel`` uses each channel's scale and zero point."""
     values, integers, back = _channels(amp, axis)
     where = values.device
     scales, zeros = torch.tensor(_SCALES, device=where), torch.tensor(_ZEROS, device=where)
@@ -100,7 +100,7 @@ def test_fake_quantisation_of_channels(amp: Amp, axis: int, *, inside: bool) -> 
 
 @pytest.mark.parametrize("inside", [False, True], ids=["outside", "autocast"])
 def test_fake_quantisation(amp: Amp, *, inside: bool) -> None:
-    """In training: float32 in and out, within a region, too; gradients pass inside the range and stop outside."""
+    """Fake quantisation has float32 inputs and outputs, within a region, too; gradients pass inside the range only."""
     values = _values(amp).requires_grad_()
     with amp.autocast(enabled=inside):
         found = torch.fake_quantize_per_tensor_affine(values, _SCALE, _ZERO, _LOW, _HIGH)
@@ -116,7 +116,7 @@ def test_fake_quantisation(amp: Amp, *, inside: bool) -> None:
 @_QUIET
 @_THERE
 def test_steps_that_are_no_powers_of_two(amp: Amp) -> None:
-    """Random values, a scale from their range: the round trip is off by half a step, and a rounding of float32."""
+    """Random values, with a scale from their range: the round trip is off by half a step, and a rounding of float32."""
     torch.manual_seed(amp.config.seed)
     values = torch.randn(4096).to(amp.device.torch_device)
     scale = float(values.abs().max()) / 127
@@ -127,7 +127,7 @@ def test_steps_that_are_no_powers_of_two(amp: Amp) -> None:
 
 
 def test_low_inputs_lose_nothing_more(amp: Amp) -> None:
-    """Quantising a tensor of the autocast dtype is quantising its values: they are not rounded again on the way."""
+    """Quantising a tensor of the autocast dtype quantises its values, without a second rounding."""
     torch.manual_seed(amp.config.seed)
     values = torch.randn(4096).to(amp.dtype).to(amp.device.torch_device)
     scale = 1.0 / 32

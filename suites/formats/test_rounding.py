@@ -1,4 +1,4 @@
-"""Conversions round once, to the nearest number and ties to the even one: every tie of a format, and its neighbours."""
+"""Conversions round once, to nearest with ties to even: every tie of a format, and its neighbours."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.amp_parametrize("name", low_formats)
 
 
 def _spread(values: Doubles, count: int) -> Doubles:
-    """Some of many, the first and the last among them."""
+    """Return an evenly spread sample, with the first and the last value."""
     if len(values) <= count:
         return values
     chosen: Doubles = values[np.linspace(0, len(values) - 1, count).astype(np.int64)]
@@ -25,7 +25,7 @@ def _spread(values: Doubles, count: int) -> Doubles:
 
 @pytest.mark.parametrize("way", CONVERSIONS)
 def test_ties_and_their_neighbours(amp: Amp, name: str, way: str) -> None:
-    """Of every pattern, with both signs: the tie, and the float32 just below and just above it."""
+    """Convert each pattern's tie, with both signs, and the float32 values just below and just above it."""
     form = FORMATS[name]
     for kind, values in neighbours(form).named().items():
         inputs = _spread(values, 200) if way in SLOW else values
@@ -34,7 +34,7 @@ def test_ties_and_their_neighbours(amp: Amp, name: str, way: str) -> None:
 
 
 def test_numbers_of_every_size(amp: Amp, name: str) -> None:
-    """Random bits of float32: subnormal ones, infinities and NaNs among them."""
+    """Convert random bits of float32: subnormal values, infinities and NaNs among them."""
     form = FORMATS[name]
     patterns = np.random.default_rng(amp.config.seed).integers(0, 1 << 32, 1 << 17)
     inputs = FP32.decode(patterns)
@@ -44,7 +44,7 @@ def test_numbers_of_every_size(amp: Amp, name: str) -> None:
 
 @pytest.mark.parametrize("source", ["float64", "int32", "int64", "bool"])
 def test_from_other_dtypes(amp: Amp, name: str, source: str) -> None:
-    """By way of float32: a float64 is rounded twice, which shows just above a tie (c10/util/Half.h, BFloat16.h)."""
+    """A float64 is rounded twice, by way of float32, which shows just above a tie (c10/util/Half.h, BFloat16.h)."""
     form, dtype = FORMATS[name], getattr(torch, source)
     generator = np.random.default_rng(amp.config.seed)
     if source == "float64":
@@ -60,7 +60,7 @@ def test_from_other_dtypes(amp: Amp, name: str, source: str) -> None:
 
 
 def test_between_low_formats(amp: Amp, name: str) -> None:
-    """From the autocast dtype: every pattern, as by way of float32, which holds all of them."""
+    """Convert every pattern of the autocast dtype, with the result by way of float32, which represents all of them."""
     source, form = own(amp.precision), FORMATS[name]
     patterns = np.arange(1 << source.bits)
     tensor = from_patterns(patterns, source, amp.device.torch_device)
@@ -72,7 +72,7 @@ def test_between_low_formats(amp: Amp, name: str) -> None:
 
 @pytest.mark.amp_parametrize("name", lambda target: [target.precision.name])
 def test_autocasts_own_casts_round_so(amp: Amp, name: str) -> None:
-    """A product with the identity under autocast: what comes out is the input, rounded once by autocast's cast."""
+    """A product with the identity under autocast returns the input, rounded once by autocast's cast."""
     form = FORMATS[name]
     near = neighbours(form)
     values = np.concatenate([near.ties, near.below, near.above])
@@ -83,13 +83,13 @@ def test_autocasts_own_casts_round_so(amp: Amp, name: str) -> None:
     assert found.dtype is form.dtype
     rounded = form.round(inputs[: 63 * 64])
     values = converted(found, form).reshape(-1)
-    # Kernels may read subnormal numbers as zero; what is normal is kept.
+    # Kernels may read subnormal values as zero; normal values are kept.
     normal = np.abs(rounded) >= form.smallest_normal
     assert np.array_equal(values[normal], rounded[normal])
 
 
 def test_the_other_direction_of_ties_would_show(amp: Amp, name: str) -> None:
-    """The tests above can fail: truncation and rounding up give other numbers on these very inputs."""
+    """Prove that the tests above can fail: truncation and rounding up give different values on the same inputs."""
     form = FORMATS[name]
     near = neighbours(form)
     expected = form.round(near.ties, overflow_of(form, amp.device.type))

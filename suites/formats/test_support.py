@@ -1,4 +1,4 @@
-"""What torch says about support for a format is what works on the device, and what does not work is not claimed."""
+"""Support of formats: every format that torch claims works on the device, and no other is claimed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pytest_amp.failure import AmpFailure
 
 
 def _computes(dtype: torch.dtype, device: torch.device | str) -> bool:
-    """Whether a product of this dtype comes out right on the device."""
+    """Return whether a product of this dtype is correct on the device."""
     try:
         a = torch.full((16, 16), 1.5, dtype=dtype, device=device)
         return bool(((a @ a).float().cpu() == 36).all())
@@ -28,7 +28,7 @@ def _claims(**keywords: bool) -> bool:
 
 @pytest.mark.parametrize("emulation", [None, True, False], ids=["asked", "with emulation", "without"])
 def test_cuda_supports_bf16_where_it_says_so(amp: Amp, *, emulation: bool | None) -> None:
-    """``torch.cuda.is_bf16_supported``, on a machine without CUDA, too: it may claim what computes, and nothing else.
+    """``torch.cuda.is_bf16_supported``, also on a machine without CUDA, may claim only what computes.
 
     Without emulation it is the hardware's own (compute capability 8.0), so it may say no to what works.
     """
@@ -48,7 +48,7 @@ def test_cuda_supports_bf16_where_it_says_so(amp: Amp, *, emulation: bool | None
 
 
 def test_autocast_takes_what_the_device_computes(amp: Amp) -> None:
-    """The dtype under test: the device computes it, and a region in it stays on and answers in it."""
+    """The device computes the dtype under test, and a region in it stays on and returns it."""
     assert torch.amp.is_autocast_available(amp.device.type)
     assert _computes(amp.dtype, amp.device.torch_device)
     with amp.autocast():
@@ -60,13 +60,13 @@ def test_autocast_takes_what_the_device_computes(amp: Amp) -> None:
 @pytest.mark.amp(devices=["cpu"])  # CUDA does not look at the dtype, beyond asking bf16's support (torch 2.11)
 @pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2, torch.float64], ids=str)
 def test_a_region_refuses_other_dtypes(amp: Amp, dtype: torch.dtype) -> None:
-    """It warns, and is off: no operator has a rule for eight bits."""
+    """A region with an unsupported dtype warns, and is off: no operator has a rule for eight bits."""
     with pytest.warns(UserWarning, match=r"(?i)autocast"), torch.autocast(amp.device.type, dtype):
         assert not torch.is_autocast_enabled(amp.device.type)
 
 
 def test_the_default_autocast_dtype_computes(amp: Amp) -> None:
-    """fp16 on CUDA, bf16 on the CPU (at::autocast::get_autocast_dtype): what a region without a dtype gets."""
+    """A region without a dtype gets fp16 on CUDA, bf16 on the CPU (at::autocast::get_autocast_dtype)."""
     default = torch.get_autocast_dtype(amp.device.type)
     expected = {"cpu": torch.bfloat16, "cuda": torch.float16, "xpu": torch.float16}.get(amp.device.type, default)
     assert default is expected
@@ -74,7 +74,7 @@ def test_the_default_autocast_dtype_computes(amp: Amp) -> None:
 
 
 def test_tf32_is_claimed_by_hardware_that_has_it(amp: Amp) -> None:
-    """``torch.cuda.is_tf32_supported`` (torch 2.7): no without CUDA, yes from compute capability 8.0 on."""
+    """``torch.cuda.is_tf32_supported`` (torch 2.7) is False without CUDA, True from compute capability 8.0 on."""
     asked = getattr(torch.cuda, "is_tf32_supported", None)
     if asked is None:
         pytest.skip(f"torch {torch.__version__} has no is_tf32_supported")

@@ -1,4 +1,4 @@
-"""Where numbers stop: what overflows, what underflows, what saturates, and that NaN and infinity stay what they are."""
+"""Thresholds of formats: overflow, underflow and saturation; NaN and infinity are preserved."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from .numbers import CONVERSIONS, low_formats, overflow_of, own, tensor_of
 
 
 def _over(form: Format, amp: Amp, value: float) -> float:
-    """What ``value``, which is too large, becomes."""
+    """Return the conversion of ``value``, which is too large."""
     if overflow_of(form, amp.device.type) is Overflow.SATURATE:
         return math.copysign(form.max, value)
     return math.copysign(math.inf, value) if form.infinities else math.nan
 
 
 def _convert(amp: Amp, form: Format, value: float, way: str) -> float:
-    """``value`` after a conversion; a whole vector of it, so that vector loops are reached where there are any."""
+    """Convert ``value``; a whole vector of it, so that vector loops are reached where there are any."""
     found = converted(CONVERSIONS[way](tensor_of(np.full(80, value), amp), form.dtype), form)
     assert len({repr(each) for each in found.tolist()}) == 1, "one number becomes several, by where it stands"
     return float(found[0])
@@ -45,7 +45,7 @@ def _hold(amp: Amp, form: Format, value: float, expected: float, way: str) -> No
 @pytest.mark.parametrize("way", CONVERSIONS)
 @pytest.mark.amp_parametrize("name", low_formats)
 def test_what_is_too_large(amp: Amp, name: str, way: str) -> None:
-    """The largest number stays, up to half a step above it; the next float32 becomes infinity, NaN, or the largest."""
+    """The largest value stays, up to half a step above it; the next float32 becomes infinity, NaN, or the largest."""
     form = FORMATS[name]
     last, tie = form.max, form.overflows_at
     above = float(np.nextafter(np.float32(tie), np.float32(math.inf)))
@@ -62,7 +62,7 @@ def test_what_is_too_large(amp: Amp, name: str, way: str) -> None:
 @pytest.mark.parametrize("way", CONVERSIONS)
 @pytest.mark.amp_parametrize("name", low_formats)
 def test_what_is_too_small(amp: Amp, name: str, way: str) -> None:
-    """Subnormal numbers are kept; half of the smallest is zero, the next float32 above it is not; zeros keep signs."""
+    """Subnormal values are kept; half of the smallest is zero, the next float32 above it is not; zeros keep signs."""
     form = FORMATS[name]
     least = form.smallest_subnormal
     above = float(np.nextafter(np.float32(least / 2), np.float32(1)))
@@ -76,7 +76,7 @@ def test_what_is_too_small(amp: Amp, name: str, way: str) -> None:
 @pytest.mark.parametrize("way", CONVERSIONS)
 @pytest.mark.amp_parametrize("name", low_formats)
 def test_nan_stays_nan(amp: Amp, name: str, way: str) -> None:
-    """Of every payload and sign: one whose low bits alone are set must not become an infinity."""
+    """Convert NaN of every payload and sign: one with only low bits set must not become an infinity."""
     form = FORMATS[name]
     payloads = [0x7F800001, 0x7FC00000, 0x7FFFFFFF, -0x007FFFFF, -0x00400000, -1, 0x7F800100]
     inputs = torch.tensor(payloads * 12, dtype=torch.int32).view(torch.float32).to(amp.device.torch_device)
@@ -86,7 +86,7 @@ def test_nan_stays_nan(amp: Amp, name: str, way: str) -> None:
 
 @pytest.mark.amp(dtypes=["fp16"])
 def test_the_thresholds_of_fp16(amp: Amp) -> None:
-    """The numbers that everybody quotes: 65504, 65520, 2**-14, 2**-24, 2**-25; in products as in conversions."""
+    """The well-known values 65504, 65520, 2**-14, 2**-24 and 2**-25 hold in products as in conversions."""
     one = torch.ones(16, 16, device=amp.device.torch_device)
     assert _convert(amp, own(amp.precision), 65519.99609375, "to") == 65504.0
     assert _convert(amp, own(amp.precision), 65520.0, "to") == math.inf
@@ -104,7 +104,7 @@ def test_the_thresholds_of_fp16(amp: Amp) -> None:
 
 @pytest.mark.amp(dtypes=["bf16"])
 def test_bf16_has_the_range_of_float32(amp: Amp) -> None:
-    """What overflows or underflows in fp16 is a normal number; conversion loses digits, and never the exponent."""
+    """Values that overflow or underflow in fp16 are normal; conversion loses digits, and never the exponent."""
     exponents = torch.arange(-126, 128, dtype=torch.float64)
     powers = torch.exp2(exponents).float().to(amp.device.torch_device)
     assert torch.equal(powers.bfloat16().float(), powers)
@@ -113,7 +113,7 @@ def test_bf16_has_the_range_of_float32(amp: Amp) -> None:
 
 @pytest.mark.amp(dtypes=["fp16"])
 def test_the_first_loss_scale_moves_gradients_into_range(amp: Amp) -> None:
-    """GradScaler's 2**16: a gradient of 2**-40 is zero in fp16, and exact with it; 2**0 overflows with it."""
+    """GradScaler's 2**16 makes a gradient of 2**-40 exact in fp16, where it is zero without; 2**0 overflows with it."""
     gradient = torch.tensor([2.0**-40, 2.0**-25, 1.0], device=amp.device.torch_device)
     assert gradient.half().tolist() == [0.0, 0.0, 1.0]
     assert (gradient * 2.0**16).half().tolist() == [2.0**-24, 2.0**-9, math.inf]
