@@ -39,7 +39,7 @@ def _index(amp: Amp) -> int:
 
 @pytest.mark.amp_parametrize("case", _cases)
 def test_replays_compute_what_eager_computes(amp: Amp, needs: Callable[[str], str], case: Case) -> None:
-    """Compare outputs and gradients of five steps with eager's; the second step records the graph, the rest replay it."""
+    """Compare outputs and gradients of five steps with eager's; the second records the graph, the rest replay it."""
     skipped = skipped_cuda_graphs()
     how = Compilation(backend=needs("inductor"), mode="reduce-overhead", fullgraph=True)
     compiled = how.case(case, amp.conditions)

@@ -196,7 +196,7 @@ def used_late(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def beside_tensor_parallel(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Run FSDP2 on a mesh of two dimensions, the second of which splits layers; return backward's reductions over it."""
+    """Run FSDP2 on a two-dimensional mesh, one dimension of which splits layers; return backward's reductions there."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
     from torch.distributed.tensor import Replicate, Shard

@@ -80,7 +80,7 @@ def test_a_known_gradient_arrives(amp: Amp, ranks: RankGroup, hook: str) -> None
 
 
 def test_powersgd_keeps_what_it_leaves_out(amp: Amp, ranks: RankGroup) -> None:
-    """The retained error is the rank's gradient minus the result, bit for bit in float32; it joins the next gradient."""
+    """The retained error is the gradient minus the result, bit for bit in float32, and joins the next gradient."""
     for number, answer in enumerate(_answers(amp, ranks, "PowerSGD")):
         assert set(answer["kept"].values()) == {"float32"}, f"PowerSGD keeps {answer['kept']}"
         left = torch.zeros_like(_parts()[number]["weight"])

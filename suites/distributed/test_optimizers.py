@@ -42,7 +42,7 @@ def test_a_state_in_parts_is_that_of_one_process(amp: Amp, ranks: RankGroup, *, 
 
 
 def test_weights_are_averaged_in_float32(amp: Amp, ranks: RankGroup) -> None:
-    """PeriodicModelAverager in a region: every second call averages all ranks' weights, the others keep each rank's own."""
+    """PeriodicModelAverager in a region: every second call averages over ranks; at the others each keeps its own."""
     seed = amp.config.seed
     weights = [[{"weight": state_of(seed, number + later)["weight"]} for number in range(2)] for later in range(2)]
     for number, answer in enumerate(ranks.ask(ranks_optimizers.average, settings(amp))):

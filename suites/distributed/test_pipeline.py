@@ -16,7 +16,7 @@ from .models import Tensors, gradients, realised
 
 @pytest.mark.parametrize("schedule", ["ScheduleGPipe", pytest.param("Schedule1F1B", marks=pytest.mark.amp_long)])
 def test_gradients_are_those_of_one_process(amp: Amp, ranks: RankGroup, schedule: str) -> None:
-    """Losses of micro-batches and the mean of their gradients, bit for bit; the second stage has low-precision inputs."""
+    """Losses of micro-batches and their mean gradients, bit for bit; the second stage has low-precision inputs."""
     if release_of(torch.__version__) < (2, 11):  # seen on 2.9.1, right on 2.11.0
         pytest.skip("no report found: gloo ends a rank when stages tell each other their shapes")
     first, second = ranks.ask(ranks_pipeline.step, settings(amp, schedule=schedule))

@@ -1,4 +1,4 @@
-"""Operators with arguments that are not their defaults: other dimensions, modes, reductions, masks, sizes."""
+"""Operators with non-default arguments: dimensions, modes, reductions, masks, sizes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Row:
-    """A function of tensors of these shapes: those in the autocast dtype, then those in float32.
+    """Function of tensors of these shapes: those in the autocast dtype, then those in float32.
 
     ``distinct`` makes every number of a tensor another one, for what chooses. ``most`` is what is allowed in units of
     u: arguments, what is saved and results are rounded, and where it is more, on the way, too. What returns float32 is
@@ -36,7 +36,7 @@ class Row:
 
 
 def of(*shape: int, **keywords: Any) -> Callable[[Callable[..., Tensor]], Row]:
-    """A row of one low tensor of ``shape``."""
+    """Return a row of one low-precision tensor of ``shape``."""
     return lambda function: Row(function, (shape,), **keywords)
 
 
@@ -64,7 +64,7 @@ REDUCTIONS = {
     "softmax of channels": of(3, 12, 5, 6)(lambda x: x.softmax(1)),
     "log_softmax of rows": of(60, 4)(lambda x: x.log_softmax(0)),
     "softmin": of(12, 20)(lambda x: f.softmin(x, 0)),
-    # Going back CUDA adds up in the dtype of the argument, and rounds each sum.
+    # In backward CUDA accumulates in the dtype of the argument, and rounds each sum.
     "cumsum of a column": of(300, 4, most_elsewhere=24.0)(lambda x: x.abs().cumsum(0)),
     "cumsum of strides": of(300, 8, most_elsewhere=24.0)(lambda x: x.abs()[:, ::2].cumsum(0)),
     "prod of columns": of(20, 8, distinct=True)(lambda x: x.prod(0)),
@@ -192,7 +192,7 @@ def _bag(w: Tensor, **keywords: Any) -> Tensor:
 
 
 def _scattered(reduce: str, *, itself: bool) -> Row:
-    """Eight rows for each place, added up in the low dtype."""
+    """Reduce eight rows into each place, accumulated in the low dtype."""
 
     def scatter(x: Tensor, y: Tensor) -> Tensor:
         return x.scatter_reduce(0, _everywhere(y, 5), y, reduce, include_self=itself)
@@ -254,7 +254,7 @@ def _classes(x: Tensor) -> Tensor:
 
 
 def _ctc(x: Tensor) -> Tensor:
-    """The second target is longer than its input can say: infinite, and zero where that is asked for."""
+    """Compute a CTC loss whose second target is too long for its input: infinite, or zero with ``zero_infinity``."""
     device = x.device
     targets = torch.arange(12, device=device).view(2, 6) % 7 + 1
     lengths = torch.tensor([12, 3], device=device), torch.tensor([4, 6], device=device)
@@ -334,7 +334,7 @@ ACTIVATIONS = {
     }.items()
 }
 
-#: Products and attention: what they return is low.
+#: Products and attention, which return low-precision results.
 PRODUCTS = {
     "linear of many rows": Row(f.linear, ((700, 400), (16, 400), (16,))),
     "linear of float32 rows": Row(f.linear, (), ((700, 400), (16, 400), (16,))),

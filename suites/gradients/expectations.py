@@ -1,4 +1,4 @@
-"""What the tests expect: the dtypes that modules of the zoo return, and how near to float64 results are."""
+"""Expectations of the tests: dtypes of the zoo's modules, and distances from float64."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from pytest_amp.rules.spec import RuleName, expected
 
 
 def module_dtypes(case: Case, device_type: str, low: torch.dtype) -> dict[str, torch.dtype]:
-    """What each module of ``case`` returns under autocast: the autocast dtype, float32, or a rule's own dtype."""
+    """Return the dtype of each module's output under autocast: the autocast dtype, float32, or a rule's own dtype."""
     rules = expected(device_type, torch.__version__)
     wide = torch.float32
 
     def after(operator: str, otherwise: torch.dtype) -> torch.dtype:
-        """The dtype of an operator's result; ``otherwise`` is what it returns without a rule."""
+        """Return the dtype of an operator's result; ``otherwise`` is its dtype without a rule."""
         rule = rules.get(operator)
         if rule is None:
             return otherwise
@@ -40,7 +40,7 @@ def module_dtypes(case: Case, device_type: str, low: torch.dtype) -> dict[str, t
     return {"embedding": wide, **blocks, "norm": wide, "head": low, "": low}
 
 
-def expect_near(  # noqa: PLR0913  # what a failure says
+def expect_near(  # noqa: PLR0913  # the parts of a failure
     amp: Amp,
     what: str,
     errors: Mapping[str, float],
@@ -52,7 +52,7 @@ def expect_near(  # noqa: PLR0913  # what a failure says
     before: str,
     likely: str,
 ) -> None:
-    """Observe the relative L2 ``errors`` of a result and its gradients, and hold the worst against its limit.
+    """Observe the relative L2 ``errors`` of a result and its gradients, and compare the worst with its limit.
 
     ``what`` is ``family of names.name``; ``over_seeds`` has them of other seeds, as ``amp.over_seeds`` gives them;
     ``exact`` and ``before`` say what they are errors from.

@@ -16,7 +16,7 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Layer:
-    """What builds a layer, the shapes of its float inputs, and how many indices an integer input may have."""
+    """Constructor of a layer, the shapes of its float inputs, and the number of values of an integer input."""
 
     build: Callable[[], nn.Module]
     shapes: tuple[Shape, ...]
@@ -24,7 +24,7 @@ class Layer:
 
 
 def case_of(name: str, layer: Layer) -> Case:
-    """``layer`` as a case: the loss weighs the elements of the first output differently."""
+    """Return ``layer`` as a case: the loss weighs the elements of the first output differently."""
 
     def batch() -> list[Tensor]:
         if layer.indices is not None:
@@ -46,12 +46,12 @@ class TwiceUsed(nn.Module):
     """One weight in two places: autocast casts it once, and both gradients go through that cast."""
 
     def __init__(self) -> None:
-        """One square linear layer."""
+        """Create one square linear layer."""
         super().__init__()
         self.layer = nn.Linear(24, 24)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Applied twice."""
+        """Apply the layer twice."""
         return self.layer(self.layer(x).tanh())  # type: ignore[no-any-return]
 
 
@@ -59,39 +59,39 @@ class FirstFrozen(nn.Module):
     """A frozen layer below one that is trained."""
 
     def __init__(self) -> None:
-        """Two linear layers of which the first wants no gradients."""
+        """Create two linear layers, of which the first requires no gradients."""
         super().__init__()
         self.frozen = nn.Linear(24, 24).requires_grad_(requires_grad=False)
         self.trained = nn.Linear(24, 12)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Gradients pass through the frozen layer to the input."""
+        """Pass gradients through the frozen layer to the input."""
         return self.trained(self.frozen(x).tanh())  # type: ignore[no-any-return]
 
 
 class Unused(nn.Module):
-    """A parameter that the forward pass does not use has no gradient, with autocast or without."""
+    """Layer with a parameter that forward does not use; it has no gradient, with autocast or without."""
 
     def __init__(self) -> None:
-        """A layer, and one that is left out."""
+        """Create a layer, and one that is left out."""
         super().__init__()
         self.used, self.unused = nn.Linear(24, 12), nn.Linear(24, 12)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Only the first."""
+        """Apply only the first layer."""
         return self.used(x)  # type: ignore[no-any-return]
 
 
 class Island(nn.Module):
-    """A part that its author keeps in float32."""
+    """Disabled region: a part that its author keeps in float32."""
 
     def __init__(self) -> None:
-        """A linear layer before the island, and one within."""
+        """Create a linear layer before the disabled region, and one within."""
         super().__init__()
         self.before, self.within = nn.Linear(24, 24), nn.Linear(24, 12)
 
     def forward(self, x: Tensor) -> Tensor:
-        """The second layer runs with autocast disabled."""
+        """Run the second layer with autocast disabled."""
         x = self.before(x).to(self.within.weight.dtype)
         with torch.autocast(x.device.type, enabled=False):
             return self.within(x)  # type: ignore[no-any-return]

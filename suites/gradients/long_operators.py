@@ -1,4 +1,4 @@
-"""Operators on numbers of the autocast dtype, with a rule or without, at the length of rows that is asked for."""
+"""Operators on values of the autocast dtype, with a rule or without, at the requested length of rows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Long:
-    """A function of tensors of these shapes, by length: the ones in the autocast dtype, then those in float32.
+    """Function of tensors of these shapes, by length: the ones in the autocast dtype, then those in float32.
 
     ``spread`` is their standard deviation.
     """
@@ -27,28 +27,28 @@ class Long:
 
 
 def rows(function: Callable[[Tensor], Tensor], *, spread: float = 1.0) -> Long:
-    """``function`` of four rows."""
+    """Return ``function`` of four rows."""
     return Long(function, lambda k: ((4, k),), spread=spread)
 
 
 def _cells(x: Tensor) -> Tensor:
-    """Rows as square images of four channels."""
+    """Return the rows as square images of four channels."""
     side = math.isqrt(x.numel() // 8)
     return x.flatten()[: 8 * side * side].view(2, 4, side, side)
 
 
 def images(function: Callable[[Tensor], Tensor]) -> Long:
-    """``function`` of two images of four channels, with ``k`` pixels in all."""
+    """Return ``function`` of two images of four channels, with ``k`` pixels in all."""
     return Long(lambda x: function(_cells(x)), lambda k: ((8, k // 8),))
 
 
 def _few(x: Tensor, count: int) -> Tensor:
-    """An index for each element of the first dimension, each of ``count`` many times."""
+    """Return an index for each element of the first dimension, each of ``count`` many times."""
     return torch.arange(x.shape[0], device=x.device) % count
 
 
 def _sampled(images: Tensor, grid: Tensor) -> Tensor:
-    """``images`` between their pixels, not within a quarter of one: at a pixel rounding decides which are the next."""
+    """Sample ``images`` between pixels, no closer than a quarter: at a pixel rounding decides over its neighbours."""
     size = images.shape[-1]
     places = ((grid + 1) * size - 1) / 2
     pixels = places.detach().floor()
@@ -57,7 +57,7 @@ def _sampled(images: Tensor, grid: Tensor) -> Tensor:
 
 
 def _cosine_embedding(x: Tensor, y: Tensor, reduction: str) -> Tensor:
-    """With a margin that no pair is near: rounding would decide on which side it is."""
+    """Compute a cosine embedding loss whose margin no pair is near: rounding would decide on which side a pair is."""
     return f.cosine_embedding_loss(x, y, y.detach()[:, 0].sign(), margin=-0.9, reduction=reduction)
 
 
@@ -71,7 +71,7 @@ def _normalized(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     )
 
 
-#: What adds up along its rows.
+#: Operators that accumulate along their rows.
 REDUCTIONS: dict[str, Long] = {
     "sum": rows(lambda x: x.sum(-1)),
     "sum_of_columns": Long(lambda x: x.sum(0), lambda k: ((k, 4),)),
@@ -169,7 +169,7 @@ PRODUCTS: dict[str, Callable[[Tensor], Tensor]] = {
     "running down columns": lambda x: x.cumprod(0),
 }
 
-#: Elementwise functions: length means nothing to them.
+#: Elementwise functions, for which length has no meaning.
 ELEMENTWISE: dict[str, Callable[[Tensor], Tensor]] = {
     name: getattr(f, name)
     for name in (
@@ -189,7 +189,7 @@ ELEMENTWISE: dict[str, Callable[[Tensor], Tensor]] = {
     "reciprocal": lambda x: (x.abs() + 0.5).reciprocal(),
     "sqrt": lambda x: (x.abs() + 0.5).sqrt(),
     "rsqrt": lambda x: (x.abs() + 0.5).rsqrt(),
-    # Of 2048 numbers with gaps between them, and 31 that fill no vector.
+    # Of 2048 values with gaps between them, and 31 that fill no vector.
     "rsqrt_with_gaps": lambda x: (x.abs() + 0.5)[:, ::2].rsqrt(),
     "rsqrt_of_few": lambda x: (x[:31, 0].abs() + 0.5).rsqrt(),
     "log": lambda x: (x.abs() + 0.5).log(),
@@ -230,12 +230,12 @@ def _shares(y: Tensor) -> Tensor:
 
 
 def _weight(y: Tensor) -> Tensor:
-    """One for each class."""
+    """Return one weight for each class."""
     return y.detach()[0].abs() + 0.5
 
 
 def _as_images(x: Tensor, reduction: str) -> Tensor:
-    """Cross-entropy whose classes are not the last dimension."""
+    """Compute a cross-entropy whose classes are not the last dimension."""
     pixels = x.view(4, 16, -1, x.shape[1])
     targets = torch.arange(pixels[:, 0].numel(), device=x.device).view_as(pixels[:, 0]) % 16
     return f.cross_entropy(pixels, targets, reduction=reduction)

@@ -1,4 +1,4 @@
-"""The modules of torch.nn that no other test has, each behind a layer whose products are low."""
+"""The modules of torch.nn that no other test has, each behind a layer whose products are low-precision."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ROWS, IMAGES, VOLUMES = (4, 6, 24), (2, 4, 8, 12), (2, 3, 4, 6, 8)
 
 
 class Behind(nn.Module):
-    """A linear layer along the last dimension, and a module that is given what it returns."""
+    """Linear layer along the last dimension, and a module that receives its output."""
 
     def __init__(self, width: int, module: nn.Module) -> None:
         """``width`` is the size of the last dimension."""
@@ -21,12 +21,12 @@ class Behind(nn.Module):
         self.layer, self.module = nn.Linear(width, width), module
 
     def forward(self, x: Tensor) -> Tensor:
-        """Of low numbers, where a region is on."""
+        """Return the module's output, of low-precision values if a region is on."""
         return self.module(self.layer(x))  # type: ignore[no-any-return]
 
 
 class Loss(nn.Module):
-    """A loss of what it is given, beside targets that are made of its shape."""
+    """Loss of its input, with targets made from the input's shape."""
 
     def __init__(self, loss: nn.Module, *targets: Callable[[Tensor], Tensor]) -> None:
         """Each of ``targets`` makes an argument of ``loss``."""
@@ -34,22 +34,22 @@ class Loss(nn.Module):
         self.loss, self.targets = loss, targets
 
     def forward(self, x: Tensor) -> Tensor:
-        """Of rows of logits."""
+        """Return the loss of rows of logits."""
         return self.loss(x.flatten(0, -2), *(target(x.detach().flatten(0, -2)) for target in self.targets))  # type: ignore[no-any-return]
 
 
 def behind(module: Callable[[], nn.Module], shape: Shape = ROWS) -> Layer:
-    """``module`` behind a linear layer, given numbers of ``shape``."""
+    """Return ``module`` behind a linear layer, with inputs of ``shape``."""
     return Layer(lambda: Behind(shape[-1], module()), (shape,))
 
 
 def loss(module: Callable[[], nn.Module], *targets: Callable[[Tensor], Tensor]) -> Layer:
-    """The same of a loss; each element of it counts."""
+    """Return a loss behind a linear layer; each element of the loss counts."""
     return behind(lambda: Loss(module(), *targets))
 
 
 def _along(x: Tensor) -> Tensor:
-    """Numbers between -1 and 1, float32, as many as ``x`` has."""
+    """Return values between -1 and 1, float32, as many as ``x`` has."""
     return torch.linspace(-1, 1, x.numel(), device=x.device, dtype=_wide(x)).view_as(x).roll(7)
 
 
@@ -74,23 +74,23 @@ def _hits(x: Tensor) -> Tensor:
 
 
 class Probabilities(nn.Module):
-    """Float32 probabilities of low logits, as ``nn.BCELoss`` has to be given."""
+    """Float32 probabilities of low-precision logits, as ``nn.BCELoss`` requires."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """In float32 whatever the region is."""
+        """Compute in float32 whatever the region is."""
         return x.to(_wide(x)).sigmoid()
 
 
 class Unpooled(nn.Module):
-    """Maxima, put back where they were."""
+    """Unpooling of maxima to their original places."""
 
     def __init__(self, pool: nn.Module, unpool: nn.Module) -> None:
-        """``pool`` gives indices."""
+        """Take a ``pool`` that returns indices."""
         super().__init__()
         self.pool, self.unpool = pool, unpool
 
     def forward(self, x: Tensor) -> Tensor:
-        """As large as ``x``."""
+        """Return a tensor as large as ``x``."""
         return self.unpool(*self.pool(x))  # type: ignore[no-any-return]
 
 

@@ -1,4 +1,4 @@
-"""Operators that models are made of, each as a case: what it returns, and the gradient of each argument."""
+"""Operators that models are made of, each as a case: the result, and the gradient of each argument."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Operator:
-    """A function of float32 tensors of these shapes; what comes out of a product reaches it in the autocast dtype."""
+    """Function of float32 tensors of these shapes; the results of products reach it in the autocast dtype."""
 
     function: Callable[..., Tensor]
     shapes: tuple[Shape, ...]
 
 
 def case_of(name: str, operator: Operator) -> Case:
-    """``operator`` as a case: the loss weighs its elements differently, so that no gradient is constant."""
+    """Return ``operator`` as a case: the loss weighs its elements differently, so that no gradient is constant."""
 
     def batch() -> list[Tensor]:
         return [torch.randn(shape, requires_grad=True) for shape in operator.shapes]
@@ -39,7 +39,7 @@ def case_of(name: str, operator: Operator) -> Case:
 
 
 def low(function: Callable[[Tensor], Tensor]) -> Operator:
-    """``function`` of the product of two matrices."""
+    """Return ``function`` of the product of two matrices."""
     return Operator(lambda a, b: function(a @ b), ((16, 24), (24, 32)))
 
 
@@ -49,7 +49,7 @@ def masked(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 def shifted(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """A float mask, as ALiBi has one, in the model's own dtype."""
+    """Return a float mask, as ALiBi has one, in the model's own dtype."""
     steps = torch.arange(12, device=q.device, dtype=q.dtype)
     return f.scaled_dot_product_attention(q, k, v, attn_mask=(steps[None] - steps[:, None]) / 4)
 
@@ -72,7 +72,7 @@ ATTENTION: tuple[Shape, ...] = ((2, 2, 12, 16),) * 3
 IMAGES: tuple[Shape, ...] = ((2, 8, 9, 9), (12, 8, 3, 3), (12,))
 LOGITS: tuple[Shape, ...] = ((16, 24), (24, 40))
 
-#: Elementwise functions, and normalisations, of what a product gives.
+#: Elementwise functions, and normalisations, of a product.
 ACTIVATIONS = {
     "gelu": low(f.gelu),
     "gelu_tanh": low(lambda x: f.gelu(x, approximate="tanh")),
@@ -109,7 +109,7 @@ ACTIVATIONS = {
     "instance_norm": Operator(lambda x, w, b: f.instance_norm(f.conv2d(x, w, b)), IMAGES),
 }
 
-#: Products, and what attention, convolutions and recurrent cells make of them.
+#: Products, and attention, convolutions and recurrent cells, which are made of them.
 PRODUCTS = {
     "linear": Operator(f.linear, ((16, 24), (32, 24), (32,))),
     "linear_without_bias": Operator(f.linear, ((16, 24), (32, 24))),
@@ -151,7 +151,7 @@ PRODUCTS = {
     "where_of_both_dtypes": Operator(lambda a, b, c: torch.where(c > 0, a @ b, c), ((16, 24), (24, 32), (16, 32))),
 }
 
-#: Losses of what a product gives.
+#: Losses of a product.
 LOSSES = {
     "cross_entropy": Operator(lambda a, b: f.cross_entropy(a @ b, classes(16, 40, a)), LOGITS),
     "cross_entropy_smoothed": Operator(

@@ -1,4 +1,4 @@
-"""Gradients of one batch, of its parts one after the other, and of recomputed parts are the same."""
+"""Gradients of one batch, of consecutive micro-batches, and of recomputed parts are the same."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from pytest_amp.numerics import is_hollow, predict, relative_error, run_step
 
 
 def parts(realised: Realised, count: int) -> list[dict[str, Tensor]]:
-    """The batch in ``count`` equal parts."""
+    """Return the batch in ``count`` equal parts."""
     chunks = {name: value.detach().chunk(count) for name, value in realised.batch.items()}
     return [{name: values[index] for name, values in chunks.items()} for index in range(count)]
 
 
 def accumulated(amp: Amp, case: Case, model: nn.Module, batches: list[dict[str, Tensor]]) -> dict[str, Tensor]:
-    """Gradients of the mean loss over ``batches``, each in a region of its own."""
+    """Return gradients of the mean loss over ``batches``, each in a region of its own."""
     for batch in batches:
         with amp.autocast():
             outputs = case.loss(model, batch)
@@ -35,7 +35,7 @@ SCALE = 2.0**12
 
 
 def test_sums_of_micro_batches_stay_in_float32(amp: Amp) -> None:
-    """32 parts of one row: what is added up is exactly the float32 sum of the parts' own gradients."""
+    """Accumulate 32 parts of one row: the result is exactly the float32 sum of the parts' own gradients."""
     case, device = mlp(), amp.device.torch_device
     origin = case.realise(seed=amp.config.seed).on(device)
     batches = parts(origin, 32)
@@ -56,7 +56,7 @@ def test_sums_of_micro_batches_stay_in_float32(amp: Amp) -> None:
 
 
 def test_micro_batches_equal_one_batch(amp: Amp) -> None:
-    """Within the noise of one batch: adding up in parts rounds each part, and averages the errors."""
+    """Compare within the noise of one batch: accumulation rounds each part, and averages the errors."""
     case, device = mlp(), amp.device.torch_device
     origin = case.realise(seed=amp.config.seed)
     prediction = predict(case, origin, amp.device, amp.precision, seed=amp.config.seed)
@@ -70,15 +70,15 @@ def test_micro_batches_equal_one_batch(amp: Amp) -> None:
 
 
 class Checkpointed(nn.Module):
-    """A model whose blocks are computed again in the backward pass."""
+    """Model whose blocks are recomputed in the backward pass."""
 
     def __init__(self, model: nn.Module, *, reentrant: bool) -> None:
-        """``model`` is a decoder."""
+        """Wrap ``model``, a decoder."""
         super().__init__()
         self.model, self.reentrant = model, reentrant
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """As the model's own, with each block behind a checkpoint."""
+        """Run the model's own forward, with each block behind a checkpoint."""
         blocks = self.model.get_submodule("blocks")
         assert isinstance(blocks, nn.ModuleList)
         for block in blocks:
@@ -96,7 +96,7 @@ class Checkpointed(nn.Module):
 
 @pytest.mark.parametrize("reentrant", [False, True], ids=["non_reentrant", "reentrant"])
 def test_checkpointed_equals_plain(amp: Amp, *, reentrant: bool) -> None:
-    """Bit for bit on a CPU; on an accelerator within one rounding, since its backward may sum in any order."""
+    """Compare bitwise on a CPU; on an accelerator within one rounding, since its backward may sum in any order."""
     case, device = decoder(), amp.device.torch_device
     origin = case.realise(seed=amp.config.seed)
     plain = run_step(case, origin.on(device), amp.autocast, seed=amp.config.seed, loss_scale=SCALE)

@@ -18,13 +18,13 @@ from .expectations import expect_near
 
 
 def _values(amp: Amp, row: Row) -> list[Tensor]:
-    """Float32 numbers; low ones where they are given in the low dtype or cast to it, so that float64 has the same."""
+    """Return float32 values that the low dtype represents if they are given in it or cast to it, as for float64."""
     shapes = (*row.low, *row.wide)
     if not row.distinct:
         low = len(shapes) if row in PRODUCTS.values() else len(row.low)
         made = [torch.randn(shape) for shape in shapes]
         return [*(value.to(amp.dtype) for value in made[:low]), *made[low:]]
-    # Patterns of bits that follow one another, from 1 on: no two of them are the same number.
+    # Consecutive bit patterns, from 1 on: no two values are equal.
     counts = [torch.Size(shape).numel() for shape in shapes]
     one: Any = torch.ones(1, dtype=amp.dtype).view(torch.int16)
     drawn: Any = (one + torch.randperm(sum(counts)).to(torch.int16)).view(amp.dtype)
@@ -39,7 +39,7 @@ FEW = 64
 @pytest.mark.filterwarnings("ignore:index_reduce")
 @pytest.mark.parametrize("name", ROWS)
 def test_operator_with_arguments(amp: Amp, name: str) -> None:
-    """A kernel that forgets an argument, or is another one for it, shows here."""
+    """A kernel that forgets an argument, or a different kernel for it, shows here."""
     row, device = ROWS[name], amp.device.torch_device
     returned = {}
 

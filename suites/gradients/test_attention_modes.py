@@ -1,4 +1,4 @@
-"""Attention and the transformer encoder run in every mode and with every mask, on their fast paths, too."""
+"""Attention and the transformer encoder in every mode and with every mask, on their fast paths, too."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TOKENS, WIDTH = 6, 32
 
 @dataclass(frozen=True)
 class Mode:
-    """Training or evaluation, what of autograd is on, and the kind of mask."""
+    """Training or evaluation, the grad mode, and the kind of mask."""
 
     module: str
     grad: str
@@ -35,7 +35,7 @@ class Mode:
 
     @property
     def id(self) -> str:
-        """As test ids and keys have it."""
+        """Return the name for test ids and keys."""
         return f"{self.module}-{self.grad}-{self.mask}"
 
 
@@ -51,7 +51,7 @@ def modes(target: Target) -> Iterator[object]:
 
 
 def masks(kind: str, device: torch.device) -> tuple[Tensor | None, Tensor | None]:
-    """The attention mask and the padding mask."""
+    """Return the attention mask and the padding mask."""
     later = torch.ones(TOKENS, TOKENS, dtype=torch.bool, device=device).triu(1)
     if kind == "causal":
         return later, None
@@ -65,7 +65,7 @@ def masks(kind: str, device: torch.device) -> tuple[Tensor | None, Tensor | None
 
 @pytest.mark.amp_parametrize("mode", modes)
 def test_encoder(amp: Amp, mode: Mode) -> None:
-    """It runs, and is as near float32 as rounding lets it be; its dtype is recorded."""
+    """The encoder runs, and is as near float32 as rounding allows; its dtype is recorded."""
     device = amp.device.torch_device
     mask, padding = masks(mode.mask, device)
     returned = {}
@@ -99,7 +99,7 @@ MOST = 3.0
 @pytest.mark.parametrize("weights", [False, True], ids=["fused", "with_weights"])
 @pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
 def test_masks_of_all_dtypes_mean_the_same(amp: Amp, *, weights: bool, training: bool) -> None:
-    """Boolean, float32 and low-precision masks (pytorch/pytorch#99012, #111276)."""
+    """Boolean, float32 and low-precision masks give the same result (pytorch/pytorch#99012, #111276)."""
     device = amp.device.torch_device
     attention = nn.MultiheadAttention(WIDTH, 4).to(device).train(training)
     x = torch.randn(TOKENS, 3, WIDTH, device=device)

@@ -1,4 +1,4 @@
-"""What user code sees of gradients: hooks, ``torch.autograd.grad``, second derivatives, rows that are padding."""
+"""Gradients in user code: hooks, ``torch.autograd.grad``, second derivatives, rows of padding."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pytest_amp.numerics import relative_error
 
 
 def test_a_hook_sees_a_gradient_of_its_tensors_dtype(amp: Amp) -> None:
-    """Of the parameter float32, of the low result low: a hook may rely on it."""
+    """Hooks see float32 gradients of a parameter, and low-precision gradients of a low-precision result."""
     layer = nn.Linear(8, 8).to(amp.device.torch_device)
     seen: dict[str, torch.dtype] = {}
     x = torch.randn(4, 8, device=amp.device.torch_device, requires_grad=True)
@@ -32,7 +32,7 @@ def test_a_hook_sees_a_gradient_of_its_tensors_dtype(amp: Amp) -> None:
 
 
 def test_grad_gives_what_backward_leaves(amp: Amp) -> None:
-    """Bit for bit, float32 in full: also of a weight that is used in the region and beside it."""
+    """``torch.autograd.grad`` has the bits of backward, in full float32, also of a weight used inside and outside."""
     device = amp.device.torch_device
     layer, x = nn.Linear(24, 24).to(device), torch.randn(32, 24, device=device)
 
@@ -51,12 +51,12 @@ def test_grad_gives_what_backward_leaves(amp: Amp) -> None:
 
 
 def _after(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
-    """``function`` of a product."""
+    """Return ``function`` of a product."""
     return lambda x, weight: function(x @ weight.t())
 
 
 def _squared(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
-    """The square of ``function`` of a product: what comes back to it depends on the weights, too."""
+    """Return the square of ``function`` of a product, so that its incoming gradient depends on the weights, too."""
     return lambda x, weight: function(x @ weight.t()).square()
 
 
@@ -91,7 +91,7 @@ SECOND: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 @pytest.mark.parametrize("function", SECOND)
 def test_second_derivatives(amp: Amp, function: str) -> None:
-    """A penalty on a gradient, as WGAN-GP has it, reaches the weights as it does in float64."""
+    """The penalty on a gradient, as in WGAN-GP, has the same gradients of the weights as in float64."""
     values, weights = (torch.empty(0), torch.empty(0)), torch.empty(0)
     apply = SECOND[function]
 

@@ -1,4 +1,4 @@
-"""Gradients in float64 are the derivatives of values: what low gradients are held against is right."""
+"""Gradients in float64 are derivatives of their functions: the reference of low-precision gradients is correct."""
 
 from __future__ import annotations
 
@@ -18,32 +18,32 @@ from .arguments import ROWS, Row
 from .test_layer_arguments import LAYERS, tensors_of
 from .test_losses import LOSSES
 
-#: Differences are taken over each of these, and the best counts: the first is the most exact, the last meets no kink.
+#: Finite differences use each of these steps, and the best counts: the first is the most exact, the last meets no kink.
 STEPS = (1e-5, 1e-7, 1e-9)
 #: Of a derivative. The worst of the last step alone is 1e-5: float64's roundoff over it, of a sum that is about 100.
 MOST = 1e-4
 
-#: Rows whose function holds a part of an argument, which no gradient reaches.
+#: Rows whose function detaches a part of an argument, which has no gradient.
 HELD = (
     *("batch_norm in evaluation", "cross_entropy, everything", "multi_margin, p of 2"),
     *("binary_cross_entropy_with_logits, everything", "gaussian, full, none", "gaussian, full, sum"),
     "gaussian, full, mean",
 )
-#: Rows whose gradient is no derivative, and is not said to be one.
+#: Rows whose gradient is not a derivative, by definition.
 OTHERWISE = (
     *("embedding, padding", "embedding of low weights, padding", "embedding, by frequency"),
     "embedding of low weights, by frequency",
 )
-#: Losses that refuse to be derived along weights or signs, which these make of their targets.
+#: Losses that cannot be differentiated along weights or signs, which these make of their targets.
 REFUSED = ("binary_cross_entropy_with_logits_weighted", "soft_margin")
 
 
 def _normed(norm: Callable[..., Tensor]) -> Callable[[Tensor], Tensor]:
-    """With a power behind it: a norm alone has second derivatives that nearly cancel."""
+    """Return a norm to a power: a norm alone has second derivatives that nearly cancel."""
     return lambda x: norm(x) ** 3
 
 
-#: What is smooth, so that a penalty on gradients may go through it: a function of a matrix, elementwise or of rows.
+#: Smooth functions, so that a penalty on gradients may use them: a function of a matrix, elementwise or of rows.
 SMOOTH: dict[str, Callable[[Tensor], Tensor]] = {
     "silu": f.silu,
     "gelu": f.gelu,
@@ -80,7 +80,7 @@ SMOOTH: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def _differences(function: Callable[[], Tensor], tensor: Tensor, direction: Tensor) -> list[float]:
-    """The derivative of ``function`` along ``direction`` at ``tensor``, which it reads, over each of the steps."""
+    """Return the derivative of ``function`` along ``direction`` at ``tensor``, which it reads, for each step."""
     before, found = tensor.detach().clone(), []
     with torch.no_grad():
         for step in STEPS:
@@ -93,14 +93,14 @@ def _differences(function: Callable[[], Tensor], tensor: Tensor, direction: Tens
 
 
 def _expect_derivatives(amp: Amp, what: str, function: Callable[[], Tensor], tensors: dict[str, Tensor]) -> None:
-    """``function`` reads ``tensors`` and returns a number; a gradient that is missing is one of zeros."""
+    """Compare gradients of ``function``, a number computed from ``tensors``; a missing gradient is one of zeros."""
     gradients = torch.autograd.grad(function(), list(tensors.values()), allow_unused=True)
     for (name, tensor), gradient in zip(tensors.items(), gradients, strict=True):
         direction = torch.randn_like(tensor)
         products = direction * (torch.zeros_like(tensor) if gradient is None else gradient.to_dense())
         given = float(products.sum())
         derivatives = _differences(function, tensor, direction)
-        # Terms of both signs may cancel: a derivative is held against what it is made of.
+        # Terms of both signs may cancel: a derivative is compared with the size of its terms.
         scale = max(float(products.norm()), *map(abs, derivatives))
         error, derivative = min((abs(given - each), each) for each in derivatives)
         allowed = MOST * scale * amp.config.tolerance_scale
@@ -121,7 +121,7 @@ def _weighed(results: Sequence[Tensor]) -> Callable[[Sequence[Tensor]], Tensor]:
 
 
 def _drawn(row: Row) -> dict[str, Tensor]:
-    """Numbers that stand apart where the row chooses among them."""
+    """Return values that are well separated if the row selects among them."""
     drawn = {}
     for index, shape in enumerate((*row.low, *row.wide)):
         count = torch.Size(shape).numel()
@@ -134,7 +134,7 @@ def _drawn(row: Row) -> dict[str, Tensor]:
 @pytest.mark.filterwarnings("ignore:index_reduce", "ignore:Mismatch dtype between input and weight")
 @pytest.mark.parametrize("name", [name for name in ROWS if name not in (*HELD, *OTHERWISE)])
 def test_gradients_of_operators_are_derivatives(amp: Amp, name: str) -> None:
-    """Of every operator, along each of its arguments."""
+    """Check every operator along each of its arguments."""
     drawn = _drawn(ROWS[name])
     call = ROWS[name].function
     weighed = _weighed([call(*drawn.values())])
@@ -145,7 +145,7 @@ def test_gradients_of_operators_are_derivatives(amp: Amp, name: str) -> None:
 @pytest.mark.filterwarnings("ignore:reduction. 'mean' divides:UserWarning")
 @pytest.mark.parametrize("name", LOSSES)
 def test_gradients_of_losses_are_derivatives(amp: Amp, name: str) -> None:
-    """Along logits and targets, where those are numbers: what is distilled is trained by its targets, too."""
+    """Check losses along logits, and along targets with values: distillation trains through targets, too."""
     loss = LOSSES[name]
     logits = torch.randn(loss.shape).double().requires_grad_()
     targets = torch.randn(loss.shape).double().requires_grad_(name not in REFUSED)
@@ -158,7 +158,7 @@ def test_gradients_of_losses_are_derivatives(amp: Amp, name: str) -> None:
 @pytest.mark.filterwarnings("ignore:enable_nested_tensor", "ignore:Support for mismatched key_padding_mask")
 @pytest.mark.parametrize("name", LAYERS)
 def test_gradients_of_layers_are_derivatives(amp: Amp, name: str) -> None:
-    """Of recurrent, attention and decoder layers, along inputs, states and parameters."""
+    """Check recurrent, attention and decoder layers along inputs, states and parameters."""
     layer = LAYERS[name]
     module = layer.build().train(not layer.evaluated).double()
     inputs = {f"input {i}": (torch.randn(x) / 2).double().requires_grad_() for i, x in enumerate(layer.shapes)}
@@ -175,7 +175,7 @@ def test_gradients_of_layers_are_derivatives(amp: Amp, name: str) -> None:
 @pytest.mark.parametrize("order", [1, 2])
 @pytest.mark.parametrize("name", SMOOTH)
 def test_derivatives_of_what_is_smooth(amp: Amp, name: str, order: int) -> None:
-    """And of its gradients, as a gradient penalty and second-order optimizers need them."""
+    """Check second derivatives, too, as a gradient penalty and second-order optimizers need them."""
     x = torch.randn(6, 8).double().requires_grad_()
     weighed, direction = _weighed([SMOOTH[name](x)]), torch.randn(6, 8).double()
 

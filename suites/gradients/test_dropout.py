@@ -1,4 +1,4 @@
-"""Dropout: what is dropped going forward is dropped going back, and the rest keeps its mean."""
+"""Dropout drops the same elements forward and backward, and the remaining ones keep their mean."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_both_directions_drop_the_same(amp: Amp, name: str, of: str) -> None:
 
 @pytest.mark.parametrize("name", DROPOUTS)
 def test_the_share_that_is_dropped(amp: Amp, name: str) -> None:
-    """Within five standard deviations of P, also for a mask that is drawn per channel."""
+    """The dropped share is within five standard deviations of P, also for a mask that is drawn per channel."""
     with amp.autocast():
         result = DROPOUTS[name](torch.ones(64, 128, device=amp.device.torch_device, dtype=amp.dtype))
     draws = 128 if name == "dropout2d" else result.numel()
@@ -61,7 +61,7 @@ def test_each_call_draws_anew(amp: Amp, name: str) -> None:
 
 @pytest.mark.parametrize("of", ["low", "float32"])
 def test_all_or_nothing(amp: Amp, of: str) -> None:
-    """Of p=1 nothing is left, going forward and back; p=0 leaves every bit."""
+    """Dropout with p=1 leaves nothing, forward and backward; p=0 leaves every bit."""
     values = torch.randn(64, 128).to(amp.device.torch_device, amp.dtype if of == "low" else torch.float32)
     for p, kept in ((1.0, torch.zeros_like(values)), (0.0, values)):
         leaf = values.clone().requires_grad_()
@@ -79,12 +79,12 @@ def test_evaluation_drops_nothing(amp: Amp) -> None:
         assert torch.equal(f.dropout(values, P, training=False), values)
 
 
-#: Beside it a gate is open, its negative shuts it.
+#: This bias opens a gate; its negative closes it.
 _OPEN = 30.0
 
 
 def _units(kind: type[nn.RNNBase]) -> nn.RNNBase:
-    """Two layers that hand each number on, without a memory: what is dropped between them is zero in the result."""
+    """Return two layers that pass each value on, without a memory: dropped values are zero in the result."""
     size = 32
     layer: Any = cast("Callable[..., Any]", kind)(size, size, 2, dropout=P)
     gates = {nn.RNN: (None,), nn.GRU: (_OPEN, -_OPEN, None), nn.LSTM: (_OPEN, -_OPEN, None, _OPEN)}[kind]
@@ -102,7 +102,7 @@ def _units(kind: type[nn.RNNBase]) -> nn.RNNBase:
 
 
 def _recurrent(target: Target) -> Iterator[object]:
-    """An LSTM is oneDNN's on a CPU, which may have no kernel for it."""
+    """Yield recurrent layers; on a CPU an LSTM is oneDNN's, which may have no kernel for it."""
     lacking = lacks_lstm_kernel(target.device.type, target.precision.name)
     for kind in (nn.RNN, nn.GRU, nn.LSTM):
         known = lacking if kind is nn.LSTM else None
@@ -112,7 +112,7 @@ def _recurrent(target: Target) -> Iterator[object]:
 
 @pytest.mark.amp_parametrize("kind", _recurrent)
 def test_recurrent_layers_drop_between_their_layers(amp: Amp, kind: type[nn.RNNBase]) -> None:
-    """P of the numbers, each for itself, the same going forward and back; none in evaluation mode."""
+    """Layers drop P of the values, each independently, the same forward and backward; none in evaluation mode."""
     device = amp.device.torch_device
     layer = _units(kind).to(device)
     x = torch.full((16, 8, 32), 0.5, device=device, requires_grad=True)

@@ -20,7 +20,7 @@ TINY_EPS = 1e-8
 
 @dataclass(frozen=True)
 class Edge:
-    """A function of low numbers, made of ``value`` in ``shape``, and what its result is, where that is simple.
+    """Function of low-precision inputs, ``value`` in ``shape``, and its simple exact result, if it has one.
 
     ``lost`` are the targets at which it is known not to be finite, or not ``wanted``, each with a reason.
     """
@@ -33,13 +33,13 @@ class Edge:
 
 
 def _alternating(x: Tensor) -> Tensor:
-    """Every other element with the other sign."""
+    """Return a tensor with alternating signs."""
     signs = 1 - 2 * (torch.arange(x.shape[-1], device=x.device) % 2)
     return x * signs.to(x.dtype)
 
 
 def _against_float64(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    """``function`` of numbers that follow one another, from 2048 on: 1, and how far it is off float64's."""
+    """Return 1 plus the error of ``function`` relative to float64, for consecutive values from 2048 on."""
     places = torch.arange(x.shape[-1], device=x.device)
     near = x + 2048 * torch.finfo(x.dtype).eps * (places * places % 7).to(x.dtype)
     wanted = function(near.detach().cpu().double())
@@ -70,7 +70,7 @@ EDGES: dict[str, Edge] = {
     "norm_of_zeros": Edge(lambda x: x.norm(dim=-1), 0.0, wanted=0.0),
     "vector_norm_of_zeros": Edge(lambda x: torch.linalg.vector_norm(x, dim=-1), 0.0, wanted=0.0),
     "deviation_of_equal_numbers": Edge(lambda x: x.std(-1), 3.0, wanted=0.0),
-    # A mean of squares has no digits left for the variance of what is nearly equal.
+    # A mean of squares leaves no digits for the variance of nearly equal values.
     "layer_norm_of_near_numbers": Edge(
         lambda x: _against_float64(lambda y: f.layer_norm(y, y.shape[-1:]), x), 3008.0, (4, 60), wanted=1.0
     ),
@@ -120,7 +120,7 @@ def edges(target: Target) -> Iterator[object]:
 @pytest.mark.filterwarnings("ignore:Mismatch dtype between input and weight")
 @pytest.mark.amp_parametrize("name", edges)
 def test_edges_are_finite(amp: Amp, name: str) -> None:
-    """Forward and going back, from a weight whose gradient is float32."""
+    """Results are finite forward and backward, from a weight whose gradient is float32."""
     edge = EDGES[name]
     device = amp.device.torch_device
     rows, columns = edge.shape
@@ -139,7 +139,7 @@ def test_edges_are_finite(amp: Amp, name: str) -> None:
 
 
 def test_statistics_beyond_the_range(amp: Amp) -> None:
-    """A variance of 90000, which fp16 has not, is kept in float32 (pytorch/pytorch#115500 is the kind)."""
+    """A variance of 90000, beyond fp16's range, is kept in float32 (pytorch/pytorch#115500 is the kind)."""
     device = amp.device.torch_device
     norm = nn.BatchNorm1d(1, momentum=1.0).to(device)
     with amp.autocast():

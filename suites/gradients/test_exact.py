@@ -1,4 +1,4 @@
-"""What rounds nothing is exact on low numbers: what is chosen among them, in-place forms, and what is no number."""
+"""Operators without rounding are exact on low-precision values: selection, in-place forms, NaN and infinity."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .long_operators import ELEMENTWISE
 
 
 def _crowded(amp: Amp) -> Tensor:
-    """Few values, so that many are equal, and some at the ends of the range: in any wider dtype they are the same."""
+    """Return few distinct values, many of them equal, some at the ends of the range; wider dtypes represent all."""
     drawn = (4 * torch.randn(64, 48)).round().div(4).to(amp.dtype)
     shares = torch.tensor([1, 0.5, -1, -0.5, 0.25, 0.75, 0.125, -0.125], dtype=torch.float64)
     drawn[0, :8] = (torch.finfo(amp.dtype).max * shares).to(amp.dtype)
@@ -30,7 +30,7 @@ def _ordered(x: Tensor) -> Tensor:
     return x.sort(dim=-1).values.contiguous()
 
 
-#: What compares numbers, and answers with some of them or with their places.
+#: Operators that compare values, and return some of them or their places.
 CHOICES: dict[str, Callable[[Tensor], Any]] = {
     "topk": lambda x: x.topk(9, -1).values,
     "topk, smallest": lambda x: x.topk(9, 0, largest=False).values,
@@ -86,7 +86,7 @@ def _tensors(found: Any) -> list[Tensor]:
 
 @pytest.mark.parametrize("choice", CHOICES)
 def test_a_choice_among_low_numbers_is_that_among_wide_ones(amp: Amp, choice: str) -> None:
-    """The same numbers in float64 on the CPU: the same answer, for equal numbers and the ends of the range, too."""
+    """Select among the same values in float64 on the CPU: the same result, for ties and the ends of the range, too."""
     x = _crowded(amp)
     found, wanted = _tensors(CHOICES[choice](x)), _tensors(CHOICES[choice](x.cpu().double()))
     assert len(found) == len(wanted)
@@ -103,7 +103,7 @@ _INPLACE: dict[str, dict[str, float]] = {
     "threshold": {"threshold": 0.1, "value": -1.0},
 }
 
-#: Methods that have a twin with an underscore, and what they are given.
+#: Methods that have an in-place twin with an underscore, and their arguments.
 _METHODS: dict[str, Callable[[Tensor], tuple[object, ...]]] = {
     **dict.fromkeys(
         (
@@ -127,12 +127,12 @@ _METHODS: dict[str, Callable[[Tensor], tuple[object, ...]]] = {
 }  # fmt: skip
 
 
-#: In place their derivative is made of the result, which is all that is left, and which was rounded.
+#: In-place derivatives are computed from the rounded result, the only tensor left.
 _OF_THE_RESULT = ("elu", "celu", "selu")
 
 
 def _in_place(name: str, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """What ``name`` makes of ``x``, as a new tensor and in the place of one."""
+    """Return the results of ``name`` on ``x``, as a new tensor and in place."""
     if name in _INPLACE:
         function: Any = getattr(f, name)
         return function(x, **_INPLACE[name]), function(x * 1, **_INPLACE[name], inplace=True)
@@ -141,7 +141,7 @@ def _in_place(name: str, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 
 @pytest.mark.parametrize("name", [*_INPLACE, *_METHODS])
 def test_in_place_is_what_a_new_tensor_would_be(amp: Amp, name: str) -> None:
-    """Of low numbers, bit for bit, and so are the gradients, where they are made of the same."""
+    """Results on low-precision values are bitwise equal, and so are gradients computed from the same tensors."""
     y = torch.randn(64, 67).to(amp.device.torch_device, amp.dtype)
     start = torch.randn(64, 67).to(y)
     made = []
@@ -161,11 +161,11 @@ def test_in_place_is_what_a_new_tensor_would_be(amp: Amp, name: str) -> None:
 
 
 def _tied(x: Tensor) -> Tensor:
-    """Rows of whole numbers, in which the largest and the smallest, zero, and both bounds of a clamp are met twice."""
+    """Return rows of integers with ties of the maximum and the minimum, zero, and both bounds of a clamp."""
     return torch.tensor([[2, -2, 0, 1, 2, -2, 0, 1], [0, 0, 0, 0, 0, 0, 0, 0], [3, 3, -3, -3, 1, -1, 2, 0]]).to(x)
 
 
-#: Functions that have no derivative there: torch chooses one, and for every dtype the same.
+#: Functions without a derivative there: torch chooses one, the same for every dtype.
 KINKS: dict[str, Callable[[Tensor], Tensor]] = {
     "amax": lambda x: x.amax(-1),
     "amin": lambda x: x.amin(-1),
@@ -205,7 +205,7 @@ KINKS: dict[str, Callable[[Tensor], Tensor]] = {
 
 @pytest.mark.parametrize("name", KINKS)
 def test_gradients_at_kinks_are_those_of_wide_numbers(amp: Amp, name: str) -> None:
-    """Shared among the equal, or of one of them; zero, or not: as in float64, but for one rounding of each share."""
+    """Gradients at ties are shared or go to one element, zero or not, as in float64, up to one rounding of a share."""
     low = torch.zeros((), device=amp.device.torch_device, dtype=amp.dtype)
     found = []
     for like in (low, torch.zeros((), dtype=torch.float64)):
@@ -218,7 +218,7 @@ def test_gradients_at_kinks_are_those_of_wide_numbers(amp: Amp, name: str) -> No
     assert close, f"{name}: the gradient is {gradient.tolist()}, in float64 {wanted.tolist()}"
 
 
-#: Beside the elementwise functions, what takes the largest of a few or adds a few up.
+#: Beside the elementwise functions, those that take a maximum of a few values or add a few.
 _PASSING: dict[str, Callable[[Tensor], Tensor]] = {
     **ELEMENTWISE,
     "clamp from below": lambda x: x.clamp(min=-1),
@@ -255,12 +255,12 @@ _BAD = {"nan": torch.nan, "inf": torch.inf, "-inf": -torch.inf}
 
 
 def _differs(device_type: str, name: str, bad: str) -> bool:
-    """oneDNN, which computes the exact gelu on some CPUs, makes NaN of infinity: pytorch/pytorch#185770."""
+    """Return why a case fails: oneDNN's exact gelu on some CPUs makes NaN of infinity (pytorch/pytorch#185770)."""
     return device_type == "cpu" and name.startswith("gelu") and bad == "inf"
 
 
 def _kinds(x: Tensor) -> Tensor:
-    """0 for a number, 1 and 2 for the infinities, 3 for what is none."""
+    """Return 0 for a finite value, 1 and 2 for the infinities, 3 for NaN."""
     return x.isposinf() + 2 * x.isneginf() + 3 * x.isnan()
 
 
@@ -273,7 +273,7 @@ def _bad(target: Target) -> Iterable[object]:
 
 @pytest.mark.amp_parametrize("case", _bad)
 def test_what_is_no_number_stays_none(amp: Amp, case: tuple[str, str]) -> None:
-    """NaN and infinities are where they are in float64, in a region and without: an overflow is not made a number."""
+    """NaN and infinities are where they are in float64, in a region and without: no overflow becomes finite."""
     name, bad = case
     x = torch.randn(4, 64).to(amp.dtype)
     x[1, 5], x[2, 40:44] = _BAD[bad], _BAD[bad]

@@ -1,4 +1,4 @@
-"""Operators against their formulas, written out in float64: what every dtype has in common can be wrong, too."""
+"""Operators against their formulas in float64, which also shows errors that all dtypes share."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Formula = Callable[..., Tensor]
 
 @dataclass(frozen=True)
 class Pair:
-    """An operator, its formula in elementary functions, and the shapes of the arguments."""
+    """Operator, its formula in elementary functions, and the shapes of the arguments."""
 
     operator: Formula
     formula: Formula
@@ -29,7 +29,7 @@ class Pair:
 
 
 def attention(*, scale: float = 0.25, causal: bool = False, keys: int | None = None) -> Formula:
-    """softmax(q k' scale) v, over the first ``keys`` keys, or for each query over those up to its own."""
+    """Return softmax(q k' scale) v, over the first ``keys`` keys, or causally, up to each query's own."""
 
     def formula(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         scores = torch.einsum("bhqd,bhkd->bhqk", q, k) * scale
@@ -103,7 +103,7 @@ def scatter_add(x: Tensor, w: Tensor) -> Tensor:
 
 
 def added(x: Tensor, w: Tensor) -> Tensor:
-    """Rows of a product, added up where they belong."""
+    """Add rows of a product at their indices."""
     return torch.nn.functional.one_hot(places(x), PLACES).to(x.dtype).mT @ (x @ w)
 
 
@@ -113,12 +113,12 @@ def index_select(x: Tensor, w: Tensor) -> Tensor:
 
 
 def selected(x: Tensor, w: Tensor) -> Tensor:
-    """Rows of a product, each several times: going back they are added up."""
+    """Select rows of a product, each several times: backward adds their gradients."""
     return torch.nn.functional.one_hot(places(x), PLACES).to(x.dtype) @ (x[:PLACES] @ w)
 
 
 def products(factors: Tensor) -> Tensor:
-    """Of each row, up to each of its numbers."""
+    """Return the cumulative products of each row."""
     found = [factors[:, 0]]
     for factor in factors.unbind(1)[1:]:
         found.append(found[-1] * factor)
@@ -130,7 +130,7 @@ def near_one(x: Tensor) -> Tensor:
 
 
 def one_is_zero(x: Tensor) -> Tensor:
-    """In each row a number of its own, which has a gradient."""
+    """Set a different element of each row to zero; it has a gradient."""
     factors = near_one(x)
     return factors - factors.detach() * torch.eye(*x.shape, device=x.device, dtype=x.dtype)
 
@@ -200,7 +200,7 @@ MOST = 4.0
 
 @pytest.mark.parametrize("name", PAIRS)
 def test_operator_is_its_formula(amp: Amp, name: str) -> None:
-    """Result and gradients, on arguments that the low dtype has."""
+    """Compare result and gradients, on arguments that the low dtype represents."""
     pair, device = PAIRS[name], amp.device.torch_device
     returned = {}
 
@@ -237,7 +237,7 @@ def test_operator_is_its_formula(amp: Amp, name: str) -> None:
     )
 
 
-#: Reads of the rows of a tensor at indices.
+#: Ways to read rows of a tensor at indices.
 READS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "embedding": lambda x, i: f.embedding(i, x),
     "embedding_bag": lambda x, i: f.embedding_bag(i.view(-1, 3), x, mode="sum"),
@@ -248,14 +248,14 @@ READS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 }
 
 
-#: How often rows are read, of how many there are, and the gradient that comes back for each number.
+#: Number of reads, number of rows, and the incoming gradient of each value.
 COUNTS = {"few": (12, 9, 1.0), "many": (3000, 9, 1.0), "of a large table": (1500, 3001, 1 + 2.0**-20)}
 
 
 @pytest.mark.parametrize("count", COUNTS)
 @pytest.mark.parametrize("name", READS)
 def test_each_read_of_a_row_counts(amp: Amp, name: str, count: str) -> None:
-    """Going back, gradients are added up as often as a row was read, exactly: float32 loses no bit of them."""
+    """Backward adds the gradient of a row once for each read, exactly: float32 loses no bit of them."""
     device = amp.device.torch_device
     reads, table, given = COUNTS[count]
     x = torch.randn(table, 16, device=device, requires_grad=True)

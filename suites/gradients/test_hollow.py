@@ -1,4 +1,4 @@
-"""What is called float32 has float32's values: it was not rounded to the low dtype on its way."""
+"""Tensors of dtype float32 have float32's values: they were not rounded to the low dtype on their way."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "soft_margin": lambda x, y: f.soft_margin_loss(x, y.sign(), reduction="none"),
 }
 
-#: The CUDA list has no rule for cross_entropy_loss, and the operator asks log_softmax for its argument's own dtype.
+#: The CUDA list has no rule for cross_entropy_loss, and the operator requests its argument's own dtype of log_softmax.
 #: Smoothing and shares weigh and add rounded log-probabilities in float32: the result no longer shows it.
 ROUNDED_ON_CUDA = ("cross_entropy",)
 
@@ -65,7 +65,7 @@ def test_losses_are_not_rounded(amp: Amp, name: str) -> None:
     hold(amp, name, loss)
 
 
-#: Functions of float32 leaves that stay in float32, on a CPU for want of a rule, on an accelerator by theirs.
+#: Functions of float32 leaves that stay in float32, on a CPU for lack of a rule, on an accelerator by theirs.
 FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "layer_norm": lambda x: f.layer_norm(x, x.shape[-1:]),
     "softmax": lambda x: f.softmax(x, -1),
@@ -82,7 +82,7 @@ FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_functions_of_float32_are_not_rounded(amp: Amp, name: str) -> None:
-    """Neither their results nor the gradients of their arguments."""
+    """Neither the results nor the gradients of the arguments are rounded."""
     leaf = torch.randn(ROWS, CLASSES, device=amp.device.torch_device, requires_grad=True)
     with amp.autocast():
         result = FUNCTIONS[name](leaf)
@@ -93,7 +93,7 @@ def test_functions_of_float32_are_not_rounded(amp: Amp, name: str) -> None:
 
 
 def test_float32_training_is_not_rounded(amp: Amp) -> None:
-    """Without autocast no gradient of a model is: what would round them all, autocast or not, is seen here."""
+    """Without autocast no gradient is rounded: an error that rounds gradients in either mode shows here."""
     case = mlp()
     step = run_step(
         case,
@@ -107,7 +107,7 @@ def test_float32_training_is_not_rounded(amp: Amp) -> None:
 
 
 def hold(amp: Amp, name: str, value: Tensor) -> None:
-    """float32 in name and in values; fewer than 64 distinct values would be a test that cannot fail."""
+    """Check for float32 in name and in values; with fewer than 64 distinct values the test could not fail."""
     hollow = is_hollow(value, amp.dtype)
     assert hollow is not None, f"{name} has too few values to tell"
     if value.dtype != torch.float32 or hollow:

@@ -1,4 +1,4 @@
-"""Gradients on their way: hooks of every kind see those that arrive; a graph that is used twice gives them twice."""
+"""Hooks of every kind see the gradients that arrive; a graph that is used twice gives them twice."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _expect_same(found: list[Tensor], wanted: list[Tensor], what: str) -> None:
 
 
 def test_hooks_after_accumulation_see_the_whole_gradient(amp: Amp) -> None:
-    """``register_post_accumulate_grad_hook``: float32, its last bit too, of one micro-batch and of the sum of two."""
+    """``register_post_accumulate_grad_hook`` sees float32 to the last bit, of one micro-batch and of the sum of two."""
     first, second = (_plain(amp, index) for index in range(2))
     model, seen = _model(amp), list[Tensor]()
     parameter: Any
@@ -60,7 +60,7 @@ def test_hooks_after_accumulation_see_the_whole_gradient(amp: Amp) -> None:
 
 
 def test_an_optimizer_in_the_backward_pass_steps_as_one_after_it(amp: Amp) -> None:
-    """Each parameter is stepped by a hook as soon as its gradient is there, and the gradient is dropped."""
+    """A hook steps each parameter as soon as its gradient exists, and the gradient is dropped."""
     after, within = _model(amp), _model(amp)
     whole = torch.optim.AdamW(after.parameters(), lr=2.0**-6, foreach=False)
     each = {p: torch.optim.AdamW([p], lr=2.0**-6, foreach=False) for p in within.parameters()}
@@ -84,7 +84,7 @@ def test_an_optimizer_in_the_backward_pass_steps_as_one_after_it(amp: Amp) -> No
 
 @pytest.mark.parametrize("hook", ["full", "full_pre", "forward, then tensor"])
 def test_hooks_of_modules_see_gradients_in_the_dtype_of_outputs(amp: Amp, hook: str) -> None:
-    """The gradient of a low output is low, and it is the one that flows: to double it doubles what is behind it."""
+    """The gradient of a low-precision output is low-precision; doubling it doubles all gradients behind it."""
     wanted = _plain(amp)
     model, seen = _model(amp), list[torch.dtype]()
 
@@ -102,12 +102,12 @@ def test_hooks_of_modules_see_gradients_in_the_dtype_of_outputs(amp: Amp, hook: 
     torch.autograd.backward(_loss(amp, model))
     assert seen == [amp.dtype]
     found = _gradients(model)
-    # Twice a low number is exact, and so is all that is linear in it.
+    # Doubling a low-precision value is exact, and so is everything linear in it.
     _expect_same(found, [x * (2 if index < 2 else 1) for index, x in enumerate(wanted)], f"a {hook} hook")
 
 
 def test_hooks_of_several_tensors_see_each_gradient(amp: Amp) -> None:
-    """``register_multi_grad_hook`` of the parameters."""
+    """``register_multi_grad_hook`` on the parameters sees each gradient."""
     wanted = _plain(amp)
     model, seen = _model(amp), list[Any]()
     torch.autograd.graph.register_multi_grad_hook(list(model.parameters()), seen.extend)
@@ -116,7 +116,7 @@ def test_hooks_of_several_tensors_see_each_gradient(amp: Amp) -> None:
 
 
 _X, _W = (6, 24), (16, 24)
-#: What is used twice: functions of an input and a weight.
+#: Functions of an input and a weight that are differentiated twice.
 FUNCTIONS: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], tuple[int, ...], tuple[int, ...]]] = {
     "linear": (f.linear, _X, _W),
     "matmul": (lambda x, w: x @ w.t(), _X, _W),
@@ -135,7 +135,7 @@ FUNCTIONS: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], tuple[int, ...], 
 
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_a_graph_that_is_used_twice_gives_its_gradients_twice(amp: Amp, function: str) -> None:
-    """``retain_graph=True``: each later backward pass is the first one again, on a CPU bit for bit.
+    """``retain_graph=True``: each later backward pass repeats the first one, on a CPU bit for bit.
 
     Elsewhere kernels may add up in any order, and a low result is then rounded another way.
     """
@@ -156,7 +156,7 @@ def test_a_graph_that_is_used_twice_gives_its_gradients_twice(amp: Amp, function
 
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_strided_gradients_are_as_exact_as_others(amp: Amp, function: str) -> None:
-    """What comes back transposed, expanded or with gaps gives what its contiguous copy gives."""
+    """Transposed, expanded or gapped gradients give the result of their contiguous copies."""
     call, *shapes = FUNCTIONS[function]
     x, weight = (torch.randn(shape).to(amp.device.torch_device).requires_grad_() for shape in shapes)
     with amp.autocast():
@@ -173,6 +173,6 @@ def test_strided_gradients_are_as_exact_as_others(amp: Amp, function: str) -> No
     for name, (strided, plain) in given.items():
         found, wanted = (torch.autograd.grad(result, [x, weight], g, retain_graph=True) for g in (strided, plain))
         for a, b in zip(found, wanted, strict=True):
-            # Another kernel may add up in another order, and a low result is then rounded another way.
+            # A different kernel may sum in a different order, and a low-precision result is then rounded differently.
             error = relative_error(a, b)
             assert error <= amp.precision.u, f"{function}: a gradient that comes {name} is off by {error:.3g}"

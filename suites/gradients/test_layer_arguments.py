@@ -25,7 +25,7 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Layer:
-    """What builds a layer, the shapes of its inputs, and how it is called; ``evaluated`` where it has dropout."""
+    """Constructor of a layer, the shapes of its inputs, and its call; ``evaluated`` if it has dropout."""
 
     build: Callable[[], nn.Module]
     shapes: tuple[Shape, ...]
@@ -34,14 +34,14 @@ class Layer:
 
 
 def _packed(layer: nn.Module, x: Tensor) -> Tensor:
-    """Of lengths 7, 4 and 2."""
+    """Run the layer on packed sequences of lengths 7, 4 and 2."""
     packed = pack_padded_sequence(x, torch.tensor([7, 4, 2]))
     padded: Tensor = pad_packed_sequence(layer(packed)[0])[0]
     return padded
 
 
 def _unsorted(layer: nn.Module, x: Tensor, state: Tensor) -> Any:
-    """Of lengths 4, 7 and 2, from a state: the output and the last states, in the order of the rows."""
+    """Run the layer on lengths 4, 7 and 2, from a state: the output and the last states, in the order of the rows."""
     packed = pack_padded_sequence(x, torch.tensor([4, 7, 2]), enforce_sorted=False)
     given = (state, state * 0.5) if isinstance(layer, nn.LSTM) else state
     output, last = layer(packed, given)
@@ -49,7 +49,7 @@ def _unsorted(layer: nn.Module, x: Tensor, state: Tensor) -> Any:
 
 
 def _away_from_zero(inputs: int, units: int, *, bidirectional: bool = False) -> nn.Module:
-    """Units that are either on or off: at a kink rounding decides, and with it a whole gradient."""
+    """Return a layer whose units are clearly on or off: at a kink rounding decides over a whole gradient."""
     layer = nn.RNN(inputs, units, nonlinearity="relu", bidirectional=bidirectional)
     with torch.no_grad():
         for name, parameter in layer.named_parameters():
@@ -65,7 +65,7 @@ def _with_state(layer: nn.Module, x: Tensor, state: Tensor) -> Any:
 
 
 def _padded(x: Tensor, batch: int) -> Tensor:
-    """The last two of each row but the first."""
+    """Return a padding mask of the last two places of each row but the first."""
     mask = torch.zeros(batch, x.shape[0], dtype=torch.bool, device=x.device)
     mask[1:, -2:] = True
     return mask
@@ -174,7 +174,7 @@ def tensors_of(result: Any) -> list[Tensor]:
 
 
 def _step(layer: nn.Module, inputs: list[Tensor], region: Any, call: Callable[..., Any]) -> dict[str, Tensor]:
-    """Results, and gradients of inputs and parameters, where results are weighed alike."""
+    """Return results, and gradients of inputs and parameters, where all results have the same weight."""
     with region:
         results = tensors_of(call(layer, *inputs))
     weighed = [
@@ -208,7 +208,7 @@ OTHER_DIRECTION = (
 
 
 def layers(target: Target) -> Iterator[object]:
-    """All; an LSTM that is not packed, projected or a cell is oneDNN's on a CPU, which may have no kernel for it."""
+    """Yield all layers; an LSTM that is not packed, projected or a cell is oneDNN's on a CPU, maybe without a kernel."""
     lacking = lacks_lstm_kernel(target.device.type, target.precision.name)
     for name, layer in LAYERS.items():
         other = {"packed", "projected", "LSTMCell"} & set(name.split(" "))

@@ -1,4 +1,4 @@
-"""Every parameter of every layer gets its gradient: of its own dtype, not zero, as exact as casts made by hand."""
+"""Every parameter of every layer gets its gradient: of its own dtype, not zero, as exact as that of manual casts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .layers import LAYERS, case_of
 
 
 def layers(target: Target) -> Iterator[object]:
-    """All; an LSTM is expected to fail where this machine has no kernel for it."""
+    """Yield all layers; an LSTM is expected to fail where this machine has no kernel for it."""
     reason = lacks_lstm_kernel(target.device.type, target.precision.name)
     known = pytest.mark.xfail(reason=reason or "", raises=AmpFailure, strict=True)
     for name in LAYERS:
@@ -41,7 +41,7 @@ def test_frozen_parameters_stay_without(amp: Amp) -> None:
 
 
 def test_freezing_a_layer_leaves_the_others_alone(amp: Amp) -> None:
-    """Bit for bit, although autocast caches the cast of a weight that is trained and not of one that is frozen."""
+    """Gradients are bitwise equal, although autocast caches the cast of a trained weight and not of a frozen one."""
     case = case_of("first_frozen", LAYERS["first_frozen"])
     steps = []
     for trained in (False, True):
@@ -63,7 +63,7 @@ EMPTY: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 
 @pytest.mark.parametrize("name", EMPTY)
 def test_an_empty_batch_gives_gradients_of_zeros(amp: Amp, name: str) -> None:
-    """An expert that no token has chosen: an optimizer and the other ranks count on its gradients."""
+    """An expert without tokens has zero gradients: an optimizer and the other ranks rely on them."""
     build, shape = EMPTY[name]
     layer = build().to(amp.device.torch_device)
     with amp.autocast():

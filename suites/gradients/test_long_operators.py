@@ -1,4 +1,4 @@
-"""Each operator on low numbers, with a rule or without, short and long: its error is its rounding, at every length."""
+"""Each operator on low-precision values, with a rule or without: its error is its rounding, at every length."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def reduction(amp: Amp, name: str, length: int) -> MeasuredOperator:
     return confirmed_operator(draw, seed=amp.config.seed)
 
 
-#: By name, what CUDA gets wrong, and what to do instead.
+#: Known errors of CUDA by name, and their workarounds.
 ROUNDED_ON_CUDA = (
     "cross_entropy asks log_softmax for the low dtype, which fp32_set_opt_dtype respects (no report found): "
     "F.nll_loss(F.log_softmax(x, -1), t), or cross_entropy of .float() logits, is float32"
@@ -50,8 +50,8 @@ LACKING_BEFORE_2_9 = "logcumsumexp"
 LACKS = "logcumsumexp_backward is not implemented for Half on a CPU before torch 2.9"
 
 
-#: Before torch 2.13 (2.12 was not tried) it goes back by a formula of quadratic cost under a dispatch mode, as the
-#: oracle is one: 16384 numbers take minutes. The formula is made of prod, which a CPU multiplies in the low dtype.
+#: Before torch 2.13 (2.12 was not tried) backward uses a formula of quadratic cost under a dispatch mode, as the
+#: oracle is one: 16384 values take minutes. The formula is made of prod, which a CPU multiplies in the low dtype.
 QUADRATIC = "cumprod"
 _BEFORE_2_13 = holds_in(release_of(torch.__version__), since=None, until="2.12")
 
@@ -62,7 +62,7 @@ def lacks(name: str, target: Target) -> bool:
 
 
 def known(names: Iterable[str]) -> Callable[[Target], Iterator[object]]:
-    """``names``, expected to fail where their device gets them wrong."""
+    """Yield ``names``, expected to fail where their device has a known error."""
 
     def cases(target: Target) -> Iterator[object]:
         for name in names:
@@ -77,11 +77,11 @@ def known(names: Iterable[str]) -> Callable[[Target], Iterator[object]]:
     return cases
 
 
-# rms_norm of low numbers with a float32 weight is not fused: pytorch/pytorch#167308, torch before 2.12 and CPUs.
+# rms_norm of low-precision values with a float32 weight is not fused: pytorch/pytorch#167308, before 2.12 and on CPUs.
 @pytest.mark.filterwarnings("ignore:Mismatch dtype between input and weight")
 @pytest.mark.amp_parametrize("name", known(REDUCTIONS))
 def test_sums_do_not_lose_with_length(amp: Amp, name: str) -> None:
-    """Neither over 256 numbers nor over 16384, forward or going back."""
+    """Sums over 256 and over 16384 values keep their precision, forward and backward."""
     hold(amp, name, {str(length): reduction(amp, name, length) for length in (SHORT, LONG)})
 
 
@@ -95,7 +95,7 @@ TOO_WIDE = (
 
 
 def great(target: Target) -> Iterator[object]:
-    """The reductions of great length; a window is wider than fp16's largest number."""
+    """Yield the reductions of great length; a window is wider than fp16's largest value."""
     for name in REDUCTIONS:
         reason = ON_CUDA.get(name) if target.device.type == "cuda" else None
         if name == "avg_pool1d" and target.id == "cpu-fp16":
@@ -116,11 +116,11 @@ def test_sums_do_not_lose_with_great_length(amp: Amp, name: str) -> None:
     hold(amp, name, {str(LONGEST): reduction(amp, name, LONGEST)})
 
 
-# On CUDA, which multiplies in float32, they go back by a scan whose order is its own.
+# On CUDA, which multiplies in float32, backward is a scan with an order of its own.
 @pytest.mark.amp(devices=["cpu"])
 @pytest.mark.parametrize("name", [name for name in PRODUCTS if not (name.startswith("running") and _BEFORE_2_13)])
 def test_products_outside_of_a_region_round_as_their_model(amp: Amp, name: str) -> None:
-    """Each factor of a low product rounds it, in the order in which the kernel takes them."""
+    """Each factor of a low-precision product rounds it, in the order in which the kernel takes them."""
 
     def alone(x: Tensor) -> Tensor:
         with amp.autocast(enabled=False):
@@ -146,7 +146,7 @@ def test_elementwise_functions_round_as_their_model(amp: Amp, name: str) -> None
 @pytest.mark.filterwarnings("ignore:reduction. 'mean' divides:UserWarning")  # kl_div's advice to its users
 @pytest.mark.amp_parametrize("name", known(LOSSES))
 def test_losses_and_their_gradients(amp: Amp, name: str) -> None:
-    """With each reduction: float32 where the device has the rule, in values as in name."""
+    """Losses with each reduction are float32 where the device has the rule, in values as in name."""
     logits, targets = torch.randn(1024, 24).to(amp.dtype), torch.randn(1024, 24)
     hold(
         amp,
@@ -161,7 +161,7 @@ def test_losses_and_their_gradients(amp: Amp, name: str) -> None:
 @pytest.mark.filterwarnings("ignore:reduction. 'mean' divides:UserWarning")
 @pytest.mark.parametrize("name", LOSSES)
 def test_reduced_losses_are_not_rounded(amp: Amp, name: str) -> None:
-    """A loss is one number, which a low dtype has by chance once in some thousand times; two of them, in millions."""
+    """Single losses are low-precision values by chance once in some thousand cases; two of them, in millions."""
     device = amp.device.torch_device
     logits, targets = torch.randn(1024, 24).to(device, amp.dtype), torch.randn(1024, 24).to(device)
     reduced = []
@@ -174,14 +174,14 @@ def test_reduced_losses_are_not_rounded(amp: Amp, name: str) -> None:
         assert not all(narrow), f"{name}: mean and sum are both values that {dtype} has"
 
 
-#: Of products of float32 numbers: three roundings of about 0.41 u, of both arguments and of the result, make 0.71 u.
+#: Of products of float32 values: three roundings of about 0.41 u, of both arguments and of the result, make 0.71 u.
 LEAST, MOST = 0.6, 0.95
 
 
 @pytest.mark.parametrize("length", [64, 1024, 16384])
 @pytest.mark.parametrize("name", ["mm", "linear", "bmm", "matmul"])
 def test_the_law_of_products(amp: Amp, name: str, length: int) -> None:
-    """However long its sums are, a product of float32 numbers is off by 0.6 to 0.95 u."""
+    """The error of a product of float32 values is 0.6 to 0.95 u, however long its sums are."""
     a, b = torch.randn(32, length) / 8, torch.randn(length, 32) / 8
     product: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
         "mm": torch.mm,

@@ -1,4 +1,4 @@
-"""Losses of low logits, with every reduction: in float32 where the device has the rule, else rounded once or twice."""
+"""Losses of low-precision logits, with every reduction: float32 if the device has the rule, else rounded up to twice."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ROWS, CLASSES = 64, 24
 
 @dataclass(frozen=True)
 class Loss:
-    """A loss of logits (float64 or low) and normal numbers of one shape, and the operator that decides its dtype."""
+    """Loss of logits (float64 or low) and normal values of one shape, and the operator that decides its dtype."""
 
     function: Callable[[Tensor, Tensor, str], Tensor]
     operator: str
@@ -33,7 +33,7 @@ def classes(x: Tensor) -> Tensor:
 
 
 def weights(x: Tensor) -> Tensor:
-    """One for each class, in steps that every dtype has."""
+    """Return one weight for each class, in steps that every dtype represents."""
     return 1 + torch.arange(x.shape[1], device=x.device).remainder(4).to(x.dtype) / 4
 
 
@@ -93,7 +93,7 @@ FEW = 32
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
 @pytest.mark.parametrize("name", LOSSES)
 def test_a_loss_is_as_exact_as_its_rule(amp: Amp, name: str, reduction: str) -> None:
-    """Held against float64 on the same low numbers, so that all of its error is made by the loss itself."""
+    """Compare with float64 on the same low-precision values, so that all of the error comes from the loss itself."""
     loss, low = LOSSES[name], amp.dtype
     returned = {}
 

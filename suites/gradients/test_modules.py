@@ -1,4 +1,4 @@
-"""Modules of torch.nn that have no test of their own: behind a low product, outputs and gradients are as predicted."""
+"""Modules of torch.nn without a test of their own: behind a low product, outputs and gradients are as predicted."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from pytest_amp.targets import Target
 from .layers import case_of
 from .modules import MODULES
 
-#: Autocast refuses the first on CUDA (suites/rules holds that); the others have not run there since their ``norm`` is
-#: called with its defaults by hand.
+#: Autocast refuses the first on CUDA (see suites/rules); the others have not run there since their ``norm`` is
+#: called with explicit defaults.
 NOT_ON_CUDA = ("BCELoss", "PairwiseDistance", "TripletMarginWithDistanceLoss")
 
 
@@ -37,7 +37,7 @@ CLUSTERS = (
 
 
 def inputs(target: Target) -> Iterator[object]:
-    """A CPU's log_softmax is low, that of an accelerator float32: the other dtype of an input is refused."""
+    """Yield input dtypes; the one that log_softmax does not return (low on a CPU, else float32) is refused."""
     refused = "float32" if target.device.type == "cpu" else "low"
     for name in ("float32", "low"):
         mark = pytest.mark.xfail(reason=CLUSTERS, raises=RuntimeError, strict=True)
@@ -50,7 +50,7 @@ MOST = 4.0
 
 @pytest.mark.amp_parametrize("given", inputs)
 def test_an_adaptive_softmax_learns_of_rare_classes(amp: Amp, given: str) -> None:
-    """In training: its outputs and gradients are near float64's."""
+    """Outputs and gradients in training are near float64's."""
     device = amp.device.torch_device
     model = nn.AdaptiveLogSoftmaxWithLoss(16, 20, [5, 10], div_value=2.0).to(device)
     x, classes = torch.randn(40, 16, device=device).to(amp.dtype), torch.arange(40, device=device) % 20

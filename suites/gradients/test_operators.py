@@ -1,4 +1,4 @@
-"""Every operator that models are made of: result and gradients are those of casts made by hand, and near float64."""
+"""Every operator that models are made of: result and gradients are those of manual casts, and near float64."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pytest_amp.amp import Amp
 from .operators import OPERATORS, case_of
 
 
-# rms_norm of low numbers with a float32 weight is not fused: pytorch/pytorch#167308, torch before 2.12 and CPUs.
+# rms_norm of low-precision values with a float32 weight is not fused: pytorch/pytorch#167308, before 2.12 and on CPUs.
 @pytest.mark.filterwarnings("ignore:Mismatch dtype between input and weight")
 @pytest.mark.parametrize("name", OPERATORS)
 def test_operator(amp: Amp, name: str) -> None:

@@ -1,4 +1,4 @@
-"""Values at the edge of a format's range: what float32 keeps finite stays finite, and gradients with it."""
+"""Values at the edge of a format's range: results that are finite in float32 stay finite, and gradients with them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def finite(*tensors: Tensor | None) -> bool:
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_cross_entropy_over_a_large_vocabulary(amp: Amp, smoothing: float) -> None:
-    """Sums over 32000 classes, each of which fits fp16, do not (huggingface/transformers#10674)."""
+    """Sums over 32000 classes overflow fp16 though each term fits (huggingface/transformers#10674)."""
     device = amp.device.torch_device
     hidden = torch.randn(8, 16, device=device, requires_grad=True)
     head = torch.randn(VOCABULARY, 16, device=device, requires_grad=True)
@@ -33,13 +33,13 @@ def test_cross_entropy_over_a_large_vocabulary(amp: Amp, smoothing: float) -> No
 
 
 def padding(amp: Amp) -> Tensor:
-    """Of two rows of six keys the second has three: True where a key counts."""
+    """Return a mask of two rows of six keys, of which the second has three: True where a key counts."""
     lengths = torch.tensor([6, 3], device=amp.device.torch_device)
     return (torch.arange(6, device=lengths.device) < lengths[:, None]).view(2, 1, 1, 6)
 
 
 def filled(value: float, *, low: bool = False) -> Callable[[Amp], Tensor]:
-    """A float mask with ``value`` where a key does not count, in float32 or in the autocast dtype."""
+    """Return a float mask with ``value`` where a key does not count, in float32 or in the autocast dtype."""
 
     def mask(amp: Amp) -> Tensor:
         dtype = amp.dtype if low else torch.float32
@@ -61,7 +61,7 @@ MASKS: dict[str, Callable[[Amp], Tensor]] = {
 
 @pytest.mark.parametrize("mask", MASKS)
 def test_masked_attention_is_finite(amp: Amp, mask: str) -> None:
-    """Whatever a mask is written as, masked keys have no weight and no gradient (huggingface/transformers#17306)."""
+    """Masked keys have no weight and no gradient in any form of mask (huggingface/transformers#17306)."""
     q, k, v = (torch.randn(2, 2, 6, 16, device=amp.device.torch_device, requires_grad=True) for _ in range(3))
     with amp.autocast():
         mixed = f.scaled_dot_product_attention(q, k, v, attn_mask=MASKS[mask](amp))
@@ -76,7 +76,7 @@ def test_masked_attention_is_finite(amp: Amp, mask: str) -> None:
 
 @pytest.mark.parametrize("mask", ["boolean", "infinite", "least_float32", "ten_thousand"])
 def test_masked_softmax_is_finite(amp: Amp, mask: str) -> None:
-    """Attention written out: the mask is filled in, or added to low-precision scores."""
+    """Compute attention explicitly: the mask is filled in, or added to low-precision scores."""
     q, k, v = (torch.randn(2, 2, 6, 16, device=amp.device.torch_device, requires_grad=True) for _ in range(3))
     with amp.autocast():
         scores = q @ k.mT / 4
@@ -91,7 +91,7 @@ def test_masked_softmax_is_finite(amp: Amp, mask: str) -> None:
     xfail={"cpu-fp16": "log_softmax on a CPU keeps its sums in fp16 (its maxima, too: pytorch/pytorch#158310)"}
 )
 def test_log_softmax_of_long_rows_is_finite(amp: Amp) -> None:
-    """70000 equal logits: the sum of their exponentials is beyond fp16."""
+    """Sum the exponentials of 70000 equal logits, which is beyond fp16."""
     logits = torch.zeros(2, 70000, device=amp.device.torch_device)
     with amp.autocast():
         low = f.linear(logits[:, :1], torch.zeros(70000, 1, device=logits.device))
@@ -114,7 +114,7 @@ def test_normalize_of_a_zero_row_is_zero(amp: Amp) -> None:
 
 @pytest.mark.parametrize("loss", [f.mse_loss, f.huber_loss, f.smooth_l1_loss, f.l1_loss, f.poisson_nll_loss])
 def test_losses_leave_the_range_of_the_low_dtype(amp: Amp, loss: Callable[[Tensor, Tensor], Tensor]) -> None:
-    """The square of 24000 does not fit fp16; every loss is taken in float32."""
+    """The square of 24000 does not fit fp16; every loss is computed in float32."""
     device = amp.device.torch_device
     weight = torch.full((3, 4), 100.0 if loss is not f.poisson_nll_loss else 0.05, device=device, requires_grad=True)
     with amp.autocast():
@@ -150,7 +150,7 @@ def test_layer_norm_of_large_values_is_finite(amp: Amp) -> None:
 
 
 def test_a_gradient_below_the_range_needs_a_scale(amp: Amp) -> None:
-    """1e-9 is zero in fp16, and lost without a loss scale; bf16 has float32's range."""
+    """A gradient of 1e-9 is zero in fp16, and lost without a loss scale; bf16 has float32's range."""
     device = amp.device.torch_device
     gradients = []
     for scale in (1.0, 2.0**16):

@@ -1,4 +1,4 @@
-"""Long sums: products and convolutions accumulate in float32 and round once, forward and going back."""
+"""Long sums: products and convolutions accumulate in float32 and round once, forward and backward."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from pytest_amp.targets import Target
 
 @dataclass(frozen=True)
 class Reduction:
-    """An operator and, for a given length of its sums, the shapes of its arguments."""
+    """Operator and, for a given length of its sums, the shapes of its arguments."""
 
     function: Callable[..., Tensor]
     shapes: Callable[[int], tuple[tuple[int, ...], ...]]
-    low: bool = False  #: Whether its arguments are low: of float32 ones, some autocasts leave the sum in float32.
+    low: bool = False  #: True if its arguments are low: of float32 ones, some autocasts leave the sum in float32.
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -46,7 +46,7 @@ def strided(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return functional.linear(x.mT, weight, bias)
 
 
-#: Where the sum runs over what the forward pass adds up: input features, or channels times the kernel's size.
+#: Sums of the forward pass: over input features, or channels times the kernel's size.
 FORWARD = {
     "linear": Reduction(functional.linear, lambda k: ((32, k), (24, k), (24,))),
     "matmul": Reduction(torch.matmul, lambda k: ((2, 3, 8, k), (k, 24))),
@@ -57,7 +57,7 @@ FORWARD = {
     "matmul of vectors": Reduction(dots, lambda k: ((48, k), (48, k))),
     "einsum": Reduction(bilinear_einsum, lambda k: ((4, 16, k), (4, k, 16))),
     "addbmm": Reduction(torch.addbmm, lambda k: ((16, 24), (2, 16, k), (2, k, 24))),
-    # Enough sums that chance makes little of the ratio of two errors: 1 / sqrt(512), a bias's 1 / sqrt(96).
+    # Enough sums that chance hardly affects the ratio of two errors: 1 / sqrt(512), a bias's 1 / sqrt(96).
     "linalg_vecdot": Reduction(torch.linalg.vecdot, lambda k: ((512, k), (512, k))),
     # inner is made of tensordot, which autocast promotes on CUDA in place of casting it.
     "inner": Reduction(torch.inner, lambda k: ((32, k), (24, k)), low=True),
@@ -71,7 +71,7 @@ FORWARD = {
     "conv_transpose2d": Reduction(functional.conv_transpose2d, lambda k: ((4, k, 4, 4), (k, 8, 2, 2), (8,))),
     "conv_transpose3d": Reduction(functional.conv_transpose3d, lambda k: ((2, k, 3, 3, 3), (k, 8, 2, 2, 2), (8,))),
     "conv_tbc": Reduction(torch.conv_tbc, lambda k: ((16, 4, k // 4), (4, k // 4, 96), (96,))),
-    # Without a bias they may be other kernels, and of one pixel a product of matrices.
+    # Without a bias they may be different kernels, and of one pixel a product of matrices.
     "linear without bias": Reduction(functional.linear, lambda k: ((32, k), (24, k))),
     "conv1d without bias": Reduction(functional.conv1d, lambda k: ((4, k // 4, 16), (16, k // 4, 4))),
     "conv2d of one pixel": Reduction(functional.conv2d, lambda k: ((2, k, 4, 4), (16, k, 1, 1))),
@@ -79,7 +79,7 @@ FORWARD = {
     "scaled_dot_product_attention": Reduction(attention, lambda k: ((2, 2, 16, 32), (2, 2, k, 32), (2, 2, k, 32))),
 }
 
-#: Where it runs over what the backward pass adds up: rows of the batch, pixels, output features.
+#: Sums of the backward pass: over rows of the batch, pixels, output features.
 BACKWARD = {
     "linear": Reduction(functional.linear, lambda k: ((k, 16), (24, 16), (24,))),
     "matmul": Reduction(torch.matmul, lambda k: ((k // 16, 16, 24), (24, 16))),
@@ -89,7 +89,7 @@ BACKWARD = {
     "baddbmm": Reduction(torch.baddbmm, lambda k: ((3, 1, 24), (3, k, 16), (3, 16, 24))),
     "addbmm": Reduction(torch.addbmm, lambda k: ((1, 24), (2, k, 16), (2, 16, 24))),
     "einsum": Reduction(bilinear_einsum, lambda k: ((4, k, 16), (4, 16, 16))),
-    # A weight for all of a batch is expanded: going back its gradient is a sum over them.
+    # A weight for all of a batch is expanded: in backward its gradient is a sum over them.
     "matmul of one for all": Reduction(torch.matmul, lambda k: ((k // 16, 16, 24), (1, 24, 16))),
     "linear of strided rows": Reduction(strided, lambda k: ((16, k), (24, 16), (24,))),
     "conv1d": Reduction(functional.conv1d, lambda k: ((k // 16, 8, 18), (16, 8, 3), (16,))),
@@ -99,11 +99,11 @@ BACKWARD = {
 
 
 if holds_in(release_of(torch.__version__), since=None, until="2.7"):
-    del FORWARD["matmul of vectors"]  # 2.6 and 2.7 add them up in the low dtype on a CPU, 2.8 does not
+    del FORWARD["matmul of vectors"]  # 2.6 and 2.7 accumulate in the low dtype on a CPU, 2.8 does not
 
 
 def check(amp: Amp, name: str, reduction: Reduction, *, direction: str) -> None:
-    """``name`` begins with the operator's, as which it rounds."""
+    """Check a reduction; ``name`` begins with the operator whose rounding applies."""
     operator, _, variant = name.partition(" ")
     dtype = amp.dtype if reduction.low else torch.float32
     short, long = (
@@ -120,7 +120,7 @@ def check(amp: Amp, name: str, reduction: Reduction, *, direction: str) -> None:
 
 
 def normal(shapes: tuple[tuple[int, ...], ...]) -> list[Tensor]:
-    """Normal numbers of which those that are summed up are small enough for fp16."""
+    """Return normal values; those that are summed are small enough for fp16."""
     return [torch.randn(shape) / 8 for shape in shapes]
 
 
@@ -130,7 +130,7 @@ def test_sums_over_features(amp: Amp, name: str) -> None:
 
 
 def over_the_batch(target: Target) -> Iterator[object]:
-    """BACKWARD; convolutions are expected to fail where this machine adds them up in the low dtype."""
+    """Yield BACKWARD; convolutions are expected to fail where this machine accumulates them in the low dtype."""
     reason = adds_up_low_convolutions(target.device.type, target.precision.name)
     known = pytest.mark.xfail(reason=reason or "", raises=AmpFailure, strict=True)
     for name in BACKWARD:
@@ -139,5 +139,5 @@ def over_the_batch(target: Target) -> Iterator[object]:
 
 @pytest.mark.amp_parametrize("name", over_the_batch)
 def test_sums_over_the_batch(amp: Amp, name: str) -> None:
-    """The gradients of weight and bias add up the whole batch."""
+    """Gradients of weight and bias sum over the whole batch."""
     check(amp, name, BACKWARD[name], direction="batch")

@@ -1,4 +1,4 @@
-"""Each operator with a rule rounds as its model says, forward and going back; the list is the rules' own."""
+"""Each operator with a rule rounds as its model says, forward and backward; the rules themselves are the list."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pytest_amp.rules.samples import has_samples
 from pytest_amp.rules.spec import RuleName, expected
 from pytest_amp.targets import Target
 
-#: Operators with a rule that are left out, and why.
+#: Operators with a rule that are left out, each with its reason.
 LEFT_OUT = {
     "_grid_sampler_2d_cpu_fallback": "has no float64; grid_sampler_2d, which calls it, is held",
     **({} if torch.version.hip else {"miopen_rnn": "is a library of ROCm's, which builds for CUDA lack"}),
@@ -23,7 +23,7 @@ LEFT_OUT = {
 
 
 def operators(target: Target) -> Iterator[object]:
-    """Those of the device type's rules; oneDNN's LSTM is expected to fail where this machine has no kernel for it."""
+    """Yield operators with a rule; oneDNN's LSTM is expected to fail where this machine has no kernel for it."""
     reason = lacks_lstm_kernel(target.device.type, target.precision.name)
     for name, rule in sorted(expected(target.device.type, torch.__version__).items()):
         short = name.removeprefix("aten::")
@@ -34,12 +34,12 @@ def operators(target: Target) -> Iterator[object]:
 
 
 def test_no_operator_is_forgotten(amp: Amp) -> None:
-    """Whoever has a rule has a sample, so that it is held here, or a reason for being left out."""
+    """Every operator with a rule has a sample, so that it is checked here, or a reason for being left out."""
     rules = expected(amp.device.type, torch.__version__)
     missing = [
         name
         for name, rule in rules.items()
-        # Overloads by the name of a dimension, which torch had until 2.12, call the others, or cannot be called.
+        # Overloads by the name of a dimension, which torch had until 2.12, call other overloads, or cannot be called.
         if rule.name is not RuleName.BANNED and not has_samples(name) and name not in {*NAMED, *UNREACHABLE}
     ]
     assert not missing, f"without a sample in pytest_amp/rules: {', '.join(sorted(missing))}"

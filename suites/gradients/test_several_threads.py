@@ -1,4 +1,4 @@
-"""A CPU's operators on several threads, as users have them: the numbers of one thread, forward and going back."""
+"""CPU operators on several threads, as users have them: the results of one thread, forward and backward."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ THREADS = 4
 
 @dataclass(frozen=True)
 class Work:
-    """A function of low tensors, then float32 ones, of shapes that torch divides among threads."""
+    """Function of low-precision tensors, then float32 ones, of shapes that torch divides among threads."""
 
     function: Callable[..., Tensor]
     low: tuple[Shape, ...]
@@ -89,7 +89,7 @@ def _results(amp: Amp, work: Work, values: list[Tensor], gradient: Tensor | None
 
 
 def _allowed(amp: Amp, one: Tensor) -> float:
-    """Relative L2. Of low numbers, and of gradients that were low on their way, a few may be the next number."""
+    """Return the allowed relative L2 error: a few values that were low on their way may be the adjacent value."""
     if torch.equal(one, one.to(amp.dtype).to(one.dtype)):
         return amp.precision.u * max(0.5, 4 / math.sqrt(one.numel()))
     return 64 * FP32.u
@@ -98,7 +98,7 @@ def _allowed(amp: Amp, one: Tensor) -> float:
 @pytest.mark.amp(devices=["cpu"])  # threads are the CPU's
 @pytest.mark.parametrize("name", WORK)
 def test_several_threads_compute_what_one_computes(amp: Amp, name: str) -> None:
-    """A sum may be taken in another order, in float32: then a result is now and then the number beside."""
+    """Sums may be taken in a different order, in float32: then a result is occasionally the adjacent value."""
     work = WORK[name]
     low = [torch.randn(shape).to(amp.dtype) for shape in work.low]
     values = [*low, *(torch.randn(shape) for shape in work.wide)]

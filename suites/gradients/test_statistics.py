@@ -1,4 +1,4 @@
-"""Running statistics of normalisation layers are computed, kept and updated in float32."""
+"""Running statistics of normalisation layers are computed, retained and updated in float32."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 
 
 def inputs(name: str, steps: int) -> list[Tensor]:
-    """Batches whose channels differ in mean and scale."""
+    """Return batches whose channels differ in mean and scale."""
     shape = LAYERS[name][1]
     scale = torch.linspace(0.5, 3.0, CHANNELS).view(CHANNELS, *[1] * (len(shape) - 2))
     batches = [torch.randn(shape) * scale + scale.flip(0) for _ in range(steps)]
@@ -39,7 +39,7 @@ def inputs(name: str, steps: int) -> list[Tensor]:
 
 
 def layers(target: Target) -> Iterator[object]:
-    """Each layer on inputs in the autocast dtype and in float32."""
+    """Yield each layer on inputs in the autocast dtype and in float32."""
     for name in LAYERS:
         for given in ("low", "float32"):
             known = _rounds(target) if name == "InstanceNorm2d" and given == "low" else None
@@ -48,7 +48,7 @@ def layers(target: Target) -> Iterator[object]:
 
 
 def _rounds(target: Target) -> str | None:
-    """Why instance_norm fails: on a CPU right in torch 2.6, wrong in 2.13 and 2.14; on CUDA wrong in 2.11."""
+    """Return why instance_norm fails: on a CPU right in torch 2.6, wrong in 2.13 and 2.14; on CUDA wrong in 2.11."""
     cpu = target.device.type == "cpu" and release_of(torch.__version__) >= (2, 11)
     if cpu or target.device.type == "cuda":
         return "instance_norm rounds float32 statistics to the dtype of a low input (on a CPU: pytorch/pytorch#164069)"
@@ -57,7 +57,7 @@ def _rounds(target: Target) -> str | None:
 
 @pytest.mark.amp_parametrize("layer_of", layers)
 def test_statistics_are_float32(amp: Amp, layer_of: tuple[str, str]) -> None:
-    """Three updates from the same numbers end where they end in float64, but for float32's own rounding."""
+    """Three updates from the same values end where float64 does, up to float32's own rounding."""
     name, given = layer_of
     layer, exact = LAYERS[name][0]().to(amp.device.torch_device), LAYERS[name][0]().double()
     for batch in inputs(name, 3):
@@ -108,7 +108,7 @@ def test_evaluation_leaves_the_statistics_alone(amp: Amp) -> None:
     },
 )
 def test_statistics_survive_an_overflow(amp: Amp) -> None:
-    """GradScaler skips the step of an overflow; the statistics that it has spoilt stay."""
+    """GradScaler skips the step of an overflow; the statistics that the overflow changed stay."""
     device = amp.device.torch_device
     linear, norm = nn.Linear(10, 10).to(device), nn.BatchNorm1d(10).to(device)
     nn.init.ones_(linear.weight)

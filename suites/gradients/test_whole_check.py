@@ -1,4 +1,4 @@
-"""All of a model in one call: networks of each kind have no findings, and compute the same whatever the dtype is.
+"""``amp.check`` on a whole model: networks of each kind have no findings, and compute the same in every dtype.
 
 The check is the one that users have: ``amp.check``.
 """

@@ -27,7 +27,7 @@ def test_step(amp: Amp, name: str) -> None:
 #: compute the same; beyond, one of them does something else.
 FACTOR = 2.0
 
-#: Those that decide nothing at kinks and that every CPU runs in both formats.
+#: The cases without discontinuities that every CPU runs in both formats.
 SMOOTH = [case for case in zoo() if case.name not in ("cnn_relu", "lstm")]
 
 
@@ -59,7 +59,7 @@ def test_the_two_formats_differ_by_their_bits(amp: Amp, case: Case) -> None:
 
 
 def _hold_ratio(amp: Amp, name: str, ratio: float, *, unit: str, likely: str) -> None:
-    """bf16 over fp16, within ``FACTOR`` of what the bits say."""
+    """Check that bf16 over fp16 is within ``FACTOR`` of the ratio of their roundings."""
     wanted = 2.0 ** (FP16.mantissa_bits - BF16.mantissa_bits)
     amp.observe(name, ratio, kind="ratio", unit=unit, allowed=wanted * FACTOR)
     if not wanted / FACTOR <= ratio <= wanted * FACTOR:
@@ -72,12 +72,12 @@ def _hold_ratio(amp: Amp, name: str, ratio: float, *, unit: str, likely: str) ->
         )
 
 
-#: Convolutions, which some CPUs add up in the low dtype.
+#: Convolutions, which some CPUs accumulate in the low dtype.
 CONVOLUTIONAL = ("residual", "unet", "patches")
 
 
 def _skip_unless_alike(amp: Amp) -> None:
-    """Convolutions of the two formats are compared where neither is added up in itself."""
+    """Skip convolutions unless both formats accumulate in a wider one, which makes them comparable."""
     for precision in (BF16, FP16):
         if adds_up_low_convolutions(amp.device.type, precision.name):
             pytest.skip(f"{precision.name} convolutions add up in {precision.name} on this machine")
@@ -87,7 +87,7 @@ def _skip_unless_alike(amp: Amp) -> None:
 @pytest.mark.filterwarnings("ignore:Mismatch dtype between input and weight")
 @pytest.mark.parametrize("name", CASES)
 def test_real_errors_differ_by_their_bits(amp: Amp, name: str) -> None:
-    """What a step is off float64 in bf16 is 4 to 16 times what it is in fp16, in the median over its tensors."""
+    """Errors of a step against float64 are 4 to 16 times as large in bf16 as in fp16, in the median over tensors."""
     case, seed, device = CASES[name], amp.config.seed, amp.device
     if name in CONVOLUTIONAL:
         _skip_unless_alike(amp)

@@ -19,7 +19,7 @@ from .expectations import module_dtypes
 
 
 def cases(target: Target) -> Iterator[object]:
-    """The zoo, and the cases of projects; the LSTM is expected to fail where this machine has no kernel for it."""
+    """Yield the zoo and the cases of projects; the LSTM is expected to fail where this machine has no kernel for it."""
     for case in zoo():
         reason = lacks_lstm_kernel(target.device.type, target.precision.name) if case.name == "lstm" else None
         marks = [pytest.mark.xfail(reason=reason, raises=AmpFailure, strict=True)] if reason else []
@@ -29,7 +29,7 @@ def cases(target: Target) -> Iterator[object]:
 
 
 def smooth(target: Target) -> Iterator[object]:
-    """The zoo without what decides at kinks and what this machine cannot run."""
+    """Return the zoo without discontinuities and without cases that this machine cannot run."""
     for case in (mlp(), cnn(), decoder(), decoder(attention=Attention.SOFTMAX), decoder(tied=True), lstm()):
         if case.name != "lstm" or not lacks_lstm_kernel(target.device.type, target.precision.name):
             yield pytest.param(case, id=case.name)
@@ -45,7 +45,7 @@ def test_module_dtypes(amp: Amp, case: Case) -> None:
     amp.check_dtypes(case, module_dtypes(case, amp.device.type, amp.dtype))
 
 
-#: The noise of casts made by hand, in units of u. Measured on the CPU (torch 2.13, 8 seeds, tensors of 64 elements or
+#: The noise of manual casts, in units of u. Measured on the CPU (torch 2.13, 8 seeds, tensors of 64 elements or
 #: more): median of a case 0.75 to 1.93, worst tensor 3.9. The cells of a recurrent layer on an accelerator make up to
 #: 10 roundings (H200, torch 2.11).
 MEDIAN_NOISE = 2.5
@@ -58,7 +58,7 @@ WORST_NOISE_OF_BATCH_NORM = 12.0
 
 @pytest.mark.amp_parametrize("case", smooth)
 def test_noise_is_the_formats(amp: Amp, case: Case) -> None:
-    """What the tolerance is made of is itself no more than a few roundings: kernels have not become less precise."""
+    """The noise behind the tolerance is itself no more than a few roundings: kernels have not become less precise."""
     prediction = predict(case, case.realise(seed=amp.config.seed), amp.device, amp.precision, seed=amp.config.seed)
     exact = prediction.exact.named()
     noise = {name: value / amp.precision.u for name, value in prediction.noise.items() if exact[name].numel() >= 64}

@@ -1,4 +1,4 @@
-"""What mixed precision costs and saves without a clock: copies between dtypes, what backward keeps, peaks.
+"""Costs and savings of mixed precision without a clock: copies between dtypes, tensors saved for backward, peaks.
 
 Exact, so that the same numbers come out in every run; time is the family ``speed``.
 """

@@ -13,7 +13,7 @@ from pytest_amp.targets import Target
 
 
 def every_case(target: Target) -> Iterator[object]:
-    """The zoo, the wider zoo, and the cases of projects."""
+    """Yield the zoo, the wider zoo, and the cases of projects."""
     for case in (*zoo(), *wider_zoo(), *target.added_cases()):
         yield pytest.param(case, id=case.name, marks=_marks(case, target))
 

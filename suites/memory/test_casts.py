@@ -1,4 +1,4 @@
-"""Every copy between dtypes in a step is one that the rules ask for, made once where the weight cache keeps it."""
+"""Every copy between dtypes in a step is one that the rules ask for, made once if the weight cache keeps it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .networks import every_case
 
 @pytest.mark.amp_parametrize("case", every_case)
 def test_a_step_makes_the_casts_of_its_rules(amp: Amp, case: Case) -> None:
-    """With the cache and without, going forward and back, counted and in bytes; exact in a baseline."""
+    """Count casts and their bytes with the cache and without, forward and backward; exact in a baseline."""
     amp.check_casts(case)
 
 
@@ -29,7 +29,7 @@ class Repeated(nn.Module):
     """One layer, used several times."""
 
     def __init__(self, uses: int) -> None:
-        """A square one."""
+        """Create a square layer."""
         super().__init__()
         self.layer, self.uses = nn.Linear(16, 16, bias=False), uses
 
@@ -40,8 +40,8 @@ class Repeated(nn.Module):
         return x
 
 
-#: Layers by name: build, the shape of the input, and how many casts one step makes, counted by hand: each float32
-#: argument of an operator of the 16-bit list going forward, each gradient of one going back, and one for the loss.
+#: Layers by name: build, the shape of the input, and the number of casts of one step, counted manually: each float32
+#: argument of an operator of the 16-bit list in forward, each gradient of one in backward, and one for the loss.
 COUNTED: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], int]] = {
     "linear": (lambda: nn.Linear(16, 8), (4, 16), 3 + 2 + 2),
     "linear without bias": (lambda: nn.Linear(16, 8, bias=False), (4, 16), 2 + 1 + 2),
@@ -59,14 +59,14 @@ COUNTED: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], int]] = {
 
 @pytest.mark.parametrize("layer", COUNTED)
 def test_a_layer_is_cast_as_often_as_counted_by_hand(amp: Amp, layer: str) -> None:
-    """The count on which nothing else of this project has an opinion."""
+    """Compare with the manual count, the only one that does not come from this project's code."""
     build, shape, expected = COUNTED[layer]
     case = amp.case(build, lambda: torch.randn(shape), _summed, name=layer)
     assert amp.check_casts(case).count == expected
 
 
 def test_without_the_cache_each_use_of_a_weight_is_a_cast(amp: Amp) -> None:
-    """Eight uses are eight casts going forward, and eight gradients going back."""
+    """Eight uses are eight casts in forward, and eight gradients in backward."""
     from pytest_amp.memory import Passes, census
 
     case = amp.case(lambda: Repeated(8), lambda: torch.randn(4, 16), _summed)
@@ -78,7 +78,7 @@ def test_without_the_cache_each_use_of_a_weight_is_a_cast(amp: Amp) -> None:
 
 
 def test_float32_makes_none(amp: Amp) -> None:
-    """Without autocast nothing is cast: what is counted is autocast's."""
+    """Without autocast there are no casts, so that every counted cast is autocast's."""
     from contextlib import nullcontext
 
     from pytest_amp.memory import Passes, census

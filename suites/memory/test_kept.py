@@ -1,4 +1,4 @@
-"""What an operator keeps for its backward pass is what its derivative needs, counted by hand: no more, and no wider."""
+"""Operators save what their derivative needs for backward, according to a manual count: no more, and no wider."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pytest_amp.failure import AmpFailure
 from pytest_amp.memory import Passes, Saved, saved_bytes
 from pytest_amp.rules.spec import RuleName, expected
 
-#: Others have derivatives of their own, which nobody has counted.
+#: Remaining operators have derivatives of their own, which have not been counted.
 pytestmark = pytest.mark.amp(devices=["cpu", "cuda"])
 
 ROWS, COLUMNS = 8, 64
@@ -29,10 +29,10 @@ Batch = dict[str, Tensor]
 
 
 class Given(nn.Module):
-    """What operators are given beside their low input, parameters all of them."""
+    """Arguments of operators beside their low-precision input, all of them parameters."""
 
     def __init__(self) -> None:
-        """A square matrix and two rows."""
+        """Create a square matrix and two rows."""
         super().__init__()
         self.matrix = nn.Parameter(torch.randn(COLUMNS, COLUMNS))
         self.weight, self.bias = nn.Parameter(torch.randn(COLUMNS)), nn.Parameter(torch.randn(COLUMNS))
@@ -43,7 +43,7 @@ Call = Callable[[Tensor, Given, Batch], Tensor]
 
 @dataclass(frozen=True)
 class Kept:
-    """What ``call`` keeps, made of a low input that it may keep, too: ``numbers`` in the dtype in which it computes.
+    """Tensors that ``call`` saves for a low-precision input, which is one of them or not: ``numbers`` values in its dtype.
 
     That is float32 where ``rule``, an overload, is an fp32 operator on the device; elsewhere it is low. ``stored`` is
     how many tensors those are. ``also`` are numbers of other dtypes, of one tensor each time. ``cuda`` is what is kept
@@ -58,7 +58,7 @@ class Kept:
     cuda: Kept | None = None
 
     def on(self, device_type: str, low: str) -> Saved:
-        """As ``saved_bytes`` finds it."""
+        """Return the expectation in the form of ``saved_bytes``."""
         if device_type == "cuda" and self.cuda is not None:
             return self.cuda.on("cuda", low)
         found = expected(device_type, torch.__version__).get(f"aten::{self.rule}") if self.rule else None
@@ -71,17 +71,17 @@ class Kept:
 
 
 def _input(function: Callable[[Tensor], Tensor], rule: str | None = None) -> Kept:
-    """Its input, or its result, which has as many numbers."""
+    """Return an operator that saves its input, or its result, which has as many values."""
     return Kept(lambda x, _given, _batch: function(x), ALL, rule=rule)
 
 
 def _nothing(function: Callable[[Tensor], Tensor]) -> Kept:
-    """A derivative that needs shapes alone."""
+    """Return an operator whose derivative needs only shapes."""
     return Kept(lambda x, _given, _batch: function(x))
 
 
 def _loss(function: Callable[[Tensor, Tensor], Tensor], rule: str) -> Kept:
-    """A loss keeps its input (or the difference) in the dtype in which it computes; the targets are the batch's."""
+    """Return a loss, which saves its input (or the difference) in its computation dtype; the batch has the targets."""
     return Kept(lambda x, _given, batch: function(x, batch["wide"]), ALL, rule=rule)
 
 
@@ -97,7 +97,7 @@ def _of_probabilities(x: Tensor, _: Given, batch: Batch) -> Tensor:
     return functional.cross_entropy(x, batch["wide"])
 
 
-#: By name; after tools/autograd/derivatives.yaml (what a formula names is kept), and for what is composed of others
+#: By name; after tools/autograd/derivatives.yaml (tensors that a formula names are saved), and for composite operators
 #: after aten/src/ATen/native (Dropout.cpp, Loss.cpp, LossNLL.cpp).
 KEPT: dict[str, Kept] = {
     "relu": _input(functional.relu),
@@ -160,7 +160,7 @@ KEPT: dict[str, Kept] = {
         2,
         also={"float32": (64,)},
     ),
-    # Its low input, and the weight's low copy.
+    # Its low-precision input, and the weight's low-precision copy.
     "convolution": Kept(
         lambda x, given, _: functional.conv1d(x[..., None], given.matrix[..., None], given.bias), ALL + COLUMNS**2, 2
     ),
@@ -193,7 +193,7 @@ def _batch() -> Batch:
     }
 
 
-#: What CUDA keeps is another kernel's on each card: cuDNN has a reserve of its own, attention several back ends.
+#: CUDA saves tensors of a different kernel on each card: cuDNN has a reserve of its own, attention several back ends.
 ON_A_CPU = ("batch_norm", "attention")
 
 
@@ -201,12 +201,12 @@ ON_A_CPU = ("batch_norm", "attention")
     "operator", [pytest.param(name, marks=[pytest.mark.amp(devices=["cpu"])] * (name in ON_A_CPU)) for name in KEPT]
 )
 def test_an_operator_keeps_what_its_derivative_needs(amp: Amp, operator: str) -> None:
-    """In storages, and in bytes by dtype, of a low input; what autocast and casts by hand keep alike is held to it."""
+    """Compare storages and bytes by dtype for a low-precision input: an excess that manual casts share shows here."""
     kept = KEPT[operator]
 
     def loss(model: nn.Module, batch: Batch) -> Tensor:
         assert isinstance(model, Given)
-        return kept.call(batch["x"].to(amp.dtype), model, batch).float().sum()  # conversions and sums keep nothing
+        return kept.call(batch["x"].to(amp.dtype), model, batch).float().sum()  # conversions and sums save nothing
 
     passes = Passes(Case(operator, Given, _batch, loss), amp.conditions)
     found, wanted = saved_bytes(passes, passes.amp()), kept.on(amp.device.type, amp.precision.dtype_name)

@@ -1,4 +1,4 @@
-"""What a step keeps for its backward pass: what casts made by hand keep, less than float32, no more each step."""
+"""Tensors saved for backward in a step: those of manual casts, less than float32, no more in each further step."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from .networks import every_case
 
 @pytest.mark.amp_parametrize("case", every_case)
 def test_a_step_keeps_what_casts_by_hand_keep(amp: Amp, case: Case) -> None:
-    """In bytes, on a CPU, too; and after each step as much as after the one before."""
+    """Count bytes, on a CPU, too; each step ends with as many as the step before."""
     amp.check_memory(case)
 
 
-#: Networks whose activations outweigh their weights, and the most that they keep, and take at their peak, beside
-#: float32. Measured: kept 0.52, 0.59 and 0.62 on a CPU (torch 2.13), 0.52, 0.59 and 0.64 on an H200 (torch 2.11), where
-#: the peaks are 0.43, 0.48 and 0.69; 2026-11-28.
+#: Networks whose activations outweigh their weights, and the largest share of float32's bytes that they save, and of its
+#: peak. Measured: saved 0.52, 0.59 and 0.62 on a CPU (torch 2.13), 0.52, 0.59 and 0.64 on an H200 (torch 2.11),
+#: where the peaks are 0.43, 0.48 and 0.69; 2026-11-28.
 LIGHTER: dict[str, tuple[Callable[[], Case], float, float]] = {
     "cnn": (lambda: cnn(batch=16, pixels=24), 0.6, 0.6),
     "cnn_relu": (lambda: cnn(batch=16, pixels=24, kinks=Kinks.RELU), 0.7, 0.6),
@@ -31,9 +31,9 @@ LIGHTER: dict[str, tuple[Callable[[], Case], float, float]] = {
 
 @pytest.mark.parametrize("network", LIGHTER)
 def test_activations_take_less_than_in_float32(amp: Amp, network: str) -> None:
-    """Half, but for what is float32 by rule: normalisation, softmax and the loss."""
+    """Activations take half, except for operators that are float32 by rule: normalisation, softmax and the loss."""
     make, ceiling, peak = LIGHTER[network]
-    limits = {} if amp.device.kind is DeviceKind.CPU else {"peak_ceiling": peak}  # which a CPU has none of
+    limits = {} if amp.device.kind is DeviceKind.CPU else {"peak_ceiling": peak}  # a CPU has no peak
     case = make()
     case = amp.case(case.build, case.batch, case.loss, name=f"{network}, activations")
     amp.check_memory(case, ceiling=ceiling, **limits)

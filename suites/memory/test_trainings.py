@@ -1,4 +1,4 @@
-"""Whole trainings, with optimizer, scaler and schedule: after each step as much is held as after the one before."""
+"""Whole trainings, with optimizer, scaler and schedule: each step ends with as much memory as the one before."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pytest_amp.scaler.optimizers import make_optimizer, optimizers_on, variant_
 from pytest_amp.targets import Target
 from pytest_amp.torch_private import live_storages
 
-#: After the second step everything is there that a training makes once.
+#: After the second step everything exists that a training creates once.
 _FIRST, _STEPS = 2, 6
 
 
@@ -27,7 +27,7 @@ def _hold(amp: Amp, what: str, step: Callable[[int], object], *, given: Any = ()
         for index in range(_STEPS):
             step(index)
             held.append(sum(holding()))
-        if len(set(held[_FIRST:])) > 1:  # what a cycle of references holds goes when Python gets to it
+        if len(set(held[_FIRST:])) > 1:  # memory of a reference cycle is freed once Python collects it
             gc.collect()
             held[-1] = sum(holding())
     if held[-1] > held[_FIRST]:
@@ -45,18 +45,18 @@ def _model(amp: Amp) -> nn.Sequential:
 
 
 def _optimizers(target: Target) -> Iterator[object]:
-    """Those that take dense gradients."""
+    """Yield the optimizers that take dense gradients."""
     for optimizer in optimizers_on(target.device.torch_device):
         if not variant_of(optimizer).sparse:
             yield pytest.param(optimizer, id=optimizer)
 
 
-@pytest.mark.amp(dtypes=["bf16"])  # what optimizers are given is float32
+@pytest.mark.amp(dtypes=["bf16"])  # inputs of optimizers are float32
 @pytest.mark.amp_parametrize("optimizer", _optimizers)
 def test_optimizers_keep_no_gradients(amp: Amp, amp_scaler: Any, optimizer: str) -> None:
-    """Each in each implementation, with gradients made anew in each step; one step is skipped for an overflow."""
+    """Every implementation of each optimizer, with new gradients in each step, one of them skipped for an overflow."""
     model = _model(amp)
-    weights = [p for p in model.parameters() if p.dim() == 2]  # Muon takes no others
+    weights = [p for p in model.parameters() if p.dim() == 2]  # Muon takes no other shapes
     made, scaler = make_optimizer(optimizer, weights), amp_scaler(init_scale=8.0)
     batch = torch.randn(4, 8, device=amp.device.torch_device)
 
@@ -98,7 +98,7 @@ def _by_a_function(_: nn.Module, losses: list[Any], scaler: Any) -> None:
     torch.autograd.backward([scaler.scale(loss) for loss in losses])
 
 
-#: Ways back, by which a loss could be kept.
+#: Ways to run backward that could retain a loss.
 BACKWARD: dict[str, Callable[[nn.Module, list[Any], Any], None]] = {
     "the method, micro-batches": _accumulated,
     "the method, a graph used twice": _twice,
@@ -111,7 +111,7 @@ BACKWARD: dict[str, Callable[[nn.Module, list[Any], Any], None]] = {
 @pytest.mark.parametrize("clipping", [False, True], ids=["plain", "clipped"])
 @pytest.mark.parametrize("way", BACKWARD)
 def test_a_training_keeps_nothing_of_its_steps(amp: Amp, amp_scaler: Any, way: str, *, clipping: bool) -> None:
-    """However its losses go back, with a schedule, and with gradients that stay where they are."""
+    """No way of running backward retains memory, with a schedule, and with gradients that are set to zero."""
     model = _model(amp)
     optimizer, scaler = torch.optim.AdamW(model.parameters(), lr=1e-3), amp_scaler(init_scale=8.0)
     scheduler = lr_scheduler.ExponentialLR(optimizer, 0.9)

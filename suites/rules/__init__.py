@@ -1,4 +1,4 @@
-"""What autocast does with each operator, on every device that has rules: CPU, accelerators and fake devices."""
+"""Autocast's treatment of each operator, on every device that has rules: CPU, accelerators and fake devices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the checks of an operator run, for all of this family's tests.
+"""Child processes in which the checks of an operator run, for all tests of this family.
 
 pytest loads this file before it knows whether a test of the family runs: torch is imported in the fixtures.
 """
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 
 
 class Sweeps:
-    """The sweep of each device, opened when it is first needed."""
+    """Sweep of each device, opened when it is first needed."""
 
     def __init__(self, modules: list[str]) -> None:
-        """``modules`` are what a child process imports before torch."""
+        """Name the ``modules`` that a child process imports before torch."""
         self._modules = modules
         self._opened: dict[str, Sweep] = {}
 
     def on(self, device: Device) -> Sweep:
-        """The sweep of ``device``."""
+        """Return the sweep of ``device``."""
         from pytest_amp.rules.sweep import open_sweep
 
         if device.name not in self._opened:
@@ -39,7 +39,7 @@ class Sweeps:
         return self._opened[device.name]
 
     def close(self) -> None:
-        """End them all; a child process that ends badly is a failure."""
+        """Close all sweeps; a child process that ends badly is a failure."""
         from pytest_amp.rules.sweep import ExaminationFailed
 
         failures = []
@@ -58,7 +58,7 @@ class Sweeps:
 
 @pytest.fixture(scope="session")
 def sweeps(request: pytest.FixtureRequest) -> Iterator[Sweeps]:
-    """The sweeps of this session."""
+    """Return the sweeps of this session."""
     opened = Sweeps(plugin_modules(request.config))
     yield opened
     opened.close()
@@ -66,7 +66,7 @@ def sweeps(request: pytest.FixtureRequest) -> Iterator[Sweeps]:
 
 @pytest.fixture
 def examine(amp: Amp, sweeps: Sweeps) -> Examiner:
-    """Examines an operator on the test's device and dtype: ``examine("hand_cast", "aten::mm")``."""
+    """Return a function that examines an operator on device and dtype: ``examine("hand_cast", "aten::mm")``."""
     from .operators import Examiner
 
     return Examiner(amp, sweeps.on(amp.device))

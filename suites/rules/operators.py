@@ -1,4 +1,4 @@
-"""Which operators the tests of this family run on, and how a test asks about one."""
+"""Operators on which the tests of this family run, and the interface that examines one."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from pytest_amp.targets import Target
 
 
 class Examiner:
-    """Asks a sweep about operators, for one test."""
+    """Interface of one test to a sweep."""
 
     def __init__(self, amp: Amp, sweep: Sweep) -> None:
-        """``sweep`` is the one of amp's device."""
+        """Take ``sweep``, which is that of amp's device."""
         self._amp = amp
         self._sweep = sweep
 
     def __call__(self, check: str, overload: str) -> Checked:
-        """The result of a check of pytest_amp.rules.checks.CHECKS; AmpFailure if the operator breaks the process."""
+        """Return the result of a check of pytest_amp.rules.checks.CHECKS; raise AmpFailure if the process breaks."""
         return checked_from(self._examine(check, overload))
 
     def rule(self, overload: str) -> ObservedRule:
-        """The rule of an operator, found by running it."""
+        """Return the rule of an operator, determined by running it."""
         return observed_from(self._examine("rule", overload))
 
     def _examine(self, check: str, overload: str) -> dict[str, object]:
@@ -42,12 +42,12 @@ class Examiner:
 
 
 def is_judged(registry: Registry, amp: Amp) -> bool:
-    """Whether what the spec does not know fails: on a release that it covers, and elsewhere under --amp-strict."""
+    """Return whether unknown operators fail: on a release that the spec covers, and elsewhere under --amp-strict."""
     return registry.coverage is Coverage.COVERED or amp.config.strict
 
 
 def every_overload(target: Target) -> Iterable[str]:
-    """Every overload with an autocast kernel, and on a covered release every one that should have one.
+    """Yield every overload with an autocast kernel, and on a covered release every one that should have one.
 
     And those that have none here, but in another release: a baseline then has that they got one.
     """
@@ -57,7 +57,7 @@ def every_overload(target: Target) -> Iterable[str]:
 
 
 def known_overloads(target: Target) -> Iterable[str]:
-    """Every overload with an autocast kernel whose rule the spec has and for which there are sample arguments.
+    """Yield every overload with an autocast kernel, a rule in the spec, and sample arguments.
 
     There are none for the named dimensions of older releases: test_rule alone says what it can of them.
     """
@@ -66,7 +66,7 @@ def known_overloads(target: Target) -> Iterable[str]:
 
 
 def overloads_with(*rules: RuleName) -> Callable[[Target], Iterable[str]]:
-    """Those of known_overloads that have one of ``rules``."""
+    """Return a function that lists the known_overloads with one of ``rules``."""
 
     def those(target: Target) -> Iterable[str]:
         expected = read_registry(target.device.type).expected
@@ -76,23 +76,23 @@ def overloads_with(*rules: RuleName) -> Callable[[Target], Iterable[str]]:
 
 
 def overloads_with_a_dtype(target: Target) -> Iterable[str]:
-    """Those of known_overloads that take a dtype."""
+    """Return the known_overloads that take a dtype."""
     return [name for name in known_overloads(target) if dtype_argument(qualified(name)) is not None]
 
 
 def where(amp: Amp) -> str:
-    """The software and the hardware, for failures."""
+    """Describe the software and the hardware, for failures."""
     return f"torch {torch.__version__}, {amp.device.describe()}"
 
 
 def written(rule: Rule, amp: Amp) -> str:
-    """A rule as the spec has it, for failures."""
+    """Return a rule as written in the spec, for failures."""
     since = f" since torch {rule.since}" if rule.since else ""
     return f"{label_of(rule, amp.dtype)}{since} ({SPEC_FILE})"
 
 
 def require(amp: Amp, checked: Checked, what: str, *, likely: str) -> None:
-    """Fail if ``checked`` found a difference; ``what`` is the guarantee that is broken."""
+    """Fail if ``checked`` has a difference; ``what`` is the guarantee that is broken."""
     if checked.failures:
         rule = read_registry(amp.device.type).expected[checked.overload]
         raise AmpFailure(

@@ -1,4 +1,4 @@
-"""What is not there yet in some of the releases that the suite runs on: all of it, in one place."""
+"""Features that some of the releases that the suite runs on do not have yet, all in one place."""
 
 from __future__ import annotations
 

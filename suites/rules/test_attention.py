@@ -1,4 +1,4 @@
-"""Attention by back end and by argument: low, and what casts by hand give; and layers around it with odd widths."""
+"""Attention by back end and by argument: low-precision, equal to manual casts; and layers around it with odd widths."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BACKENDS = {
     "cudnn": SDPBackend.CUDNN_ATTENTION,
 }
 ON_CUDA = pytest.mark.amp(devices=["cuda"])
-#: What a back end of CUDA has no kernel for (aten/src/ATen/native/transformers/cuda/sdp_utils.cpp).
+#: Arguments for which a back end of CUDA has no kernel (aten/src/ATen/native/transformers/cuda/sdp_utils.cpp).
 REFUSED = {
     "flash": ("boolean mask", "mask", "mask, scale"),
     "efficient": ("gqa", "gqa, scale", "gqa, scale, causal"),
@@ -47,7 +47,7 @@ def _keywords(**keywords: Any) -> Callable[[torch.Tensor], dict[str, Any]]:
     return lambda _: keywords
 
 
-#: Keywords, made for a low or a float32 query.
+#: Keywords, built for a low or a float32 query.
 ARGUMENTS: dict[str, Callable[[torch.Tensor], dict[str, Any]]] = {
     "plain": _keywords(),
     "causal": _keywords(is_causal=True),
@@ -74,7 +74,7 @@ def _cases() -> Iterable[Any]:
 @pytest.mark.parametrize("mixed", [False, True], ids=["float32", "mixed"])
 @pytest.mark.parametrize(("backend", "arguments"), list(_cases()))
 def test_attention_is_cast(amp: Amp, backend: str, arguments: str, *, mixed: bool) -> None:
-    """Low, and bit for bit what casts by hand give; also where the keys alone are low (pytorch/pytorch#141774)."""
+    """Attention has the bits of manual casts, also where only the keys are low (pytorch/pytorch#141774)."""
     heads = 2 if "gqa" in arguments else 4
     if amp.device.type == "cuda" and backend in {"flash", "cudnn"} and torch.cuda.get_device_capability() < (8, 0):
         pytest.skip(f"{backend} attention needs compute capability 8.0, which {amp.device.describe()} has not")
@@ -101,18 +101,18 @@ def test_attention_is_cast(amp: Amp, backend: str, arguments: str, *, mixed: boo
 
 
 def _is_refused(amp: Amp, kernels: list[SDPBackend], arguments: str, *tensors: torch.Tensor) -> None:
-    """By hand and in a region alike: autocast makes nothing possible, and falls back on nothing."""
+    """Manual casts and a region are refused alike: autocast adds no kernel and no fallback."""
     low = [tensor.to(amp.dtype) for tensor in tensors]
     for enabled, (query, key, value) in ((False, low), (True, tensors)):
         with warnings.catch_warnings(), sdpa_kernel(kernels), amp.autocast(enabled=enabled):
-            warnings.simplefilter("ignore")  # one for each reason why there is no kernel
+            warnings.simplefilter("ignore")  # one for each missing kernel
             with pytest.raises(RuntimeError, match="No available kernel"):
                 functional.scaled_dot_product_attention(query, key, value, **ARGUMENTS[arguments](query))
 
 
 @pytest.mark.parametrize("arguments", [key for key in ARGUMENTS if key != "dropout"])
 def test_attention_is_what_its_formula_says(amp: Amp, arguments: str) -> None:
-    """In float64, written out: an argument that every back end forgets shows here."""
+    """Compare with the formula in float64: an argument that every back end forgets shows here."""
     heads = 2 if "gqa" in arguments else 4
     query, key, value = (torch.randn(2, n, 6, 8).to(amp.device.torch_device) for n in (4, heads, heads))
     keywords = ARGUMENTS[arguments](query)
@@ -126,7 +126,7 @@ def test_attention_is_what_its_formula_says(amp: Amp, arguments: str) -> None:
     elif mask is not None:
         scores = scores + mask
     error = (found.double() - scores.softmax(-1) @ wide[2]).norm() / found.double().norm()
-    # Rounded: probabilities, and the result; a mask that is float32 for autocast may be low inside.
+    # Rounded: probabilities, and the result; a mask that is float32 for autocast may be low-precision inside.
     assert error <= 4 * amp.precision.u, f"attention ({arguments}) is off its formula by {error:.3g}"
 
 
@@ -143,7 +143,7 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 @pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
 @pytest.mark.parametrize("layer", LAYERS)
 def test_multihead_attention_of_any_width_is_low(amp: Amp, layer: str, *, training: bool, weights: bool) -> None:
-    """With widths of their own for keys and values it has other weights, and another path.
+    """Separate widths of keys and values have separate weights, and a different path.
 
     Its probabilities come from softmax: float32 where the device's list has it.
     """
@@ -199,7 +199,7 @@ def _masked(amp: Amp, kind: str) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
 @pytest.mark.parametrize("encoder", ENCODERS)
 def test_the_dtype_of_an_encoder_is_the_one_it_had(amp: Amp, encoder: str, mode: str, *, training: bool) -> None:
-    """Golden: that of its input, which the residual stream adds to; on the fast path (eval, no graph) low.
+    """Golden: the dtype of the input, which the residual stream adds to; on the fast path (eval, no graph) low.
 
     The kind of pytorch/pytorch#82783, #107663 and #132613: training and evaluation, with and without masks.
 

@@ -1,4 +1,4 @@
-"""Operators that users take for one another have one rule; where torch breaks that, the report is named.
+"""Operators that users consider equivalent have the same rule; where torch breaks that, the report is named.
 
 Each expected failure is strict: a release that mends it is announced.
 """
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.amp(fake=True)
 _Make = Callable[..., torch.Tensor]
 
 _PRODUCTS: dict[str, Callable[[_Make], torch.Tensor]] = {
-    "_addmm_activation": lambda t: torch._addmm_activation(t(8), t(4, 8), t(8, 8)),  # noqa: SLF001  # as the report has it
+    "_addmm_activation": lambda t: torch._addmm_activation(t(8), t(4, 8), t(8, 8)),  # noqa: SLF001  # as reported
     "addmm": lambda t: torch.addmm(t(8), t(4, 8), t(8, 8)),
     "baddbmm": lambda t: torch.baddbmm(t(2, 4, 8), t(2, 4, 8), t(2, 8, 8)),
     "bmm": lambda t: torch.bmm(t(2, 4, 8), t(2, 8, 8)),
@@ -98,7 +98,7 @@ def test_indexed_writes_promote(amp: Amp, write: str) -> None:
     reason="pytorch/pytorch#191125 promote refuses the other format",
 )
 def test_16_bit_formats_that_meet_are_promoted(amp: Amp, examine: Examiner) -> None:
-    """What happens today is in test_hand_cast, where an operator that is mended before the others shows."""
+    """Require the fix; test_hand_cast shows today's behaviour, and an operator that is fixed before the others."""
     overloads = overloads_with(RuleName.PROMOTE)(amp.target)
     refused = [name for name in overloads if examine("other_half", qualified(name)).refused]
     if refused:
@@ -134,7 +134,7 @@ def test_layer_norm_takes_mixed_dtypes(amp: Amp, arguments: str) -> None:
 
 
 def test_distances_are_float32_at_every_size(amp: Amp) -> None:
-    """There is another kernel above 25 points (pytorch/pytorch#136748)."""
+    """A different kernel above 25 points must return float32, too (pytorch/pytorch#136748)."""
     for points in (4, 40):
 
         def call(make: _Make, points: int = points) -> torch.Tensor:

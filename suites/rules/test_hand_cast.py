@@ -1,4 +1,4 @@
-"""An operator under autocast gives what it gives with autocast off and its arguments cast by hand."""
+"""Operators under autocast are equal to the same operators with autocast off and manual casts of the arguments."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.amp(fake=True)
 
 @pytest.mark.amp_parametrize("overload", known_overloads)
 def test_does_what_casting_by_hand_does(amp: Amp, overload: str, examine: Examiner) -> None:
-    """With float32, 16-bit and mixed arguments, and with the other 16-bit format.
+    """Compare for float32, 16-bit and mixed arguments, and for the other 16-bit format.
 
     On a real device bit for bit, on a fake one in the casts, dtypes and shapes.
     """

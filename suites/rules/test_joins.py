@@ -1,4 +1,4 @@
-"""What joins tensors, by any name: the dtype of the widest, and every bit of all of them."""
+"""Operators that join tensors, under any name: the result has the widest dtype, and every bit of all inputs."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ _torch: Any = torch
 
 
 def _named(name: str, **keywords: int) -> _Join:
-    """Looked up when it is called."""
+    """Return a function that is looked up when it is called."""
     return lambda tensors: getattr(_torch, name)(tensors, **keywords)
 
 
 def _widest(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-    """A place for all of them."""
+    """Return a tensor of the widest dtype for all inputs."""
     dtype = max((tensor.dtype for tensor in tensors), key=lambda dtype: dtype.itemsize)
     return torch.empty(0, dtype=dtype, device=tensors[0].device)
 
 
 _EMPTY = "cat, the first empty"
-#: Each with the shape of what it joins.
+#: Each with the shape of its inputs.
 JOINS: dict[str, tuple[tuple[int, ...], _Join]] = {
     "cat": ((3, 4), _named("cat")),
     "cat of columns": ((3, 4), _named("cat", dim=-1)),
@@ -58,13 +58,13 @@ JOINS: dict[str, tuple[tuple[int, ...], _Join]] = {
 
 
 def _mixes(amp: Amp) -> list[tuple[torch.dtype, ...]]:
-    """Any two dtypes, and all three, in every order; MPS has no float64."""
+    """Yield any two dtypes, and all three, in every order; MPS has no float64."""
     dtypes = [amp.dtype, torch.float32] + ([torch.float64] if amp.device.type != "mps" else [])
     return [*itertools.product(dtypes, repeat=2), *itertools.permutations(dtypes, 3)]
 
 
 def _joined(amp: Amp, join: _Join, values: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Within a region; on a fake device its dtype and no values."""
+    """Join within a region; on a fake device return its dtype and no values."""
     fake = amp.device.kind is DeviceKind.FAKE
     with amp.device.tensors(), torch.no_grad():
         where = amp.device.torch_device
@@ -74,13 +74,13 @@ def _joined(amp: Amp, join: _Join, values: Sequence[torch.Tensor]) -> torch.Tens
 
 
 def _joins(target: Target) -> Iterable[str]:
-    """Fake tensors leave out what is empty; test_hand_cast has that call on them."""
+    """Yield the joins; fake tensors leave out empty inputs, for which test_hand_cast has that call."""
     return [join for join in JOINS if join != _EMPTY or target.device.kind is not DeviceKind.FAKE]
 
 
 @pytest.mark.amp_parametrize("join", _joins)
 def test_a_join_is_as_wide_as_its_widest(amp: Amp, join: str) -> None:
-    """No tensor is narrowed on its way, whatever the dtypes, their order and the name."""
+    """No tensor is narrowed, whatever the dtypes, their order and the name."""
     shape, function = JOINS[join]
     torch.manual_seed(amp.config.seed)
     numbers = [torch.randn(shape, dtype=torch.float64) for _ in range(3)]

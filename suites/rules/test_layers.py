@@ -1,4 +1,4 @@
-"""Layers whose fast paths call operators of their own still run, in the dtype that their parts have."""
+"""Layers whose fast paths call operators of their own run, in the dtype of their parts."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_recurrent_cells_answer_in_the_autocast_dtype(amp: Amp, cell: str) -> No
 
 @pytest.mark.amp_parametrize("mode", lambda _: ("train", "eval"))
 def test_an_encoder_runs_in_both_modes(amp: Amp, mode: str) -> None:
-    """In eval it has a fused path (pytorch/pytorch#132613)."""
+    """The fused path in eval runs, too (pytorch/pytorch#132613)."""
     layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True)
     encoder = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False).to(amp.device.torch_device)
     encoder.train(mode == "train")
@@ -67,7 +67,7 @@ def test_an_encoder_runs_in_both_modes(amp: Amp, mode: str) -> None:
 
 
 def test_attention_takes_every_kind_of_mask(amp: Amp) -> None:
-    """Boolean, float32 and 16-bit (pytorch/pytorch#99012, #111276)."""
+    """Masks may be boolean, float32 and 16-bit (pytorch/pytorch#99012, #111276)."""
     attention = nn.MultiheadAttention(16, 2).to(amp.device.torch_device).eval()
     query = _normal(amp, 6, 1, 16)
     blocked = torch.ones(6, 6, dtype=torch.bool, device=amp.device.torch_device).triu(1)
@@ -78,14 +78,14 @@ def test_attention_takes_every_kind_of_mask(amp: Amp) -> None:
             results.append(attention(query, query, query, attn_mask=mask, need_weights=False)[0])
     amp.observe("MultiheadAttention", dtype_name(results[0].dtype), kind="dtype")
     assert {result.dtype for result in results} == {amp.dtype}
-    # One fused kernel adds the mask, another skips what it blocks: they differ by a rounding or two.
+    # One fused kernel adds the mask, another one skips masked elements: they differ by a rounding or two.
     for result in results[1:]:
         torch.testing.assert_close(result, results[0])
 
 
 @pytest.mark.amp_parametrize("affine", lambda _: ("affine", "plain"))
 def test_batch_norm_keeps_its_statistics_in_float32(amp: Amp, affine: str) -> None:
-    """With and without weights (pytorch/pytorch#61924, #88929)."""
+    """Batch norm with and without weights keeps float32 statistics (pytorch/pytorch#61924, #88929)."""
     convolution = nn.Conv2d(3, 3, 1).to(amp.device.torch_device)
     norm = nn.BatchNorm2d(3, affine=affine == "affine").to(amp.device.torch_device)
     with torch.no_grad(), amp.autocast():
@@ -95,7 +95,7 @@ def test_batch_norm_keeps_its_statistics_in_float32(amp: Amp, affine: str) -> No
     assert norm.running_mean.dtype == torch.float32
 
 
-#: Layers that learn from their first input how wide they are, and the shape of one.
+#: Layers that infer their width from the first input, and the shape of one.
 _LAZY: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "LazyLinear": (lambda: nn.LazyLinear(6), (3, 8)),
     "LazyConv1d": (lambda: nn.LazyConv1d(6, 3), (2, 4, 9)),
@@ -109,7 +109,7 @@ _LAZY: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 @pytest.mark.filterwarnings("ignore:Lazy modules are a new feature")
 @pytest.mark.amp_parametrize("layer", lambda _: _LAZY)
 def test_lazy_layers_answer_their_first_call_as_the_next(amp: Amp, layer: str) -> None:
-    """In the autocast dtype; their weights are float32, made in a region or not."""
+    """The first call returns the autocast dtype; weights are float32, created in a region or not."""
     build, shape = _LAZY[layer]
     module, batch = build().to(amp.device.torch_device), _normal(amp, *shape)
     with amp.autocast():

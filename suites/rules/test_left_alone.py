@@ -1,4 +1,4 @@
-"""Autocast leaves alone what is not its own: other dtypes, other devices, other operators."""
+"""Inputs and operators without a rule stay unchanged: other dtypes, other devices, other operators."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ pytestmark = pytest.mark.amp(fake=True)
 
 @pytest.mark.amp_parametrize("overload", known_overloads)
 def test_other_dtypes_and_other_devices(amp: Amp, overload: str, examine: Examiner) -> None:
-    """float64, integers, complex numbers, and tensors that are elsewhere, also beside ones that are cast."""
+    """float64, integers, complex values, and other devices' tensors stay unchanged, also beside ones that are cast."""
     checked = examine("left_alone", qualified(overload))
     require(amp, checked, "casts what it should leave alone", likely="float64 or complex values lose precision")
 
 
 def test_operators_without_a_kernel(amp: Amp) -> None:
-    """In-place and ``out=`` overloads are among them."""
+    """Operators without a kernel include in-place and ``out=`` overloads."""
     registered = read_registry(amp.device.type).registered
     different = [
         f"{overload}: {found}"

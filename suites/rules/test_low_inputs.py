@@ -1,4 +1,4 @@
-"""Low inputs of what autocast leaves alone: activations as exact as the format, parametrized weights with gradients."""
+"""Low-precision inputs without a rule: activations as exact as the format, parametrized weights with gradients."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _elu(x: torch.Tensor, alpha: float = 1.0, scale: float = 1.0, inner: float =
     return scale * torch.where(x > 0, x, alpha * torch.expm1(x.clamp(max=0) / inner))
 
 
-#: Each activation beside its formula (the docstring of its module), which is computed in float64.
+#: Each activation with its formula (the docstring of its module), which is computed in float64.
 ACTIVATIONS: dict[str, tuple[Function, Function]] = {
     "relu": (functional.relu, lambda x: x.clamp(min=0)),
     "relu6": (functional.relu6, lambda x: x.clamp(0, 6)),
@@ -71,25 +71,25 @@ ACTIVATIONS: dict[str, tuple[Function, Function]] = {
 def test_activations_of_low_inputs_are_rounded_once_or_twice(
     amp: Amp, activation: str, mode: Callable[[], torch.no_grad]
 ) -> None:
-    """Every element: a kernel that computes in a narrower format, or forgets its argument, is off by more."""
+    """Compare every element: a kernel that computes in a narrower format, or forgets its argument, is off by more."""
     function, formula = ACTIVATIONS[activation]
     values = torch.linspace(-6, 6, 512, device=amp.device.torch_device).to(amp.dtype)
     with mode(), amp.autocast():
         found = function(values)
     expected = formula(values.double())
-    # gelu takes 1 and erf, or tanh, from one another in float32, which at -4 costs as much as a rounding of fp16 there.
+    # gelu subtracts erf, or tanh, from 1 in float32, which at -4 costs as much as a rounding of fp16 there.
     floor = 2.0**-10 if activation.startswith("gelu") else 2.0**-14
     scale = expected.abs().clamp(min=floor)
-    if activation in {"tanhshrink", "softsign", "hardshrink"}:  # composed of low operators, or of differences
+    if activation in {"tanhshrink", "softsign", "hardshrink"}:  # composed of low-precision operators, or of differences
         scale = torch.maximum(scale, values.double().abs())
     error = ((found.double() - expected).abs() / scale).max().item() / amp.precision.u
-    again = (error, error)  # no number is drawn: the other seeds' error is the same
+    again = (error, error)  # no value is random: the error of the other seeds is the same
     amp.observe(f"{activation}, {mode.__name__}", error, kind="error", unit="u", allowed=2.0, over_seeds=again)
     assert error <= 2.0, f"{activation} of a low input is off by {error:.3g} units of rounding"
 
 
 class _Normed(nn.Module):
-    """A layer under a parametrization."""
+    """Layer under a parametrization."""
 
     def __init__(self, kind: str) -> None:
         super().__init__()

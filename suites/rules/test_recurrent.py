@@ -1,4 +1,4 @@
-"""Recurrent layers of every kind: the dtype of what they answer, packed or not, and their gradients."""
+"""Recurrent layers of every kind: the dtype of their outputs, packed or not, and their gradients."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _HALF = "no report found: autocast's kernel of _cudnn_rnn casts to float16, what
 
 
 def _state(kind: str, layer: nn.RNNBase, dtype: torch.dtype, device: torch.device, *, batch: int) -> Any:
-    """An initial state: two tensors for an LSTM, of which the first may be projected."""
+    """Return an initial state: two tensors for an LSTM, of which the first may be projected."""
     layers = layer.num_layers * (2 if layer.bidirectional else 1)
     hidden = torch.zeros(layers, batch, layer.proj_size or layer.hidden_size, device=device, dtype=dtype)
     if not kind.startswith("LSTM"):
@@ -72,7 +72,7 @@ def _expected(amp: Amp, kind: str, given: torch.dtype, state: torch.dtype | None
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_recurrent_layers_answer_as_they_did(amp: Amp, kind: str, form: str, *, packed: bool) -> None:
-    """For a float32 or low input, without a state or with one of either dtype, with gradients and without.
+    """Run float32 and low inputs, without a state or with one of either dtype, with gradients and without.
 
     The kind of pytorch/pytorch#45048, #88136, #116763 and #116925: some combination raises.
     """
@@ -114,7 +114,7 @@ def test_recurrent_layers_answer_as_they_did(amp: Amp, kind: str, form: str, *, 
 )
 @pytest.mark.parametrize("kind", KINDS)
 def test_recurrent_layers_answer_in_the_dtype_of_the_region_on_cuda(amp: Amp, kind: str, *, cudnn: bool) -> None:
-    """By cuDNN and without it: torch's own layers are made of cells and products, which CUDA's list has."""
+    """Run with cuDNN and without: torch's own layers are made of cells and products, which CUDA's list has."""
     layer = KINDS[kind](6, 4).to(amp.device.torch_device)
     with cudnn_enabled(enabled=cudnn), amp.autocast():
         result, last = layer(torch.randn(4, 2, 6, device=amp.device.torch_device))
@@ -125,7 +125,7 @@ def test_recurrent_layers_answer_in_the_dtype_of_the_region_on_cuda(amp: Amp, ki
 
 @pytest.mark.parametrize("kind", [key for key in KINDS if key != "LSTM"])
 def test_a_packed_sequence_is_computed_as_a_padded_one(amp: Amp, kind: str) -> None:
-    """Bit for bit where no row is shorter: packing takes nothing out of the region.
+    """Packed results are bitwise equal if no row is shorter: packing takes nothing out of the region.
 
     Not so for an LSTM, whose padded form is oneDNN's; and cuDNN has another kernel for each, which rounds elsewhere.
     """
@@ -144,7 +144,7 @@ def test_a_packed_sequence_is_computed_as_a_padded_one(amp: Amp, kind: str) -> N
 
 
 def test_a_packed_lstm_multiplies_low(amp: Amp) -> None:
-    """It answers float32 for float32 rows, and its products are still low: near the float32 result, and not it."""
+    """Outputs are float32 for float32 rows, and products still low: near the float32 result, but different."""
     layer = nn.LSTM(6, 4).to(amp.device.torch_device)
     packed = pack_padded_sequence(torch.randn(4, 2, 6, device=amp.device.torch_device), LENGTHS)
     plain = layer(packed)[0].data
@@ -158,7 +158,7 @@ def test_a_packed_lstm_multiplies_low(amp: Amp) -> None:
 @pytest.mark.parametrize("packed", [False, True], ids=["padded", "packed"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_gradients_reach_input_state_and_weights(amp: Amp, kind: str, *, packed: bool) -> None:
-    """Of their own dtype, and near float32's: the initial state's, too."""
+    """Gradients have their tensor's own dtype, and are near float32's, the initial state's among them."""
     device = amp.device.torch_device
     reason = None if packed or kind != "LSTM" else lacks_lstm_kernel(amp.device.type, amp.precision.name)
     if reason:
@@ -193,7 +193,7 @@ CELLS: dict[str, tuple[Callable[[], nn.Module], int]] = {
 
 @pytest.mark.parametrize("cell", CELLS)
 def test_cells_answer_as_they_did(amp: Amp, cell: str) -> None:
-    """Golden: low on CUDA, whose list has all four; on the CPU an RNN's.
+    """Golden: low on CUDA, whose list has all four cells; on the CPU only an RNN's.
 
     There those that add to their state have its dtype, or the input's where none is given.
     """

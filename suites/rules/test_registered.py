@@ -17,7 +17,7 @@ from .operators import Examiner, every_overload, is_judged, where, written
 
 pytestmark = pytest.mark.amp(fake=True)
 
-#: What a user loses when an operator moves away from a rule.
+#: The consequence for users of an operator that leaves a rule.
 _LIKELY = {
     "lower_precision_fp": "it runs in float32 or meets mixed dtypes: slower, or an error",
     "fp32": "the operator left autocast's float32 list: what comes after it loses precision",
@@ -89,7 +89,7 @@ def test_no_operator_is_new_or_gone(amp: Amp) -> None:
 
 @pytest.mark.amp(devices=["cpu"])
 def test_no_device_type_is_new(amp: Amp) -> None:
-    """Each device type with autocast kernels has rules in the spec, or a reason for which it has none."""
+    """Each device type with autocast kernels has rules in the spec, or a documented reason for having none."""
     found, spec = torch_private.autocast_device_types(), load_spec()
     unknown = [name for name in found if name not in {*spec.device_types, *spec.left_out}]
     amp.observe("device types", [*found], kind="state")

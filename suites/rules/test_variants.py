@@ -25,7 +25,7 @@ _BACK_VOLUME: Shapes = ((2, 6, 4, 4, 4), (6, 4, 3, 3, 3), (4,))
 
 
 def _grouped(shapes: Shapes, *, back: bool = False) -> Shapes:
-    """With half of the weight's channels: two groups."""
+    """Halve the weight's channels: two groups."""
     x, (out, inner, *kernel), _ = shapes
     return (x, (out, inner // 2, *kernel), (inner if back else out,))
 
@@ -82,7 +82,7 @@ _PRODUCTS: dict[str, tuple[Shapes, Call]] = {
     "linear of 4 dimensions": (((2, 3, 4, 8), (6, 8), (6,)), functional.linear),
     "linear without bias": (((3, 8), (6, 8)), functional.linear),
     "linear, large": (((130, 520), (260, 520), (260,)), functional.linear),
-    # No multiple of eight, which kernels of 16-bit numbers like, or not even of four.
+    # Not a multiple of eight, which 16-bit kernels prefer, or not even of four.
     "linear of width 20": (((3, 20), (12, 20), (12,)), functional.linear),
     "linear of width 21": (((3, 21), (7, 21), (7,)), functional.linear),
     "matmul of width 21": (((3, 5, 21), (3, 21, 7)), torch.matmul),
@@ -111,7 +111,7 @@ _PRODUCTS: dict[str, tuple[Shapes, Call]] = {
     "tensordot": (((3, 4, 8), (4, 8, 5)), lambda a, b: torch.tensordot(a, b, dims=2)),
     "multi_dot": (((4, 8), (8, 5), (5, 3)), lambda *of: torch.linalg.multi_dot(of)),
     "inner": (((4, 8), (5, 8)), torch.inner),
-    # The same products, written otherwise
+    # The same products in different notation
     "tensordot of axes": (((3, 4, 8), (8, 4, 5)), lambda a, b: torch.tensordot(a, b, dims=([1, 2], [1, 0]))),
     "tensordot of one axis": (((4, 8), (8, 5)), lambda a, b: torch.tensordot(a, b, dims=1)),
     "multi_dot of four": (((4, 8), (8, 5), (5, 3), (3, 6)), lambda *of: torch.linalg.multi_dot(of)),
@@ -129,12 +129,12 @@ VARIANTS = {**_convolutions(), **_PRODUCTS}
 #: CUDA's list promotes tensordot to the widest of its arguments, and ``inner`` of matrices is one (LinearAlgebra.cpp).
 _WIDE_ON_CUDA = ("tensordot", "inner")
 
-#: Where autocast has no rule for it, it looks at the dtypes of its arguments itself (LinearAlgebra.cpp).
+#: Where autocast has no rule for it, the function itself checks the dtypes of its arguments (LinearAlgebra.cpp).
 _LOOKS = ("tensordot", "inner", "multi_dot", "chain_matmul")
 
 
 def _dtype(amp: Amp, variant: str) -> torch.dtype:
-    """What a variant of float32 tensors is computed in."""
+    """Return the dtype in which a variant of float32 tensors is computed."""
     return torch.float32 if amp.device.type == "cuda" and variant.startswith(_WIDE_ON_CUDA) else amp.dtype
 
 
@@ -143,7 +143,7 @@ def _values(amp: Amp, shapes: Shapes) -> list[torch.Tensor]:
     return [torch.randn(shape).div(2).to(amp.device.torch_device).requires_grad_() for shape in shapes]
 
 
-#: Modes in which a product is made.
+#: Modes in which a product is computed.
 _MODES: dict[str, Callable[[], AbstractContextManager[object]]] = {
     "grad": nullcontext,
     "no_grad": torch.no_grad,
@@ -152,7 +152,7 @@ _MODES: dict[str, Callable[[], AbstractContextManager[object]]] = {
 
 
 def _run(amp: Amp, variant: str, *, by_hand: bool, mode: str) -> list[torch.Tensor]:
-    """The result and the gradients of the arguments."""
+    """Return the result and the gradients of the arguments."""
     shapes, call = VARIANTS[variant]
     values = _values(amp, shapes)
     with _MODES[mode](), amp.autocast(enabled=not by_hand):
@@ -168,7 +168,7 @@ def _run(amp: Amp, variant: str, *, by_hand: bool, mode: str) -> list[torch.Tens
 @pytest.mark.parametrize("mode", _MODES)
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_variants_are_cast_as_the_plain_product(amp: Amp, variant: str, mode: str) -> None:
-    """Low but for what is promoted, and bit for bit what casts by hand give, going forward and back."""
+    """Variants are low unless promoted, and bitwise equal to manual casts, forward and backward."""
     dtype = _dtype(amp, variant)
     found, by_hand = (_run(amp, variant, by_hand=hand, mode=mode) for hand in (False, True))
     amp.observe(f"{variant}, {mode}", dtype_name(found[0].dtype), kind="dtype")
@@ -188,7 +188,7 @@ def test_variants_are_cast_as_the_plain_product(amp: Amp, variant: str, mode: st
 
 
 def _in_a_region(amp: Amp, call: Call, values: list[torch.Tensor]) -> torch.Tensor | None:
-    """None if the call refuses its dtypes, as functions do that look at them before autocast does."""
+    """Return None if the call refuses its dtypes, as functions do that check them before autocast casts."""
     try:
         with amp.autocast():
             return call(*values)
@@ -201,7 +201,7 @@ def _in_a_region(amp: Amp, call: Call, values: list[torch.Tensor]) -> torch.Tens
 @pytest.mark.filterwarnings("ignore:torch.chain_matmul is deprecated")
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_variants_of_mixed_arguments_are_cast_alike(amp: Amp, variant: str) -> None:
-    """Each argument in turn is low already, as the output of another layer is: refused, or cast as by hand."""
+    """Make each argument in turn low, like the output of a layer: refused, or cast as manual casts do."""
     shapes, call = VARIANTS[variant]
     values, dtype = _values(amp, shapes), _dtype(amp, variant)
     refused = []

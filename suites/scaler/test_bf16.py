@@ -1,4 +1,4 @@
-"""bf16 needs no scaler: it has float32's range, and the training with a scaler is the one without, bit for bit.
+"""bf16 needs no scaler: it has float32's range, and training with a scaler has the bits of training without.
 
 The numbers are in docs/scaler.md.
 """
@@ -24,7 +24,7 @@ _STEPS = 8
 def _train(
     amp: Amp, case: Case, scaler: torch.amp.GradScaler, *, optimizer: str, factor: float = 1.0
 ) -> tuple[list[float], list[torch.Tensor], float]:
-    """Losses, parameters at the end, and the share of gradients that are exactly zero."""
+    """Return losses, final parameters, and the share of gradients that are exactly zero."""
     realised = case.realise(seed=amp.config.seed).on(amp.device.torch_device)
     parameters = list(realised.model.parameters())
     made = getattr(torch.optim, optimizer)(parameters, lr=2.0**-8)
@@ -50,7 +50,7 @@ def _train(
 def test_the_trajectory_is_the_same_without_a_scaler(
     amp: Amp, amp_scaler: ScalerFactory, case: str, optimizer: str
 ) -> None:
-    """At the default scale, 65536: losses and parameters of every step, and no step is skipped."""
+    """Compare losses and parameters of every step at the default scale, 65536; no step is skipped."""
     runs = [
         _train(amp, CASES[case](), amp_scaler(growth_interval=3, enabled=enabled), optimizer=optimizer)
         for enabled in (False, True)
@@ -69,7 +69,7 @@ def test_the_trajectory_is_the_same_without_a_scaler(
 
 @pytest.mark.parametrize("exponent", [-20, -60])
 def test_tiny_gradients_need_one_in_fp16_only(amp: Amp, amp_scaler: ScalerFactory, exponent: int) -> None:
-    """A loss times 2**-20: without a scaler fp16 loses its gradients, with one nothing; bf16 loses none either way."""
+    """Multiply the loss by 2**-20: fp16 loses its gradients without a scaler only; bf16 loses none either way."""
     factor = 2.0**exponent
     shares = [
         _train(amp, mlp(width=32), amp_scaler(init_scale=2.0**13 / factor, enabled=on), optimizer="SGD", factor=factor)[

@@ -1,4 +1,4 @@
-"""Checkpoint and resume: the trajectory after a resume is bitwise the one without."""
+"""Checkpoint and resume: the trajectory after a resume is bitwise equal to the uninterrupted one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _BAD = frozenset({0, 4, 7, 8})
 
 @dataclass
 class Trained:
-    """Model, optimizer, scheduler and scaler, and what each iteration left."""
+    """Model, optimizer, scheduler and scaler, and the results of each iteration."""
 
     amp: Amp
     scaler: torch.amp.GradScaler
@@ -30,7 +30,7 @@ class Trained:
     trace: list[tuple[float, float, int, float]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        """A small model, seeded."""
+        """Build a small model, seeded."""
         torch.manual_seed(self.amp.config.seed)
         model = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.GELU(), nn.Linear(16, 4))
         self.model = model.to(self.amp.device.torch_device)
@@ -39,7 +39,7 @@ class Trained:
         self.scheduler = torch.optim.lr_scheduler.StepLR(self.optimizer, 3, gamma=0.5)
 
     def iterate(self, step: int) -> None:
-        """One iteration; the batch belongs to its number."""
+        """Run one iteration; its number determines the batch."""
         generator = torch.Generator().manual_seed(step)
         batch = torch.randn(16, 8, generator=generator).to(self.amp.device.torch_device)
         self.optimizer.zero_grad()
@@ -63,19 +63,19 @@ class Trained:
 
     @property
     def parts(self) -> dict[str, Any]:
-        """Everything with a state dict."""
+        """Return every part with a state dict."""
         names = ("model", "optimizer", "scheduler", "scaler")
         return {name: getattr(self, name) for name in names}
 
     def saved(self) -> io.BytesIO:
-        """A checkpoint as users write them."""
+        """Return a checkpoint as users write them."""
         file = io.BytesIO()
         torch.save({name: part.state_dict() for name, part in self.parts.items()}, file)
         file.seek(0)
         return file
 
     def load(self, file: io.BytesIO) -> None:
-        """With ``weights_only``, as is the default since torch 2.6."""
+        """Load with ``weights_only``, the default since torch 2.6."""
         checkpoint = torch.load(file, weights_only=True)
         for name, part in self.parts.items():
             part.load_state_dict(checkpoint[name])
@@ -84,7 +84,7 @@ class Trained:
 @pytest.mark.parametrize("optimizer", ["SGD", "AdamW", "AdamW fused"])
 @pytest.mark.parametrize("at", [0, 1, 5, 8, 9])
 def test_a_resumed_training_is_the_one_without(amp: Amp, amp_scaler: ScalerFactory, optimizer: str, at: int) -> None:
-    """From a file, into fresh objects of other settings: losses, scales, rates and parameters, bit for bit.
+    """Resume from a file, into new objects of other settings: losses, scales, rates and parameters, bit for bit.
 
     Also right after a skipped step, before any step, and in the middle of a growth interval.
     """

@@ -15,13 +15,13 @@ from pytest_amp.amp import Amp
 
 from .training import INF, NAN, ScalerFactory
 
-#: Small tensors and large ones; the sum of squares is what a low precision gets wrong.
+#: Small tensors and large ones; the sum of squares is sensitive to low precision.
 SIZES = (1, 7, 64, 1000, 70_001)
 _SCALE = 2.0**10
 
 
 def _unscaled(amp: Amp, scaler: torch.amp.GradScaler) -> tuple[list[nn.Parameter], list[torch.Tensor]]:
-    """Parameters whose gradients were scaled and unscaled, and those gradients in float64."""
+    """Return parameters whose gradients were scaled and unscaled, and those gradients in float64."""
     generator = torch.Generator().manual_seed(amp.config.seed)
     parameters = [nn.Parameter(torch.zeros(size, device=amp.device.torch_device)) for size in SIZES]
     optimizer = torch.optim.SGD(parameters, lr=1.0)
@@ -36,7 +36,7 @@ def _unscaled(amp: Amp, scaler: torch.amp.GradScaler) -> tuple[list[nn.Parameter
 
 
 def _clipped(parameters: list[nn.Parameter], limit: float, *, by: str, norm_type: float, foreach: bool) -> torch.Tensor:
-    """By torch's one function, or by its two halves, between which a norm can be reduced over ranks."""
+    """Clip by torch's one function, or by its two halves, between which a norm can be reduced over ranks."""
     if by == "clip_grad_norm_":
         return nn.utils.clip_grad_norm_(parameters, limit, norm_type=norm_type, foreach=foreach)
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
@@ -51,7 +51,7 @@ def _clipped(parameters: list[nn.Parameter], limit: float, *, by: str, norm_type
 def test_the_norm_is_a_float32_norm(
     amp: Amp, amp_scaler: ScalerFactory, norm_type: float, by: str, *, foreach: bool
 ) -> None:
-    """Of all gradients together, as near as float32 sums of n terms come: sqrt(n) roundings, 1.6e-5 here.
+    """Compute the norm of all gradients, as exact as float32 sums of n terms: sqrt(n) roundings, 1.6e-5 here.
 
     bf16 misses that by far, and so does fp16. The clipped gradients are the unscaled ones times one factor.
     """
@@ -72,7 +72,7 @@ def test_the_norm_is_a_float32_norm(
 def test_what_is_within_the_limit_stays_as_it_is(
     amp: Amp, amp_scaler: ScalerFactory, by: str, *, foreach: bool
 ) -> None:
-    """Bit for bit: clipping never makes a gradient larger."""
+    """Clipping never makes a gradient larger: gradients within the limit keep their bits."""
     parameters, gradients = _unscaled(amp, amp_scaler(init_scale=_SCALE))
     norm = float(torch.cat(gradients).norm())
     _clipped(parameters, 2 * norm, by=by, norm_type=2.0, foreach=foreach)
@@ -96,7 +96,7 @@ def test_values_are_clipped_exactly(amp: Amp, amp_scaler: ScalerFactory, *, fore
 def test_an_overflow_is_skipped_in_spite_of_clipping(
     amp: Amp, amp_scaler: ScalerFactory, clip: str, when: str, bad: float
 ) -> None:
-    """After ``unscale_`` always. Before it, clipping by value makes an inf finite: then nobody can know."""
+    """Overflow skips after ``unscale_``; clipping by value before it makes an inf finite, which cannot be detected."""
     parameter = nn.Parameter(torch.ones(4, device=amp.device.torch_device))
     optimizer, scaler = torch.optim.SGD([parameter], lr=0.5), amp_scaler(init_scale=8.0)
     scaler.scale(parameter.sum()).backward()
@@ -116,7 +116,7 @@ def test_an_overflow_is_skipped_in_spite_of_clipping(
 
 
 def test_a_non_finite_norm_can_be_an_error(amp: Amp, amp_scaler: ScalerFactory) -> None:
-    """``error_if_nonfinite``: what torch says, and that the scaler's step afterwards still skips."""
+    """``error_if_nonfinite`` raises torch's error, and the scaler's step afterwards still skips."""
     parameter = nn.Parameter(torch.ones(4, device=amp.device.torch_device))
     optimizer, scaler = torch.optim.SGD([parameter], lr=0.5), amp_scaler(init_scale=8.0)
     scaler.scale(parameter.sum()).backward()

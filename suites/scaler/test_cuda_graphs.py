@@ -1,4 +1,4 @@
-"""The scaler inside a CUDA graph, with a fused optimizer: an iteration without the host."""
+"""GradScaler inside a CUDA graph, with a fused optimizer: an iteration without the host."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _SCALE = 2.0**8
 
 
 class Captured:
-    """A model, a fused optimizer and a scaler, whose iteration runs on one static batch."""
+    """Model, fused optimizer and scaler, whose iteration runs on one static batch."""
 
     def __init__(self, amp: Amp, scaler: torch.amp.GradScaler, name: str) -> None:
-        """Seeded; a capturable optimizer where the class knows the keyword."""
+        """Seed the model; the optimizer is capturable if the class knows the keyword."""
         torch.manual_seed(amp.config.seed)
         device = amp.device.torch_device
         self.amp, self.scaler = amp, scaler
@@ -32,7 +32,7 @@ class Captured:
         self.start = {key: value.clone() for key, value in self.model.state_dict().items()}
 
     def iterate(self) -> None:
-        """One iteration; the cast cache is off, since a graph must not keep casts of weights that change."""
+        """Run one iteration; the cast cache is off, since a graph must not keep casts of weights that change."""
         self.optimizer.zero_grad(set_to_none=False)
         with self.amp.autocast(cache_enabled=False):
             loss = self.model(self.batch).float().square().mean()
@@ -41,7 +41,7 @@ class Captured:
         self.scaler.update()
 
     def warm_up(self) -> None:
-        """Three iterations on another stream, as capturing needs them; then everything is put back in place."""
+        """Run three iterations on another stream, as capturing needs them, then restore everything in place."""
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
@@ -50,7 +50,7 @@ class Captured:
         torch.cuda.current_stream().wait_stream(stream)
 
     def put_back(self) -> None:
-        """Weights, optimizer state and scaler as at the start, in the same tensors."""
+        """Restore weights, optimizer state and scaler in the same tensors."""
         self.model.load_state_dict(self.start)
         for state in self.optimizer.state.values():
             for value in state.values():
@@ -59,7 +59,7 @@ class Captured:
         self.scaler.load_state_dict({**self.scaler.state_dict(), "scale": _SCALE, "_growth_tracker": 0})
 
     def run(self, iterate: Callable[[], object], batches: list[torch.Tensor]) -> list[tuple[float, int]]:
-        """Scale and tracker after each batch."""
+        """Return scale and tracker after each batch."""
         trace = []
         for batch in batches:
             self.batch.copy_(batch)
@@ -71,7 +71,7 @@ class Captured:
 
 @pytest.mark.parametrize("name", ["SGD", "Adam", "AdamW"])
 def test_a_captured_iteration_is_the_eager_one(amp: Amp, amp_scaler: ScalerFactory, name: str) -> None:
-    """Parameters, scale and tracker, through growth and an overflow, replay for iteration."""
+    """Compare parameters, scale and tracker through growth and an overflow, replay for iteration."""
     device = amp.device.torch_device
     batches = [torch.randn(8, 16, generator=torch.Generator().manual_seed(i)).to(device) for i in range(8)]
     batches[4].fill_(INF)

@@ -40,7 +40,7 @@ def test_it_warns_and_names_its_successor(amp: Amp) -> None:
 
 
 def test_its_defaults_and_its_arguments_are_the_same(amp: Amp) -> None:
-    """By keyword and by position: it has no device before them."""
+    """Arguments work by keyword and by position; no device comes before them."""
     assert _quietly(amp).state_dict() == torch.amp.GradScaler(amp.device.type).state_dict()
     plain = torch.amp.GradScaler(amp.device.type, *_SETTINGS.values())  # type: ignore[arg-type]
     assert _quietly(amp, **_SETTINGS).state_dict() == plain.state_dict()
@@ -49,7 +49,7 @@ def test_its_defaults_and_its_arguments_are_the_same(amp: Amp) -> None:
 
 
 def test_it_trains_as_the_other(amp: Amp, amp_scaler: ScalerFactory) -> None:
-    """The same scales, trackers and parameters through growth, overflow, and a resume from the other's state."""
+    """Compare scales, trackers and parameters through growth, overflow, and a resume from the other one's state."""
     ends = []
     for scaler in (amp_scaler(**_SETTINGS), _quietly(amp, **_SETTINGS)):
         run = training(amp, scaler)

@@ -35,7 +35,7 @@ def test_an_iteration_is_the_plain_one(amp: Amp, amp_scaler: ScalerFactory) -> N
 
 
 def test_it_checks_nothing(amp: Amp, amp_scaler: ScalerFactory) -> None:
-    """An inf is stepped with, as without a scaler; no order is wrong; closures work."""
+    """An inf is stepped with, as without a scaler; every order of calls is allowed; closures work."""
     run = training(amp, amp_scaler(enabled=False))
     run.backward(INF)
     for _ in range(2):
@@ -60,7 +60,7 @@ def test_its_state_is_empty(amp_scaler: ScalerFactory) -> None:
 
 @pytest.mark.amp(devices=["cpu"])
 def test_without_cuda_a_cuda_scaler_disables_itself(amp: Amp) -> None:  # noqa: ARG001  # it runs with the family
-    """With a warning; with CUDA it is enabled."""
+    """Without CUDA it warns; with CUDA it is enabled."""
     if torch.cuda.is_available():
         assert torch.amp.GradScaler("cuda").is_enabled()
     else:

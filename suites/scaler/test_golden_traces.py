@@ -29,7 +29,7 @@ _RULES = {
     "to the largest": (2.0**126, UpdateRule(3.0, 0.01, 2)),
     "to zero": (2.0**-100, UpdateRule(2.0, 0.3, 21)),
 }
-#: Of the scales and growth trackers of all updates, as JSON.
+#: Digests of the scales and growth trackers of all updates, as JSON.
 _DIGESTS = {
     "usual": "e3d592b9e3156987",
     "odd factors": "5e940d0b11edb5c7",
@@ -39,7 +39,7 @@ _DIGESTS = {
 
 
 def pattern(name: str) -> list[bool]:
-    """In which updates there is an inf: single ones, bursts, and long clean stretches."""
+    """Return the updates with an inf: single ones, bursts, and long clean stretches."""
     source = random.Random(f"golden {name}")  # noqa: S311  # a fixed pattern
     found: list[bool] = []
     while len(found) < _UPDATES:
@@ -72,7 +72,7 @@ def _scaler(amp_scaler: ScalerFactory, name: str) -> torch.amp.GradScaler:
 
 
 def _expect(amp: Amp, name: str, found: list[tuple[float, int]], how: str) -> None:
-    """Raises AmpFailure at the first update that differs from the model's."""
+    """Raise AmpFailure at the first update that differs from the model's."""
     wanted = _modelled(name)
     for update, (real, expected) in enumerate(zip(found, wanted, strict=True)):
         if real != expected:
@@ -88,10 +88,10 @@ def _expect(amp: Amp, name: str, found: list[tuple[float, int]], how: str) -> No
 
 
 class Subject:
-    """A parameter, an optimizer that does not move it, and the two ways of checking its gradient and updating."""
+    """Parameter, an optimizer that does not move it, and the two ways of checking its gradient and updating."""
 
     def __init__(self, amp: Amp, scaler: torch.amp.GradScaler, way: str) -> None:
-        """``way`` is one of WAYS."""
+        """Take ``way``, one of WAYS."""
         device = amp.device.torch_device
         self.scaler, self.way = scaler, way
         self.parameter = nn.Parameter(torch.ones(1, device=device))
@@ -100,7 +100,7 @@ class Subject:
         scaler.scale(torch.zeros((), device=device))
 
     def iterate(self) -> None:
-        """The end of an iteration."""
+        """Run the end of an iteration."""
         if self.way == "unscale_":
             self.scaler.unscale_(self.optimizer)
         else:
@@ -108,7 +108,7 @@ class Subject:
         self.scaler.update()
 
     def trace(self, name: str, iterate: Callable[[], object]) -> list[tuple[float, int]]:
-        """Scale and tracker after each update of the pattern."""
+        """Return scale and tracker after each update of the pattern."""
         found = []
         for bad in pattern(name):
             self.gradient.fill_(INF if bad else 0.0)
@@ -132,12 +132,12 @@ def test_eager_trace(amp: Amp, amp_scaler: ScalerFactory, name: str, way: str) -
 @WAYS
 @pytest.mark.parametrize("name", _RULES)
 def test_captured_trace(amp: Amp, amp_scaler: ScalerFactory, name: str, way: str) -> None:
-    """The check, the fused step and the update in a CUDA graph that is replayed a thousand times: no host."""
+    """Replay the check, the fused step and the update in a CUDA graph a thousand times, without the host."""
     subject = Subject(amp, _scaler(amp_scaler, name), way)
     start = subject.scaler.state_dict()
     graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):  # warm up, as capturing needs it
+    with torch.cuda.stream(stream):  # warm up, as capturing requires
         for _ in range(3):
             subject.iterate()
     torch.cuda.current_stream().wait_stream(stream)

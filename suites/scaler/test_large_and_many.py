@@ -21,7 +21,7 @@ def _model(amp: Amp, dtype: torch.dtype) -> tuple[list[nn.Parameter], torch.opti
 
 
 def _gradients(dtype: torch.dtype) -> list[torch.Tensor]:
-    """Normal numbers times powers of two: unscaled, they come near the smallest that float32 has."""
+    """Return normal values times powers of two: unscaled, they come near the smallest of float32."""
     generator = torch.Generator().manual_seed(0)
     found = []
     for size in SIZES:

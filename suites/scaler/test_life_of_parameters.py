@@ -1,4 +1,4 @@
-"""Over a training's life: scalars among the parameters, groups that come late, what is frozen or loaded meanwhile."""
+"""Parameters over a training's life: scalars, groups that are added late, freezing and loading in between."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _parameters(amp: Amp, dtype: torch.dtype = torch.float32) -> list[nn.Paramet
 
 
 def _scaled_gradients(parameters: list[nn.Parameter], scale: float, bad: tuple[int, float] | None = None) -> None:
-    """Ones times ``scale``; ``bad`` is put into the whole gradient of one parameter."""
+    """Set gradients to ones times ``scale``; ``bad`` fills the whole gradient of one parameter."""
     for index, parameter in enumerate(parameters):
         parameter.grad = torch.full_like(parameter, scale)
         if bad is not None and bad[0] == index:
@@ -49,7 +49,7 @@ def _step(scaler: torch.amp.GradScaler, optimizer: torch.optim.Optimizer, *, exp
     scaler.update()
 
 
-#: A clean step, and each bad number in the gradient of each shape that has elements.
+#: A clean step, and each non-finite value in the gradient of each shape that has elements.
 PLANTED = {"clean": None} | {
     f"{shape}-{bad}": (index, bad) for index, shape in enumerate(SHAPES) if 0 not in shape for bad in (INF, NAN)
 }
@@ -61,7 +61,7 @@ PLANTED = {"clean": None} | {
 def test_parameters_of_every_shape_count(
     amp: Amp, amp_scaler: ScalerFactory, planted: str, *, foreach: bool, explicit: bool
 ) -> None:
-    """A bad scalar skips the step, and a good one is unscaled, as any tensor."""
+    """A non-finite scalar skips the step, and a finite one is unscaled, as any tensor."""
     parameters, scaler, bad = _parameters(amp), _started(amp, amp_scaler), PLANTED[planted]
     optimizer = torch.optim.SGD(parameters, lr=0.5, foreach=foreach)
     _scaled_gradients(parameters, _SCALE, bad)
@@ -97,7 +97,7 @@ def test_clipping_counts_every_shape_and_dtype(amp: Amp, *, foreach: bool, dtype
 def test_a_group_that_is_added_later_counts(
     amp: Amp, amp_scaler: ScalerFactory, bad: float | None, *, foreach: bool, explicit: bool
 ) -> None:
-    """As when layers are thawed: after a step ``add_param_group``, and the next step is all groups'."""
+    """Call ``add_param_group`` after a step, as for thawed layers: the next step includes all groups."""
     (first, late), scaler = _parameters(amp)[1:3], _started(amp, amp_scaler)
     optimizer = torch.optim.SGD([first], lr=0.5, foreach=foreach)
     _scaled_gradients([first], _SCALE)
@@ -115,7 +115,7 @@ def test_a_group_that_is_added_later_counts(
 def test_what_is_frozen_after_backward_still_counts(
     amp: Amp, amp_scaler: ScalerFactory, bad: float | None, *, explicit: bool
 ) -> None:
-    """The optimizer steps whatever has a gradient; so the scaler has to unscale and check it."""
+    """The optimizer steps every parameter that has a gradient; so the scaler has to unscale and check it."""
     parameters, scaler = _parameters(amp), _started(amp, amp_scaler)
     optimizer = torch.optim.SGD(parameters, lr=0.5)
     _scaled_gradients(parameters, _SCALE, None if bad is None else (2, bad))
@@ -127,7 +127,7 @@ def test_what_is_frozen_after_backward_still_counts(
 
 @FOREACH
 def test_hooks_of_steps_are_called_with_steps(amp: Amp, amp_scaler: ScalerFactory, *, foreach: bool) -> None:
-    """Before and after each step that is taken; a skipped one calls neither."""
+    """Hooks run before and after each step that is taken; a skipped one calls neither."""
     parameters, scaler = _parameters(amp), _started(amp, amp_scaler)
     optimizer, called = torch.optim.SGD(parameters, lr=0.5, foreach=foreach), []
     optimizer.register_step_pre_hook(lambda *_: called.append("before"))
@@ -150,7 +150,7 @@ CLEARED: dict[str, Callable[[nn.Module, torch.optim.Optimizer], None]] = {
 @pytest.mark.parametrize("kind", ["SGD", "AdamW"])
 @pytest.mark.parametrize("way", CLEARED)
 def test_gradients_may_be_cleared_in_any_way(amp: Amp, amp_scaler: ScalerFactory, way: str, kind: str) -> None:
-    """Dropped or set to zero, by the optimizer or the model: the steps have the bits of those without."""
+    """Drop gradients or set them to zero, by the optimizer or the model: the steps have the bits of those without."""
     ends = []
     for clear in (CLEARED[way], lambda model, _: model.apply(_drop)):
         torch.manual_seed(amp.config.seed)
@@ -173,7 +173,7 @@ def _drop(module: nn.Module) -> None:
 
 
 def test_a_copy_of_a_scaler_is_its_own(amp: Amp, amp_scaler: ScalerFactory) -> None:
-    """``copy.deepcopy``: an overflow of the one leaves the other's scale and count alone."""
+    """A ``copy.deepcopy`` is independent: an overflow of one leaves the other's scale and count unchanged."""
     run = training(amp, amp_scaler(init_scale=_SCALE))
     run.iterate()
     other = training(amp, copy.deepcopy(run.scaler))
@@ -189,9 +189,9 @@ def _tensors_alive() -> int:
 
 
 def test_nothing_of_an_iteration_outlives_its_update(amp: Amp, amp_scaler: ScalerFactory) -> None:
-    """Neither what was found of an optimizer, nor the optimizer: trainings that make many would fill the memory."""
+    """Neither found-inf of an optimizer nor the optimizer stays: trainings that create many would fill the memory."""
     run, ended, alive = training(amp, amp_scaler(init_scale=_SCALE)), [], []
-    gc.freeze()  # what older tests and modules hold is most of the process, and takes seconds to look through
+    gc.freeze()  # objects of older tests and modules are most of the process, and take seconds to search
     try:
         for bad in (None, INF, None, INF, None, INF):
             optimizer = torch.optim.SGD([run.parameter], lr=0.5)
@@ -222,7 +222,7 @@ OPTIMIZERS: dict[str, Callable[[list[nn.Parameter]], torch.optim.Optimizer]] = {
 def test_a_loaded_state_has_the_bits_of_the_saved_one(
     amp: Amp, amp_scaler: ScalerFactory, kind: str, *, inside: bool
 ) -> None:
-    """Of large tensors, too, and wherever it is loaded: the step after it is the one without."""
+    """Save and load large tensors, inside a region or not: the following step has the bits of the one without."""
     ends = []
     for load in (False, True):
         generator = torch.Generator().manual_seed(amp.config.seed)
@@ -252,7 +252,7 @@ def _expect_same_state(saved: dict[str, Any], loaded: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("kind", ["SGD", "Adam"])
 def test_a_learning_rate_may_be_a_tensor(amp: Amp, amp_scaler: ScalerFactory, kind: str) -> None:
-    """Of float32, and not rounded on its way: the steps are those of the number, but for float32's rounding."""
+    """A float32 tensor is not rounded: the steps are those of the Python number, up to float32's rounding."""
     ends = []
     for rate in (0.1234567, torch.tensor(0.1234567)):
         parameters, scaler = _parameters(amp), _started(amp, amp_scaler)

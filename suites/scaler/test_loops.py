@@ -1,4 +1,4 @@
-"""Around the scaler: regions that are reused, accumulation, averaged weights, schedulers, two models, two losses."""
+"""Loops around the scaler: reused regions, accumulation, averaged weights, schedulers, two models, two losses."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _same(left: nn.Module, right: nn.Module) -> bool:
 
 @pytest.mark.parametrize("kind", ["one object", "decorated", "step inside"])
 def test_a_region_that_is_used_again_sees_the_stepped_weights(amp: Amp, amp_scaler: ScalerFactory, kind: str) -> None:
-    """One ``torch.autocast`` object for all iterations, a decorated forward, a whole iteration within a region.
+    """Use one ``torch.autocast`` object for all iterations, a decorated forward, a whole iteration within a region.
 
     Casts of weights must not outlive the iteration in which they were made: the run is the usual one, bit for bit.
     """
@@ -89,14 +89,14 @@ def test_a_region_that_is_used_again_sees_the_stepped_weights(amp: Amp, amp_scal
 
 @pytest.mark.parametrize("bad", [None, 1, 3], ids=["clean", "bad batch 1", "bad batch 3"])
 def test_accumulation_over_micro_batches(amp: Amp, amp_scaler: ScalerFactory, bad: int | None) -> None:
-    """Four micro-batches an iteration: one bad one skips the whole iteration, the next is that of a clean run."""
+    """Four micro-batches an iteration: a non-finite one skips the iteration, and the next is that of a clean run."""
     ends = []
     for planted in (bad, None):
         model, scaler = _model(amp), amp_scaler(init_scale=_SCALE)
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.125)
         for iteration in range(3):
             if iteration == 1 and planted is None and bad is not None:
-                continue  # the clean run leaves out what the other one skips
+                continue  # the clean run leaves out the iteration that the other one skips
             optimizer.zero_grad()
             for micro in range(4):
                 loss = _loss(amp, model, 10 * iteration + micro) / 4
@@ -106,7 +106,7 @@ def test_accumulation_over_micro_batches(amp: Amp, amp_scaler: ScalerFactory, ba
         ends.append((model, optimizer, scaler.get_scale()))
     (found, with_steps, scale), (wanted, steps, _) = ends
     assert scale == (_SCALE if bad is None else _SCALE / 2)
-    if bad is None or amp.precision.name == "bf16":  # in fp16 another scale rounds other subnormal numbers
+    if bad is None or amp.precision.name == "bf16":  # in fp16 a different scale rounds different subnormal values
         assert _same(found, wanted)
     counts = [{int(state["step"]) for state in o.state_dict()["state"].values()} for o in (with_steps, steps)]
     assert counts == [{3 if bad is None else 2}] * 2
@@ -114,7 +114,7 @@ def test_accumulation_over_micro_batches(amp: Amp, amp_scaler: ScalerFactory, ba
 
 @pytest.mark.parametrize("kind", ["average", "exponential"])
 def test_averaged_weights_are_float32(amp: Amp, amp_scaler: ScalerFactory, kind: str) -> None:
-    """AveragedModel over scaled steps, a skipped one among them: the mean of the weights, in float32."""
+    """AveragedModel over scaled steps, a skipped one among them, has the mean of the weights, in float32."""
     model, scaler = _model(amp), amp_scaler(init_scale=_SCALE)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.125)
     function = get_ema_multi_avg_fn(0.75) if kind == "exponential" else None
@@ -133,12 +133,12 @@ def test_averaged_weights_are_float32(amp: Amp, amp_scaler: ScalerFactory, kind:
         wanted = wanted * 0.75 + weight * 0.25 if kind == "exponential" else wanted + (weight - wanted) / (count + 1)
     found = next(averaged.module.parameters())
     assert found.dtype is torch.float32
-    # Four updates of two roundings each.
+    # Four updates of two roundings.
     torch.testing.assert_close(found.double(), wanted, rtol=8 * 2.0**-24, atol=8 * 2.0**-24 * float(wanted.abs().max()))
 
 
 def _told_to_schedule(amp: Amp, amp_scaler: ScalerFactory, plan: list[float | None]) -> tuple[list[str], list[float]]:
-    """A scheduler after each step that was taken, told by the scale: warnings and rates."""
+    """Step a scheduler after each step that was taken, according to the scale: warnings and rates."""
     run = training(amp, amp_scaler(init_scale=8.0))
     scheduler = lr_scheduler.StepLR(run.optimizer, 1, gamma=0.5)
     rates = []
@@ -154,7 +154,7 @@ def _told_to_schedule(amp: Amp, amp_scaler: ScalerFactory, plan: list[float | No
 
 
 def test_a_scheduler_that_waits_for_steps_does_not_warn(amp: Amp, amp_scaler: ScalerFactory) -> None:
-    """pytorch/pytorch#44511, #55585: the way that the scale tells, and that skipped steps are no steps."""
+    """The scale shows whether a step was taken, and skipped steps are no steps (pytorch/pytorch#44511, #55585)."""
     assert _told_to_schedule(amp, amp_scaler, [INF, INF, None, None, INF, None]) == (
         [],
         [0.5, 0.5, 0.25, 0.125, 0.125, 0.0625],
@@ -173,7 +173,7 @@ SCHEDULERS: dict[str, Callable[[torch.optim.Optimizer], Any]] = {
 
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
 def test_schedulers_run_beside_the_scaler(amp: Amp, amp_scaler: ScalerFactory, scheduler: str) -> None:
-    """The rates are those of a run without a scaler and without overflow, step for step."""
+    """Rates are those of a run without a scaler and without overflow, step for step."""
     rates: list[list[float]] = []
     for enabled in (True, False):
         run = training(amp, amp_scaler(init_scale=8.0, enabled=enabled))
@@ -192,7 +192,7 @@ def test_schedulers_run_beside_the_scaler(amp: Amp, amp_scaler: ScalerFactory, s
 
 @pytest.mark.parametrize("bad", [None, 0, 1], ids=["clean", "first overflows", "second overflows"])
 def test_two_models_and_two_losses_with_one_scaler(amp: Amp, amp_scaler: ScalerFactory, bad: int | None) -> None:
-    """As in a GAN: each loss is of both models; the optimizer that met the overflow sits out, the other steps.
+    """Train two models with two losses of both, as in a GAN; an overflow skips its own optimizer, the other one steps.
 
     The gradients of one loss reach both models, so an inf in a loss would skip both: it is planted in one
     model's gradients.
@@ -205,7 +205,7 @@ def test_two_models_and_two_losses_with_one_scaler(amp: Amp, amp_scaler: ScalerF
         with amp.autocast():
             outputs = [model(_batch(amp, 0)).float() for model in models]
             losses = [(outputs[0] * 2 + outputs[1]).square().mean(), (outputs[0] - outputs[1]).square().mean()]
-        # Scaled by hand without a scaler, so that both have the same subnormal gradients.
+        # Scaled explicitly without a scaler, so that both have the same subnormal gradients.
         scaled: Any = [scaler.scale(loss) if enabled else loss * _SCALE for loss in losses]
         scaled[0].backward(retain_graph=True)
         scaled[1].backward()

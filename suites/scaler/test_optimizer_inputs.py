@@ -1,4 +1,4 @@
-"""What optimizers are given: groups, frozen groups, missing gradients, several dtypes, sparse ones, subclasses."""
+"""Inputs of optimizers: groups, frozen groups, missing gradients, several dtypes, sparse gradients, subclasses."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _first(parameter: nn.Parameter) -> float:
 
 
 def _give(parameter: nn.Parameter, bad: float | None = None) -> None:
-    """A gradient of ones, scaled, with ``bad`` at its end."""
+    """Set a scaled gradient of ones, with ``bad`` at its end."""
     parameter.grad = torch.full_like(parameter, _SCALE)
     if bad is not None:
         parameter.grad[-1] = bad
@@ -60,7 +60,7 @@ def _step(scaler: torch.amp.GradScaler, optimizer: torch.optim.Optimizer) -> Non
 def test_a_bad_gradient_in_any_group_skips_all(
     amp: Amp, amp_scaler: ScalerFactory, implementation: str, bad: float | None, place: int
 ) -> None:
-    """Each group with a learning rate of its own, 0 as at a warm-up's start too; a clean step moves each by its own."""
+    """Give groups learning rates of their own, 0 as in a warm-up among them; a clean step moves each by its own."""
     for rates in ([0.5, 0.25, 0.125], [0.0, 0.25, 0.0]):
         parameters = [_parameter(amp) for _ in rates]
         groups = [{"params": [p], "lr": rate} for p, rate in zip(parameters, rates, strict=True)]
@@ -76,7 +76,7 @@ def test_a_bad_gradient_in_any_group_skips_all(
 @IMPLEMENTATION
 @BAD
 def test_frozen_groups_stay(amp: Amp, amp_scaler: ScalerFactory, implementation: str, bad: float | None) -> None:
-    """A group without gradients, one that is frozen, and one that is thawed for the second step."""
+    """Use a group without gradients, one that is frozen, and one that is thawed for the second step."""
     trained, frozen, unreached = _parameter(amp), _parameter(amp, requires_grad=False), _parameter(amp)
     groups = [{"params": [frozen]}, {"params": [trained]}, {"params": [unreached]}]
     optimizer, scaler = _sgd(groups, implementation), _started(amp, amp_scaler(init_scale=_SCALE))
@@ -101,7 +101,7 @@ def test_an_optimizer_with_only_frozen_groups_is_refused(
 
 
 def test_a_fused_optimizer_without_gradients_is_not_refused(amp: Amp, amp_scaler: ScalerFactory) -> None:
-    """It makes no step and says nothing; ``update`` is refused, if no other optimizer was checked."""
+    """An empty optimizer takes no step and raises nothing; ``update`` is refused unless another optimizer was checked."""
     parameter = _parameter(amp)
     optimizer, scaler = _sgd([parameter], "fused"), _started(amp, amp_scaler())
     scaler.step(optimizer)
@@ -122,7 +122,7 @@ _NO_BFLOAT16 = (
 
 
 def _mixes(target: Target) -> Iterator[object]:
-    """What is known to be refused on CUDA is expected to be."""
+    """Yield mixes of dtypes; the ones that CUDA is known to refuse are expected to fail."""
     for mix in _MIXES:
         name = "+".join(dtype_name(dtype) for dtype in mix)
         refused = target.device.type == "cuda" and torch.bfloat16 in mix
@@ -135,7 +135,7 @@ def _mixes(target: Target) -> Iterator[object]:
 def test_tensors_of_several_dtypes(
     amp: Amp, amp_scaler: ScalerFactory, implementation: str, dtypes: tuple[torch.dtype, ...]
 ) -> None:
-    """One optimizer: each dtype is unscaled in itself and checked; a bad one of any dtype skips all."""
+    """Each dtype in one optimizer is unscaled in itself and checked; a non-finite value of any dtype skips all."""
     for bad in (None, *range(len(dtypes))):
         parameters = [_parameter(amp, dtype) for dtype in dtypes]
         optimizer, scaler = _sgd(parameters, implementation), _started(amp, amp_scaler(init_scale=_SCALE))
@@ -149,7 +149,7 @@ def test_tensors_of_several_dtypes(
 @pytest.mark.amp(devices=["cuda"])
 @IMPLEMENTATION
 def test_bfloat16_gradients_are_refused(amp: Amp, amp_scaler: ScalerFactory, implementation: str) -> None:
-    """On CUDA, in words that users search for, and before anything is stepped or divided (pytorch/pytorch#127176)."""
+    """CUDA refuses them in words that users search for, before any step or division (pytorch/pytorch#127176)."""
     parameter = _parameter(amp, torch.bfloat16)
     optimizer, scaler = _sgd([parameter], implementation), _started(amp, amp_scaler(init_scale=_SCALE))
     _give(parameter)
@@ -162,7 +162,7 @@ def test_bfloat16_gradients_are_refused(amp: Amp, amp_scaler: ScalerFactory, imp
 
 @BAD
 def test_fused_optimizers_take_float16_parameters(amp: Amp, amp_scaler: ScalerFactory, bad: float | None) -> None:
-    """They unscale within the kernel, so nothing underflows in between: the one way to train float16 parameters."""
+    """Fused optimizers unscale within the kernel, without underflow: the only way to train float16 parameters."""
     parameter = _parameter(amp, torch.float16)
     optimizer, scaler = _sgd([parameter], "fused"), _started(amp, amp_scaler(init_scale=_SCALE))
     _give(parameter, bad)
@@ -177,7 +177,7 @@ def test_fused_optimizers_take_float16_parameters(amp: Amp, amp_scaler: ScalerFa
 def test_sparse_gradients_in_one_of_two_groups(
     amp: Amp, amp_scaler: ScalerFactory, optimizer_type: type[torch.optim.Optimizer], bad: float | None
 ) -> None:
-    """Beside dense ones: duplicate rows are summed, and a bad value in either kind skips both."""
+    """Sparse gradients beside dense ones: duplicate rows are summed, and a non-finite value in either kind skips both."""
     step: Callable[..., torch.optim.Optimizer] = functools.partial(optimizer_type, lr=0.5)  # type: ignore[call-arg]
     for where in ("sparse", "dense"):
         runs = []
@@ -202,11 +202,11 @@ def test_sparse_gradients_in_one_of_two_groups(
 
 
 class _Subclass(torch.optim.SGD):
-    """As projects have them: a torch optimizer with another name."""
+    """torch optimizer under another name, as projects have them."""
 
 
 class _Own(torch.optim.Optimizer):
-    """Written from nothing: ``step`` subtracts the gradient."""
+    """Optimizer written from scratch: ``step`` subtracts the gradient."""
 
     def __init__(self, parameters: list[nn.Parameter], lr: float) -> None:
         super().__init__(parameters, {"lr": lr})
@@ -220,7 +220,7 @@ class _Own(torch.optim.Optimizer):
 
 
 class _Wrapped:
-    """No Optimizer at all: a wrapper with ``param_groups`` and ``step``, as trainers pass around."""
+    """Wrapper with ``param_groups`` and ``step``, as trainers use, which is no Optimizer."""
 
     def __init__(self, parameters: list[nn.Parameter], lr: float) -> None:
         self._inner = torch.optim.SGD(parameters, lr=lr)
@@ -236,7 +236,7 @@ class _Wrapped:
 def test_optimizers_of_users(
     amp: Amp, amp_scaler: ScalerFactory, kind: Callable[..., Any], bad: float | None, *, explicit: bool
 ) -> None:
-    """Are unscaled and skipped as torch's own (huggingface/accelerate#113: a wrapper is another object)."""
+    """Users' optimizers are unscaled and skipped as torch's own (huggingface/accelerate#113 is about a wrapper)."""
     parameter = _parameter(amp)
     optimizer, scaler = kind([parameter], lr=0.5), _started(amp, amp_scaler(init_scale=_SCALE))
     _give(parameter, bad)
@@ -250,7 +250,7 @@ def test_optimizers_of_users(
 
 
 def test_an_optimizer_that_asks_for_the_scaler_is_given_it(amp: Amp, amp_scaler: ScalerFactory) -> None:
-    """The older contract: ``step(grad_scaler=...)``, with a FutureWarning, and unscaling left to the optimizer."""
+    """Follow the older contract ``step(grad_scaler=...)``, with a FutureWarning, where the optimizer unscales."""
     seen: list[Any] = []
 
     class Asking(torch.optim.SGD):
@@ -272,7 +272,7 @@ def test_an_optimizer_that_asks_for_the_scaler_is_given_it(amp: Amp, amp_scaler:
 
 
 def _fused(target: Target) -> list[str]:
-    """Names of those that have a fused implementation there."""
+    """Return the names of optimizers with a fused implementation on the target."""
     found = (name.partition(", ") for name in optimizers_on(target.device.torch_device))
     return [name for name, _, kind in found if kind == "fused" and name in ("SGD", "Adam", "AdamW", "Adagrad")]
 
@@ -282,7 +282,7 @@ def _fused(target: Target) -> list[str]:
 def test_nothing_is_left_on_a_fused_optimizer(
     amp: Amp, amp_scaler: ScalerFactory, name: str, bad: float | None
 ) -> None:
-    """``grad_scale`` and ``found_inf`` are taken off again: its own ``step`` afterwards is a plain one."""
+    """``grad_scale`` and ``found_inf`` are removed again, so that a later ``step`` of the optimizer is a plain one."""
     parameter = _parameter(amp)
     optimizer = getattr(torch.optim, name)([parameter], lr=0.5, fused=True)
     scaler = _started(amp, amp_scaler(init_scale=_SCALE))
@@ -298,7 +298,7 @@ def test_nothing_is_left_on_a_fused_optimizer(
 
 
 def test_fused_optimizers_say_so(amp: Amp) -> None:
-    """The flag by which the scaler leaves unscaling to them (Adagrad has it since torch 2.12)."""
+    """Fused optimizers have the flag by which the scaler leaves unscaling to them (Adagrad since torch 2.12)."""
     found = {}
     for name in ("SGD", "Adam", "AdamW", "Adagrad"):
         optimizer = getattr(torch.optim, name)([_parameter(amp)], lr=0.5, fused=True)
@@ -340,7 +340,7 @@ def test_a_wrapper_and_what_it_wraps_are_one(amp: Amp, amp_scaler: ScalerFactory
     ],
 )
 def test_lbfgs_is_refused(amp: Amp, amp_scaler: ScalerFactory, form: str) -> None:
-    """It needs a closure, which the scaler refuses; without one it is a TypeError."""
+    """LBFGS needs a closure, which the scaler refuses; without one it is a TypeError."""
     parameter = _parameter(amp)
     optimizer, scaler = torch.optim.LBFGS([parameter]), _started(amp, amp_scaler(init_scale=_SCALE))
     _give(parameter)
@@ -361,7 +361,7 @@ def test_lbfgs_is_refused(amp: Amp, amp_scaler: ScalerFactory, form: str) -> Non
 def test_parameters_on_two_gpus(
     amp: Amp, amp_scaler: ScalerFactory, implementation: str, where: int | None, *, explicit: bool
 ) -> None:
-    """Each device has a found-inf of its own, and an inf on either skips both. A GPU and the host: test_overflow.py."""
+    """Each GPU has a found-inf of its own, and an inf on either skips both. A GPU and the host: test_overflow.py."""
     if torch.cuda.device_count() < 2:
         pytest.skip("one GPU")
     devices = [torch.device("cuda", index) for index in range(2)]

@@ -1,4 +1,4 @@
-"""Every option of every optimizer: steps with a scaler are those without one, which are float64's but for rounding."""
+"""Every option of every optimizer: steps with a scaler are those without, and float64's up to rounding."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from pytest_amp.targets import Target
 from .training import INF, ScalerFactory
 
 _SCALE = 2.0**10
-#: What torch raises where an implementation does not have an option.
+#: Errors that torch raises if an implementation lacks an option.
 _REFUSALS = (ValueError, RuntimeError, AssertionError, NotImplementedError)
 
 
-#: What makes a gradient of numbers that are drawn.
+#: Functions that turn random values into a gradient.
 Make = Callable[[torch.Tensor, torch.Generator], torch.Tensor]
 
 
 class _Run:
-    """Three parameters and their optimizer; steps with seeded gradients, scaled by hand."""
+    """Three parameters and their optimizer; steps with seeded gradients, scaled explicitly."""
 
     def __init__(
         self, amp: Amp, optimizer: str, options: Mapping[str, object], scaler: torch.amp.GradScaler, dtype: torch.dtype
@@ -41,7 +41,7 @@ class _Run:
         scaler.scale(torch.zeros((), device=device))
 
     def step(self, number: int, bad: float | None = None) -> None:
-        """The step of that number; ``bad`` stands in one gradient."""
+        """Run the step of that number; ``bad`` is in one gradient."""
         generator = torch.Generator().manual_seed(number)
         for index, parameter in enumerate(self.parameters):
             gradient = self.made(torch.randn(parameter.shape, generator=generator), generator)
@@ -54,7 +54,7 @@ class _Run:
         self.scaler.update()
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """Parameters and state, by name."""
+        """Return parameters and state, by name."""
         found = {f"parameter {index}": parameter.detach() for index, parameter in enumerate(self.parameters)}
         for index, state in self.optimizer.state_dict()["state"].items():
             found |= {f"{index}.{key}": torch.as_tensor(value) for key, value in state.items() if value is not None}
@@ -68,7 +68,7 @@ def _stepped(
     scaler: torch.amp.GradScaler,
     dtype: torch.dtype = torch.float32,
 ) -> dict[str, torch.Tensor]:
-    """Two clean steps; with a scaler that is on an overflow between them."""
+    """Take two clean steps; with an enabled scaler there is an overflow between them."""
     run = _Run(amp, optimizer, options, scaler, dtype)
     run.step(0)
     if scaler.is_enabled():
@@ -78,7 +78,7 @@ def _stepped(
 
 
 def _optimizers(target: Target) -> list[str]:
-    """Each class in each implementation: further variants of a class are options of it."""
+    """Return each class in each implementation; further variants of a class are options of it."""
     found = optimizers_on(target.device.torch_device)
     return [optimizer for optimizer in found if optimizer.partition(", ")[0] == _class_name(optimizer)]
 
@@ -89,7 +89,7 @@ def _class_name(optimizer: str) -> str:
 
 @pytest.mark.amp_parametrize("optimizer", _optimizers)
 def test_with_every_option_a_scaler_changes_nothing(amp: Amp, amp_scaler: ScalerFactory, optimizer: str) -> None:
-    """A skipped step leaves no trace, and clean ones are the unscaled ones, bit for bit."""
+    """Skipped steps leave no trace, and clean ones have the bits of unscaled ones."""
     tried = 0
     for options in options_of(optimizer):
         try:
@@ -115,14 +115,14 @@ def _written(options: Mapping[str, object]) -> str:
 
 
 def _exact_ones(target: Target) -> list[str]:
-    """Muon makes its update orthogonal in bf16 (torch/optim/_muon.py)."""
+    """Yield optimizers without low-precision steps: Muon makes its update orthogonal in bf16 (torch/optim/_muon.py)."""
     return [optimizer for optimizer in _optimizers(target) if not optimizer.startswith("Muon")]
 
 
 @pytest.mark.amp(devices=["cpu", "cuda", "xpu"])  # MPS has no float64
 @pytest.mark.amp_parametrize("optimizer", _exact_ones)
 def test_steps_are_those_in_float64(amp: Amp, amp_scaler: ScalerFactory, optimizer: str) -> None:
-    """Nothing that a step is given is rounded on its way: with every option float32 ends where float64 does.
+    """No input of a step is rounded: with every option float32 ends where float64 does.
 
     A dozen operations a step, each rounded once: 64 units of 2**-24 bound two steps of them.
     """
@@ -141,13 +141,13 @@ def test_steps_are_those_in_float64(amp: Amp, amp_scaler: ScalerFactory, optimiz
 
 
 def _sensitive_ones(target: Target) -> list[str]:
-    """Rprop asks for signs alone, and Muon rounds what it is given."""
+    """Yield optimizers that depend on exact gradients: Rprop uses signs only, and Muon rounds its input."""
     return [optimizer for optimizer in _exact_ones(target) if not optimizer.startswith("Rprop")]
 
 
 @pytest.mark.amp_parametrize("optimizer", _sensitive_ones)
 def test_the_last_bits_of_a_gradient_count(amp: Amp, amp_scaler: ScalerFactory, optimizer: str) -> None:
-    """Gradients that are apart by less than any low format tells lead to other parameters, with every option."""
+    """Gradients that differ by less than any low dtype resolves give different parameters, with every option."""
 
     def beside(distance: float) -> Make:
         def make(drawn: torch.Tensor, generator: torch.Generator) -> torch.Tensor:

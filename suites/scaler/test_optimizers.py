@@ -1,4 +1,4 @@
-"""Every optimizer, in each implementation: a clean step is the unscaled one, a skipped step is none."""
+"""Every optimizer, in each implementation: a clean step equals the unscaled one, a skipped step changes nothing."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .training import INF, NAN, ScalerFactory
 
 
 def _optimizers(target: Target) -> Iterator[object]:
-    """All that make a step there."""
+    """Return all optimizers that step on the target."""
     for optimizer in optimizers_on(target.device.torch_device):
         yield pytest.param(optimizer, id=optimizer)
 
@@ -39,7 +39,7 @@ def _parameters(amp: Amp) -> list[nn.Parameter]:
 def _set_gradients(
     optimizer: str, parameters: list[nn.Parameter], step: int, scale: float, bad: float | None = None
 ) -> None:
-    """The same seeded gradients for each run, times ``scale``; a scaled backward by hand, for any dtype."""
+    """Set the same seeded gradients for each run, times ``scale``: an explicit scaled backward, for any dtype."""
     generator = torch.Generator().manual_seed(step)
     for index, parameter in enumerate(parameters):
         gradient = torch.randn(parameter.shape, generator=generator) * scale
@@ -62,7 +62,7 @@ def _step(scaler: torch.amp.GradScaler, optimizer: torch.optim.Optimizer, *, exp
 
 
 def _tensors(state: dict[Any, Any]) -> dict[str, torch.Tensor]:
-    """An optimizer's state, flat: ``0.exp_avg``; numbers as tensors."""
+    """Return an optimizer's state, flat: ``0.exp_avg``; Python numbers as tensors."""
     return {
         f"{index}.{key}": torch.as_tensor(value)
         for index, values in state.items()
@@ -76,7 +76,7 @@ def _tensors(state: dict[Any, Any]) -> dict[str, torch.Tensor]:
 def test_clean_steps_are_the_unscaled_ones(
     amp: Amp, amp_scaler: ScalerFactory, optimizer: str, *, explicit: bool
 ) -> None:
-    """Three steps at a power of two as the scale: parameters and state are those without a scaler, bit for bit."""
+    """Take three steps at a power of two as the scale: parameters and state have the bits of those without a scaler."""
     runs = []
     for enabled in (False, True):
         parameters = _parameters(amp)
@@ -100,7 +100,7 @@ def test_clean_steps_are_the_unscaled_ones(
 
 
 def _is_hollow(tensor: torch.Tensor) -> bool:
-    """Whether what is called float32 was rounded to a low dtype: decided on eight different numbers or more."""
+    """Return whether a float32 tensor was rounded to a low dtype: undecided below eight different values."""
     values = tensor.detach().flatten()
     numbers = values[(values != 0) & values.isfinite()].unique()
     if tensor.dtype is not torch.float32 or len(numbers) < 8:
@@ -110,7 +110,7 @@ def _is_hollow(tensor: torch.Tensor) -> bool:
 
 @EACH
 def test_parameters_and_state_are_float32(amp: Amp, amp_scaler: ScalerFactory, optimizer: str) -> None:
-    """In their values, too: nothing in a step with a scaler is rounded to the autocast dtype, or to any low one."""
+    """Values are float32, too: nothing in a step with a scaler is rounded to any low dtype."""
     parameters = _parameters(amp)
     made, scaler = make_optimizer(optimizer, parameters), _initialized(amp, amp_scaler(init_scale=_SCALE))
     for step in range(3):
@@ -132,7 +132,7 @@ def test_parameters_and_state_are_float32(amp: Amp, amp_scaler: ScalerFactory, o
 
 @EACH
 def test_implementations_agree(amp: Amp, amp_scaler: ScalerFactory, optimizer: str) -> None:
-    """Three scaled steps of each implementation end where the loop's do, but for float32's rounding.
+    """Three scaled steps of each implementation end where the loop's do, up to float32's rounding.
 
     A dozen operations a step, each rounded once: 64 units of 2**-24 bound three steps of them.
     """
@@ -155,7 +155,7 @@ def test_implementations_agree(amp: Amp, amp_scaler: ScalerFactory, optimizer: s
 def test_a_skipped_step_changes_nothing(
     amp: Amp, amp_scaler: ScalerFactory, optimizer: str, bad: float, *, explicit: bool
 ) -> None:
-    """Neither parameters nor state, step counters included; the next clean step goes on from there."""
+    """Neither parameters nor state change, step counters included; the next clean step continues from there."""
     parameters = _parameters(amp)
     made, scaler = make_optimizer(optimizer, parameters), _initialized(amp, amp_scaler(init_scale=_SCALE))
     _set_gradients(optimizer, parameters, 0, scaler.get_scale())
@@ -195,7 +195,7 @@ def _optimizers_from_the_first_step(target: Target) -> Iterator[object]:
 
 @contextlib.contextmanager
 def _memory_filled_with_nan() -> Iterator[None]:
-    """What ``torch.empty`` gives is NaN, so that state which nobody wrote shows in each run."""
+    """Fill the memory of ``torch.empty`` with NaN, so that uninitialised state shows in each run."""
     before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
     torch.use_deterministic_algorithms(mode=True, warn_only=True)
     try:
@@ -208,7 +208,7 @@ def _memory_filled_with_nan() -> Iterator[None]:
 @pytest.mark.filterwarnings("ignore:.*deterministic:UserWarning")
 @pytest.mark.amp_parametrize("optimizer", _optimizers_from_the_first_step)
 def test_a_skipped_first_step_makes_no_state(amp: Amp, amp_scaler: ScalerFactory, optimizer: str) -> None:
-    """Or only zeros, as fused implementations do: the run after it is the run without it, bit for bit."""
+    """No state, or only zeros as in fused implementations: the following run has the bits of the run without."""
     runs = []
     for first in (None, INF):
         parameters = _parameters(amp)
@@ -226,7 +226,7 @@ def test_a_skipped_first_step_makes_no_state(amp: Amp, amp_scaler: ScalerFactory
 
 
 def test_the_usual_implementations_exist(amp: Amp) -> None:
-    """What is there is recorded; on the CPU and on CUDA the usual optimizers have all three implementations."""
+    """Record all implementations; on the CPU and on CUDA the usual optimizers have all three."""
     found = list(optimizers_on(amp.device.torch_device))
     amp.observe("optimizers", [*found], kind="state")
     if amp.device.type in ("cpu", "cuda"):

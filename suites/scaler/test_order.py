@@ -1,4 +1,4 @@
-"""The order of calls: which are errors, of which type, with the words that users search for."""
+"""Order of calls: which orders are errors, of which type, in the words that users search for."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _outcome(raised: BaseException | None) -> str:
 def _expect_error(
     amp: Amp, calls: str, raised: BaseException | None, expected: tuple[type[Exception], str] | None
 ) -> None:
-    """Record which error there was; raises AmpFailure where it is another one, or where one is missing."""
+    """Record the error; raise AmpFailure if it is a different one or missing."""
     amp.observe(f"order: {calls}", type(raised).__name__ if raised else "no error", kind="state")
     right = raised is None if expected is None else type(raised) is expected[0] and expected[1] in str(raised)
     if not right:
@@ -51,7 +51,7 @@ def _expect_error(
 
 @pytest.mark.parametrize("calls", ORDERS)
 def test_the_order_of_calls(amp: Amp, amp_scaler: ScalerFactory, calls: str) -> None:
-    """huggingface/accelerate#641, huggingface/transformers#23905: unscaling twice divides twice."""
+    """Check each order: unscaling twice divides twice (huggingface/accelerate#641, huggingface/transformers#23905)."""
     run = training(amp, amp_scaler(init_scale=8.0))
     run.backward()
     raised: BaseException | None = None
@@ -72,7 +72,7 @@ def test_nothing_was_scaled(amp: Amp, amp_scaler: ScalerFactory, call: str) -> N
 
 @pytest.mark.parametrize("explicit", [False, True], ids=["step", "unscale_ then step"])
 def test_an_optimizer_without_gradients(amp: Amp, amp_scaler: ScalerFactory, *, explicit: bool) -> None:
-    """nerfstudio-project/nerfstudio#1919: an error, not a silent step."""
+    """An optimizer without gradients is an error, not a silent step (nerfstudio-project/nerfstudio#1919)."""
     run = training(amp, amp_scaler())
     run.scaler.scale(torch.ones((), device=amp.device.torch_device))
     if explicit:
@@ -105,7 +105,7 @@ def test_a_failed_call_leaves_the_gradients_alone(amp: Amp, amp_scaler: ScalerFa
     ],
 )
 def test_a_closure_is_refused(amp: Amp, amp_scaler: ScalerFactory, form: str) -> None:
-    """It would run backward again after unscaling: the step would see scaled gradients."""
+    """Closures would run backward again after unscaling: the step would use scaled gradients."""
     run = training(amp, amp_scaler(init_scale=8.0))
     run.backward()
     arguments, keywords = ((), {"closure": lambda: 0.0}) if form == "keyword" else ((lambda: 0.0,), {})
@@ -114,7 +114,7 @@ def test_a_closure_is_refused(amp: Amp, amp_scaler: ScalerFactory, form: str) ->
 
 
 def test_step_returns_what_the_optimizer_returns(amp: Amp, amp_scaler: ScalerFactory) -> None:
-    """And hands its arguments on. A skipped step returns None (pytorch/pytorch#152279: that is no sign of it)."""
+    """``step`` forwards arguments and result. A skipped step returns None, which proves nothing (pytorch/pytorch#152279)."""
 
     class Telling(torch.optim.SGD):
         def step(self, closure: None = None, *, told: float = 0.0) -> float:  # type: ignore[override]
@@ -131,7 +131,7 @@ def test_step_returns_what_the_optimizer_returns(amp: Amp, amp_scaler: ScalerFac
 
 
 def test_a_skipped_step_is_told_by_the_scale(amp: Amp, amp_scaler: ScalerFactory) -> None:
-    """The only documented sign: a lower scale after ``update``; a clean one never lowers it."""
+    """A lower scale after ``update`` is the only documented sign; a clean step never lowers it."""
     run = training(amp, amp_scaler(init_scale=8.0, growth_interval=1))
     for bad in (None, float("inf"), None):
         before = run.scaler.get_scale()

@@ -1,4 +1,4 @@
-"""An inf or NaN in any gradient skips the whole step: no parameter and no optimizer state changes."""
+"""Overflow: an inf or NaN in any gradient skips the whole step: no parameter and no optimizer state changes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _parameters(amp: Amp, count: int, dtype: torch.dtype = torch.float32) -> lis
 def _expect_skipped(
     amp: Amp, scaler: torch.amp.GradScaler, optimizer: torch.optim.Optimizer, parameters: Sequence[torch.Tensor]
 ) -> None:
-    """Step and update; raises AmpFailure unless the step was skipped and the scale halved."""
+    """Step and update; raise AmpFailure unless the step was skipped and the scale halved."""
     before, scale = [p.detach().clone() for p in parameters], scaler.get_scale()
     scaler.step(optimizer)
     scaler.update()
@@ -55,7 +55,7 @@ def test_a_non_finite_gradient_skips_the_step(amp: Amp, amp_scaler: ScalerFactor
 
 @pytest.mark.amp(dtypes=["fp16"])
 def test_an_overflow_of_the_scale_itself_skips_the_step(amp: Amp, amp_scaler: ScalerFactory) -> None:
-    """A real one: fp16 ends at 65504, so a scale of 2**16 makes the gradient of the product inf."""
+    """Overflow for real: fp16 ends at 65504, so a scale of 2**16 makes the gradient of the product inf."""
     run = training(amp, amp_scaler(init_scale=2.0**16))
     run.backward()
     assert bool(run.gradient.isinf().all())
@@ -73,7 +73,7 @@ def test_an_overflow_of_the_scale_itself_skips_the_step(amp: Amp, amp_scaler: Sc
 def test_one_bad_element_anywhere_is_found(
     amp: Amp, amp_scaler: ScalerFactory, place: tuple[int, int], bad: float
 ) -> None:
-    """In any of several parameters, at any element."""
+    """Plant a non-finite value in any of several parameters, at any element."""
     parameters, scaler = _parameters(amp, 3), amp_scaler(init_scale=8.0)
     optimizer = torch.optim.SGD(parameters, lr=0.5)
     scaler.scale(torch.stack([p.sum() for p in parameters]).sum()).backward()
@@ -85,7 +85,7 @@ def test_one_bad_element_anywhere_is_found(
 
 @pytest.mark.parametrize("size", [1, 7, 64, 1000, 70001])
 def test_bad_elements_are_found_in_any_size(amp: Amp, amp_scaler: ScalerFactory, size: int) -> None:
-    """At the end of a tensor that no vector width divides: the tail of a vectorised loop, the last block of a grid."""
+    """Plant it at the end of a tensor that no vector width divides: a vector remainder, the last block of a grid."""
     parameter = nn.Parameter(torch.ones(size, device=amp.device.torch_device))
     scaler, optimizer = amp_scaler(init_scale=8.0), torch.optim.SGD([parameter], lr=0.5)
     for index in {0, size // 2, size - 1}:
@@ -136,7 +136,7 @@ def test_one_bad_group_skips_all_groups(amp: Amp, amp_scaler: ScalerFactory) -> 
 
 
 def test_parameters_without_gradients_are_passed_over(amp: Amp, amp_scaler: ScalerFactory) -> None:
-    """A frozen one, and one that the loss does not reach."""
+    """Skip a frozen parameter, and one that the loss does not reach."""
     parameters, scaler = _parameters(amp, 3), amp_scaler(init_scale=8.0)
     parameters[1].requires_grad = False
     optimizer = torch.optim.SGD(parameters, lr=0.5)
@@ -154,7 +154,7 @@ def test_parameters_without_gradients_are_passed_over(amp: Amp, amp_scaler: Scal
 @pytest.mark.amp(dtypes=["bf16"])
 @BAD
 def test_bf16_gradients_are_checked(amp: Amp, amp_scaler: ScalerFactory, bad: float) -> None:
-    """Parameters in bf16 themselves: unscaled in bf16, and found; or refused aloud, as on CUDA (torch 2.11)."""
+    """bf16 gradients of bf16 parameters are unscaled and checked, or refused with an error, as on CUDA (torch 2.11)."""
     (parameter,), scaler = _parameters(amp, 1, torch.bfloat16), amp_scaler(init_scale=8.0)
     optimizer = torch.optim.SGD([parameter], lr=0.5)
     scaler.scale(parameter.sum()).backward()
@@ -213,7 +213,7 @@ def test_parameters_of_several_dtypes(amp: Amp, amp_scaler: ScalerFactory) -> No
 
 @pytest.mark.amp(devices=["cpu", "cuda"])
 def test_sparse_gradients_with_duplicates(amp: Amp, amp_scaler: ScalerFactory) -> None:
-    """pytorch/pytorch#35810: duplicates are summed, each unscaled once; a bad row skips the step."""
+    """Duplicates are summed, each unscaled once; a non-finite row skips the step (pytorch/pytorch#35810)."""
     table = nn.Embedding(5, 2, sparse=True).to(amp.device.torch_device)
     nn.init.ones_(table.weight)
     scaler, optimizer = amp_scaler(init_scale=8.0), torch.optim.SGD(table.parameters(), lr=0.5)
@@ -260,7 +260,7 @@ _RACE = (
 
 
 class _CopiesArrive(TorchFunctionMode):
-    """What ``Tensor.to`` copies to the host is there when it returns, so that this race cannot be lost."""
+    """Synchronise after each ``Tensor.to`` that copies to the host, so that this race always has the same winner."""
 
     def __init__(self, device: Device) -> None:
         super().__init__()
@@ -276,7 +276,7 @@ class _CopiesArrive(TorchFunctionMode):
 @pytest.mark.amp(devices=["cuda", "xpu"])
 @pytest.mark.parametrize("where", ["accelerator", "cpu"])
 def test_parameters_on_two_devices(amp: Amp, amp_scaler: ScalerFactory, where: str) -> None:
-    """One optimizer, a parameter on the accelerator and one on the CPU: each device is checked, one bad skips both."""
+    """Check each device of one optimizer, with a parameter on the accelerator and one on the CPU; one inf skips both."""
     parameters = {"accelerator": _parameters(amp, 1)[0], "cpu": nn.Parameter(torch.ones(3, 2))}
     scaler, optimizer = amp_scaler(init_scale=8.0), torch.optim.SGD(parameters.values(), lr=0.5)
     for bad in (False, True):
@@ -297,7 +297,7 @@ def test_parameters_on_two_devices(amp: Amp, amp_scaler: ScalerFactory, where: s
 @pytest.mark.xfail(strict=True, reason=_RACE)
 @pytest.mark.amp(devices=["cuda"])
 def test_an_overflow_on_the_host_is_not_lost(amp: Amp, amp_scaler: ScalerFactory) -> None:
-    """The race while the GPU has work to do, so that the copy of found-inf always comes after the CPU's check."""
+    """Keep the GPU busy, so that the copy of found-inf always arrives after the CPU's check."""
     device = amp.device.torch_device
     busy, parameters = torch.ones(4096, 4096, device=device), [*_parameters(amp, 1), nn.Parameter(torch.ones(3, 2))]
     scaler, optimizer = amp_scaler(init_scale=8.0), torch.optim.SGD(parameters, lr=0.5, foreach=False)
@@ -323,7 +323,7 @@ def test_a_scaler_in_another_thread_skips_its_step(amp: Amp, amp_scaler: ScalerF
     assert bool(run.parameter.isfinite().all()), "an overflow reached a parameter in a thread"
 
 
-#: What a loop may have around its step: none of it is the scaler's business.
+#: Contexts of a training loop that do not concern the scaler.
 AROUND: dict[str, Callable[[Amp], AbstractContextManager[object]]] = {
     "no_grad": lambda _: torch.no_grad(),
     "inference_mode": lambda _: torch.inference_mode(),
@@ -341,7 +341,7 @@ AROUND: dict[str, Callable[[Amp], AbstractContextManager[object]]] = {
 @pytest.mark.parametrize("call", ["step", "unscale_ then step"])
 @pytest.mark.parametrize("around", AROUND)
 def test_what_is_around_a_step_is_nothing_to_it(amp: Amp, amp_scaler: ScalerFactory, around: str, call: str) -> None:
-    """Contexts that a loop is in: an overflow is skipped there, and the next step is exact."""
+    """Overflow is skipped in each context of a loop, and the next step is exact."""
     run = training(amp, amp_scaler(init_scale=8.0))
     for bad, values in ((INF, [1.0, 1.0, 1.0, 1.0]), (None, [0.5, 2.0, -0.5, 0.75])):
         run.backward(bad)

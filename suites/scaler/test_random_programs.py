@@ -1,4 +1,4 @@
-"""Whatever the order of calls, the real scaler does what the reference model does.
+"""Random programs: whatever the order of calls, the real scaler does what the reference model does.
 
 The model is ``pytest_amp/scaler/reference.py``; what it states is stated by torch/amp/grad_scaler.py. The
 programs are drawn by hypothesis, from ``--amp-seed``; one that disagrees is shrunk.
@@ -46,11 +46,11 @@ def _run(amp: Amp, programs: int) -> None:
 
 
 def test_random_programs_agree_with_the_model(amp: Amp) -> None:
-    """100 programs: scale, tracker, stages, errors and their words, gradients and parameters, after each call."""
+    """Run 100 programs: scale, tracker, stages, errors and their words, gradients and parameters, after each call."""
     _run(amp, 100)
 
 
 @pytest.mark.amp_long
 def test_many_random_programs_agree_with_the_model(amp: Amp) -> None:
-    """2000 programs of up to 60 calls."""
+    """Run 2000 programs of up to 60 calls."""
     _run(amp, 2000)

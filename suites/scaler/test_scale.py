@@ -1,4 +1,4 @@
-"""``scale``: what it multiplies, and when the scaler's tensors are made."""
+"""``scale``: the multiplication, and the time when the scaler's tensors are created."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .training import ScalerFactory, expected_gradient, training
 
 
 def test_the_initial_scale_is_65536(amp: Amp, amp_scaler: ScalerFactory) -> None:
-    """The documented defaults, all of them."""
+    """All documented defaults hold."""
     scaler = torch.amp.GradScaler(amp.device.type)
     found = scaler.state_dict()
     amp.observe("defaults", [f"{key} {value}" for key, value in found.items()], kind="state")
@@ -24,7 +24,7 @@ def test_the_initial_scale_is_65536(amp: Amp, amp_scaler: ScalerFactory) -> None
 
 
 def test_queries_need_no_tensors(amp: Amp, amp_scaler: ScalerFactory) -> None:
-    """Before the first ``scale`` they answer what was asked for; then there are tensors on the device."""
+    """Queries before the first ``scale`` return the requested values; then there are tensors on the device."""
     scaler = amp_scaler(init_scale=4.0, growth_interval=3)
     before = scaler.state_dict()
     scaled = scaler.scale(torch.ones((), device=amp.device.torch_device))
@@ -41,7 +41,7 @@ def test_a_tensor_is_multiplied(amp: Amp, amp_scaler: ScalerFactory) -> None:
 
 
 def test_a_scalar_loss_becomes_float32(amp: Amp, amp_scaler: ScalerFactory) -> None:
-    """A zero-dimensional low loss times the float32 scale is float32: the scaled loss itself does not overflow."""
+    """The product of a zero-dimensional low loss and the float32 scale is float32: the scaled loss does not overflow."""
     loss = torch.tensor(60000.0, device=amp.device.torch_device).to(amp.dtype)
     scaled = amp_scaler().scale(loss)
     assert scaled.dtype is torch.float32
@@ -54,7 +54,7 @@ def test_a_low_vector_stays_low(amp: Amp, amp_scaler: ScalerFactory) -> None:
 
 
 def test_containers_keep_their_shape(amp: Amp, amp_scaler: ScalerFactory) -> None:
-    """Lists and tuples, nested, each tensor multiplied."""
+    """Lists and tuples, nested, keep their shape, and each tensor is multiplied."""
     one = torch.ones(2, device=amp.device.torch_device)
     scaled = amp_scaler(init_scale=8.0).scale([one, (one, [one * 2])])  # type: ignore[list-item]
     assert isinstance(scaled, list)
@@ -85,14 +85,14 @@ def test_what_is_no_tensor_is_refused(amp_scaler: ScalerFactory, value: object) 
 
 
 def test_gradients_are_multiplied_exactly(amp: Amp, amp_scaler: ScalerFactory) -> None:
-    """By a power of two: the scaled gradient has the bits of the unscaled one, shifted."""
+    """Scale by a power of two: the scaled gradient has the bits of the unscaled one, shifted."""
     run = training(amp, amp_scaler(init_scale=1024.0))
     run.backward()
     assert torch.equal(run.gradient, expected_gradient(run.parameter) * 1024)
 
 
 def test_small_gradients_survive(amp: Amp, amp_scaler: ScalerFactory) -> None:
-    """What scaling is for: a gradient of 2**-26 is 0 in fp16, and exact with a scale of 2**16."""
+    """Small gradients are the purpose of scaling: 2**-26 is 0 in fp16, and exact with a scale of 2**16."""
     device = amp.device.torch_device
     found = {}
     for factor in (1.0, 65536.0):

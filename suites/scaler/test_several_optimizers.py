@@ -1,4 +1,4 @@
-"""One scaler, several optimizers: each skips for itself, the scale is common."""
+"""One scaler with several optimizers: each skips for itself, the scale is common."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Pair:
     optimizers: tuple[torch.optim.Optimizer, ...]
 
     def backward(self, bad: int | None = None) -> None:
-        """Gradients of 1, times the scale; an inf in those of parameter ``bad``."""
+        """Set gradients of 1, times the scale; an inf in those of parameter ``bad``."""
         for optimizer in self.optimizers:
             optimizer.zero_grad()
         self.scaler.scale(torch.stack([p.sum() for p in self.parameters]).sum()).backward()
@@ -34,13 +34,13 @@ class Pair:
 
     @property
     def values(self) -> list[float]:
-        """The second element of each parameter: where no inf is planted."""
+        """Return the second element of each parameter, which has no planted inf."""
         return [p[1].item() for p in self.parameters]
 
 
 @pytest.fixture
 def pair(amp: Amp, amp_scaler: ScalerFactory) -> Pair:
-    """Both parameters at 1, learning rate 0.5, scale 8."""
+    """Return both parameters at 1, with learning rate 0.5 and scale 8."""
     parameters = tuple(nn.Parameter(torch.ones(3, device=amp.device.torch_device)) for _ in range(2))
     return Pair(amp_scaler(init_scale=8.0), parameters, tuple(torch.optim.SGD([p], lr=0.5) for p in parameters))
 
@@ -51,7 +51,7 @@ def pair(amp: Amp, amp_scaler: ScalerFactory) -> Pair:
 def test_only_the_optimizer_that_overflowed_skips(
     amp: Amp, pair: Pair, bad: int, order: tuple[int, int], *, explicit: bool
 ) -> None:
-    """And the common scale backs off, once."""
+    """The common scale backs off, once."""
     pair.backward(bad)
     if explicit:
         for i in order:
@@ -71,7 +71,7 @@ def test_only_the_optimizer_that_overflowed_skips(
 
 
 def test_an_overflow_of_either_backs_off_once(pair: Pair) -> None:
-    """Of both at once, too: one update, one backoff."""
+    """Both may overflow, too: one update, one backoff."""
     pair.backward(0)
     gradient = pair.parameters[1].grad
     assert gradient is not None
@@ -84,7 +84,7 @@ def test_an_overflow_of_either_backs_off_once(pair: Pair) -> None:
 
 
 def test_stages_are_kept_per_optimizer(pair: Pair) -> None:
-    """Unscaling one leaves the other's gradients scaled, and its stage as it was."""
+    """Unscaling one leaves the other's gradients scaled, and its stage unchanged."""
     pair.backward()
     pair.scaler.unscale_(pair.optimizers[0])
     gradients = [p.grad for p in pair.parameters]
@@ -110,7 +110,7 @@ def test_an_optimizer_that_sits_out_changes_nothing(pair: Pair) -> None:
 
 
 def test_an_overflow_that_only_unscale_saw_backs_off(pair: Pair) -> None:
-    """An optimizer that was unscaled and not stepped still has its say in ``update``."""
+    """An optimizer that was unscaled and not stepped still counts in ``update``."""
     pair.backward(1)
     pair.scaler.unscale_(pair.optimizers[1])
     pair.scaler.step(pair.optimizers[0])
@@ -120,7 +120,7 @@ def test_an_overflow_that_only_unscale_saw_backs_off(pair: Pair) -> None:
 
 
 def test_two_losses_with_one_scaler(pair: Pair) -> None:
-    """Two backwards at one scale, through shared parameters, as in torch's amp examples."""
+    """Run two backwards at one scale, through shared parameters, as in torch's amp examples."""
     first, second = pair.parameters
     losses = [(first * 2).sum(), (first * second).sum()]
     for loss in losses:
@@ -133,7 +133,7 @@ def test_two_losses_with_one_scaler(pair: Pair) -> None:
 
 @pytest.mark.parametrize("explicit", [False, True], ids=["step", "unscale_ then step"])
 def test_a_clean_update_counts_once(pair: Pair, *, explicit: bool) -> None:
-    """However many optimizers were checked: the growth interval is one of updates."""
+    """The growth interval counts updates, however many optimizers were checked."""
     pair.scaler.set_growth_interval(3)
     scales = []
     for _ in range(4):

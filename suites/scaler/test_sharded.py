@@ -1,4 +1,4 @@
-"""ShardedGradScaler of FSDP, in a process group of one: the same scaler, where found-inf is reduced over ranks.
+"""ShardedGradScaler of FSDP, in a process group of one: the same scaler, with found-inf reduced over ranks.
 
 One process sees no other rank's overflow; what it sees is that nothing else differs from GradScaler.
 """
@@ -27,18 +27,18 @@ pytestmark = [
 ]
 
 
-#: Groups that were destroyed. Up to torch 2.7 the last one who lets go of a group waits, with Python's lock, for its
-#: threads, and one of these may wait for the lock to let go of a tensor (pytorch/pytorch#154976, #56297): for ever.
-#: They are let go of as Python ends, when their threads have long had nothing to do.
+#: Groups that were destroyed. Up to torch 2.7 the last owner that releases a group waits, with Python's lock, for its
+#: threads, and one of these may wait for the lock to release a tensor (pytorch/pytorch#154976, #56297): for ever.
+#: They are released as Python ends, when their threads have long been idle.
 _KEPT: list[object] = []
 
 
 @pytest.fixture
 def sharded(amp: Amp) -> Iterator[Callable[..., torch.amp.GradScaler]]:
-    """A factory of ShardedGradScalers in a gloo group of this process alone."""
+    """Return a factory of ShardedGradScalers in a gloo group of this process alone."""
     from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 
-    store: Any = vars(dist)["HashStore"]()  # in no list of torch.distributed's names
+    store: Any = vars(dist)["HashStore"]()  # missing in torch.distributed's lists of names
     dist.init_process_group("gloo", store=store, rank=0, world_size=1)
     _KEPT.append(dist.group.WORLD)
 
@@ -59,7 +59,7 @@ def _trace(run: Training) -> list[object]:
 def test_it_is_the_plain_scaler(
     amp: Amp, amp_scaler: ScalerFactory, sharded: Callable[..., torch.amp.GradScaler]
 ) -> None:
-    """Scale, tracker and parameters through growth and overflow."""
+    """Compare scale, tracker and parameters through growth and overflow."""
     settings = {"init_scale": 8.0, "growth_interval": 2}
     plain, other = (_trace(training(amp, made(**settings))) for made in (amp_scaler, sharded))
     if plain != other:
@@ -86,7 +86,7 @@ def test_it_refuses_in_the_same_words(amp: Amp, sharded: Callable[..., torch.amp
 
 
 def test_a_rank_without_gradients_is_not_refused(amp: Amp, sharded: Callable[..., torch.amp.GradScaler]) -> None:
-    """pytorch/pytorch#99174: a rank may hold no shard of any parameter, and still has its say in the reduction."""
+    """A rank may hold no shard of any parameter, and still takes part in the reduction (pytorch/pytorch#99174)."""
     run = training(amp, sharded(init_scale=8.0))
     run.scaler.scale(torch.ones((), device=amp.device.torch_device))
     run.scaler.step(run.optimizer)
@@ -108,7 +108,7 @@ def test_it_takes_float16_gradients(amp: Amp, sharded: Callable[..., torch.amp.G
 
 
 def test_a_scaled_loss_keeps_its_dtype(amp: Amp, sharded: Callable[..., torch.amp.GradScaler]) -> None:
-    """Also a loss in the low dtype, which the plain scaler makes float32."""
+    """A low-precision loss, too, keeps its dtype; the plain scaler makes it float32."""
     assert (
         sharded(init_scale=8.0).scale(torch.ones((), dtype=amp.dtype, device=amp.device.torch_device)).dtype
         is amp.dtype
@@ -132,7 +132,7 @@ def test_growth_stops_at_the_largest_finite_scale(amp: Amp, sharded: Callable[..
 
 @pytest.mark.filterwarnings("ignore:Sparse invariant checks:UserWarning")
 def test_duplicates_that_overflow_together_are_found(amp: Amp, sharded: Callable[..., torch.amp.GradScaler]) -> None:
-    """pytorch/pytorch#35810: rows of a sparse float16 gradient are summed before they are looked at."""
+    """Rows of a sparse float16 gradient are summed before they are checked (pytorch/pytorch#35810)."""
     table = nn.Parameter(torch.ones(4, 2, dtype=torch.float16, device=amp.device.torch_device))
     optimizer = torch.optim.SGD([table], lr=0.5)
     for value, found in ((8.0, False), (40_000.0, True)):

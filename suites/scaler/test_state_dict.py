@@ -1,4 +1,4 @@
-"""Saving and loading: a resumed scaler goes on as if nothing had happened."""
+"""Saving and loading: a resumed scaler continues as if uninterrupted."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _through_state_dict(scaler: torch.amp.GradScaler, fresh: torch.amp.GradScale
     return fresh
 
 
-#: Ways for a scaler to leave one process and enter another.
+#: Ways to transfer a scaler from one process to another.
 WAYS: dict[str, Callable[[torch.amp.GradScaler, torch.amp.GradScaler], torch.amp.GradScaler]] = {
     "state_dict": _through_state_dict,
     "pickle": lambda scaler, _: pickle.loads(pickle.dumps(scaler)),  # noqa: S301  # what was pickled just now
@@ -39,7 +39,7 @@ def _resume(run: Training, scaler: torch.amp.GradScaler) -> Training:
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("steps", [0, 1, 2, 4], ids=lambda steps: f"after {steps}")
 def test_a_resumed_run_is_the_one_without(amp: Amp, amp_scaler: ScalerFactory, way: str, steps: int) -> None:
-    """Also in the middle of a growth interval: scale, tracker and parameters, step for step."""
+    """Resume in the middle of a growth interval, too: scale, tracker and parameters, step for step."""
     plan = [None, None, INF, None, None, None, None, None]
     whole = training(amp, amp_scaler(init_scale=8.0, growth_interval=3))
     expected = [whole.iterate(bad) for bad in plan]
@@ -58,7 +58,7 @@ def test_a_resumed_run_is_the_one_without(amp: Amp, amp_scaler: ScalerFactory, w
 
 
 def test_a_state_dict_is_plain_data(amp: Amp, amp_scaler: ScalerFactory) -> None:
-    """Five numbers, no tensor: it survives JSON."""
+    """State consists of five numbers and no tensor: it survives JSON."""
     run = training(amp, amp_scaler(init_scale=8.0, growth_factor=3.0, backoff_factor=0.25, growth_interval=7))
     run.iterate()
     saved = run.scaler.state_dict()
@@ -81,7 +81,7 @@ def test_loading_overwrites_everything(amp: Amp, amp_scaler: ScalerFactory, *, u
 
 
 def test_an_empty_state_dict_is_refused(amp_scaler: ScalerFactory) -> None:
-    """It is what a disabled scaler saves: loading it would lose the scale in silence."""
+    """A disabled scaler saves an empty state: loading it would silently lose the scale."""
     scaler = amp_scaler(init_scale=8.0)
     with pytest.raises(RuntimeError, match="source state dict is empty"):
         scaler.load_state_dict(amp_scaler(enabled=False).state_dict())

@@ -20,7 +20,7 @@ from pytest_amp.torch_private import counted_reads, recorded_calls
 
 from .training import INF, ScalerFactory
 
-#: What the scaler may add in each call, for a loop and for a fused optimizer, with gradients on one device.
+#: The synchronisations that the scaler may add in each call, for a loop and a fused optimizer, on one device.
 ALLOWED = {
     "scale": {"loop": 0, "foreach": 0, "fused": 0},
     "unscale_": {"loop": 0, "foreach": 0, "fused": 0},
@@ -39,7 +39,7 @@ _KEYWORDS: dict[str, dict[str, bool]] = {
 
 
 def _waits(call: Callable[[], object]) -> int:
-    """Synchronisations as CUDA's debug mode reports them."""
+    """Count synchronisations as CUDA's debug mode reports them."""
     torch.cuda.synchronize()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -52,15 +52,15 @@ def _waits(call: Callable[[], object]) -> int:
 
 
 def _counter(amp: Amp) -> Callable[[Callable[[], object]], int]:
-    """Reads on the CPU, waits on CUDA."""
+    """Return a counter of reads on the CPU, of waits on CUDA."""
     return _waits if amp.device.type == "cuda" else counted_reads
 
 
 class Subject:
-    """Three parameters with gradients, and calls that each find the iteration where they belong."""
+    """Three parameters with gradients, and calls that each bring the iteration to the required stage."""
 
     def __init__(self, amp: Amp, scaler: torch.amp.GradScaler, kind: str, *, name: str = "SGD") -> None:
-        """``kind`` is the optimizer's implementation."""
+        """Take the optimizer's implementation as ``kind``."""
         device = amp.device.torch_device
         self.scaler = scaler
         self.loss = torch.ones((), device=device)
@@ -68,7 +68,7 @@ class Subject:
         self.optimizer = getattr(torch.optim, name)(self.parameters, lr=0.5, **_KEYWORDS[kind])
 
     def backward(self, bad: float | None = None) -> None:
-        """Scaled gradients, without a backward."""
+        """Set scaled gradients, without a backward."""
         self.scaler.scale(self.loss)
         for parameter in self.parameters:
             parameter.grad = torch.ones_like(parameter)
@@ -78,10 +78,10 @@ class Subject:
             gradient[2] = bad
 
     def count(self, call: str, counted: Callable[[Callable[[], object]], int]) -> int:
-        """How often ``call`` reads, less what the optimizer's own step does alone."""
+        """Count the reads of ``call``, less those of the optimizer's own step."""
         scaler, optimizer = self.scaler, self.optimizer
         self.backward()
-        alone = counted(optimizer.step)  # makes the state, too, so that both are later steps
+        alone = counted(optimizer.step)  # creates the state, too, so that both are later steps
         alone = counted(optimizer.step)
         before: dict[str, Callable[[], object]] = {
             "step after unscale_": lambda: scaler.unscale_(optimizer),
@@ -103,7 +103,7 @@ class Subject:
 
 
 def _expect(amp: Amp, call: str, kind: str, found: int) -> None:
-    """Record the count; raises AmpFailure where it is more, or less, than it has to be."""
+    """Record the count; raise AmpFailure if it differs from the expected one."""
     amp.observe(f"reads in {call}, {kind}", found, kind="count")
     wanted = ALLOWED[call][kind]
     if found != wanted:
@@ -131,7 +131,7 @@ def test_reads_on_the_cpu(amp: Amp, amp_scaler: ScalerFactory, call: str, kind: 
 
 @pytest.mark.amp(devices=["cuda"])
 def test_waits_can_be_counted(amp: Amp) -> None:
-    """What the counts below rest on: each read on the host is one, and a kernel none."""
+    """Verify the counter: each read on the host is one, and a kernel none."""
     one = torch.ones((), device=amp.device.torch_device)
     assert _waits(one.item) == 1
     assert _waits(lambda: [one.item(), one.tolist()]) == 2
@@ -153,7 +153,7 @@ def test_waits_on_cuda(amp: Amp, amp_scaler: ScalerFactory, call: str, kind: str
 @pytest.mark.amp(devices=["cpu", "cuda"])
 @pytest.mark.parametrize("kind", _KEYWORDS)
 def test_a_skipped_step_reads_no_more(amp: Amp, amp_scaler: ScalerFactory, kind: str) -> None:
-    """The one read of ``step`` is what decides; a fused optimizer decides on the device."""
+    """The one read of ``step`` decides; a fused optimizer decides on the device."""
     subject = Subject(amp, amp_scaler(init_scale=8.0), kind)
     subject.backward(INF)
     assert _counter(amp)(lambda: subject.scaler.step(subject.optimizer)) == ALLOWED["step"][kind]
@@ -170,7 +170,7 @@ def test_each_optimizer_is_read_once(amp: Amp, amp_scaler: ScalerFactory) -> Non
 
 
 def test_gradients_of_one_dtype_are_unscaled_at_once(amp: Amp, amp_scaler: ScalerFactory) -> None:
-    """One call, however many there are: with one for each of its hundreds a model's step waits for launches."""
+    """Unscaling is one call, however many gradients there are: one for each of hundreds would wait for launches."""
     device = amp.device.torch_device
     dtypes = [torch.float32] * 4 + ([] if device.type == "mps" else [torch.float64] * 2)
     parameters = [nn.Parameter(torch.ones(4, device=device, dtype=dtype)) for dtype in dtypes]
@@ -186,7 +186,7 @@ def test_gradients_of_one_dtype_are_unscaled_at_once(amp: Amp, amp_scaler: Scale
 
 @pytest.mark.amp(devices=["cuda"])
 def test_each_device_is_read_once(amp: Amp, amp_scaler: ScalerFactory) -> None:
-    """Gradients on two GPUs: two reads in ``step``."""
+    """Gradients on two GPUs take two reads in ``step``."""
     if torch.cuda.device_count() < 2:
         pytest.skip("one GPU")
     parameters = [nn.Parameter(torch.ones(4, device=f"cuda:{index}")) for index in range(2)]

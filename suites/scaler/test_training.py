@@ -1,4 +1,4 @@
-"""Whole trainings: fp16 with a scaler goes where fp32 goes, bf16 needs none, schedulers and scalers get along."""
+"""Whole trainings: fp16 with a scaler reaches float32's loss, bf16 needs none, schedulers and scalers work together."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from pytest_amp.failure import AmpFailure
 from .training import INF, ScalerFactory, training
 
 _STEPS = 40
-#: Makes every gradient of the training smaller than half of the smallest fp16 number, 2**-24.
+#: Makes every gradient of the training smaller than half of fp16's smallest value, 2**-24.
 _TINY = 2.0**-28
 
 
 @dataclass(frozen=True)
 class Run:
-    """The losses of a training, how many steps were skipped, and the parameters at its end."""
+    """Losses of a training, its number of skipped steps, and its final parameters."""
 
     losses: list[float]
     skipped: int
@@ -29,7 +29,7 @@ class Run:
 
 
 def _train(amp: Amp, seed: int, *, low: bool, scaler: torch.amp.GradScaler, factor: float = 1.0) -> Run:
-    """A small regression, as many steps as are really taken; ``factor`` makes the loss and each gradient smaller."""
+    """Train a small regression until enough steps are taken; ``factor`` reduces the loss and each gradient."""
     torch.manual_seed(seed)
     model = nn.Sequential(nn.Linear(16, 32), nn.Tanh(), nn.Linear(32, 32), nn.Tanh(), nn.Linear(32, 1))
     batch = torch.randn(64, 16)
@@ -53,7 +53,7 @@ def _train(amp: Amp, seed: int, *, low: bool, scaler: torch.amp.GradScaler, fact
 
 
 def _expect_fp32_loss(amp: Amp, amp_scaler: ScalerFactory, found: Run, *, label: str, factor: float = 1.0) -> None:
-    """Raises AmpFailure unless the loss fell as it does in fp32.
+    """Raise AmpFailure unless the loss fell as it does in fp32.
 
     A gradient meets twelve roundings to the autocast dtype on its way: weight, input and result of three
     products, and the gradient of each result. Each is at most u, and a run that converges does not pile them
@@ -75,7 +75,7 @@ def _expect_fp32_loss(amp: Amp, amp_scaler: ScalerFactory, found: Run, *, label:
 
 @pytest.mark.parametrize("size", ["loss", "tiny loss"])
 def test_training_with_a_scaler_reaches_the_fp32_loss(amp: Amp, amp_scaler: ScalerFactory, size: str) -> None:
-    """From a scale that is too high for fp16: it comes down by itself, and then stays."""
+    """Start from a scale that is too high for fp16: it falls by itself, and then stays."""
     factor = _TINY if size == "tiny loss" else 1.0
     init_scale = 2.0**21 / factor
     scaler = amp_scaler(init_scale=init_scale)
@@ -91,7 +91,7 @@ def test_training_with_a_scaler_reaches_the_fp32_loss(amp: Amp, amp_scaler: Scal
 
 @pytest.mark.amp(dtypes=["bf16"])
 def test_bf16_needs_no_scaler(amp: Amp, amp_scaler: ScalerFactory) -> None:
-    """The trajectory with a scaler is the one without, bit for bit, and it reaches the fp32 loss."""
+    """The trajectory with a scaler has the bits of the one without, and it reaches the fp32 loss."""
     plain = _train(amp, amp.config.seed, low=True, scaler=amp_scaler(enabled=False))
     scaled = _train(amp, amp.config.seed, low=True, scaler=amp_scaler(init_scale=2.0**10))
     assert scaled.losses == plain.losses
@@ -101,13 +101,13 @@ def test_bf16_needs_no_scaler(amp: Amp, amp_scaler: ScalerFactory) -> None:
 
 @pytest.mark.amp(dtypes=["fp16"])
 def test_fp16_needs_one_where_gradients_are_tiny(amp: Amp, amp_scaler: ScalerFactory) -> None:
-    """Without it gradients below 2**-24 are 0, and the loss stays where it was: the check above can fail."""
+    """Without a scaler gradients below 2**-24 are 0, and the loss does not fall: the check above can fail."""
     found = _train(amp, amp.config.seed, low=True, scaler=amp_scaler(enabled=False), factor=_TINY)
     assert found.losses[-1] > 0.5 * found.losses[0]
 
 
 def _schedule(amp: Amp, amp_scaler: ScalerFactory, bad: float | None) -> tuple[list[str], bool, float]:
-    """One iteration with a scheduler: the warnings, whether the scale fell, and the learning rate."""
+    """Run one iteration with a scheduler: the warnings, whether the scale fell, and the learning rate."""
     run = training(amp, amp_scaler(init_scale=8.0))
     scheduler = torch.optim.lr_scheduler.StepLR(run.optimizer, 1, gamma=0.5)
     with warnings.catch_warnings(record=True) as caught:
@@ -119,7 +119,7 @@ def _schedule(amp: Amp, amp_scaler: ScalerFactory, bad: float | None) -> tuple[l
 
 
 def test_a_scheduler_warns_after_a_skipped_first_step(amp: Amp, amp_scaler: ScalerFactory) -> None:
-    """pytorch/pytorch#44511: it cannot know; that the scale fell is the way to tell (and then not to step it)."""
+    """A scheduler cannot know; a loop sees that the scale fell, and then does not step it (pytorch/pytorch#44511)."""
     messages, fell, rate = _schedule(amp, amp_scaler, INF)
     assert fell
     assert len(messages) == 1
@@ -135,7 +135,7 @@ def test_a_scheduler_does_not_warn_after_a_clean_first_step(amp: Amp, amp_scaler
 
 
 def test_a_gradient_penalty_is_scaled_once(amp: Amp, amp_scaler: ScalerFactory) -> None:
-    """The pattern of torch's amp examples: scaled gradients of the first pass are unscaled by hand."""
+    """Follow torch's amp examples: scaled gradients of the first pass are unscaled explicitly."""
     found = []
     for enabled in (False, True):
         run = training(amp, amp_scaler(init_scale=64.0, enabled=enabled))

@@ -1,4 +1,4 @@
-"""Whole training steps, each kind of network: overflow is skipped, the scale recovers, the optimizer sees no scale.
+"""Training steps of each kind of network: overflow is skipped, the scale recovers, the optimizer sees no scale.
 
 The check is the one that users have: ``amp.check_scaler``.
 """
@@ -25,7 +25,7 @@ CASES = {
 
 
 def clipped(iteration: Iteration) -> None:
-    """unscale_ and clip, as torch's examples have it."""
+    """Run unscale_ and clip, as in torch's examples."""
     iteration.optimizer.zero_grad()
     with iteration.autocast():
         loss = iteration.loss()
@@ -37,7 +37,7 @@ def clipped(iteration: Iteration) -> None:
 
 
 def accumulated(iteration: Iteration) -> None:
-    """Two micro-batches, the mean of them."""
+    """Accumulate two micro-batches, and take their mean."""
     iteration.optimizer.zero_grad()
     for _ in range(2):
         with iteration.autocast():
@@ -48,7 +48,7 @@ def accumulated(iteration: Iteration) -> None:
 
 
 def with_two_losses(iteration: Iteration) -> None:
-    """An auxiliary loss has a backward pass of its own, which is scaled, too."""
+    """Run a separate backward pass of an auxiliary loss, which is scaled, too."""
     iteration.optimizer.zero_grad()
     with iteration.autocast():
         loss = iteration.loss()
@@ -88,7 +88,7 @@ def _normed(name: str) -> Case:
 
 @pytest.mark.parametrize("spoilt", [(), ("*.running_*",)], ids=["noted", "named"])
 def test_a_network_with_statistics_that_an_overflow_spoils(amp: Amp, spoilt: tuple[str, ...]) -> None:
-    """pytorch/pytorch#115500: skipping the step does not undo what the forward pass wrote. All else holds."""
+    """Skipping the step does not undo the writes of forward (pytorch/pytorch#115500). All other checks hold."""
     amp.check_scaler(_normed("named" if spoilt else "noted"), spoilt=spoilt)
 
 

@@ -1,4 +1,4 @@
-"""The transition table: what each call does in each stage, and what it says where it is refused.
+"""Transition table: the effect of each call in each stage, and the message where it is refused.
 
 The table is ``pytest_amp/scaler/transitions.py``, and is printed in docs/scaler.md.
 """
@@ -22,10 +22,10 @@ from .training import ScalerFactory
 
 
 class Subject:
-    """A scaler and an optimizer with finite gradients, brought into a state by the calls that lead there."""
+    """Scaler and optimizer with finite gradients, brought into a state by the calls that lead there."""
 
     def __init__(self, amp: Amp, scaler: torch.amp.GradScaler, state: State, call: str) -> None:
-        """``call`` decides on the optimizer: fused or not, float16 or not."""
+        """Choose the optimizer for ``call``: fused or not, float16 or not."""
         self.amp, self.scaler = amp, scaler
         fused = call.startswith("fused")
         self.parameter = nn.Parameter(torch.ones(3, device=amp.device.torch_device))
@@ -38,14 +38,14 @@ class Subject:
             scaler.unscale_(self.optimizer)
         if state is State.STEPPED:
             scaler.step(self.optimizer)
-        if "fp16" in call:  # after the way here, which would have refused it
+        if "fp16" in call:  # after the calls before, which would have refused it
             self.parameter.data = self.parameter.data.half()
             self.parameter.grad = torch.ones_like(self.parameter)
         if "no gradients" in call:
             self.parameter.grad = None
 
     def make(self, call: str) -> None:
-        """The call of the table."""
+        """Make the call of the table."""
         device, optimizer = self.amp.device.torch_device, self.optimizer
         scaler: Any = self.scaler
         keywords: dict[str, Any] = {"closure": lambda: 0.0} if "closure" in call else {}
@@ -71,7 +71,7 @@ class Subject:
 
     @property
     def state(self) -> State:
-        """The state now; whether there are tensors shows in ``update``, which a copy is asked for."""
+        """Return the current state; a copy's ``update`` shows whether there are tensors."""
         if not self.scaler.is_enabled():
             return State.DISABLED
         stage = optimizer_stage(self.scaler, self.optimizer)
@@ -89,7 +89,7 @@ CELLS = [(state, call) for call, outcomes in TABLE.items() for state in outcomes
 
 @pytest.mark.parametrize(("state", "call"), CELLS, ids=[f"{call} in {state.value}" for state, call in CELLS])
 def test_transition(amp: Amp, amp_scaler: ScalerFactory, state: State, call: str) -> None:
-    """The stage afterwards, or the exception with its words; a refused call changes no stage."""
+    """Compare the stage afterwards, or the exception with its words; a refused call changes no stage."""
     subject = Subject(amp, amp_scaler(init_scale=8.0), state, call)
     wanted = TABLE[call][state]
     found = Transition(State.UNUSED)
@@ -129,7 +129,7 @@ def test_a_disabled_scaler_lets_every_call_through(amp: Amp, amp_scaler: ScalerF
     "implementations take for a tensor; 'int' object has no attribute 'device', torch 2.6 to 2.14",
 )
 def test_a_fused_optimizer_whose_gradients_come_after_unscale(amp: Amp, amp_scaler: ScalerFactory) -> None:
-    """It steps, or is refused in words; the loop's "No inf checks were recorded" would do."""
+    """Fused optimizers step, or are refused in words, such as the loop's "No inf checks were recorded"."""
     subject = Subject(amp, amp_scaler(init_scale=8.0), State.READY, "fused step, no gradients")
     subject.scaler.unscale_(subject.optimizer)
     subject.parameter.grad = torch.ones_like(subject.parameter)

@@ -18,7 +18,7 @@ from .training import INF, ScalerFactory, expected_gradient, training
 
 @pytest.mark.parametrize("exponent", [0, 3, 10, 13], ids=lambda exponent: f"2^{exponent}")
 def test_unscaling_is_exact(amp: Amp, amp_scaler: ScalerFactory, exponent: int) -> None:
-    """By a power of two, through a real backward in the autocast dtype: the unscaled gradients, bit for bit."""
+    """Unscale by a power of two, after a real backward in the autocast dtype: the unscaled gradients, bit for bit."""
     run = training(amp, amp_scaler(init_scale=2.0**exponent))
     run.backward()
     run.scaler.unscale_(run.optimizer)
@@ -37,7 +37,7 @@ def test_unscaling_is_exact(amp: Amp, amp_scaler: ScalerFactory, exponent: int) 
 def test_unscaling_multiplies_by_the_rounded_inverse(
     amp: Amp, amp_scaler: ScalerFactory, scale: float, *, inside: bool
 ) -> None:
-    """Other scales: times 1 / scale, computed in float64 and rounded to float32 once (``unscale_``).
+    """For other scales, multiply by 1 / scale, computed in float64 and rounded to float32 once (``unscale_``).
 
     So it is where the calls are within a region, too, which a user's loop may have around all of them.
     """
@@ -57,7 +57,7 @@ def test_unscaling_multiplies_by_the_rounded_inverse(
 
 @pytest.mark.filterwarnings("ignore:Using backward.. with create_graph")
 def test_gradients_with_a_graph_are_unscaled_and_checked(amp: Amp, amp_scaler: ScalerFactory) -> None:
-    """As ``backward(create_graph=True)`` leaves them: they are divided in place, and an inf in one skips the step."""
+    """Gradients of ``backward(create_graph=True)`` are divided in place, and an inf in one skips the step."""
     for bad in (None, INF):
         run = training(amp, amp_scaler(init_scale=8.0))
         with amp.autocast():
@@ -72,11 +72,11 @@ def test_gradients_with_a_graph_are_unscaled_and_checked(amp: Amp, amp_scaler: S
         run.scaler.step(run.optimizer)
         run.scaler.update()
         assert bool((run.parameter == 1).all()) is (bad is not None)
-        run.parameter.grad = None  # it and its graph hold each other
+        run.parameter.grad = None  # it and its graph refer to each other
 
 
 def test_step_does_not_unscale_again(amp: Amp, amp_scaler: ScalerFactory) -> None:
-    """With and without ``unscale_`` before it, the step is the same."""
+    """The step is the same with ``unscale_`` before it and without."""
     found = []
     for explicit in (False, True):
         run = training(amp, amp_scaler(init_scale=8.0))
@@ -104,7 +104,7 @@ def test_only_this_optimizers_gradients_are_unscaled(amp: Amp, amp_scaler: Scale
 
 @pytest.mark.parametrize("clip", ["norm", "value"])
 def test_clipping_after_unscaling_is_clipping_in_float32(amp: Amp, amp_scaler: ScalerFactory, clip: str) -> None:
-    """``unscale_``, clip, ``step``: bit for bit the clipped step without a scaler (Lightning #9330, #9694)."""
+    """``unscale_``, clip, ``step`` have the bits of the clipped step without a scaler (Lightning #9330, #9694)."""
     clips: dict[str, Callable[[nn.Parameter], Any]] = {
         "norm": lambda p: nn.utils.clip_grad_norm_([p], 1.0),
         "value": lambda p: nn.utils.clip_grad_value_([p], 1.25),
@@ -125,7 +125,7 @@ def test_clipping_after_unscaling_is_clipping_in_float32(amp: Amp, amp_scaler: S
 
 
 def test_clipping_before_unscaling_is_not(amp: Amp, amp_scaler: ScalerFactory) -> None:
-    """The mistake that ``unscale_`` is there for: the update shrinks by the scale."""
+    """Without ``unscale_`` first, the update shrinks by the scale: the mistake that it prevents."""
     run = training(amp, amp_scaler(init_scale=2.0**10))
     run.backward()
     nn.utils.clip_grad_norm_([run.parameter], 1.0)
@@ -135,7 +135,7 @@ def test_clipping_before_unscaling_is_not(amp: Amp, amp_scaler: ScalerFactory) -
 
 
 def test_an_overflow_is_remembered_from_unscale_to_step(amp: Amp, amp_scaler: ScalerFactory) -> None:
-    """Also if the gradients are repaired in between: the norm was computed from the bad ones."""
+    """Repairing the gradients in between does not undo it: the norm was computed from the non-finite ones."""
     run = training(amp, amp_scaler(init_scale=8.0))
     run.backward(INF)
     run.scaler.unscale_(run.optimizer)
@@ -154,7 +154,7 @@ def test_the_other_gradients_of_an_overflow_are_unscaled(amp: Amp, amp_scaler: S
 
 
 def test_accumulated_gradients_are_unscaled_once(amp: Amp, amp_scaler: ScalerFactory) -> None:
-    """Micro-batches at one scale, one ``unscale_``: the sum of their unscaled gradients, exactly."""
+    """Micro-batches at one scale with one ``unscale_`` give the exact sum of their unscaled gradients."""
     run = training(amp, amp_scaler(init_scale=2.0**10))
     run.optimizer.zero_grad()
     rows = torch.tensor([[1.0, -2.0, 3.0, 0.5], [2.0, 1.0, -1.0, 4.0], [0.25, 8.0, 1.0, -3.0]]).to(run.parameter.device)
@@ -181,7 +181,7 @@ def test_an_overflow_in_one_micro_batch_skips_the_accumulated_step(amp: Amp, amp
 
 
 def test_gradients_are_unscaled_in_place(amp: Amp, amp_scaler: ScalerFactory) -> None:
-    """Views of one buffer, as DDP and FSDP hand them out: the buffer has the unscaled values, in the same tensors."""
+    """Views of one buffer, as in DDP and FSDP: the buffer has the unscaled values, in the same tensors."""
     buffer = torch.full((6,), 8.0, device=amp.device.torch_device)
     parameters = [nn.Parameter(torch.ones(3, device=buffer.device)) for _ in range(2)]
     views = [buffer[:3], buffer[3:]]
@@ -199,9 +199,9 @@ def test_gradients_are_unscaled_in_place(amp: Amp, amp_scaler: ScalerFactory) ->
 def test_large_gradients_are_no_overflow(
     amp: Amp, amp_scaler: ScalerFactory, implementation: str, scale: float
 ) -> None:
-    """Beyond fp16, up to float32's largest: only an inf is one. The step is taken, each element exact."""
+    """Gradients beyond fp16, up to float32's largest, are no overflow: the step is taken, each element exact."""
     largest = torch.finfo(torch.float32).max
-    # Small ones, too, are not lost.
+    # Small gradients are not lost, either.
     values = [65536.0, -(2.0**100), torch.finfo(torch.bfloat16).max, largest, -largest, 2.0**-100, -(2.0**-115)]
     parameter = nn.Parameter(torch.zeros(len(values), device=amp.device.torch_device))
     optimizer = torch.optim.SGD([parameter], lr=1.0, fused=implementation == "fused", foreach=False)

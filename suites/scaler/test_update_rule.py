@@ -1,4 +1,4 @@
-"""``update``: when the scale grows, when it backs off, and where it stops."""
+"""``update``: growth of the scale, backoff, and their limits."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .training import INF, NAN, ScalerFactory, training
 
 
 def _expect(amp: Amp, fact: str, found: list[tuple[float, int]], expected: list[tuple[float, int]]) -> None:
-    """Record a sequence of scales and trackers; raises AmpFailure at the first that is wrong."""
+    """Record a sequence of scales and trackers; raise AmpFailure at the first wrong one."""
     amp.observe(fact, [[scale, tracker] for scale, tracker in found], kind="state")
     for step, (real, wanted) in enumerate(zip(found, expected, strict=True)):
         if real != wanted:
@@ -27,14 +27,14 @@ def _expect(amp: Amp, fact: str, found: list[tuple[float, int]], expected: list[
 
 
 def test_the_scale_grows_after_exactly_the_interval(amp: Amp, amp_scaler: ScalerFactory) -> None:
-    """Not one clean step before, and again after the same number of steps."""
+    """The scale does not grow one clean step earlier, and grows again after the same number of steps."""
     run = training(amp, amp_scaler(init_scale=8.0, growth_interval=3))
     found = [run.iterate() for _ in range(7)]
     _expect(amp, "growth", found, [(8, 1), (8, 2), (16, 0), (16, 1), (16, 2), (32, 0), (32, 1)])
 
 
 def test_a_long_interval_is_counted_to_its_end(amp: Amp, amp_scaler: ScalerFactory) -> None:
-    """The tracker is an int32: beyond 256 clean steps, and beyond what bf16 and fp16 count."""
+    """The tracker is an int32: it counts beyond 256 clean steps, and beyond the integers of bf16 and fp16."""
     run = training(amp, amp_scaler(init_scale=8.0, growth_interval=2100))
     scale, tracker = run.iterate()
     state = run.scaler.state_dict()
@@ -54,7 +54,7 @@ def test_the_scale_backs_off_at_once(amp: Amp, amp_scaler: ScalerFactory, bad: f
 
 
 def test_other_factors_are_obeyed(amp: Amp, amp_scaler: ScalerFactory) -> None:
-    """Products are double, the scale float32: no power of two, so that rounding shows."""
+    """Products are double, the scale float32: factors are no powers of two, so that rounding shows."""
     rule = UpdateRule(growth_factor=1.7, backoff_factor=0.3, growth_interval=2)
     scaler = amp_scaler(init_scale=1.1, growth_factor=1.7, backoff_factor=0.3, growth_interval=2)
     run = training(amp, scaler)
@@ -96,7 +96,7 @@ def test_a_lowered_interval_still_grows(amp: Amp, amp_scaler: ScalerFactory) -> 
 
 
 def test_growth_stops_at_the_largest_finite_scale(amp: Amp, amp_scaler: ScalerFactory) -> None:
-    """pytorch/pytorch#98828: in torch 2.0 it went on to inf. The count restarts all the same."""
+    """The scale stays finite, unlike in torch 2.0, and the count restarts (pytorch/pytorch#98828)."""
     run = training(amp, amp_scaler(init_scale=2.0**125, growth_interval=1))
     found = []
     for _ in range(5):
@@ -109,7 +109,7 @@ def test_growth_stops_at_the_largest_finite_scale(amp: Amp, amp_scaler: ScalerFa
 
 
 def test_backoff_ends_at_zero(amp: Amp, amp_scaler: ScalerFactory) -> None:
-    """What torch does today (pytorch/pytorch#98828): nothing holds the scale above 0."""
+    """Today's behaviour of torch: nothing keeps the scale above 0 (pytorch/pytorch#98828)."""
     run = training(amp, amp_scaler(init_scale=2.0**-148))
     found = []
     for _ in range(3):
@@ -133,7 +133,7 @@ def test_a_scale_of_zero_corrupts_no_parameter(amp: Amp, amp_scaler: ScalerFacto
 
 @pytest.mark.parametrize("form", ["float", "tensor", "float64 tensor"])
 def test_a_new_scale_is_taken(amp: Amp, amp_scaler: ScalerFactory, form: str) -> None:
-    """It replaces the rule for one update: no growth, no backoff, and the count stays."""
+    """A new scale replaces the rule for one update: no growth, no backoff, and the count stays."""
     run = training(amp, amp_scaler(init_scale=8.0, growth_interval=10))
     run.iterate()
     new: float | torch.Tensor = 3.0

@@ -1,4 +1,4 @@
-"""The smallest training there is: one parameter, one product in the autocast dtype, one optimizer, one scaler."""
+"""Smallest possible training: one parameter, one product in the autocast dtype, one optimizer, one scaler."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ INF, NAN = float("inf"), float("nan")
 
 ScalerFactory = Callable[..., torch.amp.GradScaler]
 
-#: What the parameter is multiplied by, and so its gradient: exact in every dtype.
+#: The input of the product, and so the gradient: exact in every dtype.
 INPUT = (1.0, -2.0, 3.0, 0.5)
 
 
 @dataclass(frozen=True)
 class Training:
-    """A (4, 1) parameter, SGD with a power of two as its learning rate, and the scaler that is checked.
+    """Parameter of shape (4, 1), SGD with a power of two as its learning rate, and the scaler under test.
 
     Every value is a small multiple of a power of two, so every step is exact in float32.
     """
@@ -30,7 +30,7 @@ class Training:
     optimizer: torch.optim.Optimizer
 
     def backward(self, bad: float | None = None) -> None:
-        """A scaled backward through a product in the autocast dtype; ``bad`` is planted in one gradient."""
+        """Run a scaled backward through a product in the autocast dtype; ``bad`` is planted in one gradient."""
         self.optimizer.zero_grad()
         row = torch.tensor([INPUT], device=self.parameter.device)
         with self.amp.autocast():
@@ -41,12 +41,12 @@ class Training:
             self.gradient[1, 0] = bad
 
     def plant(self, value: float = 1.0) -> None:
-        """A gradient of ``value`` times the scale, put there by hand: for scales that no 16-bit product survives."""
+        """Set a gradient of ``value`` times the scale directly: for scales that overflow a 16-bit product."""
         self.scaler.scale(torch.zeros((), device=self.parameter.device))
         self.parameter.grad = torch.full_like(self.parameter, value) * self.scaler.get_scale()
 
     def iterate(self, bad: float | None = None) -> tuple[float, int]:
-        """One whole iteration; scale and growth tracker after it."""
+        """Run one whole iteration; return scale and growth tracker after it."""
         self.backward(bad)
         self.scaler.step(self.optimizer)
         self.scaler.update()
@@ -54,23 +54,23 @@ class Training:
 
     @property
     def gradient(self) -> torch.Tensor:
-        """The parameter's gradient, which has to be there."""
+        """Return the parameter's gradient, which must exist."""
         assert self.parameter.grad is not None
         return self.parameter.grad
 
     @property
     def state(self) -> tuple[float, int]:
-        """Scale and growth tracker, as ``state_dict`` has them."""
+        """Return scale and growth tracker, in the form of ``state_dict``."""
         saved = self.scaler.state_dict()
         return saved["scale"], saved["_growth_tracker"]
 
 
 def expected_gradient(parameter: torch.Tensor) -> torch.Tensor:
-    """What one backward leaves once it is unscaled."""
+    """Return the gradient of one backward after unscaling."""
     return torch.tensor(INPUT, device=parameter.device).reshape(4, 1)
 
 
 def training(amp: Amp, scaler: torch.amp.GradScaler) -> Training:
-    """A training with ``scaler``, its parameter at 1."""
+    """Return a training with ``scaler``, its parameter at 1."""
     parameter = torch.nn.Parameter(torch.ones(4, 1, device=amp.device.torch_device))
     return Training(amp, scaler, parameter, torch.optim.SGD([parameter], lr=0.5))
