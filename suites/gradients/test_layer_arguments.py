@@ -208,7 +208,7 @@ OTHER_DIRECTION = (
 
 
 def layers(target: Target) -> Iterator[object]:
-    """Yield all layers; an LSTM that is not packed, projected or a cell is oneDNN's on a CPU, maybe without a kernel."""
+    """Yield all layers; an LSTM that is not packed, projected or a cell is oneDNN's on a CPU, which may lack it."""
     lacking = lacks_lstm_kernel(target.device.type, target.precision.name)
     for name, layer in LAYERS.items():
         other = {"packed", "projected", "LSTMCell"} & set(name.split(" "))

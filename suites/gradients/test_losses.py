@@ -1,4 +1,4 @@
-"""Losses of low-precision logits, with every reduction: float32 if the device has the rule, else rounded up to twice."""
+"""Losses of low-precision logits, with every reduction: float32 if the device has the rule, else one or two roundings."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ Call = Callable[[Tensor, Given, Batch], Tensor]
 
 @dataclass(frozen=True)
 class Kept:
-    """Tensors that ``call`` saves for a low-precision input, which is one of them or not: ``numbers`` values in its dtype.
+    """Tensors that ``call`` saves for a low-precision input, which may be one of them: ``numbers`` values in its dtype.
 
     That is float32 where ``rule``, an overload, is an fp32 operator on the device; elsewhere it is low. ``stored`` is
     how many tensors those are. ``also`` are numbers of other dtypes, of one tensor each time. ``cuda`` is what is kept

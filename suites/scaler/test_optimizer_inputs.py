@@ -101,7 +101,7 @@ def test_an_optimizer_with_only_frozen_groups_is_refused(
 
 
 def test_a_fused_optimizer_without_gradients_is_not_refused(amp: Amp, amp_scaler: ScalerFactory) -> None:
-    """An empty optimizer takes no step and raises nothing; ``update`` is refused unless another optimizer was checked."""
+    """Without gradients it takes no step and raises nothing; ``update`` is refused if no optimizer was checked."""
     parameter = _parameter(amp)
     optimizer, scaler = _sgd([parameter], "fused"), _started(amp, amp_scaler())
     scaler.step(optimizer)
@@ -177,7 +177,7 @@ def test_fused_optimizers_take_float16_parameters(amp: Amp, amp_scaler: ScalerFa
 def test_sparse_gradients_in_one_of_two_groups(
     amp: Amp, amp_scaler: ScalerFactory, optimizer_type: type[torch.optim.Optimizer], bad: float | None
 ) -> None:
-    """Sparse gradients beside dense ones: duplicate rows are summed, and a non-finite value in either kind skips both."""
+    """Sparse gradients beside dense ones: duplicate rows are summed, and a non-finite value in either skips both."""
     step: Callable[..., torch.optim.Optimizer] = functools.partial(optimizer_type, lr=0.5)  # type: ignore[call-arg]
     for where in ("sparse", "dense"):
         runs = []

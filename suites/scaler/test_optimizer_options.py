@@ -115,7 +115,7 @@ def _written(options: Mapping[str, object]) -> str:
 
 
 def _exact_ones(target: Target) -> list[str]:
-    """Yield optimizers without low-precision steps: Muon makes its update orthogonal in bf16 (torch/optim/_muon.py)."""
+    """Return optimizers without low-precision steps: Muon orthogonalises its update in bf16 (torch/optim/_muon.py)."""
     return [optimizer for optimizer in _optimizers(target) if not optimizer.startswith("Muon")]
 
 
@@ -141,7 +141,7 @@ def test_steps_are_those_in_float64(amp: Amp, amp_scaler: ScalerFactory, optimiz
 
 
 def _sensitive_ones(target: Target) -> list[str]:
-    """Yield optimizers that depend on exact gradients: Rprop uses signs only, and Muon rounds its input."""
+    """Return optimizers that depend on exact gradients: Rprop uses signs only, and Muon rounds its input."""
     return [optimizer for optimizer in _exact_ones(target) if not optimizer.startswith("Rprop")]
 
 

@@ -100,7 +100,7 @@ def test_clean_steps_are_the_unscaled_ones(
 
 
 def _is_hollow(tensor: torch.Tensor) -> bool:
-    """Return whether a float32 tensor was rounded to a low dtype: undecided below eight different values."""
+    """Return whether a float32 tensor was rounded to a low dtype; False below eight different values."""
     values = tensor.detach().flatten()
     numbers = values[(values != 0) & values.isfinite()].unique()
     if tensor.dtype is not torch.float32 or len(numbers) < 8:

@@ -114,7 +114,7 @@ def test_a_closure_is_refused(amp: Amp, amp_scaler: ScalerFactory, form: str) ->
 
 
 def test_step_returns_what_the_optimizer_returns(amp: Amp, amp_scaler: ScalerFactory) -> None:
-    """``step`` forwards arguments and result. A skipped step returns None, which proves nothing (pytorch/pytorch#152279)."""
+    """``step`` forwards arguments and results. A skipped step returns None, no proof of it (pytorch/pytorch#152279)."""
 
     class Telling(torch.optim.SGD):
         def step(self, closure: None = None, *, told: float = 0.0) -> float:  # type: ignore[override]

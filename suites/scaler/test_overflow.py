@@ -136,7 +136,7 @@ def test_one_bad_group_skips_all_groups(amp: Amp, amp_scaler: ScalerFactory) -> 
 
 
 def test_parameters_without_gradients_are_passed_over(amp: Amp, amp_scaler: ScalerFactory) -> None:
-    """Skip a frozen parameter, and one that the loss does not reach."""
+    """A frozen parameter, and one that the loss does not reach, are passed over."""
     parameters, scaler = _parameters(amp, 3), amp_scaler(init_scale=8.0)
     parameters[1].requires_grad = False
     optimizer = torch.optim.SGD(parameters, lr=0.5)
@@ -260,7 +260,7 @@ _RACE = (
 
 
 class _CopiesArrive(TorchFunctionMode):
-    """Synchronise after each ``Tensor.to`` that copies to the host, so that this race always has the same winner."""
+    """Mode that synchronises after each ``Tensor.to`` that copies to the host, so that this race cannot be lost."""
 
     def __init__(self, device: Device) -> None:
         super().__init__()
@@ -276,7 +276,7 @@ class _CopiesArrive(TorchFunctionMode):
 @pytest.mark.amp(devices=["cuda", "xpu"])
 @pytest.mark.parametrize("where", ["accelerator", "cpu"])
 def test_parameters_on_two_devices(amp: Amp, amp_scaler: ScalerFactory, where: str) -> None:
-    """Check each device of one optimizer, with a parameter on the accelerator and one on the CPU; one inf skips both."""
+    """Check each device of one optimizer, with parameters on the accelerator and the CPU; one inf skips both."""
     parameters = {"accelerator": _parameters(amp, 1)[0], "cpu": nn.Parameter(torch.ones(3, 2))}
     scaler, optimizer = amp_scaler(init_scale=8.0), torch.optim.SGD(parameters.values(), lr=0.5)
     for bad in (False, True):

@@ -41,7 +41,7 @@ def test_a_tensor_is_multiplied(amp: Amp, amp_scaler: ScalerFactory) -> None:
 
 
 def test_a_scalar_loss_becomes_float32(amp: Amp, amp_scaler: ScalerFactory) -> None:
-    """The product of a zero-dimensional low loss and the float32 scale is float32: the scaled loss does not overflow."""
+    """Scaling a zero-dimensional low loss by the float32 scale gives float32: the scaled loss does not overflow."""
     loss = torch.tensor(60000.0, device=amp.device.torch_device).to(amp.dtype)
     scaled = amp_scaler().scale(loss)
     assert scaled.dtype is torch.float32

@@ -1,4 +1,4 @@
-"""What an autocast region promises: when it is on, what it touches, and what it leaves alone.
+"""Guarantees of an autocast region: when it is on, what it changes, and what it leaves unchanged.
 
 The rules of single operators belong to the rules suite; here one operator that every device casts,
 a matrix product, stands for all of them.

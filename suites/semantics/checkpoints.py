@@ -1,4 +1,4 @@
-"""What checkpointed blocks compute, and that it is what they compute without a checkpoint."""
+"""Computation of checkpointed blocks, and comparison with the same blocks without a checkpoint."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ REENTRANT = pytest.mark.parametrize("reentrant", [True, False], ids=["reentrant"
 
 
 def gradients(amp: Amp, model: nn.Module, block: Block, *, inside: bool = False) -> list[torch.Tensor]:
-    """The result, and the gradients of input and parameters; backward is called inside or outside the region."""
+    """Return the result, and the gradients of input and parameters; backward is called inside or outside the region."""
     torch.manual_seed(amp.config.seed)
     batch = torch.randn(4, 8).to(amp.device.torch_device).requires_grad_()
     model.zero_grad()
@@ -32,7 +32,7 @@ def gradients(amp: Amp, model: nn.Module, block: Block, *, inside: bool = False)
 
 
 def expect_same(amp: Amp, plain: list[torch.Tensor], found: list[torch.Tensor], *, what: str = "checkpointing") -> None:
-    """``found`` are the tensors of ``plain``, bit for bit. Raises AmpFailure, in which ``what`` is the cause."""
+    """Raise AmpFailure unless ``found`` has the bits of ``plain``; ``what`` is the cause in the message."""
     different = len(plain) != len(found) or [
         i for i, (a, b) in enumerate(zip(plain, found, strict=True)) if a.dtype is not b.dtype or not torch.equal(a, b)
     ]

@@ -9,48 +9,48 @@ from pytest_amp.amp import Amp
 
 
 class Small(nn.Module):
-    """Products, a normalisation with statistics, one without, a frozen layer, a tied weight, a constant buffer."""
+    """Model with products, norms with and without statistics, a frozen layer, a tied weight and a constant buffer."""
 
     constant: torch.Tensor
 
     def __init__(self) -> None:
         """Draw the parameters from torch's generator."""
         super().__init__()
-        self.first = nn.Linear(8, 16, bias=False)  # before BatchNorm a bias would have a gradient of 0
+        self.first = nn.Linear(8, 16, bias=False)  # a bias before BatchNorm would have a gradient of 0
         self.norm = nn.BatchNorm1d(16)
         self.frozen = nn.Linear(16, 16).requires_grad_(requires_grad=False)
         self.middle = nn.Sequential(nn.LayerNorm(16), nn.GELU(), nn.Linear(16, 8))
         self.register_buffer("constant", torch.full((8,), 1.1))
 
     def forward(self, batch: torch.Tensor) -> torch.Tensor:
-        """(batch, 8) to (batch, 16); the last product uses the first layer's weight again."""
+        """Shapes: (batch, 8) to (batch, 16); the last product uses the first layer's weight again."""
         hidden = self.middle(self.frozen(self.norm(self.first(batch)).relu())) * self.constant
         return nn.functional.linear(hidden, self.first.weight)
 
 
 def small(amp: Amp) -> tuple[Small, torch.Tensor]:
-    """A model and a batch on the device, the same for each call in one test: both are seeded."""
+    """Return a model and a batch on the device, the same for each call in one test: both are seeded."""
     torch.manual_seed(amp.config.seed)
     return Small().to(amp.device.torch_device), torch.randn(8, 8).to(amp.device.torch_device)
 
 
 def loss_of(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
-    """The mean square of what the model makes of the batch, in float32."""
+    """Return the mean square of the model's output on the batch, in float32."""
     result: torch.Tensor = model(batch)
     return result.float().square().mean()
 
 
 def drawn(amp: Amp, *shape: int) -> torch.Tensor:
-    """Normal numbers in float32, drawn on the CPU, on the device."""
+    """Return normal values in float32, drawn on the CPU, on the device."""
     return torch.randn(shape).to(amp.device.torch_device)
 
 
 def state_of(model: nn.Module) -> list[torch.Tensor]:
-    """Copies of a model's parameters and buffers."""
+    """Return copies of a model's parameters and buffers."""
     return [tensor.detach().clone() for tensor in model.state_dict().values()]
 
 
 def statistic(tensor: torch.Tensor | None) -> torch.Tensor:
-    """A running statistic of a norm that has them."""
+    """Return a running statistic of a norm that has them."""
     assert tensor is not None
     return tensor

@@ -1,4 +1,4 @@
-"""What is truly wrong, or not there yet, in some of the releases that the suite runs on: all of it, in one place."""
+"""Known faults and missing features in some of the releases that the suite runs on, all in one place."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pytest_amp.releases import release_of
 
 RELEASE = release_of(torch.__version__)
 
-#: pytorch/pytorch#165068: a copy cached under no_grad keeps its history; inference mode goes around the cache.
+#: pytorch/pytorch#165068: a copy cached under no_grad keeps its history; inference mode bypasses the cache.
 HISTORY_KEPT = RELEASE >= (2, 11)
 _HISTORY = "pytorch/pytorch#112583, #65766, #141896: a copy cached under no_grad has no history (mended by #165068)"
 NO_HISTORY = pytest.mark.xfail(not HISTORY_KEPT, strict=True, reason=_HISTORY)

@@ -1,4 +1,4 @@
-"""The autocast state of one device type in this thread, and what a product computes in."""
+"""The autocast state of one device type in this thread, and the dtype of a product."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from pytest_amp.failure import AmpFailure
 from pytest_amp.guard import nesting_depth
 from pytest_amp.precision import dtype_name
 
-#: The other autocast dtype: what an inner region may ask for.
+#: The other autocast dtype, for which an inner region may ask.
 OTHER = {torch.bfloat16: torch.float16, torch.float16: torch.bfloat16}
 
 
 @dataclass(frozen=True)
 class State:
-    """The four things that ``torch.autocast.__enter__`` sets and ``__exit__`` restores."""
+    """The four values that ``torch.autocast.__enter__`` sets and ``__exit__`` restores."""
 
     enabled: bool
     dtype: torch.dtype
@@ -26,7 +26,7 @@ class State:
 
     @classmethod
     def now(cls, device_type: str) -> State:
-        """The state of ``device_type`` in the calling thread."""
+        """Return the state of ``device_type`` in the calling thread."""
         return cls(
             torch.is_autocast_enabled(device_type),
             torch.get_autocast_dtype(device_type),
@@ -36,12 +36,12 @@ class State:
 
 
 def product_dtype(device: torch.device) -> torch.dtype:
-    """The dtype in which ``device`` multiplies float32 matrices now; they are no parameters, so nothing is cached."""
+    """Return the dtype of a product of float32 matrices on ``device`` now, which are no parameters and not cached."""
     return torch.mm(torch.ones(4, 4, device=device), torch.ones(4, 4, device=device)).dtype
 
 
 def expect_dtype(amp: Amp, fact: str, found: torch.dtype, expected: torch.dtype, *, likely: str) -> None:
-    """Record ``found`` under ``fact``; raises AmpFailure where it is not ``expected``."""
+    """Record ``found`` under ``fact``; raise AmpFailure if it is not ``expected``."""
     amp.observe(fact, dtype_name(found), kind="dtype")
     if found is not expected:
         raise AmpFailure(
@@ -54,7 +54,7 @@ def expect_dtype(amp: Amp, fact: str, found: torch.dtype, expected: torch.dtype,
 
 
 def expect_state(amp: Amp, where: str, found: object, expected: object, *, likely: str) -> None:
-    """Raises AmpFailure where the state ``where`` is not ``expected``."""
+    """Raise AmpFailure if the state ``where`` is not ``expected``."""
     if found != expected:
         raise AmpFailure(
             f"the autocast state {where} on {amp.target.id} is not what it has to be",

@@ -1,4 +1,4 @@
-"""What older code calls: the deprecated classes and queries mean what the ones of today mean."""
+"""Interfaces of older code: the deprecated classes and queries mean the same as their successors."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_the_deprecated_region_is_the_same(amp: Amp, *, enabled: bool, cache: bo
 
 @pytest.mark.parametrize("enabled", [True, False], ids=["enabled", "disabled"])
 def test_the_deprecated_region_decorates_with_its_own_state(amp: Amp, *, enabled: bool) -> None:
-    """As older code has it above ``forward``: of both dtypes, called outside and inside another region."""
+    """Decorate as older code decorates ``forward``: with both dtypes, called outside and inside another region."""
     device = amp.device.type
     for dtype in (amp.dtype, OTHER[amp.dtype]):
         region: Any = _alias(amp, dtype=dtype, enabled=enabled)
@@ -56,7 +56,7 @@ def test_the_deprecated_region_decorates_with_its_own_state(amp: Amp, *, enabled
 
 @pytest.mark.amp(devices=["cpu"])
 def test_the_queries_of_the_cpu_answer_the_same(amp: Amp) -> None:
-    """``torch.is_autocast_cpu_enabled`` and ``torch.get_autocast_cpu_dtype``, deprecated since torch 2.4."""
+    """``torch.is_autocast_cpu_enabled`` and ``torch.get_autocast_cpu_dtype`` are deprecated since torch 2.4."""
     if not hasattr(torch, "is_autocast_cpu_enabled"):
         pytest.skip("this torch has removed its deprecated queries")
     with warnings.catch_warnings():
@@ -70,14 +70,14 @@ def test_the_queries_of_the_cpu_answer_the_same(amp: Amp) -> None:
 
 
 def test_the_deprecated_region_names_its_successor(amp: Amp) -> None:
-    """A FutureWarning, since torch 2.4; without it older code does not hear of the removal."""
+    """Older code learns of the removal by a FutureWarning, since torch 2.4."""
     factory: Callable[..., AbstractContextManager[None]] = _MODULES[amp.device.type].autocast
     with pytest.warns(FutureWarning, match=r"torch\.amp\.autocast"):
         factory()
 
 
 def test_the_query_of_the_gpu_answers_the_same(amp: Amp) -> None:
-    """``torch.get_autocast_gpu_dtype``, which means CUDA on every machine."""
+    """``torch.get_autocast_gpu_dtype`` means CUDA on every machine."""
     if not hasattr(torch, "get_autocast_gpu_dtype"):
         pytest.skip("this torch has removed its deprecated queries")
     with warnings.catch_warnings(), amp.autocast():

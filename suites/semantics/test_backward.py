@@ -1,4 +1,4 @@
-"""Backward runs outside the region, in the dtypes that forward chose."""
+"""Backward runs outside the region, in the dtypes of forward."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ _PRODUCTS = ("aten::mm", "aten::addmm")
 
 
 class Spy(torch.autograd.Function):
-    """The identity; it notes the autocast state that its backward finds, and the dtype of its gradient."""
+    """Identity that notes the autocast state of its backward, and the dtype of its gradient."""
 
     @staticmethod
     def forward(ctx: Any, tensor: torch.Tensor, device_type: str, seen: list[object]) -> torch.Tensor:
-        """Keep where to note."""
+        """Keep the list for the notes."""
         ctx.device_type, ctx.seen = device_type, seen
         return tensor.clone()
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:
-        """Note."""
+        """Note state and dtype."""
         state = State.now(ctx.device_type)
         ctx.seen.append((state.enabled, gradient.dtype))
         return gradient, None, None
 
 
 def test_backward_does_not_see_the_region(amp: Amp) -> None:
-    """Called outside, it finds autocast off, though forward ran inside; gradients have the dtype of their tensors."""
+    """Backward, called outside, sees autocast off, though forward ran inside; gradients have their tensors' dtypes."""
     seen: list[object] = []
     matrix = torch.randn(4, 4, device=amp.device.torch_device, requires_grad=True)
     with amp.autocast():
@@ -53,7 +53,7 @@ def test_backward_does_not_see_the_region(amp: Amp) -> None:
 
 
 def test_backward_multiplies_in_the_dtype_of_forward(amp: Amp) -> None:
-    """Each product of backward has only arguments in the dtype of its forward: low, float32 in the island."""
+    """Arguments of each product in backward have the dtype of its forward: low, or float32 in the disabled region."""
     device = amp.device.torch_device
     first, island, last = (nn.Linear(size, 16, bias=False).to(device) for size in (8, 16, 16))
     with amp.autocast():
@@ -65,7 +65,7 @@ def test_backward_multiplies_in_the_dtype_of_forward(amp: Amp) -> None:
         loss.backward()
     products = [{t.partition("[")[0] for t in call.tensors} for call in calls if call.operator in _PRODUCTS]
     found = [sorted(dtypes) for dtypes in products]
-    # Backward of the last layer: weight and input; of the island: weight and input; of the first: weight.
+    # Backward of the last layer: weight and input; of the disabled region: weight and input; of the first: weight.
     expected = [[dtype_name(amp.dtype)]] * 2 + [["float32"]] * 2 + [[dtype_name(amp.dtype)]]
     amp.observe("products of backward", [", ".join(dtypes) for dtypes in found], kind="dtype")
     if found != expected:
@@ -79,7 +79,7 @@ def test_backward_multiplies_in_the_dtype_of_forward(amp: Amp) -> None:
 
 
 def test_gradients_are_the_same_inside_the_region(amp: Amp) -> None:
-    """Where forward was low throughout, backward inside the region changes nothing, bit for bit.
+    """Backward inside the region has the same bits if forward was low throughout.
 
     Without biases: their gradients are sums, which on CUDA are themselves on the float32 list.
     """
@@ -108,7 +108,7 @@ def test_gradients_are_the_same_inside_the_region(amp: Amp) -> None:
     "float32 ones included",
 )
 def test_backward_inside_a_region_keeps_float32_forward(amp: Amp) -> None:
-    """A model that ran in float32, in an island or outside, has float32 gradients wherever backward is called."""
+    """Models that ran in float32, in a disabled region or outside, have float32 gradients in any region."""
     gradients = []
     for inside in (False, True):
         torch.manual_seed(amp.config.seed)
@@ -122,7 +122,7 @@ def test_backward_inside_a_region_keeps_float32_forward(amp: Amp) -> None:
 
 
 def test_accumulated_gradients_are_summed_in_float32(amp: Amp) -> None:
-    """Two micro-batches leave the float32 sum of the two low gradients, not a rounded one."""
+    """Two micro-batches leave the float32 sum of the two low-precision gradients, not a rounded one."""
     layer = nn.Linear(16, 16, bias=False).to(amp.device.torch_device)
     batches = [torch.randn(8, 16, device=amp.device.torch_device) for _ in range(2)]
     apart = []
@@ -140,7 +140,7 @@ def test_accumulated_gradients_are_summed_in_float32(amp: Amp) -> None:
 
 
 def test_a_gradient_penalty_has_gradients(amp: Amp) -> None:
-    """The pattern of torch's amp examples: gradients by ``autograd.grad`` outside, their norm inside, backward."""
+    """Follow torch's amp examples: gradients by ``autograd.grad`` outside, their norm inside, backward."""
     model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1)).to(amp.device.torch_device)
     batch = torch.randn(8, 8, device=amp.device.torch_device)
     with amp.autocast():
@@ -177,7 +177,7 @@ def _in_one_thread(loss: torch.Tensor, _: list[nn.Parameter]) -> None:
         loss.backward()
 
 
-#: Ways to ask for the gradients of a loss.
+#: Ways to compute the gradients of a loss.
 CALLERS: dict[str, Callable[[torch.Tensor, list[nn.Parameter]], None]] = {
     "autograd.backward": lambda loss, _: torch.autograd.backward(loss),
     "autograd.backward of several": lambda loss, _: torch.autograd.backward([loss, loss * 0]),
@@ -202,7 +202,7 @@ def _by_a_timer(call: Callable[[], object]) -> None:
 
 @pytest.mark.parametrize("caller", CALLERS)
 def test_gradients_do_not_depend_on_who_asks(amp: Amp, caller: str) -> None:
-    """By whatever name and in whatever thread backward is called: every bit is that of ``loss.backward()``."""
+    """Gradients have the bits of ``loss.backward()``, whichever function or thread calls backward."""
     found = []
     for ask in (lambda loss, _: loss.backward(), CALLERS[caller]):
         model, batch = small(amp)

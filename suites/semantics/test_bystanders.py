@@ -1,4 +1,4 @@
-"""What has nothing to do with autocast: contexts that leave a region alone, and work that a region leaves alone."""
+"""Features unrelated to autocast: contexts that leave a region unchanged, and work that a region leaves unchanged."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class _Functions(TorchFunctionMode):
 
 @contextlib.contextmanager
 def _deterministic() -> Iterator[None]:
-    """Where an operator has no algorithm that is deterministic, torch warns and goes on."""
+    """Use deterministic algorithms; torch warns and continues if an operator has none."""
     before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
     torch.use_deterministic_algorithms(mode=True, warn_only=True)
     try:
@@ -44,7 +44,7 @@ def _deterministic() -> Iterator[None]:
         torch.use_deterministic_algorithms(before[0], warn_only=before[1])
 
 
-#: Contexts of torch's that change something else than the dtypes in which a region computes.
+#: Contexts of torch that change something other than the dtypes in which a region computes.
 CONTEXTS: dict[str, Callable[[], Any]] = {
     "enable_grad": torch.enable_grad,
     "set_grad_enabled": lambda: torch.set_grad_enabled(True),
@@ -78,7 +78,7 @@ CONTEXTS: dict[str, Callable[[], Any]] = {
 @pytest.mark.filterwarnings("ignore:.*[Pp]rofil", "ignore:TF32 acceleration")
 @pytest.mark.parametrize("context", CONTEXTS)
 def test_a_context_leaves_the_region_alone(amp: Amp, context: str) -> None:
-    """Inside it and after it; and the loss and the gradients are those without it, bit for bit."""
+    """The region is unchanged in a context and after it; loss and gradients have the bits of those without it."""
     results = []
     for within in (contextlib.nullcontext, CONTEXTS[context]):
         torch.manual_seed(amp.config.seed)
@@ -97,7 +97,7 @@ def test_a_context_leaves_the_region_alone(amp: Amp, context: str) -> None:
     assert not different, f"{context} changes the loss (0) or gradients: {different}"
 
 
-#: What makes decorators of torch's, which change something else than the dtypes in which a region computes.
+#: Decorators of torch that change something other than the dtypes in which a region computes.
 DECORATORS: dict[str, Callable[[], Any]] = {
     "no_grad": torch.no_grad,
     "no_grad, bare": lambda: torch.no_grad,
@@ -113,7 +113,7 @@ DECORATORS: dict[str, Callable[[], Any]] = {
 
 @pytest.mark.parametrize("decorator", DECORATORS)
 def test_a_decorator_leaves_the_region_alone(amp: Amp, decorator: str) -> None:
-    """Evaluation is decorated with ``no_grad``: called in a region, it runs in the region."""
+    """Evaluation decorated with ``no_grad`` and called in a region runs in the region."""
 
     def function() -> tuple[State, torch.dtype]:
         return State.now(amp.device.type), product_dtype(amp.device.torch_device)
@@ -153,7 +153,7 @@ def _made(function: Callable[[torch.device], Tensor]) -> Callable[[Amp], list[Te
 
 
 def _of_both(function: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Amp], list[Tensor]]:
-    """Of a float32 tensor and a low one."""
+    """Return ``function`` of a float32 tensor and a low-precision one."""
     return lambda amp: [function(drawn(amp, 8, 8), drawn(amp, 8, 8).to(amp.dtype))]
 
 
@@ -177,7 +177,7 @@ def _normalised(amp: Amp) -> list[Tensor]:
 
 
 def _stepped(build: Callable[[nn.Parameter], torch.optim.Optimizer]) -> Callable[[Amp], list[Tensor]]:
-    """Two steps on gradients that are given: what an optimizer keeps, and the weights."""
+    """Take two steps on given gradients: the state of an optimizer, and the weights."""
 
     def step(amp: Amp) -> list[Tensor]:
         weight = nn.Parameter(drawn(amp, 8, 8))
@@ -215,7 +215,7 @@ def _pruned(amp: Amp) -> list[Tensor]:
     return [kept, *state_of(prune.remove(model, "weight"))]
 
 
-#: Work that is done within regions by accident or on purpose: no product, so that each result is what it is outside.
+#: Work within regions by accident or on purpose: no product, so that each result is the same as outside.
 WORK: dict[str, Callable[[Amp], list[Tensor]]] = {
     **{
         f"init.{name}": _filled(getattr(init, name), 12, 12)
@@ -260,7 +260,7 @@ WORK: dict[str, Callable[[Amp], list[Tensor]]] = {
     "hann_window": _made(lambda device: torch.hann_window(12, device=device)),
     "randn_like": _of_float32(torch.randn_like, 8, 8),
     "normal": _made(lambda device: torch.normal(0.0, 1.0, (8, 8), device=device)),
-    # A float32 tensor and a low one: torch's own promotion, which is to float32
+    # A float32 tensor and a low-precision one: torch's own promotion, which is to float32
     "+, both dtypes": _of_both(lambda x, y: x + y),
     "+, the low one first": _of_both(lambda x, y: y + x),
     "-, both dtypes": _of_both(lambda x, y: x - y),
@@ -289,7 +289,7 @@ WORK: dict[str, Callable[[Amp], list[Tensor]]] = {
     "topk": _of_float32(lambda x: x.topk(3)[0], 8, 8),
     "sort": _of_float32(lambda x: x.sort(0)[0], 8, 8),
     "unfold": _of_float32(lambda x: functional.unfold(x, 2), 1, 2, 4, 4),
-    # Statistics and spectra of float32 numbers
+    # Statistics and spectra of float32 values
     "quantile": _of_float32(lambda x: torch.quantile(x, 0.3, dim=1), 8, 9),
     "nanquantile": _of_float32(lambda x: torch.nanquantile(x, 0.3), 8, 9),
     "median": _of_float32(lambda x: x.median(1)[0], 8, 9),
@@ -305,7 +305,7 @@ WORK: dict[str, Callable[[Amp], list[Tensor]]] = {
     "aminmax": _of_float32(lambda x: torch.stack(torch.aminmax(x, dim=1)), 8, 64),
     "argsort": _of_float32(lambda x: x.argsort(1), 8, 64),
     "std_mean": _of_float32(lambda x: torch.std_mean(x, 1), 8, 64),
-    # Random functions of float32 numbers
+    # Random functions of float32 values
     "dropout1d": _of_float32(lambda x: functional.dropout1d(x, 0.4), 8, 4, 6),
     "dropout2d": _of_float32(lambda x: functional.dropout2d(x, 0.4), 8, 4, 3, 3),
     "dropout3d": _of_float32(lambda x: functional.dropout3d(x, 0.4), 8, 4, 2, 2, 2),
@@ -321,7 +321,7 @@ WORK: dict[str, Callable[[Amp], list[Tensor]]] = {
 @pytest.mark.filterwarnings("ignore:.*dropout2d.*3-D:UserWarning", "ignore::FutureWarning")
 @pytest.mark.parametrize("work", WORK)
 def test_work_within_a_region_is_what_it_is_outside(amp: Amp, work: str) -> None:
-    """Models that are built, initialised, saved or loaded there, batches that are collated: every bit is float32's."""
+    """Build, initialise, save and load models, and collate batches inside a region: every bit is float32's."""
     results = []
     for enabled in (False, True):
         torch.manual_seed(amp.config.seed)

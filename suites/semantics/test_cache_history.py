@@ -1,4 +1,4 @@
-"""A copy that was cached without a graph never serves a use that needs one, whatever operator or layer casts it.
+"""Cached copies without a graph never serve a use that needs one, whatever operator or layer casts the weight.
 
 The kind of pytorch/pytorch#112583 and #141896: an evaluation, a target network or a checkpoint's first pass under
 no_grad inside a region, and then training on weights that get no gradient.
@@ -28,7 +28,7 @@ FIRST = pytest.mark.parametrize("first", ["no_grad", "inference_mode"])
 
 
 def _seeded(amp: Amp, kind: str) -> tuple[Callable[[], torch.Tensor], list[torch.nn.Parameter]]:
-    """A call that uses weights, and the weights; the same each time."""
+    """Return a call that uses weights, and the weights; the same each time."""
     torch.manual_seed(amp.config.seed)
     if kind in LAYERS:
         build, shape = LAYERS[kind]
@@ -75,7 +75,7 @@ def _expect_equal(
 @FIRST
 @pytest.mark.parametrize("kind", [pytest.param(key, marks=() if key == "einsum" else NO_HISTORY) for key in KINDS])
 def test_a_use_without_gradients_costs_no_gradient(amp: Amp, kind: str, first: str) -> None:
-    """But for einsum, which permutes its operands: a view of the weight was never cached."""
+    """Exclude einsum, which permutes its operands: a view of the weight was never cached."""
     wanted = _gradients(amp, kind, "grad")
     assert all(gradient is not None for gradient in wanted)
     _expect_equal(amp, kind, f"a use under {first}", _gradients(amp, kind, first), wanted)
@@ -84,7 +84,7 @@ def test_a_use_without_gradients_costs_no_gradient(amp: Amp, kind: str, first: s
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_update_between_regions_is_seen(amp: Amp, kind: str, mode: str) -> None:
-    """Evaluation after evaluation, with training steps in between: each operator reads what the weights are now."""
+    """Evaluate repeatedly, with training steps in between: each operator reads the current weights."""
     call, weights = _seeded(amp, kind)
     fresh, others = _seeded(amp, kind)
     with MODES[mode](), amp.autocast():

@@ -1,4 +1,4 @@
-"""What a region keeps alive, and for how long; and what a weight's cached copy knows of changes to the weight."""
+"""Lifetime of the tensors that a region retains, and validity of a weight's cached copy after changes to the weight."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from .users import LAYERS
 
 @pytest.fixture
 def layer(amp: Amp) -> nn.Linear:
-    """One weight and no bias."""
+    """Return a layer with one weight and no bias."""
     return nn.Linear(8, 24, bias=False).to(amp.device.torch_device)
 
 
 @pytest.fixture
 def batch(amp: Amp) -> torch.Tensor:
-    """An input of the layer."""
+    """Return an input of the layer."""
     return torch.randn(4, 8, device=amp.device.torch_device)
 
 
 @pytest.mark.parametrize("mode", ["grad", "no_grad", "inference_mode"])
 @pytest.mark.parametrize("kind", LAYERS)
 def test_memory_does_not_grow_over_repeated_forwards(amp: Amp, kind: str, mode: str) -> None:
-    """Within one region, and over many: what is alive after the second forward is all there is after the sixth."""
+    """Within one region, and over many, as much memory is alive after the sixth forward as after the second."""
     build, shape = LAYERS[kind]
     layer, x = build().to(amp.device.torch_device), torch.randn(shape, device=amp.device.torch_device)
     modes = {"grad": torch.enable_grad, "no_grad": torch.no_grad, "inference_mode": torch.inference_mode}
@@ -61,7 +61,7 @@ def test_memory_does_not_grow_over_repeated_forwards(amp: Amp, kind: str, mode: 
         )
 
 
-#: Functions of an input and a weight, with their casts left to autocast and made by hand.
+#: Functions of an input and a weight, with their casts by autocast and as manual casts.
 SAVED: dict[str, tuple[tuple[int, ...], tuple[int, ...], Callable[[torch.Tensor, torch.Tensor], torch.Tensor]]] = {
     "linear": ((4, 8), (16, 8), functional.linear),
     "matmul": ((2, 4, 8), (8, 16), torch.matmul),
@@ -79,7 +79,7 @@ SAVED: dict[str, tuple[tuple[int, ...], tuple[int, ...], Callable[[torch.Tensor,
 
 @pytest.mark.parametrize("kind", SAVED)
 def test_what_is_kept_for_backward_is_what_casts_by_hand_keep(amp: Amp, kind: str) -> None:
-    """No second copy of an input, no float32 copy of an activation: the same bytes, piece by piece."""
+    """Compare the bytes of each saved tensor: no second copy of an input, no float32 copy of an activation."""
     given, weights, function = SAVED[kind]
     device = amp.device.torch_device
     x = torch.randn(given, device=device, requires_grad=True)
@@ -99,7 +99,7 @@ def test_what_is_kept_for_backward_is_what_casts_by_hand_keep(amp: Amp, kind: st
 
 
 def test_nothing_of_a_region_stays_alive(amp: Amp, batch: torch.Tensor) -> None:
-    """After the region a dropped model is gone, weights and cached copies alike, also after no_grad inside it."""
+    """After the region a deleted model is freed, weights and cached copies alike, also after no_grad inside it."""
     layer = nn.Linear(8, 24).to(amp.device.torch_device)
     weight = weakref.ref(layer.weight)
     with amp.autocast():
@@ -113,7 +113,7 @@ def test_nothing_of_a_region_stays_alive(amp: Amp, batch: torch.Tensor) -> None:
 
 @pytest.mark.parametrize("way", ["clear", "no cache"])
 def test_an_update_inside_a_region_can_be_seen(amp: Amp, layer: nn.Linear, batch: torch.Tensor, way: str) -> None:
-    """By clearing the cache, or by doing without."""
+    """Clear the cache, or disable it."""
     with amp.autocast(cache_enabled=way == "clear"):
         layer(batch)
         with torch.no_grad():
@@ -155,7 +155,7 @@ CHANGES: dict[str, Callable[[nn.Linear], object]] = {
 )
 @pytest.mark.parametrize("way", CHANGES)
 def test_an_update_inside_a_region_is_seen(amp: Amp, layer: nn.Linear, batch: torch.Tensor, way: str) -> None:
-    """However it is written: a training loop inside one region (the whole epoch, say) must not train on old weights."""
+    """A training loop inside one region (of the whole epoch, say) must not train on old weights."""
     with amp.autocast():
         with torch.no_grad():
             layer(batch)
@@ -175,7 +175,7 @@ def test_a_replaced_weight_is_another_one(amp: Amp, layer: nn.Linear, batch: tor
 
 @pytest.mark.parametrize("way", CHANGES)
 def test_a_frozen_weight_is_never_stale(amp: Amp, layer: nn.Linear, batch: torch.Tensor, way: str) -> None:
-    """It is not cached: the exponential average of a target network may be updated inside a region."""
+    """A frozen weight is not cached: the moving average of a target network may be updated inside a region."""
     layer.requires_grad_(requires_grad=False)
     with amp.autocast(), torch.no_grad():
         layer(batch)

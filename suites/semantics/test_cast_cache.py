@@ -1,4 +1,4 @@
-"""The cast cache: a weight is cast once in a region, and its copy never outlives the region.
+"""Cast cache: a weight is cast once in a region, and its copy never outlives the region.
 
 Counted, not timed: the casts of one weight that reach the back end.
 """
@@ -27,19 +27,19 @@ _SHAPE = (24, 8)
 
 @pytest.fixture
 def layer(amp: Amp) -> nn.Linear:
-    """A layer whose weight has a shape of its own, so that its casts can be told from others."""
+    """Return a layer whose weight has a shape of its own, so that its casts can be told from others."""
     return nn.Linear(_SHAPE[1], _SHAPE[0]).to(amp.device.torch_device)
 
 
 @pytest.fixture
 def batch(amp: Amp) -> torch.Tensor:
-    """An input of the layer."""
+    """Return an input of the layer."""
     return torch.randn(4, _SHAPE[1], device=amp.device.torch_device)
 
 
 @contextmanager
 def _casts() -> Iterator[Callable[[], int]]:
-    """How often the float32 weight was cast inside the block, so far."""
+    """Count the casts of the float32 weight inside the block."""
     with recorded_calls() as calls:
         yield lambda: sum(c.operator in _CASTS and c.tensors[:1] == (f"float32{list(_SHAPE)}",) for c in calls)
 
@@ -58,7 +58,7 @@ def _expect(amp: Amp, fact: str, found: int, expected: int, *, likely: str) -> N
 
 @pytest.mark.parametrize("mode", ["grad", "no_grad"])
 def test_a_weight_is_cast_once_in_a_region(amp: Amp, layer: nn.Linear, batch: torch.Tensor, mode: str) -> None:
-    """With and without gradients (pytorch/pytorch#48049: memory grew tenfold under no_grad)."""
+    """Cast once with and without gradients (pytorch/pytorch#48049: memory grew tenfold under no_grad)."""
     with torch.set_grad_enabled(mode == "grad"), _casts() as casts, amp.autocast():
         for _ in range(3):
             layer(batch)
@@ -68,7 +68,7 @@ def test_a_weight_is_cast_once_in_a_region(amp: Amp, layer: nn.Linear, batch: to
 
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_every_operator_finds_the_cached_copy(amp: Amp, operator: str) -> None:
-    """Whichever operator uses a parameter: two uses, one cast."""
+    """Two uses of a parameter, by any operators, are one cast."""
     shape, use = OPERATORS[operator]
     weight = nn.Parameter(torch.randn(shape).to(amp.device.torch_device))
     with recorded_calls() as calls, amp.autocast():
@@ -97,7 +97,7 @@ def test_without_the_cache_each_use_casts(amp: Amp, layer: nn.Linear, batch: tor
 
 
 def test_a_frozen_weight_is_never_cached(amp: Amp, layer: nn.Linear, batch: torch.Tensor) -> None:
-    """The cache is for weights that require grad; a frozen one is cast on each use."""
+    """Only weights that require gradients are cached; a frozen one is cast on each use."""
     layer.requires_grad_(requires_grad=False)
     with _casts() as casts, amp.autocast():
         for _ in range(3):
@@ -106,7 +106,7 @@ def test_a_frozen_weight_is_never_cached(amp: Amp, layer: nn.Linear, batch: torc
 
 
 def test_a_tensor_without_gradients_is_read_as_it_is(amp: Amp) -> None:
-    """A mask or a table that is written to within a region: each product has what is in it then."""
+    """Each product uses the current values of a mask or a table that is written to within a region."""
     table, one = (torch.ones(8, 8, device=amp.device.torch_device) for _ in range(2))
     products: list[Callable[[torch.Tensor, torch.Tensor], torch.Tensor]]
     products = [torch.mm, torch.matmul, nn.functional.linear, lambda a, b: torch.bmm(a[None], b[None])[0]]
@@ -118,7 +118,7 @@ def test_a_tensor_without_gradients_is_read_as_it_is(amp: Amp) -> None:
             assert torch.equal(product(one, table), before * 2), "a product has what was in a tensor before"
 
 
-#: What is made of a weight, in its shape: numbers of its own, and views.
+#: Tensors computed from a weight, in its shape: values of their own, and views.
 COMPUTED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "product": lambda weight: weight * 2,
     "view": lambda weight: weight.view_as(weight),
@@ -130,7 +130,7 @@ COMPUTED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 @pytest.mark.parametrize("way", COMPUTED)
 def test_a_computed_weight_is_never_cached(amp: Amp, layer: nn.Linear, batch: torch.Tensor, way: str) -> None:
-    """Only leaves: what is computed from parameters may be gone before the region ends."""
+    """Only leaves are cached: tensors computed from parameters may be freed before the region ends."""
     with _casts() as casts, amp.autocast():
         weight = COMPUTED[way](layer.weight)
         for _ in range(3):
@@ -148,7 +148,7 @@ def test_each_region_casts_anew(amp: Amp, layer: nn.Linear, batch: torch.Tensor)
 
 
 def test_nested_regions_share_the_cache(amp: Amp, layer: nn.Linear, batch: torch.Tensor) -> None:
-    """The cache is dropped where the outermost region ends, not in between."""
+    """The cache is cleared where the outermost region ends, not in between."""
     with _casts() as casts, amp.autocast():
         layer(batch)
         with amp.autocast():
@@ -160,7 +160,7 @@ def test_nested_regions_share_the_cache(amp: Amp, layer: nn.Linear, batch: torch
 
 
 def test_an_inner_region_without_cache_casts(amp: Amp, layer: nn.Linear, batch: torch.Tensor) -> None:
-    """Each use in it, and none after it: the outer region's copy is still there."""
+    """The inner region casts at each use, and none is needed after it: the outer region's copy is still there."""
     with _casts() as casts, amp.autocast():
         layer(batch)
         with amp.autocast(cache_enabled=False):
@@ -178,7 +178,7 @@ def test_clearing_the_cache_casts_again(amp: Amp, layer: nn.Linear, batch: torch
     _expect(amp, "cleared in between", casts(), 2, likely="torch.clear_autocast_cache() clears nothing")
 
 
-#: What turns gradients off or on for a moment, within a region.
+#: Ways to turn gradients off or on temporarily, within a region.
 SWITCHES: dict[str, Callable[[], object]] = {
     "set_grad_enabled": lambda: torch.set_grad_enabled(True),
     "enable_grad": lambda: _entered(torch.enable_grad()),
@@ -213,7 +213,7 @@ def test_a_region_that_raises_drops_its_cache(amp: Amp, layer: nn.Linear, batch:
 
 
 def test_an_update_between_regions_is_seen(amp: Amp, layer: nn.Linear, batch: torch.Tensor) -> None:
-    """What an optimizer writes in place is what the next region computes with: no stale copy."""
+    """The next region computes with in-place updates of an optimizer: no stale copy."""
     with amp.autocast():
         before = layer(batch)
     with torch.no_grad():
@@ -269,7 +269,7 @@ def test_an_inner_region_of_another_dtype_casts_to_it(amp: Amp, layer: nn.Linear
 
 
 def test_a_new_weight_never_meets_an_old_copy(amp: Amp, batch: torch.Tensor) -> None:
-    """Models that come and go in one region: a weight at a reused address is not taken for the one before."""
+    """Create and delete models in one region: a weight at a reused address has no copy of its predecessor."""
     with amp.autocast():
         for _ in range(20):
             layer = nn.Linear(_SHAPE[1], _SHAPE[0], bias=False, device=amp.device.torch_device)

@@ -1,4 +1,4 @@
-"""Activation checkpointing recomputes in the region of forward: the gradients are the same, bit for bit."""
+"""Activation checkpointing recomputes in the region of forward: the gradients have the same bits."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from .state import OTHER, State, expect_state, product_dtype
 
 @pytest.fixture
 def model(amp: Amp) -> nn.Sequential:
-    """With dropout, so that the recomputation has to draw the same mask."""
+    """Return a model with dropout, so that the recomputation has to draw the same mask."""
     layers = nn.Linear(8, 16), nn.Tanh(), nn.Dropout(0.3), nn.Linear(16, 8)
     return nn.Sequential(*layers).to(amp.device.torch_device)
 
 
-#: Ways to call ``torch.utils.checkpoint``; the reentrant one takes no keywords of the function's.
+#: Ways to call ``torch.utils.checkpoint``; the reentrant one does not forward keywords to the function.
 CALLED: dict[str, Callable[[Block, torch.Tensor], torch.Tensor]] = {
     "non-reentrant": lambda block, batch: checkpoint(block, batch, use_reentrant=False),
     "reentrant": lambda block, batch: checkpoint(block, batch, use_reentrant=True),
@@ -48,7 +48,7 @@ CALLED: dict[str, Callable[[Block, torch.Tensor], torch.Tensor]] = {
 )
 def test_gradients_are_those_without_a_checkpoint(amp: Amp, model: nn.Sequential, called: str, *, inside: bool) -> None:
     if called == "by keyword":
-        model.eval()  # what it does with dropout is the next test's
+        model.eval()  # the next test covers dropout
     plain = gradients(amp, model, model, inside=inside)
     found = gradients(amp, model, lambda batch: CALLED[called](model, batch), inside=inside)
     expect_same(amp, plain, found)
@@ -68,7 +68,7 @@ def test_dropout_of_what_is_handed_over_by_keyword(amp: Amp, model: nn.Sequentia
 @REENTRANT
 @NO_HISTORY
 def test_a_use_under_no_grad_inside_the_block(amp: Amp, model: nn.Sequential, *, reentrant: bool) -> None:
-    """The recomputation meets the cast cache in another state than forward did (pytorch/pytorch#141896)."""
+    """The recomputation sees a different cast cache than forward did (pytorch/pytorch#141896)."""
 
     def block(batch: torch.Tensor) -> torch.Tensor:
         with torch.no_grad():
@@ -83,7 +83,7 @@ def test_a_use_under_no_grad_inside_the_block(amp: Amp, model: nn.Sequential, *,
 @REENTRANT
 @pytest.mark.parametrize("region", ["plain", "other dtype", "no cache", "disabled"])
 def test_recomputation_runs_in_the_region_of_forward(amp: Amp, region: str, *, reentrant: bool) -> None:
-    """Enabled, dtype and cache as in forward, though backward is called outside and in no region."""
+    """Recompute with enabled flag, dtype and cache of forward, though backward is called outside any region."""
     keywords = {
         "plain": amp.autocast,
         "other dtype": lambda: amp.autocast(dtype=OTHER[amp.dtype]),
@@ -95,7 +95,7 @@ def test_recomputation_runs_in_the_region_of_forward(amp: Amp, region: str, *, r
     def block(batch: torch.Tensor) -> torch.Tensor:
         state, product = State.now(amp.device.type), product_dtype(amp.device.torch_device)
         seen.append((state.enabled, dtype_name(state.dtype), state.cache, dtype_name(product)))
-        return batch * batch  # needs what it saved, so that every kind of checkpoint recomputes it
+        return batch * batch  # saves tensors for backward, so that every kind of checkpoint recomputes it
 
     batch = torch.randn(4, 8, device=amp.device.torch_device, requires_grad=True)
     with keywords[region]():
@@ -117,7 +117,7 @@ def test_recomputation_runs_in_the_region_of_forward(amp: Amp, region: str, *, r
 @pytest.mark.amp(devices=["cuda", "xpu"])
 @REENTRANT
 def test_recomputation_runs_in_the_regions_of_both_devices(amp: Amp, *, reentrant: bool) -> None:
-    """An accelerator's block that also uses the CPU finds both regions again."""
+    """Blocks of an accelerator that also use the CPU recompute in both regions."""
     seen: list[tuple[bool, torch.dtype, bool, torch.dtype]] = []
 
     def block(batch: torch.Tensor) -> torch.Tensor:
@@ -135,7 +135,7 @@ def test_recomputation_runs_in_the_regions_of_both_devices(amp: Amp, *, reentran
 
 @REENTRANT
 def test_a_region_inside_the_block_is_recomputed(amp: Amp, model: nn.Sequential, *, reentrant: bool) -> None:
-    """A block that enters its own region, called in none."""
+    """Recompute a block that enters its own region, called in none."""
 
     def block(batch: torch.Tensor) -> torch.Tensor:
         with amp.autocast():
@@ -157,7 +157,7 @@ def test_a_region_inside_the_block_is_recomputed(amp: Amp, model: nn.Sequential,
 def test_segments_of_a_sequence_are_recomputed_in_the_region(
     amp: Amp, model: nn.Sequential, *, reentrant: bool
 ) -> None:
-    """``checkpoint_sequential``; without dropout, since segments draw their masks in another order."""
+    """``checkpoint_sequential`` without dropout, since segments draw their masks in a different order."""
     model.eval()
 
     def block(batch: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Checkpoints within checkpoints, of a choice of operators, with and without rng state, with saved tensors moved."""
+"""Nested and selective checkpoints, with and without rng state, with offloaded saved tensors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .state import OTHER, State, product_dtype
 
 @pytest.fixture
 def model(amp: Amp) -> nn.Sequential:
-    """Two blocks with dropout in each."""
+    """Return two blocks with dropout in each."""
     blocks = [nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Dropout(0.3), nn.Linear(16, 8)) for _ in range(2)]
     return nn.Sequential(*blocks).to(amp.device.torch_device)
 
@@ -29,9 +29,9 @@ def model(amp: Amp) -> nn.Sequential:
 @pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")  # within a reentrant one, under no_grad
 @REENTRANT
 def test_a_checkpoint_in_a_checkpoint(amp: Amp, model: nn.Sequential, *, reentrant: bool) -> None:
-    """The inner one's recomputation happens within the outer one's."""
+    """The inner checkpoint is recomputed within the recomputation of the outer one."""
     if reentrant:
-        model.eval()  # dropout's masks are drawn in another order
+        model.eval()  # dropout's masks are drawn in a different order
 
     def block(batch: torch.Tensor) -> torch.Tensor:
         first = checkpoint(model[0], batch, use_reentrant=reentrant)
@@ -44,7 +44,7 @@ def test_a_checkpoint_in_a_checkpoint(amp: Amp, model: nn.Sequential, *, reentra
 
 @REENTRANT
 def test_a_block_of_several_outputs(amp: Amp, model: nn.Sequential, *, reentrant: bool) -> None:
-    """Each of them gets its gradient back, and one that is not used costs the others nothing."""
+    """Each output gets its gradient, and an unused one does not affect the others."""
 
     def block(batch: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         first = model[0](batch)
@@ -78,7 +78,7 @@ POLICIES: dict[str, Any] = {
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_selective_checkpoints_recompute_in_the_region(amp: Amp, model: nn.Sequential, policy: str) -> None:
-    """``create_selective_checkpoint_contexts``: what is saved and what is computed again come from one region."""
+    """``create_selective_checkpoint_contexts``: saved and recomputed tensors come from one region."""
     model.eval()
     seen: list[str] = []
 
@@ -87,7 +87,7 @@ def test_selective_checkpoints_recompute_in_the_region(amp: Amp, model: nn.Seque
         return model(batch)  # type: ignore[no-any-return]
 
     def contexts() -> Any:
-        # Looked up here: what a project has replaced is what its models call.
+        # Looked up here, because models call the function that a project may have replaced.
         return checkpoints.create_selective_checkpoint_contexts(POLICIES[policy])
 
     plain = gradients(amp, model, model)
@@ -97,7 +97,7 @@ def test_selective_checkpoints_recompute_in_the_region(amp: Amp, model: nn.Seque
 
 
 def test_saved_products_are_not_computed_again(amp: Amp, model: nn.Sequential) -> None:
-    """Under autocast as without: what a policy saves is found again by its place among the calls."""
+    """Under autocast as without, a policy's saved tensor is identified by its place among the calls."""
     model.eval()
 
     def contexts() -> Any:
@@ -120,7 +120,7 @@ def test_saved_products_are_not_computed_again(amp: Amp, model: nn.Sequential) -
 @pytest.mark.parametrize("rng", [True, False], ids=["rng kept", "rng free"])
 @REENTRANT
 def test_rng_state_and_region_are_separate(amp: Amp, model: nn.Sequential, *, rng: bool, reentrant: bool) -> None:
-    """``preserve_rng_state=False`` frees the dropout mask of the recomputation, and nothing else."""
+    """``preserve_rng_state=False`` changes the dropout mask of the recomputation, and nothing else."""
     if not rng:
         model.eval()
     plain = gradients(amp, model, model)
@@ -132,7 +132,7 @@ def test_rng_state_and_region_are_separate(amp: Amp, model: nn.Sequential, *, rn
 
 @pytest.mark.parametrize("early", [True, False], ids=["early stop", "to the end"])
 def test_stopping_early_changes_nothing(amp: Amp, model: nn.Sequential, *, early: bool) -> None:
-    """``set_checkpoint_early_stop``: the recomputation ends with the last tensor that is needed, by an exception."""
+    """``set_checkpoint_early_stop`` ends the recomputation after the last required tensor, by an exception."""
     plain = gradients(amp, model, model)
     before = State.now(amp.device.type)
     with checkpoints.set_checkpoint_early_stop(early):
@@ -146,7 +146,7 @@ def test_stopping_early_changes_nothing(amp: Amp, model: nn.Sequential, *, early
 def test_segments_keep_the_dtype_of_another_region(
     amp: Amp, model: nn.Sequential, segments: int, *, reentrant: bool
 ) -> None:
-    """``checkpoint_sequential`` in the other dtype, without the cache: the recomputation is in that one."""
+    """``checkpoint_sequential`` in a region of the other dtype without cache is recomputed in that dtype."""
     model.eval()
     seen: list[tuple[str, bool]] = []
 
@@ -167,7 +167,7 @@ def test_segments_keep_the_dtype_of_another_region(
 
 @pytest.mark.parametrize("where", ["save_on_cpu", "hooks"])
 def test_what_is_saved_keeps_its_dtype_on_the_way(amp: Amp, model: nn.Sequential, where: str) -> None:
-    """``save_on_cpu`` and ``saved_tensors_hooks`` are handed what autocast made, and give it back as it was."""
+    """``save_on_cpu`` and ``saved_tensors_hooks`` receive autocast's tensors, and return them unchanged."""
     packed: list[torch.dtype] = []
 
     def pack(tensor: torch.Tensor) -> torch.Tensor:
@@ -191,7 +191,7 @@ def test_what_is_saved_keeps_its_dtype_on_the_way(amp: Amp, model: nn.Sequential
 
 
 def test_a_block_that_raises_leaves_the_region_as_it_was(amp: Amp) -> None:
-    """Forward, and in the recomputation."""
+    """Raise in forward, and in the recomputation."""
     calls: list[int] = []
 
     def block(batch: torch.Tensor) -> torch.Tensor:

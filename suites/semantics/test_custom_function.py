@@ -1,4 +1,4 @@
-"""``torch.amp.custom_fwd`` and ``custom_bwd``: what a custom autograd function sees."""
+"""``torch.amp.custom_fwd`` and ``custom_bwd``: the state and the arguments of a custom autograd function."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .state import OTHER, State, expect_dtype, expect_state
 
 
 def _square(amp: Amp, seen: dict[str, Any], cast_inputs: torch.dtype | None = None) -> type[torch.autograd.Function]:
-    """A matrix times itself; forward and backward note what they are given and the state they find."""
+    """Return a function that squares a matrix; forward and backward note their arguments and state."""
     device_type = amp.device.type
 
     class Square(torch.autograd.Function):
@@ -44,7 +44,7 @@ def _matrix(amp: Amp) -> torch.Tensor:
 
 
 def test_forward_runs_in_the_region(amp: Amp) -> None:
-    """Without ``cast_inputs``: arguments as they are, and the state as it is."""
+    """Without ``cast_inputs`` arguments and state are unchanged."""
     seen: dict[str, Any] = {}
     with amp.autocast():
         result = _square(amp, seen).apply(_matrix(amp))
@@ -53,7 +53,7 @@ def test_forward_runs_in_the_region(amp: Amp) -> None:
 
 
 def test_backward_runs_in_the_region_of_forward(amp: Amp) -> None:
-    """Enabled and in forward's dtype, though it is called outside, or in a region of the other dtype."""
+    """Backward is enabled in forward's dtype, though it is called outside, or in a region of the other dtype."""
     for where in ("outside", "in another region"):
         seen: dict[str, Any] = {}
         with amp.autocast():
@@ -68,7 +68,7 @@ def test_backward_runs_in_the_region_of_forward(amp: Amp) -> None:
 
 
 def test_backward_of_a_forward_outside_is_outside(amp: Amp) -> None:
-    """Also where backward is called inside a region."""
+    """Backward is outside, too, if it is called inside a region."""
     seen: dict[str, Any] = {}
     loss = _square(amp, seen).apply(_matrix(amp)).sum()
     with amp.autocast():
@@ -81,7 +81,7 @@ def test_backward_of_a_forward_outside_is_outside(amp: Amp) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=dtype_name)
 def test_inputs_are_cast_and_autocast_is_off(amp: Amp, dtype: torch.dtype) -> None:
-    """With ``cast_inputs``: floating-point arguments in that dtype, the body with autocast off, and so backward."""
+    """``cast_inputs`` casts floating-point arguments, and runs the body and backward with autocast off."""
     seen: dict[str, Any] = {}
     matrix = _matrix(amp)
     with amp.autocast():
@@ -98,7 +98,7 @@ def test_inputs_are_cast_and_autocast_is_off(amp: Amp, dtype: torch.dtype) -> No
 
 
 def test_what_is_no_low_number_is_not_cast(amp: Amp) -> None:
-    """float64, integers, strings and None pass as they are; containers are cast within (``autocast_mode._cast``)."""
+    """float64, integers, strings and None pass unchanged; containers are cast within (``autocast_mode._cast``)."""
     device = amp.device.torch_device
     seen: dict[str, Any] = {}
     integers, low = torch.arange(3, device=device), torch.ones(2, device=device, dtype=amp.dtype)
@@ -119,7 +119,7 @@ def test_what_is_no_low_number_is_not_cast(amp: Amp) -> None:
 
 
 def test_cast_inputs_does_nothing_outside_a_region(amp: Amp) -> None:
-    """Nor in a disabled one (docstring of ``custom_fwd``)."""
+    """It does nothing in a disabled region, either (docstring of ``custom_fwd``)."""
     for disabled in (False, True):
         seen: dict[str, Any] = {}
         low = torch.ones(4, 4, device=amp.device.torch_device, dtype=amp.dtype, requires_grad=True)
@@ -133,7 +133,7 @@ def test_cast_inputs_does_nothing_outside_a_region(amp: Amp) -> None:
 
 
 def test_gradients_are_those_of_the_plain_operator(amp: Amp) -> None:
-    """In float32 a custom function with ``cast_inputs`` is the island that a disabled region would be."""
+    """A custom function with float32 ``cast_inputs`` is equivalent to a disabled region."""
     matrix = _matrix(amp)
     with amp.autocast():
         custom = _square(amp, {}, torch.float32).apply(matrix)

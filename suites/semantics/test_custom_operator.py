@@ -17,7 +17,7 @@ pytestmark = REGISTER_AUTOCAST
 
 
 def _add_of(amp: Amp, *, rule: bool, suffix: str = "") -> Any:
-    """An operator that refuses mixed arguments, with or without an autocast rule on the device."""
+    """Register an operator that refuses mixed arguments, with or without an autocast rule on the device."""
     label = f"{suffix}{'with' if rule else 'without'}_rule_{amp.device.type}_{amp.precision.name}"
 
     @torch.library.custom_op(f"amp_semantics::{label}", mutates_args=())
@@ -33,7 +33,7 @@ def _add_of(amp: Amp, *, rule: bool, suffix: str = "") -> Any:
 
 
 def test_a_rule_casts_the_arguments(amp: Amp) -> None:
-    """The kind of facebookresearch/xformers#1046: without a rule an extension meets mixed arguments."""
+    """Without a rule an extension receives mixed arguments (the kind of facebookresearch/xformers#1046)."""
     add = _add_of(amp, rule=True)
     wide = torch.ones(2, device=amp.device.torch_device)
     with amp.autocast():
@@ -75,7 +75,7 @@ def test_gradients_have_the_dtype_of_the_arguments(amp: Amp) -> None:
 
 
 def test_a_rule_is_fixed_to_one_dtype(amp: Amp) -> None:
-    """In a region of the other dtype the operator still computes in the rule's: what holds, unlike torch's own."""
+    """In a region of the other dtype the operator still computes in the rule's dtype, unlike torch's own operators."""
     add = _add_of(amp, rule=True, suffix="other_")
     wide = torch.ones(2, device=amp.device.torch_device)
     with amp.autocast(dtype=OTHER[amp.dtype]):
@@ -86,7 +86,7 @@ def test_a_rule_is_fixed_to_one_dtype(amp: Amp) -> None:
 
 
 def test_a_rule_casts_what_is_floating_only(amp: Amp) -> None:
-    """float64, integers and lists within: as ``torch.library.register_autocast`` documents (``cast``)."""
+    """Integers and float64 pass unchanged, lists are cast within, as ``torch.library.register_autocast`` documents."""
     label = f"amp_semantics::mixed_{amp.device.type}_{amp.precision.name}"
     seen: list[torch.dtype] = []
 
@@ -117,7 +117,7 @@ def test_a_rule_for_an_operator_of_a_library(amp: Amp) -> None:
 
 
 def test_inside_an_operator_autocast_is_off(amp: Amp) -> None:
-    """Its products are computed in the dtype of its arguments, under a rule: the body is below autocast."""
+    """Products in its body have the dtype of its arguments, under a rule: the body runs below autocast."""
     label = f"amp_semantics::inner_{amp.device.type}_{amp.precision.name}"
 
     @torch.library.custom_op(label, mutates_args=())

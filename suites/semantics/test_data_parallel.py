@@ -1,4 +1,4 @@
-"""Replicas in threads of torch's own: ``parallel_apply`` and ``DataParallel`` take the caller's region with them."""
+"""Replicas in torch's own threads: ``parallel_apply`` and ``DataParallel`` use the caller's region."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _DTYPE = (
 
 
 class _Seen(nn.Module):
-    """A layer that keeps the state which each of its forwards finds."""
+    """Layer that records the state of each of its forwards."""
 
     def __init__(self, amp: Amp, *, own_region: bool = False) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ class _Seen(nn.Module):
 
 @dataclass
 class _Notes:
-    """What the replicas of one module share: a module is copied, attributes that are no tensors are not."""
+    """Record shared by the replicas of a module: replication copies modules and tensors, but no other attributes."""
 
     amp: Amp
     own_region: bool
@@ -55,7 +55,7 @@ def _parts(amp: Amp) -> list[torch.Tensor]:
 @ON_CUDA
 @pytest.mark.parametrize("enabled", [True, False], ids=["on", "off"])
 def test_parallel_apply_takes_the_region_along(amp: Amp, *, enabled: bool) -> None:
-    """Its threads are in a region if the caller is, and leave the caller's state alone."""
+    """Its threads are in a region if the caller is, and leave the caller's state unchanged."""
     model, parts = _Seen(amp), _parts(amp)
     with amp.autocast(enabled=enabled):
         before = State.now(amp.device.type)
@@ -79,7 +79,7 @@ def test_parallel_apply_takes_the_dtype_along(amp: Amp) -> None:
 
 @ON_CUDA
 def test_a_replicas_own_region_decides(amp: Amp) -> None:
-    """As torch's documentation asks for, the region is in ``forward``: bits and gradients are those of one thread."""
+    """The region is in ``forward``, as torch's documentation asks for: bits and gradients are those of one thread."""
     model, parts = _Seen(amp, own_region=True), _parts(amp)
     found = parallel_apply([model, model], parts, devices=[0, 0])
     expected = [model(part) for part in parts]
@@ -94,11 +94,11 @@ def test_a_replicas_own_region_decides(amp: Amp) -> None:
 
 
 def test_data_parallel_on_one_device_is_the_module(amp: Amp) -> None:
-    """No threads: the region of the caller, with its dtype and its cache."""
+    """Without threads it uses the region of the caller, with its dtype and its cache."""
     model, batch = _Seen(amp), _parts(amp)[0]
     parallel = nn.DataParallel(model, device_ids=[0]) if amp.device.type == "cuda" else nn.DataParallel(model)
     if amp.device.type == "cpu":
-        parallel.device_ids = []  # an accelerator that is there, too, would be taken
+        parallel.device_ids = []  # an accelerator would be used if there is one
     with amp.autocast(cache_enabled=False):
         here = State.now(amp.device.type)
         found = parallel(batch)
@@ -113,7 +113,7 @@ def test_data_parallel_on_one_device_is_the_module(amp: Amp) -> None:
     "where", [pytest.param("around", marks=pytest.mark.amp(xfail={"cuda-bf16": _DTYPE})), "inside"]
 )
 def test_data_parallel_on_two_devices_is_one_device(amp: Amp, where: str) -> None:
-    """Results of the whole batch, and gradients that are summed over the devices."""
+    """Compare results of the whole batch, and gradients, which are summed over the devices."""
     if torch.cuda.device_count() < 2:
         pytest.skip(f"needs two CUDA devices, there is {torch.cuda.device_count()}")
     model = _Seen(amp, own_region=where == "inside")

@@ -1,4 +1,4 @@
-"""What else is switched on and off around a region: default dtype, default device, grad modes, hooks, old setters."""
+"""Other global settings around a region: default dtype, default device, grad modes, hooks, old setters."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DTYPES = pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.
 
 @DTYPES
 def test_the_default_dtype_is_not_autocasts(amp: Amp, dtype: torch.dtype) -> None:
-    """``torch.set_default_dtype`` changes what is made, not what is cast: float64 stays, float32 becomes low."""
+    """``torch.set_default_dtype`` affects new tensors, not casts: float64 stays, float32 becomes low."""
     device = amp.device.torch_device
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
@@ -44,7 +44,7 @@ def test_the_default_dtype_is_not_autocasts(amp: Amp, dtype: torch.dtype) -> Non
 @pytest.mark.amp(fake=True)
 @DTYPES
 def test_the_default_dtype_may_change_inside(amp: Amp, dtype: torch.dtype) -> None:
-    """And back: neither the region nor the default notices the other."""
+    """Change the default dtype and restore it: neither the region nor the default affects the other."""
     before = torch.get_default_dtype()
     try:
         with amp.autocast():
@@ -58,7 +58,7 @@ def test_the_default_dtype_may_change_inside(amp: Amp, dtype: torch.dtype) -> No
 @pytest.mark.parametrize("default", ["meta", "cpu"])
 @pytest.mark.parametrize("order", ["device outside", "device inside"])
 def test_a_region_under_a_default_device(amp: Amp, default: str, order: str) -> None:
-    """``torch.device`` as a context, as models are made on meta: the region of a device type is on all the same."""
+    """``torch.device`` as a context, as for models on meta: a region of the device type is still on."""
     contexts: list[Callable[[], AbstractContextManager[Any]]] = [lambda: torch.device(default), amp.autocast]
     first, second = contexts if order == "device outside" else contexts[::-1]
     device = amp.device.torch_device
@@ -126,7 +126,7 @@ _IMAGE: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 @pytest.mark.parametrize("low", [False, True], ids=["float32", "low"])
 @pytest.mark.parametrize("function", _IMAGE)
 def test_a_result_does_not_depend_on_the_grad_mode(amp: Amp, function: str, *, low: bool) -> None:
-    """The same dtype and the same bits: an evaluation computes what training computes."""
+    """Evaluation has the dtype and the bits of training."""
     values = torch.randn(2, 3, 6, 6).to(amp.device.torch_device, amp.dtype if low else torch.float32)
     results = {}
     for mode, enter in MODES.items():
@@ -148,7 +148,7 @@ def test_a_result_does_not_depend_on_the_grad_mode(amp: Amp, function: str, *, l
 
 
 def test_hooks_of_modules_run_in_the_region(amp: Amp) -> None:
-    """Before and after forward, of one module and of all; hooks of backward run where backward is called."""
+    """Hooks of forward, of one module and of all, run in the region; hooks of backward run where backward is called."""
     layer = nn.Linear(4, 4).to(amp.device.torch_device)
     seen: list[tuple[str, torch.dtype]] = []
 
@@ -174,7 +174,7 @@ def test_hooks_of_modules_run_in_the_region(amp: Amp) -> None:
 
 
 def test_the_old_setters_of_the_cpu_set_what_the_new_ones_set(amp: Amp) -> None:
-    """``torch.set_autocast_cpu_enabled`` and ``set_autocast_cpu_dtype``, deprecated since torch 2.4."""
+    """``torch.set_autocast_cpu_enabled`` and ``set_autocast_cpu_dtype`` are deprecated since torch 2.4."""
     if not hasattr(torch, "set_autocast_cpu_enabled"):
         pytest.skip("this torch has removed its deprecated setters")
     before = State.now("cpu")

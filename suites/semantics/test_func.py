@@ -1,4 +1,4 @@
-"""``torch.func``, forward AD and double backward: the region holds around a transform, inside it, as a decorator."""
+"""``torch.func``, forward AD and double backward with regions around a transform, inside it, and as a decorator."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Function = Callable[[torch.Tensor], torch.Tensor]
 
 
 def _pair(value: Any) -> list[torch.Tensor]:
-    """The tensors of a nested result."""
+    """Return the tensors of a nested result."""
     if isinstance(value, torch.Tensor):
         return [value]
     return [tensor for each in value for tensor in _pair(each)]
@@ -43,8 +43,8 @@ def _loss_of(function: Function) -> Function:
     return lambda x: function(x).float().square().sum()
 
 
-#: Looked up in the module when they are called: what a project has replaced is what its models call. The letters are
-#: the dtypes of the results: low ones are computed going forward, gradients have the dtype of the float32 input.
+#: Looked up in the module when they are called, because models call the function that a project may have replaced. The
+#: letters are the dtypes of the results: low ones are computed in forward, gradients have the float32 input's dtype.
 TRANSFORMS: dict[str, tuple[str, Callable[[Function, torch.Tensor], Any]]] = {
     "grad": ("w", lambda f, x: torch.func.grad(_loss_of(f))(x)),
     "grad_and_value": ("ww", lambda f, x: torch.func.grad_and_value(_loss_of(f))(x)),
@@ -71,7 +71,7 @@ TRANSFORMS: dict[str, tuple[str, Callable[[Function, torch.Tensor], Any]]] = {
 @pytest.mark.parametrize("where", ["around", "inside", "decorator"])
 @pytest.mark.parametrize("transform", TRANSFORMS)
 def test_transforms_keep_the_region(amp: Amp, transform: str, where: str) -> None:
-    """In its body the region is on, in its dtype; results have the dtypes that they have without a transform."""
+    """The region is on in the body, in its dtype; results have the dtypes that they have without a transform."""
     device_type = amp.device.type
     matrix, x = (torch.randn(4, 4, device=amp.device.torch_device) for _ in range(2))
     seen: list[tuple[bool, torch.dtype, torch.dtype]] = []
@@ -97,7 +97,7 @@ def test_transforms_keep_the_region(amp: Amp, transform: str, where: str) -> Non
 
 @pytest.mark.parametrize("transform", ["vjp", "jacrev", "jvp", "jacfwd", "hessian"])
 def test_transforms_give_what_casts_by_hand_give(amp: Amp, transform: str) -> None:
-    """Bit for bit: the transform of a region is the transform of its casts."""
+    """The transform of a region has the bits of the transform of its manual casts."""
     matrix, x = (torch.randn(4, 4, device=amp.device.torch_device) for _ in range(2))
     _, run = TRANSFORMS[transform]
     by_hand = _pair(run(lambda row: (row.to(amp.dtype) @ matrix.to(amp.dtype)).tanh(), x))
@@ -109,7 +109,7 @@ def test_transforms_give_what_casts_by_hand_give(amp: Amp, transform: str) -> No
 
 
 def test_transforms_of_a_module(amp: Amp) -> None:
-    """Per-sample gradients: ``vmap`` of ``grad`` of ``functional_call``, as their sum is backward's gradient."""
+    """Per-sample gradients: ``vmap`` of ``grad`` of ``functional_call``; their sum is backward's gradient."""
     layer = nn.Sequential(nn.Linear(4, 8, bias=False), nn.Tanh(), nn.Linear(8, 2, bias=False))
     layer.to(amp.device.torch_device)
     batch = torch.randn(5, 4, device=amp.device.torch_device)
@@ -131,7 +131,7 @@ def test_transforms_of_a_module(amp: Amp) -> None:
 
 
 def test_forward_ad_has_the_dtype_of_the_primal(amp: Amp) -> None:
-    """Each operator that is cast casts the tangent, too; the tangent is that of casts by hand."""
+    """Each operator that is cast casts the tangent, too; the tangent is that of manual casts."""
     x, tangent, weight = (torch.randn(4, 4, device=amp.device.torch_device) for _ in range(3))
     calls: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
         "mm": torch.mm,
@@ -151,7 +151,7 @@ def test_forward_ad_has_the_dtype_of_the_primal(amp: Amp) -> None:
 
 
 def _norm(x: torch.Tensor) -> torch.Tensor:
-    """Normalise with an eps that bounds all derivatives: those of a row that is nearly constant would leave fp16."""
+    """Normalise with an eps that bounds all derivatives: those of a nearly constant row would overflow fp16."""
     return functional.layer_norm(x, (4,), eps=0.1)
 
 
@@ -170,12 +170,12 @@ DOUBLE: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
 @pytest.mark.parametrize("inside", [False, True], ids=["outside", "inside"])
 @pytest.mark.parametrize("kind", DOUBLE)
 def test_gradients_of_gradients_reach_every_leaf(amp: Amp, kind: str, *, inside: bool) -> None:
-    """In the leaves' dtype, equal to those of casts by hand, wherever the first gradients are taken."""
+    """Second gradients have the leaves' dtype, and are those of manual casts, wherever the first ones are computed."""
     function = DOUBLE[kind]
 
     def second(*, by_hand: bool) -> list[torch.Tensor]:
         torch.manual_seed(amp.config.seed)
-        # Small: a third power twice differentiated leaves the range of fp16.
+        # Small: the second derivative of a third power exceeds the range of fp16.
         x, weight = (torch.randn(4, 4).mul(0.25).to(amp.device.torch_device).requires_grad_() for _ in range(2))
         with amp.autocast(enabled=not by_hand):
             arguments = (x.to(amp.dtype), weight.to(amp.dtype)) if by_hand else (x, weight)
@@ -204,7 +204,7 @@ def test_gradients_of_gradients_reach_every_leaf(amp: Amp, kind: str, *, inside:
 
 
 def test_a_transform_of_another_region_inside(amp: Amp) -> None:
-    """A region of the other dtype, and an island, within a transform within a region."""
+    """Use a region of the other dtype, and a disabled region, within a transform within a region."""
     matrix = torch.randn(4, 4, device=amp.device.torch_device)
     seen: list[torch.dtype] = []
 
@@ -225,8 +225,8 @@ def test_a_transform_of_another_region_inside(amp: Amp) -> None:
 
 _VMAP = "pytorch/pytorch#105442: under vmap the operator's batching rule runs below autocast, in the arguments' dtype"
 BOTH = ("cpu", "cuda")
-#: Of a row of 8 and a matrix of 8 by 8: siblings of those in test_transforms, with the devices that keep the dtype.
-#: What the batching rule calls may have a rule of its own there: CUDA's list has ``convolution`` and ``nll_loss``, not
+#: Of a row of 8 and a matrix of 8 by 8: variants of those in test_transforms, with the devices that keep the dtype. The
+#: operators of a batching rule may have a rule of their own there: CUDA has one for ``convolution`` and ``nll_loss``, not
 #: ``_softmax``.
 SIBLINGS: dict[str, tuple[tuple[str, ...], Callable[[torch.Tensor, torch.Tensor], torch.Tensor]]] = {
     "attention": ((), lambda r, m: functional.scaled_dot_product_attention(r.view(1, 1, 8), m[None], m[None])),

@@ -1,4 +1,4 @@
-"""Generators and asyncio tasks that hold a region, which belongs to the thread and not to them."""
+"""Generators and asyncio tasks with an open region, which belongs to the thread and not to them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _product(amp: Amp) -> torch.dtype:
 
 @contextmanager
 def _restored(amp: Amp) -> Iterator[State]:
-    """The state before; a test that shows how it leaks does not leave it so."""
+    """Restore the state, which a test of a leak would otherwise leave changed."""
     before, default = State.now(amp.device.type), torch.get_autocast_dtype(amp.device.type)
     yield before
     torch.set_autocast_enabled(amp.device.type, before.enabled)
@@ -68,7 +68,7 @@ def test_a_suspended_generator_leaves_its_consumer_alone(amp: Amp) -> None:
 
 @pytest.mark.xfail(strict=True, reason=_THREADS_OWN.format("generator"))
 def test_generators_that_take_turns_leave_the_state_as_it_was(amp: Amp) -> None:
-    """Not nested: the one that began first ends first, and restores what the other had found."""
+    """Without nesting, the first one to begin ends first, and restores the state that the other one saw."""
 
     def generate() -> Generator[int]:
         with amp.autocast():
@@ -85,7 +85,7 @@ def test_generators_that_take_turns_leave_the_state_as_it_was(amp: Amp) -> None:
 
 
 def test_a_context_manager_of_ones_own_is_a_region(amp: Amp) -> None:
-    """Also an asynchronous one, and ``yield`` inside ``with`` is then what it looks like."""
+    """An asynchronous one, too, and ``yield`` inside ``with`` works there as expected."""
 
     @contextmanager
     def region() -> Iterator[None]:
@@ -109,7 +109,7 @@ def test_a_context_manager_of_ones_own_is_a_region(amp: Amp) -> None:
 
 
 def test_a_task_that_waits_for_nothing_is_a_region_like_any(amp: Amp) -> None:
-    """Tasks one after the other, each with its own dtype."""
+    """Run tasks one after the other, each with its own dtype."""
 
     async def request(dtype: torch.dtype) -> torch.dtype:
         with amp.autocast(dtype=dtype):
@@ -124,7 +124,7 @@ def test_a_task_that_waits_for_nothing_is_a_region_like_any(amp: Amp) -> None:
 
 
 def test_a_region_goes_on_after_await(amp: Amp) -> None:
-    """As long as no other task enters one meanwhile."""
+    """A region survives ``await``, as long as no other task enters one meanwhile."""
 
     async def request() -> list[torch.dtype]:
         with amp.autocast():
@@ -136,7 +136,7 @@ def test_a_region_goes_on_after_await(amp: Amp) -> None:
 
 
 def test_work_handed_to_a_thread_is_outside(amp: Amp) -> None:
-    """``asyncio.to_thread`` copies contextvars, and autocast is none."""
+    """``asyncio.to_thread`` copies contextvars, and autocast's state is none."""
 
     async def request() -> list[torch.dtype]:
         with amp.autocast():
@@ -147,7 +147,7 @@ def test_work_handed_to_a_thread_is_outside(amp: Amp) -> None:
 
 @pytest.mark.xfail(strict=True, reason=_THREADS_OWN.format("task"))
 def test_a_waiting_task_leaves_the_others_alone(amp: Amp) -> None:
-    """A server whose handlers await inside a region: a handler without one must compute in float32."""
+    """A handler without a region must compute in float32, in a server whose other handlers await inside a region."""
 
     async def low(entered: asyncio.Event, done: asyncio.Event) -> None:
         with amp.autocast():
@@ -186,7 +186,7 @@ def test_interleaved_tasks_leave_the_state_as_it_was(amp: Amp) -> None:
 
 
 def test_a_decorated_coroutine_function_runs_outside(amp: Amp) -> None:
-    """The region is around the call that makes the coroutine, as for generators: what holds."""
+    """The region is around the call that creates the coroutine, as for generators: today's behaviour."""
 
     @torch.autocast(amp.device.type, amp.dtype)
     async def request() -> torch.dtype:

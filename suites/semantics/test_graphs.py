@@ -1,4 +1,4 @@
-"""CUDA graphs and the cast cache: what is captured is replayed with the weights as they are, or is refused."""
+"""CUDA graphs and the cast cache: replays use the current weights, or the capture is refused."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _OUTSIDE = "pytorch/pytorch#71631: a copy in the cast cache and a graph do not k
 def _captured(
     function: Callable[[], torch.Tensor], warm_up: Callable[[], object]
 ) -> tuple[torch.cuda.CUDAGraph, torch.Tensor]:
-    """The graph of ``function`` and its result; ``warm_up`` is called before, on another stream, as torch asks for."""
+    """Return the graph of ``function`` and its result; ``warm_up`` runs before, on a side stream, as torch requires."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
@@ -36,13 +36,13 @@ def _captured(
 
 @pytest.fixture
 def layer(amp: Amp) -> nn.Linear:
-    """One weight and no bias."""
+    """Return a layer with one weight and no bias."""
     return nn.Linear(64, 32, bias=False).to(amp.device.torch_device)
 
 
 @pytest.fixture
 def batch(amp: Amp) -> torch.Tensor:
-    """An input of the layer, which graphs read where it is."""
+    """Return an input of the layer, which graphs read in place."""
     return torch.randn(16, 64, device=amp.device.torch_device)
 
 
@@ -55,7 +55,7 @@ def _by_hand(amp: Amp, layer: nn.Linear, batch: torch.Tensor) -> torch.Tensor:
 def test_a_region_inside_a_capture_casts_at_each_replay(
     amp: Amp, layer: nn.Linear, batch: torch.Tensor, *, cache: bool
 ) -> None:
-    """The cast is part of the graph: a weight that has changed is read anew."""
+    """The cast is part of the graph: a changed weight is read again."""
 
     def forward() -> torch.Tensor:
         with torch.no_grad(), amp.autocast(cache_enabled=cache):
@@ -80,7 +80,7 @@ def test_a_region_inside_a_capture_casts_at_each_replay(
 def test_a_capture_inside_a_region_casts_at_each_replay(
     amp: Amp, layer: nn.Linear, batch: torch.Tensor, *, cache: bool
 ) -> None:
-    """With the cache it would multiply with a copy that was made before, for ever."""
+    """With the cache every replay would use a copy that was made before."""
 
     def forward() -> torch.Tensor:
         return layer(batch)  # type: ignore[no-any-return]
@@ -99,7 +99,7 @@ def test_a_capture_inside_a_region_casts_at_each_replay(
     ids=["cache", "no cache"],
 )
 def test_a_region_goes_on_after_a_capture(amp: Amp, layer: nn.Linear, batch: torch.Tensor, *, cache: bool) -> None:
-    """What is captured is not computed: a copy from the capture has no values until the graph is replayed."""
+    """Captured operators do not run: a copy from the capture has no values until the graph is replayed."""
 
     def warm_up() -> torch.Tensor:
         return _by_hand(amp, layer, batch)
@@ -111,7 +111,7 @@ def test_a_region_goes_on_after_a_capture(amp: Amp, layer: nn.Linear, batch: tor
 
 
 def test_make_graphed_callables_refuses_the_cache(amp: Amp, layer: nn.Linear, batch: torch.Tensor) -> None:
-    """With a message that says what to do (torch/cuda/graphs.py)."""
+    """Refuse with a message that says what to do (torch/cuda/graphs.py)."""
     with amp.autocast(), pytest.raises(RuntimeError, match="cache_enabled=False"):
         torch.cuda.make_graphed_callables(layer, (batch,))
 
@@ -124,7 +124,7 @@ def _model(amp: Amp) -> nn.Module:
 def _trained(
     amp: Amp, model: nn.Module, forward: Callable[[torch.Tensor], torch.Tensor], batch: torch.Tensor
 ) -> list[float]:
-    """Five steps; the losses."""
+    """Train five steps; return the losses."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     losses = []
     for step in range(5):
@@ -152,7 +152,7 @@ def test_a_graphed_model_trains_as_the_eager_one(amp: Amp, batch: torch.Tensor) 
 
 
 def test_a_captured_step_trains_as_the_eager_one(amp: Amp, batch: torch.Tensor) -> None:
-    """Forward, backward and the optimizer in one graph, with the region and its cache inside."""
+    """Capture forward, backward and the optimizer in one graph, with the region and its cache inside."""
     eager = _model(amp)
     model = copy.deepcopy(eager)
     optimizers = {m: torch.optim.SGD(m.parameters(), lr=0.1) for m in (model, eager)}
@@ -166,7 +166,7 @@ def test_a_captured_step_trains_as_the_eager_one(amp: Amp, batch: torch.Tensor) 
         return loss.detach()  # type: ignore[no-any-return]
 
     expected = [step(eager).item() for _ in range(6)]
-    # Three steps are taken to warm up; a capture takes none.
+    # The warm-up takes three steps; a capture takes none.
     graph, loss = _captured(lambda: step(model), lambda: step(model))
     found = []
     for _ in range(3):

@@ -1,4 +1,4 @@
-"""What calls functions for its user: ``torch.cond``, flex attention, ``vmap`` in chunks, batches of gradients."""
+"""Higher-order functions: ``torch.cond``, flex attention, ``vmap`` in chunks, batches of gradients."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ def _fork(amp: Amp) -> Tensor:
 
 
 def _future(amp: Amp) -> Tensor:
-    """What is done when a future comes true, which it is here."""
+    """Run a callback of a future, which is complete here."""
     future: Any = torch.futures.Future()
     future.set_result(_tensors(amp, (4, 8), (8, 8)))
     result: Tensor = future.then(lambda done: torch.mm(*done.value())).wait()
     return result
 
 
-#: Each returns a product that its function has made, which is low in a region.
+#: Each returns a product of its function, which is low-precision in a region.
 CALLS: dict[str, Callable[[Amp], Tensor]] = {
     "torch.cond": _cond,
     "flex_attention": _flex,
@@ -74,7 +74,7 @@ CALLS: dict[str, Callable[[Amp], Tensor]] = {
 @pytest.mark.parametrize("region", ["on", "other dtype", "off", "none"])
 @pytest.mark.parametrize("call", CALLS)
 def test_what_it_calls_is_in_the_region(amp: Amp, call: str, region: str) -> None:
-    """Low in the region's dtype, and as near float32 as its rounding."""
+    """Results have the region's dtype, and are as near float32 as its rounding."""
     torch.manual_seed(amp.config.seed)
     plain = CALLS[call](amp)
     torch.manual_seed(amp.config.seed)
@@ -94,7 +94,7 @@ def test_what_it_calls_is_in_the_region(amp: Amp, call: str, region: str) -> Non
 
 
 def test_a_batch_of_gradients_is_its_gradients(amp: Amp) -> None:
-    """``is_grads_batched``: row for row what one backward pass each gives, in float32 beyond the low dtype."""
+    """``is_grads_batched`` is, row for row, one backward pass each, in float32 beyond the low dtype."""
     device = amp.device.torch_device
     x, weight = (tensor.requires_grad_() for tensor in _tensors(amp, (5, 24), (16, 24)))
     with amp.autocast():
@@ -110,5 +110,5 @@ def test_a_batch_of_gradients_is_its_gradients(amp: Amp) -> None:
         wanted = torch.stack([each[index] for each in alone])
         error = relative_error(batch, wanted)
         assert error <= amp.precision.u, f"gradients of argument {index} are off those of single passes by {error:.3g}"
-    # What reaches the weight beside the product has all of float32's bits.
+    # Gradients that reach the weight beside the product have all of float32's bits.
     amp.check_fp32(together[1], name="the batch of gradients")

@@ -1,4 +1,4 @@
-"""Autocast casts copies: parameters, buffers, inputs and what is saved of a model stay as they were."""
+"""Autocast casts copies: parameters, buffers, inputs and saved models stay unchanged."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _changed(before: dict[str, tuple[torch.dtype, int, int, torch.Tensor]], now:
 
 
 def test_parameters_are_left_alone(amp: Amp) -> None:
-    """dtype, identity, storage and values after forward and backward, the frozen ones and the tied one included."""
+    """dtype, identity, storage and values are the same after forward and backward, also of frozen and tied ones."""
     model, batch = small(amp)
     before = _bits(dict(model.named_parameters()))
     with amp.autocast():
@@ -79,7 +79,7 @@ def test_inputs_are_left_alone(amp: Amp) -> None:
 
 
 def test_every_parameter_gets_a_gradient_of_its_own_dtype(amp: Amp) -> None:
-    """Non-zero where the float32 run's is (the kind of NVIDIA/TransformerEngine#70: a cast that loses its history)."""
+    """Gradients are non-zero where float32's are (NVIDIA/TransformerEngine#70: casts that lose their history)."""
     model, batch = small(amp)
     loss_of(model, batch).backward()
     wide = {key: p.grad for key, p in model.named_parameters()}
@@ -108,7 +108,7 @@ def test_every_parameter_gets_a_gradient_of_its_own_dtype(amp: Amp) -> None:
 
 
 def test_low_parameters_stay_low(amp: Amp) -> None:
-    """A model in another dtype is not made float32, and its gradients have its dtype."""
+    """A model in a low dtype is not made float32, and its gradients have its dtype."""
     layer = torch.nn.Linear(4, 4).to(amp.device.torch_device, amp.dtype)
     batch = torch.randn(2, 4, device=amp.device.torch_device)
     with amp.autocast():
@@ -122,7 +122,7 @@ def test_low_parameters_stay_low(amp: Amp) -> None:
 
 @pytest.mark.parametrize("copied", ["deepcopy", "pickle", "state_dict"])
 def test_a_copy_made_inside_a_region_is_exact(amp: Amp, copied: str) -> None:
-    """Saving or copying a model in the middle of a region saves its float32 parameters, not the cached casts."""
+    """A model that is saved or copied inside a region has its float32 parameters, not the cached casts."""
     model, batch = small(amp)
     with amp.autocast():
         loss_of(model, batch)
@@ -140,7 +140,7 @@ def test_a_copy_made_inside_a_region_is_exact(amp: Amp, copied: str) -> None:
 
 
 def test_an_optimizer_step_inside_a_region_is_a_float32_step(amp: Amp) -> None:
-    """No operator of an optimizer is on a cast list: the step is bit for bit the one outside."""
+    """No operator of an optimizer is on a cast list: the step has the bits of one outside."""
     results = []
     for inside in (False, True):
         model, batch = small(amp)

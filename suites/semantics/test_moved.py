@@ -1,4 +1,4 @@
-"""What moves numbers keeps their bits: collating, loading, saving, averaging, conversions of whole models."""
+"""Operations that move values keep their bits: collating, loading, saving, averaging, conversions of whole models."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _moved_by_collating(amp: Amp) -> tuple[list[Tensor], list[Tensor]]:
 
 
 def _with_buffers(amp: Amp) -> nn.Module:
-    """Parameters, buffers and a counter, with numbers that no low dtype holds."""
+    """Return parameters, buffers and a counter, with values that no low dtype represents."""
     norm = nn.BatchNorm1d(20)
     for tensor in (norm.weight, norm.bias, statistic(norm.running_mean), statistic(norm.running_var)):
         init.uniform_(tensor)
@@ -45,7 +45,7 @@ def _with_buffers(amp: Amp) -> nn.Module:
 
 
 def _moved_by_a_dtype(amp: Amp) -> tuple[list[Tensor], list[Tensor]]:
-    """Buffers with the parameters, but for the counter."""
+    """Convert buffers with the parameters, but not the counter."""
     model = _with_buffers(amp)
     wide = state_of(model)
     return state_of(model.to(amp.dtype)), [x.to(amp.dtype) if x.is_floating_point() else x for x in wide]
@@ -58,7 +58,7 @@ def _moved_by_half(amp: Amp) -> tuple[list[Tensor], list[Tensor]]:
 
 
 def _moved_by_a_layout(amp: Amp) -> tuple[list[Tensor], list[Tensor]]:
-    """Dtype and memory format at once."""
+    """Convert dtype and memory format at once."""
     model = nn.Sequential(nn.Conv2d(4, 8, 3), nn.BatchNorm2d(8)).to(amp.device.torch_device)
     wanted = [x.to(amp.dtype) if x.is_floating_point() else x for x in state_of(model)]
     convert: Any = model.to  # whose annotations know a dtype or a memory format
@@ -66,7 +66,7 @@ def _moved_by_a_layout(amp: Amp) -> tuple[list[Tensor], list[Tensor]]:
 
 
 def _moved_by_swapping(amp: Amp) -> tuple[list[Tensor], list[Tensor]]:
-    """The weights of one model become those of another, as conversions in place do it."""
+    """Swap the weights of two models, as in-place conversions do."""
     one, other = (nn.Linear(20, 20).to(amp.device.torch_device) for _ in range(2))
     wanted = state_of(other)
     for a, b in zip(one.parameters(), other.parameters(), strict=True):
@@ -75,7 +75,7 @@ def _moved_by_swapping(amp: Amp) -> tuple[list[Tensor], list[Tensor]]:
 
 
 def _moved_by_averaging(amp: Amp) -> tuple[list[Tensor], list[Tensor]]:
-    """The buffers of an averaged model are those of the model that it was given last."""
+    """Copy the buffers of an averaged model from the model of its last update."""
     average, last = AveragedModel(_with_buffers(amp)), _with_buffers(amp)
     for model in (_with_buffers(amp), last):
         average.update_parameters(model)
@@ -83,7 +83,7 @@ def _moved_by_averaging(amp: Amp) -> tuple[list[Tensor], list[Tensor]]:
 
 
 def _moved_by_loading_low_numbers(amp: Amp) -> tuple[list[Tensor], list[Tensor]]:
-    """Into float32 parameters, which stay float32."""
+    """Load low-precision values into float32 parameters, which stay float32."""
     model, low = _with_buffers(amp), {name: x.to(amp.dtype) for name, x in _with_buffers(amp).state_dict().items()}
     wanted = [x.to(made.dtype) for x, made in zip(low.values(), state_of(model), strict=True)]
     model.load_state_dict(low)
@@ -91,7 +91,7 @@ def _moved_by_loading_low_numbers(amp: Amp) -> tuple[list[Tensor], list[Tensor]]
 
 
 def _moved_by_an_optimizers_state(amp: Amp) -> tuple[list[Tensor], list[Tensor]]:
-    """Moments and the count of steps, of a training that was long."""
+    """Load moments and the step count of a long training."""
     weight = nn.Parameter(drawn(amp, 8, 8))
     saved = {"step": torch.tensor(70_001.0), "exp_avg": drawn(amp, 8, 8), "exp_avg_sq": drawn(amp, 8, 8).square()}
     optimizer = torch.optim.AdamW([weight])
@@ -100,7 +100,7 @@ def _moved_by_an_optimizers_state(amp: Amp) -> tuple[list[Tensor], list[Tensor]]
 
 
 def _moved_by_a_file(amp: Amp) -> tuple[list[Tensor], list[Tensor]]:
-    """More than a page, and of both dtypes."""
+    """Save and load more than a page, of both dtypes."""
     wide = drawn(amp, 100, 200)
     file = io.BytesIO()
     torch.save({"wide": wide, "low": wide.to(amp.dtype)}, file)
@@ -116,7 +116,7 @@ def _moved_by_loading(amp: Amp) -> tuple[list[Tensor], list[Tensor]]:
 
 
 def _moved_by_statistics(amp: Amp) -> tuple[list[Tensor], list[Tensor]]:
-    """``update_bn`` averages over all batches: the mean of two equal ones is that of one."""
+    """Average over all batches by ``update_bn``: the mean of two equal ones is that of one."""
     batch = drawn(amp, 16, 80)
     found = []
     for count in (2, 1):
@@ -129,7 +129,7 @@ def _moved_by_statistics(amp: Amp) -> tuple[list[Tensor], list[Tensor]]:
     return found[0], found[1]
 
 
-#: What moves or averages numbers: what it makes of them, and what it has to make.
+#: Operations that move or average values: actual and expected results.
 MOVED: dict[str, Callable[[Amp], tuple[list[Tensor], list[Tensor]]]] = {
     "stack_module_state": _moved_by_stacking,
     "DataLoader": _moved_by_a_loader,

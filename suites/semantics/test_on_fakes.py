@@ -1,4 +1,4 @@
-"""What of a region's semantics needs no values: held on the fake back ends, too, whose regions are state alone."""
+"""Semantics of a region that need no values: checked on fake back ends, too, whose regions are state alone."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ pytestmark = pytest.mark.amp(fake=True)
 
 @contextmanager
 def _suspended(amp: Amp, dtype: torch.dtype) -> Iterator[None]:
-    """A region that is held by a generator, as a context manager of a project may be written."""
+    """Open a region in a generator, as a context manager of a project may."""
     with amp.autocast(dtype=dtype):
         yield
 
 
 def test_a_generator_of_regions_nests(amp: Amp) -> None:
-    """In the order of ``with``: products follow the innermost, and each exit restores what it found."""
+    """Enter in the order of ``with``: products follow the innermost, and each exit restores the previous state."""
     with amp.device.tensors():
         found = [product_dtype(amp.device.torch_device)]
         with _suspended(amp, amp.dtype):
@@ -48,7 +48,7 @@ _ASKS_MACOS = (
 
 
 def _regions_and_casts(target: Target) -> Iterator[object]:
-    """Where a region is on, and to what custom_fwd casts."""
+    """Yield regions, on or off, and the dtypes of custom_fwd's casts."""
     for region in ("on", "off", "none"):
         for name, cast_inputs in (("as is", None), ("float32", torch.float32), ("float16", torch.float16)):
             asks = RELEASE < (2, 10) and target.id == "fake-mps-bf16" and region == "on" and cast_inputs is not None
@@ -60,7 +60,7 @@ def _regions_and_casts(target: Target) -> Iterator[object]:
 def test_custom_functions_see_the_region_of_their_device(
     amp: Amp, region_and_cast: tuple[str, torch.dtype | None]
 ) -> None:
-    """With ``cast_inputs`` in a region that is on: cast, and off inside; else as it is."""
+    """``cast_inputs`` in a region that is on casts, and disables it inside; else nothing changes."""
     region, cast_inputs = region_and_cast
     seen: list[Any] = []
     device_type = amp.device.type
@@ -90,7 +90,7 @@ def test_custom_functions_see_the_region_of_their_device(
 
 @REGISTER_AUTOCAST
 def test_a_rule_of_an_extension_is_its_devices(amp: Amp) -> None:
-    """It casts on this device, and on no other.
+    """A rule casts on its device, and on no other.
 
     Releases up to 2.11 take none but for the CPU and CUDA. There can be none for MTIA (no report found):
     ``torch._C.DispatchKey`` does not name its autocast key. This says so until it does.
@@ -121,7 +121,7 @@ def test_a_rule_of_an_extension_is_its_devices(amp: Amp) -> None:
 
 @pytest.mark.parametrize("cache", [True, False], ids=["cache", "no cache"])
 def test_what_needs_no_gradient_is_cast_at_each_use(amp: Amp, *, cache: bool) -> None:
-    """A frozen weight is never in the cache; a result that is low already is not cast."""
+    """A frozen weight is never in the cache; a low-precision result is not cast."""
     with amp.device.tensors():
         weight = torch.ones(7, 5, device=amp.device.torch_device)
         rows = torch.ones(3, 5, device=amp.device.torch_device)

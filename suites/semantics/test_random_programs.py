@@ -1,4 +1,4 @@
-"""Whatever the order of regions, switches, exceptions and products, torch's state is that of the model.
+"""Random programs of regions, switches, exceptions and products: torch's state is that of the model.
 
 The model is ``pytest_amp/semantics/model.py``; what it states is stated by torch/amp/autocast_mode.py and
 aten/src/ATen/autocast_mode.cpp, which it names for each transition.
@@ -32,12 +32,12 @@ def _plan(amp: Amp) -> Plan:
 
 
 def _number(amp: Amp) -> int:
-    """Other programs for each seed and dtype, though each uses both dtypes."""
+    """Return different programs for each seed and dtype, though each uses both dtypes."""
     return amp.config.seed * 32 + (16 if amp.precision.name == "fp16" else 0)
 
 
 def test_random_programs_agree_with_the_model(amp: Amp) -> None:
-    """Enabled and dtype of each device type, cache, nesting depth; casts, dtype, bits and history of products."""
+    """Compare enabled flags, dtypes, cache, nesting depth; casts, dtypes, bits and history of products."""
     programs = _programs()
     plan, steps = _plan(amp), programs.STEPS
     for batch in range(8):

@@ -1,4 +1,4 @@
-"""Inside a region products are computed in its dtype; in a disabled one, and outside, in float32."""
+"""Dtype of products: that of the region inside; float32 in a disabled one, and outside."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ NESTINGS = (
 
 
 def _walk(amp: Amp, switches: Sequence[str]) -> list[torch.dtype]:
-    """What a product is computed in on the way in, and again on the way out."""
+    """Return the dtypes of a product at each region's entry, and again at its exit."""
     here = product_dtype(amp.device.torch_device)
     if not switches:
         return [here]
@@ -63,7 +63,7 @@ def test_the_innermost_region_decides(amp: Amp, nesting: str) -> None:
 
 @pytest.mark.amp(fake=True)
 def test_a_disabled_region_keeps_low_arguments_low(amp: Amp) -> None:
-    """It casts nothing, in neither direction: what was made in the outer region stays as it is."""
+    """A disabled region casts nothing, in neither direction: results of the outer region stay unchanged."""
     with amp.device.tensors(), amp.autocast():
         low = torch.ones(4, 4, device=amp.device.torch_device).to(amp.dtype)
         with amp.autocast(enabled=False):
@@ -82,7 +82,7 @@ def test_mixed_arguments_are_cast_to_the_region(amp: Amp) -> None:
 
 @pytest.mark.parametrize("form", ["out", "in place"])
 def test_a_result_that_has_a_place_keeps_its_dtype(amp: Amp, form: str) -> None:
-    """Variants with ``out=`` and in-place variants are not autocast (torch's autocast op reference)."""
+    """``out=`` and in-place variants are not autocast (torch's autocast op reference)."""
     matrix = torch.randn(4, 4, device=amp.device.torch_device)
     exact = torch.mm(matrix, matrix)
     with amp.autocast():
@@ -90,12 +90,12 @@ def test_a_result_that_has_a_place_keeps_its_dtype(amp: Amp, form: str) -> None:
         result = torch.mm(matrix, matrix, out=place) if form == "out" else place.addmm_(matrix, matrix)
     expect_dtype(amp, f"{form} product", result.dtype, torch.float32, likely=f"{form} variants are autocast now")
     assert result is place
-    # float32 sums may be ordered otherwise (1e-7); a rounding to a 16-bit format is at least 1e-4.
+    # float32 sums may have a different order (1e-7); a rounding to a 16-bit format is at least 1e-4.
     assert torch.allclose(result, exact, rtol=0, atol=1e-5), f"the {form} product was rounded on the way"
 
 
 def test_products_equal_hand_cast_ones(amp: Amp) -> None:
-    """Nothing but the casts differs: bit for bit the product of hand-cast arguments, and of float32 ones when off."""
+    """Nothing but the casts differs: products have the bits of manual casts, and of float32 when off."""
     left, right = (torch.randn(16, 16, device=amp.device.torch_device) for _ in range(2))
     exact, rounded = torch.mm(left, right), torch.mm(left.to(amp.dtype), right.to(amp.dtype))
     with amp.autocast():
@@ -109,7 +109,7 @@ def test_products_equal_hand_cast_ones(amp: Amp) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.complex64], ids=dtype_name)
 def test_other_dtypes_pass_through(amp: Amp, dtype: torch.dtype) -> None:
-    """Only float32 and the autocast dtypes are cast, never float64 or complex numbers."""
+    """Only float32 and the autocast dtypes are cast, never float64 or complex values."""
     if amp.device.type == "mps" and dtype is torch.float64:
         pytest.skip("MPS has no float64")
     values = torch.randn(4, 4).to(dtype).to(amp.device.torch_device)
@@ -138,7 +138,7 @@ def test_an_integer_model_computes_the_same(amp: Amp) -> None:
 
 
 def test_random_numbers_are_the_same(amp: Amp) -> None:
-    """A region draws the same numbers as float32 does; entering it draws none."""
+    """A region draws the same random values as float32 does; entering it draws none."""
     device = amp.device.torch_device
 
     def draw() -> list[torch.Tensor]:
@@ -164,7 +164,7 @@ def test_random_numbers_are_the_same(amp: Amp) -> None:
 
 
 def test_a_dropout_mask_is_that_of_the_dtype_it_meets(amp: Amp) -> None:
-    """Behind an autocast product dropout drops what it drops from a hand-cast product."""
+    """Dropout drops the same elements of an autocast product as of a product of manual casts."""
     matrix = torch.randn(16, 16, device=amp.device.torch_device)
     low = matrix.to(amp.dtype)
     torch.manual_seed(amp.config.seed)

@@ -1,4 +1,4 @@
-"""What torch answers about its own autocast state, inside a region and outside, and that exit restores it."""
+"""Torch's queries of its autocast state, inside a region and outside, and restoration on exit."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_exit_restores_the_state(amp: Amp, region: str, ends: str) -> None:
 @pytest.mark.parametrize("inner", REGIONS)
 @pytest.mark.parametrize("outer", REGIONS)
 def test_exit_restores_the_outer_region(amp: Amp, outer: str, inner: str) -> None:
-    """Not the defaults but what the outer region had set; also when the inner one raises."""
+    """Exit restores the state of the outer region, not the defaults; also when the inner one raises."""
     with REGIONS[outer](amp):
         before = State.now(amp.device.type)
         with REGIONS[inner](amp):
@@ -135,7 +135,7 @@ def _states(types: list[str], but: str) -> dict[str, tuple[bool, torch.dtype]]:
 
 @pytest.mark.amp(fake=True)
 def test_the_query_without_a_device_means_cuda(amp: Amp) -> None:
-    """``torch.is_autocast_enabled()`` answers for CUDA alone, on every device (pytorch/pytorch#110966)."""
+    """``torch.is_autocast_enabled()`` is about CUDA alone, on every device (pytorch/pytorch#110966)."""
     assert not torch.is_autocast_enabled()
     with amp.autocast():
         found = torch.is_autocast_enabled()
@@ -154,7 +154,7 @@ def test_the_default_dtype_is_documented(amp: Amp) -> None:
 
 
 def test_a_region_without_a_dtype_takes_the_current_one(amp: Amp) -> None:
-    """The default outside, and the dtype that ``torch.set_autocast_dtype`` or an outer region set."""
+    """Use the default outside, and the dtype that ``torch.set_autocast_dtype`` or an outer region set."""
     device_type = amp.device.type
     default = torch.get_autocast_dtype(device_type)
     with torch.autocast(device_type):
@@ -165,14 +165,14 @@ def test_a_region_without_a_dtype_takes_the_current_one(amp: Amp) -> None:
     assert found == (amp.dtype, amp.dtype), f"an inner region without a dtype computes in {found}"
 
 
-#: Device types with autocast (aten/src/ATen/autocast_mode.h, _AUTOCAST_SUPPORTED_DEVICES), whatever this machine has;
+#: Device types with autocast (aten/src/ATen/autocast_mode.h, _AUTOCAST_SUPPORTED_DEVICES), independent of this machine;
 #: mtia and maia have it since torch 2.7 or later.
 AVAILABLE = ("cpu", "cuda", "xpu", "mps", "ipu", "hpu", "xla")
 
 
 @pytest.mark.amp(fake=True)
 def test_autocast_is_available(amp: Amp) -> None:
-    """On each device type that has it: tests of several devices leave out what is not available."""
+    """Each device type with autocast is available: tests of several devices leave out unavailable ones."""
     lacking = [kind for kind in (*AVAILABLE, amp.device.type) if not torch.amp.is_autocast_available(kind)]
     expect_state(amp, "that is said not to be there", lacking, [], likely="a device type has lost its autocast")
     assert not torch.amp.is_autocast_available("meta"), "meta tensors have autocast rules now"
@@ -192,7 +192,7 @@ def test_a_device_type_without_autocast_is_refused(amp: Amp) -> None:
 )
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.int32], ids=dtype_name)
 def test_a_dtype_that_is_no_autocast_dtype_disables_the_region(amp: Amp, dtype: torch.dtype) -> None:
-    """With a warning that lists the dtypes which the device supports."""
+    """The region warns and lists the dtypes that the device supports."""
     with pytest.warns(UserWarning, match="(?s)target dtype is not supported. Disabling autocast.*bfloat16"):
         region = torch.autocast(amp.device.type, dtype)
     before = State.now(amp.device.type)
@@ -211,7 +211,7 @@ def test_entering_warns_of_nothing(amp: Amp) -> None:
 
 @pytest.mark.amp(fake=True)
 def test_a_new_thread_does_not_inherit_the_region(amp: Amp) -> None:
-    """The state is thread-local (docstring of ``torch.autocast``): a thread starts with the defaults."""
+    """State is thread-local (docstring of ``torch.autocast``): a thread starts with the defaults."""
     seen: list[State] = []
 
     def look() -> None:
@@ -227,7 +227,7 @@ def test_a_new_thread_does_not_inherit_the_region(amp: Amp) -> None:
 
 
 def test_a_new_thread_computes_in_float32(amp: Amp) -> None:
-    """Unless it enters a region itself; then it computes in that one's dtype."""
+    """A thread that enters a region itself computes in that region's dtype."""
     seen: list[torch.dtype] = []
 
     def compute() -> None:

@@ -1,4 +1,4 @@
-"""Tensors that are not plain: subclasses, sparse, nested, empty, scalar, complex, and other memory formats."""
+"""Special tensors: subclasses, sparse, nested, empty, scalar, complex, and other memory formats."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from .state import expect_dtype
 
 
 class Named(torch.Tensor):
-    """A subclass by ``__torch_function__``, as torch gives it to every subclass."""
+    """Subclass by ``__torch_function__``, which torch gives to every subclass."""
 
 
 class Wrapper(torch.Tensor):
-    """A tensor around another one: by ``__torch_dispatch__`` it sees what autocast has passed on."""
+    """Tensor around another one: its ``__torch_dispatch__`` sees the calls that autocast has passed on."""
 
     within: torch.Tensor
 
     @staticmethod
     def of(inner: torch.Tensor) -> Wrapper:
-        """``inner``, wrapped."""
+        """Return ``inner``, wrapped."""
         make: Any = torch.Tensor._make_wrapper_subclass  # noqa: SLF001  # what torch's documentation tells to call
         made: Wrapper = make(Wrapper, inner.shape, dtype=inner.dtype, device=inner.device, strides=inner.stride())
         made.within = inner
@@ -71,7 +71,7 @@ CALLS: dict[str, tuple[str, Callable[[torch.Tensor], torch.Tensor]]] = {
 @pytest.mark.parametrize("kind", [Named, Wrapper])
 @pytest.mark.parametrize("call", CALLS)
 def test_subclasses_are_cast_as_tensors_are(amp: Amp, call: str, kind: type[torch.Tensor]) -> None:
-    """The same dtype and bits as a plain tensor has, and the subclass is kept."""
+    """Results have the dtype and the bits of a plain tensor's, and the subclass is preserved."""
     plain = torch.randn(4, 4, device=amp.device.torch_device)
     expected, function = CALLS[call]
     made = plain.as_subclass(Named) if kind is Named else Wrapper.of(plain)
@@ -86,7 +86,7 @@ def test_subclasses_are_cast_as_tensors_are(amp: Amp, call: str, kind: type[torc
 
 @pytest.mark.parametrize("call", CALLS)
 def test_tensors_of_inference_mode_are_cast_outside_of_it(amp: Amp, call: str) -> None:
-    """As of a model that was loaded in inference mode, and is evaluated under ``no_grad``."""
+    """Evaluate under ``no_grad`` with tensors of inference mode, like a model that was loaded there."""
     plain = torch.randn(4, 4, device=amp.device.torch_device)
     with torch.inference_mode():
         made = plain.clone()
@@ -99,7 +99,7 @@ def test_tensors_of_inference_mode_are_cast_outside_of_it(amp: Amp, call: str) -
 
 
 class NamedParameter(nn.Parameter):
-    """A Parameter of a project's own."""
+    """Parameter subclass of a project."""
 
 
 def test_a_parameter_of_a_subclass_is_cached_and_trained(amp: Amp) -> None:
@@ -117,7 +117,7 @@ def test_a_parameter_of_a_subclass_is_cached_and_trained(amp: Amp) -> None:
 
 @pytest.mark.parametrize("order", ["mode in region", "region in mode"])
 def test_a_function_mode_does_not_hide_the_region(amp: Amp, order: str) -> None:
-    """As ``torch.set_default_device`` is one, and a profiler or a logger may be."""
+    """Modes such as ``torch.set_default_device``, a profiler or a logger leave the region on."""
 
     class Passes(TorchFunctionMode):
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -152,7 +152,7 @@ _NO_KERNEL = "no report found: autocast casts {} matrices to dtypes in which no 
 )
 @pytest.mark.parametrize("product", SPARSE)
 def test_products_of_sparse_matrices(amp: Amp, product: str, layout: str) -> None:
-    """They are cast as dense ones are, and round no more: of one number in a row a product is exact before it does."""
+    """Sparse products are cast as dense ones and round no more: one value in a row gives an exact product before."""
     dense = torch.randn(4, 4, device=amp.device.torch_device)
     turn = torch.eye(4, device=amp.device.torch_device)[[2, 0, 3, 1]]
     sparse = turn.to_sparse() if layout == "coo" else turn.to_sparse_csr()
@@ -187,7 +187,7 @@ def test_nested_tensors_are_cast(amp: Amp, call: str, layout: torch.layout) -> N
     assert torch.allclose(found.unbind()[0], wanted, rtol=2 * amp.precision.u, atol=2 * amp.precision.u)
 
 
-#: All but cuDNN's, which torch prefers on some cards.
+#: All except cuDNN's, which torch prefers on some cards.
 _OTHERS = (SDPBackend.MATH, SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION)
 _NOTHING = pytest.mark.amp(
     devices=["cuda"],
@@ -200,7 +200,7 @@ def _attention_of_nothing(make: Callable[..., torch.Tensor], *kernels: SDPBacken
         return functional.scaled_dot_product_attention(make(0, 2, 4, 8), make(0, 2, 4, 8), make(0, 2, 4, 8))
 
 
-#: Of an input with nothing in it, and of a row or a scalar.
+#: Products of an empty input, and of a row or a scalar.
 EMPTY: dict[str, Callable[[Callable[..., torch.Tensor]], torch.Tensor]] = {
     "linear": lambda t: functional.linear(t(0, 4), t(3, 4), t(3)),
     "mm": lambda t: torch.mm(t(0, 4), t(4, 3)),
@@ -226,7 +226,7 @@ EMPTY: dict[str, Callable[[Callable[..., torch.Tensor]], torch.Tensor]] = {
 
 @pytest.mark.parametrize("call", [pytest.param(c, marks=_NOTHING if "cuDNN" in c else ()) for c in EMPTY])
 def test_products_of_nothing_and_of_rows_are_low(amp: Amp, call: str) -> None:
-    """An empty batch, as the last one of an epoch may be, has the dtype of every other."""
+    """An empty batch, such as the last one of an epoch, has the same dtype as every other."""
 
     def make(*shape: int) -> torch.Tensor:
         return torch.ones(shape, device=amp.device.torch_device, requires_grad=True)
@@ -239,7 +239,7 @@ def test_products_of_nothing_and_of_rows_are_low(amp: Amp, call: str) -> None:
 
 @pytest.mark.parametrize("size", [0, 1, 3])
 def test_joining_any_number_of_float32_tensors_is_float32(amp: Amp, size: int) -> None:
-    """One tensor, empty tensors and none at all: ``cat`` and ``stack`` promote to the widest, here float32."""
+    """``cat`` and ``stack`` of one tensor, empty tensors and none promote to the widest dtype, here float32."""
     wide = torch.ones(2, device=amp.device.torch_device)
     empty = torch.ones(0, device=amp.device.torch_device)
     low = wide.to(amp.dtype)
@@ -285,7 +285,7 @@ def _pool(size: int) -> Callable[[torch.Tensor], torch.Tensor]:
 
 
 def _channels_last(layer: nn.Module) -> nn.Module:
-    """With its weight in that memory format, whatever its inputs are in."""
+    """Return a layer with its weight in that memory format, whatever its inputs have."""
     layout = torch.channels_last if layer.get_parameter("weight").dim() == 4 else torch.channels_last_3d
     moved: Any = layer.to
     return moved(memory_format=layout)  # type: ignore[no-any-return]
@@ -318,7 +318,7 @@ IMAGES: dict[str, Callable[[int], Callable[[torch.Tensor], torch.Tensor]]] = {
 @pytest.mark.parametrize("order", ["channels_last", "channels_last_3d", "contiguous"])
 @pytest.mark.parametrize("kind", IMAGES)
 def test_the_memory_format_is_that_of_casts_by_hand(amp: Amp, kind: str, order: str) -> None:
-    """Casts keep the order of dimensions; so do results and gradients, as far as the same kernel does without them."""
+    """Casts keep the order of dimensions; so do results and gradients, as far as the same kernel does without casts."""
     ndim = 5 if order == "channels_last_3d" else 4
     layout = torch.contiguous_format if order == "contiguous" else getattr(torch, order)
     function: Any = IMAGES[kind](ndim)

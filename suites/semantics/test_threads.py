@@ -1,4 +1,4 @@
-"""Regions and threads: a region is its thread's alone, whatever made the thread and whatever it is reused for."""
+"""Regions and threads: a region belongs to its thread alone, however that was created or reused."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ WAYS: dict[str, Callable[[Job], State]] = {
 @pytest.mark.amp(fake=True)
 @pytest.mark.parametrize("way", WAYS)
 def test_work_for_another_thread_is_not_in_the_region(amp: Amp, way: str) -> None:
-    """Submitted inside a region, it finds the defaults (docstring of ``torch.autocast``: thread-local)."""
+    """Work submitted inside a region runs with the defaults (docstring of ``torch.autocast``: thread-local)."""
     outside = WAYS[way](lambda: State.now(amp.device.type))
     with amp.autocast(dtype=OTHER[amp.dtype], cache_enabled=False):
         inside = WAYS[way](lambda: State.now(amp.device.type))
@@ -69,7 +69,7 @@ def test_work_for_another_thread_is_not_in_the_region(amp: Amp, way: str) -> Non
 
 
 def test_a_worker_forgets_the_region_of_its_last_job(amp: Amp) -> None:
-    """One thread, many jobs: in a region, raising out of one, and then a look around."""
+    """Run jobs on one thread: in a region, raising inside one, and then a query of the state."""
 
     def job(*, fails: bool) -> torch.dtype:
         with amp.autocast():
@@ -87,7 +87,7 @@ def test_a_worker_forgets_the_region_of_its_last_job(amp: Amp) -> None:
 
 
 def test_replicas_in_threads_compute_what_one_thread_computes(amp: Amp) -> None:
-    """As DataParallel does it: one model, a thread for each part of the batch, the region entered in each."""
+    """Run one model as DataParallel does: a thread for each part of the batch, the region entered in each."""
     model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 4)).to(amp.device.torch_device)
     parts = [torch.randn(4, 8, device=amp.device.torch_device) for _ in range(4)]
     together = threading.Barrier(len(parts), timeout=60)
@@ -116,7 +116,7 @@ def test_replicas_in_threads_compute_what_one_thread_computes(amp: Amp) -> None:
 
 
 def test_a_region_where_only_some_threads_enter_one(amp: Amp) -> None:
-    """Without a region of its own a replica computes in float32, beside one that has one."""
+    """Replicas without a region compute in float32, beside one that has a region."""
     matrix = torch.randn(8, 8, device=amp.device.torch_device)
     together = threading.Barrier(2, timeout=60)
 
@@ -132,7 +132,7 @@ def test_a_region_where_only_some_threads_enter_one(amp: Amp) -> None:
 
 
 def test_backward_in_another_thread_is_outside_every_region(amp: Amp) -> None:
-    """The graph is made in a region here; its backward runs there, and the products stay low."""
+    """Backward of a graph from a region here runs in another thread, and the products stay low."""
     layer = nn.Linear(8, 8, bias=False).to(amp.device.torch_device)
     seen: list[bool] = []
     with amp.autocast():
@@ -160,7 +160,7 @@ def _another(function: Callable[[], None]) -> None:
 
 @pytest.mark.xfail(strict=True, reason=_SHARED)
 def test_a_thread_of_another_dtype_gets_a_copy_of_its_own(amp: Amp) -> None:
-    """A server whose requests run one model in bf16 and in fp16."""
+    """Serve requests of one model in bf16 and in fp16."""
     layer = nn.Linear(8, 8, bias=False).to(amp.device.torch_device)
     batch = torch.randn(4, 8, device=amp.device.torch_device)
     seen: list[object] = []
@@ -180,7 +180,7 @@ def test_a_thread_of_another_dtype_gets_a_copy_of_its_own(amp: Amp) -> None:
 
 @pytest.mark.xfail(strict=True, reason=_SHARED)
 def test_a_thread_that_leaves_its_region_drops_nobody_elses_copies(amp: Amp) -> None:
-    """Otherwise a training loop casts its weights again whenever a data thread leaves a region."""
+    """Otherwise a training loop would cast its weights again whenever a data thread leaves a region."""
     layer = nn.Linear(8, 24, bias=False).to(amp.device.torch_device)
     batch = torch.randn(4, 8, device=amp.device.torch_device)
 
@@ -201,7 +201,7 @@ def test_a_thread_that_leaves_its_region_drops_nobody_elses_copies(amp: Amp) -> 
     "entry found (the kind of pytorch/pytorch#44531)",
 )
 def test_a_decorated_function_serves_two_threads_at_once(amp: Amp) -> None:
-    """The one that came first finds its own state again, though the other one is still inside."""
+    """The first thread to enter restores its own state, though the other one is still inside."""
     inside, leave = threading.Event(), threading.Event()
 
     @torch.autocast(amp.device.type, amp.dtype)
@@ -227,7 +227,7 @@ def test_a_decorated_function_serves_two_threads_at_once(amp: Amp) -> None:
 
 
 class _Rows(Dataset[torch.Tensor]):
-    """Each row says whether autocast was on where it was made, and in what dtype a product was computed there."""
+    """Rows that record whether autocast was on where they were created, and the dtype of a product there."""
 
     def __init__(self, device_type: str) -> None:
         self.device_type = device_type
@@ -254,7 +254,7 @@ def _rows(amp: Amp, **keywords: Any) -> list[list[float]]:
 
 
 def _row_in_the_region(amp: Amp) -> list[float]:
-    """Of a CPU product, which only a region of the CPU makes low."""
+    """Return the row of a CPU product, which only a region of the CPU makes low."""
     return [1.0, float(amp.dtype.itemsize if amp.device.type == "cpu" else torch.float32.itemsize)]
 
 
@@ -262,9 +262,9 @@ def test_a_loader_in_this_process_loads_in_the_region(amp: Amp) -> None:
     assert _rows(amp) == [_row_in_the_region(amp)] * 4
 
 
-@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # Python 3.12 on: of a process that has threads
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # Python 3.12 on: the process has threads
 def test_a_loaders_forked_workers_are_in_the_region(amp: Amp) -> None:
-    """A fork copies the thread that iterates, and its region with it: what holds, and worth knowing."""
+    """A fork copies the iterating thread with its region: today's behaviour, documented by this test."""
     rows = _rows(amp, num_workers=1, multiprocessing_context="fork")
     amp.observe("in a forked DataLoader worker, autocast is on", rows[0][0] == 1.0, kind="state")
     assert rows == [_row_in_the_region(amp)] * 4
@@ -276,7 +276,7 @@ def test_a_loaders_spawned_workers_are_outside(amp: Amp) -> None:
 
 
 def test_operators_on_several_threads_compute_in_the_region(amp: Amp) -> None:
-    """On torch's own, of which other tests have one: the same dtypes, and numbers that rounding explains."""
+    """Use several of torch's own threads, where other tests use one: the same dtypes, and values up to rounding."""
     weights = {name: torch.randn(shape).to(amp.device.torch_device) for name, (shape, _) in OPERATORS.items()}
     found = []
     before = torch.get_num_threads()

@@ -22,7 +22,7 @@ QUIET = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::Future
 
 
 class _Twice(nn.Module):
-    """One weight, used twice: the second use meets the cast cache."""
+    """One weight, used twice: the second use reads the cast cache."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class _Twice(nn.Module):
     ids=["cache", "no cache"],
 )
 def test_jit_trace_works_in_a_region(amp: Amp, *, cache: bool) -> None:
-    """Without the cache, as torch's documentation says; the traced casts are part of the graph."""
+    """Trace without the cache, as torch's documentation says; the traced casts are part of the graph."""
     model = _Twice().to(amp.device.torch_device)
     batch = torch.randn(2, 4, device=amp.device.torch_device)
     with amp.autocast(cache_enabled=cache):
@@ -66,7 +66,7 @@ def _product(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
 
 
 class _Linear(nn.Module):
-    """Nothing but a layer, so that it can be scripted."""
+    """Single layer, so that it can be scripted."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -79,7 +79,7 @@ class _Linear(nn.Module):
 @QUIET
 @pytest.mark.parametrize("scripted", ["function", "module", "frozen module", "loaded module"])
 def test_a_script_follows_the_ambient_region(amp: Amp, scripted: str) -> None:
-    """From the first, profiled run to the optimized ones; in each dtype, and in float32 outside."""
+    """Follow the region from the first, profiled run to the optimized ones; in each dtype, and in float32 outside."""
     matrix = torch.randn(4, 4, device=amp.device.torch_device)
     if scripted == "function":
         function = torch.jit.script(_product)
@@ -108,7 +108,7 @@ def test_a_script_follows_the_ambient_region(amp: Amp, scripted: str) -> None:
     assert found == [{amp.dtype}, {OTHER[amp.dtype]}, {torch.float32}, {torch.float32}]
 
 
-# Device and dtype are literals: a script takes nothing else.
+# Device and dtype are literals: a script allows nothing else.
 def _bf16_region(left: torch.Tensor, right: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     with torch.autocast("cpu", dtype=torch.bfloat16), torch.autocast("cuda", dtype=torch.bfloat16):
         low = torch.mm(left, right)
@@ -161,7 +161,7 @@ def _targets(graph: Any) -> list[str]:
 
 @pytest.mark.parametrize("where", ["around", "inside"])
 def test_make_fx_records_the_casts(amp: Amp, where: str) -> None:
-    """They are in the graph, which computes the same outside of any region."""
+    """Casts are in the graph, which computes the same outside of any region."""
     matrix, batch = (torch.randn(4, 4, device=amp.device.torch_device) for _ in range(2))
 
     def function(x: torch.Tensor) -> torch.Tensor:
@@ -181,7 +181,7 @@ def test_make_fx_records_the_casts(amp: Amp, where: str) -> None:
 
 
 def test_make_fx_before_dispatch_records_the_region(amp: Amp) -> None:
-    """What torch.export works with: an entry and an exit, and no casts."""
+    """The graph for torch.export has an entry and an exit of the region, and no casts."""
     matrix, batch = (torch.randn(4, 4, device=amp.device.torch_device) for _ in range(2))
 
     def function(x: torch.Tensor) -> torch.Tensor:
@@ -199,7 +199,7 @@ def test_make_fx_before_dispatch_records_the_region(amp: Amp) -> None:
 
 
 class _Regions(nn.Module):
-    """A region, a float32 island, and a layer in neither."""
+    """Model with a region, a float32 disabled region, and a layer in neither."""
 
     def __init__(self, device_type: str, dtype: torch.dtype) -> None:
         super().__init__()
@@ -219,13 +219,13 @@ def _dtypes(values: Any) -> list[torch.dtype]:
 
 
 def _recorded(program: Any) -> list[torch.dtype]:
-    """The dtypes that an exported program says its results have."""
+    """Return the dtypes that an exported program records for its results."""
     (output,) = (node for node in program.graph.nodes if node.op == "output")
     return [argument.meta["val"].dtype for argument in output.args[0]]
 
 
 def _exported(amp: Amp) -> tuple[Any, Any, torch.Tensor]:
-    """A program, its module and an input."""
+    """Return a program, its module and an input."""
     module = _Regions(amp.device.type, amp.dtype).to(amp.device.torch_device).eval()
     batch = torch.randn(2, 4, device=amp.device.torch_device)
     return torch.export.export(module, (batch,)), module, batch
@@ -234,7 +234,7 @@ def _exported(amp: Amp) -> tuple[Any, Any, torch.Tensor]:
 @QUIET
 @pytest.mark.parametrize("kind", [pytest.param("recorded", marks=EXPORTED_DTYPES), "run", "decomposed"])
 def test_an_exported_program_keeps_its_regions(amp: Amp, kind: str) -> None:
-    """What it says of its results, what it computes, and what is left once regions are decomposed into casts."""
+    """Compare recorded dtypes, results, and results after regions are decomposed into casts."""
     program, module, batch = _exported(amp)
     expected = [amp.dtype, torch.float32, torch.float32]
     if kind == "recorded":
@@ -261,7 +261,7 @@ def test_an_exported_program_keeps_its_regions(amp: Amp, kind: str) -> None:
     ],
 )
 def test_an_exported_programs_regions_decide(amp: Amp, kind: str) -> None:
-    """Run in a region of the other dtype, its own regions and islands are what they were."""
+    """Programs run in a region of the other dtype keep their own regions and disabled regions."""
     program, _, batch = _exported(amp)
     run: Callable[..., Any] = (program.run_decompositions() if kind == "decomposed" else program).module()
     with amp.autocast(dtype=OTHER[amp.dtype]):

@@ -25,7 +25,7 @@ _VMAP = {
     "conv1d": pytest.mark.amp(xfail={"cpu": _REPORT}),
 }
 
-#: One row of length 8 to something, by operators with autocast rules; ``m`` is an 8 by 8 matrix.
+#: Functions of one row of length 8, by operators with autocast rules; ``m`` is an 8 by 8 matrix.
 VMAPPED: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
     "matmul": lambda row, m: row @ m,
     "mm": lambda row, m: torch.mm(row.view(1, 8), m),
@@ -65,7 +65,7 @@ def test_functional_call_computes_what_the_module_computes(amp: Amp) -> None:
 
 
 def test_func_grad_gives_the_gradients_of_backward(amp: Amp) -> None:
-    """Bit for bit, in the parameters' dtype. Without a bias, as for backward inside a region."""
+    """Gradients are bitwise equal, in the parameters' dtype. Without a bias, as for backward inside a region."""
     model = nn.Sequential(nn.Linear(8, 16, bias=False), nn.Tanh(), nn.Linear(16, 4, bias=False))
     model.to(amp.device.torch_device)
     batch = torch.randn(4, 8, device=amp.device.torch_device)
@@ -89,7 +89,7 @@ def test_func_grad_gives_the_gradients_of_backward(amp: Amp) -> None:
 
 @pytest.mark.parametrize("called", ["function", "module"])
 def test_a_compiled_callable_follows_the_ambient_region(amp: Amp, called: str) -> None:
-    """In none, in this dtype, in the other, disabled, and in none again: one callable, as eager each time."""
+    """Call in no region, in this dtype, in the other, disabled, and in none again: one callable, as eager each time."""
     torch.compiler.reset()
     module = nn.Linear(4, 4, device=amp.device.torch_device)
     eager: Callable[..., Any] = module if called == "module" else lambda matrix: matrix @ matrix
@@ -106,7 +106,7 @@ def test_a_compiled_callable_follows_the_ambient_region(amp: Amp, called: str) -
 
 
 def test_a_region_inside_a_compiled_function_survives_a_graph_break(amp: Amp) -> None:
-    """What the compiler leaves to Python runs in the region, too (pytorch/pytorch#95837)."""
+    """Code that the compiler leaves to Python runs in the region, too (pytorch/pytorch#95837)."""
     torch.compiler.reset()
 
     @torch.compiler.disable
@@ -124,7 +124,7 @@ def test_a_region_inside_a_compiled_function_survives_a_graph_break(amp: Amp) ->
 
 
 def test_regions_inside_a_compiled_function_are_those_of_eager(amp: Amp) -> None:
-    """A region of either dtype, and a float32 island inside it (the kind of pytorch/pytorch#121631)."""
+    """Use a region of either dtype, and a disabled region inside it (the kind of pytorch/pytorch#121631)."""
     torch.compiler.reset()
     other = OTHER[amp.dtype]
 

@@ -18,7 +18,7 @@ from .state import OTHER, expect_state, product_dtype
 
 
 def _others(target: Target) -> Iterator[str]:
-    """The CPU beside an accelerator, real or fake; fake accelerators beside the CPU."""
+    """Return the CPU beside an accelerator, real or fake; fake accelerators beside the CPU."""
     if target.device.kind is not DeviceKind.CPU:
         yield "cpu"
         return
@@ -29,7 +29,7 @@ def _others(target: Target) -> Iterator[str]:
 
 @contextmanager
 def _tensors(*devices: Device) -> Iterator[None]:
-    """The scope in which both devices have tensors: fake ones where one of them is fake."""
+    """Return the scope in which both devices have tensors: fake ones if one of them is fake."""
     fake = next((device for device in devices if device.kind is DeviceKind.FAKE), devices[0])
     with fake.tensors():
         yield
@@ -50,7 +50,7 @@ def _look(*devices: Device) -> list[tuple[bool, str, str]]:
 @pytest.mark.amp_parametrize("other", _others)
 @pytest.mark.parametrize("inner", ["other", "this"])
 def test_each_device_follows_its_own_region(amp: Amp, other: str, inner: str) -> None:
-    """The other device's region has the other dtype, so that a mixed-up one shows."""
+    """The other device's region has the other dtype, so that a mix-up shows."""
     this, that = amp.device, find_device(other)
     regions = {"this": lambda: this.autocast(amp.dtype), "other": lambda: that.autocast(OTHER[amp.dtype])}
     outer = "this" if inner == "other" else "other"
@@ -82,7 +82,7 @@ def test_each_device_follows_its_own_region(amp: Amp, other: str, inner: str) ->
 
 @pytest.mark.amp(devices=["cuda"])
 def test_a_region_is_for_every_device_of_its_type(amp: Amp) -> None:
-    """On a second GPU the same weight has a copy of its own, and both are in the region."""
+    """Weights on a second GPU have a copy of their own, and both devices are in the region."""
     if torch.cuda.device_count() < 2:
         pytest.skip(f"needs two CUDA devices, there is {torch.cuda.device_count()}")
     first = torch.nn.Linear(8, 24, bias=False, device="cuda:0")

@@ -1,4 +1,4 @@
-"""What casts a weight: operators, each with the shape of one weight, and layers, each with an input."""
+"""Users of a weight that cast it: operators, each with the shape of one weight, and layers, each with an input."""
 
 from __future__ import annotations
 
@@ -46,43 +46,43 @@ OPERATORS: dict[str, tuple[Shape, Callable[[torch.Tensor], torch.Tensor]]] = {
 
 
 class Einsum(nn.Module):
-    """A product over two axes."""
+    """Product over two axes by einsum."""
 
     def __init__(self) -> None:
-        """One weight."""
+        """Create one weight."""
         super().__init__()
         self.weight = nn.Parameter(torch.randn(4, 8, 5))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """(batch, row, 8) and (4, 8, 5) to (batch, 4, row, 5)."""
+        """Shapes: (batch, row, 8) and (4, 8, 5) to (batch, 4, row, 5)."""
         return torch.einsum("brk,hkd->bhrd", x, self.weight)
 
 
 class Attention(nn.Module):
-    """scaled_dot_product_attention between its projections."""
+    """``scaled_dot_product_attention`` between its projections."""
 
     def __init__(self) -> None:
-        """One projection to queries, keys and values, and one back."""
+        """Create one projection to queries, keys and values, and one back."""
         super().__init__()
         self.into, self.out = nn.Linear(8, 24), nn.Linear(8, 8)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Two heads of four."""
+        """Use two heads of four."""
         heads = self.into(x).unflatten(-1, (3, 2, 4)).permute(2, 0, 3, 1, 4)
         attended = functional.scaled_dot_product_attention(heads[0], heads[1], heads[2])
         return self.out(attended.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
 
 
 class Indexed(nn.Module):
-    """An embedding that feeds a layer and is that layer's weight, too (tied)."""
+    """Embedding that feeds a layer and is that layer's weight, too (tied)."""
 
     def __init__(self) -> None:
-        """One table."""
+        """Create one table."""
         super().__init__()
         self.table = nn.Embedding(8, 8)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """The input only says how many rows."""
+        """Use the input's number of rows only."""
         rows = torch.arange(x.shape[1], device=x.device).expand(x.shape[0], -1)
         return functional.linear(self.table(rows) + x, self.table.weight)
 
@@ -112,7 +112,7 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], Shape]] = {
 
 
 class _First(nn.Module):
-    """The first of a layer's results, for the same input ``times`` over."""
+    """First result of a layer, called ``times`` times on the same input."""
 
     def __init__(self, layer: nn.Module, *, times: int = 1) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What cannot be captured in a CUDA graph is told so, with what to do; what can leaves the process as it was."""
+"""CUDA graph capture: an impossible capture is reported with a remedy; a possible one leaves the process unchanged."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.amp(devices=["cuda"])
 
 
 def test_a_step_that_reads_a_value_cannot_be_captured(amp: Amp) -> None:
-    """And the device goes on: nothing is left of the attempt."""
+    """The device continues to work: nothing is left of the attempt."""
 
     def loss(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
         out: torch.Tensor = model(batch).float().square().mean()

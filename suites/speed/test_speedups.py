@@ -1,4 +1,4 @@
-"""Work of every kind is as fast under autocast as was calibrated on the card, and where nobody did, hardly slower."""
+"""Speedups of every kind of work: the calibrated floor of the card, or, without one, hardly slower than float32."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .work import ON_A_CPU, SECONDS, WORKS, Work
 
 
 def works(target: Target) -> Iterable[object]:
-    """Each piece of work over TF32 where the card has it, else IEEE; what float32 arithmetic bounds over both."""
+    """Yield each piece of work over TF32 if the card has it, else IEEE; work bound by float32 arithmetic over both."""
     kinds = kinds_of_float32(target.device, target.precision)
     for work in ON_A_CPU if target.device.kind is DeviceKind.CPU else WORKS:
         for over in kinds if work.over_both else kinds[-1:]:
@@ -25,7 +25,7 @@ def works(target: Target) -> Iterable[object]:
 @pytest.mark.usefixtures("benchmark")
 @pytest.mark.amp_parametrize("what", works)
 def test_speedup(amp: Amp, what: tuple[Work, str]) -> None:
-    """The calibrated floor, or no harm done where work is bound by arithmetic; the rest is recorded, for baselines."""
+    """Check the calibrated floor, or no harm for work bound by arithmetic; the rest is recorded, for baselines."""
     work, over = what
     amp.check_speedup(
         work.make(amp.device.torch_device),

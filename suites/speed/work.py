@@ -1,4 +1,4 @@
-"""What is timed: one piece of work of each kind that mixed precision is used for, large enough to keep a GPU busy."""
+"""Timed work: one piece of each kind that mixed precision is used for, large enough to keep a GPU busy."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Made = Case | Workload
 
 @dataclass(frozen=True)
 class Work:
-    """One piece of work: its ``name`` in records, and what makes it for a device.
+    """Piece of work: its ``name`` in records, and the function that builds it for a device.
 
     ``kind`` is ``"device"`` or ``"step"``. Work that is ``compute_bound`` in float32 keeps the no-harm floor on
     every card; the rest is held against what was calibrated. ``ceiling`` is the speedup that this work can reach
@@ -36,7 +36,7 @@ class Work:
 
 
 def product(rows: int, inner: int, columns: int) -> Callable[[torch.device], Workload]:
-    """A product of two float32 matrices, both cast at each call."""
+    """Multiply two float32 matrices, both cast at each call."""
 
     def make(device: torch.device) -> Workload:
         def work() -> Callable[[], object]:
@@ -54,7 +54,7 @@ def _mean_square(model: nn.Module, batch: Tensor) -> Tensor:
 
 
 def trained(name: str, build: Callable[[], nn.Module], *shape: int, last: bool = False) -> Callable[[object], Case]:
-    """Forward and backward of a module on normal numbers; ``last`` puts channels last in memory."""
+    """Run forward and backward of a module on normal values; ``last`` puts channels last in memory."""
     formats = {4: torch.channels_last, 5: torch.channels_last_3d}
 
     def batch() -> Tensor:
@@ -69,7 +69,7 @@ def trained(name: str, build: Callable[[], nn.Module], *shape: int, last: bool =
 
 
 def attention(backend: SDPBackend) -> Callable[[torch.device], Workload]:
-    """Forward and backward of causal attention by one back end; float32 has the efficient one only."""
+    """Run forward and backward of causal attention by one back end; float32 has the efficient one only."""
 
     def make(device: torch.device) -> Workload:
         def work() -> Callable[[], object]:
@@ -90,10 +90,10 @@ def attention(backend: SDPBackend) -> Callable[[torch.device], Workload]:
 
 
 class Vocabulary(nn.Module):
-    """A head over many tokens."""
+    """Output head over many tokens."""
 
     def __init__(self) -> None:
-        """32 768 tokens."""
+        """Create a head of 32 768 tokens."""
         super().__init__()
         self.head = nn.Linear(1024, 32768, bias=False)
 
@@ -108,7 +108,7 @@ def _vocabulary_batch() -> dict[str, Tensor]:
 
 
 def cross_entropy(_: object) -> Case:
-    """The head of a language model and its loss."""
+    """Run the head of a language model and its loss."""
 
     def loss(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
         return functional.cross_entropy(model(batch["inputs"]), batch["targets"])
@@ -117,7 +117,7 @@ def cross_entropy(_: object) -> Case:
 
 
 def softmax(_: object) -> Case:
-    """The head of a language model and the probabilities of one token each."""
+    """Run the head of a language model and the probabilities of one token each."""
 
     def loss(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
         chances: Tensor = model(batch["inputs"]).softmax(-1)
@@ -127,10 +127,10 @@ def softmax(_: object) -> Case:
 
 
 class Embedded(nn.Module):
-    """An embedding and a linear layer."""
+    """Embedding and a linear layer."""
 
     def __init__(self) -> None:
-        """32 768 tokens of width 1024."""
+        """Create 32 768 tokens of width 1024."""
         super().__init__()
         self.embedding, self.linear = nn.Embedding(32768, 1024), nn.Linear(1024, 1024)
 
@@ -141,7 +141,7 @@ class Embedded(nn.Module):
 
 
 def embedding(_: object) -> Case:
-    """Lookups, whose gradient is a sum of rows in float32."""
+    """Run lookups, whose gradient is a sum of rows in float32."""
     return Case("embedding", Embedded, lambda: torch.randint(32768, (8, 1024)), _mean_square)
 
 
@@ -149,7 +149,7 @@ class Residual(nn.Module):
     """Two convolutions of 3 by 3 with BatchNorm around a shortcut (He et al. 2015)."""
 
     def __init__(self, width: int) -> None:
-        """As many channels out as in."""
+        """Create layers with as many output channels as input channels."""
         super().__init__()
         self.first = nn.Conv2d(width, width, 3, padding=1, bias=False)
         self.second = nn.Conv2d(width, width, 3, padding=1, bias=False)
@@ -162,7 +162,7 @@ class Residual(nn.Module):
 
 
 def resnet() -> nn.Module:
-    """Four blocks between a stem and a head."""
+    """Run four blocks between a stem and a head."""
     return nn.Sequential(
         nn.Conv2d(3, 128, 7, stride=2, padding=3, bias=False),
         *(Residual(128) for _ in range(4)),
@@ -173,16 +173,16 @@ def resnet() -> nn.Module:
 
 
 def encoder() -> nn.Module:
-    """Two of torch's own encoder layers."""
+    """Run two of torch's own encoder layers."""
     layer = nn.TransformerEncoderLayer(1024, 16, 4096, dropout=0.0, activation="gelu", batch_first=True)
     return nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
 
 
 class Recurrent(nn.Module):
-    """An LSTM, without its states."""
+    """LSTM, without its states."""
 
     def __init__(self) -> None:
-        """Two layers of 1024."""
+        """Create two layers of 1024."""
         super().__init__()
         self.lstm = nn.LSTM(1024, 1024, num_layers=2, batch_first=True)
 
@@ -193,12 +193,12 @@ class Recurrent(nn.Module):
 
 
 def perceptron() -> nn.Module:
-    """Many weights and few tokens: the optimizer has most of the work."""
+    """Run many weights on few tokens: the optimizer has most of the work."""
     return nn.Sequential(*(nn.Linear(2048, 2048) for _ in range(8)))
 
 
 def adamw(*, fused: bool) -> MakeOptimizer:
-    """AdamW, fused or foreach."""
+    """Return AdamW, fused or foreach."""
 
     def make(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
         if fused:
@@ -213,14 +213,14 @@ def _linear_and(norm: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
 
 
 #: Rows of the decoder. A step is timed where it keeps the device busy for several times as long as its launches take,
-#: also on a host that does something else; otherwise its time is the host's, and noise.
+#: also on a busy host; otherwise its time is the host's, and noise.
 ROWS = {"device": 8, "step": 32}
-#: What one measurement may take. A step is disturbed more often, and needs the fastest of more timings.
+#: The time limit of one measurement. A step is disturbed more often, and needs the fastest of more timings.
 SECONDS = {"device": 2.5, "step": 5.0}
 
 
 def decoder_for(kind: str) -> Callable[[object], Case]:
-    """A decoder of two layers whose ``kind`` of time is taken."""
+    """Return a decoder of two layers, for the ``kind`` of time."""
     size = DecoderSize(layers=2, width=1024, heads=16, vocabulary=1024)
     return lambda _: decoder(size, batch=ROWS[kind], context=1024)
 
@@ -233,7 +233,7 @@ def _conv3d() -> nn.Module:
     return nn.Conv3d(32, 32, 3, padding=1)
 
 
-#: Flash attention and its kind do in 16 bits what float32 has no kernel for.
+#: Flash attention and similar kernels do in 16 bits what float32 has no kernel for.
 OTHER_KERNELS = 20.0
 
 WORKS = (

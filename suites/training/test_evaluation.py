@@ -1,4 +1,4 @@
-"""Evaluation under autocast: as exact as rounding allows, and it leaves nothing behind in the training around it."""
+"""Evaluation under autocast is as exact as rounding allows, and does not affect the surrounding training."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _evaluate(amp: Amp, model: nn.Module, batch: Any, mode: str) -> torch.Tensor
 
 @pytest.mark.parametrize("mode", MODES)
 def test_evaluation_leaves_autocast_off_and_weights_alone(amp: Amp, mode: str) -> None:
-    """After it a product is float32, and every parameter and buffer has the bits of before."""
+    """After it a product is float32, and every parameter and buffer has the same bits as before."""
     runs = trained(amp, "images")
     model = runs.model(low=True)
     before = snapshot(model.state_dict())
@@ -62,7 +62,7 @@ def test_evaluation_leaves_autocast_off_and_weights_alone(amp: Amp, mode: str) -
 
 @pytest.mark.parametrize("mode", ["no_grad", "inference_mode"])
 def test_a_training_with_evaluations_in_it_is_the_one_without(amp: Amp, mode: str) -> None:
-    """After every third step: losses and parameters are those of a training that is never looked at, bit for bit."""
+    """Evaluate after every third step: losses and parameters have the bits of a training without evaluations."""
     runs = trained(amp, "images")
     batch = runs.evaluation()
 
@@ -83,7 +83,7 @@ def test_a_training_with_evaluations_in_it_is_the_one_without(amp: Amp, mode: st
 
 @pytest.mark.parametrize("when", ["same region", "own region"])
 def test_an_evaluation_inside_the_step_sees_the_stepped_weights(amp: Amp, when: str) -> None:
-    """Also in the region of the whole loop under no_grad, whose cached casts are of before the step."""
+    """Evaluate in the region of the whole loop under no_grad, too, whose cached casts are older than the step."""
     runs = trained(amp, "images")
     batch = runs.evaluation()
     seen: list[tuple[torch.Tensor, torch.Tensor]] = []
@@ -110,7 +110,7 @@ def test_an_evaluation_inside_the_step_sees_the_stepped_weights(amp: Amp, when: 
 
 
 def _fresh(amp: Amp, model: nn.Module, batch: Any) -> torch.Tensor:
-    """The logits with no cache at all."""
+    """Return the logits with no cache at all."""
     with torch.no_grad(), amp.autocast(cache_enabled=False):
         logits: torch.Tensor = model(batch["inputs"])
     return logits
@@ -118,7 +118,7 @@ def _fresh(amp: Amp, model: nn.Module, batch: Any) -> torch.Tensor:
 
 @pytest.mark.parametrize("task", TASKS)
 def test_evaluation_in_autocast_agrees_with_float32(amp: Amp, task: str) -> None:
-    """Of one model: predictions differ only where the two largest logits are closer than rounding."""
+    """Predictions of one model differ only if the two largest logits are closer than rounding."""
     runs = trained(amp, task)
     model, batch = runs.model(low=True).eval(), runs.evaluation()
     with torch.no_grad():

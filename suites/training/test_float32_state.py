@@ -1,4 +1,4 @@
-"""What a training keeps in float32: parameters, buffers, gradients, every tensor of the optimizer's state."""
+"""Float32 state of a training: parameters, buffers, gradients, every tensor of the optimizer's state."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pytest_amp.training import Setup, images, rounded_parameters, rounded_state
 
 from .trajectories import TASKS, trained
 
-#: Not Rprop: what it keeps is the last gradient, which comes from a low product.
+#: Not Rprop: it retains the last gradient, which comes from a low-precision product.
 OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "SGD, momentum": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9),
     "Adam, foreach": lambda p: torch.optim.Adam(p, lr=1e-2, foreach=True),
@@ -45,7 +45,7 @@ def _expect_float32(rounded: list[Any], what: str, amp: Amp) -> None:
 
 @pytest.mark.parametrize("task", TASKS)
 def test_parameters_and_buffers_stay_float32(amp: Amp, task: str) -> None:
-    """In their dtype and in their values, after every kind of step of a real task."""
+    """Dtype and values are float32's, after every kind of step of a real task."""
     found = trained(amp, task).run(low=True)
     for name, tensor in [*found.model.named_parameters(), *found.model.named_buffers()]:
         assert tensor.dtype is (torch.float32 if tensor.is_floating_point() else torch.int64), name
@@ -56,7 +56,7 @@ def test_parameters_and_buffers_stay_float32(amp: Amp, task: str) -> None:
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_the_state_of_optimizers_stays_float32(amp: Amp, optimizer: str) -> None:
-    """Each floating tensor of it, between any two steps."""
+    """Check each floating-point tensor of the state, between any two steps."""
     task = images()
     low: list[str] = []
 
@@ -76,7 +76,7 @@ def test_the_state_of_optimizers_stays_float32(amp: Amp, optimizer: str) -> None
 
 @pytest.mark.parametrize("task", TASKS)
 def test_updates_do_not_round_away(amp: Amp, task: str) -> None:
-    """No larger share of parameters with a gradient stays where it was than in float32, but for a percent."""
+    """The share of parameters that a gradient does not move is at most a percent above float32's."""
     runs = trained(amp, task)
     wide, low = ([step.lost for step in runs.run(low=each).steps] for each in (False, True))
     amp.observe(f"{task}/updates that round away", max(low), kind="ratio", allowed=max(wide) + 0.01)
@@ -93,7 +93,7 @@ def test_updates_do_not_round_away(amp: Amp, task: str) -> None:
 
 @pytest.mark.parametrize("kind", ["SGD", "Adam"])
 def test_a_small_update_arrives(amp: Amp, kind: str) -> None:
-    """A thousand updates of 2**-14 of the weight: in float32 they add up to 6 %, in bf16 and fp16 each rounds away."""
+    """A thousand updates of 2**-14 of the weight add up to 6 % in float32; in bf16 and fp16 each rounds away."""
     weight = nn.Parameter(torch.ones(64, 64, device=amp.device.torch_device))
     rate = 2.0**-14
     optimizer: torch.optim.Optimizer = (

@@ -1,4 +1,4 @@
-"""Over a thousand steps bf16 weights stop learning where updates round away, and the remedies learn on.
+"""Long runs: after a thousand steps bf16 weights stop learning, since updates round away, and the remedies continue.
 
 The study itself, with more steps and seeds, is ``python -m pytest_amp.training.study`` (docs/training.md).
 """
@@ -10,7 +10,7 @@ import pytest
 from pytest_amp.amp import Amp
 from pytest_amp.training.study import STORAGES, Trained, train
 
-# It asks for bf16 by itself: the storages are what is compared, not the dtypes.
+# It requests bf16 itself: the test compares storages, not dtypes.
 pytestmark = [pytest.mark.amp(devices=["cpu", "cuda"], dtypes=["bf16"]), pytest.mark.amp_long]
 
 _STEPS = 1000
@@ -31,7 +31,7 @@ def test_bf16_weights_need_masters_or_a_remedy(amp: Amp) -> None:
         amp.observe(f"long run/{name}, updates that round away", found.lost, kind="ratio")
     assert masters.lost < 0.01, "updates round away from float32 masters"
     assert low.lost > 0.3, "updates do not round away from bf16 weights: the comparison shows nothing"
-    # Half of what bf16 weights lose is more than what either remedy loses.
+    # Half of the loss of bf16 weights is more than the loss of either remedy.
     gap = low.final - masters.final
     assert gap > 0.05 * masters.final, "bf16 weights learn as well as float32 masters here"
     assert stochastic.final - masters.final < gap / 2

@@ -1,4 +1,4 @@
-"""Loops as people write them go where float32 goes: micro-batches, clipping, schedulers, averages, nullcontext.
+"""Users' loops converge as float32 does: micro-batches, clipping, schedulers, averages, nullcontext.
 
 The check is the one that users have: ``amp.check_training``.
 """
@@ -40,7 +40,7 @@ def _finish(iteration: TrainingIteration) -> None:
 
 
 def accumulated(iteration: TrainingIteration) -> None:
-    """Three micro-batches; the loss is divided outside the region, where it is float32."""
+    """Accumulate three micro-batches; the loss is divided outside the region, where it is float32."""
     iteration.optimizer.zero_grad()
     whole = iteration.batch
     for part in range(3):
@@ -53,7 +53,7 @@ def accumulated(iteration: TrainingIteration) -> None:
 
 
 def clipped(iteration: TrainingIteration) -> None:
-    """To a norm that nearly every step exceeds."""
+    """Clip to a norm that nearly every step exceeds."""
     iteration.optimizer.zero_grad()
     _backward(iteration, _forward(iteration))
     iteration.scaler.unscale_(iteration.optimizer)
@@ -62,7 +62,7 @@ def clipped(iteration: TrainingIteration) -> None:
 
 
 def scheduled(iteration: TrainingIteration) -> None:
-    """A warm-up and a cosine, stepped with each step that was taken."""
+    """Use a warm-up and a cosine, stepped with each step that was taken."""
     if "scheduler" not in iteration.kept:
         warm = lr_scheduler.LinearLR(iteration.optimizer, 0.25, total_iters=4)
         cosine = lr_scheduler.CosineAnnealingLR(iteration.optimizer, T_max=_STEPS - 4)
@@ -76,7 +76,7 @@ def scheduled(iteration: TrainingIteration) -> None:
 
 
 def averaged(iteration: TrainingIteration) -> None:
-    """An exponential average of the weights, brought up to date with each step that was taken."""
+    """Update an exponential average of the weights with each step that was taken."""
     iteration.optimizer.zero_grad()
     _backward(iteration, _forward(iteration))
     scale = iteration.scaler.get_scale()
@@ -91,7 +91,7 @@ def averaged(iteration: TrainingIteration) -> None:
 
 
 def conditional(iteration: TrainingIteration) -> None:
-    """``autocast() if amp else nullcontext()``, around the forward pass."""
+    """Use ``autocast() if amp else nullcontext()`` around the forward pass."""
     iteration.optimizer.zero_grad()
     region: Any = iteration.autocast() if iteration.low else contextlib.nullcontext()
     with region:
@@ -101,7 +101,7 @@ def conditional(iteration: TrainingIteration) -> None:
 
 
 def within(iteration: TrainingIteration) -> None:
-    """The whole iteration within the region, against torch's advice."""
+    """Run the whole iteration within the region, against torch's advice."""
     with iteration.autocast():
         iteration.optimizer.zero_grad()
         _backward(iteration, iteration.loss())
@@ -120,14 +120,14 @@ def test_a_loop_goes_where_float32_goes(amp: Amp, loop: Callable[[Any], None]) -
 
 
 def test_a_backward_pass_within_the_region_is_named(amp: Amp) -> None:
-    """It may be harmless, and which of its operators then follow which rule is nobody's promise."""
+    """It may be harmless, but the rules of its backward operators are not guaranteed."""
     task = images(batch=24)
     with pytest.raises(AmpFailure, match="backward runs inside the region; it belongs outside"):
         amp.check_training(task.case, steps=_STEPS, train=within, optimizer=task.optimizer, fresh=True)
 
 
 def test_averaged_weights_follow_float32(amp: Amp) -> None:
-    """The average is that of the weights of each step, computed in float64, but for two roundings a step."""
+    """Compare with the average of the weights of each step, computed in float64, up to two roundings a step."""
     task = images()
     found = amp.check_training(
         replace(task.case, name="averaged"), steps=_STEPS, train=averaged, optimizer=task.optimizer, fresh=True
@@ -144,7 +144,7 @@ def test_averaged_weights_follow_float32(amp: Amp) -> None:
 
 
 def test_schedule_and_average_stand_still_where_a_step_is_skipped(amp: Amp, amp_scaler: Any) -> None:
-    """A lower scale is how a loop knows: rate, average and weights are those of the steps that were taken."""
+    """A loop sees a lower scale: rate, average and weights are those of the steps that were taken."""
     case = images().case
     realised = case.realise(seed=amp.config.seed).on(amp.device.torch_device)
     optimizer = torch.optim.SGD(realised.model.parameters(), lr=0.1)
@@ -200,7 +200,7 @@ def test_micro_batches_add_up_in_float32(amp: Amp) -> None:
     """A hundred equal micro-batches are a hundred times one: in bf16 the sum would stop at 256 times the addend."""
     realised = images().case.realise(seed=amp.config.seed).on(amp.device.torch_device)
     case, count = images().case, 100
-    realised.model.eval()  # statistics that move would change the gradients
+    realised.model.eval()  # moving statistics would change the gradients
     first: list[torch.Tensor] = []
     for index in range(count):
         with amp.autocast():

@@ -1,4 +1,4 @@
-"""The loss of a training in mixed precision stays in the band of float32 at every step, and the task is learned."""
+"""Loss curves in mixed precision stay in the band of float32 at every step, and the task is learned."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from pytest_amp.training import accuracy
 
 from .trajectories import TASKS, Trained, trained
 
-#: Other initial weights and other data, to see what accuracy is worth.
+#: Other initial weights and other data, which show the spread of the accuracy.
 _SEEDS = 4
 
 
 @pytest.mark.parametrize("task", TASKS)
 def test_the_loss_stays_in_the_band_of_float32(amp: Amp, task: str) -> None:
-    """Four spreads of float32 runs whose weights and gradients are rounded at random: pytest_amp/training/band.py."""
+    """Allow four spreads of float32 runs with randomly rounded weights and gradients: pytest_amp/training/band.py."""
     runs = trained(amp, task)
     found, band = runs.run(low=True), runs.band
     assert band.visible > 50, "the band is so wide that a training that learns half of it would stay inside"
@@ -44,7 +44,7 @@ def _accuracy(runs: Trained, *, low: bool) -> float:
 
 @pytest.mark.parametrize("task", TASKS)
 def test_the_task_is_learned_as_well_as_in_float32(amp: Amp, task: str) -> None:
-    """Accuracy at the end, where float32 runs from four seeds say what it is worth.
+    """Compare the final accuracy, with its spread from float32 runs of four seeds.
 
     No further from float32's than three times their standard deviation, or three of the binomial distribution
     where that is more.

@@ -1,4 +1,4 @@
-"""Deterministic runs repeat bit for bit, and one that is resumed from a file is the one that was not interrupted."""
+"""Deterministic runs repeat bit for bit, and a run resumed from a file equals the uninterrupted one."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _AT = 5
 
 @pytest.mark.parametrize("task", TASKS)
 def test_a_run_repeats_bit_for_bit(amp: Amp, task: str) -> None:
-    """Losses, parameters, buffers, optimizer state and scale, of a second run in the same process."""
+    """Compare losses, parameters, buffers, optimizer state and scale of a second run in the same process."""
     runs = trained(amp, task)
     first, second = runs.run(low=True), run(runs.setup, low=True)
     assert second.losses == first.losses
@@ -37,14 +37,14 @@ def test_a_run_repeats_bit_for_bit(amp: Amp, task: str) -> None:
 
 @dataclass
 class Run:
-    """Everything that a resumed training needs: model with dropout, optimizer, scheduler, scaler, average, rng."""
+    """Complete state of a resumable training: model with dropout, optimizer, scheduler, scaler, average, rng."""
 
     amp: Amp
     scaler: torch.amp.GradScaler
     trace: list[tuple[float, float, int, float]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        """A decoder of characters, and dropout on its logits, so that the generator's state matters."""
+        """Build a decoder of characters, with dropout on its logits, so that the generator's state matters."""
         self.case = characters().case
         torch.manual_seed(self.amp.config.seed)
         decoder = self.case.build()
@@ -54,7 +54,7 @@ class Run:
         self.average = AveragedModel(self.model, multi_avg_fn=get_ema_multi_avg_fn(0.9))
 
     def step(self) -> None:
-        """One iteration; the batch comes from the generator of the CPU, dropout from that of the device."""
+        """Run one iteration; the batch comes from the generator of the CPU, dropout from that of the device."""
         batch = {name: value.to(self.amp.device.torch_device) for name, value in self.case.batch().items()}
         self.optimizer.zero_grad()
         with self.amp.autocast():
@@ -75,12 +75,12 @@ class Run:
 
     @property
     def parts(self) -> dict[str, Any]:
-        """What has a state dict."""
+        """Return the parts that have a state dict."""
         names = ("model", "optimizer", "scheduler", "scaler", "average")
         return {name: getattr(self, name) for name in names}
 
     def save(self) -> io.BytesIO:
-        """A checkpoint, the states of the generators in it."""
+        """Save a checkpoint, including the states of the generators."""
         file = io.BytesIO()
         states = {name: part.state_dict() for name, part in self.parts.items()}
         torch.save({**states, "rng": self.generators()}, file)
@@ -88,7 +88,7 @@ class Run:
         return file
 
     def load(self, file: io.BytesIO, *, without: str | None = None) -> None:
-        """With ``weights_only``; ``without`` is what a careless script forgets."""
+        """Load with ``weights_only``; ``without`` is a part that a careless script forgets."""
         checkpoint = torch.load(file, weights_only=True)
         for name, part in self.parts.items():
             if name != without:
@@ -96,14 +96,14 @@ class Run:
         self.set_generators({name: state for name, state in checkpoint["rng"].items() if without not in ("rng", name)})
 
     def generators(self) -> dict[str, torch.Tensor]:
-        """The states of the CPU's generator, from which batches come, and of the device's, from which dropout does."""
+        """Return the states of the CPU's generator, which draws batches, and of the device's, which draws dropout."""
         states = {"cpu": torch.get_rng_state()}
         if self.amp.device.type != "cpu":
             states["device"] = torch.get_device_module(self.amp.device.torch_device).get_rng_state()
         return states
 
     def set_generators(self, states: dict[str, torch.Tensor]) -> None:
-        """Those that are given."""
+        """Set the states of the given generators."""
         if "cpu" in states:
             torch.set_rng_state(states["cpu"])
         if "device" in states:
@@ -111,12 +111,12 @@ class Run:
 
 
 def _scaler(amp_scaler: Any, scale: float) -> Any:
-    """In the middle of a growth interval when the run is resumed; from a scale that comes down in fp16."""
+    """Return a scaler in the middle of a growth interval at the resume; in fp16 its scale starts too high."""
     return amp_scaler(init_scale=scale, growth_interval=4)
 
 
 def _resumed(amp: Amp, amp_scaler: Any, without: str | None = None) -> tuple[Run, Run, Run]:
-    """The run without an interruption, the one before it, and the one after it in fresh objects."""
+    """Return the run without an interruption, the one before it, and the one after it in new objects."""
     whole, first, second = (Run(amp, _scaler(amp_scaler, scale)) for scale in (2.0**17, 2.0**17, 2.0**3))
     torch.manual_seed(amp.config.seed)
     for _ in range(_STEPS):
@@ -125,7 +125,7 @@ def _resumed(amp: Amp, amp_scaler: Any, without: str | None = None) -> tuple[Run
     for _ in range(_AT):
         first.step()
     file = first.save()
-    torch.manual_seed(amp.config.seed + 1)  # another process has another generator
+    torch.manual_seed(amp.config.seed + 1)  # a new process has a new generator
     second.load(file, without=without)
     for _ in range(_STEPS - _AT):
         second.step()
@@ -133,7 +133,7 @@ def _resumed(amp: Amp, amp_scaler: Any, without: str | None = None) -> tuple[Run
 
 
 def test_a_resumed_run_is_the_one_without_a_break(amp: Amp, amp_scaler: Any) -> None:
-    """Model, optimizer, scheduler, scaler, average and generator, in another optimizer and scaler: bit for bit."""
+    """Compare model, optimizer, scheduler, scaler, average and generator after resuming in new objects, bit for bit."""
     whole, first, second = _resumed(amp, amp_scaler)
     found = first.trace + second.trace
     if found != whole.trace:
@@ -151,19 +151,19 @@ def test_a_resumed_run_is_the_one_without_a_break(amp: Amp, amp_scaler: Any) -> 
 
 
 def _left_out(target: Target) -> list[str]:
-    """An accelerator has a generator of its own, which ``torch.get_rng_state`` does not have."""
+    """Yield forgotten parts: an accelerator has its own generator, which ``torch.get_rng_state`` does not include."""
     return ["scaler", "rng", "optimizer", *(["device"] if target.device.type == "cuda" else [])]
 
 
 @pytest.mark.amp_parametrize("without", _left_out)
 def test_what_a_checkpoint_leaves_out_shows(amp: Amp, amp_scaler: Any, without: str) -> None:
-    """The test above can fail: a resume without the scaler, the generator or the optimizer is another training."""
+    """Prove that the test above can fail: resuming without scaler, generator or optimizer is a different training."""
     whole, first, second = _resumed(amp, amp_scaler, without)
     assert first.trace + second.trace != whole.trace
 
 
 def test_a_checkpoint_holds_float32(amp: Amp, amp_scaler: Any) -> None:
-    """What is written to the file has the masters' dtype, and loading it leaves the saved training as it was."""
+    """The file has the dtype of the master weights, and loading it leaves the saved training unchanged."""
     made = Run(amp, _scaler(amp_scaler, 2.0**10))
     torch.manual_seed(amp.config.seed)
     for _ in range(3):

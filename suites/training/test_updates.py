@@ -1,4 +1,4 @@
-"""Updates arrive: each optimizer, in each implementation, steps in float32 as it does in float64, but for rounding."""
+"""Updates arrive: each optimizer, in each implementation, steps in float32 as in float64, up to rounding."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _SIZE = 512.0
 
 
 def _optimizers(target: Target) -> Iterator[object]:
-    """Those of dense gradients; not Muon, which makes its updates in bfloat16 (torch/optim/_muon.py)."""
+    """Yield optimizers of dense gradients, without Muon, whose updates are bfloat16 (torch/optim/_muon.py)."""
     for optimizer in optimizers_on(target.device.torch_device):
         if optimizer != "Muon" and not variant_of(optimizer).sparse:
             yield pytest.param(optimizer, id=optimizer)
 
 
 def _moved(optimizer: str, gradients: list[torch.Tensor], start: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """How far the weights are after the steps, in float64."""
+    """Return the change of the weights after the steps, in float64."""
     weight = nn.Parameter(start.to(dtype, copy=True))
     made = make_optimizer(optimizer, [weight])
     for group in made.param_groups:  # decay is of the weight's size, and would hide what gradients do
@@ -42,7 +42,7 @@ def _moved(optimizer: str, gradients: list[torch.Tensor], start: torch.Tensor, d
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.amp_parametrize("optimizer", _optimizers)
 def test_small_updates_arrive(amp: Amp, optimizer: str, size: str) -> None:
-    """Of weights that are thousands of times larger, from gradients that a low backward pass could give.
+    """Update weights that are thousands of times larger, with gradients of a low-precision backward pass.
 
     Each step rounds the weight to float32, ASGD twice, and the update a dozen times: element by element the weight is
     where float64's is within as many roundings of its own, and 64 of the update. The low dtypes' are 2**13 and 2**16
@@ -54,7 +54,7 @@ def test_small_updates_arrive(amp: Amp, optimizer: str, size: str) -> None:
     gradients = [torch.randn(SIZES[size]).to(amp.dtype).float() for _ in range(_STEPS)]
     exact = _moved(optimizer_of_loop, [g.double() for g in gradients], start, torch.float64)
     found = _moved(optimizer, [g.to(device) for g in gradients], start.to(device), torch.float32).cpu()
-    # What leaves out small updates may do so in float64, too; now and then low gradients cancel.
+    # An implementation that omits small updates may do so in float64, too; low gradients occasionally cancel.
     stays = int((exact == 0).sum())
     assert stays <= exact.numel() // 100, f"{stays} of {exact.numel()} weights do not move under {optimizer}"
     scale = exact.abs().max()

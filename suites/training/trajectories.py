@@ -1,4 +1,4 @@
-"""Trajectories that several tests look at: each is computed once in a process."""
+"""Trajectories that several tests use: each is computed once in a process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _bands: dict[tuple[object, ...], Band] = {}
 
 @dataclass(frozen=True)
 class Trained:
-    """A task on a device in a dtype, from a seed on."""
+    """Training of a task on a device in a dtype, from a seed on."""
 
     amp: Amp
     name: str
@@ -28,12 +28,12 @@ class Trained:
 
     @property
     def task(self) -> Task:
-        """The task itself."""
+        """Return the task."""
         return TASKS[self.name]()
 
     @property
     def setup(self) -> Setup:
-        """How it is trained: with fresh batches, torch's usual step, the task's optimizer."""
+        """Return the setup: fresh batches, torch's usual step, the task's optimizer."""
         task = self.task
         return Setup(
             task.case, self.amp.device, self.amp.precision, steps=task.steps, seed=self.seed,
@@ -41,38 +41,38 @@ class Trained:
         )  # fmt: skip
 
     def run(self, *, low: bool) -> Trajectory:
-        """In mixed precision, or in float32 (which both dtypes share)."""
+        """Run in mixed precision, or in float32 (which both dtypes share)."""
         key = (self.name, self.amp.device.key, self.seed, self.amp.precision.name if low else "fp32")
         if key not in _runs:
             _runs[key] = run(self.setup, low=low)
         return _runs[key]
 
     def model(self, *, low: bool) -> torch.nn.Module:
-        """A copy of the trained model, in training mode."""
+        """Return a copy of the trained model, in training mode."""
         return copy.deepcopy(self.run(low=low).model)
 
     @property
     def band(self) -> Band:
-        """The band around the float32 run."""
+        """Return the band around the float32 run."""
         key = (self.name, self.amp.device.key, self.seed, self.amp.precision.name, self.amp.config.tolerance_scale)
         if key not in _bands:
             _bands[key] = band_of(self.setup, self.run(low=False), scale=self.amp.config.tolerance_scale)
         return _bands[key]
 
     def evaluation(self) -> dict[str, torch.Tensor]:
-        """Data for the accuracy, the same for each run."""
+        """Return data for the accuracy, the same for each run."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed + 31)
             return {name: value.to(self.amp.device.torch_device) for name, value in self.task.evaluation().items()}
 
 
 def trained(amp: Amp, name: str, *, seed: int = 0) -> Trained:
-    """The task ``name`` from the run's seed plus ``seed`` on."""
+    """Return the task ``name`` from the run's seed plus ``seed`` on."""
     return Trained(amp, name, amp.config.seed + seed)
 
 
 def snapshot(tree: Any) -> Any:
-    """A copy of a state dict that later steps leave alone."""
+    """Return a copy of a state dict that later steps leave unchanged."""
     if isinstance(tree, torch.Tensor):
         return tree.detach().clone()
     if isinstance(tree, dict):
@@ -83,7 +83,7 @@ def snapshot(tree: Any) -> Any:
 
 
 def same(left: Any, right: Any) -> bool:
-    """Whether two state dicts are equal, dtypes and bits included; NaN is equal to nothing."""
+    """Return whether two state dicts are equal, dtypes and bits included; NaN is equal to nothing."""
     if isinstance(left, torch.Tensor):
         return isinstance(right, torch.Tensor) and left.dtype == right.dtype and torch.equal(left, right)
     if isinstance(left, dict):
