@@ -1,4 +1,4 @@
-"""Several records as one table, and the history of their numbers as a picture.
+"""Table of several records, and a picture of the history of their numbers.
 
 ``python history.py FOLDER [PATTERN]`` reads every record in FOLDER, writes ``history.csv`` (a row for each fact of each
 record) and ``history.svg`` (a line for each number whose key matches PATTERN, by date). It needs no torch.
@@ -19,7 +19,7 @@ WIDTH, HEIGHT, EDGE = 900, 360, 40
 
 
 def table(folder: Path) -> list[dict[str, object]]:
-    """A row for each observation of each record, oldest record first."""
+    """Return a row for each observation of each record, oldest record first."""
     rows: list[dict[str, object]] = []
     for record in map(read_record, sorted(folder.glob("*.json*"))):
         provenance = record.provenance
@@ -40,7 +40,7 @@ def table(folder: Path) -> list[dict[str, object]]:
 
 
 def drawn(rows: list[dict[str, object]], pattern: str) -> str:
-    """A line for each key that matches: its values by date, each as a share of its largest."""
+    """Draw a line for each key that matches: its values by date, each as a share of its largest."""
     dates = sorted({str(row["date"]) for row in rows})
     series: dict[str, list[tuple[float, float]]] = {}
     for row in rows:

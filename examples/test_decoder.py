@@ -1,4 +1,4 @@
-"""A decoder of your own under mixed precision: what to check, and what to look at when a check fails.
+"""Checks of a user's decoder under mixed precision, and the table to look at when a check fails.
 
 Run it with ``pytest examples --amp-device=cpu --amp-dtype=bf16`` (or ``cuda``, ``fp16``).
 """
@@ -15,14 +15,14 @@ class Block(nn.Module):
     """Attention and an MLP, each behind an RMSNorm."""
 
     def __init__(self) -> None:
-        """Four heads."""
+        """Create layers with four heads."""
         super().__init__()
         self.norm1, self.norm2 = nn.RMSNorm(WIDTH), nn.RMSNorm(WIDTH)
         self.qkv, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
         self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(batch, tokens, width) to the same."""
+        """Shapes: (batch, tokens, width) to the same."""
         batch, tokens, _ = x.shape
         q, k, v = self.qkv(self.norm1(x)).view(batch, tokens, 3, 4, WIDTH // 4).permute(2, 0, 3, 1, 4).unbind(0)
         mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
@@ -35,7 +35,7 @@ class Decoder(nn.Module):
     """Two blocks; the head is the embedding."""
 
     def __init__(self) -> None:
-        """Embeddings are small, so that logits are of size one."""
+        """Create embeddings that are small, so that logits are of size one."""
         super().__init__()
         self.embedding = nn.Embedding(VOCABULARY, WIDTH)
         nn.init.normal_(self.embedding.weight, std=WIDTH**-0.5)
@@ -43,7 +43,7 @@ class Decoder(nn.Module):
         self.norm = nn.RMSNorm(WIDTH)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """(batch, tokens) to (batch, tokens, vocabulary)."""
+        """Shapes: (batch, tokens) to (batch, tokens, vocabulary)."""
         x = self.embedding(tokens)
         for block in self.blocks:
             x = block(x)
@@ -51,28 +51,28 @@ class Decoder(nn.Module):
 
 
 def batch() -> dict[str, Tensor]:
-    """Made on the CPU, after torch has been seeded."""
+    """Return a batch on the CPU, after torch has been seeded."""
     rows = torch.randint(VOCABULARY, (4, CONTEXT + 1))
     return {"tokens": rows[:, :-1], "next": rows[:, 1:]}
 
 
 def loss(model: nn.Module, batch: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The entry ``loss`` is differentiated; what else is returned is compared, too."""
+    """Return the entry ``loss``, which is differentiated, and further entries, which are compared, too."""
     logits = model(batch["tokens"])
     return {"loss": functional.cross_entropy(logits.flatten(0, 1), batch["next"].flatten()), "logits": logits}
 
 
-# On a CPU rms_norm of low numbers with float32 weights is not fused, and says so: pytorch/pytorch#167308.
+# On a CPU rms_norm of low-precision values with float32 weights is not fused, and warns: pytorch/pytorch#167308.
 pytestmark = pytest.mark.filterwarnings("ignore:Mismatch dtype between input and weight")
 
 
 def test_gradients(amp):
-    """Every output and every gradient is as exact as its rounding allows, and each operator rounds as it should."""
+    """Check that every output and gradient is as exact as its rounding allows, and each operator rounds correctly."""
     amp.check_gradients(amp.case(Decoder, batch, loss, name="decoder"))
 
 
 def test_dtypes(amp):
-    """The residual stream stays float32, products are low."""
+    """Check that the residual stream stays float32, and that products are low-precision."""
     amp.check_dtypes(
         amp.case(Decoder, batch, loss),
         {"embedding": torch.float32, "blocks.0": torch.float32, "blocks.0.qkv": amp.dtype, "blocks.1.down": amp.dtype},
@@ -80,7 +80,7 @@ def test_dtypes(amp):
 
 
 def test_loss_is_float32(amp):
-    """In its values, not in name alone: one loss for each token, held against the low dtype."""
+    """Check the loss of each token for float32 values, not only for the dtype's name."""
     made = amp.case(Decoder, batch, loss).realise().on(amp.device.torch_device)
     with amp.autocast():
         logits = made.model(made.batch["tokens"])
@@ -90,7 +90,7 @@ def test_loss_is_float32(amp):
 
 
 def test_where_it_rounds(amp):
-    """The table to look at when a check fails: print(amp.trace(case))."""
+    """Look at this table when a check fails: print(amp.trace(case))."""
     trace = amp.trace(amp.case(Decoder, batch, loss))
     products = [row for row in trace if row.operator == "aten::addmm" and row.module == "blocks.0.up"]
     assert [row.rule for row in products] == ["aten::linear: lower_precision_fp"]

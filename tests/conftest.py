@@ -18,15 +18,15 @@ from tests.project import INSTALLED, ROOT, Project
 
 pytest_plugins = ["pytester"]
 
-#: The package, which skips tests: of users, and of the suites.
+#: The package, whose skips are for users, and for the suites.
 PACKAGE = Path(pytest_amp.__file__).parent
-#: Parts of the package that runs in this process share, so that each does not import them (and torch) anew.
+#: Parts of the package that runs in this process share, so that a run need not import them (and torch) again.
 SHARED = ("devices", "record", "report", "cases", "speed")
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """A test of the package that the package itself skips is red: it waited for something else, and has not looked."""
+    """Report a skip by the package itself as a failure: the test expected something else, and checked nothing."""
     report = yield
     if report.skipped and isinstance(report.longrepr, tuple) and PACKAGE in Path(report.longrepr[0]).parents:
         report.outcome, report.longrepr = "failed", f"skipped by the package itself: {report.longrepr[2]}"
@@ -35,15 +35,15 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 
 @pytest.fixture(autouse=True)
 def _seeded() -> None:
-    """Every test draws the same numbers in each run, whichever ran before: none is red, or green, by luck."""
+    """Seed every test alike in each run, independent of the tests before: none is red, or green, by luck."""
     random.seed(0)
-    np.random.seed(0)  # noqa: NPY002  # what a case draws from numpy without a generator of its own
+    np.random.seed(0)  # noqa: NPY002  # a case may draw from numpy's global generator
     torch.manual_seed(0)
 
 
 @pytest.fixture
 def one_thread() -> Iterator[None]:
-    """One CPU thread, as checks have it: with more, sums and so bits depend on their number, and small work waits."""
+    """Use one CPU thread, as checks do: with more, sums and so bits depend on their number, and small work waits."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -52,7 +52,7 @@ def one_thread() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def _imported() -> None:
-    """pytester forgets what a run imported, and torch cannot be imported twice."""
+    """Keep imported modules: pytester removes the imports of a run, and torch cannot be imported twice."""
     names = [f"pytest_amp.{found.name}" for found in pkgutil.iter_modules(pytest_amp.__path__) if not found.ispkg]
     names.append("torch._dynamo")  # fake tensors bring it
     for part in SHARED:
@@ -64,10 +64,10 @@ def _imported() -> None:
 
 @pytest.fixture
 def project(_imported: None, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Project:
-    """An empty project. Nothing of the outer run reaches it, GPUs least."""
+    """Return an empty project, isolated from the outer run, GPUs included."""
     for name in [name for name in os.environ if name.startswith(("PYTEST_XDIST", "PYTEST_ADDOPTS"))]:
         monkeypatch.delenv(name)
-    for name in ("CI", "BUILD_NUMBER"):  # pytest then prints whole messages in its summary, each a second time
+    for name in ("CI", "BUILD_NUMBER"):  # pytest otherwise prints whole messages in its summary, a second time
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     if not INSTALLED:

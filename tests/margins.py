@@ -1,4 +1,4 @@
-"""What tests measure on their way to a verdict: a plugin of pytest, ``-p tests.margins``, for tests/planted_margins.py.
+"""Measurements of tests on the way to a verdict: a plugin, ``-p tests.margins``, for tests/planted_margins.py.
 
 ``MARGINS`` names a JSON file to be made. It has an entry for each test that has run: its outcome, what it says, noise,
 excess and distance of its step, the operator that is furthest from its model, and by measure of the verdict the margin:
@@ -36,25 +36,25 @@ from pytest_amp.numerics.step import Step
 
 TO, OF = "MARGINS", "MARGINS_OF"
 
-#: Of what is yes or no.
+#: Margin of a check that is yes or no.
 YES = math.inf
 
 
 def own(error: float) -> float:
-    """The error that is not the model's, in units of the model's."""
+    """Return the error beyond the model's, in units of the model's."""
     return math.sqrt(max(error * error - 1.0, 0.0))
 
 
 @dataclass
 class Measured:
-    """What one test has measured; the worst of each measure, and of which tensor or operator."""
+    """Measurements of one test: the worst of each measure, and of which tensor or operator."""
 
     step: dict[str, Any] = field(default_factory=dict)
     operator: dict[str, Any] = field(default_factory=dict)
     margins: dict[str, tuple[float, str]] = field(default_factory=dict)
 
     def note(self, measure: str, margin: float, whose: str) -> None:
-        """Keep a margin, if it is the worst."""
+        """Keep a margin if it is the worst."""
         if not margin <= self.margins.get(measure, (-1.0, ""))[0]:
             self.margins[measure] = (margin, whose)
 
@@ -64,7 +64,7 @@ _found: dict[str, dict[str, Any]] = {}
 
 
 def _of_step(prediction: Prediction, compared: Sequence[Compared], u: float) -> None:
-    """The global verdict's measures, as ``check_gradients`` has them."""
+    """Note the global verdict's measures, as ``check_gradients`` has them."""
     followed = prediction.predicted is not None
     for each in compared:
         kind = "tensor's error" if followed else "tensor's error beside hand casts"
@@ -85,7 +85,7 @@ def _of_step(prediction: Prediction, compared: Sequence[Compared], u: float) -> 
 
 
 def _of_operator(each: ObservedCall, result: Agreement, low: torch.dtype, fault: verdict.Fault | None) -> None:
-    """The local verdict's: of a result that was looked at again with other numbers, the lesser."""
+    """Note the local verdict's measures; of a result that was repeated with other values, the smaller one."""
     what = f"{each.operator.removeprefix('aten::')} {each.place.direction.value}"
     draws = [(result, False)] if result.again is None else [(result, False), (result.again, True)]
     here: dict[str, float] = {}
@@ -122,20 +122,20 @@ def _of_draw(each: ObservedCall, result: Agreement, low: torch.dtype, *, again: 
     usual = most / verdict.EXCESS
     margins = {"operator's error": own(error / usual) / own(verdict.EXCESS)}
     unlike = verdict.unequal(each, result)
-    if unlike is not None:  # both have to be: the lesser of two margins
+    if unlike is not None:  # both have to exceed: the smaller of two margins
         larger = own(error) / own(verdict.SHARE_EXCESS)
         margins["operator rounds twice"] = min(unlike / (1 - verdict.SHARE), larger)
     return margins
 
 
-#: Modules whose functions are listened to.
+#: Modules whose functions are wrapped.
 _gradients: Any = gradients
 _manual_casts: Any = manual_casts
 _verdict: Any = verdict
 
 
 def pytest_configure() -> None:
-    """Listen to what the checks compute."""
+    """Wrap the computations of the checks."""
     compare, fault_of, check_reference = _gradients.compare, _verdict.fault_of, _gradients.check_reference
 
     def compared(*args: Any, **kwargs: Any) -> list[Compared]:
@@ -155,7 +155,7 @@ def pytest_configure() -> None:
             _now.note("median distance beside hand casts", median_distance(found) / tolerance.MEDIAN_DISTANCE, "")
         for each in found:
             _now.note("distance beside hand casts", each.distance / tolerance.WORST_DISTANCE, each.name)
-        try:  # which is asked last, where all else is well
+        try:  # which is checked last, if all else passes
             _gradients._check_hollow(run, amp)
         except AmpFailure as failure:
             receive(failure)
@@ -168,7 +168,7 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Only those that are asked for."""
+    """Select the requested tests only."""
     wanted = tuple(os.environ[OF].splitlines())
     left = [item for item in items if not item.nodeid.startswith(wanted)]
     items[:] = [item for item in items if item.nodeid.startswith(wanted)]
@@ -177,7 +177,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
-    """Note what the test has measured, and forget it."""
+    """Note the measurements of the test, and reset them."""
     report = yield
     if report.when == "setup" and report.passed:
         globals()["_now"] = Measured()
@@ -196,13 +196,13 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 
 
 def _said(error: BaseException) -> str:
-    """With what kind of error it is, where it is none that tests raise: that may have another cause."""
+    """Return the message, with the kind of error unless tests usually raise it: it may have another cause."""
     own = isinstance(error, (AmpFailure, AssertionError))
     return str(error).strip() if own else f"{type(error).__name__}: {error}"
 
 
 def _observed(item: pytest.Item) -> None:
-    """What a test observes itself beside what it allows. The checks of a step have their own, above."""
+    """Note a test's own observations that have a limit. The checks of a step are noted above."""
     for each in item.stash.get(OBSERVATIONS, []):
         name = each.key.split("/", 3)[3]
         if each.allowed is None or not isinstance(each.value, (int, float)) or _now.step:

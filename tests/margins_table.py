@@ -1,4 +1,4 @@
-"""The tables of tests/planted_margins.py: what tells a planted defect, and by how much."""
+"""Tables of tests/planted_margins.py: the measures that detect a planted defect, and their margins."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 DTYPES = ("bf16", "fp16")
-#: How many times a defect is to be beyond the worst healthy test, by a measure that is beyond its bound.
+#: Required ratio of a defect to the worst healthy test, by a measure beyond its bound.
 ENOUGH = 2.0
 
-#: What a test has measured, as tests/margins.py writes it, and by its id.
+#: Measurements of a test, as tests/margins.py writes them, and by its id.
 Entry = dict[str, Any]
 Found = dict[str, Entry]
 
-#: Why a defect does nothing in a dtype, anywhere or on a device.
+#: Reasons for which a defect has no effect in a dtype, anywhere or on a device.
 IDLE = {
     ("channels_softmax_rounded", "cuda-bf16"): "CUDA's autocast gives the kernel float32",
     ("conversions_truncate", "fp16"): "only conversions to bf16 are cut off",
@@ -31,13 +31,13 @@ IDLE = {
 
 @dataclass
 class Report:
-    """By test what it measured healthy, and by defect and test what it did with the defect."""
+    """Healthy measurements by test, and measurements with a defect by defect and test."""
 
     healthy: Found = field(default_factory=dict)
     planted: dict[str, Found] = field(default_factory=dict)
 
     def worst(self) -> dict[str, tuple[float, str]]:
-        """By measure, the largest margin of the healthy tests, and of which."""
+        """Return by measure the largest margin of the healthy tests, and its test."""
         found: dict[str, tuple[float, str]] = {}
         for test, each in self.healthy.items():
             for measure, (margin, whose) in each["margins"].items() if each["outcome"] == "passed" else ():
@@ -47,7 +47,7 @@ class Report:
 
 
 class Telling(NamedTuple):
-    """What tells a defect best: the measure, its margin, and how many times the worst healthy margin that is.
+    """Best detection of a defect: the measure, its margin, and the margin's ratio to the worst healthy one.
 
     The margin is infinite of what is yes or no; the measure is empty where a test says in words alone what is wrong.
     """
@@ -58,12 +58,12 @@ class Telling(NamedTuple):
     factor: float
 
 
-#: What is said before any number is judged: those of a step that is another one each time are chance.
+#: Messages that precede any judged value: those of a step that varies from run to run are chance.
 UNJUDGED = "the step computes something else each time"
 
 
 def telling(test: str, entry: Entry, worst: Mapping[str, tuple[float, str]]) -> Telling:
-    """A number that is ``ENOUGH`` goes before what is yes or no, and that before other numbers."""
+    """Return the best detection: a value beyond ``ENOUGH`` precedes a yes or no, which precedes other values."""
     if UNJUDGED in entry["says"]:
         return Telling(test, "", math.inf, math.inf)
     found = []
@@ -79,7 +79,7 @@ def telling(test: str, entry: Entry, worst: Mapping[str, tuple[float, str]]) -> 
 
 
 def told(report: Report, defect: str, dtype: str) -> Telling | None:
-    """What tells a defect best in a dtype; None where all of its tests are green there."""
+    """Return the best detection of a defect in a dtype; None if all of its tests are green there."""
     worst, found = report.worst(), report.planted[defect]
     red = [
         telling(test, each, worst)
@@ -95,7 +95,7 @@ def told(report: Report, defect: str, dtype: str) -> Telling | None:
 
 
 def too_near(report: Report) -> list[str]:
-    """The defects that are green in both dtypes, expected failures aside, or in one not far enough from healthy."""
+    """Return defects that are green in both dtypes, expected failures aside, or too close to healthy in one."""
     near = []
     for name, found in report.planted.items():
         both = [each for each in (told(report, name, dtype) for dtype in DTYPES) if each is not None]
@@ -114,7 +114,7 @@ _MEASURES = ("measure", "worst healthy margin", "of", "weakest defect", "of", "f
 
 
 def tables(report: Report) -> str:
-    """Of the defects that a number tells, of those that a sentence does, and of the measures."""
+    """Return the tables of defects detected by a value, of those detected by a message, and of the measures."""
     parts = (_NUMBERS, _numbers(report)), (_WORDS, _words(report)), (_MEASURES, _measures(report))
     return "\n".join(line for head, rows in parts for line in (*_table(head, rows), ""))
 
@@ -144,7 +144,7 @@ def _numbers(report: Report) -> Iterator[tuple[str, ...]]:
 
 
 def _words(report: Report) -> Iterator[tuple[str, ...]]:
-    """What only words tell in one dtype or in both."""
+    """Yield the defects that only messages detect, in one dtype or in both."""
     for name, found in report.planted.items():
         both = {dtype: told(report, name, dtype) for dtype in DTYPES}
         if all(each is not None and each.measure for each in both.values()):
@@ -175,7 +175,7 @@ def _measures(report: Report) -> Iterator[tuple[str, ...]]:
 
 
 def _target(test: str) -> tuple[str, str]:
-    """Device and dtype of a test."""
+    """Return device and dtype of a test."""
     device, dtype = re.findall(r"\[([a-z]+)-(bf16|fp16)", test)[0]
     return device, dtype
 
@@ -185,7 +185,7 @@ def _dtype(test: str) -> str:
 
 
 def _case(test: str) -> str:
-    """Its file, and its parameter or name."""
+    """Return the file of a test, and its parameter or name."""
     file, _, name = test.partition("::")
     function, _, parameters = name.removesuffix("]").partition("[")
     own = re.sub(r"^[a-z]+-(bf16|fp16)-?", "", parameters)
@@ -193,7 +193,7 @@ def _case(test: str) -> str:
 
 
 def _step(step: Mapping[str, Any]) -> tuple[str, str, str]:
-    """Noise, and median and worst of excess and distance."""
+    """Return noise, and median and worst of excess and distance."""
     if not step:
         return "", "", ""
     pairs = [step["excess"], step["distance"]]
@@ -202,7 +202,7 @@ def _step(step: Mapping[str, Any]) -> tuple[str, str, str]:
 
 
 def _local(operator: Mapping[str, Any]) -> str:
-    """Of the operator that is furthest from its model."""
+    """Describe the operator that is furthest from its model."""
     if not operator or operator["margin"] <= 1:
         return "silent" if operator else ""
     error = f"off by {operator['float32']:.2g}" if operator["error"] is None else f"{operator['error']:.3g} times"
@@ -211,7 +211,7 @@ def _local(operator: Mapping[str, Any]) -> str:
 
 
 def _sentence(said: str) -> str:
-    """The beginning of what a test says; of an assertion without a sentence, that it is one."""
+    """Return the beginning of a test's message, or a note that an assertion has none."""
     text = re.sub(r"\s+", " ", said.removeprefix("AmpFailure: ")).replace("`", "").strip()
     return "an assertion" if not text or text.startswith("assert ") else textwrap.shorten(text, 100, placeholder=" ...")
 

@@ -1,1 +1,1 @@
-"""Programs for maintainers: none of it is in the wheel."""
+"""Programs for maintainers, none of which is in the wheel."""

@@ -1,4 +1,4 @@
-"""The whole set-up of a project: its model as a case of the suites, and where a record comes from."""
+"""Set-up of a whole project: its model as a case of the suites, and the provenance of its records."""
 
 import os
 from pathlib import Path
@@ -10,16 +10,16 @@ from pytest_amp.cases import Case
 
 
 def pytest_amp_cases():
-    """The gradient suites run it, too."""
+    """Add the case to the gradient suites."""
     yield Case(name="classifier", build=build, batch=batch, loss=loss)
 
 
 def pytest_amp_provenance(provenance):
-    """What a record of ours says besides."""
+    """Add facts to the provenance of a record."""
     provenance["image"] = os.environ.get("IMAGE_DIGEST", Path(__file__).parent.name)
 
 
 @pytest.fixture
 def classifier(amp):
-    """The same case, for tests of our own."""
+    """Return the same case, for the project's own tests."""
     return amp.case(build, batch, loss, name="classifier")

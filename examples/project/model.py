@@ -1,4 +1,4 @@
-"""What the project is about: a model, a batch and a loss."""
+"""Subject of the project: a model, a batch and a loss."""
 
 import torch
 from torch import Tensor, nn
@@ -6,15 +6,15 @@ from torch.nn import functional
 
 
 def build() -> nn.Module:
-    """A small classifier."""
+    """Return a small classifier."""
     return nn.Sequential(nn.Linear(16, 64), nn.LayerNorm(64), nn.GELU(), nn.Linear(64, 10))
 
 
 def batch() -> dict[str, Tensor]:
-    """Made on the CPU, after torch has been seeded."""
+    """Return a batch on the CPU, after torch has been seeded."""
     return {"features": torch.randn(32, 16), "classes": torch.randint(10, (32,))}
 
 
 def loss(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
-    """Cross entropy."""
+    """Return the cross entropy."""
     return functional.cross_entropy(model(batch["features"]), batch["classes"])

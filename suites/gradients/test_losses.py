@@ -1,4 +1,4 @@
-"""Losses of low-precision logits, with every reduction: float32 if the device has the rule, else one or two roundings."""
+"""Losses of low-precision logits, with every reduction: float32 where the device has the rule, else rounded 1 or 2 times."""
 
 from __future__ import annotations
 

@@ -225,8 +225,8 @@ def test_a_transform_of_another_region_inside(amp: Amp) -> None:
 
 _VMAP = "pytorch/pytorch#105442: under vmap the operator's batching rule runs below autocast, in the arguments' dtype"
 BOTH = ("cpu", "cuda")
-#: Of a row of 8 and a matrix of 8 by 8: variants of those in test_transforms, with the devices that keep the dtype. The
-#: operators of a batching rule may have a rule of their own there: CUDA has one for ``convolution`` and ``nll_loss``, not
+#: Of a row of 8 and a matrix of 8 by 8: variants of those in test_transforms, with the devices that keep the dtype.
+#: Operators of a batching rule may have a rule of their own there: CUDA has ``convolution`` and ``nll_loss``, not
 #: ``_softmax``.
 SIBLINGS: dict[str, tuple[tuple[str, ...], Callable[[torch.Tensor, torch.Tensor], torch.Tensor]]] = {
     "attention": ((), lambda r, m: functional.scaled_dot_product_attention(r.view(1, 1, 8), m[None], m[None])),

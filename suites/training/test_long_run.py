@@ -31,7 +31,7 @@ def test_bf16_weights_need_masters_or_a_remedy(amp: Amp) -> None:
         amp.observe(f"long run/{name}, updates that round away", found.lost, kind="ratio")
     assert masters.lost < 0.01, "updates round away from float32 masters"
     assert low.lost > 0.3, "updates do not round away from bf16 weights: the comparison shows nothing"
-    # Half of the loss of bf16 weights is more than the loss of either remedy.
+    # Half of the gap of bf16 weights is more than the gap of either remedy.
     gap = low.final - masters.final
     assert gap > 0.05 * masters.final, "bf16 weights learn as well as float32 masters here"
     assert stochastic.final - masters.final < gap / 2

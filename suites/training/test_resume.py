@@ -151,7 +151,7 @@ def test_a_resumed_run_is_the_one_without_a_break(amp: Amp, amp_scaler: Any) -> 
 
 
 def _left_out(target: Target) -> list[str]:
-    """Yield forgotten parts: an accelerator has its own generator, which ``torch.get_rng_state`` does not include."""
+    """Return the parts to forget: an accelerator has its own generator, which ``torch.get_rng_state`` leaves out."""
     return ["scaler", "rng", "optimizer", *(["device"] if target.device.type == "cuda" else [])]
 
 

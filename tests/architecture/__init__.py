@@ -1,3 +1,3 @@
-"""What may import what, and other habits that a reader of one file cannot see."""
+"""Rules of the code base that no single file shows: allowed imports, and similar conventions."""
 
 from __future__ import annotations

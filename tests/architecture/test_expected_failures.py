@@ -1,4 +1,4 @@
-"""An expected failure is strict, so that one that passes is red: it has been mended, or nobody has looked."""
+"""Expected failures are strict, so that one that passes is red: it was fixed, or the test does not check it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.project import ROOT
 
 
 def _lenient(tree: ast.AST) -> Iterator[ast.Call]:
-    """Calls of ``pytest.mark.xfail`` that do not say ``strict=True``, which the projects of users may not set."""
+    """Yield calls of ``pytest.mark.xfail`` without ``strict=True``, which the projects of users may not set."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and ast.unparse(node.func) == "pytest.mark.xfail":
             strict = {each.arg: each.value for each in node.keywords}.get("strict")

@@ -1,4 +1,4 @@
-"""What a package offers is used beyond it: a function or a constant that nobody takes from there is not offered."""
+"""Exports of a package are used outside of it: unused functions and constants are not exported."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from tests.project import ROOT
 
-#: Where what the packages offer is used, or shown to users.
+#: Folders that use the exports of the packages, or show them to users.
 USERS = ("pytest_amp", "suites", "tests", "docs", "examples")
 PACKAGES = sorted(
     path.parent for path in (ROOT / "pytest_amp").rglob("__init__.py") if "__all__" in path.read_text(encoding="utf-8")
@@ -19,13 +19,13 @@ PACKAGES = sorted(
 
 @pytest.fixture(scope="module")
 def words() -> dict[Path, set[str]]:
-    """The words of every file that may use something."""
+    """Return the words of every file that may use an export."""
     files = [path for name in USERS for end in ("py", "md") for path in (ROOT / name).rglob(f"*.{end}")]
     return {path: set(re.findall(r"\w+", path.read_text(encoding="utf-8"))) for path in files}
 
 
 def _offered(package: Path) -> list[str]:
-    """``__all__`` without its types, which are for the annotations of users."""
+    """Yield ``__all__`` without types, which exist for the annotations of users."""
     for node in ast.parse((package / "__init__.py").read_text(encoding="utf-8")).body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
             names: list[str] = ast.literal_eval(node.value)

@@ -1,4 +1,4 @@
-"""Imports point one way, torch is imported where it is needed, and private names stay in their place."""
+"""Imports point one way, torch is imported on demand, and private names stay in their place."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from tests.project import ROOT
 
 PACKAGE = ROOT / "pytest_amp"
-#: The parts of the package, from those that know nobody up; a part imports its own layer and those below it.
+#: Parts of the package, from those without dependencies up; a part imports its own layer and those below it.
 LAYERS = {
     "foundation": {
         "account",
@@ -48,9 +48,9 @@ LAYERS = {
         *("check", "lint", "scaffold", "semantics", "speed", "training"),
     },
 }
-#: Whatever is in no layer is the plugin, on top: it may import anything, and none of those below may import it.
+#: Modules in no layer are the plugin, on top: it may import anything, and none of those below may import it.
 TOP = len(LAYERS)
-#: Parts that know nobody, or only these.
+#: Parts without dependencies, or with these only.
 ALONE = {
     "precision": set[str](),
     "record": set[str](),
@@ -104,11 +104,11 @@ WITHOUT_TORCH = {
         "isolation",
     ),
 }
-#: What the suites may import: the checks and what they give to tests, never the parts of the plugin.
+#: Allowed imports of the suites: the checks and their results, never the parts of the plugin.
 FOR_SUITES = (
     LAYERS["checks"] | LAYERS["foundation"] | {"amp", "devices", "families", "guard", "record", "targets", "isolation"}
 )
-#: The HTML report, which is imported where one was asked for.
+#: The HTML report, which is imported on request.
 HTML = PACKAGE / "report" / "html"
 FILES = sorted(PACKAGE.rglob("*.py"))
 
@@ -118,7 +118,7 @@ def _part(path: Path) -> str:
 
 
 def _imports(path: Path, *, anywhere: bool) -> Iterator[tuple[str, str]]:
-    """(module, name or "") of each import that runs: ``anywhere``, or as the module is imported."""
+    """Yield (module, name or "") of each import that runs: ``anywhere``, or as the module is imported."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     waiting: list[ast.AST] = list(tree.body)
     while waiting:
@@ -134,7 +134,7 @@ def _imports(path: Path, *, anywhere: bool) -> Iterator[tuple[str, str]]:
 
 
 def _modules(path: Path, *, anywhere: bool) -> Iterator[str]:
-    """The modules of this package that ``path`` imports, by their full names."""
+    """Return the modules of this package that ``path`` imports, by their full names."""
     for module, name in _imports(path, anywhere=anywhere):
         if module.split(".")[0] != "pytest_amp":
             continue
@@ -158,21 +158,21 @@ def test_imports_point_one_way() -> None:
         for module in _modules(path, anywhere=True):
             other = module.split(".")[1] if "." in module else "__init__"
             if other == "__init__" or (part, other) in ABOVE:
-                continue  # the package itself has its version, and nothing else
+                continue  # the package itself has only its version
             if level.get(other, TOP) > level.get(part, TOP) or (part in ALONE and other not in {part, *ALONE[part]}):
                 wrong.add(f"{path.relative_to(ROOT)} imports {module}")
     assert sorted(wrong) == []
 
 
 def test_no_module_waits_for_itself() -> None:
-    """What runs as modules are imported has no circle."""
+    """Imports at module level have no cycle."""
     graph = {}
     for path in FILES:
         name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
         graph[name] = {module for module in _modules(path, anywhere=False) if not name.startswith(f"{module}.")} - {
             name
         }
-    # A package that collects its modules is asked for by none of them: those are edges down, left out above.
+    # A package that collects its modules is imported by none of them: those edges are left out above.
     assert list(TopologicalSorter(graph).static_order())
 
 
@@ -207,7 +207,7 @@ PRIVATE = ("_C", "_subclasses", "_dynamo", "_inductor", "_functorch", "_higher_o
 
 
 def test_private_names_of_torch_are_in_one_place() -> None:
-    """Imports of them, and of pytest's, in the package and the suites; attributes are ruff's to find."""
+    """Check imports of private names, also pytest's, in the package and the suites; ruff finds attributes."""
     wrong = set()
     for path in [*FILES, *sorted((ROOT / "suites").rglob("*.py"))]:
         if PACKAGE / "torch_private" in path.parents:

@@ -1,1 +1,1 @@
-"""Back ends that are not torch's own."""
+"""Back ends outside of torch."""

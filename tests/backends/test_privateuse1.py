@@ -1,4 +1,4 @@
-"""An out-of-tree back end of PrivateUse1: registered by the hook, with rules of its own, checked as torch's own are."""
+"""Out-of-tree back end of PrivateUse1, registered by the hook, with rules of its own, checked as torch's own are."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ON_TINY = ("-p", "tiny_backend", "--amp-device=tiny", "--amp-dtype=bf16", f"--ro
 
 @pytest.fixture
 def with_backend(project: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
-    """A project in which the back end can be imported."""
+    """Return a project in which the back end can be imported."""
     backends = pytest.importorskip("torch.utils.backend_registration")
     if not hasattr(backends, "_setup_privateuseone_for_python_backend"):
         pytest.skip("back ends in Python came with torch 2.10")
@@ -43,7 +43,7 @@ def test_a_defect_in_its_autocast_is_noticed(with_backend: Project) -> None:
 
 
 def test_a_model_on_it(with_backend: Project) -> None:
-    """A forward and a backward pass of a user's test, in its regions, under its name."""
+    """Run a forward and a backward pass of a user's test, in its regions, under its name."""
     with_backend.write(
         test_it="""
 import torch

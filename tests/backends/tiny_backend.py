@@ -1,4 +1,4 @@
-"""A back end that is not torch's own: PrivateUse1 under the name ``tiny``, whose tensors are tensors of the CPU.
+"""Back end outside of torch: PrivateUse1 under the name ``tiny``, whose tensors are tensors of the CPU.
 
 As a vendor's package would, it registers kernels (here: one fallback that computes on the CPU), autocast kernels for a
 few operators, a device module with the dtypes that autocast may have, and, as a plugin of pytest, the device type with
@@ -25,7 +25,7 @@ FORGOTTEN = "softmax.int" if "tiny_forgets_softmax" in sys.modules else ""
 
 
 class TinyModule:
-    """What torch asks of ``torch.tiny``."""
+    """Interface of ``torch.tiny`` that torch requires."""
 
     def is_available(self) -> bool:
         return True
@@ -56,12 +56,12 @@ class TinyModule:
 
 
 AUTOCAST: Any = torch._C.DispatchKeySet(getattr(torch._C, "_parse_dispatch_key")("AutocastPrivateUse1"))  # noqa: B009
-#: What is held, by the address of the storage; never forgotten, as a process of a test is short.
+#: CPU tensors by the address of the storage; never removed, as a process of a test is short.
 HELD: dict[int, torch.Tensor] = {}
 
 
 class TinyTensor(torch.Tensor):
-    """A tensor without storage of its own; ``held`` is on the CPU."""
+    """Tensor without storage of its own; ``held`` is on the CPU."""
 
     held: torch.Tensor
 
@@ -75,7 +75,7 @@ def wrapped(held: torch.Tensor) -> torch.Tensor:
 
 
 def _inner(value: Any) -> Any:
-    """What a tensor of this back end holds; a shallow copy, which torch makes for itself, is found by its storage."""
+    """Return the CPU tensor of a tensor of this back end; shallow copies, which torch makes, are found by storage."""
     if not isinstance(value, torch.Tensor) or value.device.type != "tiny":
         return value
     return value.held if isinstance(value, TinyTensor) else HELD[value.untyped_storage()._cdata]
@@ -86,7 +86,7 @@ def _on_cpu(value: Any) -> Any:
 
 
 def compute(overload: Any, *arguments: Any, **keywords: Any) -> Any:
-    """Any operator: on the CPU, with what was written to keeping its identity."""
+    """Run any operator on the CPU; arguments that it writes to keep their identity."""
     target = keywords.get("device")
     outcome = overload(*tree_map(_on_cpu, arguments), **tree_map(_on_cpu, keywords))
     tensors = [each for each in (*arguments, *keywords.values()) if isinstance(each, torch.Tensor)]
@@ -142,12 +142,12 @@ for names, dtype in ((LOWER, None), (FP32, torch.float32)):
 
 
 class TinyDevice(AcceleratorDevice):
-    """A device whose back end has no streams to wait for."""
+    """Device whose back end has no streams to wait for."""
 
     def synchronize(self) -> None:
-        """All is done when a call returns."""
+        """Return at once: each call is complete when it returns."""
 
 
 def pytest_amp_devices() -> list[DeviceType]:
-    """For pytest-amp: the device, and what its autocast should do."""
+    """Give pytest-amp the device, and its rules of autocast."""
     return [DeviceType("tiny", lambda index: TinyDevice("tiny", index), rules=Path(__file__).with_name("tiny.toml"))]

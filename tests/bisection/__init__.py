@@ -1,1 +1,1 @@
-"""The search for the release that changed something."""
+"""Search for the release that changed a result."""

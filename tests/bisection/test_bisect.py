@@ -20,7 +20,7 @@ from pytest_amp.record.file import Failure, dumps
 from tests.project import ROOT
 
 RELEASES = ("2.10.0", "2.11.0", "2.12.0", "2.12.1", "2.13.0", "2.14.0")
-#: A test whose dtype depends on the release that was "installed".
+#: A test whose dtype depends on the "installed" release.
 OBSERVING = """
 import os
 from pathlib import Path
@@ -33,7 +33,7 @@ def test_softmax(amp):
 
 
 def _pretend(_python: str, arguments: Sequence[str], record: Path, _scratch: Path, log: Path) -> int:
-    """In place of a run of pytest: softmax changes with 2.12, sum fails from 2.13 on, never does neither."""
+    """Replace a run of pytest: softmax changes with 2.12, sum fails from 2.13 on, "never" does neither."""
     release = Path(os.environ["RELEASE"]).read_text(encoding="utf-8")
     what = arguments[arguments.index("-k") + 1]
     values = {"softmax": "float32" if release < "2.12" else "bfloat16", "sum": "float32", "never": "float32"}
@@ -56,7 +56,7 @@ def _pretend(_python: str, arguments: Sequence[str], record: Path, _scratch: Pat
 
 
 class Fake(Installer):
-    """Makes an environment that is this interpreter, and says in a file which release it would have."""
+    """Environment that is this interpreter, with the name of its release in a file."""
 
     def make(self, release: str, folder: Path, log: Path) -> str:
         folder.mkdir()
@@ -71,7 +71,7 @@ class Fake(Installer):
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder; stand-ins for the installer and for pytest."""
+    """Return an empty folder, with stand-ins for the installer and for pytest."""
     monkeypatch.setattr("pytest_amp.bisection.trial._run", _pretend)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("RELEASE", str(tmp_path / "release"))
@@ -83,7 +83,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def made(folder: Path) -> list[str]:
-    """The releases that were installed, in turn; forgotten then."""
+    """Return the releases that were installed, in order, and reset the list."""
     path = folder / "made"
     names = path.read_text(encoding="utf-8").split() if path.exists() else []
     path.unlink(missing_ok=True)
@@ -122,11 +122,11 @@ def test_a_fact_that_changed(folder: Path, capsys: pytest.CaptureFixture[str]) -
     assert len(installed) == len(set(installed)) <= 5
     assert re.search(r"^\[#+\.+\] 1 of at most 5, \d+ s: torch 2\.14\.0: installing$", err, re.MULTILINE)
     assert not list((folder / ".pytest-amp-bisect").glob("*/*/venv"))  # thrown away
-    # Again: nothing is installed, and the answer is the same.
+    # A second time nothing is installed, and the answer is the same.
     assert main(arguments) == 0
     assert capsys.readouterr().out == out
     assert made(folder) == []
-    # Another question is not answered from what this one found.
+    # A different question is not answered from these results.
     with pytest.raises(SystemExit) as ended:
         main([*arguments[:-1], "never"])
     assert ended.value.code == 2

@@ -1,4 +1,4 @@
-"""Halving over releases: the first that differs is found, in few trials, whatever cannot be tried."""
+"""Bisection over releases: the first different one is found, in few trials, even if some cannot be tried."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_the_first_that_differs_is_found(count: int, data: st.DataObject) -> Non
     tried: list[str] = []
     answer = search(NAMES[:count], _attempt(first, frozenset(), tried))
     assert answer == Answer(NAMES[first - 1], Trial(NAMES[first], Standing.DIFFERENT))
-    assert len(tried) == len(set(tried)) <= most_trials(count) - 1  # the oldest is not asked
+    assert len(tried) == len(set(tried)) <= most_trials(count) - 1  # the oldest is not tried
 
 
 @given(st.integers(2, 12), st.data())

@@ -1,4 +1,4 @@
-"""A case: made once, seeded, copied to a device and a dtype."""
+"""Cases: built once, seeded, copied to a device and a dtype."""
 
 from __future__ import annotations
 
@@ -125,10 +125,10 @@ def test_what_cannot_be_differentiated(outputs: Any, message: str) -> None:
 
 
 class Attributed(UserDict[str, Any]):
-    """A mapping as tokenizers return it."""
+    """Mapping with attributes, as tokenizers return it."""
 
     def __getattr__(self, name: str) -> Any:
-        if name == "data":  # not there yet, while it is copied
+        if name == "data":  # missing while it is copied
             raise AttributeError(name)
         return self.data[name]
 
@@ -155,13 +155,13 @@ def test_what_holds_tensors_is_copied_with_its_class(make: Callable[[Any], Any],
 
 
 def test_an_object_among_outputs_is_left_out() -> None:
-    """A cache of keys, say."""
+    """Outputs that are objects, such as a cache of keys, are left out."""
     outputs = {"loss": torch.ones(()), "cache": SimpleNamespace(keys=torch.ones(2)), "more": [torch.zeros(1)]}
     assert list(outputs_by_name(outputs)) == ["loss", "more.0"]
 
 
 def test_lengths_of_packed_sequences_stay_on_the_cpu() -> None:
-    """torch refuses them elsewhere."""
+    """torch refuses them on other devices."""
     sequences = nn.utils.rnn.pack_padded_sequence(torch.ones(3, 4, 2), torch.tensor([1, 4, 2]), enforce_sorted=False)
     moved = map_tensors(lambda x: x.to("meta"), sequences)
     assert (moved.data.is_meta, moved.sorted_indices.is_meta, moved.batch_sizes.is_meta) == (True, True, False)
@@ -186,7 +186,7 @@ def test_a_model_without_data_is_refused() -> None:
 
 @pytest.mark.filterwarnings("ignore:.*weight_norm.*:FutureWarning")
 def test_a_model_that_cannot_be_copied_is_made_again() -> None:
-    """torch's older weight_norm keeps a tensor that was computed, which refuses."""
+    """torch's older weight_norm keeps a computed tensor, which cannot be copied."""
     case = Case("normed", lambda: nn.utils.weight_norm(nn.Linear(3, 2)), lambda: torch.ones(1, 3), lambda m, x: m(x))
     made = case.realise(seed=3)
     with torch.no_grad():

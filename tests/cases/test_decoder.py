@@ -1,4 +1,4 @@
-"""The decoder: causal, of any size, and the same with either way to write attention."""
+"""Decoder: causal, of any size, and the same with either implementation of attention."""
 
 from __future__ import annotations
 

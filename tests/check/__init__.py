@@ -1,1 +1,1 @@
-"""The tests of amp.check: its report, its failure, harm, and what it says of mistakes in models and loops."""
+"""Tests of amp.check: its report, its failure, harm, and its messages for mistakes in models and loops."""

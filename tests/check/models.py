@@ -22,7 +22,7 @@ def points() -> Batch:
 
 
 class Turned(nn.Module):
-    """A linear layer, a function of its output and the places, and another one."""
+    """Linear layer, a function of its output and the places, and a second layer."""
 
     def __init__(self, function: Callable[[Tensor, Tensor], Tensor]) -> None:
         super().__init__()
@@ -65,7 +65,7 @@ def mean_in_the_low_dtype(model: nn.Module, batch: Batch) -> Tensor:
 
 
 class Product(torch.autograd.Function):
-    """A product with a branch for low dtypes that forgets a tenth."""
+    """Product with a branch for low dtypes that loses a tenth."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Harm of low precision is measured beside float64, and branches for low dtypes are compared without rounding."""
+"""Harm of low precision is measured against float64, and branches for low dtypes are compared without rounding."""
 
 from __future__ import annotations
 

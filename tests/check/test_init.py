@@ -1,4 +1,4 @@
-"""``pytest-amp init`` writes a test for a model, runs it, and says what it found."""
+"""``pytest-amp init`` writes a test for a model, runs it, and reports the result."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def loss(model, batch):
 
 @pytest.fixture
 def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with a module of models, in which the command runs."""
+    """Return a folder with a module of models, in which the command runs."""
     name = f"models_{tmp_path.name}".replace("-", "_")
     (tmp_path / f"{name}.py").write_text(MODELS, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
@@ -110,7 +110,7 @@ def test_wrong_name_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None
 
 
 class Configured(nn.Module):
-    """As a model of transformers is: its configuration says the sizes."""
+    """Model in the style of transformers, whose configuration has the sizes."""
 
     main_input_name = "input_ids"
     config = types.SimpleNamespace(vocab_size=31, num_labels=3)
@@ -137,7 +137,7 @@ def test_batch_of_transformers_is_of_its_configuration() -> None:
 
 
 class Pictured(nn.Module):
-    """As a model of timm is."""
+    """Model in the style of timm."""
 
     default_cfg = types.MappingProxyType({"input_size": (3, 24, 24), "fixed_input_size": True})
     num_classes = 5

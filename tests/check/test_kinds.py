@@ -1,4 +1,4 @@
-"""Each kind of finding has a page, and each page a kind."""
+"""Kinds of findings have a page each, and pages a kind each."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pytest_amp.check.kinds import KINDS
 from tests.project import ROOT
 
 PAGES = ROOT / "docs" / "findings"
-#: A kind, as source has it.
+#: Pattern of a kind in source code.
 KIND = re.compile(r"[a-z]+(-[a-z]+)+")
 
 

@@ -1,4 +1,4 @@
-"""The report prints as one page, and the failure has everything, worst first; ``expect=`` accepts what is named."""
+"""The report prints as one page, the failure lists everything, worst first, and ``expect=`` accepts by name."""
 
 from __future__ import annotations
 

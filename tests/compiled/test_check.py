@@ -1,4 +1,4 @@
-"""check_compiled accepts what is compiled right, and says what is wrong with what is not."""
+"""check_compiled accepts correctly compiled code, and describes the error of any other."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_the_region_may_be_inside() -> None:
 
 
 def _changed(function: object) -> Case:
-    """The mlp, whose loss function computes something else where it is compiled."""
+    """Return the mlp with a loss function that computes something else when compiled."""
     case = mlp()
 
     def loss(model: nn.Module, batch: dict[str, torch.Tensor]) -> Outputs:
@@ -89,25 +89,25 @@ def _in_float32(_outputs: object, model: nn.Module, batch: dict[str, torch.Tenso
 
 
 def test_float32_under_another_name_is_noticed() -> None:
-    """Eager's dtypes, and no rounding to speak of: autocast was off where it was compiled."""
+    """Eager's dtypes with hardly any rounding: autocast was off in the compiled code."""
     with pytest.raises(AmpFailure, match="of the noise from float64"):
         held(_changed(_in_float32), replace(TRACED, region=Where.INSIDE), bits=False)
 
 
 def test_a_kernel_that_rounds_otherwise_is_noticed() -> None:
-    """Within the bounds, and not eager's bits."""
+    """Values are within the bounds, but not eager's bits."""
     with pytest.raises(AmpFailure, match="is not that of eager"):
         held(_changed(lambda outputs, _model, _batch: {**outputs, "loss": outputs["loss"] * (1 + 2.0**-20)}))
 
 
 def _dropping() -> Case:
-    """The mlp with dropout behind it."""
+    """Return the mlp with dropout behind it."""
     case = mlp()
     return replace(case, name="dropping", build=lambda: nn.Sequential(nn.Dropout(0.1), case.build(), nn.Dropout(0.1)))
 
 
 def test_dropout_is_the_traces_own_operator() -> None:
-    """On a CPU it is not eager's, which multiplies by a rounded 1 / (1 - p): the trace's bits are those of its own."""
+    """The trace's dropout on a CPU is not eager's, which multiplies by a rounded 1 / (1 - p): compare with its own."""
     assert held(_dropping())["dropping/aot_eager/equal"] < 1
 
 
@@ -124,7 +124,7 @@ def test_what_draws_is_still_held_against_eager() -> None:
 
 
 def test_nothing_compiled_is_no_success(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As with TORCH_COMPILE_DISABLE=1."""
+    """Disable torch.compile, as TORCH_COMPILE_DISABLE=1 does."""
     monkeypatch.setattr(torch, "compile", lambda function, **_keywords: function)
     with pytest.raises(AmpFailure, match="compiled nothing"):
         held(mlp())

@@ -1,4 +1,4 @@
-"""A package of AOTInductor that would bring the process down is named before it does."""
+"""AOTInductor packages that would crash the process are named first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A compiler that is missing is named; only --amp-allow-missing=compiler turns that into a skip."""
+"""Missing compilers are named; only --amp-allow-missing=compiler turns one into a skip."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_missing_compiler_may_be_allowed(project: Project, monkeypatch: pytest
     assert any("as --amp-allow-missing allows: inductor has no C++ compiler" in line for line in summary(result))
 
 
-#: Older than AVX-512: inductor has to try what there is, which others are spared.
+#: Older than AVX-512: inductor has to try the available ones, which newer versions need not.
 OLD_COMPILER = """#!/bin/sh
 case "$*" in *avx512*) echo "unrecognized command-line option -mavx512f" >&2; exit 1;; esac
 exec {} "$@"
@@ -122,7 +122,7 @@ def test_workers_compile_and_are_gone_afterwards(project: Project) -> None:
 
 
 def test_each_dtype_has_a_folder_of_its_own_which_the_session_removes(project: Project) -> None:
-    """Where one has compiled the other finds nothing: up to torch 2.11 the key of a cache does not tell them apart."""
+    """Nothing compiled for one dtype is visible to the other: up to torch 2.11 the key of a cache lacks the dtype."""
     project.write(
         test_it="""
         from pytest_amp.compiled import folder

@@ -1,4 +1,4 @@
-"""Warnings of a compiler are not the project's."""
+"""Compiler warnings do not count as the project's."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from tests.project import Project
 
 
 def test_warnings_that_are_errors_do_not_keep_a_case_from_being_compiled(project: Project) -> None:
-    """Dynamo warns of each ``torch.autograd.Function`` that it meets."""
+    """Dynamo warns of each ``torch.autograd.Function`` that it traces."""
     project.file("pytest.ini", "[pytest]\nfilterwarnings = error\n")
     project.write(
         test_it="""

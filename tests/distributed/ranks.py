@@ -1,4 +1,4 @@
-"""Programs of ranks that do what users' ranks do wrong."""
+"""Programs of ranks with the mistakes of users' ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a family needs that is for several devices, and what a run without them says."""
+"""Families for several devices: their requirements, and the report of a run without these."""
 
 from __future__ import annotations
 

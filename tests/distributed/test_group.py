@@ -1,4 +1,4 @@
-"""Ranks answer together; one that hangs, raises, dies or leaks ends in a failure that says so, within a bound."""
+"""Ranks answer together; one that hangs, raises, dies or leaks ends in a failure that names it, within a time limit."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What the documentation says and shows, run."""
+"""Tests that run the documentation."""

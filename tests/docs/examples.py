@@ -1,4 +1,4 @@
-"""The reports that the docs show as examples, of the records beside them: ``python -m tests.docs.examples``."""
+"""Reports that the docs show as examples, of the records beside them: ``python -m tests.docs.examples``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RELEASES = [("2.13", "2.14"), ("2.6", "2.13")]
 
 
 def pages() -> Iterator[tuple[Path, str]]:
-    """Each page with what it has to say."""
+    """Return each page with its expected text."""
     for old, new in RELEASES:
         found = difference(*(read_record(FOLDER / f"torch-{each}.json.gz") for each in (old, new)))
         name = f"torch-{old}-to-{new}"

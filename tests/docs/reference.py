@@ -1,4 +1,4 @@
-"""The pages of the reference that are made of what the package says itself: ``python -m tests.docs.reference``."""
+"""Pages of the reference that are generated from the package: ``python -m tests.docs.reference``."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ amp_report =
 
 
 def options() -> str:
-    """Each option with its ini key and what its help says."""
+    """Return each option with its ini key and its help text."""
     lines = ["# Options", MADE, "", "The command line wins over ini; the header says where each value came from.", INI]
     lines += ["| option | ini key | what it is |", "|---|---|---|"]
     for option in OPTIONS:
@@ -63,7 +63,7 @@ def options() -> str:
 
 
 def fixtures_and_markers() -> str:
-    """Each fixture with the first sentence of its docstring, each check of ``amp``, each marker."""
+    """Return each fixture with the first sentence of its docstring, each check of ``amp``, each marker."""
     lines = ["# Fixtures and markers", MADE, "", "| fixture | what it is |", "|---|---|"]
     public = sorted(name for name in fixtures.NAMES if not name.startswith("_"))
     lines += [f"| `{name}` | {_sentence(getattr(fixtures, name))} |" for name in public]
@@ -80,7 +80,7 @@ def fixtures_and_markers() -> str:
 
 
 def checks() -> str:
-    """Each member of ``amp``, with the whole of what it says of itself."""
+    """Return each member of ``amp``, with its whole docstring."""
     lines = ["# The checks of `amp`", MADE, "", "What `amp` offers a test, in the order of the alphabet."]
     for name, value in sorted(inspect.getmembers(Amp)):
         if not name.startswith("_") and inspect.getdoc(value):
@@ -89,7 +89,7 @@ def checks() -> str:
     return "\n".join([*lines, ""])
 
 
-#: What a project imports, beside what the fixtures give it.
+#: Imports of a project, beside the fixtures.
 IMPORTED = (
     Case,
     DeviceType,
@@ -106,7 +106,7 @@ IMPORTED = (
 
 
 def python() -> str:
-    """The classes and functions that a project may import, with their public members."""
+    """Return the classes and functions that a project may import, with their public members."""
     lines = [
         "# Python",
         MADE,
@@ -133,7 +133,7 @@ def python() -> str:
 
 
 def commands() -> str:
-    """Each command of ``pytest-amp`` with its arguments."""
+    """Return each command of ``pytest-amp`` with its arguments."""
     parser = _parser()
     lines = [
         "# Commands",
@@ -176,7 +176,7 @@ def _arguments_of(value: Callable[..., object]) -> str:
 
 
 def _home(value: Any) -> str:
-    """The package from which a name is imported: where it was made, unless the package above has it, too."""
+    """Return the package from which a name is imported: its module's, unless the package above has it, too."""
     above = value.__module__.rpartition(".")[0]
     return above if getattr(importlib.import_module(above), value.__name__, None) is value else str(value.__module__)
 

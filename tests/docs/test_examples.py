@@ -1,4 +1,4 @@
-"""The reports that the docs show are what today's code makes of the records beside them, and name what changed."""
+"""Example reports of the docs are those of today's code for the records beside them, and name the known changes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def record(release: str) -> Record:
 
 
 def test_the_pages_are_those_of_the_records() -> None:
-    """After a change of a report: ``python -m tests.docs.examples``, and a look at what it changed."""
+    """After a change of a report: ``python -m tests.docs.examples``, and review the changes."""
     assert [path.name for path, text in pages() if path.read_text(encoding="utf-8") != text] == []
 
 
@@ -35,7 +35,7 @@ def names(old: str, new: str, verdict: Verdict) -> set[str]:
 
 
 def test_what_is_known_to_have_changed_is_named() -> None:
-    """An operator that came in 2.14, two that went, and one that has had a rule since 2.12."""
+    """One operator was added in 2.14, two were removed, and one has a rule since 2.12."""
     new, gone = (names("2.13", "2.14", verdict) for verdict in (Verdict.NEW, Verdict.GONE))
     assert {"rules/cpu/bf16/aten::linalg_matrix_sqrth", "rules/fake-cuda/fp16/aten::linalg_matrix_sqrth"} <= new
     assert {f"rules/cpu/{dtype}/aten::{name}" for name in ("cholesky", "qr") for dtype in ("bf16", "fp16")} <= gone

@@ -1,4 +1,4 @@
-"""Each row of the folklore page has a verdict, and leads to a test that there is or to a page with card and date."""
+"""Folklore rows have a verdict, and link to an existing test or to a page with card and date."""
 
 from __future__ import annotations
 

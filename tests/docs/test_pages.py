@@ -1,4 +1,4 @@
-"""The README and the pages beside tutorial and how-to: their Python is run, and their commands exist, word by word.
+"""README and the pages beside tutorial and how-to: their Python runs, and their commands exist, word by word.
 
 What they show leaves out the model, the batch and the loss of a reader's own: ``PRELUDE`` has those.
 """
@@ -74,11 +74,11 @@ def tokens_per_second():
 def my_layer(x):
     return x @ x.T
 """
-#: Parts of a program that is whole elsewhere, and what times an accelerator: not run, but what is called is there.
+#: Fragments of complete programs, and code that times an accelerator: not run, but the functions that it calls exist.
 READ = ("distributed.md", "speed.md")
-#: In a block of any page, that it needs a GPU: it is read as well.
+#: Mark of a block that needs a GPU: it is not run, either.
 ON_A_GPU = 'device="cuda"'
-#: Options of pytest and of the plugins that the pages use beside --amp-….
+#: Options of pytest and of plugins that the pages use beside --amp-….
 OTHERS = {"-n", "-k", "-p", "-q", "-v", "--pyargs"}
 
 
@@ -97,7 +97,7 @@ def _commands(page: Path) -> list[list[str]]:
 
 
 def _in_a_test(block: str, number: int) -> str:
-    """A block whose statements use ``amp`` is the inside of a test."""
+    """Put a block whose statements use ``amp`` inside a test."""
     tree = ast.parse(block)
     if all(isinstance(node, (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef)) for node in tree.body):
         return block
@@ -117,7 +117,7 @@ def test_the_python_of_a_page_runs(page: Path, tmp_path: Path) -> None:
             _check_calls(block)
     run = [block for block in blocks if ON_A_GPU not in block]
     source = "\n\n".join([PRELUDE, *run, "def test_that_it_can_be_imported():\n    pass\n"])
-    # The hooks of a page are a conftest's; a module that has them is loaded as a plugin.
+    # The hooks of a page belong in a conftest; a module that has them is loaded as a plugin.
     (tmp_path / "test_page.py").write_text(source, encoding="utf-8")
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("PYTEST_", "CUDA_"))}
     environment |= {"PYTHONPATH": f"{ROOT}", "CUDA_VISIBLE_DEVICES": "", "PYTHONDONTWRITEBYTECODE": "1"}

@@ -1,4 +1,4 @@
-"""The generated pages of the reference say what the package says."""
+"""Generated pages of the reference agree with the package."""
 
 from __future__ import annotations
 

@@ -27,4 +27,4 @@ def test_it_builds(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     page = (tmp_path / "site" / "folklore.html").read_text(encoding="utf-8")
-    assert "../suites/" not in page  # what is not on the site is text there
+    assert "../suites/" not in page  # files outside of the site are shown as text

@@ -1,4 +1,4 @@
-"""A torch whose own tests keep their operators in another way."""
+"""Stand-in for a torch whose own tests store their operators differently."""
 
 from __future__ import annotations
 

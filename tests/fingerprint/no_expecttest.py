@@ -1,4 +1,4 @@
-"""A Python in which expecttest is not installed."""
+"""Stand-in for a Python without expecttest."""
 
 from __future__ import annotations
 

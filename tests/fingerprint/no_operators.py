@@ -1,4 +1,4 @@
-"""A torch whose own tests can no longer be imported."""
+"""Stand-in for a torch whose own tests cannot be imported."""
 
 from __future__ import annotations
 

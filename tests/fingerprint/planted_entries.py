@@ -1,4 +1,4 @@
-"""Entries of op_db that do to their process what a bad kernel does, each with one such sample among three."""
+"""Entries of op_db that harm their process as a bad kernel does, each with one such sample among three."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What counts as a difference between fingerprints, and what does not."""
+"""Differences between fingerprints, and deviations that are none."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_four_calls_are_written_in_short() -> None:
 @pytest.mark.parametrize(
     ("one", "other", "same"),
     [
-        (SAME, "fp32 low | fp32 low", True),  # written otherwise, which never happens
+        (SAME, "fp32 low | fp32 low", True),  # a different notation, which never occurs
         (SAME, LOW, False),
         (f"{SAME}; {LOW}", LOW, False),
         ("fp32 ? | =", SAME, True),
@@ -32,7 +32,7 @@ def test_four_calls_are_written_in_short() -> None:
         ("fp32 ? | =; lost", SAME, False),
         (NONE, "fp32 ? | =", False),
         (f"{SAME} x16; {LOW} x8", f"{SAME} x16; {LOW} x8", True),
-        (f"{SAME} x16; {LOW} x8", f"{SAME}; {LOW}", True),  # of a release whose samples were not counted
+        (f"{SAME} x16; {LOW} x8", f"{SAME}; {LOW}", True),  # of a release with uncounted samples
         (f"{SAME} x16; {LOW} x8", f"{SAME} x10; {LOW} x14", False),
         (f"fp32 ? | = x12; {SAME} x12", SAME, True),
         (f"fp32 ? | low low x4; {SAME} x2; {LOW} x2", f"{SAME} x2; {LOW} x6", True),

@@ -1,4 +1,4 @@
-"""The file of fingerprints: one line where all is the same, a line more for each difference, and back."""
+"""Fingerprint file: one line if all is the same, a further line for each difference, and back."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LOW, FULL, SAME = "fp32 low | low low", "fp32 low | fp32 fp32", "fp32 low | ="
 
 
 def _known(**seen: dict[str, str]) -> Fingerprints:
-    """What each release gave, by ``cpu_bf16_2_13``."""
+    """Return the results of each release, by ``cpu_bf16_2_13``."""
     made = Fingerprints()
     for place, entries in seen.items():
         device, dtype, major, minor = place.split("_")
@@ -171,7 +171,7 @@ def _is_module(name: str) -> bool:
 
 
 def _counts(device_type: str, dtype: str) -> tuple[int, int, int, int]:
-    """Operators and modules that are seen, and those of them that autocast changes."""
+    """Return the number of observed operators and modules, and of those that autocast changes."""
     expected = load().expected(device_type, dtype, "2.13.0")
     texts = {name: without_counts(next(iter(each)) or "") for name, each in expected.items()}
     seen = {name for name, text in texts.items() if not text.startswith(NOT)}

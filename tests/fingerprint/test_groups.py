@@ -1,4 +1,4 @@
-"""Every entry has one group, whatever its name."""
+"""Groups of entries: each entry has one, whatever its name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page has the tables that the file of fingerprints makes."""
+"""The page has the tables of the fingerprint file."""
 
 from __future__ import annotations
 

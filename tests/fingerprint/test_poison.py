@@ -1,4 +1,4 @@
-"""On a GPU: a sample after which the device no longer answers costs itself alone."""
+"""GPU only: a sample after which the device no longer answers affects only itself."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def sweep() -> Iterator[FingerprintSweep]:
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 @pytest.mark.parametrize("name", ["planted_asserts", "planted_illegal_address"])
 def test_a_poisoned_device_costs_one_sample_which_is_named(sweep: FingerprintSweep, name: str, dtype: str) -> None:
-    """Before it and after it every other sample and entry is seen, in a fresh process."""
+    """Samples and entries before it and after it are observed, in a new process."""
     cuda = find_device("cuda")
     assert sweep.fingerprint("addmm", cuda, dtype) == "fp32 low | low low"
     del sweep.losses[:]

@@ -1,4 +1,4 @@
-"""Releases that the file does not know, and a torch whose own tests cannot be read."""
+"""Releases that the file does not cover, and a torch whose own tests cannot be read."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from tests.project import ROOT, Project, red
 
-#: A plugin module that makes the file one that ends before this torch, or that knows it but for an entry.
+#: Plugin module that makes the file end before this torch, or removes one entry.
 OLDER_FILE = """
 import torch
 from pytest_amp.fingerprint import data

@@ -1,4 +1,4 @@
-"""Which samples are called: one of each kind of arguments, few that differ in numbers alone."""
+"""Choice of samples: one of each kind of arguments, few that differ in values alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What brings the process down costs one sample, which is named; the other samples and operators are looked at."""
+"""A crash of the process costs one sample, which is named; the remaining samples and operators are called."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_sample_that_hangs_is_named_and_the_others_are_seen() -> None:
     sweep = FingerprintSweep(modules=["tests.fingerprint.planted_entries"], path=sys.path, timeout=60)
     sweep.entries(CPU)
     (process,) = sweep._processes.values()
-    process.timeout = 15  # time for another process to start
+    process.timeout = 15  # time for a new process to start
     assert sweep.fingerprint("planted_hangs", CPU, "float16") == "fp32 low | = x1; fp32 low | low low x1; lost x1"
     (loss,) = sweep.losses
     assert loss == "planted_hangs on cpu in float16, sample 1: it did not answer within 15 s and was killed"

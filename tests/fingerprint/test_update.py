@@ -1,4 +1,4 @@
-"""The command that brings the file up to date, and says what changed."""
+"""The command that updates the file, and prints the changes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NOW = short_release(torch.__version__)
 
 
 class Swept:
-    """In place of a sweep: what it is told."""
+    """Stand-in for a sweep, with given answers."""
 
     answers: ClassVar[dict[str, str]] = {}
     others: ClassVar[dict[str, dict[str, str]]] = {}
@@ -131,7 +131,7 @@ def test_what_only_a_real_device_can_tell_is_kept(file: Path, monkeypatch: pytes
 def test_guard_that_would_be_lost_is_named_and_kept(
     file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], before: str, now: str
 ) -> None:
-    """What cannot be observed on this build or machine takes no place of what could be on another."""
+    """A result that is unavailable on this build or machine does not replace one from another."""
     monkeypatch.setattr(Swept, "answers", {"addmm": LOW, "polar": before})
     update.update(file, ["cpu"])
     text = file.read_text(encoding="utf-8")
@@ -149,7 +149,7 @@ def test_guard_that_would_be_lost_is_named_and_kept(
 
 
 def test_guard_that_is_kept_stands_in_the_new_release(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was known holds on, and what else changed is written."""
+    """Known results are kept, and other changes are written."""
     known, now = "complex64 bcomplex32 | =", "complex64 ? | ="
     monkeypatch.setattr(torch, "__version__", "9.8.0")
     monkeypatch.setattr(Swept, "answers", {"addmm": LOW, "polar": known})
@@ -183,7 +183,7 @@ def test_a_part_of_the_entries_is_brought_up_to_date(file: Path, monkeypatch: py
 
 @pytest.mark.parametrize("name", ["xpu", "nonsense", "fake:nonsense"])
 def test_a_device_that_does_not_compute_is_refused_in_one_line(name: str) -> None:
-    """As a user calls it: with 2, so that it is no difference and no success."""
+    """Run the command as a user does: status 2, neither a difference nor a success."""
     command = [sys.executable, "-m", "pytest_amp.fingerprint", "--check", name]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")

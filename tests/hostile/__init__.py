@@ -1,1 +1,1 @@
-"""Odd projects and unkind surroundings."""
+"""Unusual projects and hostile environments."""

@@ -1,4 +1,4 @@
-"""Projects that are laid out, named, configured or equipped as ours is not."""
+"""Projects with a layout, names, configuration or plugins unlike this one's."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_loudness(amp):
 
 
 def test_a_project_with_its_own_fixture_amp(project: Project) -> None:
-    """It is the project's: its tests keep their ids, torch is not imported, and nothing is counted."""
+    """The project's own fixture wins: its tests keep their ids, torch is not imported, and nothing is counted."""
     project.write(
         test_own=OWN_FIXTURE, test_torch="import sys\n\n\ndef test_it():\n    assert 'torch' not in sys.modules"
     )
@@ -128,7 +128,7 @@ def test_a_fixture_that_wraps_ours(project: Project) -> None:
 
 
 def test_a_project_with_its_own_options_of_the_same_kind(project: Project) -> None:
-    """`--amp` of another tool is taken for no abbreviation of ours, and its marker amp would be ours: that is said."""
+    """`--amp` of another tool is not read as an abbreviation, and its marker amp, which clashes, is reported."""
     project.write(
         conftest="def pytest_addoption(parser):\n    parser.addoption('--amp', action='store_true')\n",
         test_it="def test_it(request):\n    assert request.config.getoption('--amp')\n",
@@ -146,7 +146,7 @@ NEIGHBOURS = {
     "pytest_timeout": ("--timeout=60",),
     "pytest_cov": ("--cov=.", "--cov-report="),
     "pytest_asyncio": ("-o", "asyncio_mode=auto"),
-    "pytest_codspeed": (),  # its own switch deselects all but benchmarks
+    "pytest_codspeed": (),  # its own switch deselects everything except benchmarks
     "pytest_repeat": ("--count=2",),
 }
 
@@ -207,7 +207,7 @@ def test_a_rerun_counts_once(project: Project) -> None:
     assert project.observed("new.json") == {"project/cpu/bf16/x": 1}
 
 
-#: What pytest-repeat does with ``--count=2``.
+#: Effect of pytest-repeat with ``--count=2``.
 REPEATED = """
 import pytest
 
@@ -230,7 +230,7 @@ def pytest_generate_tests(metafunc):
 
 @pytest.mark.parametrize("workers", ["0", "2"])
 def test_repetitions_are_one_test(project: Project, workers: str) -> None:
-    """Their observations have one key, and one value; where a fact is another one each time, that is red."""
+    """Observations of repetitions have one key, and one value; a fact that varies is red."""
     project.write(conftest=REPEATED, test_it=OBSERVING)
     run = project.here if workers == "0" else project.apart
     result = run(*ON_CPU, "-p", "no:repeat", "--amp-record=new.json", "-n", workers)
@@ -273,7 +273,7 @@ def test_a_folder_in_which_nothing_can_be_made(project: Project, tmp_path_factor
     command = [sys.executable, "-m", "pytest", *LOADED, *ON_CPU, f"--basetemp={scratch / 'base'}"]
     if os.geteuid() != 0:
         project.path.chmod(0o555)
-    elif shutil.which("unshare"):  # nothing is read-only to root but a mount, of a namespace of its own
+    elif shutil.which("unshare"):  # only a mount, in a namespace of its own, is read-only to root
         mount = f"mount --bind {project.path} {project.path} && mount -o remount,ro,bind {project.path}"
         command = ["unshare", "--mount", "sh", "-c", f'{mount} && cd {project.path} && exec "$@"', "sh", *command]
     else:

@@ -1,4 +1,4 @@
-"""No torch, a torch that cannot be imported, and one without numpy: told in one line, and only where it matters."""
+"""No torch, a torch that cannot be imported, and one without numpy: one line each, and only where it matters."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.project import Project, red, refused
 
 PLAIN = "def test_plain():\n    assert True\n"
 AMP = "def test_it(amp):\n    amp.observe('x', 1, kind='count')\n"
-#: In front of everything that is installed: what `import torch` then raises.
+#: Placed before all installed packages: the error that `import torch` raises.
 BROKEN = {
     "none": "raise ModuleNotFoundError(\"No module named 'torch'\", name='torch')",
     "driver": "raise OSError('libcudart.so.13: cannot open shared object file: No such file or directory')",
@@ -56,7 +56,7 @@ def test_a_torch_that_cannot_be_imported(
 
 
 def test_a_torch_that_ends_the_process(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a broken library does cannot be caught; the controller lives, and is red."""
+    """Ending the process cannot be caught; the controller lives, and is red."""
     _in_front(project, monkeypatch, **{"torch/__init__.py": "import os\nos._exit(7)"})
     project.write(test_it=AMP)
     assert project.apart("-n", "1", "--amp-device=cpu").ret not in (0, 5)

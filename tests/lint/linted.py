@@ -20,7 +20,7 @@ INPUTS, HIDDEN, OUTPUTS = 12, 48, 3
 
 
 class Around(nn.Module):
-    """A function of hidden features between two linear layers."""
+    """Network with a function of hidden features between two linear layers."""
 
     def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
@@ -82,7 +82,7 @@ def line_of(function: Callable[..., Any], offset: int = 0) -> int:
 
 
 def update(iteration: Any, loss: Tensor) -> None:
-    """Scale a loss, go backward and step."""
+    """Scale a loss, run backward and step."""
     iteration.scaler.scale(loss).backward()
     iteration.scaler.step(iteration.optimizer)
     iteration.scaler.update()

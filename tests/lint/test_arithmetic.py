@@ -1,4 +1,4 @@
-"""Arithmetic in a low dtype that should be float32, beside the right form of each."""
+"""Arithmetic in a low dtype that should be float32, together with the correct form."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Casts, constants and autograd functions of the program's own, beside the right form of each."""
+"""Casts, constants and autograd functions of the user's program, together with the correct form."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BOTH = pytest.mark.parametrize("dtype", ["bf16", "fp16"])
 
 
 class Before(nn.Module):
-    """A function of the input, before the network."""
+    """Function of the input, before the network."""
 
     def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ def test_cast_to_the_dtype_of_another_tensor_yields_no_finding(dtype: str) -> No
 
 
 class FrozenBase(nn.Module):
-    """A frozen low-precision layer that is given its own dtype, and a trained layer."""
+    """Frozen low-precision layer that receives its own dtype, and a trained layer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -107,7 +107,7 @@ def test_rounded_constant_is_found(dtype: str) -> None:
 
 
 class Scaled(nn.Module):
-    """A network whose hidden features are multiplied by a buffer."""
+    """Network whose hidden features are multiplied by a buffer."""
 
     def __init__(self, dtype: torch.dtype) -> None:
         super().__init__()
@@ -187,7 +187,7 @@ def test_mask_that_overflows_in_a_cast_is_an_error() -> None:
 
 
 class _Gain(torch.autograd.Function):
-    """A product with a gain."""
+    """Product with a gain."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, gain: Tensor) -> Tensor:
@@ -196,7 +196,7 @@ class _Gain(torch.autograd.Function):
 
 
 class RoundedGain(_Gain):
-    """Rounds what comes in, and computes with that."""
+    """Product that rounds its inputs before it computes."""
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
@@ -206,7 +206,7 @@ class RoundedGain(_Gain):
 
 
 class WideGain(_Gain):
-    """Computes in float32, and returns the dtypes of what forward was given."""
+    """Product in float32, which returns the dtypes of its inputs."""
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
@@ -215,7 +215,7 @@ class WideGain(_Gain):
 
 
 class Gained(nn.Module):
-    """A network with a gain by an autograd function, of float32 features unless they are to stay low."""
+    """Network with a gain by an autograd function, of float32 features unless they are to stay low."""
 
     def __init__(self, function: type[torch.autograd.Function], *, widens: bool) -> None:
         super().__init__()

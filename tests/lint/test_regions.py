@@ -1,4 +1,4 @@
-"""Regions of the model, the loss, the step and the evaluation, beside the right form of each."""
+"""Regions of the model, the loss, the step and the evaluation, together with the correct form."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LOW = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class Wrapped(nn.Module):
-    """A network in a region of its own."""
+    """Network in a region of its own."""
 
     def __init__(self, region: Callable[[], Any]) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Parameters, buffers, optimizer state, averages and metrics in a low dtype, beside the right form of each."""
+"""Parameters, buffers, optimizer state, averages and metrics in a low dtype, together with the correct form."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_cast_in_the_step_is_an_error(dtype: str) -> None:
 
 
 class Averaging(nn.Module):
-    """A network that keeps an average of its features."""
+    """Network that keeps an average of its features."""
 
     def __init__(self, dtype: torch.dtype) -> None:
         super().__init__()
@@ -92,7 +92,7 @@ def test_low_buffer_that_is_updated_is_found(dtype: str) -> None:
 
 
 class Momentum(torch.optim.Optimizer):
-    """Momentum in a dtype of one's choice."""
+    """Momentum in a selectable dtype."""
 
     def __init__(self, parameters: Iterable[nn.Parameter], dtype: torch.dtype) -> None:
         super().__init__(parameters, {"lr": 0.01, "dtype": dtype})

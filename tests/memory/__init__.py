@@ -1,1 +1,1 @@
-"""The checks of casts and of memory: what they count, and what they say."""
+"""The checks of casts and of memory: their counts, and their messages."""

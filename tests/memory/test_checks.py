@@ -1,4 +1,4 @@
-"""check_casts and check_memory accept sound models, and say what is wrong with others."""
+"""check_casts and check_memory accept sound models, and describe the errors of others."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def layers(width: int = 16) -> Case:
 
 
 class Wide(nn.Module):
-    """Forgets that what comes in is low, and widens it."""
+    """Model that widens its low-precision input by mistake."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class Wide(nn.Module):
 
 
 class Hoarder(nn.Module):
-    """Keeps every output."""
+    """Model that keeps every output."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -69,7 +69,7 @@ class Hoarder(nn.Module):
 def test_census_of_two_layers(precision: Precision) -> None:
     seen = Noted()
     found = check_casts(layers(), where(precision), seen.observe)
-    # Both layers: x, weight, bias going forward (the second x is low), weight and bias back; and the loss, to and fro.
+    # Both layers: x, weight, bias in forward (the second x is low), weight and bias in backward; and the loss, both ways.
     assert (len(found.forward), len(found.backward)) == (3 + 2 + 1, 2 + 2 + 1)
     assert seen["it/casts"] == seen["it/casts without the cache"] == 11
     weight = next(cast for cast in found.forward if cast.of == "0.weight")
@@ -105,7 +105,7 @@ def test_a_lost_cache_is_named() -> None:
 def test_what_is_kept() -> None:
     passes = Passes(layers(), where())
     found = saved_bytes(passes, passes.amp())
-    # The low input, GELU's input and its output, and the second low weight; the batch wants no gradient.
+    # The low input, GELU's input and its output, and the second low weight; the batch requires no gradient.
     assert found == Saved(4, {"bfloat16": 2 * (3 * 64 * 16 + 16 * 16)})
 
 
@@ -123,7 +123,7 @@ def test_ceiling() -> None:
 
 
 def test_a_ceiling_that_copies_of_weights_break() -> None:
-    """Many weights and few rows: what is kept on top is low, and no activation is wide."""
+    """Many weights and few rows: the additional memory is low-precision, and no activation is wide."""
     with pytest.raises(AmpFailure, match="low copies of weights") as failure:
         check_memory(layers(64), where(), unheeded, plain=layers(64), ceiling=0.9)
     assert re.search(r"now .* times; \d+ bytes kept for backward \(bfloat16 \d+\)", str(failure.value))

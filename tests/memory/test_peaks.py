@@ -1,4 +1,4 @@
-"""Peaks, by an allocator that counts as an accelerator's does: that of a CPU counts nothing."""
+"""Peaks of an allocator that counts as an accelerator's does: a CPU has no counts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ HELD = 1000
 
 @dataclass
 class Counted:
-    """What a step takes at most beside HELD bytes, step after step: of mixed precision, then of float32."""
+    """Peaks of steps beyond HELD bytes, step after step: of mixed precision, then of float32."""
 
     steps: Iterator[int]
     emptied: list[str] = field(default_factory=list)

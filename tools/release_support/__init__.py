@@ -1,1 +1,1 @@
-"""Support of a new release of torch: what it changes in this project's data, as one patch to review."""
+"""Support of a new release of torch: the changes of this project's data, as one patch to review."""

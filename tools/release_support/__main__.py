@@ -19,7 +19,7 @@ from tools.release_support.workplace import ROOT, StepFailed, Workplace, say
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the steps that are left; 0 if the patch makes the release green, 1 if a step failed, 2 for bad arguments."""
+    """Run the remaining steps; return 0 if the patch makes the release green, 1 if a step failed, 2 for bad options."""
     parser = _parser()
     given = parser.parse_args(arguments)
     if not re.fullmatch(r"torch(==[0-9][0-9A-Za-z.+]*)?", given.requirement):
@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(place: Workplace, options: Options, again: str | None) -> None:
-    """Do each step that is left. Raises StepFailed naming the step."""
+    """Run each remaining step. Raises StepFailed naming the step."""
     done = place.done()
     begins = list(STEPS).index(again) if again else len(STEPS)
     for number, (name, step) in enumerate(STEPS.items()):

@@ -1,4 +1,4 @@
-"""What differs between the records of two releases: rules, and changes with the reason that is known of each."""
+"""Differences between the records of two releases: rules, and changes with their known reasons."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from tools.release_support.notes import Note, note_of
 from tools.release_support.spec_rows import RuleChanges, written
 
 CHANGES = "pytest_amp/report/changes.toml"
-#: What a release may bring without a change of what it had, and what says nothing.
+#: Verdicts that are no change of earlier behaviour, or that carry no information.
 _HARMLESS = (Verdict.OBSERVED, Verdict.IMPROVED, Verdict.INCONCLUSIVE, Verdict.FIXED, Verdict.FAILED)
 _RULES = frozenset(name.value for name in RuleName if name is not RuleName.NONE)
 _OF_A_SIZE = re.compile(r"/(?:entries|registered|new entries|gone entries|new operators|gone operators)$")
 
 
 def rule_changes(record: Record) -> tuple[RuleChanges, list[str]]:
-    """Return how the rules of a record differ from the spec, and lines on what no row can say."""
+    """Return the differences between the rules of a record and the spec, and lines on those that no row can express."""
     spec, version = load_spec(), str(record.provenance["torch"])
     changes, unclear = RuleChanges(), []
     for (device, name), rules in sorted(_rules_of(record).items()):
@@ -48,7 +48,7 @@ def rule_changes(record: Record) -> tuple[RuleChanges, list[str]]:
 
 
 def _rules_of(record: Record) -> dict[tuple[str, str], set[str]]:
-    """Return the rules that were observed, by device type and overload (``softmax.int``)."""
+    """Return the observed rules, by device type and overload (``softmax.int``)."""
     found: dict[tuple[str, str], set[str]] = {}
     for observation in record.observations:
         named = observation.family == "rules" and "::" in observation.name and "/" not in observation.name
@@ -61,7 +61,7 @@ def _rules_of(record: Record) -> dict[tuple[str, str], set[str]]:
 
 @dataclass(frozen=True)
 class Changes:
-    """Differences between two releases: rows of ``changes.toml``, and what has no reason, in lines with a command."""
+    """Differences between two releases: rows of ``changes.toml``, and lines with a command for unexplained ones."""
 
     rows: Sequence[Mapping[str, object]]
     unexplained: Sequence[str]
@@ -69,7 +69,7 @@ class Changes:
 
 
 def changes(found: Difference, notes: Sequence[Note]) -> Changes:
-    """Return what a release changed, each with its reason where torch's tests or its release notes give one."""
+    """Return the changes of a release, each with its reason if torch's tests or its release notes give one."""
     release = ".".join(str(found.new.provenance["torch"]).split(".")[:2])
     known, commands = why(found), of_difference(found)
     mended = _mended(found.new)
@@ -93,7 +93,7 @@ def changes(found: Difference, notes: Sequence[Note]) -> Changes:
 
 
 def _mended(record: Record) -> dict[tuple[str, str, str, str], tuple[str, str]]:
-    """Return by family, device, dtype and test the text and the source of a fault that the release mends."""
+    """Return by family, device, dtype and test the text and the source of a fault that the release fixes."""
     found = {}
     for failure in record.failures:
         if failure.is_fixed:
@@ -104,7 +104,7 @@ def _mended(record: Record) -> dict[tuple[str, str, str, str], tuple[str, str]]:
 
 
 def _reason(each: Observation, found: Difference, notes: Sequence[Note]) -> tuple[str, str] | None:
-    """Return the text and the source of a reason; None where none is known."""
+    """Return the text and the source of a reason; None if none is known."""
     if each.family == "fingerprint" and each.verdict in (Verdict.NEW, Verdict.GONE):
         word = "list" if each.verdict is Verdict.NEW else "no longer list"
         return f"torch's own tests {word} it", f"torch.testing._internal of {_public(found)}"

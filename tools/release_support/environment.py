@@ -1,4 +1,4 @@
-"""Environments of releases: a virtual environment for each, or an interpreter that has the release already."""
+"""Environments of releases: a virtual environment for each, or an existing interpreter with the release."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from packaging.version import Version
 
 from tools.release_support.workplace import StepFailed, Workplace
 
-#: Whether an interpreter loads the plugin by an entry point; one that does not is given ``-p``.
+#: Prints whether an interpreter loads the plugin by an entry point; otherwise ``-p`` loads it.
 _HAS_PLUGIN = "import importlib.metadata as m; print(any(e.name == 'amp' for e in m.entry_points(group='pytest11')))"
 
 
 def install(place: Workplace, name: str, requirement: str) -> Path:
-    """Make a virtual environment with ``requirement`` and what the suites need; return its interpreter."""
+    """Create a virtual environment with ``requirement`` and the needs of the suites; return its interpreter."""
     python = place.path(name) / "bin" / "python"
     place.call([sys.executable, "-m", "venv", "--clear", str(place.path(name))], log=f"{name}.log")
     pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
@@ -28,7 +28,7 @@ def install(place: Workplace, name: str, requirement: str) -> Path:
 
 
 def version_of(python: Path) -> str:
-    """Return the version of the torch of an interpreter. Raises StepFailed where it has none that can be imported."""
+    """Return the version of the torch of an interpreter. Raises StepFailed if it cannot import one."""
     command = [str(python), "-c", "import torch; print(torch.__version__)"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -41,7 +41,7 @@ def version_of(python: Path) -> str:
 
 
 def expect_version(version: str, requirement: str, last: str) -> None:
-    """Raise StepFailed where a torch is not the one that is required, or is older than the data."""
+    """Raise StepFailed if a torch is not the required one, or is older than the data."""
     found = Version(version)
     _, equal, wanted = requirement.partition("==")
     if equal and found.public != Version(wanted.strip()).public:

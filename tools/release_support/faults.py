@@ -1,4 +1,4 @@
-"""Known faults that a release mends: the rows of ``suites/amp_faults.toml`` that its record asks for."""
+"""Known faults that a release fixes: the rows of ``suites/amp_faults.toml`` that its record requires."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _DTYPES = {"bf16", "fp16"}
 
 
 def rows(failures: Iterable[Failure], last: str) -> list[dict[str, str]]:
-    """Return a row for each test that is expected to fail and passes: its fault was there until ``last``.
+    """Return a row for each expected failure that passes: its fault existed until ``last``.
 
     A key stands for no device and no dtype on which the test was not seen to pass: on CUDA it goes on as it was.
     """

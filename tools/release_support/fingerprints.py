@@ -1,4 +1,4 @@
-"""The fingerprints of a release, taken from the record of its suites: nothing is called a second time."""
+"""Fingerprints of a release, taken from the record of its suites, without a second call of any operator."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Target = tuple[str, str]
 
 
 def with_record(file: Path, record: Record) -> tuple[str, list[str]]:
-    """Return the text of a file of fingerprints with those of a record, and a line for each that is not as it was.
+    """Return the text of a fingerprint file with those of a record, and a line for each difference.
 
     Where something that is known was not observed, the file has what was known, and a line begins with ``guard kept``.
     Raises ValueError where a record lacks entries of a device.
@@ -61,7 +61,7 @@ def _entries(record: Record) -> dict[Target, dict[str, str]]:
 
 
 def _latest(known: Fingerprints, device_type: str, dtype: str, entry: str, version: str) -> str:
-    """Return what is known of an entry, of the last release before ``version`` that has it."""
+    """Return the known fingerprints of an entry, of the last release before ``version`` that has it."""
     places: Mapping[tuple[str, str, str], str] = known.known[entry]
     releases = [each for each in known.measured[device_type] if each != short_release(version)]
     return next(places[device_type, dtype, each] for each in reversed(releases) if (device_type, dtype, each) in places)

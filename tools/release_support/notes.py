@@ -1,4 +1,4 @@
-"""Reasons for changes: what release notes and torch's own documentation say of a release."""
+"""Reasons for changes: the release notes and torch's own documentation of a release."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-#: A pull request, as release notes name it: ``(#191142)`` or its address.
+#: Pull request, as release notes name it: ``(#191142)`` or its address.
 _PULL = re.compile(r"(?:#|pytorch/pytorch/(?:pull|issues)/)(?P<number>[0-9]{4,})\b")
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-#: Words that name no operator.
+#: Words that are not names of operators.
 _COMMON = frozenset({"nn", "functional", "torch", "ops", "aten", "default", "linalg", "special", "test", "summary"})
 
 
@@ -23,7 +23,7 @@ class Note:
 
 
 def read_notes(path: Path) -> list[Note]:
-    """Return the lines of release notes that name a pull request, each without its markup."""
+    """Return the lines of release notes that name a pull request, without markup."""
     notes = []
     for line in path.read_text(encoding="utf-8").splitlines():
         found = _PULL.search(line)
@@ -35,7 +35,7 @@ def read_notes(path: Path) -> list[Note]:
 
 
 def note_of(name: str, notes: Iterable[Note]) -> Note | None:
-    """Return the one note that names an operator, a module or an entry called ``name``; None where several do."""
+    """Return the only note that names an operator, a module or an entry called ``name``; None if several do."""
     words = [word for word in _WORD.findall(name) if word.lower() not in _COMMON and len(word) > 3]
     matching = [note for note in notes if words and set(words) <= set(_WORD.findall(note.text))]
     return matching[0] if len(matching) == 1 else None

@@ -19,12 +19,12 @@ FINGERPRINT = "docs/fingerprint.md"
 RULES = "docs/rules.md"
 UPGRADE = "docs/upgrade.md"
 _ENTRY = re.compile(r'^(?P<head> +- \{ python: "(?P<python>[0-9.]+)", torch: torch==)(?P<torch>[0-9.]+)(?P<tail>,.*)$')
-#: The marks between which ``docs/upgrade.md`` has a row for each release that was supported so.
+#: Marks around the rows of ``docs/upgrade.md``, one for each release that was supported by this tool.
 ROWS, END_OF_ROWS = "<!-- supported releases -->", "<!-- end of supported releases -->"
 
 
 def matrix(text: str, version: str) -> str:
-    """Return the workflow in which the newest Python runs with torch ``version``; the release before keeps an entry.
+    """Return the workflow with torch ``version`` on the newest Python; the release before keeps an entry.
 
     Where only one entry has the release before, one for ``version`` is put behind it.
     """
@@ -48,7 +48,7 @@ def changelog(text: str, release: str, last: str) -> str:
 
 
 def fingerprint_page(text: str, known: Fingerprints) -> str:
-    """Return the page with the tables of the fingerprints that are known now."""
+    """Return the page with the tables of the current fingerprints."""
     before, _, rest = text.partition(BEGIN)
     return f"{before}{BEGIN}\n{as_markdown(known)}\n{END}{rest.partition(END)[2]}"
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def patch(root: Path, files: Mapping[str, str]) -> str:
-    """Return the patch that gives each of ``files`` (by its path below ``root``) its text; empty if all have it."""
+    """Return the patch that gives each of ``files`` (by its path below ``root``) its text; empty if nothing changes."""
     return "".join(line for name, text in sorted(files.items()) for line in _of_file(root / name, name, text))
 
 

@@ -1,4 +1,4 @@
-"""What the support of a release changes in the checkout, and what people have to decide."""
+"""Proposal for a release: the changes in the checkout, and the decisions left to people."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tools.release_support.patch import patch as as_patch
 
 SPEC = "pytest_amp/rules/spec.toml"
 FINGERPRINTS = "pytest_amp/fingerprint/fingerprints.txt"
-#: What no machine without a GPU can do.
+#: Steps that require a GPU.
 ON_A_GPU = (
     "on a GPU: python -m pytest_amp.fingerprint cuda, which adds what a real card gives otherwise",
     "on a GPU: make gate AMP_DEVICE=cuda AMP_DTYPE=bf16, and with AMP_DTYPE=fp16; speed is part of it",
@@ -29,7 +29,7 @@ ON_A_GPU = (
 
 @dataclass(frozen=True)
 class Proposal:
-    """The files that change, by path below the checkout, the patch of them, and lines for people."""
+    """Changed files, by path below the checkout, their patch, and lines for people."""
 
     title: str
     files: dict[str, str]
@@ -39,7 +39,7 @@ class Proposal:
 
 @dataclass(frozen=True)
 class Observed:
-    """What was observed of a release and of the one before it.
+    """Observations of a release and of the one before it.
 
     ``fingerprints`` is the file with the release in it, ``log`` what its update said. ``notes`` are release notes;
     ``python`` has the release: torch's own documentation is searched there.
@@ -54,7 +54,7 @@ class Observed:
 
 
 def propose(root: Path, observed: Observed) -> Proposal:
-    """Return what a release changes in the data of ``root``.
+    """Return the changes of a release in the data of ``root``.
 
     Raises ValueError where a rule has no row that it should have.
     """
@@ -104,7 +104,7 @@ def _torch(record: Record) -> str:
 
 
 def _red(found: Difference) -> list[str]:
-    """Return a line for each cause of failures, with the tests; without those whose fact the data explains."""
+    """Return a line for each cause of failures, with its tests, except those whose fact the data explains."""
     old, new = (str(record.provenance["torch"]) for record in (found.old, found.new))
     facts: dict[tuple[str, ...], list[Observation]] = {}
     for observation in found.new.observations:
@@ -123,7 +123,7 @@ def _red(found: Difference) -> list[str]:
 
 
 def _gaps(found: Difference) -> Iterable[str]:
-    """Return what the release did not look at, and the record before did."""
+    """Return the gaps of the release: checks that the record before ran, and this one did not."""
     revised = revisions(found.old.provenance, found.new.provenance)
     if revised:
         yield f"the two records are of different tests ({', '.join(sorted(revised))}): record the earlier release again"

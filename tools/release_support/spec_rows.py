@@ -1,4 +1,4 @@
-"""Edits of ``pytest_amp/rules/spec.toml``, a line a row: what else the file says stays as it is."""
+"""Edits of ``pytest_amp/rules/spec.toml``, row by row, so that the rest of the file stays unchanged."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LAST = re.compile(r'^last = "[0-9.]+"$', re.MULTILINE)
 
 @dataclass
 class RuleChanges:
-    """What a release changes of the rules: by device type, overload (``softmax.int``) and rule.
+    """Changes of the rules in a release: by device type, overload (``softmax.int``) and rule.
 
     ``changed`` has the rule of the release; ``gone`` overloads that have no kernel any more.
     """
@@ -61,7 +61,7 @@ def edited(text: str, changes: RuleChanges, *, before: str, release: str, versio
 
 
 def _rules(changes: RuleChanges) -> dict[str, dict[str, str | None]]:
-    """Return by device type what becomes of overloads that the spec knows: another rule, or None for none."""
+    """Return the changes of known overloads by device type: the new rule, or None for none."""
     devices = dict.fromkeys((*changes.changed, *changes.gone))
     return {
         device: {**changes.changed.get(device, {}), **dict.fromkeys(changes.gone.get(device, ()))} for device in devices

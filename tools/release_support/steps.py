@@ -1,4 +1,4 @@
-"""The steps of the support of a release, in turn: each writes into the workplace, and says in one line what it did."""
+"""Steps of the support of a release, in order: each writes into the workplace, and reports its result in one line."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PATCH, LIST, FINGERPRINTS_LOG = "release.patch", "human.md", "fingerprints.log"
 
 @dataclass(frozen=True)
 class Options:
-    """What the command was given.
+    """Options of the command.
 
     ``python`` and ``python_before`` are interpreters that have the releases; ``record`` and ``record_before`` records
     that are there already; ``notes`` a file of release notes; ``keep_lost`` whether fingerprints that cannot be
@@ -43,7 +43,7 @@ class Options:
 
 
 def environment(place: Workplace, options: Options) -> str:
-    """Install the release, or look at the interpreter that has it."""
+    """Install the release, or examine the interpreter that has it."""
     python = options.python or install(place, "venv", place.requirement)
     version = version_of(python)
     expect_version(version, place.requirement, last_known())
@@ -70,7 +70,7 @@ def record_before(place: Workplace, options: Options) -> str:
 
 
 def fingerprints(place: Workplace, _options: Options) -> str:
-    """Put the fingerprints of the record into a copy of the file, in which no guard is lost."""
+    """Put the fingerprints of the record into a copy of the file, without losing a guard."""
     source = place.root / "pytest_amp/fingerprint/fingerprints.txt"
     try:
         text, lines = with_record(source, _read(place.path("record.json.gz")))
@@ -82,7 +82,7 @@ def fingerprints(place: Workplace, _options: Options) -> str:
 
 
 def guards(place: Workplace, options: Options) -> str:
-    """Refuse a release on which something that is known cannot be observed, unless what was known is to be kept."""
+    """Refuse a release on which a known fact cannot be observed, unless the known facts are to be kept."""
     kept = [line for line in _fingerprint_lines(place) if line.startswith("guard kept: ")]
     if kept and not options.keep_lost:
         more = f", and {len(kept) - 1} more in {place.path(FINGERPRINTS_LOG)}" if len(kept) > 1 else ""
@@ -101,14 +101,14 @@ def patch(place: Workplace, options: Options) -> str:
 
 
 def verify(place: Workplace, options: Options) -> str:
-    """Run what was red, the rules and the fingerprints again, on a copy of the checkout that has the patch.
+    """Run the red tests, the rules and the fingerprints again, on a copy of the checkout that has the patch.
 
     Raises StepFailed with the number of tests that are red still.
     """
     tree = place.path("tree")
     _copy(place.root, tree)
     if place.path(PATCH).read_text(encoding="utf-8"):
-        # The folder may lie in the checkout, whose repository must not be found from it.
+        # The folder may be inside the checkout, whose repository must not be detected from it.
         outside = {**os.environ, "GIT_CEILING_DIRECTORIES": str(place.folder)}
         place.call(["git", "apply", str(place.path(PATCH))], log="apply.log", cwd=tree, environment=outside)
     tests = _to_verify(place)
@@ -120,7 +120,7 @@ def verify(place: Workplace, options: Options) -> str:
     return last.strip("= ")
 
 
-#: By name, in the order in which they are done; those of ALWAYS are done in every run.
+#: By name, in the order of execution; those of ALWAYS run every time.
 STEPS = {
     "environment": environment,
     "record": record,
@@ -138,7 +138,7 @@ def _python(place: Workplace) -> Path:
 
 
 def _fingerprint_lines(place: Workplace) -> list[str]:
-    """Return what the update of the fingerprints said."""
+    """Return the lines that the update of the fingerprints printed."""
     return place.path(FINGERPRINTS_LOG).read_text(encoding="utf-8").splitlines()
 
 
@@ -182,14 +182,14 @@ def _proposal(place: Workplace, options: Options) -> Proposal:
 
 
 def _to_verify(place: Workplace) -> list[str]:
-    """Return the files of tests that were red, and the families that rest on data."""
+    """Return the files of red tests, and the families that depend on data."""
     red = _read(place.path("record.json.gz")).failures
     files = {f"suites/{failure.family}/{failure.test.partition('::')[0]}.py" for failure in red}
     return sorted({"suites/rules", "suites/fingerprint", *(file for file in files if (place.root / file).is_file())})
 
 
 def _copy(root: Path, tree: Path) -> None:
-    """Copy the checkout, with what is not committed and without what git ignores."""
+    """Copy the checkout, with uncommitted files and without those that git ignores."""
     if tree.exists():
         shutil.rmtree(tree)
     listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]

@@ -1,4 +1,4 @@
-"""The folder of one release: environments, records and proposals, and which steps are done."""
+"""Folder of one release: environments, records and proposals, and the finished steps."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class StepFailed(Exception):
-    """A step that could not be done: one line that says why."""
+    """Failure of a step: one line with the reason."""
 
 
 @dataclass(frozen=True)
 class Workplace:
-    """Where the support of ``requirement`` (``torch==2.15.0``) is prepared.
+    """Folder in which the support of ``requirement`` (``torch==2.15.0``) is prepared.
 
     ``root`` is the checkout whose data is to change, ``folder`` what all steps write into.
     """
@@ -30,11 +30,11 @@ class Workplace:
     requirement: str
 
     def path(self, name: str) -> Path:
-        """Return a file or a folder of this workplace."""
+        """Return the path of a file or a folder of this workplace."""
         return self.folder / name
 
     def done(self) -> dict[str, str]:
-        """Return what each finished step said, by its name; nothing of another requirement."""
+        """Return the line of each finished step, by its name, for this requirement only."""
         file = self.path("state.json")
         if not file.is_file():
             return {}
@@ -48,7 +48,7 @@ class Workplace:
         return steps
 
     def finish(self, steps: Mapping[str, str]) -> None:
-        """Keep what each finished step said."""
+        """Store the lines of the finished steps."""
         text = json.dumps({"requirement": self.requirement, "steps": dict(steps)}, indent=1)
         self.path("state.json").write_text(text + "\n", encoding="utf-8")
 
