@@ -58,7 +58,7 @@ class Telling(NamedTuple):
     factor: float
 
 
-#: Messages that precede any judged value: those of a step that varies from run to run are chance.
+#: Message that comes before any value is judged: values of a step that varies from run to run are chance.
 UNJUDGED = "the step computes something else each time"
 
 

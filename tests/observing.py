@@ -1,4 +1,4 @@
-"""What a check observes, noted by a test that is none of the plugin's own."""
+"""Observations of a check, for tests that do not run through the plugin."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 
 class Noted(dict[str, Any]):
-    """Values by name; ``facts`` has what was said of each besides (kind, unit, allowed and so on), ``notes`` lines."""
+    """Values by name; ``facts`` has the further facts of each (kind, unit, allowed and so on), ``notes`` lines."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -14,14 +14,14 @@ class Noted(dict[str, Any]):
         self.notes: list[str] = []
 
     def observe(self, name: str, value: Any, /, **facts: Any) -> None:
-        """As ``Amp.observe``, which takes a name once."""
+        """Record a value as ``Amp.observe`` does, which accepts a name once."""
         assert name not in self, f"{name} is observed twice"
         self[name], self.facts[name] = value, facts
 
     def note(self, text: str) -> None:
-        """As ``Amp._note``."""
+        """Record a note as ``Amp._note`` does."""
         self.notes.append(text)
 
 
 def unheeded(_name: str, _value: object = None, /, **_facts: object) -> None:
-    """Takes in what is observed or noted, and keeps nothing."""
+    """Ignore observations and notes."""

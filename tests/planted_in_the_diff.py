@@ -22,7 +22,7 @@ from tests.planted.table import Defect, all_defects
 from tests.planting import PLUGIN, planting, run, selection, target
 
 _AT_ONCE = 2
-#: In seconds, of the guards of one target, and of one defect's.
+#: Time limits in seconds, of the guards of one target, and of one defect's.
 _HEALTHY, _PLANTED = 7200.0, 300.0
 
 

@@ -1,4 +1,4 @@
-"""How far beyond healthy planted defects are: ``python -m tests.planted_margins DEVICE REPORT [DEFECT ...]``.
+"""Margins of planted defects over healthy tests: ``python -m tests.planted_margins DEVICE REPORT [DEFECT ...]``.
 
 The tests of the gradients suite that are meant for defects of numerics run healthy, and the zoo beside them; then each
 again with its defect planted; in both dtypes. ``REPORT`` becomes a JSON file of what they measured (tests/margins.py).
@@ -30,7 +30,7 @@ ZOO = (_STEP, _WIDER)
 _TIMEOUT = 300.0
 _AT_ONCE = max(2, min(6, (os.cpu_count() or 2) - 2))
 
-#: Tests of the gradients suite that notice a defect beside its own: which is another suite's, or of one dtype alone.
+#: Tests of the gradients suite that notice a defect beside its own test, which is in another suite, or of one dtype.
 ALSO: dict[str, str] = {
     "avg_pool_adds_in_low_precision": (
         f"{_SUITE}/test_long_operators.py::test_sums_do_not_lose_with_length[cpu-bf16-avg_pool2d]"
@@ -86,7 +86,7 @@ def measured(tests: Iterable[str], device: str, *defect: str) -> Found:
 
 
 def _healthy(tests: Iterable[str], known: Iterable[str]) -> list[list[str]]:
-    """Group the tests that are not known yet by their time: each zoo, and the remaining ones in shares."""
+    """Group the unmeasured tests by their time: each zoo, and the remaining ones in shares."""
     measured_ids = {_in(test, "bf16") for test in known}
     missing = [test for test in sorted(set(tests)) if not any(name.startswith(test) for name in measured_ids)]
     zoos = [[test for test in missing if test.startswith(zoo)] for zoo in ZOO]
@@ -95,7 +95,7 @@ def _healthy(tests: Iterable[str], known: Iterable[str]) -> list[list[str]]:
 
 
 def main(arguments: list[str]) -> int:
-    """Measure what is not in the report yet, and print its tables."""
+    """Measure the defects missing in the report, and print its tables."""
     device, path, *names = arguments
     file = Path(path)
     report = Report(**json.loads(file.read_text(encoding="utf-8"))) if file.exists() else Report()

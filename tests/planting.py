@@ -1,4 +1,4 @@
-"""A run of pytest with a planted defect, in a process of its own."""
+"""Run of pytest with a planted defect, in a process of its own."""
 
 from __future__ import annotations
 

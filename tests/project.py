@@ -1,4 +1,4 @@
-"""A small project of a user, in which pytest runs with the plugin."""
+"""Small user project, in which pytest runs with the plugin."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pytest_amp.record import table
 
 ROOT = Path(__file__).resolve().parent.parent
 
-#: Whether the plugin's distribution is installed: then pytest loads it by its entry point, and -p would load it twice.
+#: True if the plugin's distribution is installed: then pytest loads it by its entry point, and -p would load it twice.
 INSTALLED = any(entry.name == "amp" for entry in metadata.entry_points(group="pytest11"))
 
 #: A conftest.py that registers an accelerator which is the CPU under another name. Text that follows may
@@ -61,7 +61,7 @@ class Project:
         self.path = pytester.path
 
     def write(self, **sources: str) -> None:
-        """Python files by name, without the ending."""
+        """Write Python files by name, without the ending."""
         self.pytester.makepyfile(**sources)
 
     def file(self, name: str, text: str) -> Path:
@@ -71,7 +71,7 @@ class Project:
         return path
 
     def here(self, *arguments: str) -> pytest.RunResult:
-        """Run in this process, which has imported torch already: fast, and not for what leaves something behind."""
+        """Run in this process, which has already imported torch: fast, but not for runs that leave state behind."""
         return self.pytester.runpytest_inprocess(*self._loaded(arguments))
 
     def apart(self, *arguments: str) -> pytest.RunResult:
@@ -81,26 +81,26 @@ class Project:
     @staticmethod
     def _loaded(arguments: tuple[str, ...]) -> list[str]:
         plugin = [] if INSTALLED else ["-p", "pytest_amp.plugin"]
-        # Hypothesis is imported anew by its plugin's summary in each run, which takes longer than all the rest.
+        # Hypothesis is imported again by its plugin's summary in each run, which takes longer than the rest.
         others = ("no:hypothesispytest", "no:pytest_cov")
         return [*plugin, *(word for name in others for word in ("-p", name)), *arguments]
 
     def record(self, name: str) -> dict[str, Any]:
-        """A file that --amp-record or --amp-report wrote."""
+        """Return a file that --amp-record or --amp-report wrote."""
         data: dict[str, Any] = json.loads((self.path / name).read_text(encoding="utf-8"))
         return data
 
     def observations(self, name: str) -> list[dict[str, Any]]:
-        """What stands in such a file of each observation."""
+        """Return the observations in such a file."""
         return list(table.items(self.record(name)["observations"]))
 
     def observed(self, name: str) -> dict[str, Any]:
-        """Value by key in such a file."""
+        """Return the values in such a file, by key."""
         return {item["key"]: item["value"] for item in self.observations(name)}
 
 
 def refused(result: pytest.RunResult) -> str:
-    """The one line of a usage error; asserts that there is nothing else, and that pytest ended with 4."""
+    """Return the single line of a usage error; assert that there is no other output, and that pytest ended with 4."""
     lines = [line for line in result.errlines if line.strip()]
     assert result.ret == pytest.ExitCode.USAGE_ERROR, result.outlines
     assert len(lines) == 1, lines
@@ -109,13 +109,13 @@ def refused(result: pytest.RunResult) -> str:
 
 
 def ids(result: pytest.RunResult) -> list[str]:
-    """What ``--collect-only -q`` listed: the part between brackets where there is one, else the name."""
+    """Return the ids that ``--collect-only -q`` listed: the part in brackets if there is one, else the name."""
     lines = [line for line in result.outlines if re.match(r"\S+\.py::\S+", line)]
     return [line[line.index("[") + 1 : -1] if "[" in line else line.rpartition("::")[2] for line in lines]
 
 
 def summary(result: pytest.RunResult) -> list[str]:
-    """The lines of the block "amp" at the end."""
+    """Return the lines of the block "amp" at the end."""
     lines = result.outlines
     start = next((number for number, line in enumerate(lines) if re.fullmatch("=+ amp =+", line)), None)
     if start is None:
@@ -125,5 +125,5 @@ def summary(result: pytest.RunResult) -> list[str]:
 
 
 def red(result: pytest.RunResult) -> list[str]:
-    """Why the run is red although its tests may be green."""
+    """Return the reasons for which the run is red although its tests may be green."""
     return [line.removeprefix("RED").strip() for line in summary(result) if line.startswith("RED ")]

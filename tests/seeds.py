@@ -79,7 +79,7 @@ def table(results: list[SeedResult]) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Run every seed, tell of each, and print the table."""
+    """Run every seed, report each, and print the table."""
     parser = argparse.ArgumentParser("tests.seeds", description="Run the gate with many seeds.")
     parser.add_argument("--seeds", type=seeds_of, default=seeds_of("0-19,101-120"))
     parser.add_argument("--folder", type=Path, default=ROOT / "build" / "seeds")

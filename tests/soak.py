@@ -23,14 +23,14 @@ from tests.project import INSTALLED
 
 #: The first runs import, compile and cache.
 WARM_UP = 2
-#: Megabytes that a run may add in the mean of those after the warm-up.
+#: Megabytes that a run may add on average, after the warm-up.
 ALLOWED = 12.0
 #: Kinds of observations that are the same in each run; errors of threads that share sums are not.
 
 
 @dataclass(frozen=True)
 class Usage:
-    """What the process holds."""
+    """Resources of the process."""
 
     megabytes: float
     threads: int
@@ -38,7 +38,7 @@ class Usage:
 
 
 def usage() -> Usage:
-    """The most memory that was resident so far, threads and open files now. Not on Windows."""
+    """Return peak resident memory so far, threads and open files now. Not on Windows."""
     scale = 2**20 if sys.platform == "darwin" else 2**10
     megabytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / scale
     return Usage(round(megabytes, 1), threading.active_count(), sum(map(_is_open, range(4096))))
@@ -53,7 +53,7 @@ def _is_open(descriptor: int) -> bool:
 
 
 def run(tests: list[str], record: Path) -> tuple[int, dict[str, object]]:
-    """One run: pytest's status and what it observed exactly."""
+    """Run once; return pytest's status and the exact observations."""
     loaded = [] if INSTALLED else ["-p", "pytest_amp.plugin"]
     arguments = [*loaded, "-q", "-p", "no:cacheprovider", "--no-header", "--amp-device=cpu", f"--amp-record={record}"]
     status = int(pytest.main([*arguments, *tests]))
@@ -62,7 +62,7 @@ def run(tests: list[str], record: Path) -> tuple[int, dict[str, object]]:
 
 
 def problems(statuses: list[int], observed: list[dict[str, object]], used: list[Usage]) -> list[str]:
-    """What is wrong with these runs, a line each."""
+    """Return the problems of these runs, a line each."""
     found = [f"run {number}: pytest ended with {status}" for number, status in enumerate(statuses, 1) if status]
     for number, values in enumerate(observed[1:], 2):
         different = sorted(key for key in {*values, *observed[0]} if values.get(key) != observed[0].get(key))
@@ -78,7 +78,7 @@ def problems(statuses: list[int], observed: list[dict[str, object]], used: list[
 
 
 def main(arguments: list[str]) -> int:
-    """Run, tell each, judge."""
+    """Run, report each, and judge."""
     parser = argparse.ArgumentParser("tests.soak", description="The suites on the CPU, many times in one process.")
     parser.add_argument("--times", type=int, default=20)
     parser.add_argument("tests", nargs="*", default=["suites"])

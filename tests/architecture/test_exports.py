@@ -25,7 +25,7 @@ def words() -> dict[Path, set[str]]:
 
 
 def _offered(package: Path) -> list[str]:
-    """Yield ``__all__`` without types, which exist for the annotations of users."""
+    """Return ``__all__`` without types, which exist for the annotations of users."""
     for node in ast.parse((package / "__init__.py").read_text(encoding="utf-8")).body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
             names: list[str] = ast.literal_eval(node.value)

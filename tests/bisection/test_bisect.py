@@ -33,7 +33,7 @@ def test_softmax(amp):
 
 
 def _pretend(_python: str, arguments: Sequence[str], record: Path, _scratch: Path, log: Path) -> int:
-    """Replace a run of pytest: softmax changes with 2.12, sum fails from 2.13 on, "never" does neither."""
+    """Replace a run of pytest: softmax changes with 2.12, sum fails from 2.13 on, ``never`` does neither."""
     release = Path(os.environ["RELEASE"]).read_text(encoding="utf-8")
     what = arguments[arguments.index("-k") + 1]
     values = {"softmax": "float32" if release < "2.12" else "bfloat16", "sum": "float32", "never": "float32"}

@@ -49,7 +49,7 @@ def test_a_missing_compiler_may_be_allowed(project: Project, monkeypatch: pytest
     assert any("as --amp-allow-missing allows: inductor has no C++ compiler" in line for line in summary(result))
 
 
-#: Older than AVX-512: inductor has to try the available ones, which newer versions need not.
+#: Compiler that predates AVX-512: inductor has to try the available instruction sets, unlike with newer ones.
 OLD_COMPILER = """#!/bin/sh
 case "$*" in *avx512*) echo "unrecognized command-line option -mavx512f" >&2; exit 1;; esac
 exec {} "$@"

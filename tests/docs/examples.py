@@ -15,7 +15,7 @@ RELEASES = [("2.13", "2.14"), ("2.6", "2.13")]
 
 
 def pages() -> Iterator[tuple[Path, str]]:
-    """Return each page with its expected text."""
+    """Yield each page with its expected text."""
     for old, new in RELEASES:
         found = difference(*(read_record(FOLDER / f"torch-{each}.json.gz") for each in (old, new)))
         name = f"torch-{old}-to-{new}"

@@ -10,7 +10,7 @@ from tests.project import Project, red, refused
 
 PLAIN = "def test_plain():\n    assert True\n"
 AMP = "def test_it(amp):\n    amp.observe('x', 1, kind='count')\n"
-#: Placed before all installed packages: the error that `import torch` raises.
+#: Modules placed before all installed packages, with the error that `import torch` raises.
 BROKEN = {
     "none": "raise ModuleNotFoundError(\"No module named 'torch'\", name='torch')",
     "driver": "raise OSError('libcudart.so.13: cannot open shared object file: No such file or directory')",

@@ -69,7 +69,7 @@ class Hoarder(nn.Module):
 def test_census_of_two_layers(precision: Precision) -> None:
     seen = Noted()
     found = check_casts(layers(), where(precision), seen.observe)
-    # Both layers: x, weight, bias in forward (the second x is low), weight and bias in backward; and the loss, both ways.
+    # Both layers: x, weight, bias in forward (the second x is low), weight and bias in backward; and the loss, twice.
     assert (len(found.forward), len(found.backward)) == (3 + 2 + 1, 2 + 2 + 1)
     assert seen["it/casts"] == seen["it/casts without the cache"] == 11
     weight = next(cast for cast in found.forward if cast.of == "0.weight")

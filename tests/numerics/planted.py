@@ -1,4 +1,4 @@
-"""Ways to break autocast for a moment, in this process."""
+"""Ways to break autocast temporarily, in this process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Replacement = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], An
 
 
 class Replaced(TorchFunctionMode):
-    """Calls ``replacement(original, args, kwargs)`` for each torch function of one name."""
+    """Mode that calls ``replacement(original, args, kwargs)`` for each torch function of one name."""
 
     def __init__(self, name: str, replacement: Replacement) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class Replaced(TorchFunctionMode):
 
 
 class BrokenCpu(CpuDevice):
-    """A CPU on which one function misbehaves within autocast regions, and only there."""
+    """CPU on which one function misbehaves within autocast regions only."""
 
     def __init__(self, name: str, replacement: Replacement) -> None:
         self.broken = name, replacement
@@ -45,7 +45,7 @@ class BrokenCpu(CpuDevice):
 
 
 def in_low_precision(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The function with its floating arguments in the autocast dtype."""
+    """Call the function with its floating-point arguments in the autocast dtype."""
     dtype = torch.get_autocast_dtype("cpu")
 
     def cast(x: Tensor) -> Tensor:
@@ -56,7 +56,7 @@ def in_low_precision(func: Callable[..., Any], args: tuple[Any, ...], kwargs: di
 
 
 def broken(name: str, replacement: Replacement) -> Device:
-    """A CPU whose ``name`` is replaced."""
+    """Return a CPU whose ``name`` is replaced."""
     return BrokenCpu(name, replacement)
 
 
@@ -65,7 +65,7 @@ Change = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
 
 @contextlib.contextmanager
 def kernel(name: str, change: Change) -> Iterator[None]:
-    """Inside the block the CPU kernel of an overload is ``change(original, args, kwargs)``."""
+    """Replace the CPU kernel of an overload by ``change(original, args, kwargs)`` inside the block."""
     untyped: Any = torch.library
     packet, _, overload = name.partition(".")
     function = getattr(getattr(torch.ops.aten, packet), overload or "default")
@@ -78,7 +78,7 @@ def kernel(name: str, change: Change) -> Iterator[None]:
         return change(lambda *a, **k: original.call_boxed(keys, *a, **k), args, kwargs)
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch warns that there is a kernel already
+        warnings.simplefilter("ignore")  # torch warns that a kernel already exists
         library.impl(name, changed, "CPU", with_keyset=True)
     try:
         yield

@@ -1,4 +1,4 @@
-"""Checks of tensors against their prediction: each bound from both of its sides."""
+"""Checks of tensors against their prediction: each bound from both sides."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def tensor(*, error: float = 1e-3, noise: float = 1e-3, elements: int = 100, fro
 
 
 def test_the_numbers_are_those_that_tolerance_derives() -> None:
-    """1.31 is the most that healthy tensors made, 0.78 the least; two independent errors are sqrt(2) apart."""
+    """1.31 is the largest value of healthy tensors, 0.78 the smallest; two independent errors are sqrt(2) apart."""
     assert 1.31 < tolerance.EXCESS <= 1.5
     assert 0.25 < tolerance.LEAST < 0.78
     assert tolerance.CERTAIN == 2.0
@@ -36,13 +36,13 @@ def test_the_numbers_are_those_that_tolerance_derives() -> None:
 
 @pytest.fixture
 def drawn_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lets each further draw be as the first one."""
+    """Make each further draw equal to the first one."""
     monkeypatch.setattr(chance, "confirmed", lambda bad, *_, **__: list(bad))
     monkeypatch.setattr(chance, "_has_sparse", lambda _: False)
 
 
 def stub(*unmodelled: str, where: Conditions = WHERE, problem: str | None = None, faults: int = 0) -> Any:
-    """A run whose step and prediction are not looked at."""
+    """Return a run whose step and prediction are not examined."""
     call = SimpleNamespace(problem=problem, operator="aten::odd", results=())
     prediction = SimpleNamespace(unmodelled=frozenset(unmodelled), same_device=True)
     return SimpleNamespace(
@@ -85,7 +85,7 @@ def test_tensor_that_is_far_from_its_prediction() -> None:
     chance.check_distance(stub(), [near, near])
     with pytest.raises(AmpFailure, match=r"layer.weight .* is 2.14 times the noise from its prediction"):
         chance.check_distance(stub(), [near, far])
-    chance.check_distance(stub("aten::upsample_bilinear2d"), [far])  # of which no model says how it rounds
+    chance.check_distance(stub("aten::upsample_bilinear2d"), [far])  # without a model of its rounding
     chance.check_distance(stub(where=Conditions(CPU, BF16, tolerance_scale=1.1)), [far])
 
 
@@ -100,7 +100,7 @@ def test_bits_of_manual_casts_acquit_unless_an_operator_is_off_or_not_modelled()
 
 
 def test_distance_of_one_draw_is_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The median of three is."""
+    """The median of three draws decides."""
     monkeypatch.setattr(compare, "_drawn", lambda *_: [tensor(from_model=1.0)])
     chance.check_distance(stub(), [tensor(from_model=9.0)])
     monkeypatch.setattr(compare, "_drawn", lambda *_: [tensor(from_model=5.0)])

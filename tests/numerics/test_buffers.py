@@ -1,4 +1,4 @@
-"""Buffers of whole numbers are exact: what they count does not depend on a precision."""
+"""Integer buffers are exact: their counts do not depend on a precision."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 class Counting(nn.Module):
-    """It counts its calls, and those under autocast ``times``."""
+    """Module that counts its calls, and those under autocast ``times``."""
 
     def __init__(self, times: int) -> None:
         super().__init__()

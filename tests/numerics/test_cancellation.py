@@ -1,4 +1,4 @@
-"""What float32 explains of an error: measured from the case, and nothing where float32 is not what it says."""
+"""Float32's share of an error: measured from the case, and zero if float32 is not float32."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WHERE = Conditions(find_device("cpu"), BF16)
 
 
 class Two(nn.Module):
-    """A head that is well conditioned, and before it a norm whose own squares are part of the loss."""
+    """Well-conditioned head, and before it a norm whose own squares are part of the loss."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -131,7 +131,7 @@ def test_a_model_that_rounds_by_itself_explains_nothing() -> None:
 
 
 def test_the_quantile_is_students() -> None:
-    """Its density, from the bound on, by Simpson's rule in 1 / t."""
+    """Integrate its density, from the bound on, by Simpson's rule in 1 / t."""
     degrees = DRAWS + 1
     scale = math.gamma((degrees + 1) / 2) / (math.sqrt(degrees * math.pi) * math.gamma(degrees / 2))
 
@@ -146,7 +146,7 @@ def test_the_quantile_is_students() -> None:
 
 @pytest.mark.parametrize("off", [0.0, 1.5e-3])
 def test_float32_that_is_as_coarse_as_fp16_is_red(off: float) -> None:
-    """What mixed precision is off float32 by is the error of both: E(fp32, exact) is far below the low roundoff."""
+    """The distance of mixed precision from float32 has both errors: E(fp32, exact) is far below the low roundoff."""
 
     def scaled(original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         made = original(*args, **kwargs)
@@ -159,7 +159,7 @@ def test_float32_that_is_as_coarse_as_fp16_is_red(off: float) -> None:
 
 
 class RoundsByItself(nn.Module):
-    """Explicit casts, with autocast and without."""
+    """Module with explicit casts, with autocast and without."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -47,7 +47,7 @@ def test_another_dtype() -> None:
 
 
 def test_patterns_of_paths() -> None:
-    """A later one goes before an earlier one, a path before both; a list of modules, which never runs, is left out."""
+    """Later patterns precede earlier ones, a path precedes both; a list of modules, which never runs, is left out."""
     low, wide = torch.bfloat16, torch.float32
     patterns = {"blocks*": wide, "blocks.?.attention.*": low, "blocks.*.up": low, "blocks.*n": low}
     seen = run(decoder(), {"": low, **patterns})
@@ -101,7 +101,7 @@ def test_every_tensor_that_a_module_returns_counts() -> None:
 
 @dataclass
 class Record:
-    """A loss, logits, states, and a winner, as libraries return them."""
+    """Loss, logits, states, and a winner, as libraries return them."""
 
     loss: Tensor
     logits: Tensor
@@ -111,7 +111,7 @@ class Record:
 
 
 class Named(NamedTuple):
-    """The same by name."""
+    """The same values as a named tuple."""
 
     loss: Tensor
     logits: Tensor
@@ -119,7 +119,7 @@ class Named(NamedTuple):
     winner: Tensor
 
 
-#: What a module returns of its loss, logits, states and winner.
+#: Containers of a module's loss, logits, states and winner.
 FORMS: dict[str, Callable[..., Any]] = {
     "dict": lambda *of: dict(zip(("loss", "logits", "states", "winner"), of, strict=True)),
     "dataclass": Record,
@@ -130,14 +130,14 @@ FORMS: dict[str, Callable[..., Any]] = {
 
 
 class Several(nn.Module):
-    """A Linear, and what is made of its result."""
+    """Linear layer, and several outputs computed from its result."""
 
     def __init__(self, form: Callable[..., Any]) -> None:
         super().__init__()
         self.linear, self.form = nn.Linear(8, 4), form
 
     def forward(self, x: Tensor) -> Any:
-        """A float32 loss, low logits, states of both, and a winner."""
+        """Return a float32 loss, low logits, states of both, and a winner."""
         logits = self.linear(x)
         return self.form(logits.float().square().mean(), logits, (logits.float(), logits), logits.argmax())
 
@@ -156,7 +156,7 @@ LOW, WIDE = torch.bfloat16, torch.float32
 
 
 def places(form: str, **expected: torch.dtype) -> dict[str | int, torch.dtype]:
-    """By name, or by number where a module returns no names; ``_`` stands for a dot."""
+    """Return expectations by name, or by number if a module returns no names; ``_`` stands for a dot."""
     order = ["loss", "logits", "states", "winner"]
     numbered = form in ("tuple", "list")
 
@@ -193,7 +193,7 @@ def test_another_dtype_of_one_output_is_named(form: str, name: str, wrong: torch
 
 
 def test_outputs_by_pattern_and_the_rest_of_them() -> None:
-    """A place wins over patterns and over what holds it; a winner is no floating tensor, and has no dtype to state."""
+    """A place precedes patterns and its container; a winner is no floating-point tensor, and has no dtype to state."""
     seen = run(several("dict"), {"": {"*": WIDE, "states": WIDE, "states.1": LOW, "logits": LOW}})
     assert len(seen) == 4
     assert run(several("dict"), {"*": {"loss": WIDE}}) == {"several/model[loss].dtype": "float32"}
@@ -239,7 +239,7 @@ def test_complex_outputs_are_compared_with_complex_dtypes() -> None:
 
 
 def test_submodule_that_is_called_model_has_a_name_of_its_own() -> None:
-    """As those of transformers do."""
+    """Modules of transformers have such a submodule."""
 
     class Whole(nn.Module):
         def __init__(self) -> None:

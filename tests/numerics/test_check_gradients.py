@@ -1,4 +1,4 @@
-"""The check of a step: silent on a healthy device, and on a broken one a failure that names what is wrong."""
+"""Check of a step: silent on a healthy device, and on a broken one a failure that names the cause."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CPU = find_device("cpu")
 def run(
     case: Case, device: Device = CPU, precision: Precision = BF16, *, tolerance: float | None = None, scale: float = 1.0
 ) -> Noted:
-    """Check, on one thread as the plugin does; what was observed."""
+    """Check on one thread, as the plugin does; return the observations."""
     seen = Noted()
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -53,7 +53,7 @@ def failure(case: Case, device: Device, precision: Precision = BF16) -> str:
 
 
 class Scaled(torch.autograd.Function):
-    """As users write them: in float32 within a region, whatever comes in."""
+    """Custom function as users write it: in float32 within a region, whatever its inputs."""
 
     @staticmethod
     @torch.amp.custom_fwd(device_type="cpu", cast_inputs=torch.float32)  # type: ignore[untyped-decorator]
@@ -176,7 +176,7 @@ def test_statistics_in_the_low_dtype() -> None:
 
 
 def test_a_hollow_buffer() -> None:
-    """So little rounding that no error shows it: the values of one dtype, of which few tensors are exact."""
+    """Rounding is too small for an error bound, but all values are those of a low dtype, which is rare by chance."""
 
     class Counts(nn.Module):
         def __init__(self) -> None:
@@ -264,13 +264,13 @@ def test_frozen_and_unused_parameters_have_no_gradients() -> None:
 
 
 def test_a_gradient_that_vanishes_is_measured_by_the_others() -> None:
-    """A bias before BatchNorm: its exact gradient is zero, its real one is noise."""
+    """Bias before BatchNorm: its exact gradient is zero, its real one is noise."""
     seen = run(cnn())
     assert seen["cnn/0.bias"] < 0.1
 
 
 def test_a_gradient_that_is_zero_in_all_but_float64s_rounding_may_be_zero() -> None:
-    """The mean of what a norm returns is its bias alone: what goes back through it cancels."""
+    """The mean of a norm's result is its bias alone: the gradient through it cancels."""
 
     def build() -> nn.Module:
         norm = nn.InstanceNorm2d(8, affine=True)
@@ -299,7 +299,7 @@ def test_outputs_without_a_name() -> None:
 
 
 def test_a_case_that_writes_float32_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The oracle follows it; where the exact values come from a float64 model it is told so."""
+    """The oracle follows it; a warning tells if the exact values come from a float64 model."""
     case = Case(
         "fixed", lambda: nn.Linear(8, 4), lambda: torch.randn(3, 8), lambda m, x: m(x.to(torch.float32)).float().sum()
     )
@@ -324,7 +324,7 @@ def test_the_loss_scale_steps_back_until_gradients_are_finite() -> None:
 
 
 def test_a_device_whose_rules_are_unknown_is_held_against_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its noise is the format's; equality is not asked for."""
+    """Use the format's noise; equality is not required."""
     monkeypatch.setattr(prediction, "rules_are_known", lambda _device_type: False)
     assert not prediction.predict(mlp(), mlp().realise(), CPU, BF16, seed=0).same_device
     run(mlp(), broken("layer_norm", in_low_precision))
@@ -333,7 +333,7 @@ def test_a_device_whose_rules_are_unknown_is_held_against_the_cpu(monkeypatch: p
 
 
 class Halves(nn.Module):
-    """A model that computes something else under autocast, in a way that casts made by hand share."""
+    """Model that computes something else under autocast, in a way that manual casts share."""
 
     def __init__(self, factor: float) -> None:
         super().__init__()
@@ -352,7 +352,7 @@ def halves(factor: float) -> Case:
 
 
 def test_noise_that_is_no_rounding_is_no_tolerance() -> None:
-    """Nothing may be allowed just because casts made by hand lose it, too."""
+    """Errors of manual casts are not allowed for that reason alone."""
     text = failure(halves(0.5), CPU)
     assert "the predicted rounding loses 75% of the outputs" in text
     assert "up to 25% is taken for rounding" in text

@@ -1,4 +1,4 @@
-"""A step beside its prediction: when two tensors are the same, and when an excess is no accident of its numbers."""
+"""Comparison of a step with its prediction: equality of two tensors, and excesses that are no accident of a draw."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_what_is_no_number_is_no_zero_and_an_overflow_no_largest_number() -> Non
 
 
 def tensor(name: str, excess: float) -> Compared:
-    """One whose error is ``excess`` times what it should be."""
+    """Return a tensor whose error is ``excess`` times the expected one."""
     return Compared(
         name=name,
         elements=1000,
@@ -63,7 +63,7 @@ def tensor(name: str, excess: float) -> Compared:
 def drawn(
     monkeypatch: pytest.MonkeyPatch, bad: list[Compared], *draws: list[Compared], scale: float = 1.0
 ) -> list[str]:
-    """The names that are confirmed where the other draws are ``draws``; all of them have to be asked for."""
+    """Return the names that are confirmed if the other draws are ``draws``; all of them have to be requested."""
     left = list(draws)
 
     def draw(*_: object) -> list[Compared]:
@@ -94,7 +94,7 @@ def test_the_median_of_three_draws_decides(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_tensor_that_another_draw_has_not_is_healthy_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As one that is not finite with other numbers, of which another check tells."""
+    """Another check reports a tensor that is not finite in another draw."""
     assert drawn(monkeypatch, [tensor("a", 1.9)], [], []) == []
     assert drawn(monkeypatch, [tensor("a", 1.9)], [tensor("a", 1.9)], []) == ["a"]
 

@@ -1,4 +1,4 @@
-"""Rounding that loses the gradients: the operator at which it does, and whether float32 has the same trouble."""
+"""Rounding that loses the gradients: the operator that does, and whether float32 has the same problem."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ class Few(nn.Module):
         self.first, self.norm, self.last = nn.Linear(8, 16), nn.BatchNorm1d(16), nn.Linear(16, 4)
 
     def forward(self, x: Tensor) -> Tensor:
-        """A layer whose outputs differ by less than their size."""
+        """Return outputs of a layer that differ by less than their size."""
         result: Tensor = self.last(self.norm(self.first(x)))
         return result
 
 
 def alike() -> Tensor:
-    """Rows that differ by a hundredth."""
+    """Return rows that differ by a hundredth."""
     return torch.randn(1, 8) + 0.01 * torch.randn(3, 8)
 
 

@@ -1,4 +1,4 @@
-"""Random numbers of a step: recorded once, the same in every step that it is compared with."""
+"""Random values of a step: recorded once, the same in every step that it is compared with."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ FORMS: dict[str, Callable[[Tensor], Tensor]] = {
 
 @pytest.fixture
 def numbers_of_each_dtype(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Makes wide steps draw other numbers than those in mixed precision, as kernels on CUDA do."""
+    """Make float32 and float64 steps draw other values than those in mixed precision, as kernels on CUDA do."""
     call_itself, record = torch_private.Dispatched.__call__, Draws._recorded
     recording: list[bool] = []
 
@@ -126,7 +126,7 @@ def test_every_step_has_the_numbers_of_the_step_in_mixed_precision(form: str) ->
 
 @pytest.mark.usefixtures("numbers_of_each_dtype")
 def test_without_a_recording_a_step_has_other_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The stand-in for CUDA's kernels is one: it makes the check red where nothing is replayed."""
+    """Verify the stand-in for CUDA's kernels: it makes the check red if nothing is replayed."""
     monkeypatch.setattr(Draws, "find", lambda *_: None)
     with pytest.raises(AmpFailure):
         run(case_of(FORMS["dropout"]))
@@ -151,7 +151,7 @@ def test_dropout_that_scales_wrongly_in_low_precision_is_red() -> None:
 
 
 def test_draw_that_was_not_recorded_is_named_and_not_judged() -> None:
-    """A model that draws only in float32: what a step in mixed precision did not draw cannot be replayed."""
+    """A model that draws only in float32: values that a step in mixed precision did not draw cannot be replayed."""
 
     def noise(x: Tensor) -> Tensor:
         kept = f.dropout(x, 0.1)
@@ -163,7 +163,7 @@ def test_draw_that_was_not_recorded_is_named_and_not_judged() -> None:
 
 
 def test_numbers_that_no_recorder_sees_are_not_judged() -> None:
-    """As compiled code draws them: a mode does not see them, and the generator has moved."""
+    """Compiled code draws without being seen by a mode, but the generator has moved."""
 
     def hidden(x: Tensor) -> Tensor:
         with torch._C._DisableTorchDispatch():

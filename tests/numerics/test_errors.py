@@ -1,4 +1,4 @@
-"""Distances, and what was rounded on the way."""
+"""Distances, and rounding of intermediate values."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_hollow(dtype: torch.dtype) -> None:
 
 def test_a_few_values_tell_nothing() -> None:
     assert is_hollow(torch.ones(1000), torch.bfloat16) is None
-    assert is_hollow(torch.arange(64).float(), torch.bfloat16) is None  # zero is none of them
+    assert is_hollow(torch.arange(64).float(), torch.bfloat16) is None  # zero does not count
     assert is_hollow(torch.arange(1, 65).float(), torch.bfloat16) is True
     rounded = torch.cat([torch.zeros(500), torch.full((500,), math.inf), torch.randn(10)])
     assert is_hollow(rounded, torch.bfloat16) is None

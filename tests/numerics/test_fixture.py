@@ -70,7 +70,7 @@ def test_it(amp):
 
 
 def test_tolerances(project: Project) -> None:
-    """The argument, then the marker, then the noise; the option multiplies."""
+    """The argument precedes the marker, which precedes the noise; the option multiplies."""
     project.write(
         model=MODEL,
         test_it="""

@@ -1,4 +1,4 @@
-"""Casts by hand: autocast's results without autocast's kernels."""
+"""Manual casts: autocast's results without autocast's kernels."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_it_gives_what_autocast_gives(name: str, dtype: torch.dtype) -> None:
 
 
 def registered(name: str, kernel: Callable[..., Tensor]) -> Any:
-    """A kernel at the autocast key until the library is destroyed."""
+    """Register a kernel at the autocast key until the library is destroyed."""
     library = UNTYPED.library.Library("aten", "IMPL")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -65,7 +65,7 @@ UNTYPED: Any = torch
 
 
 def test_no_kernel_of_autocast_runs() -> None:
-    """A rule that autocast does not follow is not followed by its kernels, but by hand."""
+    """Manual casts follow a rule, even if autocast's kernel does not."""
     library = registered("bmm", lambda _a, _b: torch.zeros(1))
     try:
         x = torch.ones(1, 2, 2)
@@ -78,7 +78,7 @@ def test_no_kernel_of_autocast_runs() -> None:
 
 
 def test_an_operator_without_a_rule_runs_without_autocast() -> None:
-    """As a kernel that somebody has registered, and that the spec does not know."""
+    """Register a kernel that the spec does not know."""
     library = registered("relu", lambda _x: torch.zeros(1))
     try:
         with by_hand(torch.bfloat16):
@@ -127,7 +127,7 @@ def test_regions_inside_count() -> None:
 
 
 def test_a_weight_is_cast_once() -> None:
-    """Its gradients are added up in the autocast dtype, as with autocast's cache."""
+    """Its gradients are accumulated in the autocast dtype, as with autocast's cache."""
     layer = nn.Linear(8, 8)
     x = torch.randn(4, 8)
     gradients = []
@@ -167,7 +167,7 @@ def test_an_exception_leaves_nothing_behind() -> None:
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("device", ["fake:cuda", "fake:xpu", "fake:mtia", "fake:mps"])
 def test_it_follows_the_rules_of_other_devices(device: str, dtype: torch.dtype) -> None:
-    """The dtypes that come out of a chain of operators, on devices that need no hardware."""
+    """Compare the dtypes of a chain of operators, on devices that need no hardware."""
     fake = find_device(device)
     found: list[list[torch.dtype]] = []
     for region in (contextlib.nullcontext(), hand_cast(fake.type)):

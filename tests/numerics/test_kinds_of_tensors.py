@@ -1,4 +1,4 @@
-"""Complex and sparse tensors, and gradients of exact zeros: compared as others are, by every check that compares."""
+"""Complex and sparse tensors, and gradients of exact zeros: compared like others, by every check that compares."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def mean_square(model: nn.Module, x: Tensor) -> Tensor:
 
 
 class Spectral(nn.Module):
-    """A Fourier layer between two Linear: complex weights and a complex buffer."""
+    """Fourier layer between two Linear: complex weights and a complex buffer."""
 
     def __init__(self, damage: Callable[[Tensor], Tensor] = lambda weight: weight) -> None:
-        """``damage`` changes the weights on their way to the product."""
+        """Take a function ``damage`` that changes the weights on their way to the product."""
         super().__init__()
         self.up, self.down, self.damage = nn.Linear(16, 16), nn.Linear(16, 8), damage
         self.spectrum = nn.Parameter(torch.randn(9, 9, dtype=torch.complex64) / 4)
@@ -41,7 +41,7 @@ class Spectral(nn.Module):
         self.register_buffer("total", torch.zeros(9, dtype=torch.complex64))
 
     def forward(self, x: Tensor) -> Tensor:
-        """(batch, 16) to (batch, 8)."""
+        """Shapes: (batch, 16) to (batch, 8)."""
         frequencies = torch.fft.rfft(self.up(x).float())
         self.total += frequencies.detach().sum(0)
         return self.down(torch.fft.irfft(frequencies @ self.damage(self.spectrum), n=16))  # type: ignore[no-any-return]
@@ -52,7 +52,7 @@ def spectral(damage: Callable[[Tensor], Tensor] = lambda weight: weight) -> Case
 
 
 def frequencies(model: nn.Module, x: Tensor) -> dict[str, Tensor]:
-    """A loss, and an output whose conjugation is still to be done."""
+    """Return a loss, and an output with a lazy conjugation."""
     y = model(x).float()
     return {"loss": y.square().mean(), "frequencies": torch.fft.rfft(y).conj()}
 
@@ -67,7 +67,7 @@ def test_complex_parameters_buffers_and_outputs_are_compared(precision: Precisio
 
 
 def is_under_test(tensor: Tensor) -> bool:
-    """Return whether a step runs under autocast on real tensors; float64's has neither."""
+    """Return whether a step runs under autocast on real tensors; float64's does neither."""
     return torch.is_autocast_enabled("cpu") and type(tensor.detach()) is Tensor
 
 
@@ -147,7 +147,7 @@ def test_scaler_of_complex_gradients_is_refused_in_one_line(check: Callable[[], 
 
 
 def test_copy_in_float64_keeps_imaginary_parts() -> None:
-    """As devices without rounding models are compared with."""
+    """Devices without rounding models are compared with this copy."""
     copied = spectral().realise().on("cpu", torch.float64)
     assert {p.dtype for p in copied.model.parameters()} == {torch.float64, torch.complex128}
     assert bool(copied.model.get_parameter("spectrum").imag.any())
@@ -155,7 +155,7 @@ def test_copy_in_float64_keeps_imaginary_parts() -> None:
 
 
 def sparse(layout: str, tensor: Tensor) -> Tensor:
-    """``tensor`` in a sparse layout."""
+    """Return ``tensor`` in a sparse layout."""
     if layout in ("bsr", "bsc"):
         return getattr(tensor, f"to_sparse_{layout}")((2, 2))  # type: ignore[no-any-return]
     name = "to_sparse" if layout == "coo" else f"to_sparse_{layout}"
@@ -163,7 +163,7 @@ def sparse(layout: str, tensor: Tensor) -> Tensor:
 
 
 class Sparse(nn.Module):
-    """A Linear beside a sparse buffer; what it returns is sparse, too."""
+    """Linear layer beside a sparse buffer; its output is sparse, too."""
 
     def __init__(self, layout: str) -> None:
         super().__init__()
@@ -172,7 +172,7 @@ class Sparse(nn.Module):
         self.register_buffer("links", sparse(layout, (torch.rand(8, 8) > 0.5).float()))
 
     def forward(self, x: Tensor) -> dict[str, Tensor]:
-        """A loss and the low result."""
+        """Return a loss and the low-precision result."""
         y = f.gelu(self.linear(x))
         return {"loss": y.float().square().mean(), "result": sparse(self.layout, y)}
 
@@ -201,20 +201,20 @@ def test_wrong_sparse_output_is_red(layout: str) -> None:
 
 
 class Table(nn.Module):
-    """An embedding by the function, which gives sparse gradients."""
+    """Embedding by the function, which gives sparse gradients."""
 
     def __init__(self) -> None:
         super().__init__()
         self.table, self.linear = nn.Parameter(torch.randn(20, 8)), nn.Linear(8, 4)
 
     def forward(self, indices: Tensor) -> Tensor:
-        """(batch, tokens) to (batch, tokens, 4)."""
+        """Shapes: (batch, tokens) to (batch, tokens, 4)."""
         return self.linear(f.embedding(indices, self.table, sparse=True))  # type: ignore[no-any-return]
 
 
 @BOTH
 def test_sparse_gradients_of_a_function_are_compared(precision: Precision) -> None:
-    """Where torch puts a sparse tensor together of virtual values."""
+    """Torch assembles a sparse tensor of virtual values there."""
     case = Case("table", Table, lambda: torch.randint(20, (3, 5)), mean_square)
     assert 0 < run(case, precision=precision)["table/table"] < 0.05
 
@@ -222,7 +222,7 @@ def test_sparse_gradients_of_a_function_are_compared(precision: Precision) -> No
 @BOTH
 @pytest.mark.parametrize("times", [0.0, 1.0])
 def test_gradients_that_are_zero_in_float64_are_not_lost(times: float, precision: Precision) -> None:
-    """All of them, or those in front of a last layer that begins with zeros, as in residual networks."""
+    """All gradients, or those in front of a last layer that starts at zero, as in residual networks."""
 
     def build() -> nn.Module:
         model = nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 4))

@@ -1,4 +1,4 @@
-"""The likely cause that a failure names is the one that it has."""
+"""Likely causes that failures name are the real ones."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ def test_a_module_that_returns_what_it_was_given() -> None:
 
 
 class Halves(nn.Module):
-    """Casts its input, in the middle of a model."""
+    """Module that casts its input, in the middle of a model."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Low, whatever comes in."""
+        """Return a low-precision tensor, whatever the input."""
         return x.bfloat16()
 
 

@@ -1,4 +1,4 @@
-"""What is not finite is named by the operator that makes it so, its module, its line and the reason."""
+"""Non-finite values are reported with the operator that makes them, its module, its line and the reason."""
 
 from __future__ import annotations
 
@@ -29,26 +29,26 @@ Loss = Callable[[nn.Module, Tensor], Tensor]
 
 
 def line(mark: str) -> str:
-    """The place of the line of this file that ends in a comment with ``mark``."""
+    """Return the place of the line of this file that ends in a comment with ``mark``."""
     lines = Path(__file__).read_text(encoding="utf-8").splitlines()
     (number,) = (index for index, text in enumerate(lines, start=1) if text.endswith(f"# {mark}"))
     return f"test_nonfinite.py:{number}"
 
 
 def wide(x: Tensor) -> Tensor:
-    """Float32, or the float64 of the exact step."""
+    """Return float32, or the float64 of the exact step."""
     return x if x.dtype == torch.float64 else x.float()
 
 
 def rows_with_zeros() -> Tensor:
-    """One row of a batch is zero."""
+    """Return a batch with one row of zeros."""
     rows = torch.randn(6, 8)
     rows[2] = 0
     return rows
 
 
 def case(loss: Loss, batch: Callable[[], Tensor] = rows_with_zeros, bias: bool = False) -> Case:  # noqa: FBT001, FBT002
-    """A linear layer, whose output for a zero row is zero, and a loss."""
+    """Return a linear layer, whose output for a zero row is zero, and a loss."""
     return Case("planted", lambda: nn.Sequential(nn.Linear(8, 8, bias=bias)), batch, loss)
 
 
@@ -180,10 +180,10 @@ def test_backward_operator_has_the_line_of_its_forward_pass() -> None:
 
 
 class Root(nn.Module):
-    """A square root, whose derivative at zero is infinite."""
+    """Square root, whose derivative at zero is infinite."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """In float32."""
+        """Compute in float32."""
         return wide(x).square().sqrt()  # root
 
 
@@ -226,16 +226,16 @@ def test_overflow_that_is_bent_back_is_told_only_if_asked() -> None:
 
 
 class Steep(torch.autograd.Function):
-    """A backward pass in Python that overflows."""
+    """Custom function whose backward pass in Python overflows."""
 
     @staticmethod
     def forward(_context: Any, x: Tensor) -> Tensor:
-        """As it is."""
+        """Return the input."""
         return x.clone()
 
     @staticmethod
     def backward(_context: Any, gradient: Tensor) -> Tensor:
-        """Too large for float16."""
+        """Return a gradient too large for float16."""
         return gradient * 0 + (gradient * 0 + 300) * 300  # custom
 
 
@@ -246,19 +246,19 @@ def test_backward_pass_in_python_has_its_own_line() -> None:
 
 
 class Recomputed(nn.Module):
-    """A checkpoint around what overflows in its backward pass."""
+    """Checkpoint around an overflow in its backward pass."""
 
     def __init__(self) -> None:
         super().__init__()
         self.linear = nn.Linear(8, 8)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Recomputed going back."""
+        """Recompute in backward."""
         result: Tensor = checkpoint(self.part, x, use_reentrant=False)
         return result
 
     def part(self, x: Tensor) -> Tensor:
-        """The gradient of the product is beyond float16."""
+        """Compute a product with a gradient beyond float16."""
         return wide(self.linear(x)) * 1e9  # recomputed
 
 
@@ -270,10 +270,10 @@ def test_checkpoints_have_the_line_that_is_recomputed() -> None:
 
 
 class Refusing(nn.Module):
-    """Raises at what is not finite."""
+    """Model that raises at a non-finite value."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Exponentials."""
+        """Compute exponentials."""
         y = (x * 0 + 12).exp()  # refused
         if not y.isfinite().all():
             raise ValueError("not finite")
@@ -308,7 +308,7 @@ def test_infinity_that_only_autocast_makes_is_named() -> None:
 
 
 def test_unwritten_memory_is_no_origin() -> None:
-    """What ``empty`` returns may be anything."""
+    """Values of ``empty`` are arbitrary."""
 
     def unwritten(model: nn.Module, x: Tensor) -> Tensor:
         y = model(x)
@@ -329,7 +329,7 @@ def test_run_leaves_no_hooks() -> None:
 
 
 def test_trace_receives_the_failure_that_it_handles(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A failure that nobody receives makes a test red that passes."""
+    """A failure that nobody receives makes a passing test red."""
     received: list[BaseException] = []
     monkeypatch.setattr(predicted, "receive", received.append)
     predicted.trace(case(quotient), Conditions(CPU, FP16))

@@ -1,4 +1,4 @@
-"""One operator at several sizes: what is not finite hides nothing of what is."""
+"""One operator at several sizes: non-finite values do not hide errors of finite ones."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WHERE = Conditions(find_device("cpu"), FP16)
 
 
 def _exponentials(count: int = 512) -> Tensor:
-    """Of two of them fp16 has no exponential."""
+    """Return values of which two have no exponential in fp16."""
     x = torch.randn(count, generator=torch.Generator().manual_seed(0)).half()
     x[:2] = 12.0
     return x

@@ -1,4 +1,4 @@
-"""Where kernels add up in any order: asked of torch, by name."""
+"""Nondeterministic reductions of kernels, determined by asking torch, by name."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pytest_amp.numerics.step import Step
 
 
 def _put(value: float) -> Step:
-    """``put_`` has no order of its own, on a CPU either."""
+    """Call ``put_``, which has no order of its own, on a CPU either."""
     made = torch.zeros(4).put_(torch.tensor([1]), torch.tensor([value]))
     return Step({"y": made}, {}, {}, {}, 1.0)
 

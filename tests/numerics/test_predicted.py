@@ -1,4 +1,4 @@
-"""The checks against the oracle: silent on healthy kernels, and on broken ones a failure that names the operator."""
+"""Checks against the oracle: silent on healthy kernels, and on broken ones a failure that names the operator."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def low(*tensors: Any) -> bool:
 
 
 def twice(original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Each half of the sum is rounded, and then the whole."""
+    """Round each half of the sum, and then the whole."""
     a, b = args
     if not low(a):
         return original(a, b, **kwargs)
@@ -62,7 +62,7 @@ def coarse_sum(original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
 
 @pytest.mark.parametrize("precision", [BF16, FP16], ids=lambda precision: precision.name)
 def test_sums_lost_below_autocast_name_the_operator(precision: Precision) -> None:
-    """Casts made by hand run into the same kernels: only the float64 values tell."""
+    """Manual casts use the same kernels: only the float64 values show it."""
     with kernel("mm", twice), pytest.raises(AmpFailure, match=r"mm \(of linear\) in \d, backward"):
         run(mlp(), precision)
     with kernel("sum.dim_IntList", coarse_sum), pytest.raises(AmpFailure, match=r"sum.dim_IntList \(of linear\) in \d"):
@@ -82,7 +82,7 @@ def hollow(original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 @pytest.mark.parametrize("precision", [BF16, FP16], ids=lambda precision: precision.name)
 def test_a_long_sum_of_equal_terms_was_not_low(precision: Precision) -> None:
-    """A smoothed loss over a vocabulary: the kernel adds 32000 equal gradients up, each with a float32 rounding."""
+    """A smoothed loss over a vocabulary adds 32000 equal gradients, each with a float32 rounding."""
 
     def loss(model: nn.Module, x: Tensor) -> Tensor:
         targets = torch.arange(x.shape[0], device=x.device)
@@ -93,7 +93,7 @@ def test_a_long_sum_of_equal_terms_was_not_low(precision: Precision) -> None:
 
 
 def test_a_mean_that_vanishes_has_no_error_of_its_own() -> None:
-    """A norm of what is normalized already, as nn.Transformer has it: its mean is the float32 rounding of zero."""
+    """The mean of a normalised tensor, as in nn.Transformer, is the float32 rounding of zero."""
 
     def loss(model: nn.Module, x: Tensor) -> Tensor:
         made = model(x)
@@ -109,7 +109,7 @@ def test_a_mean_that_vanishes_has_no_error_of_its_own() -> None:
 
 @pytest.mark.parametrize("precision", [BF16, FP16], ids=lambda precision: precision.name)
 def test_what_is_left_of_terms_that_cancel_is_float32s_own(precision: Precision) -> None:
-    """The squares of what a norm returns are the same for all parameters: gradients are roundings, of any size."""
+    """The squares of a norm's result are the same for all parameters: gradients are roundings, of any size."""
 
     def build() -> nn.Module:
         layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True)
@@ -136,7 +136,7 @@ NORMS: dict[str, Callable[[], nn.Module]] = {
 @pytest.mark.parametrize("precision", [BF16, FP16], ids=lambda precision: precision.name)
 @pytest.mark.parametrize("name", NORMS)
 def test_an_operator_whose_terms_cancel_is_asked_with_other_numbers(name: str, precision: Precision) -> None:
-    """What a norm hands back of its squares is a float32 rounding of terms that cancel, not a second one in fp16."""
+    """The gradient of a norm's squares is a float32 rounding of terms that cancel, not a second one in fp16."""
     for seed in range(4):
         run(Case(name, NORMS[name], lambda: torch.randn(16, 8), squares), precision, seed=seed)
 
@@ -152,7 +152,7 @@ def test_other_numbers_acquit_no_kernel_that_rounds_twice() -> None:
 
 
 def test_a_hollow_gradient_is_named() -> None:
-    """float32 for a float32 weight, by a kernel that rounds it: casts made by hand give the same bits."""
+    """Plant a rounding in the float32 gradient of a float32 weight: manual casts give the same bits."""
 
     def rounded(original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         result = original(*args, **kwargs)
@@ -164,7 +164,7 @@ def test_a_hollow_gradient_is_named() -> None:
 
 
 def _accelerator(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lets the check take this CPU for a device whose atomics may add up in any order."""
+    """Make the check take this CPU for a device with nondeterministic atomics."""
     monkeypatch.setattr(manual_casts, "DeviceKind", SimpleNamespace(CPU=None))
 
 
@@ -189,7 +189,7 @@ def test_bits_that_change_from_run_to_run_do_not_count(monkeypatch: pytest.Monke
 
 
 def test_an_accelerator_whose_step_is_another_one_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By less than what two orders of low sums may make of it, and by far more than they make of float32 ones."""
+    """Vary by less than two orders of low-precision sums may, and by far more than orders of float32 sums do."""
     numbers = random.Random(0)  # noqa: S311  # of its own: seeding the step does not reach it
 
     def loss(model: nn.Module, x: Tensor) -> Tensor:
@@ -201,7 +201,7 @@ def test_an_accelerator_whose_step_is_another_one_each_time(monkeypatch: pytest.
 
 
 def test_bits_of_what_adds_up_in_any_order_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not even where they are the same from run to run: ``put_`` says that it has no order of its own.
+    """Bits do not count even if they are the same from run to run: ``put_`` has no order of its own.
 
     What differs by less than a rounding is not told from another order, then.
     """

@@ -1,4 +1,4 @@
-"""The program on low-precision dtypes without rounding: what a model computes otherwise there, in its own Python."""
+"""Program on low-precision dtypes without rounding: differences that a model's own Python makes there."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 class LongGradient(torch.autograd.Function):
-    """The identity; its gradient is too long by 5 % in low precision."""
+    """Identity with a gradient that is 5 % too large in low precision."""
 
     @staticmethod
     def forward(_context: Any, x: Tensor) -> Tensor:
@@ -41,7 +41,7 @@ def slightly_tilted(x: Tensor) -> Tensor:
 
 
 def masked_softmax(x: Tensor) -> Tensor:
-    """A row that is all padding among others, with the mask constant of the input's dtype."""
+    """Compute rows, one of them all padding, with the mask constant of the input's dtype."""
     mask = torch.ones(len(x), len(x), dtype=torch.bool).tril()
     mask[3] = False
     scores = (x @ x.mT).masked_fill(~mask, torch.finfo(x.dtype).min)
@@ -54,7 +54,7 @@ def low_softmax(x: Tensor) -> Tensor:
 
 
 class Between(nn.Module):
-    """``function`` between two linear layers."""
+    """Model with ``function`` between two linear layers."""
 
     def __init__(self, function: Any) -> None:
         super().__init__()
@@ -99,7 +99,7 @@ def test_difference_below_the_rounding_is_observed() -> None:
 
 def test_nothing_is_said_behind_operators_that_no_model_follows(monkeypatch: pytest.MonkeyPatch) -> None:
     def forget(*_: Any) -> None:
-        """Stand for a step that the oracle cannot follow without rounding."""
+        """Stand in for a step that the oracle cannot follow without rounding."""
 
     monkeypatch.setattr(program, "_without_rounding", forget)
     seen = run(case_of(slightly_tilted))

@@ -1,4 +1,4 @@
-"""The likely cause of an error that a case raises under autocast is the one that it has."""
+"""Likely causes of an error that a case raises under autocast are the real ones."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def failure_of(forward: Callable[[nn.Module, Tensor], Tensor], build: Callable[[
 
 
 class PartlyHalf(nn.Module):
-    """One weight is float16."""
+    """Layer with one float16 weight."""
 
     def __init__(self) -> None:
         super().__init__()
         self.first, self.second = nn.Linear(8, 8), nn.Parameter(torch.randn(8, 8).half())
 
     def forward(self, x: Tensor) -> Tensor:
-        """Its product is in a region that is off."""
+        """Compute a product in a disabled region."""
         y: Tensor = self.first(x)
         with torch.autocast("cpu", enabled=False):
             return y.float() @ self.second
@@ -51,17 +51,17 @@ def test_parameters_that_are_low_are_named() -> None:
 
 
 class Product(torch.autograd.Function):
-    """A product that takes one dtype."""
+    """Product that requires one dtype."""
 
     @staticmethod
     def forward(_context: Any, x: Tensor, y: Tensor) -> Tensor:
-        """Without a cast."""
+        """Multiply without a cast."""
         with torch.autocast("cpu", enabled=False):
             return x @ y
 
     @staticmethod
     def backward(_context: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
-        """As it comes."""
+        """Return the gradient unchanged."""
         return gradient, gradient
 
 
@@ -121,10 +121,10 @@ def test_model_that_is_low_and_does_not_run_in_float32_names_its_parameters() ->
 
 
 class Other(nn.Module):
-    """Answers float16, whatever the region."""
+    """Layer that returns float16, whatever the region."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """A cast."""
+        """Cast to float16."""
         return x.half()
 
 

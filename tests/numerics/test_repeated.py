@@ -1,4 +1,4 @@
-"""A step that computes something else each time is red: what two runs differ by would be taken for rounding."""
+"""Steps that compute something else each time are red: the difference of two runs would be taken for rounding."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def held(case: Case) -> None:
 
 
 def scaled(factor: Callable[[], float | torch.Tensor]) -> Case:
-    """The mlp, whose output ``factor()`` scales anew in each run."""
+    """Return the mlp, whose output ``factor()`` scales anew in each run."""
 
     class Scaled(nn.Module):
         def __init__(self) -> None:
@@ -47,7 +47,7 @@ def test_numbers_that_torch_does_not_seed(size: float) -> None:
 
 
 def test_a_count_that_outlives_the_step() -> None:
-    """The runs differ by little beside what they are, and by far more than rounding."""
+    """The runs differ by little relative to their size, and by far more than rounding."""
     runs = iter(range(20, 1000))
     with pytest.raises(AmpFailure, match="the step computes something else each time under autocast"):
         held(scaled(lambda: next(runs)))

@@ -1,4 +1,4 @@
-"""The subject that a check names for an error: the case, if a step of it alone raises as well, or code beside it."""
+"""Subject that a check names for an error: the case, if its step alone raises as well, or code beside it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WHERE = Conditions(find_device("cpu"), BF16)
 
 
 def case(refuses: tuple[bool, ...]) -> Case:
-    """It refuses to run with autocast on (True), off (False), both, or never."""
+    """Return a case that refuses to run with autocast on (True), off (False), both, or never."""
 
     def loss(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
         if torch.is_autocast_enabled("cpu") in refuses:
@@ -60,12 +60,12 @@ def test_error_of_the_check_itself_goes_on(kind: type[Exception]) -> None:
 
 
 def raises(error: BaseException) -> None:
-    """Raise ``error`` as a training step of a test would."""
+    """Raise ``error`` like a training step of a test."""
     raise error
 
 
-class Unprintable(Exception):  # the name of a project's
-    """An error without words."""
+class Unprintable(Exception):  # the name of a project's error
+    """Error without words."""
 
     def __str__(self) -> str:
         raise LookupError
@@ -111,7 +111,7 @@ def test_error_that_a_library_raises_names_the_projects_line_too() -> None:
 )
 @pytest.mark.parametrize("block", [ToldOf(case((True,)), WHERE), ToldOfFunction("it")], ids=["case", "function"])
 def test_what_is_no_error_of_a_case_goes_on(error: BaseException, block: ToldOf | ToldOfFunction) -> None:
-    """A step of the case is not run then."""
+    """A step of the case does not run then."""
     with pytest.raises(type(error)) as raised, block:
         raises(error)
     assert raised.value is error

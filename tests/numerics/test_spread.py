@@ -27,7 +27,7 @@ CPU = find_device("cpu")
 
 
 def observed(precision: Precision, *, seed: int = 0, draws: int = 3, device: Device = CPU) -> dict[str, Observation]:
-    """The errors that the check of an MLP observes, by name, whether it passes or not."""
+    """Return the errors that the check of an MLP observes, by name, whether it passes or not."""
     seen = Noted()
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -49,7 +49,7 @@ def test_the_errors_of_the_next_seeds() -> None:
         for number in (0, 1):
             others = observed(precision, seed=number + 1, draws=1)
             assert {each.over_seeds for each in others.values()} == {None}
-            # What is allowed beside float32 is another error with other numbers, and the summary is a share of it.
+            # The allowed distance from float32 is a different error for other values, and the summary is a share of it.
             names = [name for name in first if not name.endswith("summary.fp32")]
             assert len(names) > 5
             for name in names:
@@ -68,7 +68,7 @@ def test_a_case_that_does_not_run_with_other_numbers_has_no_spread() -> None:
 
 
 def test_all_runs_of_a_seed_draw_the_same_numbers_on_their_way() -> None:
-    """A dropout's mask among them: with another one an error is of the size of the tensor."""
+    """Include a dropout's mask: with a different one an error is of the size of the tensor."""
     case = Case(
         "dropout",
         lambda: torch.nn.Sequential(torch.nn.Linear(8, 64), torch.nn.Dropout(0.5), torch.nn.Linear(64, 4)),
@@ -96,21 +96,21 @@ Function = Callable[..., Tensor]
 
 
 def added_up_low(linear: Function, args: tuple[Any, ...], _kwargs: dict[str, Any]) -> Tensor:
-    """The sum of the parts of a product is rounded after each of them."""
+    """Round the sum of the parts of a product after each of them."""
     x, weight, bias = args
     parts = zip(x.split(4, -1), weight.split(4, -1), strict=True)
     return sum((linear(a, b) for a, b in parts), start=bias.to(torch.get_autocast_dtype("cpu")))
 
 
 def cast_twice(linear: Function, args: tuple[Any, ...], _kwargs: dict[str, Any]) -> Tensor:
-    """Input and weight are rounded twice more before the product: 1.3 to 1.4 of the error, below a fixed 1.5 times."""
+    """Round input and weight twice more before the product: 1.3 to 1.4 of the error, below a fixed 1.5 times."""
     x, weight, bias = args
     low = torch.get_autocast_dtype("cpu")
     return linear(x.to(low) * 1.3 / 1.3, weight.to(low) * 1.3 / 1.3, bias)
 
 
 def in_another_order(linear: Function, args: tuple[Any, ...], _kwargs: dict[str, Any]) -> Tensor:
-    """The terms of each float32 sum, from the last to the first."""
+    """Add the terms of each float32 sum from the last to the first."""
     x, weight, bias = args
     return linear(x.flip(-1), weight.flip(-1), bias)
 
@@ -133,7 +133,7 @@ def test_a_loss_of_precision_is_a_difference_and_another_order_of_sums_is_none(
 
 
 def test_the_share_of_float32_does_not_jump_with_the_tensor_that_is_worst() -> None:
-    """Two tensors that are about as bad: which is worse, and how large it is, may be another one in each run."""
+    """The worse of two similar tensors, and its error, may differ from run to run."""
     allowed = {"loss": 0.15, "input": 0.005}
     one = worst_share({"loss": 0.0990, "input": 0.0032}, allowed)
     other = worst_share({"loss": 0.0990, "input": 0.0034}, allowed)

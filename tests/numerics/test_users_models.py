@@ -1,4 +1,4 @@
-"""Models as users write them: what they take and return, share, freeze, change in place, and hand to other code."""
+"""Models as users write them: arguments, results, shared, frozen and in-place parts, and other code."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.numerics.test_check_gradients import run
 
 
 class Answer(NamedTuple):
-    """What ``Named`` returns."""
+    """Result of ``Named``."""
 
     loss: Tensor
     logits: Tensor
@@ -33,7 +33,7 @@ class Answer(NamedTuple):
 
 @dataclass
 class Output:
-    """As libraries of models return it: a loss, and things that are no tensors."""
+    """Output in the style of model libraries: a loss, and values that are no tensors."""
 
     loss: Tensor
     logits: Tensor
@@ -44,7 +44,7 @@ class Output:
 
 @dataclass(frozen=True)
 class Inputs:
-    """A batch with keywords of a model."""
+    """Batch with the keywords of a model."""
 
     x: Tensor
     mask: Tensor
@@ -52,10 +52,10 @@ class Inputs:
 
 
 class Model(nn.Module):
-    """Keywords in, an ``Output`` out."""
+    """Model with keyword arguments and an ``Output``."""
 
     def __init__(self) -> None:
-        """A layer, one that is frozen, and one with the weight of the first."""
+        """Create a layer, one that is frozen, and one with the weight of the first."""
         super().__init__()
         self.first = nn.Linear(16, 16)
         self.frozen = nn.Linear(16, 16).requires_grad_(requires_grad=False)
@@ -65,7 +65,7 @@ class Model(nn.Module):
         self.register_buffer("seen", torch.zeros((), dtype=torch.int64))
 
     def forward(self, *, x: Tensor, mask: Tensor, scale: float = 1.0) -> Output:
-        """In-place operators, a checkpoint, and a mask that is no number."""
+        """Use in-place operators, a checkpoint, and a boolean mask."""
         self.seen += 1
         hidden = f.silu(self.first(x)).mul_(scale).add_(1)
         hidden = checkpoint(self.frozen, hidden, use_reentrant=False)
@@ -113,16 +113,16 @@ def test_a_batch_is_moved_whatever_holds_it() -> None:
 
 
 class Beside(nn.Module):
-    """A layer, and what is made of its result outside of torch."""
+    """Layer, and a function of its result outside of torch."""
 
     def __init__(self, what: Callable[[Tensor], Any]) -> None:
-        """Of a copy without a graph."""
+        """Take a function of a detached copy."""
         super().__init__()
         self.layer = nn.Linear(16, 16)
         self.what = what
 
     def forward(self, x: Tensor) -> Tensor:
-        """Times what is made of it."""
+        """Multiply by the function's result."""
         y = self.layer(x)
         return y * self.what(y.detach())  # type: ignore[no-any-return]
 
@@ -160,7 +160,7 @@ def test_numpy_refuses_what_torch_refuses() -> None:
 
 
 def test_model_that_cannot_be_followed_is_compared_with_manual_casts() -> None:
-    """Whoever asks in C++ for the memory of a virtual tensor cannot have it: then there is no prediction."""
+    """C++ code that reads the memory of a virtual tensor fails: then there is no prediction."""
     case = beside(lambda y: torch.utils.dlpack.from_dlpack(torch.utils.dlpack.to_dlpack(y)))  # type: ignore[attr-defined]
     assert run(case)["beside/summary.equal"] == 1.0
     with pytest.raises(AmpFailure, match=r"is not what casts made by hand give|is off by"):
@@ -168,7 +168,7 @@ def test_model_that_cannot_be_followed_is_compared_with_manual_casts() -> None:
 
 
 def in_eight_bits(original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The function, and its result a little off in any precision."""
+    """Return the function, with its result slightly off in any precision."""
     return original(*args, **kwargs) * (1 + 2.0**-8)
 
 
@@ -179,15 +179,15 @@ def test_a_loss_without_a_graph() -> None:
 
 
 class Transformed(nn.Module):
-    """A layer, and what a transform of ``torch.func`` or forward mode makes of it."""
+    """Layer, and a transform of it by ``torch.func`` or forward mode."""
 
     def __init__(self, transform: Callable[[Callable[[Tensor], Tensor], Tensor], Tensor]) -> None:
-        """Of its first layer."""
+        """Take a transform of the first layer."""
         super().__init__()
         self.layer, self.transform = nn.Linear(16, 16), transform
 
     def forward(self, x: Tensor) -> Tensor:
-        """The transform's result, and the layer's own."""
+        """Return the transform's result, and the layer's own."""
         made: Tensor = self.transform(self.layer, x) + self.layer(x)
         return made
 
@@ -214,7 +214,7 @@ TRANSFORMS: dict[str, Callable[[Callable[[Tensor], Tensor], Tensor], Tensor]] = 
 @pytest.mark.parametrize("precision", [BF16, FP16], ids=lambda precision: precision.name)
 @pytest.mark.parametrize("name", TRANSFORMS)
 def test_transforms_within_a_model(name: str, precision: Precision) -> None:
-    """In one of torch.func weights are wrapped, and no leaves: autocast's cache does not keep them."""
+    """A transform of torch.func wraps weights, which are no leaves: autocast's cache does not keep them."""
     case = Case(
         "transformed",
         partial(Transformed, TRANSFORMS[name]),
@@ -239,15 +239,15 @@ def test_lazy_modules() -> None:
 
 def test_a_lazy_module_that_stays_one_is_named() -> None:
     class Half(nn.Module):
-        """Runs its lazy layer in training alone."""
+        """Model that runs its lazy layer in training only."""
 
         def __init__(self) -> None:
-            """Two layers."""
+            """Create two layers."""
             super().__init__()
             self.first, self.second = nn.Linear(16, 16), nn.LazyLinear(16)
 
         def forward(self, x: Tensor) -> Tensor:
-            """One or two of them."""
+            """Run one or two of them."""
             made: Tensor = self.second(self.first(x)) if self.training else self.first(x)
             return made
 

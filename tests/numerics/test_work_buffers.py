@@ -1,4 +1,4 @@
-"""Results that are no values, and kernels that depend on the layout: what real models met."""
+"""Results without values, and kernels that depend on the layout, as found in real models."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PRECISIONS = pytest.mark.parametrize("precision", [BF16, FP16], ids=lambda preci
 
 
 def ragged() -> Case:
-    """Rows of several lengths: beyond a row's own, ``_ctc_loss`` leaves its second result unwritten."""
+    """Return rows of several lengths: beyond a row's own, ``_ctc_loss`` leaves its second result unwritten."""
     frames, letters = torch.tensor([20, 18, 15]), torch.tensor([6, 5, 4])
 
     def loss(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
@@ -36,7 +36,7 @@ def ragged() -> Case:
 
 @PRECISIONS
 def test_unwritten_part_of_a_result_is_not_compared(precision: Precision) -> None:
-    memory = [torch.full((3, 40, 40), 1e9) for _ in range(8)]  # what freed memory may hold
+    memory = [torch.full((3, 40, 40), 1e9) for _ in range(8)]  # as freed memory may contain
     del memory
     run(ragged(), precision=precision)
 
@@ -50,7 +50,7 @@ def test_ctc_loss_that_is_wrong_is_red() -> None:
 
 
 class Transposed(nn.Module):
-    """BatchNorm over a tensor that is in no memory format."""
+    """BatchNorm over a tensor without a standard memory format."""
 
     def __init__(self) -> None:
         super().__init__()

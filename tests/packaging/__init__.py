@@ -1,1 +1,1 @@
-"""What is built, and what it does where nothing of the checkout is near."""
+"""Tests of the distributions, and of their use without a checkout."""

@@ -1,4 +1,4 @@
-"""The distributions, built once without a network, and one of them unpacked where only it can be imported."""
+"""Distributions, built once without a network, and one of them unpacked where only it can be imported."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tests.project import ROOT
 
 @pytest.fixture(scope="session")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel of this checkout."""
+    """Return the wheel of this checkout."""
     pytest.importorskip("hatchling", reason="the back end of the build is in the dependency group test")
     return _built(("-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir"), tmp_path_factory, "*.whl")
 
 
 @pytest.fixture(scope="session")
 def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The source distribution of this checkout."""
+    """Return the source distribution of this checkout."""
     pytest.importorskip("build", reason="the front end of the build is in the dependency group test")
     return _built(("-m", "build", "--sdist", "--no-isolation", "--outdir"), tmp_path_factory, "*.tar.gz")
 
@@ -44,7 +44,7 @@ def _built(command: tuple[str, ...], factory: pytest.TempPathFactory, pattern: s
 
 @pytest.fixture(scope="session")
 def unpacked(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder for PYTHONPATH with what ``pip install`` of the wheel leaves, entry points included.
+    """Return a folder for PYTHONPATH with the files that ``pip install`` of the wheel leaves, entry points included.
 
     It comes before a checkout that is installed, whose entry point has the same name and so is not loaded again.
     """

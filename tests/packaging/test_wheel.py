@@ -1,4 +1,4 @@
-"""The wheel and the source distribution: what is in them; the suites in the wheel are those of the checkout."""
+"""The wheel and the source distribution: their files; the suites in the wheel are those of the checkout."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 from pytest_amp.record import read_record
 from tests.project import INSTALLED, ROOT
 
-#: What git has of the packages, apart from what only a checkout needs.
+#: Files of the packages in git, except those that only a checkout needs.
 SOURCES = sorted(
     path.relative_to(ROOT).as_posix()
     for folder in ("pytest_amp", "suites")
@@ -79,7 +79,7 @@ def test_the_source_distribution_has_all_that_its_tests_need(sdist: Path) -> Non
 def test_a_wheel_from_the_source_distribution_is_the_wheel_from_the_checkout(
     sdist: Path, wheel: Path, tmp_path: Path
 ) -> None:
-    """Byte for byte: a build depends on what it is made of, and on neither the time nor the place."""
+    """Compare byte by byte: a build depends on its sources, and on neither the time nor the place."""
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-index", "--no-deps", "--no-build-isolation"]
     done = subprocess.run([*command, "--wheel-dir", str(tmp_path), str(sdist)], capture_output=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -103,12 +103,12 @@ def _called(command: list[str], path: Path, cwd: Path) -> subprocess.CompletedPr
 
 
 def _ids(output: str) -> list[str]:
-    """From the family on: what stands before it is where the folder lies, as pytest's root sees it."""
+    """Return ids from the family on: the part before it is the folder's path from pytest's root."""
     return sorted(re.findall(r"^(?:\S*/)?(\w+/test_\w+\.py::.*)$", output, re.MULTILINE))
 
 
 def test_the_suites_have_the_ids_of_the_checkout(unpacked: Path, tmp_path: Path) -> None:
-    """In an empty folder; each family is collected, torch is imported twice, and no check runs."""
+    """Run in an empty folder; each family is collected, torch is imported twice, and no check runs."""
     arguments = ["--amp-device=cpu", "--collect-only"]
     installed = _run(["--pyargs", "pytest_amp.suites", *arguments], unpacked, tmp_path)
     expected = _ids(_run([*LOADED, "suites", *arguments], ROOT, ROOT))
@@ -135,7 +135,7 @@ def test_the_suites_observe_under_the_keys_of_the_checkout(where: str, unpacked:
 
 @pytest.mark.parametrize("program", ["pytest-amp", "module"])
 def test_the_command_of_the_wheel(program: str, unpacked: Path, tmp_path: Path) -> None:
-    """By either name; and the doctor says how the suites of a wheel are run."""
+    """Call the command by either name; the doctor tells how to run the suites of a wheel."""
     command = [str(unpacked / "bin" / program)] if program == "pytest-amp" else [sys.executable, "-m", "pytest_amp"]
     for arguments, said in (
         (["rules", "softmax.int", "--device=cuda"], "fp32_set_opt_dtype"),

@@ -1,4 +1,4 @@
-"""The likely cause of a difference from a baseline is what differs between the two runs."""
+"""Likely causes of a difference from a baseline are the differences between the two runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The comparison with a baseline."""
+"""Comparison with a baseline."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_values_that_python_or_a_reader_may_take_for_equal(now: Value, before: V
     [
         ({"a": 1, "b": 2}, {"b": 2, "a": 1}),
         (float("nan"), float("nan")),
-        (float("nan"), "nan"),  # as it comes back from a file
+        (float("nan"), "nan"),  # as it is after reading a file
         ([float("inf")], ["inf"]),
     ],
     ids=["dict", "nan", "nan in a file", "inf in a list"],
@@ -74,7 +74,7 @@ def test_what_differs_from_run_to_run_keeps_its_own_verdict(kind: Kind) -> None:
         (1.51, 1.0, Verdict.REGRESSED),
         (1.0, 1.51, Verdict.IMPROVED),
         (0.0, 0.0, Verdict.PASS),
-        (0.04, 0.0, Verdict.PASS),  # negligible beside what is allowed
+        (0.04, 0.0, Verdict.PASS),  # negligible relative to the allowed error
         (0.08, 0.0, Verdict.REGRESSED),
         (math.nan, 1.0, Verdict.CHANGED),
         (1.0, "inf", Verdict.CHANGED),
@@ -115,7 +115,7 @@ def test_other_hardware_and_other_numbers_are_unfair_and_another_torch_is_not(
 
 
 def test_a_seed_that_is_not_told_is_another_and_a_scale_that_is_not_told_is_none() -> None:
-    """Every record has the seed; the tolerance scale came later."""
+    """Every record has the seed, so a missing one differs; the tolerance scale was added later."""
     assert unfair({}, {"seed": 0}, "cpu") == "seed None before, 0 now"
     assert unfair({"seed": 0}, {"seed": 0, "tolerance_scale": 2.0}, "cpu") is None
 

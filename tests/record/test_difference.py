@@ -1,4 +1,4 @@
-"""Two records compared offline: each difference as what it is, in every format."""
+"""Offline comparison of two records: each difference with its kind, in every format."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def files(tmp_path: Path) -> Files:
 
 
 def test_a_test_of_another_family_with_the_same_name_is_another() -> None:
-    """Of a family that the old record did not run nothing is new, though a file of another one is called so, too."""
+    """Nothing of a family that the old record did not run is new, even if another family has a file of that name."""
     old, other = (Observation(f"{family}/cpu/bf16/x", Kind.COUNT, 1, test="t::t") for family in ("rules", "compile"))
     found = difference(Record((old,)), Record((old, other)))
     assert (found.observations, found.same, found.not_run_before) == ((), 1, 1)
@@ -76,7 +76,7 @@ def test_a_test_of_another_family_with_the_same_name_is_another() -> None:
 
 
 def test_what_it_became_in_its_own_run_does_not_count() -> None:
-    """A record that was made beside a baseline has verdicts of its own."""
+    """Verdicts of a record that was made with a baseline do not count."""
     made = [
         Observation(f"rules/cpu/bf16/{verdict.value}", Kind.STATE, 1, verdict=verdict, baseline=2, test="t::t")
         for verdict in Verdict
@@ -243,7 +243,7 @@ MM = "rules/cpu/bf16/test_it::test_rule[mm]"
 
 
 def test_tests_that_fail_and_that_pass_again() -> None:
-    """A check that fails before it observes anything leaves nothing that could be compared, but itself."""
+    """Failures before the first observation leave nothing to compare, except the failure itself."""
     ran = {"cpu-bf16 rules": ("test_it::test_rule",)}
     healthy = Record((Observation("rules/cpu/bf16/aten::mm", Kind.RULE, "fp32", test="test_it::test_rule"),), ran=ran)
     ill = Record((), ran={}, failures=(Failure(MM, "AmpFailure: mm does not cast"),))
@@ -259,12 +259,12 @@ def test_tests_that_fail_and_that_pass_again() -> None:
     two = Record((), ran={}, failures=(*ill.failures, Failure(f"{MM}[bmm]", "AmpFailure: bmm does not cast")))
     assert difference(ill, two).failed_in_both == difference(two, ill).failed_in_both == 1
     (unknown,) = difference(Record((), ran={}), ill).observations
-    assert (unknown.verdict, unknown.baseline) == (Verdict.FAILED, None)  # it was not run: that it passed nobody knows
-    assert difference(ill, Record((), ran={})).observations == ()  # was not run: nothing is known
+    assert (unknown.verdict, unknown.baseline) == (Verdict.FAILED, None)  # it did not run, so its pass is unknown
+    assert difference(ill, Record((), ran={})).observations == ()  # did not run: nothing is known
 
 
 def test_only_what_ran_whole_can_have_gone() -> None:
-    """A record of ``-k mm`` has nothing of other operators, and says nothing of them."""
+    """Records of ``-k mm`` lack all other operators, and do not report them as gone."""
     old = Record(tuple(Observation(f"rules/cpu/bf16/{name}", Kind.RULE, "fp32", test=TEST) for name in ("mm", "bmm")))
     part = Record(old.observations[:1], ran={})
     whole = Record(old.observations[:1], ran={"cpu-bf16 rules": (TEST,)})
@@ -306,7 +306,7 @@ def test_what_cannot_be_compared_is_one_line(
     ("before", "now", "fair"), [("bf16", "bf16, fp16", False), (None, "bf16", True), ("bf16", "bf16", True)]
 )
 def test_dtypes_that_onednn_has_are_hardware(before: str | None, now: str, *, fair: bool) -> None:
-    """Convolutions add up elsewhere without its kernels; a record of before it was written down is compared."""
+    """Convolutions accumulate differently without its kernels; an older record lacks this fact, and is still compared."""
     old, new = (
         Record(each.observations, {**each.provenance, "devices": {"cpu": {} if known is None else {"onednn": known}}})
         for each, known in ((OLD, before), (NEW, now))
@@ -315,7 +315,7 @@ def test_dtypes_that_onednn_has_are_hardware(before: str | None, now: str, *, fa
 
 
 def test_mended_fault_is_no_failure_of_a_test() -> None:
-    """A test that was expected to fail and passes: a verdict of its own, which fails a comparison unless excepted."""
+    """An expected failure that passes has a verdict of its own, which fails a comparison unless excepted."""
     fixed = Failure("rules/cpu/bf16/test_x::test_y", f"{FIXED}pytorch/pytorch#1 passes on cpu-bf16; remove the xfail")
     ran = {"cpu-bf16 rules": ("test_x::test_y",)}
     found = difference(Record(OLD.observations, ran=ran), Record(OLD.observations, failures=(fixed,), ran=ran))

@@ -1,4 +1,4 @@
-"""Observations of earlier schemas in today's form, and an interval as one that is read."""
+"""Observations of earlier schemas in today's form, and an interval as one observation."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ NAME = "speed/cuda/bf16/mlp/over-fp32/step/speedup"
 
 
 def three(low: float, median: float, high: float) -> list[Observation]:
-    """A speedup as schema 1 has it."""
+    """Return a speedup in the form of schema 1."""
     named = ((NAME, median), (f"{NAME}-low", low), (f"{NAME}-high", high))
     return [Observation(key, Kind.RATIO, value, "times") for key, value in named]
 
@@ -23,7 +23,7 @@ def test_a_speedup_and_its_ends_are_one(ends: tuple[float, float]) -> None:
 
 
 def test_ends_that_are_no_interval_stay_numbers_of_their_own() -> None:
-    """As of a run that nothing could be said of: NaN for an end, or the larger one first."""
+    """Include runs without a result: NaN for an end, or the larger one first."""
     for low, high in ((1.7, 1.5), (float("nan"), 1.7)):
         found = upgraded(three(low, 1.6, high), 1)
         assert [each.key for each in found] == [NAME, f"{NAME}-low", f"{NAME}-high"]

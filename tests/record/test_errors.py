@@ -1,4 +1,4 @@
-"""Errors over seeds: a loss of precision is seen, another draw of the same rounding is not."""
+"""Errors over seeds: a loss of precision is detected, another draw of the same rounding is not."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ def verdict(now: Observation, before: Observation) -> Verdict:
 @pytest.mark.parametrize(
     ("before", "now", "expected"),
     [
-        # What seed 0 alone calls 1.8 times worse: a kernel rounds elsewhere, and is better on the whole.
+        # Seed 0 alone calls it 1.8 times worse: a kernel rounds elsewhere, and is better overall.
         ((0.0050, 0.0060, 0.0141), (0.0090, 0.0076, 0.0088), Verdict.PASS),
         # One more rounding of the same size, of a tensor whose error is well known: sqrt(2).
         ((0.00200, 0.00202, 0.00198), (0.00283, 0.00285, 0.00281), Verdict.REGRESSED),
-        # Less than that is nothing, however close the draws lie.
+        # A smaller change is not reported, however close the draws lie.
         ((0.00200, 0.00200, 0.00200), (0.00258, 0.00258, 0.00258), Verdict.PASS),
         # Twice, with a spread over seeds of half of it that both share.
         ((0.0020, 0.0026, 0.0032), (0.0040, 0.0052, 0.0064), Verdict.REGRESSED),
         # Half as much again, where seeds differ by a factor of two: the spread explains it.
         ((0.0020, 0.0030, 0.0045), (0.0030, 0.0045, 0.0067), Verdict.PASS),
-        # Every seed says about the same: 0.55 more of the logarithm, a range of 0.2.
+        # Every seed shows about the same change: 0.55 more of the logarithm, a range of 0.2.
         ((0.00200, 0.00200, 0.00200), (0.00314, 0.00347, 0.00383), Verdict.REGRESSED),
-        # It is the mean that counts: one seed that changed less does not hide it, one that changed more is not all.
+        # The mean counts: a seed that changed less does not hide it, and one that changed more does not decide.
         ((0.00200, 0.00200, 0.00200), (0.00450, 0.00333, 0.00450), Verdict.REGRESSED),
         ((0.00200, 0.00200, 0.00200), (0.00330, 0.00492, 0.00330), Verdict.PASS),
-        # Of two spreads over seeds their mean, whichever is the larger: 0.8 for 1.0 and 0.6, and the change is 0.9.
+        # The mean of two spreads over seeds, whichever is larger: 0.8 for 1.0 and 0.6, and the change is 0.9.
         ((0.00100, 0.00165, 0.00272), (0.00300, 0.00406, 0.00547), Verdict.REGRESSED),
         ((0.00100, 0.00135, 0.00182), (0.00201, 0.00332, 0.00547), Verdict.REGRESSED),
-        # The one element of a loss may be right by chance.
+        # The single element of a loss may be right by chance.
         ((0.0001, 0.0030, 0.0012), (0.0040, 0.0020, 0.0035), Verdict.PASS),
     ],
 )
@@ -54,7 +54,7 @@ def test_the_spread_over_seeds_decides(before: tuple[float, ...], now: tuple[flo
 
 
 def test_a_seed_that_is_far_beyond_what_was_allowed() -> None:
-    """Another derivative at a kink: two seeds do not meet it."""
+    """Another derivative at a kink: two seeds are not affected."""
     before, now = error(0.0027, 0.0026, 0.0028, allowed=0.004), error(0.116, 0.0026, 0.0028, allowed=0.174)
     assert verdict(now, before) is Verdict.REGRESSED
     assert moved(now, before) == "43 times that, and more than 2 times what was allowed then"
@@ -64,7 +64,7 @@ def test_a_seed_that_is_far_beyond_what_was_allowed() -> None:
 
 
 def test_a_known_fault_that_is_the_same_is_no_difference() -> None:
-    """An expected failure is beyond what was allowed on both sides."""
+    """Known faults are beyond the allowed error on both sides."""
     before, now = error(0.5, 0.4, 0.6, allowed=0.004), error(0.51, 0.4, 0.6, allowed=0.004)
     assert verdict(now, before) is Verdict.PASS
 
@@ -120,7 +120,7 @@ def drawn(source: random.Random, spread: float, shared: list[float]) -> list[flo
     [(0.05, 0.15, 0.0), (0.1, 0.15, 0.001), (0.2, 0.2, 0.004), (1.0, 1.0, 0.006)],
 )
 def test_how_often_chance_alone_is_called_worse(spread: float, over_seeds: float, most: float) -> None:
-    """Errors whose logarithms are normal: what the seeds have in common cancels, rounding is drawn anew."""
+    """Errors have normal logarithms: the part common to the seeds cancels, rounding is drawn anew."""
     source, count, runs = random.Random(0), 0, 4000  # noqa: S311  # no secrets
     for _ in range(runs):
         shared = [source.gauss(0, over_seeds) for _ in range(errors.DRAWS)]

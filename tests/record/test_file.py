@@ -1,4 +1,4 @@
-"""The file: what is read is what was written, it is written whole or not at all, and a bad one is one line."""
+"""Files: read as written, written whole or not at all; a bad one is reported in one line."""
 
 from __future__ import annotations
 
@@ -89,14 +89,14 @@ def test_the_order_of_observations_does_not_matter() -> None:
 
 
 def test_a_compressed_file(tmp_path: Path) -> None:
-    """By its name when written, by its beginning when read; the same record is the same file."""
+    """Compression follows the name when writing, the first bytes when reading; the same record is the same file."""
     plain, packed, renamed = (tmp_path / name for name in ("new.json", "new.json.gz", "renamed.json"))
     many = Record(tuple(Observation(f"rules/cpu/bf16/{n}", Kind.RULE, "fp32") for n in range(1000)))
     for path in (plain, packed):
         write_record(many, path, replace=False)
     assert packed.stat().st_size < plain.stat().st_size / 5
     first = packed.read_bytes()
-    assert first[4:8] == bytes(4)  # RFC 1952: no time of its making
+    assert first[4:8] == bytes(4)  # RFC 1952: no time stamp
     assert read_record(packed) == read_record(plain)
     write_record(many, packed, replace=True)
     assert packed.read_bytes() == first
@@ -144,7 +144,7 @@ plain = st.recursive(
 @settings(derandomize=True, deadline=None)
 @given(plain)
 def test_a_value_that_was_in_a_file_is_the_same_value(value: Value) -> None:
-    """Not equal in Python's sense only: 1, 1.0 and True stay apart, NaN stays itself."""
+    """Compare more strictly than Python: 1, 1.0 and True stay apart, NaN stays itself."""
     check_value(KEY, value)
     text = dumps(Record((Observation(KEY, Kind.STATE, value),)))
     (found,) = parsed(text).observations
@@ -164,7 +164,7 @@ def test_what_is_not_finite_is_text(tmp_path: Path, value: float) -> None:
 
 
 def test_a_lone_surrogate_does_not_lose_the_run(tmp_path: Path) -> None:
-    """Python reads a path that is no UTF-8 so, and the command line is part of the provenance."""
+    """Python reads a path that is not UTF-8 so, and the command line is part of the provenance."""
     path = tmp_path / "new.json"
     write_record(Record((), provenance={"command": "pytest \udcff"}), path, replace=False)
     assert read_record(path).provenance == {"command": "pytest \udcff"}
@@ -334,7 +334,7 @@ def test_a_file_system_without_hard_links(tmp_path: Path, monkeypatch: pytest.Mo
 def test_a_name_that_was_taken_for_a_file_which_cannot_be_put_there_is_given_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where there are no hard links: else an empty file would be there, which no later run may replace."""
+    """Without hard links an empty file would otherwise remain, which no later run may replace."""
 
     def refused(*_args: object) -> None:
         raise OSError(errno.EPERM, "Operation not permitted")
@@ -365,7 +365,7 @@ for _ in range(20 if replace else 1):
 
 @pytest.mark.parametrize("replace", [True, False])
 def test_writers_at_the_same_time(tmp_path: Path, replace: bool) -> None:  # noqa: FBT001  # a parameter of a test
-    """Whoever reads sees one writer's file, whole; without replace exactly one writes."""
+    """Readers see one writer's file, whole; without replace exactly one writer succeeds."""
     path = tmp_path / "new.json"
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     writers = [

@@ -1,4 +1,4 @@
-"""A file that is no record, in whatever way, is one line that names it; nothing else is ever raised."""
+"""Malformed files of any kind are reported in one line with their name; no other error is raised."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ FUZZ = settings(max_examples=300, deadline=None, suppress_health_check=[HealthCh
 
 
 def _read(path: Any, data: bytes) -> None:
-    """Read, and whatever could be read compare and print: a reader of reports must not meet a traceback, either."""
+    """Read, compare and print any readable file: readers of reports must not meet a traceback, either."""
     path.write_bytes(data)
     problem, record = "", RECORD
     try:

@@ -1,4 +1,4 @@
-"""Comparisons that did not look at everything: `pytest-amp diff` ends with 1 and says what is missing."""
+"""Comparisons with gaps: `pytest-amp diff` ends with 1 and lists the missing parts."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ GAPS = {
 def test_comparison_with_a_gap_fails_and_says_why(
     tmp_path: Path, name: str, form: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """No difference in nothing proves nothing: closed by default, and each gap has an exception of its own."""
+    """Finding no difference in nothing proves nothing: fail by default, with an exception for each gap."""
     old, new, says = GAPS[name]
     files = [str(tmp_path / "old.json"), str(tmp_path / "new.json")]
     for file, each in zip(files, (old, new), strict=True):

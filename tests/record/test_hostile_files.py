@@ -1,4 +1,4 @@
-"""Files that somebody else wrote: what is read of them moves no cursor, runs in no page, and ends in one line."""
+"""Hostile files: their text moves no cursor, runs in no page, and malformed ones end in one line."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from pytest_amp.report.inline import code, plain
 from tests.project import ROOT, Project, refused
 
 TEST = "test_it::test_it"
-#: It clears the screen, sets the title, reverses what follows, fakes a line, and runs in a page.
+#: It clears the screen, sets the title, reverses the following text, fakes a line, and runs in a page.
 ATTACK = "\x1b[2J\x1b]0;owned\x07\x9b31m\u202egreen\nall is well\r</code>`|<script>alert(1)</script>![x](https://example.org)"
 
 
 def hostile(version: str, *, rule: str = "fp32") -> Record:
-    """A record with the attack in each field that takes any text."""
+    """Return a record with the attack in each field that takes any text."""
     return Record(
         (
             Observation(
@@ -69,7 +69,7 @@ def test_text_of_a_record_is_escaped_in_a_comparison(
     assert cli.main(["diff", *files[:count], f"--format={form}"]) == 1
     out = capsys.readouterr().out
     assert_harmless(out, form)
-    assert "owned" in out  # shown, and without its effect
+    assert "owned" in out  # shown, but without effect
 
 
 @pytest.mark.parametrize("pattern", [[], ["*"]])
@@ -176,7 +176,7 @@ def test_what_may_be_observed_can_be_read(project: Project, tmp_path: Path) -> N
 @pytest.mark.parametrize("kind", ["pipe", "pipe with a writer", "/dev/zero", "folder"])
 @pytest.mark.parametrize("command", ["show", "diff"])
 def test_what_has_no_end_is_refused_in_one_line(tmp_path: Path, kind: str, command: str) -> None:
-    """In a process with a limit of its own: one that waits, or fills the memory, would never end."""
+    """Read in a process with limits of its own: waiting, or filling the memory, would never end."""
     path = Path(kind) if kind.startswith("/") else tmp_path / "file.json"
     writer = None
     if kind == "folder":
@@ -226,6 +226,6 @@ def test_an_option_that_names_no_regular_file_is_refused(
 def test_a_file_larger_than_any_record_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "large.json"
     with path.open("wb") as file:
-        file.truncate(LARGEST + 2)  # a hole, which takes no room
+        file.truncate(LARGEST + 2)  # a sparse file, which takes no space
     with pytest.raises(RecordError, match="more than 256 MiB, which no record has"):
         read_record(path)

@@ -1,4 +1,4 @@
-"""The grammar of keys: what makes the same fact have the same key in every run."""
+"""Grammar of keys, by which the same fact has the same key in every run."""
 
 from __future__ import annotations
 

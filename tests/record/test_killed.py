@@ -1,4 +1,4 @@
-"""Runs that end badly: what was whole is kept, what cannot be written is one line, and there is no traceback."""
+"""Interrupted runs: complete results are kept, a failed write is one line, and there is no traceback."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ def command(*arguments: str) -> list[str]:
 
 
 def _listen() -> None:
-    """A shell's background job, or one under nohup, ignores these, and so do its children."""
+    """Restore signals, which a shell's background job, or one under nohup, ignores, and so do its children."""
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
 
 
 def ended_by(project: Project, number: int, *arguments: str, group: bool = False) -> tuple[int, str]:
-    """Exit status and output of a run that is sent a signal in its middle, or whose whole group of processes is."""
+    """Return status and output of a run that is sent a signal in its middle, alone or with its process group."""
     project.write(test_it=SLOW)
     process = subprocess.Popen(
         command(*arguments),
@@ -57,12 +57,12 @@ def ended_by(project: Project, number: int, *arguments: str, group: bool = False
         stderr=subprocess.STDOUT,
         text=True,
         start_new_session=True,
-        preexec_fn=_listen,  # noqa: PLW1509  # there are no threads that it could meet
+        preexec_fn=_listen,  # no threads exist that it could affect
     )
     until = time.monotonic() + 60
     while not (project.path / "reached").exists() and time.monotonic() < until:
         time.sleep(0.05)
-    time.sleep(0.6)  # the report of that test is on its way
+    time.sleep(0.6)  # the report of that test is being sent
     if group:
         os.killpg(process.pid, number)
     else:
@@ -93,7 +93,7 @@ def test_a_run_that_is_asked_to_end_writes_what_it_has(project: Project, number:
 
 
 def test_workers_that_get_the_signal_too_are_no_news(project: Project) -> None:
-    """A job's scheduler and ``timeout`` send it to each process of a group."""
+    """Job schedulers and ``timeout`` send the signal to each process of a group."""
     status, output = ended_by(project, signal.SIGTERM, "--amp-record=new.json", "-n", "2", group=True)
     assert status == pytest.ExitCode.INTERRUPTED, output
     assert {"0", "1", "2"} <= {observation.name for observation in read_record(project.path / "new.json").observations}
@@ -103,7 +103,7 @@ def test_workers_that_get_the_signal_too_are_no_news(project: Project) -> None:
 
 @pytest.mark.parametrize("workers", ["0", "1"])
 def test_a_signal_after_the_last_test_loses_nothing(project: Project, workers: str) -> None:
-    """It comes while the record is put together: a moment more, and all of it is written."""
+    """Send it while the record is assembled: the run takes a moment more, and all of it is written."""
     project.write(
         conftest="import os\nimport signal\n\n\ndef pytest_amp_provenance(provenance):\n"
         "    os.kill(os.getpid(), signal.SIGTERM)\n",
@@ -131,7 +131,7 @@ def test_a_handler_of_somebody_else_stays(project: Project) -> None:
 
 
 def test_a_killed_worker_loses_its_own_test_and_no_other(project: Project) -> None:
-    """It kills itself: whatever else the machine may do to it looks the same."""
+    """Let the worker kill itself, which looks like any other cause."""
     project.write(
         test_it="import os\nimport signal\n\nimport pytest\n\n\n@pytest.mark.parametrize('n', range(6))\n"
         "def test_it(amp, n):\n    amp.observe(f'{n}', n, kind='count')\n"
@@ -148,7 +148,7 @@ def test_a_killed_worker_loses_its_own_test_and_no_other(project: Project) -> No
 
 
 def limited(size: int) -> Callable[[], None]:
-    """In the child: no file may become larger. Python ignores the signal, so that a write fails as on a full disk."""
+    """Limit the file size in the child. Python ignores the signal, so that a write fails as on a full disk."""
     return lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
 
 
@@ -164,7 +164,7 @@ def test_it(amp, n):
 
 @pytest.mark.parametrize("workers", ["0", "1"])
 def test_a_full_disk(project: Project, workers: str) -> None:
-    """What was there stays, nothing half is left, each file is named once, and the run is red."""
+    """Existing files stay, no partial file is left, each file is named once, and the run is red."""
     project.write(test_it=MANY)
     before = project.file("report.json", "of the last run")
     files = ("--amp-record=new.json", "--amp-report=json:report.json", "--amp-report=html:page.html")

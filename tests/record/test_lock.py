@@ -1,4 +1,4 @@
-"""Who changes a part of a file does it alone: no update is lost, and nobody waits for ever."""
+"""Exclusive changes of a part of a file: no update is lost, and no process waits for ever."""
 
 from __future__ import annotations
 

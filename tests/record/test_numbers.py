@@ -1,4 +1,4 @@
-"""Numbers of which is known which way they should go: by a margin, and by both intervals where there are two."""
+"""Values with a known good direction are compared by a margin, and by both intervals if there are two."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_one_value_each_decides_by_the_margin(before: Value, now: Value, becomes
         ((1.56, 1.58), (1.40, 1.46), Verdict.REGRESSED),  # 1.46 is below 0.94 times 1.56
         ((1.56, 1.58), (1.40, 1.47), Verdict.INCONCLUSIVE),  # 1.47 is not, and 1.40 is below 0.94 times 1.58
         ((1.56, 1.58), (1.68, 1.70), Verdict.IMPROVED),
-        ((1.30, 1.80), (1.31, 1.80), Verdict.INCONCLUSIVE),  # says nothing
+        ((1.30, 1.80), (1.31, 1.80), Verdict.INCONCLUSIVE),  # without information
         ((1.30, 1.80), (1.30, 1.80), Verdict.PASS),  # a record and itself
         ((1.56, 1.58), (0.0, math.inf), Verdict.INCONCLUSIVE),
         ((0.0, math.inf), (1.56, 1.58), Verdict.INCONCLUSIVE),
@@ -71,7 +71,7 @@ def test_a_speedup_by_the_ratio_of_ratios_with_both_intervals(
 
 
 def test_beside_a_speedup_that_was_not_judged_nothing_is_known() -> None:
-    """One that was in doubt, or of a report: recorded without a direction."""
+    """Unjudged speedups, in doubt or of a report, are recorded without a direction."""
     now, doubtful = number(1.5, (1.49, 1.51), Better.HIGHER, Kind.RATIO), Observation(KEY, Kind.RATIO, 1.5)
     assert compare(now, doubtful).verdict is Verdict.INCONCLUSIVE
     assert compare(doubtful, now).verdict is Verdict.PASS
@@ -90,7 +90,7 @@ def test_a_margin_of_its_own() -> None:
 
 
 def test_an_error_with_its_spread_over_seeds() -> None:
-    """Only what lies beyond the worst seed has grown, and below the best one become better."""
+    """Only an error beyond the worst seed has grown, and only one below the best seed has improved."""
     old = Observation(KEY, Kind.ERROR, 0.010, interval=(0.008, 0.020))
     assert compare(Observation(KEY, Kind.ERROR, 0.025), old).verdict is Verdict.PASS
     assert compare(Observation(KEY, Kind.ERROR, 0.031), old).verdict is Verdict.REGRESSED

@@ -1,4 +1,4 @@
-"""Where a file is put, under which name, and who may read it."""
+"""Place, name and permissions of written files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RECORD = Record(())
 @pytest.mark.skipif(os.name != "posix", reason="modes are POSIX's")
 @pytest.mark.parametrize(("mask", "mode"), [(0o022, 0o644), (0o077, 0o600), (0o002, 0o664)])
 def test_who_may_read_a_file_is_as_the_user_makes_files(tmp_path: Path, mask: int, mode: int) -> None:
-    """A temporary file is its owner's alone; a baseline is for everybody who checks the repository out."""
+    """Temporary files belong to their owner alone; a baseline is for everybody who checks the repository out."""
     before = os.umask(mask)
     try:
         write_record(RECORD, tmp_path / "new.json", replace=False)
@@ -44,7 +44,7 @@ def test_a_name_may_be_as_long_as_names_can_be(tmp_path: Path, replace: bool) ->
 
 
 def test_a_mark_of_byte_order_is_no_part_of_a_file(tmp_path: Path) -> None:
-    """As editors of Windows put it before UTF-8."""
+    """Windows editors put it before UTF-8."""
     write_record(RECORD, tmp_path / "new.json", replace=False)
     written = (tmp_path / "new.json").read_bytes().replace(b"\n", b"\r\n")
     (tmp_path / "saved.json").write_bytes(b"\xef\xbb\xbf" + written)

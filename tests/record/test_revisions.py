@@ -1,4 +1,4 @@
-"""A change of the tests is not taken for a change of torch: records have the revision of each family."""
+"""Revisions of each family in a record, so that a change of the tests is not taken for a change of torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is written is what docs/record.schema.json says, and files of earlier schemas are read."""
+"""Written files follow docs/record.schema.json, and files of earlier schemas are read."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ needs_jsonschema = pytest.mark.skipif(
 
 
 def problems(data: Any) -> list[str]:
-    """What is not as the page says."""
+    """Return the deviations from the schema of the page."""
     import jsonschema
 
     jsonschema.Draft202012Validator.check_schema(PAGE)
@@ -47,7 +47,7 @@ def problems(data: Any) -> list[str]:
 
 
 def row(**columns: object) -> list[object]:
-    """A row of a table of observations that is right, but for ``columns``."""
+    """Return a valid row of a table of observations, except for ``columns``."""
     whole = {"key": "rules/cpu/bf16/x", "value": 1, "verdict": "new"} | columns
     return [whole.get(name) for name in COLUMNS]
 
@@ -74,14 +74,14 @@ def test_red(amp):
 def test_real_records(project: Project, workers: str) -> None:
     run = project.here if workers == "0" else project.apart
     project.write(test_it=f"VALUE = 1\n{RUN}")
-    assert run(*ON_CPU, "--amp-record=old.json", "-n", workers).ret == 1  # an error of infinity is red, and recorded
+    assert run(*ON_CPU, "--amp-record=old.json", "-n", workers).ret == 1  # an infinite error is red, and recorded
     assert problems(project.record("old.json")) == []
     project.write(test_it=f"VALUE = 2\n{RUN}")
     run(*ON_CPU, "--amp-baseline=old.json", "--amp-record=new.json", "-n", workers)
     new = project.record("new.json")
     assert problems(new) == []
     red = sorted(each["key"].removeprefix("project/cpu/bf16/test_it::") for each in new["failures"])
-    assert red == ["test_it[0]", "test_it[1]", "test_red"]  # two errors of infinity, and a difference
+    assert red == ["test_it[0]", "test_it[1]", "test_red"]  # two infinite errors, and a difference
     assert new["ran"] == {}  # none to its end
     run(*ON_CPU, "--amp-baseline=old.json", "--amp-accept", "-k", "test_it", "-n", workers)
     assert problems(project.record("old.json")) == []
@@ -146,7 +146,7 @@ def test_the_page_knows_every_kind_verdict_and_direction() -> None:
 
 
 def test_a_file_of_schema_1() -> None:
-    """A speedup was three observations; what was not recorded then is not made up."""
+    """Schema 1 has a speedup as three observations; facts that it did not record are not invented."""
     found = read_record(OLD)
     assert json.loads(OLD.read_text(encoding="utf-8"))["schema"] == 1
     assert (found.ran, found.failures, found.complete) == (None, (), True)
@@ -159,7 +159,7 @@ def test_a_file_of_schema_1() -> None:
 
 
 def test_a_file_of_schema_2() -> None:
-    """Each call in an operator had a signature of its own; the operator's is the least of them."""
+    """Schema 2 has a signature for each call in an operator; the operator's is the least of them."""
     found = read_record(OLD_2)
     assert json.loads(OLD_2.read_text(encoding="utf-8"))["schema"] == 2
     signatures = {key: each.value for key, each in found.by_key().items() if "signature" in key}

@@ -1,4 +1,4 @@
-"""A row of a file: what it has, in how many digits, and what a file of schema 3 had."""
+"""Rows of a file: columns, digits, and the form of schema 3."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def row(observation: Observation) -> list[Any]:
 
 
 def test_a_line_has_no_more_than_it_needs() -> None:
-    """No verdict that is none, and four digits of errors and ratios, eight of others' numbers; exact kinds keep all."""
+    """Omit empty verdicts; keep four digits of errors and ratios, eight of other values, all of exact kinds."""
     error = Observation("a/cpu/bf16/x", Kind.ERROR, 0.123456789012, allowed=1 / 3, over_seeds=(0.1, 1 / 7))
     assert row(error) == ["a/cpu/bf16/x", 0.1235, 0.3333, [0.1, 0.1429]]
     ratio = Observation("a/cpu/bf16/x", Kind.RATIO, 1.123456789012, interval=(1.0, 10 / 7))
@@ -40,7 +40,7 @@ def test_an_interval_of_one_value_is_one() -> None:
 
 
 def test_a_file_of_schema_3() -> None:
-    """Errors of one seed, and no column for others."""
+    """Schema 3 has errors of one seed, and no column for others."""
     assert json.loads(OLD.read_text(encoding="utf-8"))["schema"] == 3
     found = read_record(OLD)
     by_key = found.by_key()

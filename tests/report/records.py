@@ -1,4 +1,4 @@
-"""Two records with something of everything, as large as is asked for."""
+"""Two records with an example of everything, of the requested size."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _TESTS = {"gradients": "test_layers::test_layer", "rules": "test_registered::tes
 
 
 def record(version: str, *, size: int = 200, seed: int = 0) -> Record:
-    """Of ``size`` operators; another ``seed`` moves a few of them, and makes a test fail."""
+    """Return a record of ``size`` operators; another ``seed`` changes a few of them, and makes a test fail."""
     same, own = random.Random(7), random.Random(seed)  # noqa: S311  # no secrets
     observations = []
     for number in range(size):

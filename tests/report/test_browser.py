@@ -1,4 +1,4 @@
-"""The page in a headless Chromium: filter, sort, light and dark, no error, no request, and soon there."""
+"""The page in a headless Chromium: filter, sort, light and dark, no error, no request, and a short loading time."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ pytestmark = pytest.mark.skipif(
     BROWSER is None or importlib.util.find_spec("playwright") is None,
     reason="needs playwright and a Chromium: pip install playwright, apt install chromium",
 )
-#: Seconds in which a page of 5000 observations has to be there.
+#: Seconds in which a page of 5000 observations has to load.
 SOON = 1.0
 
 
 @dataclass
 class Seen:
-    """An opened page, what it said to the console, and what it asked of anybody."""
+    """Opened page, with its console messages and its requests."""
 
     page: Any
     said: list[str] = field(default_factory=list)
@@ -73,7 +73,7 @@ def _opened(browser: Any, file: Path, **given: str) -> Seen:
 
 
 def column(page: Any, number: int) -> list[str]:
-    """The texts of a column of the table that can be filtered."""
+    """Return the texts of a column of the filterable table."""
     texts: list[str] = page.locator(f"#table tbody td:nth-child({number})").all_inner_texts()
     return texts
 
@@ -103,7 +103,7 @@ def test_filters(seen: Seen) -> None:
     page.fill("#query", "nothing has this")
     assert column(page, 4) == []
     assert seen.page.locator("#count").inner_text().startswith("0 of 0 shown")
-    page.press("#query", "Enter")  # a form: it must not be sent
+    page.press("#query", "Enter")  # a form, which must not be sent
     page.fill("#query", "")
     assert len(column(page, 4)) > 5
 
@@ -127,7 +127,7 @@ def test_sorting(seen: Seen) -> None:
 
 
 def test_a_column_in_which_nothing_stands_is_left_out(browser: Any, tmp_path: Path, seen: Seen) -> None:
-    """``before`` in a run without a baseline, and why where no reason is known."""
+    """Leave out ``before`` in a run without a baseline, and the reason if none is known."""
     head = "#table thead th"
     assert seen.page.locator(head).all_inner_texts()[5:] == ["now", "before", "of allowed"]
     path, new = tmp_path / "new.html", record("2.14.1", size=20)
@@ -142,7 +142,7 @@ def test_a_column_in_which_nothing_stands_is_left_out(browser: Any, tmp_path: Pa
 
 
 def test_nothing_of_the_table_is_out_of_sight(seen: Seen) -> None:
-    """On a desktop each column is whole, without scrolling sideways."""
+    """Each column is whole on a desktop, without scrolling sideways."""
     box = seen.page.locator("#all .scroll")
     assert box.evaluate("box => box.scrollWidth <= box.clientWidth")
 
@@ -162,7 +162,7 @@ def test_light_and_dark(browser: Any, file: Path) -> None:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_every_text_can_be_read(browser: Any, file: Path, scheme: str) -> None:
-    """A contrast of 4.5 to 1 with the ground (WCAG 2.1, 1.4.3), for the colours of verdicts, too."""
+    """Contrast with the background is 4.5 to 1 (WCAG 2.1, 1.4.3), for the colours of verdicts, too."""
     page = _opened(browser, file, color_scheme=scheme).page
     low = page.evaluate("""() => {
       const number = (text) => text.match(/[0-9.]+/g).slice(0, 3).map(Number);
@@ -191,7 +191,7 @@ def test_on_a_phone_nothing_sticks_out(browser: Any, file: Path) -> None:
 
 @pytest.mark.parametrize("width", [1280, 500])
 def test_no_column_of_an_upgrade_is_cut_off(browser: Any, width: int) -> None:
-    """The page of the docs: each box has more than a few rows in sight, and each issue is a link."""
+    """Boxes of the docs' page show more than a few rows, and each issue is a link."""
     page = browser.new_page(viewport={"width": width, "height": 900})
     page.goto((ROOT / "docs" / "examples" / "torch-2.13-to-2.14.html").as_uri())
     boxes = page.locator("details[open] .scroll")
@@ -209,7 +209,7 @@ def test_no_column_of_an_upgrade_is_cut_off(browser: Any, width: int) -> None:
 
 
 def test_5000_observations_are_there_soon(browser: Any, tmp_path: Path) -> None:
-    """All of them new, so that each is a row; the first load of a browser's life is not counted."""
+    """All observations are new, so that each is a row; the first load of a browser's life is not counted."""
     wide = record("2.14.1", size=5000)
     large = of_difference(difference(Record(wide.observations[:4], wide.provenance), wide))
     path = tmp_path / "large.html"

@@ -1,4 +1,4 @@
-"""What is red is told by its cause: those that nothing explains first, each once, with what to run."""
+"""Failures grouped by cause: unexplained causes first, each once, with a command."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ COUNT = "4 tests on cpu, fake-cuda in bf16, fp16"
 
 @pytest.fixture
 def older(monkeypatch: pytest.MonkeyPatch) -> str:
-    """The data as it would be, were it of torch 2.1: the last release that it knows."""
+    """Make the data that of torch 2.1: the last release that it knows."""
     monkeypatch.setattr(newer, "last_known", lambda: "2.1")
     torch = Version(installed_torch())
     return f"torch {torch.major}.{torch.minor} is newer than what this version knows (2.1)"
@@ -76,7 +76,7 @@ def test_causes_stand_in_order_with_their_commands(project: Project, older: str)
     del older
     lines = summary(run(project))
     causes = [line.removeprefix("cause").strip() for line in lines if line.startswith("cause")]
-    # What fails by an assertion of its own is another cause on another device, as its words are.
+    # A failure by its own assertion is a different cause on each device, since its text differs.
     assert [line.partition(":")[0] for line in causes] == ["unexplained"] * (len(causes) - 1) + ["fixed upstream"]
     assert causes[0] == f"unexplained: {COUNT}: softmax under autocast(cpu, bfloat16) is low on cpu-bf16"
     assert causes[-1].startswith("fixed upstream: 2 tests on cpu in bf16, fp16: pytorch/pytorch#164069 passes on ")
@@ -84,7 +84,7 @@ def test_causes_stand_in_order_with_their_commands(project: Project, older: str)
 
 
 def test_failure_of_a_cause_is_shown_once(project: Project) -> None:
-    """JUnit has each, as -vv does; of the others the terminal shows the first line and the test that shows the rest."""
+    """JUnit has each failure, as -vv does; for further ones the terminal shows the first line and the test with the rest."""
     result = run(project, "--junitxml=junit.xml")
     shown = [line for line in result.stdout.lines if line.startswith("  before    float32")]
     assert len(shown) == 1
@@ -201,7 +201,7 @@ def test_newer_release_is_named_beside_the_last_known() -> None:
 
 
 def test_difference_tells_what_nothing_explains_first() -> None:
-    """cholesky left torch 2.14, which the data knows; it sorts before softmax, of which nothing is known."""
+    """cholesky left torch 2.14, as the data knows; it sorts before softmax, which has no explanation."""
     names = ("aten::cholesky", "aten::softmax.int")
     test = "test_it::test_it"
     ran = {"cpu-bf16 rules": (test,)}

@@ -1,4 +1,4 @@
-"""The rows of a report: what differs in nothing but its place is one of them."""
+"""Rows of a report: observations that differ only in their target share one."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_other_values_are_other_rows_and_other_reasons_other_groups() -> None:
 
 
 def test_tests_of_one_cause_share_a_row() -> None:
-    """A reason names device and dtype; a fact that is bfloat16 on one and float16 on the other is two."""
+    """Reasons name device and dtype; a fact that is bfloat16 on one and float16 on the other is two."""
     names = ("test_x::test_rule[mm]", "test_x::test_rule[bmm]")
     failed = [
         Observation(

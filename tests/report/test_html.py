@@ -1,4 +1,4 @@
-"""The page of HTML: everything in one file, nothing in it can leave its place, a plot of what there is to see."""
+"""The HTML page: everything in one file, no text can escape its element, and a plot if there is data."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ON_CPU = ("--amp-device=cpu", "--amp-dtype=bf16")
 
 
 class Elements(HTMLParser):
-    """The elements of a page with their attributes, and the text of each script."""
+    """Elements of a page with their attributes, and the text of each script."""
 
     VOID = frozenset({"meta", "link", "input", "br"})
 
@@ -74,7 +74,7 @@ def test_it_needs_no_other_file_and_no_network(page: str) -> None:
 
 
 def test_nothing_in_it_leaves_its_place(page: str) -> None:
-    """A key, a value, a failure and a command that would end a script element or begin one."""
+    """Use a key, a value, a failure and a command that would end a script element or begin one."""
     assert HOSTILE not in page
     assert "<script>alert" not in page
     elements = Elements(page)
@@ -143,7 +143,7 @@ def test_numbers_that_no_plot_can_hold() -> None:
 
 
 def test_a_known_fault_is_told_from_a_failure() -> None:
-    """Both are beyond what is allowed; the record says which test failed, and on which target."""
+    """Both are beyond the allowed error; the record says which test failed, and on which target."""
     faults = [Observation(f"a/cpu/{dtype}/x", Kind.ERROR, 3.0, allowed=1.0, test="t::t") for dtype in ("bf16", "fp16")]
     (plot,) = plots(faults, [], [Failure("a/cpu/fp16/t::t[x]", "AmpFailure: no")])
     bars = re.findall(r'class="(v-[a-z]+)"', plot.svg)

@@ -1,4 +1,4 @@
-"""A long run says now and then how far it is, family by family."""
+"""Progress of a long run is printed from time to time, family by family."""
 
 from __future__ import annotations
 

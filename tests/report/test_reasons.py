@@ -1,4 +1,4 @@
-"""What the data of this package knows of a change is said beside it, and nothing else is."""
+"""Known reasons in this package's data are printed beside a change, and no others."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_what_came_and_went() -> None:
 
 
 def test_what_is_of_a_build() -> None:
-    """Between a build for CUDA and one without, whichever is the newer, and between no others."""
+    """Explain differences between a build for CUDA and one without, in either order, and between no others."""
     key = "rules/fake-mps/bf16/aten::scaled_dot_product_attention/result"
     for old, new in (("2.11.0+cu130", "2.13.0+cpu"), ("2.13.0+cpu", "2.14.1+cu130")):
         assert "a build for CUDA" in reasons([changed(key, Verdict.NEW)], old, new)[key]
@@ -78,7 +78,7 @@ def test_a_module_has_the_rule_of_its_operator(name: str, operator: str) -> None
 
 
 def test_entries_that_came_and_went() -> None:
-    """The fingerprint's count says which, of its own device and dtype; and nothing where nothing else is known."""
+    """The fingerprint's count names the entries, of its own device and dtype; without data nothing is printed."""
 
     def beside(name: str, verdict: Verdict, device: str = "cpu") -> Observation:
         return changed(f"fingerprint/{device}/bf16/{name}", verdict)
@@ -166,7 +166,7 @@ def test_every_format_says_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 
 
 def test_a_run_says_it(project: Project) -> None:
-    """A baseline of another release: made by hand, since there is one torch here."""
+    """Write the baseline of another release directly, since only one torch is installed."""
     project.file("rules/__init__.py", "from pytest_amp.families import Family\n\nFAMILY = Family('rules')\n")
     project.file("rules/test_it.py", "def test_it(amp):\n    amp.observe('registered', 1, kind='count')\n")
     arguments = ("--amp-device=cpu", "--amp-dtype=bf16")

@@ -1,4 +1,4 @@
-"""Several records: what each step did, and what only all of them together show."""
+"""Trend over several records: the change of each step, and the change that only all steps together show."""
 
 from __future__ import annotations
 

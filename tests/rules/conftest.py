@@ -1,4 +1,4 @@
-"""Operators are small here: threads would cost more than they do."""
+"""Single-threaded tests: operators are small here, and threads would cost more than they save."""
 
 from __future__ import annotations
 
@@ -7,4 +7,4 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def _on_one_thread(one_thread: None) -> None:
-    """Every test of this folder."""
+    """Run every test of this folder on one thread."""

@@ -1,4 +1,4 @@
-"""Stand-ins for the function that examines an operator, which do to a child process what a bad kernel does."""
+"""Stand-ins for the function that examines an operator, which harm a child process as a bad kernel does."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 def examine(request: dict[str, Any], device: Any) -> dict[str, Any]:
-    """Do what the overload's name says, else answer."""
+    """Act as the overload's name says, else answer."""
     overload = request["overload"]
     if overload == "exits":
         os._exit(3)
@@ -23,7 +23,7 @@ def examine(request: dict[str, Any], device: Any) -> dict[str, Any]:
     if overload == "hangs":
         time.sleep(60)
     if overload == "prints":
-        print("not an answer")  # noqa: T201  # that is the point
+        print("not an answer")  # noqa: T201  # on purpose
     if overload == "spoils the exit":
         atexit.register(os._exit, 9)
     return {**request, "device": device.name, "pid": os.getpid()}

@@ -1,4 +1,4 @@
-"""What a check of an operator compares beside its calls, and what it says where there is nothing to compare."""
+"""Checks of an operator: comparisons beyond its calls, and messages if there is nothing to compare."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Defined = Callable[..., None]
 
 @pytest.fixture
 def define(monkeypatch: pytest.MonkeyPatch) -> Iterator[Defined]:
-    """An operator of one tensor, with the kernel that it is given and no other rule, and one sample."""
+    """Define an operator of one tensor, with the given kernel and no other rule, and one sample."""
     make: Any = torch.library.Library
     library = make("pytest_amp_checked", "DEF")
 
@@ -47,7 +47,7 @@ def followed() -> Checked:
 
 
 def in_turn(*results: Callable[[torch.Tensor], Any]) -> Kernel:
-    """A kernel that does something else each time: what is compared is the second pair of calls of each dtype."""
+    """Return a kernel that varies: the second pair of calls of each dtype is compared."""
     upcoming = itertools.cycle(results)
 
     def kernel(x: torch.Tensor) -> Any:
@@ -81,7 +81,7 @@ def test_a_result_that_only_one_of_two_calls_gives_is_named(define: Defined) -> 
 
 
 def test_results_at_other_places_are_named(define: Defined, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As of a back end that leaves one of several results out where nobody records it."""
+    """Simulate a back end that omits one of several results if gradients are off."""
     define(torch.clone)
     given = iter([{0: torch.ones(1)}, {0: torch.ones(1), 2: torch.ones(1)}] * 9)
     monkeypatch.setattr(checks, "_results", lambda _: next(given))

@@ -1,4 +1,4 @@
-"""Each autocast kernel of the CPU replaced by a fallthrough, which leaves it listed and does nothing.
+"""Fallthroughs in place of each autocast kernel of the CPU, which stays listed and does nothing.
 
 The dispatcher's table shows all of them. Running the operator shows all but those that are made of
 operators which autocast casts in the same way.
@@ -26,7 +26,7 @@ NAMES = torch_private.autocast_registrations("cpu")
 
 @contextmanager
 def falling_through(overload: str) -> Iterator[None]:
-    """Inside the block, ``overload`` has an autocast kernel for the CPU in name only."""
+    """Make the autocast kernel of ``overload`` for the CPU a fallthrough inside the block."""
     namespace, _, name = overload.partition("::")
     library = torch.library.Library(namespace, "IMPL")  # type: ignore[no-untyped-call]
     library.impl(name, torch.library.fallthrough_kernel, "AutocastCPU", allow_override=True)  # type: ignore[no-untyped-call]

@@ -1,4 +1,4 @@
-"""The rule of an operator is found by running it, on a CPU and on fake devices, and a wrong kernel is seen."""
+"""Rules of operators are determined by running them, on a CPU and on fake devices, and wrong kernels are noticed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Plant = Callable[[str, Callable[..., Any]], None]
 
 @pytest.fixture
 def plant() -> Iterator[Plant]:
-    """Replaces the autocast kernel of an operator on the CPU for one test."""
+    """Replace the autocast kernel of an operator on the CPU for one test."""
     library = _untyped.Library("aten", "IMPL")
 
     def replace(overload: str, kernel: Callable[..., Any]) -> None:
@@ -37,7 +37,7 @@ def plant() -> Iterator[Plant]:
                 return kernel(*args, **kwargs)
 
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch warns that there is a kernel already
+            warnings.simplefilter("ignore")  # torch warns that a kernel already exists
             library.impl(overload, below, "AutocastCPU")
 
     yield replace
@@ -164,7 +164,7 @@ def test_a_wrong_kernel_fails_the_check_meant_for_it(
 
 
 def test_a_kernel_that_writes_to_its_argument_unseen_is_named(plant: Plant) -> None:
-    """By no operator: the calls below autocast are those of casting by hand."""
+    """Write without an operator: the calls below autocast are those of manual casts."""
 
     def kernel(a: torch.Tensor, b: torch.Tensor, reduction: int = 1) -> Any:
         result = torch.ops.aten.mse_loss(a.float(), b.float(), reduction)

@@ -1,4 +1,4 @@
-"""What is registered, beside what other releases register."""
+"""Registered operators, compared with those of other releases."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pytest_amp.rules.registry import read_registry, without_rule
 
 
 def test_an_operator_that_another_release_has_a_rule_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """rms_norm came with torch 2.4, and has a rule on CUDA since 2.12."""
+    """rms_norm was added in torch 2.4, and has a rule on CUDA since 2.12."""
     here = [name for name in read_registry("cuda").registered if name != "aten::rms_norm"]
     monkeypatch.setattr(torch, "__version__", "2.9.1")
     assert "aten::rms_norm" in without_rule(read_registry("cuda", registered=here))

@@ -1,4 +1,4 @@
-"""On a release that the spec covers, new and gone operators fail; on a newer one they are listed, or fail if strict."""
+"""New and removed operators fail on a release that the spec covers; on a newer one they are listed, or fail if strict."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from packaging.version import Version
 
 from tests.project import ROOT, Project
 
-#: A plugin module that makes the spec one that ends with LAST, and that knows no mm.
+#: Plugin module that makes the spec end with LAST, and removes mm.
 OLDER_SPEC = """
 import re
 from importlib import resources
@@ -34,7 +34,7 @@ def _run(project: Project, last: str, *arguments: str) -> pytest.RunResult:
 
 @pytest.fixture
 def before() -> str:
-    """The release before this one."""
+    """Return the release before this one."""
     return f"{NOW.major}.{NOW.minor - 1}"
 
 

@@ -1,4 +1,4 @@
-"""The samples: there is one for every operator of every release, it runs, and it shows a cast."""
+"""Samples: every operator of every release has one, it runs, and it shows a cast."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pytest_amp.rules.spec import load_spec
 EVERY = sorted({name for rules in load_spec().rules.values() for name in rules})
 SAMPLED = [name for name in EVERY if has_samples(name)]
 
-#: Operators that are only on the devices of their vendors.
+#: Operators that exist only on the devices of their vendors.
 NOT_ON_THE_CPU = {
     "aten::_cudnn_rnn",
     "aten::_mps_convolution",

@@ -1,4 +1,4 @@
-"""The spec: what it says for a device type and a release, and what it says of itself when it is malformed."""
+"""The spec: its rules for a device type and a release, and its errors if it is malformed."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_what_only_some_builds_have_says_so() -> None:
 
 
 def test_device_types_without_rules_have_a_reason() -> None:
-    """Torch has autocast kernels for MAIA, and nobody can put a tensor there."""
+    """Torch has autocast kernels for MAIA, but no tensor can be put there."""
     assert parse_spec(WELL_FORMED).left_out == {"npu": "nobody has one"}
     assert load_spec().left_out.keys() == {"maia"}
     assert not load_spec().left_out.keys() & load_spec().device_types.keys()

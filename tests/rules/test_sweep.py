@@ -1,4 +1,4 @@
-"""A sweep loses one operator to a child that dies, names it, and goes on."""
+"""Sweeps lose one operator to a child that dies, name it, and continue."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_an_accelerator_is_swept_in_a_child() -> None:
 
 def test_a_device_that_a_hook_made_is_swept_in_this_process() -> None:
     class Made(AcceleratorDevice):
-        """As a back end may make one."""
+        """Device as a back end may define one."""
 
     assert isinstance(open_sweep(Made("xpu")), InProcessSweep)
 

@@ -1,4 +1,4 @@
-"""The unusual calls of an operator: each differs from its sample in what it says, and in nothing else."""
+"""Unusual calls of an operator: each differs from its sample in the named respect, and in no other."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LOW = RuleName.LOWER_PRECISION_FP
 
 
 def calls(overload: str, rule: RuleName, made: list[Sample] | None = None) -> dict[str, tuple[Sample, Variation]]:
-    """By what they say; what is given twice in other dtypes once for each."""
+    """Return calls by name; a call that repeats in other dtypes has one entry for each."""
     found = list(unusual(f"aten::{overload}", made or samples(f"aten::{overload}"), rule, BF16))
     named = {variation.name: (sample, variation) for sample, variation in found}
     assert len(named) == len(found)

@@ -1,4 +1,4 @@
-"""check_scaler accepts a right training step, and names what is wrong with one that is not."""
+"""check_scaler accepts a correct training step, and names the error of any other."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ BOTH = pytest.mark.parametrize("precision", [FP16, BF16], ids=["fp16", "bf16"])
 
 
 def unbounded() -> Case:
-    """Without tanh, which makes an inf finite."""
+    """Leave out tanh, which makes an inf finite."""
     return Case(
         "unbounded",
         lambda: nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 1)),
@@ -211,7 +211,7 @@ def goes_back_inside_the_region(iteration: Iteration) -> None:
 
 
 def goes_back_inside_without_the_loss(iteration: Iteration) -> None:
-    """A loss of its own, and the model called by hand."""
+    """Run backward inside on a loss of its own, calling the model directly."""
     iteration.optimizer.zero_grad()
     with iteration.autocast():
         loss = iteration.model(iteration.batch).float().square().mean()
@@ -255,7 +255,7 @@ def test_a_right_step(precision: Precision, train: Train) -> None:
 
 
 def test_an_optimizer_of_some_parameters() -> None:
-    """Overflow is planted in a gradient that it sees: backward makes those of the last layer first."""
+    """Overflow is planted in a gradient that the optimizer sees: backward computes the last layer's first."""
     traced = run(make_optimizer=lambda parameters: torch.optim.SGD(parameters[:2], lr=2.0**-10))
     assert [index for index, step in enumerate(traced) if step.skipped] == [2, 6]
 
@@ -344,7 +344,7 @@ def test_a_case_that_overflows_at_any_scale() -> None:
 
 
 class _Regions(nn.Module):
-    """A model that has the region within itself, around functions and no module."""
+    """Model with a region of its own, around functions and no module."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""check_scaler names the line of each mistake of a loop, and takes the loss that a loop has."""
+"""check_scaler names the line of each mistake of a loop, and accepts the loss of the loop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""check_scaler warns of a loss in float16, which the scale that GradScaler begins with overflows."""
+"""check_scaler warns of a float16 loss, which overflows with GradScaler's initial scale."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.observing import unheeded
 
 
 def _low(model: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-    """On a CPU autocast has no rule for a square or a mean."""
+    """Return a low-precision loss: a CPU's autocast has no rule for a square or a mean."""
     return model(batch["inputs"]).square().mean()  # type: ignore[no-any-return]
 
 
@@ -35,7 +35,7 @@ def test_a_loss_in_float16_is_told() -> None:
 
 
 def test_why() -> None:
-    """The gradient of such a loss is the scale in float16, which has no 65536."""
+    """The gradient of such a loss is the scale in float16, which does not represent 65536."""
     scaler, weight = torch.amp.GradScaler("cpu", init_scale=65536.0), torch.ones((), requires_grad=True)
     scaled: Any = scaler.scale(weight.half())
     scaled.backward()

@@ -1,4 +1,4 @@
-"""The options that are tried with every optimizer."""
+"""Options that are tried with every optimizer."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_each_has_another_value_than_its_own(variant: str) -> None:
 
 
 def test_options_go_to_the_optimizer() -> None:
-    """Also beside momentum, where some of them count only then."""
+    """Include momentum, without which some of them have no effect."""
     options = list(options_of("SGD, loop"))
     assert {"nesterov": True, "momentum": 0.5} in options
     made = make_optimizer("SGD, loop", [torch.nn.Parameter(torch.ones(2))], {"maximize": True})

@@ -1,4 +1,4 @@
-"""docs/scaler.md says what the model, the suite and its keywords are."""
+"""docs/scaler.md agrees with the model, the suite and its keywords."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random programs agree with torch's scaler, and find one that does anything else."""
+"""Random programs agree with torch's scaler, and detect one that behaves differently."""
 
 from __future__ import annotations
 

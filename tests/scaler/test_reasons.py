@@ -1,4 +1,4 @@
-"""The likely cause that check_scaler names is the operator that overflows, or that differs."""
+"""Likely causes that check_scaler names are operators that overflow, or that differ."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.scaler.test_check_scaler import finish, forward, run
 
 
 def differs_in_the_low_dtype(iteration: Iteration) -> None:
-    """At a smaller scale in mixed precision alone, as a kernel makes it: in float32 the step is right."""
+    """Differ at a smaller scale in mixed precision only, as by a kernel: in float32 the step is correct."""
     scaled: Any = iteration.scaler.scale(forward(iteration))
     scaled.backward()
     if iteration.low and iteration.scaler.get_scale() <= 2.0**12:
@@ -32,7 +32,7 @@ def test_an_operator_that_differs_is_named_before_clipping(monkeypatch: pytest.M
 
 
 def enlarges_weights(iteration: Iteration) -> None:
-    """What the second iteration computes is beyond fp16."""
+    """Enlarge weights in the second iteration beyond fp16."""
     if iteration.index == 1:
         with torch.no_grad():
             next(iteration.model.parameters()).mul_(1e7)
@@ -48,7 +48,7 @@ def test_a_skipped_step_names_the_operator_that_overflows() -> None:
 
 
 def ignores_the_loss(iteration: Iteration) -> None:
-    """Gradients of zeros: nothing overflows, and nothing moves."""
+    """Set gradients of zeros: nothing overflows, and nothing moves."""
     finish_with: Any = iteration.scaler.scale(forward(iteration) * 0)
     finish_with.backward()
     finish(iteration)
@@ -68,7 +68,7 @@ def test_gradients_of_float16_parameters_are_told_of_the_parameters() -> None:
 
 
 def infinite_at_times(iteration: Iteration) -> None:
-    """The gradients of a smaller scale are not finite: what a kernel makes that reads what is not its own."""
+    """Make gradients of a smaller scale non-finite, like a kernel that reads out of bounds."""
     scaled: Any = iteration.scaler.scale(forward(iteration))
     scaled.backward()
     if iteration.scaler.get_scale() <= 2.0**12:

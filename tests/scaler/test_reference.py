@@ -1,4 +1,4 @@
-"""The reference model of GradScaler: the rule, the stages, and what it refuses."""
+"""Reference model of GradScaler: the rule, the stages, and its refusals."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ def test_a_fused_step_needs_no_gradients() -> None:
 
 
 def test_a_fused_step_with_gradients_that_came_after_an_unscale_without_is_refused() -> None:
-    """As torch does, where nothing is added up to the number 0."""
+    """torch refuses it, since no device is recorded for the integer 0."""
     scaler = started()
     scaler.unscale_("it", Gradients.NONE)
     with pytest.raises(Refused, match="AttributeError: 'int' object has no attribute 'device'"):

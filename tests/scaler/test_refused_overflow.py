@@ -1,4 +1,4 @@
-"""A model that raises where its values are not finite: the rest of the check goes on, and a note says so."""
+"""Models that raise at non-finite values: the rest of the check continues, and a note reports it."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def by_assertion(values: torch.Tensor) -> None:
 
 
 def by_a_distribution(values: torch.Tensor) -> None:
-    """Its arguments are checked by torch.distributions."""
+    """Raise by torch.distributions, which checks its arguments."""
     torch.distributions.Normal(values.float().softmax(-1), 1.0)
 
 
 def by_no_number(values: torch.Tensor) -> None:
-    """IndexError of torch, of an index that is computed from what is not finite."""
+    """Raise torch's IndexError, for an index computed from a non-finite value."""
     torch.arange(4)[9 * int((~values.isfinite()).any())]
 
 
@@ -55,7 +55,7 @@ def run(
     train: Callable[[Iteration], object] = standard_step,
     spoilt: Collection[str] = (),
 ) -> list[str]:
-    """The iterations that were skipped."""
+    """Return the iterations that were skipped."""
     training = Training(case, find_device("cpu"), precision, train=train, overflow_at=(2,), forward_at=(6,))
     traced: tuple[TraceStep, ...] = check_scaler(training, noted.observe, spoilt=spoilt, note=noted.note)
     return [str(index) for index, step in enumerate(traced) if step.skipped]

@@ -1,4 +1,4 @@
-"""Where it is noted in which dtypes autocast is on, and until when."""
+"""Record of the dtypes in which autocast is on, and of its end."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CPU = find_device("cpu")
 
 
 def iteration(*regions: torch.dtype) -> Iteration:
-    """One of which autocast was seen on in these dtypes."""
+    """Return an iteration in which autocast was on in these dtypes."""
     model = nn.Linear(2, 2)
     scaler = WatchedScaler("cpu", 8.0, UpdateRule())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -1,4 +1,4 @@
-"""scaler_trace and check_scaler by way of the fixture."""
+"""scaler_trace and check_scaler through the fixture."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ _WRONG = {
 
 
 def test_what_cannot_be_is_one_line(project: Project) -> None:
-    """The test's own line, and one that says what is valid: no frame of the plugin."""
+    """Print the test's own line, and the expected arguments: no frame of the plugin."""
     head = "import torch\nfrom model import batch, build, loss\n\n"
     made = "def made():\n    return torch.optim.SGD(build().parameters(), lr=0.1)\n\n"
     case = "    CASE = amp.case(build, batch, loss)\n"

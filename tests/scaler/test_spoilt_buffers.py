@@ -1,4 +1,4 @@
-"""An overflow in the forward pass: running statistics that torch spoils are a note, every other buffer is a failure."""
+"""Overflow in forward: running statistics that torch overwrites are a note, every other buffer is a failure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BOTH = pytest.mark.parametrize("precision", [FP16, BF16], ids=["fp16", "bf16"])
 
 
 def case(layer: Callable[[], nn.Module], shape: tuple[int, ...] = (6, 4)) -> Case:
-    """A linear layer, ``layer`` on its result in ``shape``, and another one."""
+    """Return a linear layer, ``layer`` on its result in ``shape``, and a second linear layer."""
     return Case(
         "normed",
         lambda: nn.Sequential(nn.Linear(8, 24), nn.Unflatten(1, shape), layer(), nn.Flatten(), nn.Linear(24, 1)),
@@ -46,14 +46,14 @@ def run(
 
 
 class Subclass(nn.BatchNorm1d):
-    """As libraries derive theirs, with an activation."""
+    """Subclass with an activation, as libraries have them."""
 
     def forward(self, values: torch.Tensor) -> torch.Tensor:
         return functional.gelu(super().forward(values))
 
 
 class OtherNames(nn.Module):
-    """torch's operator on statistics that are called otherwise."""
+    """torch's operator on statistics of different names."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -72,7 +72,7 @@ class OtherInstances(OtherNames):
 
 
 class Average(nn.Module):
-    """An average of its own, which is no statistic of torch's, whatever it is called."""
+    """Moving average of a module's own, which is no statistic of torch's, whatever its name."""
 
     def __init__(self, name: str = "running_mean") -> None:
         super().__init__()
@@ -86,7 +86,7 @@ class Average(nn.Module):
 
 
 class NormOfConstants(nn.Module):
-    """Normalization in evaluation mode, which updates nothing: its buffers are spoilt by the model itself."""
+    """Normalization in evaluation mode, which updates nothing: the model itself overwrites its buffers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -168,7 +168,7 @@ def test_other_buffers_beside_statistics_are_named_alone() -> None:
 
 
 class Overflowing(nn.BatchNorm1d):
-    """Statistics of values beyond the range of the low dtype; what it returns is finite."""
+    """Statistics of values beyond the range of the low dtype; the output is finite."""
 
     def forward(self, values: torch.Tensor) -> torch.Tensor:
         super().forward((values.detach().float() * 1e39).to(values.dtype))
@@ -177,7 +177,7 @@ class Overflowing(nn.BatchNorm1d):
 
 @BOTH
 def test_statistics_that_overflow_by_themselves_are_a_failure(precision: Precision) -> None:
-    """The inf is none that was planted."""
+    """No inf was planted there."""
     with pytest.raises(AmpFailure, match=r"left in buffers: 2\.running_mean, 2\.running_var\n") as raised:
         run(case(lambda: Overflowing(6)), precision=precision)
     assert "none was planted in the forward pass of iteration 0" in str(raised.value)
@@ -208,7 +208,7 @@ def test_a_network(amp):
 
 @pytest.mark.parametrize("processes", [(), ("-n", "1")], ids=["one process", "xdist"])
 def test_the_summary_has_the_note(project: Project, processes: tuple[str, ...], tmp_path: Any) -> None:
-    """Also where every warning is an error."""
+    """The note also appears if every warning is an error."""
     project.write(test_it=NETWORK)
     page = tmp_path / "page.html"
     arguments = ("--amp-device=cpu", "--amp-dtype=fp16", "-W", "error::UserWarning", f"--amp-report=html:{page}")

@@ -1,4 +1,4 @@
-"""check_scaler tells a step that depends on the scale from one that draws numbers which torch does not seed."""
+"""check_scaler distinguishes a step that depends on the scale from one that draws values which torch does not seed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Training steps that are wrong, or models that are right, in ways of which ``check_scaler`` sees one trace only."""
+"""Wrong training steps, or correct models, with only one symptom that ``check_scaler`` sees."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_an_overflow_of_which_nothing_is_found_is_named_though_nothing_moves(pre
 
 
 class DeafSGD(torch.optim.SGD):
-    """It says that it skips by itself, as fused optimizers do, and steps whatever was found."""
+    """Optimizer that claims to skip by itself, as fused ones do, and steps in any case."""
 
     _step_supports_amp_scaling = True
 
@@ -76,7 +76,7 @@ def test_a_step_that_moves_nothing_is_named() -> None:
 
 
 class Normalised(nn.Module):
-    """It divides by the largest size that it has met: a buffer that the forward pass reads."""
+    """Model that divides by the largest size so far: a buffer that the forward pass reads."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -91,7 +91,7 @@ class Normalised(nn.Module):
 
 
 def test_each_iteration_is_judged_by_itself() -> None:
-    """A buffer that an overflow has spoilt is read by the next forward pass, which would overflow from then on."""
+    """The next forward pass reads a buffer that an overflow has overwritten, and would overflow from then on."""
     case = Case(
         "normalised",
         Normalised,
@@ -125,7 +125,7 @@ def test_what_is_called_twice_is_named_though_nothing_comes_of_it(train: Train, 
 
 
 def test_what_is_added_to_scaled_gradients_is_named_while_it_is_small() -> None:
-    """Weight decay by hand, before ``unscale_``: the gradients at the two scales differ by half of their size."""
+    """Add weight decay explicitly, before ``unscale_``: the gradients at the two scales differ by half of their size."""
     decay = 0.0
 
     def decays(iteration: Iteration) -> None:
@@ -145,7 +145,7 @@ def test_what_is_added_to_scaled_gradients_is_named_while_it_is_small() -> None:
 
 
 def test_the_scale_has_room_to_grow() -> None:
-    """Three times the scale has to be a number of fp16: at 2^14 it is, at 2^15 it is not."""
+    """Three times the scale must be finite in fp16: it is at 2^14, and is not at 2^15."""
     case = Case("three", lambda: nn.Linear(4, 1), lambda: torch.full((1, 4), 0.1), lambda m, x: 3 * m(x).float().sum())
     training = Training(case, find_device("cpu"), FP16, overflow_at=(8,))
     traced = check_scaler(training, unheeded, spoilt=(), note=unheeded)
@@ -154,7 +154,7 @@ def test_the_scale_has_room_to_grow() -> None:
 
 
 def test_gradients_that_are_no_numbers_are_not_taken_for_old_ones() -> None:
-    """An overflow in the second iteration, the one in which gradients are watched for what is added to them."""
+    """Overflow in the second iteration, the one in which additions to the gradients are watched."""
     traced = run(forward_at=(1,))
     assert [step.skipped for step in traced[:3]] == [False, True, True]
 

@@ -1,4 +1,4 @@
-"""The memory that operators allocate is counted as long as it is held; what was there before is not."""
+"""Memory that operators allocate is counted as long as it is alive; earlier memory is not."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_what_is_held_is_counted_until_it_is_dropped() -> None:
 
 
 def test_a_tensor_of_memory_that_was_given_is_not_new() -> None:
-    """As cuDNN's layers make one of their weights' memory."""
+    """cuDNN's layers make a tensor of their weights' memory."""
     weight = torch.ones(4)
     with live_storages(given=[weight]) as held:
         flat = torch.empty(0).set_(weight.untyped_storage())

@@ -1,4 +1,4 @@
-"""The model of autocast's state: what torch's documentation says, and what it is known to have wrong."""
+"""Model of autocast's state: torch's documentation, and its known deviations."""
 
 from __future__ import annotations
 

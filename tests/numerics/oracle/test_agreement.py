@@ -1,4 +1,4 @@
-"""How a real result is held against its model: which elements are equal, what is off, and what was low on its way."""
+"""Comparison of a real result with its model: equal elements, errors, and low-precision intermediate values."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LOW = torch.bfloat16
 
 
 def agreement(real: torch.Tensor, predicted: torch.Tensor, exact: torch.Tensor | None = None) -> Agreement:
-    """``predicted`` and ``exact`` are float64; without ``exact`` the prediction is."""
+    """Return the agreement of ``real`` with float64 ``predicted`` and ``exact``, which defaults to the prediction."""
     return Observer("cpu", LOW)._agreement(real, predicted, predicted if exact is None else exact, real.dtype)
 
 
@@ -37,7 +37,7 @@ def test_what_is_no_number_in_both_is_equal() -> None:
 
 
 def test_float32_elements_are_equal_but_for_sums_in_another_order() -> None:
-    """Of the element, or of a typical one: a small one among large ones is what is left of their sums."""
+    """Tolerate float32 flips of the element's size, or of a typical one: a small sum among large ones cancels."""
     model = torch.ones(4, dtype=torch.float64)
     for part, equal in ((0.9, 4), (1.1, 3)):
         real = model.clone()
@@ -63,14 +63,14 @@ def test_a_float32_result_of_low_values_is_hollow() -> None:
     low = exact.to(LOW).float()
     assert agreement(low, exact).hollow
     assert not agreement(exact.float(), exact).hollow
-    assert not agreement(low, low.double()).hollow  # the exact values are no others
-    assert not agreement(low.to(LOW), exact).hollow  # it says that it is low
+    assert not agreement(low, low.double()).hollow  # the exact values are the predicted ones
+    assert not agreement(low.to(LOW), exact).hollow  # a low dtype is no secret rounding
     few = torch.linspace(1, 2, 40, dtype=torch.float64) / 3
     assert not agreement(few.to(LOW).float(), few).hollow
 
 
 def test_the_way_of_rounding_that_agrees_best_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two thirds of the elements are the first way's by chance, all of them the second's."""
+    """Two thirds of the elements agree with the first way of rounding by chance, all of them with the second."""
     x = torch.tensor([1.0, 2.0, 3.0], dtype=LOW)
     first, second = (x.double() + torch.tensor([0.0, 0.0, off], dtype=torch.float64) for off in (0.25, 0.0))
     monkeypatch.setattr(local, "evaluate_both", lambda _: ([second], iter([[first], [second]])))
@@ -81,7 +81,7 @@ def test_the_way_of_rounding_that_agrees_best_is_taken(monkeypatch: pytest.Monke
 
 
 def cancelling() -> tuple[torch.Tensor, torch.Tensor]:
-    """A row and a column of bf16 whose product is 2**-18; its terms are up to 2**12, and bits of theirs are lost."""
+    """Return a row and a column of bf16 with product 2**-18; its terms are up to 2**12, and lose some of their bits."""
     generator = torch.Generator().manual_seed(0)
     order = torch.randperm(512, generator=generator)
     row, column = ((12 * torch.rand(512, generator=generator) - 6).exp2().to(LOW) for _ in range(2))
@@ -91,7 +91,7 @@ def cancelling() -> tuple[torch.Tensor, torch.Tensor]:
 
 def test_a_low_sum_of_terms_that_cancel_may_be_off_by_a_float32_rounding_of_them() -> None:
     def in_float32(original: Any, args: tuple[Any, ...], _kwargs: dict[str, Any]) -> Any:
-        """The terms in the order that they are in, which cancels nothing early."""
+        """Add the terms in their order, which cancels nothing early."""
         a, b = args
         return sum(a[0].float() * b[:, 0].float()).view(1, 1).to(LOW) if a.dtype == LOW else original(*args)
 
@@ -104,7 +104,7 @@ def test_a_low_sum_of_terms_that_cancel_may_be_off_by_a_float32_rounding_of_them
 
 
 def test_a_float32_sum_of_low_terms_that_cancel_is_named() -> None:
-    """It is relative to the terms, which are some times as large as the sum: the rounding of fp16 is still there."""
+    """Errors are relative to the terms, which are several times as large as the sum: fp16's rounding still shows."""
 
     def low_terms(original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return original(*(x.half().float() if x.dtype == torch.float32 else x for x in args), **kwargs)

@@ -1,4 +1,4 @@
-"""Formulas of CUDA's kernels without rounding: they are what torch's own float64 operators and autograd compute."""
+"""Formulas of CUDA's kernels without rounding are equal to torch's own float64 operators and autograd."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ ZERO = torch.zeros((), dtype=torch.int64)
 @pytest.mark.parametrize("heads", [2, 4])
 @pytest.mark.parametrize("kind", ["flash", "efficient", "cudnn"])
 def test_attention(kind: str, heads: int, *, causal: bool) -> None:
-    """Also where four heads of queries share two of keys; over more keys than a block has."""
+    """Include four heads of queries that share two of keys, and more keys than a block has."""
     q, k, v = wide(2, 4, 150, 8, grad=True), wide(2, heads, 150, 8, grad=True), wide(2, heads, 150, 8, grad=True)
     wanted = f.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=0.3, enable_gqa=heads == 2)
     inputs = [each.detach() for each in (q, k, v)]
@@ -110,7 +110,7 @@ def test_attention(kind: str, heads: int, *, causal: bool) -> None:
         "cudnn": (out, sums, ZERO, ZERO, None, None, None, 150, 150, 0.0, causal),
     }
     if kind == "efficient" and heads == 2:
-        return  # it takes as many heads of each
+        return  # it requires as many heads of each
     made = run(operation(f"{name}_backward", given, *inputs, *tails[kind], scale=0.3))
     for a, b in zip(made[:3], torch.autograd.grad(wanted, [q, k, v], given), strict=True):
         assert torch.allclose(a, b)
@@ -139,7 +139,7 @@ def test_dropout_is_not_followed() -> None:
 @pytest.mark.parametrize("train", [True, False])
 @pytest.mark.parametrize("size", [5, 40, 700])
 def test_batch_normalization_of_planes(size: int, *, train: bool) -> None:
-    """Lanes that hand low numbers on make an error of the low dtype, and no more."""
+    """Low-precision partial results of lanes make an error of the low dtype, and no more."""
     x, given = (wide(3, 4, size).bfloat16().double() for _ in range(2))
     weight, mean, invstd = wide(4), x.mean((0, 2)), (x.var((0, 2), correction=0) + 1e-5).rsqrt()
     running = wide(4), wide(4).square() + 1
@@ -155,7 +155,7 @@ def test_batch_normalization_of_planes(size: int, *, train: bool) -> None:
 
 
 def test_a_scan_is_a_cumulative_sum() -> None:
-    """Of integers, which bfloat16 has up to 256: nothing is rounded."""
+    """Use integers, which bfloat16 represents up to 256: nothing is rounded."""
     x = torch.randint(-1, 2, (4, 300)).double()
     for dim in (0, 1):
         made = replace(operation("aten::cumsum", x, dim, rounds=True), returned=(torch.bfloat16,))
@@ -172,7 +172,7 @@ def test_each_step_of_a_scan_is_rounded() -> None:
 
 
 def test_rows_of_an_embedding_are_added_up_some_at_a_time() -> None:
-    """The first rows of each index meet in float32, so that a few of them are rounded once."""
+    """The first rows of each index are added in float32, so that a few of them are rounded once."""
     grad, indices = wide(12, 5).bfloat16().double(), torch.arange(12) % 4
     made = replace(
         operation("aten::embedding_dense_backward", grad, indices, 6, 3, False, rounds=True),  # noqa: FBT003
@@ -191,7 +191,7 @@ def test_a_bias_of_one_dimension_is_added_before_the_one_rounding() -> None:
 
 @pytest.mark.parametrize("reduced", [True, False])
 def test_a_sum_in_parts(*, reduced: bool) -> None:
-    """Eight terms at a time are rounded, then the sum of those; not where torch's flag forbids it."""
+    """Sums of eight terms are rounded, then the sum of those; not if torch's flag forbids it."""
     flags = torch.backends.cuda.matmul
     before = flags.allow_bf16_reduced_precision_reduction
     flags.allow_bf16_reduced_precision_reduction = reduced
@@ -213,7 +213,7 @@ def _volumes(x: Tensor, size: tuple[int, ...]) -> tuple[Any, ...]:
 
 
 _AA = "aten::_upsample_{}2d_aa{}"
-#: By overload and arguments: what an H200 makes of them in units of one rounding, and its share of elements equal to it
+#: By overload and arguments: the error on an H200 in units of one rounding, and its share of elements equal to it
 #: (torch 2.11, the worst of four draws, bf16 and fp16).
 AS_ON_A_GPU: dict[str, tuple[Any, Any, tuple[float, float], tuple[float, float]]] = {
     "a product": ("aten::cumprod", lambda x: (x.view(64, 72) / 8 + 1, 1), (8.31, 8.66), (0.247, 0.253)),
@@ -241,7 +241,7 @@ AS_ON_A_GPU: dict[str, tuple[Any, Any, tuple[float, float], tuple[float, float]]
 @pytest.mark.parametrize("place", [0, 1], ids=["bf16", "fp16"])
 @pytest.mark.parametrize("name", AS_ON_A_GPU)
 def test_the_error_is_that_of_a_gpu(name: str, place: int) -> None:
-    """Up to what chance makes of another draw: in a tenth of the error, and a twentieth of the elements."""
+    """Allow for the chance of another draw: a tenth of the error, and a twentieth of the elements."""
     overload, arguments, errors, shares = AS_ON_A_GPU[name]
     dtype = (torch.bfloat16, torch.float16)[place]
     ratios, equal = [], []
@@ -329,7 +329,7 @@ def test_as_many_elements_are_one_rounding_as_on_a_gpu(name: str, place: int) ->
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_float32_of_softmax_goes_back_with_one_rounding(dtype: torch.dtype) -> None:
-    """``softmax(x, dtype=torch.float32)`` of low numbers: only what it hands back is low."""
+    """``softmax(x, dtype=torch.float32)`` of low-precision values: only its gradient is low-precision."""
     y, grad = (4 * wide(6, 8)).softmax(-1), wide(6, 8)
     made = operation("aten::_softmax_backward_data", grad, y, -1, WIDE, rounds=True)
     made = replace(made, given=(torch.float32, torch.float32), returned=(dtype,))

@@ -81,7 +81,7 @@ def observe(form: str, heads: str, length: str, dtype: torch.dtype) -> Observer:
 @pytest.mark.parametrize("heads", HEADS)
 @pytest.mark.parametrize("form", FORMS)
 def test_grouped_attention_follows_its_formula(form: str, heads: str, length: str, precision: Precision) -> None:
-    """The elements of the result and of all three gradients are the formula's, but for sums beside a middle."""
+    """Elements of the result and of all three gradients are the formula's, except for sums near a rounding boundary."""
     observer = observe(form, heads, length, precision.dtype)
     assert faults(observer.seen, precision.dtype) == []
     for name, count in ((NAME, 1), (f"{NAME}_backward", 3)):

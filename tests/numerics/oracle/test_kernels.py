@@ -1,4 +1,4 @@
-"""Kernels of a CPU that round on their way, held to their formulas element by element."""
+"""CPU kernels with internal roundings, compared with their formulas element by element."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pytest_amp.numerics.oracle.models import ModelName
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-#: Of each the operator that has a formula, and a call of it on a low matrix of 37 rows and 24 columns.
+#: The operator that has a formula, and a call of it on a low-precision matrix of 37 rows and 24 columns.
 KERNELS: dict[str, tuple[str, Callable[[Tensor], Tensor]]] = {
     "glu going back": ("glu_backward", f.glu),
     "a cube": ("pow.Tensor_Scalar", lambda x: x**3),

@@ -1,4 +1,4 @@
-"""Kernels of a CPU that compute, add up or have weights in the low dtype, held to their models element by element."""
+"""CPU kernels that compute, accumulate or have weights in the low dtype, compared with their models by element."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ RELEASE = release_of(torch.__version__)
 
 
 def pair(x: Tensor) -> tuple[Tensor, Tensor]:
-    """The two halves of the numbers; 64 numbers are a whole number of vectors."""
+    """Return the two halves of the values; 64 values are a whole number of vectors."""
     first, second = x.flatten().chunk(2)
     return first, second.detach()
 
@@ -52,13 +52,13 @@ def loss(x: Tensor, *, name: str, **options: Any) -> Tensor:
 
 
 def product(x: Tensor, *, rows: bool, alpha: float, beta: float) -> Tensor:
-    """``addmv`` of a matrix that has its rows in turn, or its columns."""
+    """Return ``addmv`` of a matrix with contiguous rows, or columns."""
     matrix = x.view(64, 72) if rows else x.view(72, 64).t()
     return torch.addmv(x[:64], matrix, x[64:136], alpha=alpha, beta=beta)
 
 
 def products(x: Tensor, *, alpha: float, beta: float) -> Tensor:
-    """Five products of matrices, added up."""
+    """Return the sum of five products of matrices."""
     first, second = x[:800].view(5, 8, 20), x[800:1600].view(5, 20, 8)
     return torch.addbmm(x[:64].view(8, 8), first, second, alpha=alpha, beta=beta)
 
@@ -74,12 +74,12 @@ BAGS: dict[str, dict[str, Any]] = {
 
 
 def bag(x: Tensor, **options: Any) -> Tensor:
-    """Indices that occur three, four or five times."""
+    """Return indices that occur three, four or five times."""
     return f.embedding_bag((torch.arange(128) ** 2 % 61).view(8, 16), x.view(64, 72), **options)
 
 
 def added(x: Tensor, shape: tuple[int, ...], dim: int, **options: Any) -> Tensor:
-    """Four numbers at each place of a tensor that is a quarter as long in one dimension."""
+    """Add four values at each place of a tensor that is a quarter as long in one dimension."""
     room = torch.ones(shape, dtype=x.dtype)
     many = [size * 4 if each == dim else size for each, size in enumerate(shape)]
     return room.index_add(dim, torch.arange(many[dim]) % shape[dim], x.view(many), **options)
@@ -92,7 +92,7 @@ def grid(x: Tensor, *, size: tuple[int, ...], aligned: bool) -> Tensor:
 
 
 def reduced(x: Tensor, *, name: str, reduce: str, include: bool) -> Tensor:
-    """Four rows at each of 16 places."""
+    """Reduce four rows at each of 16 places."""
     rows = x.detach().view(64, 72) / (8 if reduce == "prod" else 1) + 1
     index = torch.arange(64) % 16
     index = index[:, None].expand(64, 72) if name == "scatter_reduce" else index
@@ -100,7 +100,7 @@ def reduced(x: Tensor, *, name: str, reduce: str, include: bool) -> Tensor:
     return made
 
 
-#: By what is computed: the operator that has a model, and a call of it on 4608 low numbers; all results are equal.
+#: By computation: the operator that has a model, and a call of it on 4608 low-precision values; all results are equal.
 STEPS: dict[str, tuple[str, Callable[[Tensor], Tensor]]] = {
     **{
         f"{name}, {reduction}": (name, partial(loss, name=name, reduction=reduction, **options))
@@ -225,7 +225,7 @@ def seen(function: Callable[[Tensor], Tensor], dtype: torch.dtype, seed: int = 0
 
 
 def held(observer: Observer, dtype: torch.dtype, *operators: str, least: float = 1.0) -> None:
-    """``operators`` have models, and of low results ``least`` are equal to them, as of their derivatives."""
+    """Check that ``operators`` have models, and that a share ``least`` of low results is equal to them."""
     assert faults(observer.seen, dtype) == []
     for operator in operators:
         found = [each for each in observer.seen if each.operator == f"aten::{operator}"]
@@ -248,11 +248,11 @@ def test_each_step_is_rounded_where_the_kernel_rounds(name: str, dtype: torch.dt
         pytest.skip("addmv has another kernel")
     least = (
         NEARLY_ALL if name.startswith(("affine", "addbmm")) else 1.0
-    )  # a float32 sum of products may be in the middle
+    )  # a float32 sum of products may be near a rounding boundary
     held(seen(function, dtype), dtype, operator, least=least)
 
 
-#: Weights of an interpolation are float32 functions of float32 places: a few fall on the other side of a middle.
+#: Weights of an interpolation are float32 functions of float32 places: a few fall on the other side of a boundary.
 INTERPOLATED: dict[str, tuple[str, Callable[[Tensor], Tensor]]] = {
     "linear": ("upsample_linear1d", lambda x: f.interpolate(x.view(4, 8, 144), size=333, mode="linear")),
     "a wide image": ("upsample_bilinear2d", lambda x: f.interpolate(image(x), size=(20, 120), mode="bilinear")),
@@ -290,7 +290,7 @@ def test_weights_of_an_interpolation_are_low(name: str, dtype: torch.dtype) -> N
 
 
 def test_the_pixel_that_is_read_is_found_in_float32(dtype: torch.dtype) -> None:
-    """Also by float32 tensors: float64 reads another one where a place is a whole number."""
+    """The pixel is determined in float32, also with float32 tensors: float64 reads another one at integer places."""
     del dtype
     held(seen(lambda x: f.interpolate(x.float().view(4, 8, 144), size=1000), torch.bfloat16), torch.bfloat16)
 
@@ -340,7 +340,7 @@ def test_a_bilinear_layer_rounds_the_first_of_its_products(shape: tuple[int, ...
 
 @pytest.mark.parametrize("operator", ["gelu", "gelu_backward"])
 def test_a_broken_float32_kernel_is_not_followed(operator: str, dtype: torch.dtype) -> None:
-    """Off by two per cent in the low dtype and in float32 alike."""
+    """Plant an error of two per cent in the low dtype and in float32 alike."""
 
     def broken(original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         made = original(*args, **kwargs)

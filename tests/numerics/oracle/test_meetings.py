@@ -1,4 +1,4 @@
-"""Sums at places, kept in the low dtype: in turn as a CPU has them, and in any order as CUDA's atomics do."""
+"""Colliding updates in the low dtype: in order on a CPU, and nondeterministic with CUDA's atomics."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def room(x: Tensor) -> Tensor:
     return numbers(x.dtype, 7)[:PLACES]
 
 
-#: What a CPU adds up in the dtype, one after the other, whatever the device is called.
+#: Operators that a CPU accumulates in the dtype, one after the other, whatever the device is called.
 IN_TURN: dict[str, Callable[[Tensor], Tensor]] = {
     "index_put": lambda x: room(x).index_put((places() - PLACES,), x, accumulate=True),
     "index_put of one number": lambda x: room(x).index_put((places(),), x[0, 0], accumulate=True),
@@ -56,7 +56,7 @@ IN_TURN: dict[str, Callable[[Tensor], Tensor]] = {
     "index_add_": lambda x: room(x).flatten().index_add_(0, torch.arange(x.numel()) % 700, x.flatten()),
     "unfold_backward": lambda x: torch.ops.aten.unfold_backward(x[:, :60].view(ROWS, 12, 5), [ROWS, 27], 1, 5, 2),
 }
-#: What CUDA adds up in any order, and a CPU in float32.
+#: Operators that CUDA accumulates in a nondeterministic order, and a CPU in float32.
 IN_ANY_ORDER: dict[str, Callable[[Tensor], Tensor]] = {
     "index_add": lambda x: room(x).index_add(0, places(), x),
     "index_add times a number": lambda x: room(x).index_add(0, places(), x, alpha=0.3),
@@ -83,14 +83,14 @@ def test_a_cpu_adds_in_turn(name: str, dtype: torch.dtype) -> None:
     [found] = seen("cuda", IN_TURN[name], dtype)
     [result] = found.results
     assert (found.model.name, result.equal) == (ModelName.ANY_ORDER, result.elements)
-    if not name.endswith("_"):  # of those that write, no model on a CPU
+    if not name.endswith("_"):  # writing operators have no model on a CPU
         [found] = seen("cpu", IN_TURN[name], dtype)
         assert (found.model.name, found.results[0].equal) == (ModelName.RUNNING_SUM, result.elements)
 
 
 @pytest.mark.parametrize("name", IN_ANY_ORDER)
 def test_each_number_that_meets_others_rounds(name: str, dtype: torch.dtype) -> None:
-    """By this much more than once: an H200 makes 1.5 to 1.7 times the error with four."""
+    """The error exceeds one rounding by this factor: an H200 makes 1.5 to 1.7 times the error with four."""
     [found] = seen("cuda", IN_ANY_ORDER[name], dtype)
     [result] = found.results
     most = 1.1 if "times" in name else 0.8  # a CPU rounds products, too
@@ -99,7 +99,7 @@ def test_each_number_that_meets_others_rounds(name: str, dtype: torch.dtype) -> 
 
 
 def low_sums(x: Tensor, index: Tensor, source: Tensor, order: Tensor) -> Tensor:
-    """``index_add`` of rows in the dtype itself, in the given order."""
+    """Accumulate the rows of ``index_add`` in the dtype itself, in the given order."""
     made = x.clone()
     for row in order.tolist():
         made[index[row]] += source[row]
@@ -107,7 +107,7 @@ def low_sums(x: Tensor, index: Tensor, source: Tensor, order: Tensor) -> Tensor:
 
 
 def in_some_order(lost: int = 0) -> Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]:
-    """A kernel that adds up in an order of its own each time, without the last rows."""
+    """Kernel that accumulates in a new order each time, without the last rows."""
     generator = torch.Generator().manual_seed(3)
 
     def run(original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -122,7 +122,7 @@ def in_some_order(lost: int = 0) -> Callable[[Any, tuple[Any, ...], dict[str, An
 
 @pytest.mark.parametrize("count", [1, 4, 16])
 def test_another_order_is_no_fault(count: int, dtype: torch.dtype) -> None:
-    """With 64, 16 and 4 numbers at a place."""
+    """Use 64, 16 and 4 values at a place."""
     with kernel("index_add", in_some_order()):
         for _ in range(10):
             found = seen("cuda", lambda x: room(x)[:count].index_add(0, places(count), x), dtype)
@@ -138,7 +138,7 @@ def test_a_lost_number_is_a_fault(count: int, dtype: torch.dtype) -> None:
 
 
 def test_what_rounds_once_more_where_nothing_meets_is_a_fault(dtype: torch.dtype) -> None:
-    """Then there is no order, and elements tell again."""
+    """Without collisions there is no order, and elements are compared again."""
 
     def coarse(original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         made = original(*args, **kwargs)
@@ -165,7 +165,7 @@ def test_two_draws_are_as_far_apart_as_their_number_tells(dtype: torch.dtype) ->
 
 
 class Places(torch.nn.Module):
-    """The rows of its argument, added to ``count`` places."""
+    """Add the rows of the argument to ``count`` places."""
 
     def __init__(self, count: int, *, in_place: bool) -> None:
         super().__init__()
@@ -177,7 +177,7 @@ class Places(torch.nn.Module):
 
 
 def noise(model: Places, dtype: torch.dtype) -> tuple[float, set[str]]:
-    """The error that is predicted for CUDA, and the operators that make it one draw of it."""
+    """Return the error that is predicted for CUDA, and the operators that make it one draw of it."""
 
     def outputs(model: torch.nn.Module, x: Tensor) -> dict[str, Tensor]:
         made = model(x)
@@ -222,12 +222,12 @@ def going_back(device: str, mode: str, dtype: torch.dtype, **options: Any) -> Ob
 def test_places_and_weights_of_an_interpolation(
     mode: str, options: dict[str, Any], dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch, *, align_corners: bool
 ) -> None:
-    """Without rounding it is what a CPU makes of float64."""
+    """Compare the formula without rounding with a CPU's float64."""
     with monkeypatch.context() as patched:
         patched.setattr(Operation, "low", lambda _, values, __: values)
         found = going_back("cuda", mode, dtype, align_corners=align_corners, **options)
     [result] = found.results
-    assert result.equal > 0.98 * result.elements  # of fp16 the rest are float32 roundings of a place
+    assert result.equal > 0.98 * result.elements  # the remaining ones of fp16 are float32 roundings of a place
     assert result.error == pytest.approx(result.ideal, rel=0.02)
 
 
@@ -236,7 +236,7 @@ def test_places_and_weights_of_an_interpolation(
     [("linear", 1.75, 1.95), ("bilinear", 3.0, 3.35), ("bicubic", 5.3, 5.9), ("trilinear", 5.4, 6.0)],
 )
 def test_an_interpolation_on_cuda_rounds_each_share(mode: str, least: float, most: float, dtype: torch.dtype) -> None:
-    """In units of one rounding, which this CPU makes; an H200 1.8 to 1.9, 3.1 to 3.2, 5.4 to 5.8, 5.5 to 5.9."""
+    """In units of one rounding, which this CPU makes, an H200 has 1.8 to 1.9, 3.1 to 3.2, 5.4 to 5.8, 5.5 to 5.9."""
     [result] = going_back("cuda", mode, dtype, scale_factor=2.0).results
     [once] = going_back("cpu", mode, dtype, scale_factor=2.0).results
     assert once.equal > 0.99 * once.elements
@@ -244,7 +244,7 @@ def test_an_interpolation_on_cuda_rounds_each_share(mode: str, least: float, mos
 
 
 def test_an_average_on_cuda_rounds_its_shares(dtype: torch.dtype) -> None:
-    """Shares of nine windows, added up in float32: 1.4 times the error of one rounding, as an H200 has it."""
+    """Shares of nine windows, added in float32, make 1.4 times the error of one rounding, as on an H200."""
     x = torch.randn(4, 8, 12, 12, generator=torch.Generator().manual_seed(0)).to(dtype).requires_grad_()
     observer = Observer("cuda", dtype)
     with observer.on({}):

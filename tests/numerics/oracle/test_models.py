@@ -33,7 +33,7 @@ def operation(name: str, *args: Any, rounds: bool, dtype: torch.dtype = torch.bf
     return Operation(overload, args, kwargs, given, (dtype,) * count, "cpu", rounds)
 
 
-#: Whether the CPU's fused attention takes grouped queries: pytorch/pytorch#157893.
+#: True if the CPU's fused attention supports grouped queries: pytorch/pytorch#157893.
 GROUPED = holds_in(release_of(torch.__version__), since="2.9", until=None)
 
 
@@ -44,7 +44,7 @@ GROUPED = holds_in(release_of(torch.__version__), since="2.9", until=None)
 def test_attention_without_rounding_is_the_float64_kernel(
     *, causal: bool, tokens: int, masked: str | None, heads: int
 ) -> None:
-    """Two heads of queries, and as many of keys and values or one."""
+    """Use two heads of queries, and as many of keys and values or one."""
     if causal and masked:
         pytest.skip("torch takes one or the other")
     if heads == 1 and not GROUPED:
@@ -75,7 +75,7 @@ LOW = pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bf
 
 
 def _agreement(name: str, dtype: torch.dtype, *args: Any, **kwargs: Any) -> float:
-    """The share of elements of the CPU's kernel that equal the model, the worst of the results."""
+    """Return the share of elements of the CPU's kernel that equal the model, the worst of the results."""
     wide = [arg.to(dtype).double() if isinstance(arg, Tensor) else arg for arg in args]
     made = operation(name, *wide, rounds=True, dtype=dtype, **kwargs)
     real = made.overload(*(arg.to(dtype) if isinstance(arg, Tensor) else arg for arg in wide), **kwargs)
@@ -104,7 +104,7 @@ def test_a_convolution_over_time_rounds_at_each_place(pad: int, dtype: torch.dty
 @LOW
 @pytest.mark.parametrize("limit", [0.1, 0.3, 0.7])
 def test_limits_and_what_is_compared_are_rounded(limit: float, dtype: torch.dtype) -> None:
-    """A number at the limit, as the dtype has it, is on the kernel's side of it."""
+    """Values at the limit, as the dtype represents it, are on the kernel's side of it."""
 
     def loss(model: nn.Module, x: Tensor) -> Tensor:
         y = model(x).to(dtype)
@@ -200,7 +200,7 @@ MODELLED: dict[str, Function] = {
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bf16", "fp16"])
 @pytest.mark.parametrize("name", MODELLED)
 def test_the_real_kernels_follow_their_models(name: str, dtype: torch.dtype) -> None:
-    """Forward and going back at least 0.99 of all elements."""
+    """Forward and backward, at least 0.99 of all elements are equal."""
 
     def loss(_model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
         out = MODELLED[name](*batch).float()
@@ -213,7 +213,7 @@ def test_the_real_kernels_follow_their_models(name: str, dtype: torch.dtype) -> 
         loss,
     )
     shares = trace_of(name, observed_step(case, CPU, dtype, seed=0), "cpu").signatures()
-    # 1 + erf(x) cancels in float32 where x is far below zero.
+    # 1 + erf(x) cancels in float32 if x is far below zero.
     least = {"gelu": 0.98}.get(name, 0.99)
     assert min(shares.values()) >= least, shares
     assert {key.partition("/")[2] for key in shares} == {"forward", "backward"}
@@ -223,7 +223,7 @@ def test_the_real_kernels_follow_their_models(name: str, dtype: torch.dtype) -> 
 def test_what_is_made_in_steps_has_them_on_its_device(
     table: dict[tuple[str, str], formulas.Formula], made: dict[str, object]
 ) -> None:
-    """Of what a release of old has as well: CUDA's steps are no formula for a CPU, which may have one of its own."""
+    """Exclude softmax, which earlier releases have, too: CUDA's steps are no formula for a CPU."""
     assert {name for (_, name), formula in table.items() if formula is steps.in_steps} == made.keys()
     softmax = formulas.BY_MODEL["fused", "aten::_softmax_backward_data"]
     assert softmax is formulas.softmax_backward

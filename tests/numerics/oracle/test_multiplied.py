@@ -1,4 +1,4 @@
-"""Products of low numbers on a CPU: each factor rounds, in vectors where numbers lie side by side, else in turn."""
+"""Products of low-precision values on a CPU: each factor rounds, in vectors if contiguous, else in order."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.numerics.planted import kernel
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-#: Of 7 x 602 numbers near one.
+#: Of 7 x 602 values near one.
 CALLS: dict[str, Callable[[Tensor], Tensor]] = {
     "rows": lambda x: x.prod(1),
     "rows, kept": lambda x: x.prod(-1, keepdim=True),

@@ -1,4 +1,4 @@
-"""One call in float64: what of its arguments is rounded first, and what is told to the kernel."""
+"""One call in float64: the arguments that are rounded first, and those that the kernel receives."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from pytest_amp.releases import holds_in, release_of
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 LOW = pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bf16", "fp16"])
-#: Whole numbers that a low dtype does not have, and one that both have.
+#: Integers that a low dtype does not represent, and one that both do.
 NUMBERS = {torch.bfloat16: (257, 1023, 257.0, 8), torch.float16: (2049, 4099, 2049.0, 8)}
 
 
 def _weight(x: torch.Tensor) -> torch.dtype:
-    """Up to 2.6 lerp takes a weight of its own dtype alone."""
+    """Return the dtype of the weight; up to 2.6 lerp takes only its own dtype."""
     return torch.float32 if holds_in(release_of(torch.__version__), since="2.9", until=None) else x.dtype
 
 
@@ -80,7 +80,7 @@ BESIDE_A_NUMBER: dict[str, Callable[[torch.Tensor, float], torch.Tensor]] = {
 @LOW
 @pytest.mark.parametrize("name", BESIDE_A_NUMBER)
 def test_a_number_beside_a_low_tensor_is_rounded_where_the_kernel_does_so(name: str, dtype: torch.dtype) -> None:
-    """Whole ones, too: ``x + 257`` adds 256 in bf16."""
+    """Integers are rounded, too: ``x + 257`` adds 256 in bf16."""
     x = (torch.randn(256, generator=torch.Generator().manual_seed(0)) * 600).to(dtype)
     for number in NUMBERS[dtype]:
         observer = Observer("cpu", dtype)
@@ -119,7 +119,7 @@ def test_indices_and_masks_stay() -> None:
 
 
 def test_a_wide_tensor_is_not_asked_to_become_float32() -> None:
-    """Of a half a kernel is asked so; the one for float64 refuses."""
+    """The argument is for half-precision kernels; the float64 one refuses it."""
     x = torch.ones(2, 3, dtype=torch.float16)
     asked = (x, -1, True)
     made = operation_of(_call("aten::_softmax", *asked), (torch.float32,), widened, device_type="cpu")

@@ -1,4 +1,4 @@
-"""Kernels and models of CPUs that can less than this one: torch and oneDNN can be told so."""
+"""Kernels and models of less capable CPUs, which torch and oneDNN can be told to assume."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ TAILS = """
 from tests.numerics.oracle.test_tails import CALLS, shares
 print(min(min(shares(name, dtype)) for name in CALLS for dtype in (torch.bfloat16, torch.float16)))
 """
-#: The logarithm of attention's sums, which shows how exponentials are taken: the worst error, and float32's bound.
+#: The logarithm of attention's sums, which shows how exponentials are computed: the worst error, and float32's bound.
 ATTENTION = """
 from pytest_amp.numerics.oracle.local import Observer
 worst = 0.0
@@ -40,7 +40,7 @@ print(model_of("aten::convolution", "cpu", "bf16").name.value)
 
 
 def said(code: str, *, torch: str | None = None, onednn: str | None = None) -> str:
-    """The last word of ``code`` in a process in which torch and oneDNN use no more than these."""
+    """Return the last word that ``code`` prints in a process in which torch and oneDNN use no more than these."""
     limits = {"ATEN_CPU_CAPABILITY": torch, "ONEDNN_MAX_CPU_ISA": onednn}
     done = subprocess.run(
         [sys.executable, "-c", _HEAD + code],
@@ -64,7 +64,7 @@ def test_numbers_that_fill_no_vector(capability: str | None) -> None:
 
 @pytest.mark.parametrize("capability", ["default", "avx2", None])
 def test_attention_takes_exponentials_as_predicted(capability: str | None) -> None:
-    """Eight at once with AVX2, sixteen with AVX512, one by one without: the last ones of a row are exact."""
+    """Exponentials come in eights with AVX2, in sixteens with AVX512, else singly: the last of a row are exact."""
     assert float(said(ATTENTION, torch=capability)) < 1e-6
 
 

@@ -1,4 +1,4 @@
-"""Gradients that a CPU adds up in the low dtype: windows that overlap, borders that are read more than once."""
+"""Gradients that a CPU accumulates in the low dtype: overlapping windows, borders that are read repeatedly."""
 
 from __future__ import annotations
 

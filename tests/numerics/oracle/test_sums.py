@@ -1,4 +1,4 @@
-"""Long float32 sums: terms that are equal lose much, and lose nothing in a low dtype; kernels that are low do."""
+"""Long float32 sums: equal terms lose much, and nothing to a low dtype; low-precision kernels do."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def observed(step: Callable[[], object], dtype: torch.dtype) -> list[ObservedCal
 
 
 def norm_and_mean() -> None:
-    """Each row gives the bias the same gradient."""
+    """Run a norm and a mean: each row gives the bias the same gradient."""
     x = torch.arange(ROWS * 16.0).sin().view(ROWS, 16)
     weight, bias = torch.ones(16, requires_grad=True), torch.zeros(16, requires_grad=True)
     torch.autograd.backward((0.1 * f.layer_norm(x, (16,), weight, bias)).mean())
@@ -60,7 +60,7 @@ def product() -> None:
 
 
 def smoothed() -> None:
-    """Probabilities that are near to one, too: what the sum of the gradients is off by, a gradient is."""
+    """Run a smoothed loss with probabilities near one, too: the error of the gradients' sum is one gradient's."""
     likely = f.one_hot(torch.arange(4), 32000) * 20
     logits = (torch.arange(4 * 32000.0).sin().view(4, 32000) + likely).requires_grad_()
     torch.autograd.backward(f.cross_entropy(logits, torch.arange(4), label_smoothing=0.1))
@@ -76,7 +76,7 @@ def test_equal_terms_are_no_low_precision(name: str, dtype: torch.dtype) -> None
 
 
 def test_their_roundings_are_more_than_those_of_a_short_sum() -> None:
-    """Else this file would show nothing. Where the sum is all that there is, it is 3/8 of a rounding for each term."""
+    """Verify the premise of this file. A sum alone has 3/8 of a rounding for each term."""
     worst = {
         name: max(each.error for seen in observed(step, torch.float16) for each in seen.results)
         for name, step in STEPS.items()
@@ -90,7 +90,7 @@ Change = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
 
 
 def low_terms(dtype: torch.dtype) -> Change:
-    """A kernel whose real arguments are rounded first."""
+    """Round the real arguments of a kernel first."""
 
     def change(original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         wide = [x.dtype == torch.float32 if isinstance(x, Tensor) else False for x in args]
@@ -100,7 +100,7 @@ def low_terms(dtype: torch.dtype) -> Change:
 
 
 def low_sums(dtype: torch.dtype) -> Change:
-    """A product whose partial sums, of 1024 terms each, are rounded."""
+    """Round the partial sums of a product, of 1024 terms each."""
 
     def change(original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         a, b = args
@@ -123,7 +123,7 @@ def test_a_long_product_that_adds_up_low_is_named(dtype: torch.dtype) -> None:
 
 
 def test_a_long_sum_of_low_terms_is_named() -> None:
-    """Of equal ones by their own error, which no order of float32 makes; of others by what is left of their mean."""
+    """Equal terms show it by their own error, beyond any order of float32; other terms by a cancelled mean."""
     with kernel("mm", low_terms(torch.bfloat16)):
         equal = observed(product, torch.bfloat16)
         other = observed(
@@ -143,7 +143,7 @@ def test_what_no_float32_sum_exceeds_and_what_no_short_one_does() -> None:
 
 @DTYPES
 def test_what_is_asked_of_other_numbers_lies_between_float32_and_a_rounding(dtype: torch.dtype) -> None:
-    """Twice as far from one as from the other, at least: sums of 131072 terms, and 0.289 u for one low rounding."""
+    """At least twice as far from one as from the other: sums of 131072 terms, 0.289 u for a low rounding."""
     asked = max(most_of_float32(dtype), probable(131072))
     assert asked > 2 * 0.25 * 131072**0.5 * FP32.u
     assert asked < 0.289 * roundoff(dtype) / 2

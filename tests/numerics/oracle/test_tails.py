@@ -1,4 +1,4 @@
-"""Numbers that fill no vector of a CPU, in kernels that round them on their way, and only them."""
+"""Vector remainders on a CPU: values in kernels that round only them internally."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CALLS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def shares(name: str, dtype: torch.dtype) -> list[float]:
-    """Of what each call returns, of 1 to 888 numbers, the share that is its model's."""
+    """Return the share of values equal to the model in each call's result, of 1 to 888 values."""
     found = []
     for shape in ((1, 1), (31, 1), (9, 7), (32, 2), (37, 24)):
         observer = Observer("cpu", dtype)

@@ -1,4 +1,4 @@
-"""``trace``: a table of operators that says where each is, what it takes and how it rounds."""
+"""``trace`` returns a table of operators: where each is, its arguments, and its rounding."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_shares_add_up_by_operator() -> None:
 
 @pytest.mark.parametrize("name", ["addmm", "gelu"])
 def test_a_kernel_that_rounds_twice_is_seen(name: str) -> None:
-    """In a low dtype with fewer bits yet, below autocast, where no comparison of dtypes looks."""
+    """Plant a second rounding to fewer bits, below autocast, where no comparison of dtypes sees it."""
     untyped: Any = torch.library
     library = untyped.Library("aten", "IMPL")
     overload = getattr(torch.ops.aten, name).default
@@ -117,7 +117,7 @@ def test_an_operator_in_another_dtype_is_seen() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_fused_attention_is_seen_in_both_passes(dtype: torch.dtype) -> None:
-    """It may draw random numbers, but does not without dropout; sixteen keys are one vector of AVX512."""
+    """Fused attention may draw random values, but not without dropout; sixteen keys are one AVX512 vector."""
     case = next(each for each in wider_zoo() if each.name == "attention_flash")
     trace = traced(case, dtype=dtype)
     name = "_scaled_dot_product_flash_attention_for_cpu"
@@ -127,7 +127,7 @@ def test_fused_attention_is_seen_in_both_passes(dtype: torch.dtype) -> None:
 
 
 def test_sums_that_cancel_are_as_exact_as_float32() -> None:
-    """Of a million and its negative almost nothing is left, which float32 has not got: no fault of the kernel."""
+    """The sum of a million and its negative cancels beyond float32's precision: no fault of the kernel."""
     big = torch.full((8, 1), 1e3)
     case = Case(
         "cancelling",
@@ -140,7 +140,7 @@ def test_sums_that_cancel_are_as_exact_as_float32() -> None:
 
 
 class _Raises(nn.Module):
-    """It raises, and its caller goes on without it."""
+    """Module that raises, and whose caller continues without it."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         raise ArithmeticError(x.shape)
@@ -162,7 +162,7 @@ class _Nested(nn.Module):
 
 
 def test_a_call_is_in_the_module_that_makes_it() -> None:
-    """After a module within it has returned, or has raised, too; a gradient is accumulated where its parameter is."""
+    """Include calls after a nested module returned or raised; a gradient is accumulated where its parameter is."""
     case = Case(
         "nested",
         lambda: nn.Sequential(_Nested(), _Nested()),
@@ -174,7 +174,7 @@ def test_a_call_is_in_the_module_that_makes_it() -> None:
     assert {row.module for row in rows(trace, "clone", "forward")} >= {"0", "1"}
     assert {row.module for row in rows(trace, "sinh", "forward")} == {"0", "1"}
     assert {row.module for row in rows(trace, "cosh", "forward")} == {""}
-    assert {row.module for row in rows(trace, "cosh", "backward")} == {"0", "1"}  # what goes back through sinh
+    assert {row.module for row in rows(trace, "cosh", "backward")} == {"0", "1"}  # the backward pass through sinh
     assert {row.module for row in rows(trace, "sinh", "backward")} == {""}
 
 

@@ -1,4 +1,4 @@
-"""What counts as a fault of an operator: each bound from both of its sides."""
+"""Faults of an operator: each bound from both sides."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_another_dtype_than_promotion_gives() -> None:
 
 @pytest.mark.parametrize("factor", [1.0, 3.0])
 def test_an_error_beyond_the_models(factor: float) -> None:
-    """An operator that is known to round more often may be as far off."""
+    """Operators that are known to round more often may have a larger error."""
     bound = factor * EXCESS * LOW.ideal
     each = observed(LOW, factor=factor)
     assert said(replace(LOW, error=0.99 * bound), each) is None
@@ -73,7 +73,7 @@ def test_an_error_below_one_rounding_of_few_elements_is_measured_by_that() -> No
 
 
 def test_a_share_that_is_not_the_models() -> None:
-    """Beside an error that is a little larger, of enough elements, and where there is a model to equal."""
+    """Judge a share beside an error that is slightly larger, of enough elements, and with a model of its elements."""
     few = replace(LOW, equal=int(SHARE * 1000) - 10, error=1.01 * SHARE_EXCESS * LOW.ideal)
     assert said(few) == "equals its model in 89% of its elements"
     assert said(replace(few, equal=int(SHARE * 1000) + 10)) is None
@@ -92,7 +92,7 @@ def test_a_float32_result_that_was_low(low: torch.dtype) -> None:
 
 
 def test_a_float32_result_of_a_model_that_keeps_sums_low() -> None:
-    """It is off by what its model is, and by a little more."""
+    """The result has the error of its model, and a little more."""
     kept = replace(WIDE, ideal=0.01)
     assert said(replace(kept, error=0.0124)) is None
     assert said(replace(kept, error=0.013)) is not None
@@ -105,7 +105,7 @@ def test_a_hollow_result() -> None:
     hollow = replace(WIDE, hollow=True)
     assert said(hollow) == "returned float32 with values of bfloat16 alone"
     running = ModelName.RUNNING_SUM
-    assert said(hollow, observed(hollow, running)) is None  # its sums are low by its model
+    assert said(hollow, observed(hollow, running)) is None  # its model has low-precision sums
     assert said(hollow, observed(hollow, running, given=FLOAT32)) is not None
 
 
@@ -118,7 +118,7 @@ def test_what_other_numbers_do_not_show_is_no_fault() -> None:
     assert probable(long) > off.error
     assert said(replace(off, again=off), observed(off, longest=long), low=FP16) is None
     assert said(replace(off, again=off), low=FP16) is not None
-    assert said(off, observed(off, longest=long), low=FP16) is not None  # nothing was made of other numbers
+    assert said(off, observed(off, longest=long), low=FP16) is not None  # nothing was computed from other values
 
 
 def test_the_worst_kind_comes_first() -> None:

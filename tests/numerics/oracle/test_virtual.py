@@ -1,4 +1,4 @@
-"""Virtual steps: whatever a module does, torch sees the dtypes of mixed precision, and the values are float64."""
+"""Virtual steps: in any module, torch sees the dtypes of mixed precision, and the values are float64."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def real(case: Case, precision: Precision = BF16) -> Step:
 
 
 def distances(case: Case, precision: Precision = BF16, *, inside: bool = False) -> dict[str, float]:
-    """E(amp, predicted) / E(predicted, exact) of every tensor; dtypes agree."""
+    """Return E(amp, predicted) / E(predicted, exact) of every tensor; dtypes agree."""
     wide, amp = predicted(case, precision, inside=inside), real(case, precision)
     exact = run_exact(case, case.realise().on("cpu"), "cpu", seed=0).step.named()
     made, found = wide.step.named(), {}
@@ -58,7 +58,7 @@ def distances(case: Case, precision: Precision = BF16, *, inside: bool = False) 
 
 @pytest.mark.parametrize("case", [mlp(), cnn(), lstm()], ids=lambda case: case.name)
 def test_shallow_models_are_predicted_bit_for_bit_in_bf16(case: Case) -> None:
-    """But for what float32 sums in another order flip: the median is 0, and the worst near it."""
+    """Except for flips of float32 sums in a different order: the median is 0, and the worst near it."""
     found = sorted(value for name, value in distances(case).items() if name != "0.bias")
     assert found[len(found) // 2] < 0.01
     assert found[-1] < 0.1
@@ -68,7 +68,7 @@ def test_shallow_models_are_predicted_bit_for_bit_in_bf16(case: Case) -> None:
 @pytest.mark.parametrize("attention", Attention)
 def test_deep_models_make_the_predicted_error(precision: Precision, attention: Attention) -> None:
     found = distances(decoder(attention=attention), precision)
-    del found["output.loss"]  # one number, whose noise may be small by chance
+    del found["output.loss"]  # one value, whose noise may be small by chance
     assert max(found.values()) < 1.5
 
 
@@ -86,7 +86,7 @@ class Answer:
 
 
 class Odd(nn.Module):
-    """Keyword arguments, a dataclass as output, a buffer that counts, one that averages, and a frozen layer."""
+    """Model with keyword arguments, a dataclass as output, buffers that count and average, and a frozen layer."""
 
     average: Tensor
     calls: Tensor
@@ -187,7 +187,7 @@ def test_a_sparse_gradient_is_dense() -> None:
 
 
 def test_complex_gradients_are_conjugated() -> None:
-    """Torch notes a conjugate and lets the next kernel take it; a negative one as well."""
+    """Torch marks a tensor as conjugated and lets the next kernel resolve it; a negated one as well."""
 
     def loss(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
         made = torch.view_as_complex(model(batch["x"]).float().unflatten(-1, (-1, 2)))
@@ -202,7 +202,7 @@ def test_complex_gradients_are_conjugated() -> None:
 
 
 def test_what_a_factory_makes_is_as_wide_as_all_else() -> None:
-    """index_add takes two dtypes that are the same, as they are meant to be."""
+    """index_add requires two equal dtypes, as its arguments are meant to be."""
 
     def loss(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
         made = model(batch["x"]).float()
