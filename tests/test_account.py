@@ -1,4 +1,4 @@
-"""A failure of a check that nobody collects makes its test red, or the run; one that is meant is received."""
+"""Uncollected failures of checks make their test, or the run, red; an expected failure is received."""
 
 from __future__ import annotations
 
@@ -242,7 +242,7 @@ def test_what_nobody_collects_is_red_in_its_own_test(project: Project, workers: 
     result = project.apart(*ON_CPU, "-n", workers, "-Wignore", "-rfE", "-vv")  # each failure, not one a cause
     outcome = result.parseoutcomes()
     names = _names(LOST)
-    # The one whose fixture fails is an error before it runs, the one whose finalizer does is one after it passed.
+    # A failing fixture is an error before its test, a failing finalizer one after the test passed.
     assert (outcome["failed"], outcome["errors"], outcome["passed"]) == (len(names) - 2, 2, 1), result.stdout.str()
     assert result.ret == 1
     text = result.stdout.str()
@@ -296,7 +296,7 @@ def test_other(amp):
 
 @pytest.mark.parametrize("workers", ["0", "1"])
 def test_what_is_raised_after_its_test_is_red(project: Project, workers: str) -> None:
-    """In a finalizer of the session, which runs in the teardown of the last test, and where an object is deleted."""
+    """Raise in a finalizer of the session, in the teardown of the last test, and in an object's deletion."""
     project.write(test_it=LATE)
     result = project.apart(*ON_CPU, "-n", workers, "-Wignore")
     assert result.ret == 1

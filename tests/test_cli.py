@@ -1,4 +1,4 @@
-"""The command ``pytest-amp``: what it prints, where, and with which exit status; without torch."""
+"""The command ``pytest-amp``: its output, its streams, and its exit status; without torch."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_as_a_module() -> None:
 
 
 def test_what_reads_files_needs_packaging_alone(tmp_path: Path) -> None:
-    """A job that compares two records installs neither torch nor pytest."""
+    """Jobs that compare two records install neither torch nor pytest."""
     fact = '{"key": "rules/cpu/bf16/mm", "kind": "rule", "value": "fp32"}'
     text = f'{{"schema": 1, "complete": true, "provenance": {{}}, "summary": {{}}, "observations": [{fact}]}}'
     (tmp_path / "a.json").write_text(text, encoding="utf-8")
@@ -147,7 +147,7 @@ sys.exit(main(["rules", "--format=md"]))
 @pytest.mark.skipif(os.name != "posix", reason="a disk is filled by a limit of POSIX")
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 def test_a_disk_that_is_full_is_told(tmp_path: Path, unbuffered: str) -> None:
-    """A page of which a part was written is none; Python says nothing where it does not buffer."""
+    """A page with only a part written is useless; Python reports nothing without buffering."""
     with (tmp_path / "page.md").open("wb") as page:
         done = subprocess.run(
             [sys.executable, "-c", LIMITED],

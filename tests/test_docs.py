@@ -1,4 +1,4 @@
-"""The documentation names what there is: every option, fixture, marker, hook and suite, and files that exist."""
+"""The documentation names existing things: every option, fixture, marker, hook and suite, and files."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ WORKS = {"bf16": "", "fp16": ""}
 
 
 def run(*arguments: str, path: Path | None = None, timeout: float = 100.0) -> subprocess.CompletedProcess[str]:
-    """The command in a process of its own; ``path`` is searched first for modules."""
+    """Run the command in a process of its own; ``path`` is searched first for modules."""
     inherited = os.environ.get("PYTHONPATH", "")
     before = os.pathsep.join([*([str(path)] if path else []), str(ROOT), inherited]).rstrip(os.pathsep)
     return subprocess.run(
@@ -110,7 +110,7 @@ def test_a_torch_that_is_none(tmp_path: Path, source: str, says: str, advice: st
 
 
 def child(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, program: str) -> None:
-    """The child process is another program."""
+    """Replace the program of the child process."""
     file = tmp_path / "child.py"
     file.write_text(program, encoding="utf-8")
     monkeypatch.setattr(machine, "__name__", "child")

@@ -1,4 +1,4 @@
-"""Errors that a project's own code raises within a check: one failure, in the usual parts, with the project's line."""
+"""Errors of a project's code within a check: one failure, in the usual parts, with the project's line."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def wrong(iteration):
 )
 @pytest.mark.parametrize("error", ["RuntimeError('of it')", "KeyError('of it')"])
 def test_error_of_a_training_step_or_optimizer_is_told_with_its_line(project: Project, check: str, error: str) -> None:
-    """Of the function that the test gives: the case's own step runs."""
+    """Name the function that the test passes: the case's own step runs."""
     project.write(test_it=RAISING.format(line=f"amp.{check}", error=error))
     result = project.here(*ON_CPU)
     result.assert_outcomes(failed=1)
@@ -94,10 +94,10 @@ def test_it(amp, check, error):
 
 @pytest.mark.parametrize("where", ["in float32, without autocast", "under autocast(cpu, bfloat16)"])
 def test_error_of_a_model_is_told_in_every_check(project: Project, where: str) -> None:
-    """Also one that is no RuntimeError; what skips a test skips it."""
+    """Include errors other than RuntimeError; a skip inside a test skips it."""
     when = "True" if "float32" in where else "torch.is_autocast_enabled('cpu')"
     project.write(test_it=EVERY_CHECK.replace("WHEN", when))
-    # Apart, since torch's compiler cannot be imported twice; the narrow band lets two steps be training enough.
+    # Apart, since torch's compiler cannot be imported twice; with the narrow band two steps are enough training.
     result = project.apart(*ON_CPU, "--amp-tolerance-scale=1e-3")
     result.assert_outcomes(failed=36, skipped=9)
     told = [text for text in result.outlines if text.startswith("AmpFailure: ")]

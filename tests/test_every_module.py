@@ -1,4 +1,4 @@
-"""Every module of torch.nn is in a suite that holds its numbers, or is named here with what holds it."""
+"""Every module of torch.nn is in a suite that checks its values, or is listed here with the suite that does."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import nn
 from suites.gradients.modules import MODULES
 from tests.project import ROOT
 
-#: What has no numbers of its own, or numbers that its functions, or the modules that it is made of, have.
+#: Modules without values, or with values that their functions, or their parts, have.
 ELSEWHERE = {
     "containers": {"Container", "ModuleDict", "ParameterDict", "ParameterList", "RNNCellBase"},
     "draws, as functions": {"AlphaDropout", "FeatureAlphaDropout", "Dropout1d", "Dropout2d", "Dropout3d"},
@@ -22,7 +22,7 @@ ELSEWHERE = {
 
 
 def test_every_module_is_in_a_suite() -> None:
-    """The suite of fingerprints, which has all of them, holds dtypes alone."""
+    """The suite of fingerprints, which has all modules, checks only dtypes."""
     folders = (ROOT / "suites", ROOT / "pytest_amp" / "cases")
     files = [path for folder in folders for path in folder.rglob("*.py") if "fingerprint" not in path.parts]
     text = "\n".join(path.read_text(encoding="utf-8") for path in files)

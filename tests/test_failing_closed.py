@@ -1,4 +1,4 @@
-"""A run that could not look is red, and says what it did not see."""
+"""Runs that could not check are red, and name the missing parts."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_all_inconclusive(project: Project) -> None:
     "mark", ["skip(reason='x')", "skipif(True, reason='x')", "xfail(run=False, reason='x')", "xfail(reason='x')"]
 )
 def test_marks_that_keep_a_test_from_running(project: Project, mark: str) -> None:
-    """Only the last test runs: an expected failure has looked."""
+    """Only the last test runs: an expected failure has checked something."""
     project.write(test_it=f"import pytest\n\n\n@pytest.mark.{mark}\ndef test_it(amp):\n    assert False\n")
     result = project.here(*ON_CPU)
     assert result.ret == (0 if mark.startswith("xfail(reason") else 1)
@@ -129,11 +129,11 @@ _SWALLOWED = "pytest_runtest_protocol(item):\n    return item.name.endswith('-1]
 
 @pytest.mark.parametrize(
     ("hook", "workers"),
-    [(_STOPPED, "0"), (_SWALLOWED, "0"), (_SWALLOWED, "2")],  # a worker that leaves so is pytest-xdist's own error
+    [(_STOPPED, "0"), (_SWALLOWED, "0"), (_SWALLOWED, "2")],  # pytest-xdist itself fails for such a worker
     ids=["stopped", "swallowed", "swallowed by workers"],
 )
 def test_some_of_a_family_do_not_vouch_for_the_rest(project: Project, hook: str, workers: str) -> None:
-    """Whoever ends the run as a green one, or keeps tests from running, without a report of them."""
+    """Tests that end the run as green, or keep others from running, without a report of them."""
     project.write(
         conftest=f"import pytest\n\n\ndef {hook}\n",
         test_it="import pytest\n\n\n@pytest.mark.parametrize('n', range(3))\ndef test_it(amp, n):\n    pass\n",
@@ -154,7 +154,7 @@ _UNCALLED = {
 @pytest.mark.parametrize("workers", ["0", "2"])
 @pytest.mark.parametrize("how", _UNCALLED)
 def test_a_test_that_nobody_calls_has_not_passed(project: Project, how: str, workers: str) -> None:
-    """Nor has one that is expected to fail, strictly or not; tests without our fixtures are none of our business."""
+    """Expected failures have not passed, either, strict or not; tests without our fixtures are not judged."""
     project.write(
         conftest=_UNCALLED[how],
         test_it="import pytest\n\n\ndef test_it(amp):\n    assert False\n\n\n"
@@ -174,7 +174,7 @@ def test_a_test_that_nobody_calls_has_not_passed(project: Project, how: str, wor
 
 
 def test_whoever_calls_a_test_may(project: Project) -> None:
-    """A plugin for coroutines, a repetition, a decorator that keeps the name: the function was called."""
+    """Plugins for coroutines, repetitions and decorators that keep the name do call the function."""
     project.write(
         conftest="import asyncio\nimport inspect\n\n\ndef pytest_pyfunc_call(pyfuncitem):\n"
         "    given = {name: pyfuncitem.funcargs[name] for name in pyfuncitem.fixturenames if name == 'amp'}\n"
@@ -257,7 +257,7 @@ IMPORTING = "import pytest\n\npytest.importorskip('no_such_package')\n\n\ndef te
 
 @pytest.mark.parametrize("workers", ["0", "1"])
 def test_a_family_whose_modules_skip_themselves_is_missed(project: Project, workers: str) -> None:
-    """No test is left that could be counted as skipped; the family was asked for all the same."""
+    """No test is left that could be counted as skipped; the family was requested nevertheless."""
     family(project, "rules", test_rules=PASSING)
     family(project, "gradients", test_gradients=IMPORTING)
     run = project.here if workers == "0" else project.apart
@@ -330,7 +330,7 @@ def test_plain():
 
 
 def test_a_poisoned_device(project: Project) -> None:
-    """The culprit is named, what runs there later errs, what runs elsewhere runs, and no skip hides it."""
+    """The culprit is named, later tests there are errors, tests elsewhere run, and no skip hides it."""
     project.write(conftest=POISONED, test_it=POISONING)
     result = project.apart("--amp-device=simulated,cpu", "--amp-dtype=bf16", "-v", "-p", "no:randomly")
     text = result.stdout.str()
@@ -367,7 +367,7 @@ def test_a_worker_with_a_poisoned_device_is_replaced(project: Project) -> None:
     text = result.stdout.str()
     assert "test_b_poisons[simulated-bf16]" in text
     assert "no longer answers after this test" in text
-    # The rest ran in a new process, with a device that answers.
+    # The remaining tests ran in a new process, with a device that answers.
     for name in ("test_c[simulated-bf16-1]", "test_c[simulated-bf16-3]", "test_d[simulated-bf16]", "test_plain"):
         assert f"PASSED test_it.py::{name}" in text
     assert result.ret == 1

@@ -1,4 +1,4 @@
-"""No use of a fake device ends a process: what torch cannot stand there is refused in one line."""
+"""Fake devices never end a process: uses that torch does not support are refused in one line."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from tests.project import Project, red
 
 FAKE = ("--amp-device=fake:cuda", "--amp-dtype=bf16")
-#: By name a use that ended the process, or asked for hardware, and what its refusal says.
+#: By name, a use that ended the process, or asked for hardware, and the text of its refusal.
 REFUSED = {
     "parameter": (
         (
@@ -79,7 +79,7 @@ def test_what_torch_cannot_stand_is_refused(project: Project, workers: str) -> N
 
 
 def test_what_a_fake_device_can_do(project: Project) -> None:
-    """Parameters without gradients, tensors that outlive their scope, and gradients of tensors that lie elsewhere."""
+    """Parameters without gradients, tensors that outlive their scope, and gradients of other devices' tensors."""
     project.write(
         test_it="""
 import pytest

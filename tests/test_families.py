@@ -1,4 +1,4 @@
-"""Families: which package a test belongs to, and where it exists."""
+"""Families: the package of a test, and the kinds of device on which it exists."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TEST = "import pytest\n\n\n@pytest.mark.amp(fake=True)\ndef test_it(amp):\n    a
 
 @pytest.fixture
 def families(project: Project) -> Project:
-    """Two families, one with a folder below it, and tests of none."""
+    """Return two families, one with a folder below it, and tests of none."""
     for name, text in (("rules", EVERYWHERE), ("gradients", REAL_ONLY)):
         project.file(f"suite/{name}/__init__.py", text)
         project.file(f"suite/{name}/test_{name}.py", TEST)
@@ -36,7 +36,7 @@ def test_the_family_is_part_of_the_key_and_of_the_counts(families: Project) -> N
 
 
 def test_keys_and_tests_are_called_the_same_wherever_a_suite_lies(families: Project) -> None:
-    """Above the family's own folder nothing counts: a suite may be installed elsewhere."""
+    """Ignore the path above the family's own folder: a suite may be installed elsewhere."""
     families.here("--amp-device=cpu", "--amp-dtype=bf16", "--amp-record=new.json")
     tests = {o["key"]: o["test"] for o in families.observations("new.json")}
     assert tests == {
@@ -68,7 +68,7 @@ def test_a_family_that_is_none_is_refused(project: Project) -> None:
 
 
 def test_a_fixture_in_place_of_this_plugins_is_refused_for_a_family(families: Project) -> None:
-    """In one line that names the file; in a project's own tests it is the project's own matter."""
+    """Refuse in one line that names the file; in a project's own tests a fixture of that name is allowed."""
     families.write(conftest="import pytest\n\n\n@pytest.fixture\ndef amp():\n    return 3\n")
     says = refused(families.apart("--amp-device=cpu", "--amp-dtype=bf16"))
     assert says == (

@@ -1,4 +1,4 @@
-"""Known faults by release: a file beside the packages of families lifts an expected failure, or adds one."""
+"""Known faults by release: a file beside the packages of families removes an expected failure, or adds one."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ROW = '[[fault]]\nkey = "own/cpu/*/test_it::{}"\nreason = "why"\nreport = "pytor
 
 
 def run(project: Project, *rows: str, passes: str = "012") -> pytest.RunResult:
-    """Run the tests, of which those whose numbers are in ``passes`` pass."""
+    """Run the tests; those whose numbers are in ``passes`` pass."""
     words = ("FIRST", "SECOND", "THIRD")
     text = TESTS
     for number, word in enumerate(words):
@@ -48,7 +48,7 @@ def run(project: Project, *rows: str, passes: str = "012") -> pytest.RunResult:
 def test_fault_that_is_mended_is_expected_no_more(project: Project) -> None:
     rows = [ROW.format(name, f'until = "{EARLIER}"') for name in ("test_by_marker", "test_by_pytest[2]")]
     result = run(project, *rows, passes="02")
-    result.assert_outcomes(passed=2, xfailed=1, failed=1)  # one size is mended, and fails; the other is not
+    result.assert_outcomes(passed=2, xfailed=1, failed=1)  # one size is fixed, and fails; the other is not
     result.stdout.fnmatch_lines(["FAILED checks/own/test_it.py::test_by_pytest[[]cpu-bf16-2]*"])
 
 

@@ -1,4 +1,4 @@
-"""Neither a number nor a limit passes that is not finite: infinity is no more than itself, and NaN exceeds nothing."""
+"""Non-finite values and limits do not pass: infinity does not exceed itself, and NaN exceeds nothing."""
 
 from __future__ import annotations
 

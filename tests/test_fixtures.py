@@ -116,7 +116,7 @@ def test_it(amp_precision):
 
 
 def test_fp32_is_ieee_and_tf32_is_not(project: Project) -> None:
-    """Through the settings that CUDA reads; a device called cuda that is the CPU."""
+    """Set the options that CUDA reads; a device called cuda that is the CPU."""
     project.write(conftest=SIMULATED.replace('"simulated"', '"cuda"'), test_it=KINDS)
     result = project.here("--amp-device=cuda", "--amp-dtype=bf16", "-v")
     result.assert_outcomes(passed=2, deselected=1)
@@ -194,7 +194,7 @@ def test_it(amp_device, amp_dtype):
     ],
 )
 def test_a_value_for_a_fixture_that_takes_none_is_refused(project: Project, arguments: str) -> None:
-    """pytest hands it over and nobody looks: ``test_it[cpu-bf16-cuda]`` would be green on a CPU."""
+    """pytest passes it and nothing reads it: ``test_it[cpu-bf16-cuda]`` would be green on a CPU."""
     project.write(test_it=INDIRECT.format(arguments=arguments))
     line = refused(project.here(*ON_CPU))
     assert line.startswith("test_it.py::test_it: parametrize gives amp_device values, and the fixture takes none: ")
@@ -269,7 +269,7 @@ def test_wider(left_on, amp, case):
 
 
 def test_checks_are_refused_under_autocast(project: Project) -> None:
-    """Also where something wider turned it on: the float32 that a check compares with would be none."""
+    """Refuse them in a region of an outer scope, too: the float32 reference of a check would not be float32."""
     project.write(test_it=CASE + CHECKS)
     result = project.here("--amp-device=cpu", "--amp-dtype=bf16")
     result.assert_outcomes(failed=4)
@@ -296,7 +296,7 @@ class TestIt:
 
 
 def test_a_case_is_called_after_its_test_and_the_tests_own_parameters(project: Project) -> None:
-    """Else the parameters of one test would claim each other's keys."""
+    """Without the test's own parameters, different parameters of one test would share their keys."""
     project.write(test_it=CASE + NAMED)
     result = project.here("--amp-device=cpu", "--amp-dtype=bf16", "--amp-record=new.json")
     assert result.ret == 0, result.outlines

@@ -1,4 +1,4 @@
-"""What must survive a configuration in which everything is wrong."""
+"""Commands that must work in a configuration in which everything is wrong."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ OPTIONS_WRONG = [
 
 @pytest.fixture
 def wrong(project: Project) -> Project:
-    """A project in which every ini key has a value that is refused."""
+    """Return a project in which every ini key has a value that is refused."""
     project.file("pytest.ini", "[pytest]\n" + "".join(f"{key} = nope\n" for key in WRONG))
     project.write(test_it="def test_it(amp):\n    pass")
     return project
@@ -46,7 +46,7 @@ def test_version(wrong: Project) -> None:
 
 
 def test_what_is_wrong_is_refused_elsewhere(wrong: Project) -> None:
-    """The same configuration, so that the tests above show something."""
+    """The same configuration is refused, so that the tests above prove something."""
     assert wrong.here().ret == pytest.ExitCode.USAGE_ERROR
     assert wrong.here("--markers").ret == pytest.ExitCode.USAGE_ERROR
 

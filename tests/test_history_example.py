@@ -1,4 +1,4 @@
-"""Records are a format for others: what is public reads them, and an example makes a table and a picture of ten."""
+"""Records as a format for other tools: the public API reads them, and an example makes a table and a picture."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ KEY = "speed/cuda/bf16/transformer/device/speedup"
 
 
 def run(program: str, folder: Path, *arguments: str) -> str:
-    """What Python prints without torch, numpy and pytest."""
+    """Return the output of Python without torch, numpy and pytest."""
     absent = "import sys; sys.modules.update(dict.fromkeys(['torch', 'numpy', 'pytest']))\n"
     done = subprocess.run(
         [sys.executable, "-c", absent + program, *arguments],
@@ -61,7 +61,7 @@ def test_ten_records_become_a_table_and_a_picture(tmp_path: Path) -> None:
     assert len(rows) == 20
     history = [(row["torch"], float(row["value"]), row["unit"]) for row in rows if row["key"] == KEY]
     assert history == [(f"2.{number}.0", 2.0 + number / 10, "times") for number in range(10)]
-    picture = ET.parse(tmp_path / "history.svg").getroot()  # noqa: S314  # made a moment ago
+    picture = ET.parse(tmp_path / "history.svg").getroot()  # noqa: S314  # a new file of this test
     (line,) = picture.iter("{http://www.w3.org/2000/svg}polyline")
     points = [tuple(map(float, point.split(","))) for point in line.attrib["points"].split()]
     assert len(points) == 10

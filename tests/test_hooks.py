@@ -1,4 +1,4 @@
-"""The hooks that a project or a back end may implement."""
+"""Hooks that a project or a back end may implement."""
 
 from __future__ import annotations
 

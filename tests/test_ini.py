@@ -11,7 +11,7 @@ from pytest_amp.config import OPTIONS
 from tests.docs.reference import INI
 from tests.project import Project, ids, refused
 
-#: For each ini key a value that is wrong whatever the machine, and what the refusal says.
+#: For each ini key a value that is wrong on any machine, and the text of the refusal.
 WRONG = {
     "amp_device": "'nope' is not a device",
     "amp_dtype": "'nope' is not a dtype",
@@ -29,7 +29,7 @@ WRONG = {
     "amp_seed": "'nope' is not a seed",
     "amp_timeout": "'nope' is no time limit",
 }
-#: A file by name, with a place for a key and a value.
+#: Files by name, with a place for a key and a value.
 FILES = {
     "pytest.ini": "[pytest]\n{key} = {value}\n",
     "tox.ini": "[pytest]\n{key} = {value}\n",
@@ -67,7 +67,7 @@ def test_a_value_that_is_no_text_is_one_line(project: Project, key: str, value: 
 
 def test_a_list_in_the_older_table_is_one_line(project: Project) -> None:
     project.file("pyproject.toml", '[tool.pytest.ini_options]\namp_device = ["cpu", "nope"]\n')
-    result = project.apart()  # pytest itself has a warning for it
+    result = project.apart()  # pytest itself warns of it
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     (line,) = [line for line in result.errlines if line.startswith("ERROR: ")]
     assert line == "ERROR: amp_device (pyproject.toml): ['cpu', 'nope'] is a list; valid: text, \"cpu,nope\""
@@ -164,7 +164,7 @@ def test_the_files_of_the_reference_are_read_as_they_stand(project: Project) -> 
 
 @pytest.mark.parametrize("name", [*FILES, "override"])
 def test_a_key_that_is_none_is_refused(project: Project, name: str) -> None:
-    """pytest warns of it and runs without: on another device than the one that was meant."""
+    """pytest warns of it and continues: on a different device than the requested one."""
     if name != "override":
         project.file(name, FILES[name].format(key="amp_devices", value="cuda"))
     line = refused(project.here(*(["-o", "amp_devices=cuda"] if name == "override" else [])))
@@ -185,7 +185,7 @@ SPELLINGS = ("amp-device", "AMP_DEVICE", "Amp-Device", "amp device", "--amp-devi
     ],
 )
 def test_another_spelling_of_a_key_is_refused(project: Project, name: str, spelling: str, workers: str) -> None:
-    """The option's own, say, which pytest ignores: the run would be another one than was asked for."""
+    """The option's own spelling, for example, which pytest ignores: the run would not be the requested one."""
     project.write(test_it="def test_it(amp):\n    pass\n")
     file = "pyproject.toml" if name == "older" else name
     if name != "override":

@@ -1,4 +1,4 @@
-"""JUnit files carry device, dtype, family and what was observed."""
+"""JUnit files contain device, dtype, family and observations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A project's ini says which of its own files are tests: what it leaves out of a family was asked for all the same."""
+"""Tests that a project's ini leaves out of a requested family count as missing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FAMILY = "from pytest_amp.families import Family\n\nFAMILY = Family('rules')\n"
 
 @pytest.fixture
 def checks(project: Project) -> Project:
-    """A family of two folders and two files, beside a project's own tests."""
+    """Return a family of two folders and two files, beside a project's own tests."""
     project.file("checks/__init__.py", FAMILY)
     project.file("checks/test_first.py", PASSING)
     project.file("checks/more/__init__.py", "")
@@ -81,7 +81,7 @@ CLASS = "leaves out checks of a family, in {path}; valid: a class without a cons
     ids=["folder", "glob", "own", "hook", "constructor", "class", "module"],
 )
 @pytest.mark.parametrize("workers", ["0", "2"])
-def test_what_a_conftest_or_a_class_leaves_out_is_refused(  # noqa: PLR0917  # a table's columns
+def test_what_a_conftest_or_a_class_leaves_out_is_refused(  # noqa: PLR0917  # the columns of a table
     checks: Project, file: str, text: str, where: str, told: str, workers: str
 ) -> None:
     checks.file(file, text)
@@ -113,7 +113,7 @@ def test_a_family_that_skips_itself_is_red_from_any_rootdir(
     (checks.path / "checks/test_for_classes.py").unlink()
     elsewhere = checks.file("elsewhere/test_here.py", PASSING).parent
     monkeypatch.chdir(elsewhere)
-    # A conftest.py beside an argument is imported before anything else: pytest itself fails then.
+    # A conftest.py beside an argument is imported first: pytest itself fails then.
     arguments = ("..",) if file.endswith("conftest.py") else ("../checks", "test_here.py")
     for rootdir in (str(elsewhere), str(checks.path)):
         result = checks.apart(*ON_CPU, "-n", workers, f"--rootdir={rootdir}", *arguments)
@@ -124,7 +124,7 @@ def test_a_family_that_skips_itself_is_red_from_any_rootdir(
 
 @pytest.mark.parametrize("workers", ["0", "2"])
 def test_a_file_that_was_asked_for_and_skips_itself_is_red(checks: Project, workers: str) -> None:
-    """By name; as a part of its family, of which the rest ran, it is listed."""
+    """Name the file; as a part of its family, whose other tests ran, it is listed."""
     checks.file("checks/more/test_second.py", SKIPPING + PASSING)
     run = checks.here if workers == "0" else checks.apart
     for named in ("checks/more/test_second.py", "checks/more"):
@@ -161,7 +161,7 @@ def test_a_folder_that_is_ignored_by_name_may_fit_a_pattern_too(checks: Project)
 def test_checks_without_their_assertions_are_refused(
     checks: Project, monkeypatch: pytest.MonkeyPatch, folder: str, status: int
 ) -> None:
-    """Python removes them under -O, from what a family's tests share; a project's own are its own matter."""
+    """Python removes assertions under -O, also in the families' shared code; a project's own are not judged."""
     monkeypatch.setenv("PYTHONOPTIMIZE", "1")
     result = checks.apart(*ON_CPU, folder)
     assert result.ret == status, result.stdout.str() + result.stderr.str()
@@ -170,7 +170,7 @@ def test_checks_without_their_assertions_are_refused(
 
 
 def test_a_projects_own_packages_are_read_in_whatever_encoding(project: Project) -> None:
-    """Also where a name is that of ours, and something else."""
+    """Read them even if a name is that of ours, with a different meaning."""
     for folder in ("build", "own_checks"):
         path = project.file(f"{folder}/__init__.py", "")
         path.write_bytes("# -*- coding: latin-1 -*-\nFAMILY = 'Müller'\n".encode("latin-1"))

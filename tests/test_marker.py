@@ -234,7 +234,7 @@ def test_values_are_not_asked_for_where_the_test_does_not_exist(project: Project
 
 
 def test_a_name_of_a_value_is_the_same_in_every_run(project: Project) -> None:
-    """It is part of keys: one with an address in it would be new each time, and compared with nothing."""
+    """Keys contain it: one with an address in it would be new each time, and compared with nothing."""
     values = "[len, str, object(), pytest.param(object(), id=''), lambda x: x, 3, None]"
     project.write(test_it=EACH.format(values=values))
     names = ["len", "str", "operator2", "operator3", "<lambda>", "3", "None"]
@@ -281,7 +281,7 @@ def test_other_parameters_multiply(project: Project) -> None:
 
 @pytest.mark.parametrize("keywords", ["devices=['cdua']", "xfail={'gpu-fp16': 'a/b#1'}"], ids=["devices", "xfail"])
 def test_a_device_type_that_no_device_has_is_refused(project: Project, keywords: str) -> None:
-    """Else its test would run nowhere, or its expected failure never apply, and nobody would notice."""
+    """Otherwise its test would run nowhere, or its expected failure never apply, without notice."""
     project.write(test_it=f"import pytest\n\n\n@pytest.mark.amp({keywords})\ndef test_it(amp):\n    pass\n")
     result = project.here("--amp-device=cpu")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
@@ -300,7 +300,7 @@ def test_torchs_own_dtypes_are_taken() -> None:
 
 @pytest.mark.parametrize("keyword", ["devices=['cuda']", "dtypes=['bf16']", "fake=True", "xfail={'cpu': 'a/b#1'}"])
 def test_a_marker_that_does_nothing_is_refused(project: Project, keyword: str) -> None:
-    """A test without an amp fixture runs once, wherever."""
+    """A test without an amp fixture runs once, on any device."""
     project.write(test_it=marked(keyword, fixture="tmp_path"))
     name = keyword.partition("=")[0]
     assert refused(project.here(*ON_CPU)) == (

@@ -1,4 +1,4 @@
-"""What a failure says, and that its command reruns just the test that failed."""
+"""Text of a failure, and its command, which reruns just the test that failed."""
 
 from __future__ import annotations
 
@@ -65,13 +65,13 @@ def test_a_message_is_short_whatever_its_parts_are() -> None:
 
 
 def test_a_failure_is_no_exception() -> None:
-    """Code under test that catches everything lets it through."""
+    """Code under test that catches every exception lets it through."""
     assert not issubclass(AmpFailure, Exception)
     assert issubclass(AmpFailure, pytest.fail.Exception)
 
 
 def test_the_command_reruns_just_this_test(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Typed where the run was started: each device, fp32, quotes and blanks, a long tier, a seed."""
+    """Run it in the original folder: each device, fp32, quotes and blanks, a long tier, a seed."""
     project.file("pytest.ini", "[pytest]\n")
     project.file("deep/test_it.py", FAILING)
     below = project.path / "elsewhere"
@@ -92,7 +92,7 @@ def test_the_command_reruns_just_this_test(project: Project, monkeypatch: pytest
         assert {"--amp-seed=7", "--amp-tier=all"} <= set(words)
 
 
-#: Of a project: a case for the suites, which lie elsewhere.
+#: Conftest of a project: a case for the suites, which are elsewhere.
 ADDING = """
 from pathlib import Path
 
@@ -108,7 +108,7 @@ def pytest_amp_cases():
     yield Case("ours", lambda: nn.Linear(4, 4), lambda: torch.ones(2, 4), lambda model, batch: model(batch).sum())
 """
 
-#: One of the suites, which fails for every case.
+#: A suite that fails for every case.
 ADDED = """
 import pytest
 
@@ -124,7 +124,7 @@ def test_it(amp, case):
 def test_the_command_reruns_a_projects_case_in_an_installed_suite(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A path outside of the folder would leave that folder's conftest unread, and the case unknown."""
+    """With a path outside of the folder pytest would not read that folder's conftest, and the case would be unknown."""
     for package in ("pytest_amp", "pytest_amp/suites"):
         project.file(f"installed/{package}/__init__.py", "")
     project.file("installed/pytest_amp/suites/test_it.py", ADDED)

@@ -1,4 +1,4 @@
-"""What a test or a hook asks for and cannot have: the test's own line and one line that says what is valid."""
+"""Invalid uses in a test or a hook: the test's own line and one line with the expected arguments."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def test_a_wrong_argument_is_shown_at_the_tests_own_line(project: Project, line:
 
 @pytest.mark.parametrize("line", ["check_casts(case(amp), mst=9)", "check_speedup(case(amp), flor=1, over='fp32')"])
 def test_a_misspelt_keyword_is_one_line(project: Project, line: str) -> None:
-    """Python's own, at the test's own line: nothing of the plugin is shown."""
+    """The error is Python's own, at the test's own line, without a frame of the plugin."""
     project.write(test_it=HEAD.format(line=f"amp.{line}"))
     result = project.here(*ON_CPU, "--amp-speed=report")
     result.assert_outcomes(failed=1)
@@ -367,7 +367,7 @@ def test_a_loss_that_depends_on_nothing_is_told_in_one_line(project: Project, ch
 
 
 def test_a_case_on_a_fake_device_is_refused(project: Project) -> None:
-    """Where a test that asks for fake devices wants more than rules."""
+    """A test that requests fake devices cannot use more than rules."""
     text = HEAD.format(line="case(amp)").replace("def test_it", "@pytest.mark.amp(fake=True)\ndef test_it")
     project.write(test_it=text)
     result = project.here("--amp-device=fake:cuda", "--amp-dtype=bf16")

@@ -1,4 +1,4 @@
-"""A project that does not use the plugin does not pay for it; the controller never imports torch."""
+"""Projects that do not use the plugin do not pay for it; the controller never imports torch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from tests.project import Project
 
-#: Started by every python process of the run: says at its end what it imported and which processes it started.
+#: Started by every Python process of the run: at its end it writes its imports and the processes that it started.
 SITECUSTOMIZE = """
 import atexit
 import json
@@ -43,7 +43,7 @@ BARE = ("-p", "no:xdist", *QUIET)
 
 @pytest.fixture
 def told(project: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
-    """A project whose processes tell what they imported."""
+    """Return a project whose processes write their imports."""
     import os
 
     site = project.path / "site"
@@ -55,7 +55,7 @@ def told(project: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
 
 
 def processes(project: Project) -> list[dict[str, Any]]:
-    """What each process told, and forget it."""
+    """Return the report of each process, and reset it."""
     path = project.path / "told.jsonl"
     lines = path.read_text(encoding="utf-8").splitlines()
     path.unlink()
@@ -63,7 +63,7 @@ def processes(project: Project) -> list[dict[str, Any]]:
 
 
 def modules(project: Project, *arguments: str, plugin: bool) -> set[str]:
-    """What the one process of a run imported; asserts that it started no other."""
+    """Return the imports of the only process of a run; assert that it started no other."""
     if plugin:
         result = project.apart(*BARE, *arguments)
     else:
@@ -118,7 +118,7 @@ def test_the_controller_never_imports_torch(told: Project) -> None:
     (controller,) = [process for process in found if not process["worker"]]
     (worker,) = [process for process in found if process["worker"]]
     assert not {"torch", "numpy"} & set(controller["modules"])
-    assert "torch" in worker["modules"]  # so that the test can tell
+    assert "torch" in worker["modules"]  # so that the test can distinguish them
 
 
 def test_the_controller_probes_a_named_device_in_a_child(told: Project) -> None:

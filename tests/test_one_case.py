@@ -1,4 +1,4 @@
-"""The README's test of a user's own model, as it stands there: every check of one case, one after another."""
+"""The README's test of a user's own model, unchanged: every check of one case, one after another."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from tests.project import ROOT, Project
 
-#: What the README's test leaves to its reader. Activations are more than weights, as in training they are.
+#: Parts that the README's test leaves to its reader. Activations outweigh weights, as in training.
 MODEL = """
 import torch
 from torch import nn
@@ -41,7 +41,7 @@ def loss_fn(model, batch):
 
 
 def of_the_readme() -> str:
-    """The function of the README that calls each check."""
+    """Return the function of the README that calls each check."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     found = re.search(r"^def test_my_model_check_by_check\(amp\):\n(?:    .*\n)+", text, re.MULTILINE)
     assert found is not None

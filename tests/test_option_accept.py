@@ -1,4 +1,4 @@
-"""--amp-accept: the baseline takes what passing tests observed, scoped by what ran, and says what changed."""
+"""--amp-accept: the baseline takes the observations of passing tests, limited to those that ran, and lists changes."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_the_file_stays_a_record(with_baseline: Project) -> None:
 
 
 def test_what_ran_and_what_failed_stays_true(project: Project) -> None:
-    """A later comparison asks the file which tests had run whole, and which had failed."""
+    """Later comparisons ask the file which tests had run whole, and which had failed."""
     each = "import pytest\n\n\n@pytest.mark.parametrize('n', [0, 1])\ndef test_it(amp, n):\n"
     other = "\n\ndef test_other(amp):\n    amp.observe('other', 1, kind='count')\n    assert {}\n"
     observed = "    amp.observe(f'x{n}', VALUE, kind='count')\n"
@@ -136,7 +136,7 @@ def test_{name}(amp):
 
 
 def test_two_runs_at_once_lose_nothing(with_baseline: Project) -> None:
-    """Both have read the baseline before either changes it."""
+    """Both read the baseline before either changes it."""
     names = {"one": "two", "two": "one"}
     with_baseline.write(**{f"test_{name}": TOGETHER.format(name=name, other=other) for name, other in names.items()})
     with ThreadPoolExecutor(2) as pool:

@@ -1,4 +1,4 @@
-"""--amp-allow-missing, the only way to turn an absence into a skip."""
+"""--amp-allow-missing, the only way to turn a missing requirement into a skip."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_a_run_in_which_only_what_is_allowed_is_missing_is_green(project: Projec
 
 
 def test_other_skips_are_not_allowed_with_it(project: Project) -> None:
-    """What is allowed to be missing on one target excuses nothing on another."""
+    """Allowance for one target excuses nothing on another."""
     project.write(
         conftest=SIMULATED + WITHOUT_FP16, test_it="import pytest\n\n\ndef test_it(amp):\n    pytest.skip('no')"
     )

@@ -119,7 +119,7 @@ def test_an_error_from_other_numbers_is_inconclusive(project: Project, strict: b
 
 
 def test_every_change_of_a_run_is_seen(project: Project) -> None:
-    """A comparison inside the test ends it: what other tests see is compared all the same."""
+    """A comparison inside the test ends it: observations of other tests are still compared."""
     each = "import pytest\n\n\n@pytest.mark.parametrize('n', range(3))\ndef test_it(amp, n):\n    "
     project.write(test_it=f"{each}amp.observe(f'x{{n}}', 1, kind='count')")
     recorded(project)
@@ -151,7 +151,7 @@ class TestB:
 
 @pytest.fixture
 def with_baseline(project: Project) -> Project:
-    """A project that has a baseline with five facts, in ``old.json``."""
+    """Return a project that has a baseline with five facts, in ``old.json``."""
     project.write(test_it=GONE)
     recorded(project)
     assert len(project.observed("old.json")) == 5
@@ -159,7 +159,7 @@ def with_baseline(project: Project) -> Project:
 
 
 def compared(project: Project, *arguments: str) -> tuple[int, list[str]]:
-    """Exit status, and the keys that are called gone."""
+    """Return the exit status, and the keys that are reported as gone."""
     result = project.here(*ON_CPU, "--amp-baseline=old.json", *arguments)
     return int(result.ret), [
         line.split()[1].removeprefix("project/cpu/bf16/").rstrip(":")
@@ -210,7 +210,7 @@ def test_what_did_not_pass_is_not_gone(with_baseline: Project, outcome: str) -> 
 
 def test_what_was_not_reached_is_not_gone(with_baseline: Project) -> None:
     with_baseline.write(test_it=f"{GONE}\n\n\ndef test_a(amp):\n    assert False\n")
-    # test_many's parameters run after test_a: order by hand, so that one of them runs before.
+    # test_many's parameters run after test_a: explicit order, so that one of them runs before.
     with_baseline.write(
         conftest="def pytest_collection_modifyitems(items):\n"
         "    items.sort(key=lambda item: ['many[cpu-bf16-0', 'test_a', 'many', 'test_it'].index(next(\n"
@@ -290,7 +290,7 @@ def test_the_baseline_itself_is_left_alone(project: Project) -> None:
 
 
 def test_a_baseline_that_has_nothing_of_a_target_is_red(project: Project) -> None:
-    """A comparison that compares nothing would be green without having looked."""
+    """Comparing nothing would be green without a check."""
     project.write(test_it="def test_it(amp):\n    amp.observe('x', 1, kind='count')\n")
     assert project.here("--amp-device=cpu", "--amp-dtype=bf16", "--amp-record=bf16.json").ret == 0
     result = project.here("--amp-device=cpu", "--amp-dtype=bf16,fp16", "--amp-baseline=bf16.json")
@@ -311,7 +311,7 @@ def test_a_baseline_of_other_checks_on_the_same_target_is_told_as_such(project: 
 
 
 def test_a_check_in_float32_that_an_older_baseline_has_not_is_new(project: Project) -> None:
-    """Nobody selected float32: a suite's own marker did."""
+    """A suite's own marker adds float32, without a user's selection."""
     project.write(test_it="def test_it(amp):\n    amp.observe('x', 1, kind='count')\n")
     recorded(project)
     marked = "import pytest\n\n\n@pytest.mark.amp(dtypes=['fp32'])\n"

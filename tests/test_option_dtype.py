@@ -67,7 +67,7 @@ def test_a_dtype_that_the_device_lacks(project: Project) -> None:
         "--amp-dtype (command line): 'fp16' does not compute on simulated "
         "(RuntimeError: no fp16 in this silicon); valid here: bf16"
     )
-    # A worker finds it out, the controller says it, once.
+    # A worker determines it, the controller prints it, once.
     assert refused(project.apart(*asked, "-n", "2")) == line
 
 
@@ -82,7 +82,7 @@ def test_a_missing_dtype_may_be_allowed(project: Project) -> None:
     result = project.here(
         "--amp-device=simulated", "--amp-dtype=fp16,bf16", "--amp-allow-missing=dtype", "-v", "-rs", "--strict-markers"
     )
-    # fp32 is there although one of the dtypes is not.
+    # fp32 runs although one of the dtypes is missing.
     result.assert_outcomes(passed=2, skipped=1)
     result.stdout.fnmatch_lines(["*test_wide[[]simulated-fp16[]] SKIPPED*", "SKIPPED * 'fp16' does not compute on *"])
     assert (result.ret, red(result)) == (0, [])
@@ -100,7 +100,7 @@ def test_a_probe_that_returns_the_wrong_dtype_is_no_answer(project: Project, mon
 
 
 def test_the_accelerator_of_this_machine_computes(project: Project) -> None:
-    """Where there is one, what auto found is what runs."""
+    """Run on the accelerator that auto detects, if there is one."""
     device = current_accelerator() or "cpu"
     project.write(test_it="def test_it(amp_autocast, amp_device, amp_dtype):\n    import torch\n    "
                   "x = torch.ones(8, 8, device=amp_device)\n    with amp_autocast():\n        "

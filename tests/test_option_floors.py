@@ -1,4 +1,4 @@
-"""--amp-floors: the speedups that a card must reach, from a file that ``pytest-amp calibrate`` wrote."""
+"""--amp-floors: the required speedups of a card, from a file that ``pytest-amp calibrate`` wrote."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def row(floor: float, *, work: str = "work") -> Row:
 
 
 def test_a_calibrated_floor_is_held(speedy: Project) -> None:
-    """1.5 times as fast as float32: below what this card is known to reach."""
+    """1.5 times as fast as float32 is below the known speedup of this card."""
     speedy.write(conftest=SIMULATED, test_it=CALIBRATED)
     speedy.file("floors.json", dumps([row(1.7)]))
     run(speedy).assert_outcomes(passed=1)

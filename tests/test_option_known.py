@@ -1,4 +1,4 @@
-"""--amp-known: faults that a project lives with are expected, listed, and red once they are gone."""
+"""--amp-known: faults that a project accepts are expected, listed, and red once they are gone."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_one_check_that_passed_is_told_as_one(project: Project) -> None:
 
 
 def test_a_key_that_the_baseline_has_not_either_is_told(project: Project) -> None:
-    """It may be misspelt; of a test's own key a record says nothing."""
+    """A misspelt key is possible; a record has no entry for a test's own key."""
     project_with(project, "()", "project/*/valeu 2", "project/*/test_it::test_oter").here(
         *ON_CPU[:2], "--amp-record=old.json"
     )
@@ -91,7 +91,7 @@ def test_a_key_that_the_baseline_has_not_either_is_told(project: Project) -> Non
 
 
 def with_a_known_change(project: Project) -> None:
-    """A rule that is not the one of ``old.json`` any more, and a file that knows it."""
+    """Return a project whose rule differs from ``old.json``, and a file that lists the change."""
     source = "def test_it(amp):\n    amp.observe('rule', {!r}, kind='rule')\n"
     project.file("known.toml", known("project/cpu/*/rule"))
     project.write(test_it=source.format("fp32"))

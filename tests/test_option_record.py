@@ -1,4 +1,4 @@
-"""--amp-record, and what is in the file."""
+"""--amp-record, and the content of the file."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_a_folder_must_exist(project: Project) -> None:
 def test_a_folder_in_which_nothing_can_be_made_is_refused_before_the_run(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A stand-in for permissions and read-only disks, which root does not meet or cannot make everywhere."""
+    """Simulate permissions and read-only disks, which do not restrict root or cannot be created everywhere."""
     monkeypatch.setattr(os, "access", lambda path, _mode: str(path) != str(project.path))
     line = refused(project.here("--amp-record=new.json"))
     assert line.endswith("new.json' cannot be written; valid: a file in a folder in which files may be made")
@@ -193,7 +193,7 @@ def test_two_runs_write_the_same_bytes_but_for_provenance(project: Project) -> N
 
 @pytest.mark.parametrize("workers", ["0", "2"])
 def test_two_tests_that_claim_one_key_are_red(project: Project, workers: str) -> None:
-    """A key without the test's own parameters: two facts would overwrite each other."""
+    """Two facts with a key without the test's own parameters would overwrite each other."""
     project.write(
         test_it="import pytest\n\n\n@pytest.mark.parametrize('size', [1, 2])\n"
         "def test_it(amp, size):\n    amp.observe('products', size, kind='count')"

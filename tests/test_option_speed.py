@@ -1,4 +1,4 @@
-"""--amp-speed: what is timed where; no timing happens here."""
+"""--amp-speed: the devices that are timed; no timing happens here."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TEST = "def test_it(amp):\n    pass\n"
 
 @pytest.fixture
 def speed(project: Project) -> Project:
-    """A project with a family called speed, and a test of no family."""
+    """Return a project with a family called speed, and a test of no family."""
     project.file("speed/__init__.py", FAMILY)
     project.file("speed/test_speed.py", "def test_speed(amp):\n    pass\n")
     project.write(conftest=SIMULATED, test_it=TEST)
@@ -47,7 +47,7 @@ def test_the_cpu_has_no_speed(speed: Project) -> None:
 
 
 def test_gate_by_name_where_nothing_can_be_timed_is_refused(speed: Project) -> None:
-    """A gate that was asked for and cannot look must not be green."""
+    """A requested gate that cannot measure must not be green."""
     expected = (
         "--amp-speed (command line): 'gate' cannot time here: no accelerator in this run; valid here: off, report"
     )

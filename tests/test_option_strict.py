@@ -1,4 +1,4 @@
-"""--amp-strict: see also test_option_baseline.py for what has gone."""
+"""--amp-strict; test_option_baseline.py has the part about gone observations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""--amp-timeout: every test and every run has its end, and what was observed until then is written."""
+"""--amp-timeout: every test and every run ends, and observations until then are written."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def test_c(amp):
     amp.observe("c", 1, kind="count")
 """
 PYTHON = "time.sleep(100)"
-#: As a kernel that hangs: no signal reaches it.
+#: Like a kernel that hangs: no signal reaches it.
 KERNEL = "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM]); time.sleep(100)"
-#: And which holds Python's lock, so that no other thread runs.
+#: In addition, it holds Python's lock, so that no other thread runs.
 LOCKED = "ctypes.PyDLL(None).sleep(100)"
 TOLD = "test_it.py::test_b[cpu-bf16] did not end within 1 s"
 
@@ -78,7 +78,7 @@ def test_a_call_that_holds_the_lock_ends_with_its_stack(project: Project) -> Non
     assert "in test_b" in result.stderr.str()
 
 
-@pytest.mark.parametrize(("workers", "limit"), [("0", 8), ("2", 40)])  # workers may take long to start
+@pytest.mark.parametrize(("workers", "limit"), [("0", 8), ("2", 40)])  # workers may start slowly
 def test_a_run_that_does_not_end_is_red_and_written(project: Project, workers: str, limit: int) -> None:
     project.write(test_it=HANGING.format(hang=PYTHON))
     result = project.apart(*ON_CPU, f"--amp-timeout=0,{limit}", "-n", workers)

@@ -26,7 +26,7 @@ def test_it_is_one_unless_given(project: Project) -> None:
     project.here("--amp-device=cpu").assert_outcomes(passed=2)
 
 
-#: Digits that Python's own float takes: FULLWIDTH DIGIT ONE, ARABIC-INDIC DIGIT TWO.
+#: Digits that Python's own float accepts: FULLWIDTH DIGIT ONE, ARABIC-INDIC DIGIT TWO.
 OTHER_DIGITS = ("\uff11", "\u0662")
 
 

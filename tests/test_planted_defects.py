@@ -33,7 +33,7 @@ def test_a_planted_defect_is_noticed(defect: Defect, tmp_path: Path) -> None:
     assert status == pytest.ExitCode.TESTS_FAILED, text
     failed = [line for line in text.splitlines() if re.match("FAILED |ERROR ", line)]
     assert any(defect.test in line for line in failed), text
-    # Whoever compares this run with a healthy one reads it there.
+    # A comparison of this run with a healthy one reads it there.
     assert not observes(defect) or any(named(defect, failure.key) for failure in read_record(record).failures), text
 
 

@@ -1,4 +1,4 @@
-"""The margins of planted defects: what tells them, and how far beyond healthy it is."""
+"""Margins of planted defects: the measures that detect them, and their distance from healthy tests."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ BF16, FP16 = TEST.format("bf16"), TEST.format("fp16")
 @pytest.mark.parametrize(
     ("margins", "measure", "factor"),
     [
-        ({"error": 3.0, "bits": math.inf}, "error", 6.0),  # a number that is far enough
-        ({"error": 1.0, "bits": math.inf}, "bits", math.inf),  # one within its bound is none
-        ({"near": 1.2, "bits": math.inf}, "bits", math.inf),  # yes or no goes before a number that is near
+        ({"error": 3.0, "bits": math.inf}, "error", 6.0),  # a value that is far enough
+        ({"error": 1.0, "bits": math.inf}, "bits", math.inf),  # one within its bound does not count
+        ({"near": 1.2, "bits": math.inf}, "bits", math.inf),  # yes or no precedes a value that is near
         ({"near": 1.2}, "near", 1.5),
         ({"near": 1.2, "error": 1.5}, "error", 3.0),
-        ({"error": 0.9}, "", math.inf),  # a sentence alone
+        ({"error": 0.9}, "", math.inf),  # only a message
     ],
 )
 def test_what_tells_a_defect(margins: dict[str, float], measure: str, factor: float) -> None:
@@ -58,14 +58,14 @@ def test_what_tells_a_defect(margins: dict[str, float], measure: str, factor: fl
 
 
 def report(**margins: float) -> Report:
-    healthy = {BF16: entry({"error": 0.5}, "passed"), FP16: entry({"error": 9.0})}  # what is red is not healthy
+    healthy = {BF16: entry({"error": 0.5}, "passed"), FP16: entry({"error": 9.0})}  # red tests are not healthy
     return Report(healthy, {"a_defect": {BF16: entry(margins), FP16: entry({}, "passed")}})
 
 
 def test_one_that_is_near_healthy_is_named() -> None:
     assert too_near(report(error=2.0)) == []
     assert too_near(report(error=1.1, other=0.9)) == []
-    assert too_near(report(error=0.9)) == []  # a sentence tells it
+    assert too_near(report(error=0.9)) == []  # a message detects it
     near = report(error=1.1)
     near.healthy[BF16] = entry({"error": 0.9}, "passed")
     assert too_near(near) == ["a_defect"]

@@ -1,4 +1,4 @@
-"""Defects are planted on another device by the command that is for it; here on the CPU."""
+"""Defects on another device, planted by the command for it; here on the CPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Number formats, held against torch's own."""
+"""Number formats, compared with torch's own."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_formats_are_torchs(precision: Precision) -> None:
 
 @pytest.mark.parametrize("precision", [FP32, BF16, FP16])
 def test_u_is_the_largest_error_of_one_rounding(precision: Precision) -> None:
-    """Halfway to the next number rounds to even; anything more rounds up."""
+    """A value halfway to the next one rounds to even; anything above rounds up."""
     half = torch.tensor([1 + precision.u, 1 + precision.u * 1.001], dtype=torch.float64)
     assert half.to(precision.dtype).double().tolist() == [1.0, 1 + precision.eps]
     assert precision.u == precision.eps / 2

@@ -1,4 +1,4 @@
-"""The probe: a device is there if it computes, whatever the build says."""
+"""Probe: a device is available if it computes, whatever the build says."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pytest_amp.precision import BF16, FP16
 
 
 class OnCpu(AcceleratorDevice):
-    """An accelerator that is the CPU; subclasses break one thing each."""
+    """Accelerator that is the CPU; each subclass breaks one part."""
 
     def __init__(self) -> None:
         super().__init__("broken")
@@ -111,7 +111,7 @@ def test_a_fake_region_leaves_nothing_behind() -> None:
 
 
 def test_fake_tensors_do_not_require_grad() -> None:
-    """One that does aborts the process on a CPU-only build."""
+    """A fake tensor that does so aborts the process on a CPU-only build."""
     device = FakeDevice("cuda")
     with device.tensors():
         assert not torch.is_grad_enabled()
@@ -169,7 +169,7 @@ def test_a_child_that_dies_or_hangs_is_an_answer(monkeypatch: pytest.MonkeyPatch
 
 
 def test_fake_tensors_do_not_wake_a_device_that_is_not_there() -> None:
-    """Up to torch 2.12 a machine with an NVIDIA GPU woke XPU for a fake XPU tensor, and failed."""
+    """A machine with an NVIDIA GPU initialised XPU for a fake XPU tensor, up to torch 2.12, and failed."""
     there = {"cuda": torch.cuda.is_available(), "xpu": torch.xpu.is_available()}
     script = (
         "import torch\n"

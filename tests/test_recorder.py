@@ -1,4 +1,4 @@
-"""``amp.record``: numbers of a user's own, held against a baseline's."""
+"""``amp.record``: values of a user's own, compared with those of a baseline."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_it(amp):
 
 
 def test_errors_over_seeds_are_measured_where_they_are_recorded_or_compared(project: Project) -> None:
-    """What every seed says is worse, though the seeds themselves differ by a factor of two."""
+    """Every seed is worse, though the seeds themselves differ by a factor of two."""
     project.write(test_it=OVER_SEEDS.format(factor=0.01))
     assert project.here(*ON_CPU, "--amp-seed=5", "--amp-record=old.json").ret == 0
     error, seeds = project.observations("old.json")

@@ -1,4 +1,4 @@
-"""Tests that a hook takes out after they were collected, and runs that are ended as green ones."""
+"""Tests that a hook removes after collection, and runs that are ended as green ones."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_what_runs_nothing_by_design_ends_well(project: Project, switch: str) ->
 
 
 def test_a_device_that_is_not_there_is_refused_at_the_first_test(project: Project) -> None:
-    """What comes after it is not collected: thousands of tests would take minutes, and could not run."""
+    """Later files are not collected: thousands of tests would take minutes, and could not run."""
     project.write(test_a="def test_it(amp):\n    pass\n", test_b="raise SystemExit('collected')\n")
     project.file("zone/test_c.py", "raise SystemExit('collected')\n")
     line = refused(project.here("--amp-device=simulated:0", "-p", "no:randomly"))

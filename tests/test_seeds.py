@@ -1,4 +1,4 @@
-"""The gate over many seeds: which are run, and what is told of them."""
+"""The gate over many seeds: those that run, and their report."""
 
 from __future__ import annotations
 

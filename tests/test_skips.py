@@ -1,4 +1,4 @@
-"""A test of the package that the package skips would be green whatever was expected: it is red (tests/conftest.py)."""
+"""Skips by the package in a test of the package are red: the test would otherwise be green (tests/conftest.py)."""
 
 from __future__ import annotations
 

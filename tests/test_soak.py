@@ -1,4 +1,4 @@
-"""The soak: what it calls a flake and a leak."""
+"""The soak: its definitions of a flake and a leak."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""State of torch that a test leaves changed: it is named and put back, and the test that left it fails."""
+"""Torch state that a test leaves changed is named and restored, and the test fails."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from tests.project import Project
 
-#: What a test might leave behind, and how the message calls it.
+#: State that a test might leave changed, and its name in the message.
 LEAKS = {
     "torch.set_autocast_enabled('cpu', True)": "autocast enabled (cpu): False became True",
     "torch.set_autocast_enabled('cuda', True)": "autocast enabled (cuda): False became True",
@@ -38,11 +38,11 @@ LEAKS = {
     "setattr(torch.backends.cuda.matmul, 'allow_tf32', True)": "cuda matmul): ",
     "setattr(torch.backends.cudnn, 'allow_tf32', False)": "cudnn",
 }
-#: A setting that torch 2.7 brought.
+#: A setting that torch 2.7 added.
 ACCUMULATION = {
     "setattr(torch.backends.cuda.matmul, 'allow_fp16_accumulation', True)": "fp16 accumulation: False became True"
 }
-#: The same by the settings that torch 2.9 brought.
+#: The same by the settings that torch 2.9 added.
 NEWER = {
     "setattr(torch.backends, 'fp32_precision', 'ieee')": "fp32 precision: ",
     "setattr(torch.backends.cuda.matmul, 'fp32_precision', 'tf32')": "fp32 precision (cuda matmul): ",
@@ -104,7 +104,7 @@ def test_each_piece_of_state(project: Project) -> None:
 
 
 def test_casts_that_a_region_has_kept_go_with_it(project: Project) -> None:
-    """A region that was never left keeps casts of weights, which the next one would take for those of today."""
+    """A region that was never left keeps casts of weights, which the next one would use in place of new ones."""
     project.write(
         test_it="""
 import torch
@@ -138,7 +138,7 @@ def test_meets_no_older_cast(amp):
 
 
 def test_flags_that_torch_has_frozen(project: Project) -> None:
-    """Whoever imports torch's own test helpers, as torch.export does in some releases, freezes cuDNN's flags."""
+    """Importing torch's own test helpers, as torch.export does in some releases, freezes cuDNN's flags."""
     leak = "(setattr(torch.backends.cudnn, 'deterministic', True), torch.backends.disable_global_flags())"
     project.write(test_it=TEST.format(leaks=[leak, "torch.set_float32_matmul_precision('high')"]))
     result = project.apart(*ON_CPU, "-p", "no:randomly")
@@ -149,7 +149,7 @@ def test_flags_that_torch_has_frozen(project: Project) -> None:
 
 
 def _messages(result: pytest.RunResult) -> dict[int, str]:
-    """The line below the title of each error at teardown, by the test's number."""
+    """Return the line below the title of each error at teardown, by the test's number."""
     lines, found = result.outlines, {}
     for number, line in enumerate(lines):
         title = re.fullmatch(r"_+ ERROR at teardown of test_leak\[.*?([0-9]+)(-cpu-bf16)?\] _+", line)
@@ -253,7 +253,7 @@ def test_a_leak_of_a_skipped_or_failed_test_is_seen_too(project: Project) -> Non
 
 
 def test_a_leak_of_a_fixture_is_seen(project: Project) -> None:
-    """The guard is around all of a test's own fixtures, their ends included."""
+    """The guard encloses all of a test's own fixtures, their teardowns included."""
     project.write(
         test_it="import pytest\nimport torch\n\n\n@pytest.fixture\ndef first():\n"
         "    torch.set_grad_enabled(False)\n\n\n"

@@ -1,4 +1,4 @@
-"""Counting: what was asked for, what ran, and what has gone."""
+"""Counts of requested tests, of those that ran, and of gone observations."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_gone_needs_every_parameter_to_have_passed() -> None:
     tally.add(report("[a]"), data())
     tally.add(report("[a]", when="teardown"), data(observed("a")))
     assert tally.gone(before, {TEST: 2}) == []
-    assert tally.gone(before, {}) == []  # nothing is known of how many there are
+    assert tally.gone(before, {}) == []  # their number is unknown
     tally.add(report("[c]"), data())
     assert tally.gone(before, {TEST: 2}) == [before[1]]
     other = Observation("rules/cpu/fp16/b", Kind.RULE, "fp32", test=TEST[2])
@@ -62,7 +62,7 @@ def test_a_place_with_no_outcome_at_all_is_named() -> None:
 
 
 def test_a_test_of_which_a_part_failed_did_not_run_whole() -> None:
-    """A subtest passed, or the call before its teardown: what it would have observed after that has not gone."""
+    """A passed subtest, or the call before a teardown, is not enough: later observations have not gone."""
     tally = Tally()
     tally.add(report("[a]"), data())
     assert tally.whole({TEST: 1}) == {TEST}
@@ -85,7 +85,7 @@ def test_what_came_to_an_end_is_counted_by_test() -> None:
 
 
 def test_what_two_workers_make_of_one_test_is_held_together() -> None:
-    """With --dist=each, every worker runs every test."""
+    """Every worker runs every test with --dist=each."""
     tally = Tally()
     for worker, value in (("gw0", "fp32"), ("gw1", "fp32"), ("gw2", "bf16")):
         assert tally.clashes() == []
@@ -107,7 +107,7 @@ def test_clashes_are_by_test_and_not_by_phase() -> None:
 
 
 def test_what_passed_and_left_state_behind_is_not_accepted() -> None:
-    """Its call was green, and its end was not."""
+    """Its call was green, and its teardown was not."""
     tally = Tally()
     for name in ("[a]", "[b]"):
         tally.add(report(name), data())

@@ -1,4 +1,4 @@
-"""The header and the block at the end."""
+"""The header, and the block at the end."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_the_header_names_the_installed_torch(project: Project, monkeypatch: pyt
     import torch
 
     project.write(test_it="def test_it(amp):\n    pass")
-    # What is installed says its version without importing it: a wheel may leave out which CUDA it was built for.
+    # The version of an installed package is read without an import: a wheel may omit its CUDA version.
     installed = metadata.version("torch")
     assert torch.__version__.startswith(installed)
     project.here(*ON_CPU).stdout.fnmatch_lines([f"amp: torch {installed}, device cpu *"])
@@ -97,7 +97,7 @@ def test_the_header_names_the_installed_torch(project: Project, monkeypatch: pyt
             raise metadata.PackageNotFoundError
         return version(name)
 
-    monkeypatch.setattr(metadata, "version", gone)  # a torch that was built and never installed
+    monkeypatch.setattr(metadata, "version", gone)  # a torch that was built but not installed
     result = project.here(*ON_CPU, "--amp-record=new.json")
     assert result.ret == 0
     assert project.record("new.json")["provenance"]["torch"] == torch.__version__

@@ -1,4 +1,4 @@
-"""Under pytest-xdist: the same facts and the same end; GPUs of workers."""
+"""pytest-xdist: the same facts and the same exit status; GPUs of workers."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_workers_see_what_one_process_sees(project: Project) -> None:
     ],
 )
 def test_a_worker_that_dies_at_exit_is_reported(project: Project, end: str, status: int, told: str) -> None:
-    """After green tests: nothing else would say so."""
+    """No other message would report it after green tests."""
     project.write(
         conftest="import atexit\nimport os\nimport signal\n\n\ndef pytest_configure(config):\n"
         f"    if hasattr(config, 'workerinput'):\n        atexit.register(lambda: {end})\n",
@@ -152,7 +152,7 @@ def pytest_runtest_setup():
 
 
 def pinned(project: Project, *arguments: str, count: int = 2) -> dict[str, set[object]]:
-    """What each worker sees."""
+    """Return the GPUs that each worker sees."""
     project.write(test_it=PINNED, conftest=WHEN_IMPORTED)
     result = project.apart(*arguments, "--amp-dtype=bf16", "-n", str(count), "--dist=each", "--amp-record=new.json")
     assert "passed" in result.parseoutcomes(), result.outlines
@@ -206,7 +206,7 @@ def test_gpus_of_the_driver(tmp_path: Path) -> None:
         path.parent.mkdir(exist_ok=True)
         path.touch()
     assert workers.visible_gpus({}, tmp_path) == ("0", "1")
-    # What the driver itself lists is closer to the truth than device files, which a container may lack.
+    # The driver's own list is more accurate than device files, which a container may lack.
     for name in ("0000:01:00.0", "0000:02:00.0", "0000:03:00.0"):
         (tmp_path / "proc/driver/nvidia/gpus" / name).mkdir(parents=True)
     assert workers.visible_gpus({}, tmp_path) == ("0", "1", "2")
@@ -217,7 +217,7 @@ def test_gpus_of_amd(tmp_path: Path) -> None:
         path = tmp_path / f"sys/class/kfd/kfd/topology/nodes/{number}/gpu_id"
         path.parent.mkdir(parents=True)
         path.write_text(f"{gpu_id}\n", encoding="ascii")
-    (tmp_path / "sys/class/kfd/kfd/topology/nodes/4/gpu_id").mkdir(parents=True)  # cannot be read
+    (tmp_path / "sys/class/kfd/kfd/topology/nodes/4/gpu_id").mkdir(parents=True)  # unreadable
     assert workers.visible_gpus({}, tmp_path) == ("0", "1")
 
 

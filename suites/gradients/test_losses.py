@@ -1,4 +1,4 @@
-"""Losses of low-precision logits, with every reduction: float32 if the device has the rule, else with 1 or 2 roundings."""
+"""Losses of low-precision logits, with every reduction: float32 if the device has the rule, else 1 or 2 roundings."""
 
 from __future__ import annotations
 

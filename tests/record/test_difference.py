@@ -306,7 +306,7 @@ def test_what_cannot_be_compared_is_one_line(
     ("before", "now", "fair"), [("bf16", "bf16, fp16", False), (None, "bf16", True), ("bf16", "bf16", True)]
 )
 def test_dtypes_that_onednn_has_are_hardware(before: str | None, now: str, *, fair: bool) -> None:
-    """Convolutions accumulate differently without its kernels; an older record lacks this fact, and is still compared."""
+    """Convolutions accumulate differently without its kernels; an older record lacks this fact, and is compared."""
     old, new = (
         Record(each.observations, {**each.provenance, "devices": {"cpu": {} if known is None else {"onednn": known}}})
         for each, known in ((OLD, before), (NEW, now))

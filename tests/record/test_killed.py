@@ -57,7 +57,7 @@ def ended_by(project: Project, number: int, *arguments: str, group: bool = False
         stderr=subprocess.STDOUT,
         text=True,
         start_new_session=True,
-        preexec_fn=_listen,  # no threads exist that it could affect
+        preexec_fn=_listen,  # noqa: PLW1509  # no threads exist that it could affect
     )
     until = time.monotonic() + 60
     while not (project.path / "reached").exists() and time.monotonic() < until:

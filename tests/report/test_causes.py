@@ -84,7 +84,7 @@ def test_causes_stand_in_order_with_their_commands(project: Project, older: str)
 
 
 def test_failure_of_a_cause_is_shown_once(project: Project) -> None:
-    """JUnit has each failure, as -vv does; for further ones the terminal shows the first line and the test with the rest."""
+    """JUnit has each failure, as -vv does; of further ones the terminal shows the first line and the complete test."""
     result = run(project, "--junitxml=junit.xml")
     shown = [line for line in result.stdout.lines if line.startswith("  before    float32")]
     assert len(shown) == 1

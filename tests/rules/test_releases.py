@@ -1,4 +1,4 @@
-"""New and removed operators fail on a release that the spec covers; on a newer one they are listed, or fail if strict."""
+"""New and removed operators fail on a release of the spec; on a newer one they are listed, or fail if strict."""
 
 from __future__ import annotations
 

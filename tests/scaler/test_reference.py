@@ -181,7 +181,7 @@ def test_a_fused_step_needs_no_gradients() -> None:
 
 
 def test_a_fused_step_with_gradients_that_came_after_an_unscale_without_is_refused() -> None:
-    """torch refuses it, since no device is recorded for the integer 0."""
+    """torch fails likewise: the sum of no found-inf is the integer 0, which has no device."""
     scaler = started()
     scaler.unscale_("it", Gradients.NONE)
     with pytest.raises(Refused, match="AttributeError: 'int' object has no attribute 'device'"):

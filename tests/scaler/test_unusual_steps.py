@@ -125,7 +125,7 @@ def test_what_is_called_twice_is_named_though_nothing_comes_of_it(train: Train, 
 
 
 def test_what_is_added_to_scaled_gradients_is_named_while_it_is_small() -> None:
-    """Add weight decay explicitly, before ``unscale_``: the gradients at the two scales differ by half of their size."""
+    """Add weight decay explicitly, before ``unscale_``: gradients at the two scales differ by half of their size."""
     decay = 0.0
 
     def decays(iteration: Iteration) -> None:

@@ -1,1 +1,1 @@
-"""The speed check's own tests: no device and no patience needed."""
+"""The speed check's own tests, which need neither a device nor patience."""

@@ -1,4 +1,4 @@
-"""A clock without time: a call returns the seconds that it took.
+"""Simulated clock: a call returns the seconds that it took.
 
 Seconds rather than milliseconds, so that the time which really passes is nothing beside them.
 """
@@ -19,7 +19,7 @@ from pytest_amp.speed.workloads import Autocast
 
 
 class SimulatedClock:
-    """Believes what each call says that it took; its own ``now`` moves by as much."""
+    """Clock that uses the duration that each call returns; its own ``now`` advances by as much."""
 
     name = "simulated"
 
@@ -28,11 +28,11 @@ class SimulatedClock:
         self.seconds = 0.0
 
     def now(self) -> float:
-        """The simulated wall clock."""
+        """Return the simulated wall clock."""
         return self.seconds
 
     def time(self, call: Callable[[], object], *, repeats: int, timings: int) -> list[float]:
-        """What the last call of each timing says."""
+        """Return the durations that the last call of each timing returned."""
         found = []
         for _ in range(timings):
             took = [float(str(call())) for _ in range(repeats)]
@@ -42,7 +42,7 @@ class SimulatedClock:
 
 
 def taking(reference: float | Iterable[float], candidate: float | Iterable[float]) -> Arms:
-    """Arms that take so many seconds, call after call."""
+    """Return arms that take the given seconds, call after call."""
     sources = [_endless(seconds) for seconds in (reference, candidate)]
     return Arms(lambda: next(sources[0]), lambda: next(sources[1]))
 
@@ -52,7 +52,7 @@ def _endless(seconds: float | Iterable[float]) -> Iterator[float]:
 
 
 def step_taking(reference: float | Iterable[float], candidate: float | Iterable[float]) -> TimedStep:
-    """A step that takes so many seconds, call after call: ``candidate`` within autocast."""
+    """Return a step that takes the given seconds, call after call: ``candidate`` within autocast."""
     sources = {False: _endless(reference), True: _endless(candidate)}
 
     def step(autocast: Autocast) -> float:
@@ -74,7 +74,7 @@ def check_simulated(
     before: Interval | None = None,
     doubts: tuple[str, ...] = (),
 ) -> Measured | None:
-    """``check_speedup`` on the CPU in bf16, of work called "sums" that takes what it says."""
+    """Run ``check_speedup`` on the CPU in bf16, for work called "sums" that returns its duration."""
     conditions = SpeedConditions(
         find_device("cpu"),
         BF16,

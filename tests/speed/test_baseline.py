@@ -1,4 +1,4 @@
-"""What a speedup is held against: its floor, what a baseline has, and whether its surroundings can be trusted."""
+"""Limit of a speedup: its floor, that of a baseline, and whether the environment can be trusted."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["_no_benchmark", "speedy"]
 
 
 def least(kind: str, before: Interval | None, floor: float = 0.9) -> tuple[float, bool]:
-    """The floor that is held, and whether it is the baseline's."""
+    """Return the floor that applies, and whether it is the baseline's."""
     conditions = SpeedConditions(find_device("cpu"), BF16, "gate", before=lambda _: before)
     kept, found = conditions.least(Demand("sums", floor, "fp32", kind=kind))
     assert found in (None, before)
@@ -45,7 +45,7 @@ def test_a_shaky_step_time_is_no_baseline() -> None:
 
 
 def on_a_card(spread: float, kind: str) -> SpeedConditions:
-    """An accelerator on which the sums were calibrated, with so much between processes."""
+    """Return an accelerator with a calibration of the sums, and a given spread between processes."""
     row = replace(shipped()[0], gpu="a card", over="fp32", dtype="bf16", work="sums", kind=kind, spread=spread)
     return SpeedConditions(CudaDevice(), BF16, "gate", before=lambda _: QUIET, floors=(row,))
 
@@ -66,7 +66,7 @@ def test_what_is_quiet_between_processes_may_lose_less(
 def test_what_differs_between_processes_is_held_against_its_floor_alone(
     monkeypatch: pytest.MonkeyPatch, kind: str, limit: float
 ) -> None:
-    """However narrow the interval of one process is: the next one may be off by more than what is a loss."""
+    """Narrow intervals of one process do not help: the next process may be off by more than a loss."""
     monkeypatch.setattr(CudaDevice, "describe", lambda _: "a card")
     demand = Demand("sums", 0.9, "fp32", kind=kind)
     assert on_a_card(1.01 * limit, kind).least(demand) == (0.9, None)
@@ -97,13 +97,13 @@ def test_a_report_does_not_judge(request: pytest.FixtureRequest) -> None:
 
 @pytest.mark.parametrize("candidate", [1.0, 4.0])
 def test_doubtful_surroundings_are_inconclusive(request: pytest.FixtureRequest, candidate: float) -> None:
-    """Neither green nor red, however clear the numbers are."""
+    """Neither green nor red, however clear the values are."""
     with pytest.raises(pytest.skip.Exception, match="inconclusive: sums: another process is here"):
         check_simulated(request, candidate=candidate, doubts=("another process is here",))
 
 
 def test_from_the_record_of_an_earlier_run(speedy: Project) -> None:
-    """The device's own time does not exist here, so that the step is timed: 6 % and the margin."""
+    """A device's own time does not exist here, so that the step is timed: 6 % and the margin."""
     speedy.write(conftest=SIMULATED, test_it=TEST.replace("floor=1.2", "floor=0"))
     options = ("--amp-device=simulated", "--amp-dtype=bf16")
     speedy.here(*options, "--amp-record=record.json").assert_outcomes(passed=1)
@@ -125,7 +125,7 @@ def test_from_the_record_of_an_earlier_run(speedy: Project) -> None:
 
 
 def test_what_was_in_doubt_or_reported_is_no_baseline(speedy: Project) -> None:
-    """Beside a process of somebody else, or in a report, a speedup may be anything."""
+    """Speedups beside a process of another user, or in a report, may be anything."""
     source = TEST.replace("floor=1.2", "floor=0")
     speedy.write(conftest=SIMULATED, test_it=source.replace("return lambda: 2.0 if", "return lambda: 1.0 if"))
     options = ("--amp-device=simulated", "--amp-dtype=bf16")
@@ -137,7 +137,7 @@ def test_what_was_in_doubt_or_reported_is_no_baseline(speedy: Project) -> None:
 
 
 def test_a_shaky_step_time_is_not_made_red_by_the_records_comparison(speedy: Project) -> None:
-    """It is held against its floor alone, and the record says so, too."""
+    """The floor alone applies, and the record says so, too."""
     shaky = "import itertools\nshaky = itertools.cycle([2.0] * 31 + [2.3] * 31)\n" + TEST
     source = shaky.replace("floor=1.2", "floor=0").replace("2.0 if torch", "next(shaky) if torch")
     speedy.write(conftest=SIMULATED, test_it=source)

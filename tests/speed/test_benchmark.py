@@ -1,4 +1,4 @@
-"""What was measured reaches pytest-benchmark, exactly, and its switches keep their meaning."""
+"""Measured times reach pytest-benchmark exactly, and its switches keep their meaning."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_installed_at_collection_the_order_of_fixtures_does_not_matter(project: 
 
 
 def test_a_test_may_still_time_something_itself(project: Project) -> None:
-    """The installed clock is the usual one until times are replayed; one test has one series of times."""
+    """The usual clock is installed until times are replayed; one test has one series of times."""
     project.write(conftest=INSTALL)
     make(
         project,
@@ -148,7 +148,7 @@ def test_cprofile_calls_once_more(project: Project) -> None:
 
 
 def test_rows_are_grouped_by_what_was_timed(project: Project) -> None:
-    """The same work in several dtypes stands together, unless the test's own mark says otherwise."""
+    """Group the same work in several dtypes, unless the test's own mark says otherwise."""
     make(project, SUMS + SUMS.replace("test_sums", "test_sums_again"))
     result = project.here("--benchmark-json=times.json")
     result.stdout.fnmatch_lines(["*benchmark 'sums over fp32, step': 2 tests*"])
@@ -164,14 +164,14 @@ def test_runs_are_compared_by_their_event_times(project: Project) -> None:
 
 
 def test_times_of_another_torch_or_card_are_compared_with_a_note(project: Project) -> None:
-    """What this run's times depend on is known once it has a device, and pytest-benchmark asks before: no warning."""
+    """The facts behind the times are known once the run has a device, later than pytest-benchmark asks: no warning."""
     project.write(
         test_it="""
 def test_it(amp):
     amp.check_speedup(lambda: lambda: 1, over="fp32", floor=0, name="nothing", seconds=0.3)
 """
     )
-    kept = project.path.parent / "kept"  # outside of the current folder, where pytest-benchmark's warning would fail
+    kept = project.path.parent / "kept"  # outside of the current folder, in which pytest-benchmark's warning would fail
     options = ("--amp-device=cpu", "--amp-dtype=bf16", "--amp-speed=report", f"--benchmark-storage=file://{kept}")
     project.here(*options, "--benchmark-autosave").assert_outcomes(passed=1)
     same = project.here(*options, "--benchmark-compare")

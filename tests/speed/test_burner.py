@@ -1,4 +1,4 @@
-"""A process that computes beside the one that times, on a real GPU: nothing is said of speed, red or green."""
+"""Process that computes beside the one that times, on a real GPU: neither a green nor a red verdict on speed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.project import Project, summary
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU that two processes can share")
 
-#: Multiplies without end, in a process whose parent has gone, and which therefore is nobody's child; tells its number.
+#: Multiplies without end, in a process whose parent has ended, so that it is a child of no other; prints its number.
 BURNER = """
 import os, sys
 if "orphan" in sys.argv and os.fork():
@@ -60,7 +60,7 @@ def burner():
 
 @pytest.fixture
 def timed(project: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
-    """A project that sees the GPU, and times work on it."""
+    """Return a project that sees the GPU, and times work on it."""
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     project.write(test_it=TESTS)
     return project
@@ -72,7 +72,7 @@ def run(project: Project) -> pytest.RunResult:
 
 @pytest.fixture
 def stranger() -> Iterator[None]:
-    """A burner that is no child of whoever times."""
+    """Start a burner that is no child of the timing process."""
     command = [sys.executable, "-c", BURNER, "orphan"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

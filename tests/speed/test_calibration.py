@@ -1,4 +1,4 @@
-"""``pytest-amp calibrate``: from fresh processes to floors, and when nothing is written."""
+"""``pytest-amp calibrate``: from new processes to floors, and the cases in which nothing is written."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_too_few_sessions_are_refused(tmp_path: Path, capsys: pytest.CaptureFixt
 def test_an_installed_package_is_not_written_to(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before anything is measured; tests/packaging does it with a wheel."""
+    """Refuse before anything is measured; tests/packaging tests it with a wheel."""
     monkeypatch.setattr("pytest_amp.cli.calibrate.is_a_wheel", lambda: True)
     with pytest.raises(SystemExit) as ended:
         cli.main(["calibrate"])
@@ -131,7 +131,7 @@ def test_a_folder_that_is_not_there_is_told_before_anything_is_measured(
 
 
 def test_what_another_calibration_wrote_meanwhile_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It takes minutes: what the file has counts when it is written, not when the first process started."""
+    """Calibration takes minutes: the content of the file at the time of writing counts, not at the start."""
     path = tmp_path / "floors.json"
     other = floors.Row(
         "another card", "tf32", "bf16", "decoder", "device", 1.0, 1.1, 0.0, 3, "2", "1", "9", "5", "today"
@@ -147,7 +147,7 @@ def test_what_another_calibration_wrote_meanwhile_stays(tmp_path: Path, monkeypa
 
 
 def test_fresh_processes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The whole way on a CPU, one that is no card and has its times reported only."""
+    """Run everything on a CPU, which is no card and only reports its times."""
     test = tmp_path / "test_it.py"
     test.write_text(
         "import torch\n"
@@ -161,7 +161,7 @@ def test_fresh_processes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     path = tmp_path / "floors.json"
     status = cli.main(["calibrate", str(test), "--sessions=3", "--device=cpu", "--dtype=bf16", "--to", str(path)])
     out, err = capsys.readouterr()
-    if "left out" not in out:  # a machine with much else to do may leave a process in doubt
+    if "left out" not in out:  # a busy machine may leave a process in doubt
         assert status == 0, out + err
         (row,) = floors.read(path)
         assert (row.work, row.kind, row.dtype, row.sessions) == ("work", "step", "bf16", 3)

@@ -22,7 +22,7 @@ def test_work(amp):
 
 @pytest.fixture
 def speedy(project: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
-    """A project with an accelerator whose clock is simulated."""
+    """Return a project with an accelerator whose clock is simulated."""
     monkeypatch.setattr(gate, "checked_clock", lambda _: SimulatedClock())
     project.write(conftest=SIMULATED)
     return project
@@ -101,7 +101,7 @@ def test_the_fixture_benchmark_may_come_first(speedy: Project) -> None:
 
 
 def test_a_case(project: Project) -> None:
-    """With the accelerator's real clock: it has no events, so it is waited for."""
+    """Use the accelerator's real clock: it has no events, so that it is synchronised."""
     project.write(
         conftest=SIMULATED,
         test_it="""

@@ -1,4 +1,4 @@
-"""Clocks: device events in order, and the check that finds a clock which times launches."""
+"""Clocks: device events in order, and the check that detects a clock which times launches."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from pytest_amp.speed.clocks import (
 
 
 class Queue:
-    """A device that works through launches in order, while the host's clock stands still."""
+    """Device that processes launches in order, while the host's clock stands still."""
 
     def __init__(self) -> None:
         self.milliseconds = 0.0
@@ -86,7 +86,7 @@ def test_a_small_device_is_not_kept_busy_for_long() -> None:
 
 
 def test_a_clock_that_times_launches_is_found() -> None:
-    """The host's clock around calls that only enqueue: as long for much work as for little."""
+    """The host's clock around calls that only enqueue shows the same time for much work as for little."""
     queue = Queue()
     with pytest.raises(ClockError, match=r"perf_counter.* times launches"):
         check_clock(HostClock(), lambda side: queue.work(side**3 / 1e6))
@@ -102,7 +102,7 @@ def test_a_fake_device_has_no_clock() -> None:
 
 
 class OwnDevice(CpuDevice):
-    """Calls itself an accelerator, and computes on the CPU, for which torch has no events."""
+    """Accelerator in name, which computes on the CPU, for which torch has no events."""
 
     kind = DeviceKind.ACCELERATOR
 
@@ -114,7 +114,7 @@ def test_an_accelerator_without_events_is_waited_for() -> None:
 
 @pytest.mark.usefixtures("one_thread")
 def test_an_accelerators_events_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """First with marks of the host's time as events, then with marks that hardly move."""
+    """Use marks of the host's time as events, then marks that hardly move."""
     monkeypatch.setattr(clocks, "_accelerator_mark", lambda _: Mark(1000 * time.perf_counter()))
     assert checked_clock(OwnDevice()).name == "cpu events"
     ticks = itertools.count()

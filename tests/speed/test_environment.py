@@ -1,4 +1,4 @@
-"""What makes a GPU's timings worthless: heat, and processes of somebody else; on a card that is said to be there."""
+"""Causes that invalidate a GPU's timings: heat, and other users' processes; on a simulated card."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ STRANGER = 1
 
 @pytest.fixture
 def card(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[str, ...]]:
-    """What is said of a card on which there are these processes, and a queue that loses this much, and again."""
+    """Return the doubts about a card with the given processes and the given losses of the queue, first and again."""
 
     def doubts(
         there: tuple[int, ...] | None,
@@ -48,7 +48,7 @@ def test_alone(card: Callable[..., tuple[str, ...]]) -> None:
 
 
 def test_a_process_that_the_driver_does_not_show(card: Callable[..., tuple[str, ...]]) -> None:
-    """One in another container."""
+    """Simulate a process in another container."""
     assert "lost between short kernels" in card((ME,), lost=0.5)[0]
 
 

@@ -1,4 +1,4 @@
-"""The kind of float32 is pinned within a scope, and nothing of it is left behind."""
+"""Kind of float32, pinned within a scope that leaves no setting behind."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_an_exception_restores_too() -> None:
 
 
 def test_older_flags_can_be_read_afterwards() -> None:
-    """On torch 2.9 and later reading them raises as long as the newer settings say something else."""
+    """Reading them raises on torch 2.9 and later as long as the newer settings differ."""
     with float32_precision("tf32"):
         pass
     assert torch.get_float32_matmul_precision() == "highest"
@@ -80,12 +80,12 @@ def test_a_users_matmul_precision_survives(precision: str) -> None:
             assert torch.get_float32_matmul_precision() == precision
     finally:
         torch.set_float32_matmul_precision(before)
-        if has_fp32_precision():  # the older setter writes these, which were not set before
+        if has_fp32_precision():  # the older setter writes these, which were unset before
             holders()["cuda matmul"].fp32_precision = holders()["mkldnn matmul"].fp32_precision = "none"
 
 
 def as_torch_sets_it() -> None:
-    """No setting."""
+    """Leave all settings unset."""
 
 
 def all_tf32() -> None:
@@ -101,7 +101,7 @@ def cudnn_ieee() -> None:
 @pytest.mark.parametrize("setting", [as_torch_sets_it, all_tf32, cudnn_ieee])
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_was_inherited_still_is(setting: Callable[[], None], kind: Float32Kind) -> None:
-    """A setting that follows its parent must follow it afterwards, not stand at what it had been."""
+    """A setting that followed its parent must follow it afterwards, instead of keeping the previous value."""
     backends = holders()
     try:
         setting()
@@ -124,7 +124,7 @@ def test_an_unknown_kind_is_refused() -> None:
 
 
 def test_what_is_compiled_inside_leaves_nothing() -> None:
-    """Dynamo writes what cuda.matmul inherits as its own."""
+    """Dynamo writes the inherited value of cuda.matmul as its own."""
     before = state()
     with float32_precision("ieee"):
         torch.compile(torch.square, backend="eager")(torch.ones(2))

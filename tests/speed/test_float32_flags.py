@@ -1,4 +1,4 @@
-"""Within the scope of a kind of float32 a model may read and write the older flags; nothing of it is left behind.
+"""Models may read and write the older flags within the scope of a kind of float32, which leaves no setting behind.
 
 Each program has a process of its own: torch itself has no way back from a written ``cudnn.allow_tf32`` to its default.
 """
@@ -178,6 +178,6 @@ def test_dtypes(amp, case):
 
 
 def test_every_check_takes_a_loss_under_flags_of_cudnn(project: Project) -> None:
-    """As CTC losses of speech models have it."""
+    """CTC losses of speech models use such flags."""
     project.write(test_it=LOSS)
     project.apart("--amp-device=cpu", "--amp-dtype=bf16", "-p", "no:xdist").assert_outcomes(passed=6)

@@ -1,4 +1,4 @@
-"""The file of calibrated floors: read strictly, written whole, and never lowered without a reason."""
+"""File of calibrated floors: read strictly, written whole, and never lowered without a reason."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_a_floor_rises_by_itself_and_falls_with_a_reason() -> None:
     assert merged([ROW], [lower], "a new driver") == (replace(lower, reason="a new driver"),)
     kept = replace(higher, dtype="fp16")
     found = merged([ROW, replace(kept, floor=1.9)], [lower, kept], "a new driver")
-    assert set(found) == {replace(lower, reason="a new driver"), kept}  # a reason is that of the floors that fell
+    assert set(found) == {replace(lower, reason="a new driver"), kept}  # the reason belongs to the floors that fell
 
 
 def test_other_rows_stay() -> None:

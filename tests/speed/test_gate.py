@@ -1,4 +1,4 @@
-"""What becomes of a test: passed, failed, or skipped as inconclusive."""
+"""Outcome of a speed test: passed, failed, or skipped as inconclusive."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tests.speed.simulated import SimulatedClock, check_simulated
 
 
 class _NoBenchmark:
-    """These tests run in the session of pytest-benchmark's that tests them, whose table is no place for them."""
+    """Stand-in for pytest-benchmark, whose session runs these tests and whose table should not list them."""
 
     def __init__(self, request: pytest.FixtureRequest) -> None:
         pass
@@ -103,7 +103,7 @@ def test_what_is_observed(request: pytest.FixtureRequest, candidate: float) -> N
     assert dict(seen) == dict(
         zip((f"sums/over-fp32/step/{name}" for name in names), (ratio, 3.0, candidate), strict=True)
     )
-    # A report is not judged, by a baseline neither.
+    # A report is not judged by a baseline, either.
     judged = {"interval": (ratio, ratio), "better": None, "margin": None}
     assert seen.facts["sums/over-fp32/step/speedup"] == {"kind": "ratio", "unit": "times", "allowed": 1.2, **judged}
     for name in names[1:]:
@@ -111,7 +111,7 @@ def test_what_is_observed(request: pytest.FixtureRequest, candidate: float) -> N
 
 
 def test_what_is_in_doubt_is_observed_without_a_direction(request: pytest.FixtureRequest) -> None:
-    """No baseline judges it, and nothing is judged beside it."""
+    """No baseline judges it, and nothing is judged by it."""
     doubtful, sound, name = Noted(), Noted(), "sums/over-fp32/step/speedup"
     with pytest.raises(pytest.skip.Exception, match="inconclusive: sums"):
         check_simulated(request, reference=8.0, candidate=SHAKY, observe=doubtful.observe)
@@ -121,7 +121,7 @@ def test_what_is_in_doubt_is_observed_without_a_direction(request: pytest.Fixtur
 
 
 class H100(CpuDevice):
-    """A CPU that calls itself a card which is in the data file."""
+    """CPU that claims to be a card of the data file."""
 
     def describe(self) -> str:
         return "NVIDIA H100 80GB HBM3"

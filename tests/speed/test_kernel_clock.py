@@ -1,4 +1,4 @@
-"""The check end to end on a CPU, with a clock that has no noise: a kernel takes a second, and a cast is a kernel.
+"""The whole check on a CPU, with a clock without noise: a kernel takes a second, and a cast is a kernel.
 
 What fails here is an autocast that casts more than it has to.
 """
@@ -15,12 +15,12 @@ from pytest_amp.precision import LOW
 from pytest_amp.speed import Demand, Plan, SpeedConditions, check_speedup, step_of, training_step
 from pytest_amp.torch_private import recorded_calls
 
-#: How often the weight is used: cast once and kept, it costs one kernel of as many products.
+#: Number of uses of the weight: cast once and cached, it costs one kernel for as many products.
 USES = 8
 
 
 class KernelClock:
-    """A second for each kernel that a call launches, so that the time which really passes is nothing beside it."""
+    """Clock of one second for each kernel that a call launches, so that real time is negligible."""
 
     name = "kernels"
 
@@ -40,7 +40,7 @@ def conditions(precision: str) -> SpeedConditions:
 
 @pytest.mark.parametrize("precision", sorted(LOW))
 def test_products_are_cast_no_more_than_needed(request: pytest.FixtureRequest, precision: str) -> None:
-    """Eight products in float32; under autocast two casts before them."""
+    """Run eight products in float32; under autocast with two casts before them."""
 
     def products() -> Callable[[], torch.Tensor]:
         x, weight = torch.randn(4, 4), torch.randn(4, 4, requires_grad=True)
@@ -61,7 +61,7 @@ def test_products_are_cast_no_more_than_needed(request: pytest.FixtureRequest, p
 
 @pytest.mark.parametrize("precision", sorted(LOW))
 def test_a_training_step_is_cast_no_more_than_needed(request: pytest.FixtureRequest, precision: str) -> None:
-    """Forward and backward of one shared layer: each gradient of a use is added up before it is cast back."""
+    """Run forward and backward of one shared layer: the gradients of its uses are added before the cast back."""
     layer = torch.nn.Linear(4, 4, bias=False)
 
     def loss(model: torch.nn.Module, batch: object) -> torch.Tensor:

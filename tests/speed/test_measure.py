@@ -1,4 +1,4 @@
-"""From arms to a verdict: a failure is measured again, on new tensors; what is doubtful is never red."""
+"""From arms to a verdict: a failure is measured again, on new tensors; a doubtful one is never red."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Paired measurement: order, repeats, budget, and what makes it doubtful."""
+"""Paired measurement: order, repeats, budget, and reasons for doubt."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def measurement(arms: Arms, plan: Plan = PLAN) -> Measurement:
 
 
 def noting(order: list[str]) -> Arms:
-    """Arms that note which of them was called: 3 ms for A, the reference, 2 ms for B."""
+    """Return arms that record their calls: 3 ms for A, the reference, 2 ms for B."""
 
     def call(name: str, seconds: float) -> float:
         order.append(name)
@@ -47,7 +47,7 @@ def test_a_block_is_its_fastest_timing() -> None:
 
 
 def test_drift_cancels() -> None:
-    """A machine that slows down by the same factor with each block shows the ratio that it would show without."""
+    """A machine that slows down by the same factor with each block shows the same ratio as without."""
     slower = 1.05
     quad = Quad((2.0,), (1.0 * slower,), (1.0 * slower**2,), (2.0 * slower**3,))
     assert math.exp(quad.log_ratio) == pytest.approx(2.0)
@@ -66,7 +66,7 @@ def test_both_arms_are_warmed_in_turn() -> None:
 
 
 def test_long_calls_get_smaller_blocks() -> None:
-    """So that the first 12 quads take four of the five seconds."""
+    """The first 12 quads take four of the five seconds."""
     assert measurement(taking(0.01, 0.01)).timings == 5
     assert measurement(taking(0.05, 0.02)).timings == 2
     assert measurement(taking(2.0, 1.0)).timings == 1
@@ -98,7 +98,7 @@ def test_a_clock_that_sees_little_of_the_time_is_doubted() -> None:
 
 
 def test_a_clock_that_sees_one_arm_alone_is_doubted() -> None:
-    """As where work under autocast goes to a stream of its own: the other arm does not speak for it."""
+    """Work under autocast on a stream of its own is one cause: the other arm does not vouch for it."""
     clock, arms = SimulatedClock(), taking(3e-3, 2e-3)
     unseen = 0
 

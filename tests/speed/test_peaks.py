@@ -1,4 +1,4 @@
-"""The peak rates of cards: found by the names that drivers give, each row with its sources."""
+"""Peak rates of cards: found by the names that drivers give, each row with its sources."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rule under noise, simulated with fixed seeds: how often it is red without a reason, and how often it misses.
+"""Decision rule under noise, simulated with fixed seeds: rates of false alarms and of misses.
 
 The noise is on the logarithm of a block's time. Most kinds are those of measurements on shared machines; the last is
 what replayed graphs show (H100 and H200, torch 2.11).
@@ -22,52 +22,52 @@ PASS, FAIL, INCONCLUSIVE = Outcome.PASS, Outcome.FAIL, Outcome.INCONCLUSIVE
 
 #: Noise on the logarithm of a block's time, for blocks in the order of a measurement.
 Blocks = npt.NDArray[np.float64]
-#: Of four blocks, which are the candidate's.
+#: The candidate's blocks among four.
 CANDIDATE = np.array([0.0, 1.0, 1.0, 0.0])
 RATIO = np.array([0.5, -0.5, -0.5, 0.5])
 
 
 def quiet(rng: np.random.Generator, blocks: int) -> Blocks:
-    """Half a percent, and now and then a block that is preempted."""
+    """Add half a percent, and occasionally a block that is preempted."""
     hit = rng.random(blocks) < 0.01
     return rng.normal(0, 0.005, blocks) + hit * np.log1p(0.1 * rng.pareto(2.0, blocks))
 
 
 def heavy_tails(rng: np.random.Generator, blocks: int) -> Blocks:
-    """Two percent, and every twelfth block is preempted."""
+    """Add two percent, and preempt every twelfth block."""
     hit = rng.random(blocks) < 0.08
     return rng.normal(0, 0.02, blocks) + hit * np.log1p(0.3 * rng.pareto(1.5, blocks))
 
 
 def clock_drift(rng: np.random.Generator, blocks: int) -> Blocks:
-    """A card that slows down by 15 percent as it gets warm."""
+    """Slow a card down by 15 percent as it gets warm."""
     return quiet(rng, blocks) + math.log(1.15) * (1 - np.exp(-np.arange(blocks) / 60))
 
 
 def _flips(rng: np.random.Generator, blocks: int) -> Blocks:
-    """0 or 1, changing every forty blocks or so."""
+    """Return 0 or 1, changing about every forty blocks."""
     return (np.cumsum(rng.random(blocks) < 1 / 40) % 2).astype(np.float64)
 
 
 def two_clocks(rng: np.random.Generator, blocks: int) -> Blocks:
-    """A clock that flips by 24 percent."""
+    """Switch between two clock rates that differ by 24 percent."""
     return quiet(rng, blocks) + math.log(1.24) * _flips(rng, blocks)
 
 
 def power_limit(rng: np.random.Generator, blocks: int) -> Blocks:
-    """A limit that slows the candidate, which draws more power, by 19 percent and the reference by 10."""
+    """Slow the candidate, which draws more power, by 19 percent and the reference by 10."""
     candidate = np.tile(CANDIDATE, blocks // 4)
     slow = _flips(rng, blocks) - 0.5
     return rng.normal(0, 0.005, blocks) + slow * np.where(candidate, math.log(1.19), math.log(1.10))
 
 
 def own_offset(rng: np.random.Generator, blocks: int) -> Blocks:
-    """A process in which the candidate is a percent or two off, either way, all along."""
+    """Shift the candidate by a percent or two throughout the process, in either direction."""
     return quiet(rng, blocks) + rng.normal(0, 0.015) * np.tile(CANDIDATE, blocks // 4)
 
 
 def busy_neighbour(rng: np.random.Generator, blocks: int) -> Blocks:
-    """For a third of the time the machine is up to twice as slow, and restless."""
+    """Make the machine up to twice as slow, and unsteady, for a third of the time."""
     start = rng.integers(0, 2 * blocks // 3)
     busy = np.zeros(blocks)
     busy[start : start + blocks // 3] = np.log(rng.uniform(1.3, 2.0))
@@ -75,13 +75,13 @@ def busy_neighbour(rng: np.random.Generator, blocks: int) -> Blocks:
 
 
 def all_at_once(rng: np.random.Generator, blocks: int) -> Blocks:
-    """Tails, flips, a neighbour and an offset of two percent."""
+    """Combine heavy tails, clock rates, a neighbour and an offset of two percent."""
     offset = rng.normal(0, 0.02) * np.tile(CANDIDATE, blocks // 4)
     return heavy_tails(rng, blocks) + two_clocks(rng, blocks) + busy_neighbour(rng, blocks) + offset
 
 
 def replayed(rng: np.random.Generator, blocks: int) -> Blocks:
-    """A captured step: 0.05 percent a block, and 0.15 percent from process to process."""
+    """Add 0.05 percent a block, and 0.15 percent from process to process, as for a captured step."""
     return rng.normal(0, 0.0005, blocks) + rng.normal(0, 0.0015) * np.tile(CANDIDATE, blocks // 4)
 
 
@@ -89,14 +89,14 @@ Noise = Callable[[np.random.Generator, int], Blocks]
 
 
 def once(noise: Noise, true_ratio: float, rule: Rule, rng: np.random.Generator) -> SpeedVerdict:
-    """One measurement."""
+    """Measure once."""
     log_times = noise(rng, 4 * 48).reshape(48, 4) + (1 - CANDIDATE) * math.log(true_ratio)
     log_ratios = iter((log_times @ RATIO).tolist())
     return decide(lambda: next(log_ratios), rule)
 
 
 def trial(noise: Noise, true_ratio: float, rule: Rule, rng: np.random.Generator) -> Outcome:
-    """A measurement, and another one where it fails."""
+    """Measure, and again if it fails."""
     first = once(noise, true_ratio, rule, rng)
     if first.outcome is not FAIL:
         return first.outcome
@@ -107,7 +107,7 @@ TRIALS = 2000
 
 
 def share(noise: Noise, true_ratio: float, outcome: Outcome) -> float:
-    """Of TRIALS checks of a floor of 1.5, how many end so."""
+    """Return the share of TRIALS checks of a floor of 1.5 with this outcome."""
     rule = Rule(1.5, margin=EAGER_MARGIN, precision=PRECISE)
     rng = np.random.default_rng([7, round(1000 * true_ratio)])
     return sum(trial(noise, 1.5 * true_ratio, rule, rng) is outcome for _ in range(TRIALS)) / TRIALS
@@ -118,7 +118,7 @@ STEADY = (quiet, clock_drift, two_clocks, heavy_tails, power_limit, busy_neighbo
 
 @pytest.mark.parametrize("noise", STEADY, ids=lambda noise: noise.__name__)
 def test_rates_against_a_floor(noise: Noise) -> None:
-    """In steps: the true speedup is 2 % above the floor, and 10 % and 20 % below it."""
+    """Take steps of the true speedup: 2 % above the floor, and 10 % and 20 % below it."""
     assert share(noise, 1.02, FAIL) == 0, "false red, 2 % above the floor"
     assert share(noise, 1.10, PASS) >= 0.97, "a clear gain passes"
     assert share(noise, 0.90, FAIL) >= 0.92, "a loss of 10 % is found"
@@ -127,14 +127,14 @@ def test_rates_against_a_floor(noise: Noise) -> None:
 
 
 def test_rates_where_everything_goes_wrong() -> None:
-    """It is undecided more often, and wrong no more often."""
+    """All noise together makes it undecided more often, and wrong no more often."""
     assert share(all_at_once, 1.02, FAIL) <= 0.001
     assert share(all_at_once, 0.90, PASS) <= 0.001
     assert share(all_at_once, 0.80, FAIL) >= 0.90
 
 
 def against_a_baseline(noise: Noise, change: float, kind: str, trials: int = TRIALS) -> dict[Outcome, float]:
-    """How checks end whose baseline was measured in another process, with the same noise, at another speed."""
+    """Return outcomes against a baseline of another process, with the same noise, at another speed."""
     rng = np.random.default_rng([11, round(1000 * change)])
     found = dict.fromkeys(Outcome, 0)
     for _ in range(trials):
@@ -152,23 +152,23 @@ def test_a_loss_of_two_percent_of_device_time_is_red() -> None:
 
 
 def test_a_healthy_card_is_not_red() -> None:
-    """Not one of 5000."""
+    """No check of 5000 is red."""
     assert against_a_baseline(replayed, 1.0, "device", trials=5000)[FAIL] == 0
 
 
-#: What a block differs by within a process, on the logarithm: as much as was seen on an H200, and in a step twice that.
+#: Spread of a block within a process, on the logarithm: as large as on an H200, and in a step twice that.
 WITHIN = {"device": 0.001, "step": 0.008}
 
 
 def of_process(spread: float, kind: str, rng: np.random.Generator) -> Noise:
-    """A process whose candidate is off by as much in its second measurement as in its first."""
+    """Return a process with the same offset of the candidate in its second measurement as in its first."""
     offset = rng.normal(0, spread)
     return lambda rng, blocks: rng.normal(0, WITHIN[kind], blocks) + offset * np.tile(CANDIDATE, blocks // 4)
 
 
 @dataclass(frozen=True)
 class Nights:
-    """Nights in which a check is held against a baseline from a process of its own, whose spread is this.
+    """Nights in which a check is compared with a baseline from another process, with this spread.
 
     ``tolerance`` is what it may lose. The baseline is drawn anew each night, so that a bad one does not decide about
     all of them.
@@ -180,7 +180,7 @@ class Nights:
     looks: tuple[int, ...] = LOOKS
 
     def red(self, count: int, rng: np.random.Generator, change: float = 1.0) -> int:
-        """In how many of ``count`` nights a check is red whose speedup is ``change`` times what it was."""
+        """Return in how many of ``count`` nights a check is red whose speedup changed by the factor ``change``."""
         found = 0
         for _ in range(count):
             any_ = Rule(0.0, precision=PRECISE, looks=self.looks)
@@ -192,7 +192,7 @@ class Nights:
 
 
 def test_a_healthy_card_is_not_red_once_in_a_quarter() -> None:
-    """Ten times ninety nights, with every check of device time that was calibrated and is held against a baseline."""
+    """Run ten times ninety nights, with every calibrated check of device time that a baseline judges."""
     ((limit, tolerance),) = TOLERANCES["device"]
     spreads = [row.spread for row in shipped() if row.kind == "device" and row.spread <= limit]
     rng = np.random.default_rng(13)
@@ -201,14 +201,14 @@ def test_a_healthy_card_is_not_red_once_in_a_quarter() -> None:
 
 
 def test_what_differs_more_between_processes_would_be() -> None:
-    """Twice what is held against a baseline: once in twenty nights."""
+    """Twice the spread that a baseline may judge: red once in twenty nights."""
     ((limit, tolerance),) = TOLERANCES["device"]
     assert Nights("device", 2 * limit, tolerance).red(900, np.random.default_rng(13)) > 20
 
 
 @pytest.mark.parametrize(("spread", "tolerance"), TOLERANCES["step"])
 def test_a_healthy_step_is_not_red(spread: float, tolerance: float) -> None:
-    """Of the least quiet that may lose so much, none of 2000."""
+    """No night of 2000 is red at the smallest spread with this tolerance."""
     assert Nights("step", spread, tolerance).red(2000, np.random.default_rng(13)) == 0
 
 
@@ -216,7 +216,7 @@ def test_a_healthy_step_is_not_red(spread: float, tolerance: float) -> None:
 def test_a_step_that_takes_a_tenth_longer_is_red_where_its_spread_allows_it(
     looks: tuple[int, ...], least: float
 ) -> None:
-    """Of the least quiet that may lose 3 %, however many quads there is time for; it may lose 6 %, and half are not."""
+    """Judge the smallest spread that may lose 3 %, with any number of quads; with 6 %, at most half are red."""
     (spread, tolerance), (_, more) = TOLERANCES["step"]
     rng = np.random.default_rng(13)
     assert Nights("step", spread, tolerance, looks).red(500, rng, 1 / 1.1) >= least * 500

@@ -1,4 +1,4 @@
-"""The suite itself: work of every kind, and what a CPU reports of it."""
+"""The speed suite: work of every kind, and a CPU's report of it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from suites.speed.work import ON_A_CPU, ROWS, SECONDS, WORKS
 from tests.project import ROOT, Project
 
-#: What mixed precision is used for, by what the names of its pieces begin with.
+#: The uses of mixed precision, by the beginnings of the names of their work.
 KINDS = (
     *("matmul-4096", "matmul-memory-bound", "matmul-odd", "conv2d", "conv2d-channels-last", "conv3d"),
     *("conv3d-channels-last", "attention-math", "attention-efficient", "attention-flash", "attention-cudnn"),
@@ -28,7 +28,7 @@ def test_names_are_those_of_one_piece_each() -> None:
 
 
 def test_a_cpu_reports_what_it_measures(project: Project) -> None:
-    """In the time of its steps, and judges nothing: each speedup has its interval, and no direction."""
+    """Each speedup of its step times has an interval, and no direction: nothing is judged."""
     suite = str(ROOT / "suites" / "speed" / "test_speedups.py")
     options = ("--amp-device=cpu", "--amp-dtype=bf16", "--amp-speed=report", "--amp-record=record.json")
     project.here(suite, "-k", "matmul-512", *options).assert_outcomes(passed=1)

@@ -1,4 +1,4 @@
-"""The decision rule: exact where it can be, simulated where it cannot."""
+"""Decision rule: exact if possible, simulated otherwise."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def test_rank_at_99_percent(count: int, rank: int) -> None:
     assert order_statistic_rank(count) == rank
 
 
-@pytest.mark.parametrize("confidence", [Fraction(9, 10), Fraction(1, 2)], ids=str)  # a half is met exactly, by two
+@pytest.mark.parametrize("confidence", [Fraction(9, 10), Fraction(1, 2)], ids=str)  # two values are exactly a half
 @pytest.mark.parametrize("count", range(1, 13))
 def test_rank_covers_the_median_and_no_higher_rank_does(count: int, confidence: Fraction) -> None:
 
     def coverage(rank: int) -> Fraction:
-        """Of all ways in which values lie below (0) and above (1) the median, those it is enclosed in."""
+        """Return the share of all positions of values below (0) and above (1) the median that enclose it."""
         signs = list(itertools.product((0, 1), repeat=count))
         return Fraction(sum(rank <= sum(s) <= count - rank for s in signs), len(signs))
 
@@ -106,7 +106,7 @@ def test_first_look_ends_a_clear_case(ratio: float, outcome: Outcome) -> None:
 
 
 def test_a_wide_interval_that_decides_is_made_narrower_where_there_is_time() -> None:
-    """Another process's speedup may be held against it."""
+    """Another process's speedup may be compared with it."""
     ratios = [1.19, 1.21] * 6 + [1.2] * 36
     sample, left = drawn(ratios)
     verdict = decide(sample, Rule(1.0, precision=0.002))

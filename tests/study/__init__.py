@@ -1,1 +1,1 @@
-"""The studies: resumable, honest about what does not fit, and shown in tables and plots."""
+"""Studies: resumable, with out of memory as a result, and shown in tables and plots."""

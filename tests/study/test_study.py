@@ -1,4 +1,4 @@
-"""``pytest-amp study transformer``: chosen parts, resuming, out of memory as a result, tables and plots."""
+"""``pytest-amp study transformer``: selected parts, resuming, out of memory as a result, tables and plots."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _shares = transformer._shares
 
 @pytest.fixture(autouse=True)
 def _tiny(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Sizes that a CPU measures in no time; torch.profiler takes seconds to start; one thread waits for none."""
+    """Use sizes that a CPU measures at once, without torch.profiler, which takes seconds to start, on one thread."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     monkeypatch.setattr(transformer, "_shares", lambda *_: {"products": 0.5, "attention": 0.1})
@@ -42,7 +42,7 @@ def study(folder: Path, *more: str) -> int:
 def test_the_grid_is_the_whole_question() -> None:
     assert len(list(Choice().cells())) == 5 * 5 * 2 * 3 * 4
     only = Choice(sizes=["small"], contexts=[128], attentions=["sdpa"], modes=["step"], warm_ups=["own", "fp32"])
-    # Warming up float32 in float32 is no question.
+    # Float32 needs no comparison of warm-ups with itself.
     assert [str(cell).partition("step")[0] for cell in only.cells()].count("small, 128, bf16, sdpa, ") == 2
     assert len(list(only.cells())) == 6
 
@@ -69,7 +69,7 @@ def test_the_peak_is_beside_what_was_held_before(monkeypatch: pytest.MonkeyPatch
         counts, allocated, peaks = True, 300, (1000, 5000)
 
         def empty(self) -> None:
-            """Nothing is reserved."""
+            """Return empty statistics: nothing is reserved."""
 
     monkeypatch.setattr(transformer, "Allocator", lambda _device: Counting())
     found = transformer.measure(Cell("small", 8, 2, "fp32", "sdpa", "forward"), find_device("cpu"))
@@ -101,7 +101,7 @@ def test_the_command_and_its_resumption(
     first = len(measured)
     assert first < 18
     assert "cells are left; the same command goes on" in capsys.readouterr().err
-    # As if the power had failed while a line was written.
+    # Simulates a power failure while a line was written.
     path = tmp_path / "transformer.jsonl"
     path.write_text(path.read_text(encoding="utf-8") + '{"cell": {"size": "sm', encoding="utf-8")
     assert study(tmp_path) == 0
@@ -185,7 +185,7 @@ def test_what_the_page_says(tmp_path: Path) -> None:
 def test_what_was_measured_in_doubt_is_measured_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A neighbour on the GPU: the numbers are kept, said to be in doubt, and replaced by the same command."""
+    """With a neighbour on the GPU results are kept, marked as doubtful, and replaced by the same command."""
     monkeypatch.setattr(transformer, "doubts_of", lambda _: ("1 other process on this GPU",))
     chosen = ("--contexts=8", "--modes=forward", "--precisions=bf16")
     assert study(tmp_path, *chosen) == 0

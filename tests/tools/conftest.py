@@ -1,4 +1,4 @@
-"""A checkout that the tool may change."""
+"""Checkout that the tool may change."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tools.release_support.proposal import SPEC
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """The files of the checkout that the tool changes."""
+    """Return a copy of the files of the checkout that the tool changes."""
     root = tmp_path / "checkout"
     for name in (SPEC, CHANGES, pages.MATRIX, pages.CHANGELOG, pages.FINGERPRINT, pages.RULES, pages.UPGRADE):
         (root / name).parent.mkdir(parents=True, exist_ok=True)

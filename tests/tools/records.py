@@ -1,4 +1,4 @@
-"""Records of two releases of torch, in which little differs."""
+"""Records of two releases of torch with few differences."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ LAST = load_spec().last
 NEXT = f"{release_of(LAST)[0]}.{release_of(LAST)[1] + 1}"
 FAMILIES = ("rules", "gradients", "fingerprint")
 RAN = {f"{device}-bf16 {family}": ("test_it::test_it",) for device in ("cpu", "fake-cuda") for family in FAMILIES}
-#: What every record has, so that the records share something.
+#: Observations of every record, so that the records share something.
 SHARED = (
     Observation("rules/cpu/bf16/aten::mm", Kind.RULE, "lower_precision_fp", test="test_it::test_it"),
     Observation("fingerprint/cpu/bf16/addmm", Kind.DTYPE, "fp32 low | low low", test="test_it::test_it"),

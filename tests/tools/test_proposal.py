@@ -1,4 +1,4 @@
-"""What a record of a release changes in the data: rules, faults, reasons, the matrix, and one patch of it all."""
+"""Changes of the data for the record of a release: rules, faults, reasons, the matrix, and one patch of it all."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_patch_applies_and_gives_what_was_proposed(checkout: Path) -> None:
     file = checkout.parent / "release.patch"
     file.write_text(found.patch, encoding="utf-8")
     outside = {**os.environ, "GIT_CEILING_DIRECTORIES": str(checkout.parent)}
-    subprocess.run(["git", "apply", str(file)], cwd=checkout, check=True, env=outside)  # noqa: S607  # where PATH has it
+    subprocess.run(["git", "apply", str(file)], cwd=checkout, check=True, env=outside)  # noqa: S607  # found in PATH
     for name, text in found.files.items():
         assert (checkout / name).read_text(encoding="utf-8") == text
     assert patch(checkout, found.files) == ""
@@ -67,7 +67,7 @@ def test_rule_that_is_new_changes_or_goes_has_its_rows(checkout: Path) -> None:
     (fresh,), (acos,) = rules["cpu"]["aten::fresh"], rules["cpu"]["aten::acos"]
     assert (fresh.name.value, fresh.since, fresh.source) == ("fp32", NEXT, f"read from the dispatcher of {NEXT}.0")
     assert (acos.since, rules["cuda"]["aten::fresh"][0].name.value) == (NEXT, "promote")
-    assert rules["cuda"]["aten::acos"][0].since is None  # CUDA had it
+    assert rules["cuda"]["aten::acos"][0].since is None  # CUDA had the rule
     was, now = rules["cuda"]["aten::softmax.int"]
     assert (was.name.value, was.until, now.name.value, now.since) == (
         "fp32_set_opt_dtype",
@@ -80,7 +80,7 @@ def test_rule_that_is_new_changes_or_goes_has_its_rows(checkout: Path) -> None:
 
 
 def test_every_row_of_the_spec_can_be_written_again() -> None:
-    """A row that is edited is written anew: nothing else in it may change."""
+    """An edited row is written anew: nothing else in it may change."""
     text = (ROOT / SPEC).read_text(encoding="utf-8")
     rows = [line.strip().rstrip(",") for line in text.splitlines() if line.startswith("  { name")]
     assert len(rows) > 150
@@ -125,7 +125,7 @@ def test_mended_fault_has_a_row_for_where_it_was_seen(checkout: Path) -> None:
     assert "- AmpFailure: softmax is low: rules/cpu/bf16/test_x::test_z" in page
     assert "on a GPU: make gate AMP_DEVICE=cuda" in page
     again = proposal(checkout, record(f"{NEXT}.0", failures=tuple(both)))
-    assert f"suites/{FILE}" not in again.files  # it has its rows
+    assert f"suites/{FILE}" not in again.files  # the rows exist
 
 
 def test_difference_has_the_reason_of_the_release_notes(checkout: Path, tmp_path: Path) -> None:
@@ -167,7 +167,7 @@ def test_fact_of_a_mended_fault_has_its_reason(checkout: Path) -> None:
 
 
 def test_red_is_told_by_its_cause_unless_the_data_explains_it(checkout: Path) -> None:
-    name = "nn.functional.linear_cross_entropy.chunked_none"  # of which changes.toml knows that 2.15 changed it
+    name = "nn.functional.linear_cross_entropy.chunked_none"  # changes.toml knows that 2.15 changed it
     fact = observation(f"fingerprint/cpu/bf16/{name}", "fp32 low | =", Kind.DTYPE)
     count = Observation("fingerprint/cpu/bf16/entries", Kind.COUNT, 2, test="test_it::test_it")
     why = "AmpFailure: softmax is low on {}"

@@ -1,4 +1,4 @@
-"""The steps of the support of a release: which are done again, and each way in which one fails."""
+"""Steps of the support of a release: those that repeat, and each way in which one fails."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_torch_that_is_not_the_one_is_refused(version: str, requirement: str, sa
 
 @pytest.fixture
 def folder(tmp_path: Path, checkout: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A workplace whose steps need no torch: records are there, and what runs processes is replaced."""
+    """Return a workplace whose steps need no torch: records exist, and process runners are replaced."""
     monkeypatch.setattr(command, "ROOT", checkout)
     monkeypatch.setattr(steps, "version_of", lambda _python: f"{NEXT}.0+cpu")
     (tmp_path / "python").touch()
@@ -55,7 +55,7 @@ def run(folder: Path, *arguments: str) -> int:
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
-    """The commands that the steps call, which all succeed and say nothing."""
+    """Return the commands that the steps call, which all succeed without output."""
     said: list[list[str]] = []
 
     def call(self: Workplace, argv: list[str], *, log: str, **_: object) -> int:
@@ -107,7 +107,7 @@ def test_guard_that_would_be_lost_ends_the_step(folder: Path, capsys: pytest.Cap
     assert last == f"release-support: guards: guard lost: {said}"
     assert not (folder / "release.patch").exists()
     assert run(folder, "--keep-lost") == 0
-    assert "fingerprints: done before: " in capsys.readouterr().out  # nothing is read anew
+    assert "fingerprints: done before: " in capsys.readouterr().out  # nothing is read again
     known = load(folder / "fingerprints.txt")
     assert known.expected("cpu", "bf16", f"{NEXT}.0") == {"addmm": {"fp32 low | low low"}}
     assert "- guard kept: cpu bf16 addmm" in (folder / "human.md").read_text(encoding="utf-8")

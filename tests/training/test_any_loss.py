@@ -1,4 +1,4 @@
-"""check_training takes the loss that a loop has, and looks at gradients, regions and lines of it."""
+"""check_training accepts the loss of the loop, and examines gradients, regions and its lines."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def train(step: Train, *, precision: Precision = BF16, steps: int = 6) -> Trajec
 
 
 def goes_back_only(iteration: Iteration) -> None:
-    """A loop in bf16, as people have it."""
+    """Run a usual loop in bf16, without a scaler."""
     back(forward_in_a_region(iteration))
     iteration.optimizer.step()
 
@@ -89,7 +89,7 @@ def test_run_in_float32_that_is_under_autocast_is_named() -> None:
 
 
 def garbage_in_one_layer(iteration: Iteration) -> None:
-    """The last bias has other gradients in mixed precision; the loss falls all the same."""
+    """Replace the gradients of the last bias in mixed precision; the loss still falls."""
     back(forward_in_a_region(iteration))
     bias = dict(iteration.model.named_parameters())["last.bias"]
     if iteration.low and bias.grad is not None:

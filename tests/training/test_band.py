@@ -1,4 +1,4 @@
-"""The band: its width comes from the companions, it closes over every step, and NaN is outside."""
+"""Band: its width comes from the companions, it closes over every step, and NaN is outside."""
 
 from __future__ import annotations
 

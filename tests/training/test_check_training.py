@@ -1,4 +1,4 @@
-"""check_training accepts right trainings, and names step and cause of those that are not."""
+"""check_training accepts correct trainings, and names step and cause of a wrong one."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_skipped_steps_are_taken_again() -> None:
     assert observed["mlp/steps skipped"] > 0
 
 
-# What users do wrong, and what the failure has to say of it.
+# Mistakes of users, and the expected text of the failure.
 
 
 def clips_scaled_gradients(iteration: TrainingIteration) -> None:
@@ -117,7 +117,7 @@ def clips_scaled_gradients(iteration: TrainingIteration) -> None:
 
 
 def clips_a_little(iteration: TrainingIteration) -> None:
-    """As above, where a step is not so small that all of it rounds away."""
+    """Clip at a larger norm, so that not all of the step rounds away."""
     scaled: Any = iteration.scaler.scale(forward(iteration))
     scaled.backward()
     nn.utils.clip_grad_norm_(iteration.model.parameters(), 0.5 * 2.0**12)
@@ -132,7 +132,7 @@ def steps_past_the_scaler(iteration: TrainingIteration) -> None:
 
 
 def does_not_scale(iteration: TrainingIteration) -> None:
-    """Not enough, that is."""
+    """Scale too little."""
     finish(iteration, forward(iteration) * 2.0**-36)
 
 
@@ -154,7 +154,7 @@ def rounds_state(iteration: TrainingIteration) -> None:
 
 
 def adds_gradients_up_low(iteration: TrainingIteration) -> None:
-    """A thousand micro-batches that are all the same, the sum kept in the low dtype."""
+    """Accumulate a thousand equal micro-batches, with the sum in the low dtype."""
     torch.autograd.backward(forward(iteration) / 1000)
     for p in iteration.model.parameters():
         assert p.grad is not None
@@ -167,7 +167,7 @@ def adds_gradients_up_low(iteration: TrainingIteration) -> None:
 
 
 def steps_on_another_loss(iteration: TrainingIteration) -> None:
-    """Where autocast is on, a third of the gradient is lost, in every dtype."""
+    """Lose a third of the gradient if autocast is on, in every dtype."""
     loss = forward(iteration)
     finish(iteration, loss * (2 / 3 if iteration.low else 1.0))
 
@@ -215,14 +215,14 @@ def test_what_is_wrong_is_named(wrong: str) -> None:
 
 
 def test_gradients_below_the_range_are_named() -> None:
-    """fp16 without a scale that fits."""
+    """Train fp16 without a suitable scale."""
     with pytest.raises(AmpFailure, match=r"step 0: \d+% of the gradients are exactly zero") as raised:
         run(does_not_scale, precision=FP16, optimizer=lambda p: torch.optim.SGD(p, lr=0.1 * 2.0**36))
     assert raised.match("the loss is not scaled")
 
 
 def test_a_low_loss_is_named() -> None:
-    """Averaged over thousands in the low dtype, where the sum is not the sum."""
+    """Average over thousands in the low dtype, in which the sum is wrong."""
 
     def loss(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
         each: torch.Tensor = model(batch).square().flatten()
@@ -321,7 +321,7 @@ def _own_region(iteration: TrainingIteration) -> None:
 
 @BOTH
 def test_a_forgotten_region_is_named(precision: Precision) -> None:
-    """Both runs would be the same one, and agree."""
+    """Both runs would be the same, and agree."""
     with pytest.raises(AmpFailure, match="the training step computes nothing under autocast") as raised:
         run(_without_region, precision=precision)
     assert "autocast is never on" in str(raised.value)

@@ -1,4 +1,4 @@
-"""What a training step keeps in a low dtype: an average of weights, a sum of losses."""
+"""Low-precision state that a training step keeps: an average of weights, a sum of losses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models that hold low-precision tensors on purpose, and models that run within a region only, in every check."""
+"""Models with intended low-precision tensors, and models that run within a region only, in every check."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ CPU = find_device("cpu")
 
 
 class Adapted(nn.Module):
-    """A frozen bf16 layer with float32 adapters, which casts for itself."""
+    """Frozen bf16 layer with float32 adapters and casts of its own."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class Adapted(nn.Module):
 
 
 class NeedsRegion(Adapted):
-    """It leaves casting to autocast, and takes no float32 without it."""
+    """Model that leaves casting to autocast, and accepts no float32 without it."""
 
     def frozen(self, values: torch.Tensor) -> torch.Tensor:
         result: torch.Tensor = self.base(values)
@@ -57,7 +57,7 @@ class NeedsRegion(Adapted):
 
 
 class AsksForRegion(NeedsRegion):
-    """It refuses to run without autocast, whatever its dtypes are."""
+    """Model that refuses to run without autocast, whatever its dtypes are."""
 
     def frozen(self, values: torch.Tensor) -> torch.Tensor:
         if not torch.is_autocast_enabled("cpu"):
@@ -66,7 +66,7 @@ class AsksForRegion(NeedsRegion):
 
 
 class WithConstants(Adapted):
-    """A table in bf16, and one in float32 whose values bf16 has."""
+    """Model with a table in bf16, and one in float32 whose values bf16 represents."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -78,7 +78,7 @@ class WithConstants(Adapted):
 
 
 class Trained(NeedsRegion):
-    """What the optimizer updates is low."""
+    """Model with low-precision parameters that the optimizer updates."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -136,7 +136,7 @@ def through_data(average: torch.Tensor, weight: torch.Tensor) -> None:
 
 
 class WithTeacher(Adapted):
-    """An average of weights within the model, in bf16: nothing that is added to it is left."""
+    """Model with an average of weights in bf16: all additions to it round away."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -145,7 +145,7 @@ class WithTeacher(Adapted):
 
 @pytest.mark.parametrize("write", [in_place, through_data])
 def test_an_average_of_weights_in_low_precision_is_a_failure(write: Callable[[Any, Any], object]) -> None:
-    """It has no gradient, and all of its values stay as they were: it is written to."""
+    """The average has no gradient, and all of its values stay unchanged, although it is written to."""
 
     def step(iteration: TrainingIteration) -> None:
         standard_step(iteration)
@@ -167,7 +167,7 @@ def test_a_constant_that_changes_late_is_a_failure() -> None:
 
 
 def test_a_fault_of_a_model_that_needs_a_region_is_seen() -> None:
-    """Its gradients have the wrong sign in mixed precision."""
+    """Plant gradients with the wrong sign in mixed precision."""
 
     def step(iteration: TrainingIteration) -> None:
         iteration.optimizer.zero_grad()
@@ -222,7 +222,7 @@ def test_memory_without_float32_has_no_ratio() -> None:
 
 
 class WrongInLow(torch.autograd.Function):
-    """Its gradient is half as large again in low precision alone."""
+    """Model whose gradient is half as large again in low precision only."""
 
     @staticmethod
     def forward(_ctx: Any, values: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""docs/training.md says what its tables say, and its tables what is measured."""
+"""docs/training.md agrees with its tables, and its tables with measurements."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_a_healthy_run_is_in_the_band_and_a_fault_left_it_or_not() -> None:
             low, high = (float(each) for each in used.split(" to "))
             assert 0 < low <= high < 0.5
         elif left == "never":
-            assert float(used) < 5  # of one seed; another one left the band
+            assert float(used) < 5  # for one seed; another one left the band
         else:
             assert float(used) > 1
             assert re.fullmatch(r"step \d+", left)
@@ -48,7 +48,7 @@ def test_steps_that_are_not_taken_always_leave_the_band() -> None:
 
 @pytest.mark.usefixtures("one_thread")
 def test_a_row_is_what_is_measured() -> None:
-    """Of torch's release that the table names; elsewhere rounding is another one."""
+    """Compare on the release of torch in the table; elsewhere rounding differs."""
     if f"torch {torch.__version__}," not in part("margins on cpu"):
         pytest.skip("the table is of another torch")
     task = images()

@@ -1,4 +1,4 @@
-"""The likely cause that check_training names is what was measured, or the operator that has made it."""
+"""Likely causes that check_training names are measurements, or the operator behind them."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_first_loss_that_is_not_finite() -> None:
 
 
 def test_an_exponential_beyond_the_range_is_named() -> None:
-    """The scale comes down, and the loss stays infinite."""
+    """The scale falls, and the loss stays infinite."""
 
     def loss(model: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
         y: torch.Tensor = model(batch["inputs"])
@@ -65,10 +65,10 @@ def test_an_exponential_beyond_the_range_is_named() -> None:
 
 
 def test_an_overflow_that_training_brings_is_named() -> None:
-    """A parameter that grows by the same in each step, in both runs."""
+    """Use a parameter that grows equally in each step, in both runs."""
 
     class Grows(nn.Module):
-        """Ten to the power of what it has learnt."""
+        """Model that returns ten to the power of its parameter."""
 
         def __init__(self) -> None:
             super().__init__()

@@ -1,4 +1,4 @@
-"""The long-run study: its optimizer is torch's in float32, its roundings are what they are called."""
+"""Long-run study: its optimizer is torch's in float32, and its roundings do what their names say."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_stochastic_rounding_is_right_in_the_mean() -> None:
 
 
 def test_a_second_moment_in_bf16_stops_early() -> None:
-    """Of gradients of one it has to become one, by a thousandth of what is missing a step: bf16 stops at a half."""
+    """It should approach one for gradients of one, by a thousandth of the difference a step: bf16 stops at a half."""
     weight = nn.Parameter(torch.ones(100))
     optimizer = LowAdamW([weight], Storage("low", second=BF16))
     for _ in range(5000):
@@ -51,7 +51,7 @@ def test_a_second_moment_in_bf16_stops_early() -> None:
     ("rounding", "arrives"), [(Rounding.NEAREST, False), (Rounding.STOCHASTIC, True), (Rounding.KAHAN, True)]
 )
 def test_an_update_below_the_weights_rounding(rounding: Rounding, *, arrives: bool) -> None:
-    """A thousand times 1e-4 to weights of one, whose neighbours in bf16 are 4e-3 below."""
+    """Add 1e-4 a thousand times to weights of one, whose neighbours in bf16 are 4e-3 below."""
     weight = nn.Parameter(torch.ones(1000, dtype=BF16))
     optimizer = LowAdamW([weight], Storage("low", weights=BF16, rounding=rounding))
     for _ in range(1000):

@@ -1,1 +1,1 @@
-"""The workflows: what they may do, what they run, and the scripts behind them."""
+"""Workflows: their permissions, their commands, and the scripts behind them."""

@@ -1,4 +1,4 @@
-"""Scripts that are no package, imported by their path; and programs that stand in for gh and git."""
+"""Scripts outside of packages, imported by their path; and programs that stand in for gh and git."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.project import ROOT
 SCRIPTS = ROOT / ".github" / "scripts"
 ACTION = ROOT / ".github" / "actions" / "amp-gate"
 
-#: A program that says each call into a file, and answers as the test has laid down: {first arguments: output}.
+#: Program that writes each call into a file, and answers as the test has set: {first arguments: output}.
 STANDING_IN = """#!{python}
 import json
 import os
@@ -29,12 +29,12 @@ for start, (output, status) in json.loads({answers!r}).items():
 
 
 def script(name: str, folder: Path = SCRIPTS) -> ModuleType:
-    """The module in ``folder/name.py``."""
+    """Return the module in ``folder/name.py``."""
     spec = importlib.util.spec_from_file_location(f"amp_script_{name}", folder / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # a dataclass looks there for the types of its fields
+    sys.modules[spec.name] = module  # a dataclass looks up the types of its fields there
     spec.loader.exec_module(module)
     return module
 

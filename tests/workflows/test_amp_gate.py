@@ -1,4 +1,4 @@
-"""The action amp-gate: its inputs are documented and read, and its steps do what they say."""
+"""The action amp-gate: its inputs are documented and read, and its steps match their descriptions."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_run(tmp_path: Path, assertion: str, status: int) -> None:
     environment = _environment(tmp_path, **given, tests=str(tests), args=f"{plugin}-p no:cacheprovider -q")
     environment["GITHUB_STEP_SUMMARY"] = str(tmp_path / "page")
     (tmp_path / "page").touch()
-    for _ in range(2):  # a job can be run again, and finds what the first run left
+    for _ in range(2):  # a job can run again, and finds the files of the first run
         done = subprocess.run([sys.executable, str(GATE), "run"], cwd=tmp_path, env=environment, check=False)
         assert done.returncode == status
     reports = tmp_path / "amp-gate-gate" / "reports"

@@ -1,4 +1,4 @@
-"""Nights in turn, against a program that answers as gh does and keeps the issues: one a cause, closed once gone."""
+"""Consecutive nights with a stand-in for gh that stores the issues: one for each cause, closed once it is gone."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 from tests.workflows.scripts import script
 
-#: gh, as far as the script calls it: its calls and the issues are in files that outlive a night.
+#: Stand-in for gh, as far as the script uses it: its calls and the issues are in files that outlive a night.
 GH = """#!{python}
 import json
 import sys
@@ -65,7 +65,7 @@ class Nights:
         program.chmod(0o755)
 
     def night(self, legs: dict[str, Any], *, complete: bool = True) -> None:
-        """Each leg with its failures; every leg has a test that passes."""
+        """Run each leg with its failures; every leg has a test that passes."""
         ran = self.folder / f"night-{len(list(self.folder.glob('night-*')))}"
         for leg, failures in legs.items():
             (ran / leg).mkdir(parents=True)
@@ -109,7 +109,7 @@ def test_cause_of_a_project_is_told_by_its_test(nights: Nights) -> None:
     nights.night({LEGS[0]: [OWN]})
     assert nights.issues[0]["title"] == "nightly: tests.test_own::test_it: assert 0.25 < 0.1"
     nights.night({LEGS[0]: [(*OWN[:3], "assert 0.75 < 0.2")]})
-    assert [len(issue["comments"]) for issue in nights.issues] == [1]  # the numbers are no part of a cause
+    assert [len(issue["comments"]) for issue in nights.issues] == [1]  # numbers are not part of a cause
 
 
 def test_cause_that_lasts_is_updated_and_one_that_is_gone_is_closed(nights: Nights) -> None:
@@ -119,7 +119,7 @@ def test_cause_that_lasts_is_updated_and_one_that_is_gone_is_closed(nights: Nigh
     assert nights.issues[1]["comments"] == ["Gone in https://example.org/runs/1: gate-cpu-stable ran without it."]
     nights.night({LEGS[0]: []})
     assert not any(issue["open"] for issue in nights.issues)
-    nights.night({LEGS[0]: [SOFTMAX]})  # it is back: the closed one stays closed
+    nights.night({LEGS[0]: [SOFTMAX]})  # it is back: the closed issue stays closed
     assert [issue["open"] for issue in nights.issues] == [False, False, True]
 
 

@@ -1,4 +1,4 @@
-"""What the workflows may do: pinned actions, least permissions, and no stranger's code on a machine of ours."""
+"""Rules of the workflows: pinned actions, least permissions, and no code of strangers on a self-hosted machine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ yaml = pytest.importorskip("yaml", reason="pyyaml is in the dependency group tes
 GITHUB = ROOT / ".github"
 WORKFLOWS = sorted((GITHUB / "workflows").glob("*.yml"))
 ACTIONS = sorted((GITHUB / "actions").glob("*/action.yml"))
-#: Who may write, and what.
+#: The jobs that may write, and their permissions.
 WRITES = {
     ("baselines.yml", "propose"): {"contents", "pull-requests"},
     ("nightly.yml", "issues"): {"issues"},
@@ -25,7 +25,7 @@ WRITES = {
     ("release.yml", "publish"): {"id-token"},
     ("release.yml", "announce"): {"contents"},
 }
-#: Commands of a step that are no script of ours.
+#: Commands of a step other than our scripts.
 PLAIN = (
     "python -m build",
     "python -m pip install build",
@@ -130,14 +130,14 @@ def test_every_script_is_run_by_a_workflow_and_by_a_test() -> None:
 
 
 def test_strangers_reach_no_machine_of_ours() -> None:
-    """A pull request starts ci.yml alone, all of whose jobs are on machines of GitHub."""
+    """Pull requests start ci.yml alone, all of whose jobs are on machines of GitHub."""
     assert [path.name for path in WORKFLOWS if "pull_request_target" in _triggers(path)] == []
     assert [path.name for path in WORKFLOWS if _triggers(path) & {"issue_comment", "workflow_run", "issues"}] == []
     assert [path.name for path in WORKFLOWS if "pull_request" in _triggers(path)] == ["ci.yml"]
     ci = _read(GITHUB / "workflows" / "ci.yml")
     assert {job["runs-on"] for job in ci["jobs"].values()} == {"ubuntu-latest"}
     assert "gpu.yml" not in (GITHUB / "workflows" / "ci.yml").read_text(encoding="utf-8")
-    # Another repository may call gpu.yml from a pull request of its own: forks are turned away there, too.
+    # Another repository may call gpu.yml from a pull request of its own: forks are refused there, too.
     assert _triggers(GITHUB / "workflows" / "gpu.yml") == {"workflow_call"}
     (job,) = _read(GITHUB / "workflows" / "gpu.yml")["jobs"].values()
     assert "github.event_name != 'pull_request_target'" in job["if"]
@@ -149,7 +149,7 @@ def test_secrets_are_nowhere() -> None:
 
 
 def test_inputs_that_are_passed_on_exist() -> None:
-    """actionlint does not look behind the names of this repository's own actions."""
+    """actionlint does not check the names of this repository's own actions."""
     for path in [*WORKFLOWS, *ACTIONS]:
         for step in _steps(path):
             if not step.get("uses", "").startswith("$/"):

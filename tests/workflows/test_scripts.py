@@ -1,4 +1,4 @@
-"""The scripts of the workflows: run, with programs that stand in for pip, gh and git where those would go out."""
+"""Scripts of the workflows, run with stand-ins for pip, gh and git if they would use the network."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STABLE = '["gate-stable", "last-green"]'
 
 @pytest.fixture
 def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the programs that stand in say what they were asked; their folder comes first in PATH."""
+    """Return the file of the stand-ins' calls; their folder comes first in PATH."""
     programs = tmp_path / "programs"
     programs.mkdir()
     monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
@@ -130,7 +130,7 @@ def test_last_green(calls: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert said[3][3:6] == ["5", "--name", "gate-stable"]
     assert len(said) == 4
     assert (tmp_path / "output").read_text(encoding="utf-8") == 'records=["gate-stable"]\n'
-    # What is there and cannot be fetched is no first night.
+    # An existing record that cannot be fetched is no first night.
     stand_in(tmp_path / "programs", "gh", {"run list": runs, **kept, "run download": ("", 1)})
     assert module.main() == 1
     stand_in(tmp_path / "programs", "gh", {"run list": ("", 1)})
@@ -155,7 +155,7 @@ RECORD = {
 
 
 def test_propose_baseline(calls: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A repository, a record, the same record again, and another one; gh stands in, git is real."""
+    """Propose for a repository, a record, the same record again, and another one; gh is a stand-in, git is real."""
     pytest.importorskip("packaging")
     origin, work = tmp_path / "origin.git", tmp_path / "work"
     for command in (
