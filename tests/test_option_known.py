@@ -91,7 +91,7 @@ def test_a_key_that_the_baseline_has_not_either_is_told(project: Project) -> Non
 
 
 def with_a_known_change(project: Project) -> None:
-    """Return a project whose rule differs from ``old.json``, and a file that lists the change."""
+    """Write a project whose rule differs from ``old.json``, and a file that lists the change."""
     source = "def test_it(amp):\n    amp.observe('rule', {!r}, kind='rule')\n"
     project.file("known.toml", known("project/cpu/*/rule"))
     project.write(test_it=source.format("fp32"))

@@ -62,7 +62,7 @@ def test_a_round_trip_by_hand_rounds(amp: Amp, needs: Callable[[str], str], *, e
 
 
 def _networks(target: Target) -> Iterator[object]:
-    """Return three networks of the zoo."""
+    """Yield three networks of the zoo."""
     for case in zoo():
         marks = fused_pooling(target) if case.name == "cnn" else []
         if case.name in {"mlp", "cnn", "decoder"}:

@@ -57,7 +57,7 @@ def _cell(program: str, ambient: str) -> object:
 
 
 def _cells() -> Iterator[object]:
-    """Return each program in each ambient region; one that opens no low region needs the other dtype only once."""
+    """Yield each program in each ambient region; one that opens no low region needs the other dtype only once."""
     for program in NAMES:
         yield _cell(program, "none")
         yield _cell(program, "low")

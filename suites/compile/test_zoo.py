@@ -22,14 +22,14 @@ from .releases import BACKWARD, NATIVE_BATCH_NORM, TAKES_NOTHING_APART, fused_po
 
 
 def whole(_target: Target) -> Iterator[object]:
-    """Return the cases of the zoo that Dynamo captures in one graph."""
+    """Yield the cases of the zoo that Dynamo captures in one graph."""
     for case in zoo():
         if case.name != "lstm":
             yield pytest.param(case, id=case.name)
 
 
 def traced(target: Target) -> Iterator[object]:
-    """Return the same cases, where AOTAutograd runs eager's kernels."""
+    """Yield the same cases, where AOTAutograd runs eager's kernels."""
     for case in zoo():
         marks = [NATIVE_BATCH_NORM] if case.name.startswith("cnn") and target.id == "cuda-fp16" else []
         if case.name != "lstm":
@@ -37,7 +37,7 @@ def traced(target: Target) -> Iterator[object]:
 
 
 def fused(target: Target) -> Iterator[object]:
-    """Return the same cases, compiled by inductor."""
+    """Yield the same cases, compiled by inductor."""
     for case in zoo():
         marks = fused_pooling(target) if case.name == "cnn" else []
         if case.name != "lstm":
@@ -45,13 +45,13 @@ def fused(target: Target) -> Iterator[object]:
 
 
 def wider(_target: Target) -> Iterator[object]:
-    """Return networks, losses and ways of training that users bring."""
+    """Yield networks, losses and ways of training that users bring."""
     for case in wider_zoo():
         yield pytest.param(case, id=case.name)
 
 
 def wider_traced(target: Target) -> Iterator[object]:
-    """Return the wider zoo as AOTAutograd traces it.
+    """Yield the wider zoo as AOTAutograd traces it.
 
     Attention by its formula computes in float32 inside of the operator, whose backward is traced in the region. Eager
     adds up the gradients of a weight that is used several times in the low dtype, for it casts the weight once, and a
@@ -69,7 +69,7 @@ def wider_traced(target: Target) -> Iterator[object]:
 
 
 def added(target: Target) -> Iterator[object]:
-    """Return the cases of projects."""
+    """Yield the cases of projects."""
     for case in target.added_cases():
         yield pytest.param(case, id=case.name)
 

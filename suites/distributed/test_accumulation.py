@@ -46,7 +46,7 @@ _PLANS = {"after the last": [False, False, True], "after each": [True, True, Tru
 
 
 def _cases() -> list[Any]:
-    """Yield each unit once for the ordinary tier, DDP with both plans; mark the remaining ones for the long tier."""
+    """Return each unit once for the ordinary tier, DDP with both plans; mark the remaining ones for the long tier."""
     return [
         pytest.param(
             unit,

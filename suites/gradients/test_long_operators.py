@@ -62,7 +62,7 @@ def lacks(name: str, target: Target) -> bool:
 
 
 def known(names: Iterable[str]) -> Callable[[Target], Iterator[object]]:
-    """Yield ``names``, expected to fail where their device has a known error."""
+    """Return ``names``, expected to fail where their device has a known error."""
 
     def cases(target: Target) -> Iterator[object]:
         for name in names:

@@ -29,7 +29,7 @@ def cases(target: Target) -> Iterator[object]:
 
 
 def smooth(target: Target) -> Iterator[object]:
-    """Return the zoo without discontinuities and without cases that this machine cannot run."""
+    """Yield the zoo without discontinuities and without cases that this machine cannot run."""
     for case in (mlp(), cnn(), decoder(), decoder(attention=Attention.SOFTMAX), decoder(tied=True), lstm()):
         if case.name != "lstm" or not lacks_lstm_kernel(target.device.type, target.precision.name):
             yield pytest.param(case, id=case.name)

@@ -47,7 +47,7 @@ def is_judged(registry: Registry, amp: Amp) -> bool:
 
 
 def every_overload(target: Target) -> Iterable[str]:
-    """Yield every overload with an autocast kernel, and on a covered release every one that should have one.
+    """Return every overload with an autocast kernel, and on a covered release every one that should have one.
 
     And those that have none here, but in another release: a baseline then has that they got one.
     """
@@ -57,7 +57,7 @@ def every_overload(target: Target) -> Iterable[str]:
 
 
 def known_overloads(target: Target) -> Iterable[str]:
-    """Yield every overload with an autocast kernel, a rule in the spec, and sample arguments.
+    """Return every overload with an autocast kernel, a rule in the spec, and sample arguments.
 
     There are none for the named dimensions of older releases: test_rule alone says what it can of them.
     """

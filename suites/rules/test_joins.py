@@ -58,7 +58,7 @@ JOINS: dict[str, tuple[tuple[int, ...], _Join]] = {
 
 
 def _mixes(amp: Amp) -> list[tuple[torch.dtype, ...]]:
-    """Yield any two dtypes, and all three, in every order; MPS has no float64."""
+    """Return any two dtypes, and all three, in every order; MPS has no float64."""
     dtypes = [amp.dtype, torch.float32] + ([torch.float64] if amp.device.type != "mps" else [])
     return [*itertools.product(dtypes, repeat=2), *itertools.permutations(dtypes, 3)]
 
@@ -74,7 +74,7 @@ def _joined(amp: Amp, join: _Join, values: Sequence[torch.Tensor]) -> torch.Tens
 
 
 def _joins(target: Target) -> Iterable[str]:
-    """Yield the joins; fake tensors leave out empty inputs, for which test_hand_cast has that call."""
+    """Return the joins; fake tensors leave out empty inputs, for which test_hand_cast has that call."""
     return [join for join in JOINS if join != _EMPTY or target.device.kind is not DeviceKind.FAKE]
 
 

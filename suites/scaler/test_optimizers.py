@@ -20,7 +20,7 @@ from .training import INF, NAN, ScalerFactory
 
 
 def _optimizers(target: Target) -> Iterator[object]:
-    """Return all optimizers that step on the target."""
+    """Yield all optimizers that step on the target."""
     for optimizer in optimizers_on(target.device.torch_device):
         yield pytest.param(optimizer, id=optimizer)
 

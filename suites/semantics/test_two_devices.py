@@ -18,7 +18,7 @@ from .state import OTHER, expect_state, product_dtype
 
 
 def _others(target: Target) -> Iterator[str]:
-    """Return the CPU beside an accelerator, real or fake; fake accelerators beside the CPU."""
+    """Yield the CPU beside an accelerator, real or fake; fake accelerators beside the CPU."""
     if target.device.kind is not DeviceKind.CPU:
         yield "cpu"
         return

@@ -134,7 +134,7 @@ def _imports(path: Path, *, anywhere: bool) -> Iterator[tuple[str, str]]:
 
 
 def _modules(path: Path, *, anywhere: bool) -> Iterator[str]:
-    """Return the modules of this package that ``path`` imports, by their full names."""
+    """Yield the modules of this package that ``path`` imports, by their full names."""
     for module, name in _imports(path, anywhere=anywhere):
         if module.split(".")[0] != "pytest_amp":
             continue

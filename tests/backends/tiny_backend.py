@@ -145,7 +145,7 @@ class TinyDevice(AcceleratorDevice):
     """Device whose back end has no streams to wait for."""
 
     def synchronize(self) -> None:
-        """Return at once: each call is complete when it returns."""
+        """Wait for nothing: each call is complete when it returns."""
 
 
 def pytest_amp_devices() -> list[DeviceType]:

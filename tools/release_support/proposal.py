@@ -123,7 +123,7 @@ def _red(found: Difference) -> list[str]:
 
 
 def _gaps(found: Difference) -> Iterable[str]:
-    """Return the gaps of the release: checks that the record before ran, and this one did not."""
+    """Yield the gaps of the release: checks that the record before ran, and this one did not."""
     revised = revisions(found.old.provenance, found.new.provenance)
     if revised:
         yield f"the two records are of different tests ({', '.join(sorted(revised))}): record the earlier release again"
