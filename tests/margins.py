@@ -1,11 +1,12 @@
 """Measurements of tests on the way to a verdict: a plugin, ``-p tests.margins``, for tests/planted_margins.py.
 
-``MARGINS`` names a JSON file to be made. It has an entry for each test that has run: its outcome, what it says, noise,
-excess and distance of its step, the operator that is furthest from its model, and by measure of the verdict the margin:
-value over bound, the worst of the test. Only those tests run whose ids ``MARGINS_OF`` has, one a line, or begin so.
+``MARGINS`` names a JSON file to be written. It has an entry for each test that has run: its outcome, its message,
+noise, excess and distance of its step, the operator that is furthest from its model, and the margin of each measure of
+the verdict: value over bound, the worst of the test. Only tests run whose ids, or their beginnings, are in
+``MARGINS_OF``, one a line.
 
-Errors are in units of what the model should make, and errors that are independent of one another add as squares: what
-makes e times its model's error has one of its own of ``sqrt(e^2 - 1)``. A margin is a ratio of those.
+Errors are in units of the model's expected error, and independent errors add as squares: an error of e times the
+model's includes one of its own of ``sqrt(e^2 - 1)``. A margin is a ratio of those.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ class Report:
 class Telling(NamedTuple):
     """Best detection of a defect: the measure, its margin, and the margin's ratio to the worst healthy one.
 
-    The margin is infinite of what is yes or no; the measure is empty where a test says in words alone what is wrong.
+    The margin of a yes or no is infinite; the measure is empty if only a test's message detects the defect.
     """
 
     test: str

@@ -1,10 +1,10 @@
 """Plant each defect, and compare its record with a healthy one.
 
-``python -m tests.planted_in_the_diff FOLDER [DEFECT …]``: in ``FOLDER``, the tests that are meant for defects are
-recorded without any, once for each device and dtype, unless that is there; then each defect (or those named) is
-planted, recorded, and compared. ``report.json`` has an entry for each: whether the test that is meant for it is among
-what ``pytest-amp diff`` says fails now, what it did before, what else the diff has, and why. A defect that is in the
-report is not planted again, so that a run may come in pieces.
+``python -m tests.planted_in_the_diff FOLDER [DEFECT …]``: record in ``FOLDER`` the tests that are meant for defects
+without any, once for each device and dtype, unless the record exists; then plant, record and compare each defect (or
+those named). ``report.json`` has an entry for each: whether its test is among the failures of ``pytest-amp diff``, its
+outcome before, further differences, and reasons. A defect in the report is not planted again, so that a run may be
+resumed.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Margins of planted defects over healthy tests: ``python -m tests.planted_margins DEVICE REPORT [DEFECT ...]``.
 
-The tests of the gradients suite that are meant for defects of numerics run healthy, and the zoo beside them; then each
-again with its defect planted; in both dtypes. ``REPORT`` becomes a JSON file of what they measured (tests/margins.py).
-A defect that is in it is not planted again, so that a run may come in pieces. Printed are the tables of
-docs/planted.md; the status is 1 where a defect is green, or told by nothing that is ``ENOUGH`` times the worst
-healthy test, and where a healthy one is red.
+The tests of the gradients suite that are meant for defects of numerics run healthy, together with the zoo; then each
+again with its defect planted; in both dtypes. ``REPORT`` becomes a JSON file of their measurements (tests/margins.py).
+A defect in it is not planted again, so that a run may be resumed. The output is the tables of docs/planted.md; the
+status is 1 if a defect is green, or no measure of it is ``ENOUGH`` times the worst healthy test, and if a healthy test
+is red.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Run the gate with many seeds: ``python -m tests.seeds --seeds 0-19,101-120 -- suites -n 2 --amp-device=cpu``.
 
-A check that is red with a seed and not with another judges its random numbers. Each seed leaves its results in FOLDER
-(``seed-7.xml``), and a seed that has left them is not run again, so that a run that was ended goes on where it was.
-Without a failure the table bounds the rate of false alarms: after n runs it is below 3 / n with a confidence of 95 %
-(Hanley and Lippman-Hand, JAMA 249, 1983).
+A check that is red with only some seeds judges its random values. Each seed leaves its results in FOLDER
+(``seed-7.xml``), and a seed with results is not run again, so that an interrupted run resumes. Without a failure the
+table bounds the rate of false alarms: after n runs it is below 3 / n with a confidence of 95 % (Hanley and
+Lippman-Hand, JAMA 249, 1983).
 """
 
 from __future__ import annotations

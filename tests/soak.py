@@ -1,8 +1,8 @@
 """Run the suites on the CPU many times in one process: ``python -m tests.soak --times 20 suites``.
 
-Each run must be green and observe what the first did (no flake), and the process must not grow by more than some
-memory, threads and open files a run, once the first runs have filled what is cached for good (no leak). Modules of the
-tests are imported anew by each run, which itself costs memory: ALLOWED is what that came to, with room.
+Each run must be green and have the observations of the first (no flake), and after the first runs have filled all
+caches, the process must not grow by more than some memory, threads and open files a run (no leak). Each run imports the
+modules of the tests again, which itself costs memory: ALLOWED is that amount, with a margin.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from pytest_amp.precision import dtype_name
 from .releases import DTYPE_IS_GUARDED
 
 Tensors = list[torch.Tensor]
-#: Takes a batch and matrices, of which each is used once: a second use would meet eager's cast cache.
+#: Takes a batch and matrices, of which each is used once: a second use would read eager's cast cache.
 Program = Callable[[torch.Tensor, Tensors], Tensors]
 
 #: The other autocast dtype, for which an inner region may ask.
@@ -27,7 +27,7 @@ OTHER = {torch.bfloat16: torch.float16, torch.float16: torch.bfloat16}
 #: The ambient states of a compiled function, in turn. Where the dtype is no guard (releases.GUARDS_DTYPE, which
 #: test_recompilation.py shows) the other dtype would say nothing of a region inside.
 AMBIENT = ("none", "low", "other", "disabled") if DTYPE_IS_GUARDED else ("none", "low", "disabled")
-#: AOTAutograd sees what Dynamo hands it: what is wrong in the one is wrong in the other.
+#: AOTAutograd traces the graphs of Dynamo: an error of one is an error of the other.
 BACKENDS = pytest.mark.parametrize("backend", [pytest.param("eager", marks=pytest.mark.amp_long), "aot_eager"])
 _SIZE = 16
 _MATRICES = 6
@@ -174,7 +174,7 @@ def _drawn(amp: Amp, dtype: torch.dtype, size: int) -> Tensors:
     return [tensor.to(amp.device.torch_device, dtype).requires_grad_() for tensor in drawn]
 
 
-def run(  # noqa: PLR0913  # what is computed, where, and on what
+def run(  # noqa: PLR0913  # computation, place, and inputs
     amp: Amp,
     program: Program,
     kind: str,
@@ -209,7 +209,7 @@ def expect_same_dtypes(amp: Amp, what: str, found: Ran, eager: Ran) -> None:
         )
 
 
-def expect_same_values(  # noqa: PLR0913  # what is compared, with what, and how it was computed
+def expect_same_values(  # noqa: PLR0913  # values, reference, and computation
     amp: Amp,
     what: str,
     found: Sequence[torch.Tensor | None],
@@ -220,8 +220,9 @@ def expect_same_values(  # noqa: PLR0913  # what is compared, with what, and how
 ) -> None:
     """Raise AmpFailure unless values are eager's: bitwise equal on a CPU, elsewhere equal except for the order of sums.
 
-    That is MEDIAN_DISTANCE of eager's own error, which the oracle allows between kernels that sum in another
-    order (``pytest_amp.numerics.tolerance``); WORST_DISTANCE where kernels are ``fused`` and round less often.
+    Equal means within MEDIAN_DISTANCE of eager's own error, which the oracle allows between kernels that sum in a
+    different order (``pytest_amp.numerics.tolerance``); WORST_DISTANCE where kernels are ``fused`` and round less
+    often.
     """
     share = tolerance.WORST_DISTANCE if fused else tolerance.MEDIAN_DISTANCE
     reference = [*exact.outputs, *exact.gradients][-len(eager) :] if eager else []

@@ -36,7 +36,7 @@ GUARDS_DTYPE = pytest.mark.xfail(
     strict=True,
     reason="pytorch/pytorch#112260: autocast's state is no guard of compiled code (mended by #143592)",
 )
-#: Inductor takes from the cache on disk what was compiled for the other dtype; torch 2.6 looks there only if asked to.
+#: Inductor reads code for the other dtype from the cache on disk; torch 2.6 reads that cache only on request.
 CACHE_KEY = pytest.mark.xfail(
     (2, 7) <= RELEASE < (2, 13),
     strict=True,
@@ -86,8 +86,8 @@ _PACKED_ADDITION = pytest.mark.xfail(
 def fused_pooling(target: Target) -> list[pytest.MarkDecorator]:
     """Return the marks of a case with batch norm, SiLU and average pooling behind each other, compiled by inductor.
 
-    It makes one kernel of their backward passes, whose indices LLVM computes in 16 bits, two of them at a time. Such
-    instructions there are from compute capability 9.0 on, and Triton 3.7 (torch 2.12) does not use them here.
+    Inductor compiles their backward passes into one kernel, whose indices LLVM computes in 16 bits, two at a time. Such
+    instructions exist from compute capability 9.0 on, and Triton 3.7 (torch 2.12) does not use them here.
     """
     if target.device.type != "cuda" or RELEASE >= (2, 12) or torch.version.hip is not None:
         return []

@@ -85,7 +85,7 @@ def test_sizes_and_regions_change_together(amp: Amp) -> None:
 def test_new_weights_are_used_in_the_region_that_has_seen_the_old(amp: Amp) -> None:
     """Casts of weights are part of AOTAutograd's graph: the next call in the region uses an update made inside it.
 
-    Eager, and the back end of that name, take the cast that the region keeps.
+    Eager, and the back end of that name, use the cast that the region caches.
     """
     layer, batch = nn.Linear(16, 16).to(amp.device.torch_device), _batch(amp)
     compiled = torch.compile(layer, backend="aot_eager")
@@ -141,7 +141,8 @@ def test_what_was_compiled_for_one_dtype_is_not_taken_for_another(
 ) -> None:
     """AOTAutograd's cache on disk must have the dtype in its key: it is searched whenever Dynamo compiles again.
 
-    The operands are of this dtype: for its own region there is nothing to cast, and inductor has no kernel to write.
+    The operands have the region's dtype, so that in its own region there is nothing to cast, and inductor has no kernel
+    to write.
     """
     x, w = (torch.randn(16, 16, device=amp.device.torch_device).to(amp.dtype) for _ in range(2))
     compiled = torch.compile(torch.matmul, backend=needs(backend))

@@ -54,8 +54,8 @@ def wider_traced(target: Target) -> Iterator[object]:
     """Yield the wider zoo as AOTAutograd traces it.
 
     Attention by its formula computes in float32 inside of the operator, whose backward is traced in the region. Eager
-    adds up the gradients of a weight that is used several times in the low dtype, for it casts the weight once, and a
-    trace casts it for each use: without the cache eager gives the trace's bits.
+    accumulates the gradients of a weight that is used several times in the low dtype, since it casts the weight once; a
+    trace casts it for each use. Without the cache eager gives the trace's bits.
     """
     by_formula = {"attention_math"}
     if target.device.type == "cpu":

@@ -1,6 +1,6 @@
 """Several processes under mixed precision: their collectives, the dtypes of these, and agreement with one process.
 
-Two ranks, started by torch's own launcher: gloo on a CPU, NCCL where there are two GPUs.
+There are two ranks, started by torch's own launcher: gloo on a CPU, NCCL with two GPUs.
 """
 
 from pytest_amp.families import Family

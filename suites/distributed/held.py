@@ -76,13 +76,13 @@ def _off(a: torch.Tensor | None, b: torch.Tensor) -> str:
     return "all of it: it is missing" if a is None else f"{_far(a, b):.3g}"
 
 
-def hold_near_exact(  # noqa: PLR0913  # what is held, against what, and how it is called
+def hold_near_exact(  # noqa: PLR0913  # values, reference, and labels
     amp: Amp, case: Case, found: Tensors, *, loss: float | None, what: str, factor: float = CERTAIN
 ) -> None:
     """Raise AmpFailure unless gradients and the loss are within the bound that the oracle predicts of one process.
 
-    The noise of the whole batch in one process, times ``factor``: the ranks' parts round on their own. Nor is
-    any much more exact than rounding leaves it, which would mean that nothing was rounded.
+    The bound is the noise of the whole batch in one process, times ``factor``, since the ranks' parts round separately.
+    A result that is much more exact than rounding allows fails, too: it would mean that nothing was rounded.
     """
     prediction = predict(case, case.realise(seed=amp.config.seed), amp.device, amp.precision, seed=amp.config.seed)
     exact, u = prediction.exact.named(), amp.precision.u

@@ -13,7 +13,7 @@ Hook = Callable[[Any, Any], Any]
 def registered(name: str) -> tuple[Any, Hook]:
     """Return state and hook, as ``register_comm_hook`` takes them.
 
-    Each is called by a function of ours: of its own bf16 hooks DDP asks for NCCL, by their names.
+    Each hook is called by a wrapper function: DDP requires NCCL for its own bf16 hooks, which it recognises by name.
     """
     state, hook = _MADE[name]() if name in _MADE else (None, _compressing(name))
 

@@ -20,7 +20,7 @@ from .models import Tensors, by_hand, mean
 class Policy:
     """Requested dtypes: ``low`` stands for the autocast dtype, None for no request; ``region`` is autocast around it.
 
-    ``unasked`` is the dtype of a reduction for which nothing is asked; without it that of the gathered parameters.
+    ``unasked`` is the dtype of a reduction without a request; by default that of the gathered parameters.
     """
 
     param: str | None = None

@@ -1,4 +1,4 @@
-"""Programs of ranks: gradients of micro-batches that are added up, with a reduction after each or after some."""
+"""Programs of ranks: accumulated gradients of micro-batches, with a reduction after each or after some."""
 
 from __future__ import annotations
 

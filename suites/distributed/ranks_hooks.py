@@ -22,7 +22,8 @@ WIDTH, OUTPUTS, ITERATIONS = 32, 16, 4
 def known(number: int) -> Tensors:
     """Return a row of powers of two, shared by all ranks, and the rank's factors: their products are low-precision.
 
-    So a gradient is a matrix of rank one, without rounding; and so is the sum over ranks, which no low number is.
+    A gradient is therefore a matrix of rank one, without rounding; the sum over ranks has rank one, too, but no low
+    dtype represents it.
     """
     row = 2.0 ** (torch.arange(WIDTH) % 7 - 3)
     steps = torch.tensor([(5 + each, 77 - 3 * each)[number] for each in range(OUTPUTS)])

@@ -46,7 +46,7 @@ def _local(gradient: Any) -> torch.Tensor:
 def overflow(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Run three iterations; in the second the shard of one rank gets an inf or NaN after backward.
 
-    The scale after each, whether this rank's parameters moved, and the optimizer's count of steps.
+    Return the scale after each, whether this rank's parameters moved, and the optimizer's count of steps.
     """
     parallel = _model(rank, settings)
     _, rows = own(rank, {**settings, "seed": settings["seed"]})
@@ -83,7 +83,7 @@ def _spoil(parallel: nn.Module, value: float) -> None:
 def scales(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Run iterations for which ``overflows`` names the rank that overflows, if any: the scale after each.
 
-    Half way the scaler is saved, and another one goes on with its state.
+    Half way the scaler is saved, and a new one continues with its state.
     """
     parallel = _model(rank, settings)
     _, rows = own(rank, settings)

@@ -20,7 +20,7 @@ from .training import train_steps
 def parallel_layers(model: nn.Module, rank: Rank, *, only: bool = False) -> nn.Module:
     """Split the first linear layer by its outputs, the second by its inputs.
 
-    ``only`` those are trained: GradScaler refuses gradients of which some are in shards and some are not.
+    ``only`` these are trained: GradScaler refuses a mixture of sharded and whole gradients.
     """
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module

@@ -63,8 +63,8 @@ def _cases() -> list[Any]:
 def test_micro_batches_add_up(amp: Amp, ranks: RankGroup, unit: str, plan: str) -> None:
     """Sums are bitwise equal with ``no_sync`` (or ``set_requires_gradient_sync(False)``) and without; it sends nothing.
 
-    Parts that are not reduced add up in float32 under autocast, with a policy in FSDP2 in the reduction's dtype,
-    and in FSDP1 in that of the parameters.
+    Unreduced parts accumulate in float32 under autocast, in the reduction's dtype with a policy in FSDP2, and in the
+    parameters' dtype in FSDP1.
     """
     case, reduced = _UNITS[unit], _PLANS[plan]
     if case.unit == "FSDP2":

@@ -75,7 +75,7 @@ def test_every_rank_computes_in_the_region(amp: Amp, ranks: RankGroup) -> None:
 def test_a_training_is_that_of_one_process(amp: Amp, ranks: RankGroup, options: str) -> None:
     """Train four steps of AdamW with a scaler: losses, scale and weights, bit for bit; retained state is float32.
 
-    Buckets are made anew after the first step, and a static graph is reduced in another way from then on.
+    Buckets are rebuilt after the first step, and a static graph is reduced differently from then on.
     """
     asked = settings(amp, options=_OPTIONS[options])
     answers = ranks.ask(ranks_ddp.train, asked)

@@ -23,7 +23,7 @@ from .policies import CELLS
 class _Hook:
     """Dtype that a hook sends, and the largest distance of its gradients from the mean, in roundings of that dtype.
 
-    0 is bit for bit, of numbers that are halved in that dtype and added.
+    0 requires equal bits, for values that are halved in that dtype and added.
     """
 
     sends: torch.dtype
@@ -57,7 +57,7 @@ def _parts() -> list[dict[str, torch.Tensor]]:
 def test_a_known_gradient_arrives(amp: Amp, ranks: RankGroup, hook: str) -> None:
     """Compare each iteration with the mean of both ranks, no low-precision value: within the rounding of messages.
 
-    The gradients have rank one, so that PowerSGD has nothing to leave out.
+    The gradients have rank one, so that PowerSGD loses nothing.
     """
     rule = _HOOKS[hook]
     exact = mean(_parts(), rule.sends if not rule.most else torch.float32)["weight"]

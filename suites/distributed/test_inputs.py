@@ -29,7 +29,7 @@ def _asked(amp: Amp, unit: str, **more: object) -> dict[str, object]:
 def test_inputs_are_cast_wherever_they_are(amp: Amp, ranks: RankGroup, unit: str, *, inside: bool) -> None:
     """Inputs by position or keyword, in a list, dictionary or dataclass are rounded once; gradients are float32.
 
-    pytorch/pytorch#153077 had a dataclass left out. What is not floating is left alone.
+    In pytorch/pytorch#153077 a dataclass was left out. Inputs that are not floating-point stay unchanged.
     """
     for number, answer in enumerate(ranks.ask(ranks_inputs.takes, _asked(amp, unit, inside=inside))):
         expected = answer["given"].to(amp.dtype)

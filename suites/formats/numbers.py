@@ -39,7 +39,7 @@ def overflow_of(form: Format, device_type: str) -> Overflow:
 def saturates(device_type: str) -> bool:
     """Return whether conversions to E4M3 saturate: on the CPU since pytorch/pytorch#178817, on CUDA since #177870.
 
-    Neither in torch 2.11 on CUDA, nor in 2.12 on the CPU: there the same numbers become NaN.
+    In torch 2.11 on CUDA, and in 2.12 on the CPU, the same values become NaN.
     """
     return device_type in {"cpu", "cuda"} and release_of(torch.__version__) >= SATURATES_SINCE
 

@@ -30,7 +30,7 @@ def _claims(**keywords: bool) -> bool:
 def test_cuda_supports_bf16_where_it_says_so(amp: Amp, *, emulation: bool | None) -> None:
     """``torch.cuda.is_bf16_supported``, also on a machine without CUDA, may claim only what computes.
 
-    Without emulation it is the hardware's own (compute capability 8.0), so it may say no to what works.
+    Without emulation it means hardware support (compute capability 8.0), so that it may deny a dtype that works.
     """
     claimed = _claims() if emulation is None else _claims(including_emulation=emulation)
     works = torch.cuda.is_available() and _computes(torch.bfloat16, "cuda")

@@ -19,10 +19,10 @@ Shape = tuple[int, ...]
 class Row:
     """Function of tensors of these shapes: those in the autocast dtype, then those in float32.
 
-    ``distinct`` makes every number of a tensor another one, for what chooses. ``most`` is what is allowed in units of
-    u: arguments, what is saved and results are rounded, and where it is more, on the way, too. What returns float32 is
-    allowed no more than float32's rounding, but where it is ``rounded`` on its way. Accelerators have other rules, and
-    so they have ``most`` and ``rounded`` of their own where those are given: seen on CUDA (torch 2.11).
+    ``distinct`` makes all values of a tensor different, for functions that select. ``most`` is the allowed error in
+    units of u: arguments, saved tensors and results are rounded, and with a larger bound also intermediate values.
+    Float32 results are allowed float32's rounding only, unless an intermediate value is ``rounded``. Accelerators have
+    different rules, and so ``most`` and ``rounded`` values of their own if given: seen on CUDA (torch 2.11).
     """
 
     function: Callable[..., Tensor]

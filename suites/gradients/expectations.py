@@ -54,8 +54,8 @@ def expect_near(  # noqa: PLR0913  # the parts of a failure
 ) -> None:
     """Observe the relative L2 ``errors`` of a result and its gradients, and compare the worst with its limit.
 
-    ``what`` is ``family of names.name``; ``over_seeds`` has them of other seeds, as ``amp.over_seeds`` gives them;
-    ``exact`` and ``before`` say what they are errors from.
+    ``what`` is ``family of names.name``; ``over_seeds`` has the errors of other seeds, in the form of
+    ``amp.over_seeds``; ``exact`` and ``before`` describe the reference of the errors.
     """
     for key, error in errors.items():
         again = over_seeds.get(key)

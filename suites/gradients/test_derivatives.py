@@ -18,7 +18,7 @@ from .arguments import ROWS, Row
 from .test_layer_arguments import LAYERS, tensors_of
 from .test_losses import LOSSES
 
-#: Finite differences use each of these steps, and the best counts: the first is the most exact, the last meets no kink.
+#: Finite differences use each of these steps, and the best counts: the first is the most exact, the last sees no kink.
 STEPS = (1e-5, 1e-7, 1e-9)
 #: Of a derivative. The worst of the last step alone is 1e-5: float64's roundoff over it, of a sum that is about 100.
 MOST = 1e-4

@@ -193,7 +193,7 @@ PAIRS = {
     "mean_squared_error": Pair(f.mse_loss, lambda x, y: (x - y).square().mean(), ((24, 32), (24, 32))),
 }
 
-#: In units of u. Where an operator rounds its arguments, its result and what it saves, each makes about u/2; measured
+#: In units of u. If an operator rounds its arguments, its result and its saved tensors, each makes about u/2; measured
 #: at most 1.6 (CPU, torch 2.13).
 MOST = 4.0
 

@@ -137,7 +137,7 @@ FUNCTIONS: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], tuple[int, ...], 
 def test_a_graph_that_is_used_twice_gives_its_gradients_twice(amp: Amp, function: str) -> None:
     """``retain_graph=True``: each later backward pass repeats the first one, on a CPU bit for bit.
 
-    Elsewhere kernels may add up in any order, and a low result is then rounded another way.
+    Elsewhere the order of sums is nondeterministic, and a low-precision result is then rounded differently.
     """
     call, *shapes = FUNCTIONS[function]
     x, weight = (torch.randn(shape).to(amp.device.torch_device).requires_grad_() for shape in shapes)

@@ -197,7 +197,7 @@ def _step(layer: nn.Module, inputs: list[Tensor], region: Any, call: Callable[..
 MOST = 12.0
 
 
-#: Found by this suite: the forward pass is right, and what the first step back through the second direction hands to
+#: Found by this suite: the forward pass is right, and the gradient that the second direction's first step passes to
 #: the next is wrong by a third of its size. So it is for 8 rows and their multiples with 32 units and their multiples
 #: up to 256, not for other sizes, LSTM, GRU, float32, bfloat16, packed sequences, or one direction
 #: (docs/oracle-measured.md).
@@ -237,7 +237,7 @@ def test_layer_with_arguments(amp: Amp, name: str) -> None:
         made = [x.to(device).requires_grad_() for x in values]
         found = _step(module.to(device), made, amp.autocast(), layer.call)
         dtypes.update({key: x.dtype for key, x in found.items()})
-        # A tensor that is small beside its like, as the gradient of keys' bias, is held against those.
+        # A tensor that is small beside similar ones, as the gradient of keys' bias, is compared with those.
         sizes = {key: float(x.norm()) for key, x in wanted.items()}
         floor = max(size for key, size in sizes.items() if key.startswith("gradient")) / 16
         return {

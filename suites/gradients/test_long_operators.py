@@ -86,7 +86,7 @@ def test_sums_do_not_lose_with_length(amp: Amp, name: str) -> None:
 
 
 #: An image of 256 pixels leaves 16 of float32's bits to the place between two of them; the statistics of 262144 rows,
-#: added up in turn, are off by the square root of as many float32 roundings (measured on a CPU: 2.7e-5).
+#: added one after the other, are off by the square root of as many float32 roundings (measured on a CPU: 2.7e-5).
 WITHOUT_GREAT_LENGTH = ("grid_sample", "batch_norm", *([QUADRATIC] if _BEFORE_2_13 else []))
 TOO_WIDE = (
     "the number of elements of a window, 131072, is inf in fp16, and the gradient zero (no report found): "

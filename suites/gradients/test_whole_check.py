@@ -1,6 +1,6 @@
 """``amp.check`` on a whole model: networks of each kind have no findings, and compute the same in every dtype.
 
-The check is the one that users have: ``amp.check``.
+Users call the same check.
 """
 
 from __future__ import annotations

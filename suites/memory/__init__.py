@@ -1,6 +1,6 @@
 """Costs and savings of mixed precision without a clock: copies between dtypes, tensors saved for backward, peaks.
 
-Exact, so that the same numbers come out in every run; time is the family ``speed``.
+Counts are exact and the same in every run; the family ``speed`` measures time.
 """
 
 from pytest_amp.families import Family

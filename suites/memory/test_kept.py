@@ -45,9 +45,9 @@ Call = Callable[[Tensor, Given, Batch], Tensor]
 class Kept:
     """Tensors that ``call`` saves for a low-precision input, which may be one of them: ``numbers`` values in its dtype.
 
-    That is float32 where ``rule``, an overload, is an fp32 operator on the device; elsewhere it is low. ``stored`` is
-    how many tensors those are. ``also`` are numbers of other dtypes, of one tensor each time. ``cuda`` is what is kept
-    there, where that is another kernel. What is there anyway (parameters, the batch) is not counted.
+    That dtype is float32 if ``rule``, an overload, is an fp32 operator on the device; else it is the low dtype.
+    ``stored`` is the number of these tensors. ``also`` has the sizes of tensors of other dtypes. ``cuda`` is the
+    expectation for CUDA, if its kernel differs. Tensors that exist anyway (parameters, the batch) are not counted.
     """
 
     call: Call

@@ -49,7 +49,7 @@ def is_judged(registry: Registry, amp: Amp) -> bool:
 def every_overload(target: Target) -> Iterable[str]:
     """Return every overload with an autocast kernel, and on a covered release every one that should have one.
 
-    And those that have none here, but in another release: a baseline then has that they got one.
+    Include overloads that have a kernel in another release only: a baseline then shows that they gained one.
     """
     registry = read_registry(target.device.type)
     gone = registry.gone if registry.coverage is Coverage.COVERED else ()
@@ -59,7 +59,7 @@ def every_overload(target: Target) -> Iterable[str]:
 def known_overloads(target: Target) -> Iterable[str]:
     """Return every overload with an autocast kernel, a rule in the spec, and sample arguments.
 
-    There are none for the named dimensions of older releases: test_rule alone says what it can of them.
+    The named dimensions of older releases have no samples: only test_rule covers them.
     """
     registry = read_registry(target.device.type)
     return sorted(short(name) for name in registry.registered if name in registry.expected and has_samples(name))

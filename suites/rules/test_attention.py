@@ -145,7 +145,7 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 def test_multihead_attention_of_any_width_is_low(amp: Amp, layer: str, *, training: bool, weights: bool) -> None:
     """Separate widths of keys and values have separate weights, and a different path.
 
-    Its probabilities come from softmax: float32 where the device's list has it.
+    Probabilities come from softmax: float32 if the device's list has it.
     """
     softmax = amp.dtype if amp.device.type == "cpu" else torch.float32
     build, widths = LAYERS[layer]
@@ -201,11 +201,11 @@ def _masked(amp: Amp, kind: str) -> dict[str, torch.Tensor]:
 def test_the_dtype_of_an_encoder_is_the_one_it_had(amp: Amp, encoder: str, mode: str, *, training: bool) -> None:
     """Golden: the dtype of the input, which the residual stream adds to; on the fast path (eval, no graph) low.
 
-    The kind of pytorch/pytorch#82783, #107663 and #132613: training and evaluation, with and without masks.
+    See pytorch/pytorch#82783, #107663 and #132613: training and evaluation, with and without masks.
 
-    The fast path takes no layer without biases, and fails for padded rows in a nested encoder (an expected failure,
-    checked to be one). CUDA has none under autocast (torch/nn/modules/transformer.py asks ``is_autocast_enabled()``,
-    which is CUDA's); there a layer that ends with its normalization answers float32, as ``layer_norm`` does.
+    The fast path excludes layers without biases, and fails for padded rows in a nested encoder (an expected failure,
+    which is checked). CUDA has none under autocast (torch/nn/modules/transformer.py asks ``is_autocast_enabled()``,
+    which is CUDA's); there a layer that ends with its normalization returns float32, as ``layer_norm`` does.
     """
     module = ENCODERS[encoder]().to(amp.device.torch_device).train(training)
     on_cpu = amp.device.type == "cpu"

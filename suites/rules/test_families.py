@@ -1,6 +1,6 @@
 """Operators that users consider equivalent have the same rule; where torch breaks that, the report is named.
 
-Each expected failure is strict: a release that mends it is announced.
+Each expected failure is strict: a release that fixes it is announced.
 """
 
 from __future__ import annotations

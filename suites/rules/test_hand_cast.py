@@ -19,7 +19,7 @@ pytestmark = pytest.mark.amp(fake=True)
 def test_does_what_casting_by_hand_does(amp: Amp, overload: str, examine: Examiner) -> None:
     """Compare for float32, 16-bit and mixed arguments, and for the other 16-bit format.
 
-    On a real device bit for bit, on a fake one in the casts, dtypes and shapes.
+    A real device is compared bit for bit, a fake one by casts, dtypes and shapes.
     """
     name = qualified(overload)
     checked = examine("hand_cast", name)

@@ -49,10 +49,11 @@ def _named(*dtypes: torch.dtype | None) -> str:
 def _expected(amp: Amp, kind: str, given: torch.dtype, state: torch.dtype | None, *, packed: bool) -> list[torch.dtype]:
     """Golden: the dtypes of the result and of the last state.
 
-    On CUDA float16, in a bfloat16 region, too: autocast's kernel of ``_cudnn_rnn`` casts to nothing else
-    (aten/src/ATen/cudnn/AutocastRNN.cpp). On the CPU aten/src/ATen/native/RNN.cpp computes each step's product low;
-    what the step adds to decides the rest: the hidden state, in the input's dtype where none is given. RNN's step adds
-    nothing; an LSTM's projection is a product; an LSTM that is not packed runs in oneDNN, which answers low.
+    CUDA returns float16, in a bfloat16 region, too: autocast's kernel of ``_cudnn_rnn`` casts to nothing else
+    (aten/src/ATen/cudnn/AutocastRNN.cpp). On the CPU aten/src/ATen/native/RNN.cpp computes each step's product in low
+    precision; the other operand of the step's sum decides the result: the hidden state, by default in the input's
+    dtype. RNN's step adds nothing; an LSTM's projection is a product; an LSTM that is not packed runs in oneDNN, which
+    returns the low dtype.
     """
     if amp.device.type == "cuda":
         return [torch.float16] * (3 if kind.startswith("LSTM") else 2)
@@ -74,7 +75,7 @@ def _expected(amp: Amp, kind: str, given: torch.dtype, state: torch.dtype | None
 def test_recurrent_layers_answer_as_they_did(amp: Amp, kind: str, form: str, *, packed: bool) -> None:
     """Run float32 and low inputs, without a state or with one of either dtype, with gradients and without.
 
-    The kind of pytorch/pytorch#45048, #88136, #116763 and #116925: some combination raises.
+    In pytorch/pytorch#45048, #88136, #116763 and #116925 some combination raises.
     """
     device = amp.device.torch_device
     layer = KINDS[kind](6, 4, **FORMS[form]).to(device)
@@ -127,7 +128,7 @@ def test_recurrent_layers_answer_in_the_dtype_of_the_region_on_cuda(amp: Amp, ki
 def test_a_packed_sequence_is_computed_as_a_padded_one(amp: Amp, kind: str) -> None:
     """Packed results are bitwise equal if no row is shorter: packing takes nothing out of the region.
 
-    Not so for an LSTM, whose padded form is oneDNN's; and cuDNN has another kernel for each, which rounds elsewhere.
+    An LSTM is excluded, whose padded form is oneDNN's, and so is cuDNN, with separate kernels that round differently.
     """
     layer = KINDS[kind](6, 4).to(amp.device.torch_device)
     rows = torch.randn(4, 2, 6, device=amp.device.torch_device)
@@ -195,7 +196,7 @@ CELLS: dict[str, tuple[Callable[[], nn.Module], int]] = {
 def test_cells_answer_as_they_did(amp: Amp, cell: str) -> None:
     """Golden: low on CUDA, whose list has all four cells; on the CPU only an RNN's.
 
-    There those that add to their state have its dtype, or the input's where none is given.
+    Cells that add to their state have its dtype there, or the input's by default.
     """
     cast = amp.device.type == "cuda" or cell.startswith("RNN")
     build, states = CELLS[cell]

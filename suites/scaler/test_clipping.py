@@ -1,6 +1,6 @@
 """Clipping with a scaler: after ``unscale_`` it is clipping in float32, whatever the number and size of gradients.
 
-Before ``unscale_`` it clips scaled gradients (Lightning #9330, #9694): ``test_unscale.py`` has that mistake.
+Before ``unscale_`` it clips scaled gradients (Lightning #9330, #9694), the mistake in ``test_unscale.py``.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def test_the_norm_is_a_float32_norm(
 ) -> None:
     """Compute the norm of all gradients, as exact as float32 sums of n terms: sqrt(n) roundings, 1.6e-5 here.
 
-    bf16 misses that by far, and so does fp16. The clipped gradients are the unscaled ones times one factor.
+    bf16 and fp16 miss that by far. The clipped gradients are the unscaled ones times one factor.
     """
     allowed = math.sqrt(max(SIZES)) * 2.0**-24
     parameters, gradients = _unscaled(amp, amp_scaler(init_scale=_SCALE))

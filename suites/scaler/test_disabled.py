@@ -55,7 +55,7 @@ def test_its_state_is_empty(amp_scaler: ScalerFactory) -> None:
     scaler.load_state_dict({})
     scaler.load_state_dict(amp_scaler(init_scale=8.0).state_dict())
     assert scaler.state_dict() == {}
-    assert not pickle.loads(pickle.dumps(scaler)).is_enabled()  # noqa: S301  # what was pickled just now
+    assert not pickle.loads(pickle.dumps(scaler)).is_enabled()  # noqa: S301  # pickled just now
 
 
 @pytest.mark.amp(devices=["cpu"])

@@ -1,7 +1,6 @@
 """Golden traces: a thousand updates with a fixed pattern of infs give one sequence of scales, on every device.
 
-The digest of each sequence is written down here, so that torch, the model of it and the pattern cannot
-change together.
+The digest of each sequence is stored here, so that torch, its model and the pattern cannot change together.
 """
 
 from __future__ import annotations

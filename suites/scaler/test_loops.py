@@ -43,7 +43,7 @@ def _same(left: nn.Module, right: nn.Module) -> bool:
 def test_a_region_that_is_used_again_sees_the_stepped_weights(amp: Amp, amp_scaler: ScalerFactory, kind: str) -> None:
     """Use one ``torch.autocast`` object for all iterations, a decorated forward, a whole iteration within a region.
 
-    Casts of weights must not outlive the iteration in which they were made: the run is the usual one, bit for bit.
+    Casts of weights must not outlive their iteration: the run has the bits of the usual one.
     """
     ends, losses = [], []
     for usual in (True, False):
@@ -194,8 +194,8 @@ def test_schedulers_run_beside_the_scaler(amp: Amp, amp_scaler: ScalerFactory, s
 def test_two_models_and_two_losses_with_one_scaler(amp: Amp, amp_scaler: ScalerFactory, bad: int | None) -> None:
     """Train two models with two losses of both, as in a GAN; an overflow skips its own optimizer, the other one steps.
 
-    The gradients of one loss reach both models, so an inf in a loss would skip both: it is planted in one
-    model's gradients.
+    The gradients of one loss reach both models, so that an inf in a loss would skip both: it is planted in one model's
+    gradients.
     """
     ends = []
     for enabled in (True, False):

@@ -124,7 +124,7 @@ def _exact_ones(target: Target) -> list[str]:
 def test_steps_are_those_in_float64(amp: Amp, amp_scaler: ScalerFactory, optimizer: str) -> None:
     """No input of a step is rounded: with every option float32 ends where float64 does.
 
-    A dozen operations a step, each rounded once: 64 units of 2**-24 bound two steps of them.
+    A step has a dozen operations, each rounded once: 64 units of 2**-24 bound two steps.
     """
     for options in ({}, *options_of(optimizer)):
         off = amp_scaler(enabled=False)

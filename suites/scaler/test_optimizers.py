@@ -134,7 +134,7 @@ def test_parameters_and_state_are_float32(amp: Amp, amp_scaler: ScalerFactory, o
 def test_implementations_agree(amp: Amp, amp_scaler: ScalerFactory, optimizer: str) -> None:
     """Three scaled steps of each implementation end where the loop's do, up to float32's rounding.
 
-    A dozen operations a step, each rounded once: 64 units of 2**-24 bound three steps of them.
+    A step has a dozen operations, each rounded once: 64 units of 2**-24 bound three steps.
     """
     ends = []
     loop = optimizer.partition(", ")[0] + (", loop" if ", " in optimizer else "")

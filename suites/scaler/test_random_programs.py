@@ -1,7 +1,7 @@
 """Random programs: whatever the order of calls, the real scaler does what the reference model does.
 
-The model is ``pytest_amp/scaler/reference.py``; what it states is stated by torch/amp/grad_scaler.py. The
-programs are drawn by hypothesis, from ``--amp-seed``; one that disagrees is shrunk.
+The model is ``pytest_amp/scaler/reference.py``, after torch/amp/grad_scaler.py. The programs are drawn by hypothesis,
+from ``--amp-seed``; one that disagrees is shrunk.
 """
 
 from __future__ import annotations

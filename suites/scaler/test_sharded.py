@@ -1,6 +1,6 @@
 """ShardedGradScaler of FSDP, in a process group of one: the same scaler, with found-inf reduced over ranks.
 
-One process sees no other rank's overflow; what it sees is that nothing else differs from GradScaler.
+One process sees no other rank's overflow; it shows that nothing else differs from GradScaler.
 """
 
 from __future__ import annotations

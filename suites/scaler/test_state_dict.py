@@ -24,7 +24,7 @@ def _through_state_dict(scaler: torch.amp.GradScaler, fresh: torch.amp.GradScale
 #: Ways to transfer a scaler from one process to another.
 WAYS: dict[str, Callable[[torch.amp.GradScaler, torch.amp.GradScaler], torch.amp.GradScaler]] = {
     "state_dict": _through_state_dict,
-    "pickle": lambda scaler, _: pickle.loads(pickle.dumps(scaler)),  # noqa: S301  # what was pickled just now
+    "pickle": lambda scaler, _: pickle.loads(pickle.dumps(scaler)),  # noqa: S301  # pickled just now
     "deepcopy": lambda scaler, _: copy.deepcopy(scaler),
 }
 

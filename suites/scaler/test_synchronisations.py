@@ -1,8 +1,8 @@
 """Host synchronisations that the scaler adds to those of the optimizer's own step: counted, not timed.
 
-``scale``, ``unscale_`` and ``update`` wait for nothing, ``step`` reads one found-inf for each device that
-holds gradients, and a fused optimizer none. On the CPU nobody waits; there the reads themselves are
-counted, which on an accelerator are the waits.
+``scale``, ``unscale_`` and ``update`` wait for nothing, ``step`` reads one found-inf for each device that holds
+gradients, and a fused optimizer none. A CPU does not wait; there the reads themselves are counted, which on an
+accelerator are the waits.
 """
 
 from __future__ import annotations

@@ -55,10 +55,10 @@ def _train(amp: Amp, seed: int, *, low: bool, scaler: torch.amp.GradScaler, fact
 def _expect_fp32_loss(amp: Amp, amp_scaler: ScalerFactory, found: Run, *, label: str, factor: float = 1.0) -> None:
     """Raise AmpFailure unless the loss fell as it does in fp32.
 
-    A gradient meets twelve roundings to the autocast dtype on its way: weight, input and result of three
-    products, and the gradient of each result. Each is at most u, and a run that converges does not pile them
-    up, so 16 u bound the relative error of the final loss to first order. (Measured on a CPU over twelve
-    seeds: at most 5.3 u in fp16, 2.9 u in bf16; other initial weights change it by more than half.)
+    A gradient has twelve roundings to the autocast dtype: weight, input and result of three products, and the gradient
+    of each result. Each is at most u, and a converging run does not accumulate them, so that 16 u bound the relative
+    error of the final loss to first order. (Measured on a CPU over twelve seeds: at most 5.3 u in fp16, 2.9 u in bf16;
+    other initial weights change it by more than half.)
     """
     plain = _train(amp, amp.config.seed, low=False, scaler=amp_scaler(enabled=False), factor=factor)
     distance, allowed = abs(found.losses[-1] / plain.losses[-1] - 1), 16 * amp.precision.u * amp.config.tolerance_scale

@@ -1,6 +1,6 @@
 """Training steps of each kind of network: overflow is skipped, the scale recovers, the optimizer sees no scale.
 
-The check is the one that users have: ``amp.check_scaler``.
+Users call the same check: ``amp.check_scaler``.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ def test_unscaling_multiplies_by_the_rounded_inverse(
 ) -> None:
     """For other scales, multiply by 1 / scale, computed in float64 and rounded to float32 once (``unscale_``).
 
-    So it is where the calls are within a region, too, which a user's loop may have around all of them.
+    The same holds for calls within a region, which a user's loop may have around all of them.
     """
     if amp.device.type == "mps":
         pytest.skip("MPS has no float64: the inverse is computed in float32 there")

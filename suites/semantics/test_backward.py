@@ -81,7 +81,7 @@ def test_backward_multiplies_in_the_dtype_of_forward(amp: Amp) -> None:
 def test_gradients_are_the_same_inside_the_region(amp: Amp) -> None:
     """Backward inside the region has the same bits if forward was low throughout.
 
-    Without biases: their gradients are sums, which on CUDA are themselves on the float32 list.
+    The layers have no biases, whose gradients are sums, which CUDA's float32 list includes.
     """
     gradients = []
     for inside in (False, True):

@@ -1,7 +1,7 @@
 """Cached copies without a graph never serve a use that needs one, whatever operator or layer casts the weight.
 
-The kind of pytorch/pytorch#112583 and #141896: an evaluation, a target network or a checkpoint's first pass under
-no_grad inside a region, and then training on weights that get no gradient.
+See pytorch/pytorch#112583 and #141896: an evaluation, a target network or a checkpoint's first pass under no_grad
+inside a region, and then training on weights that get no gradient.
 """
 
 from __future__ import annotations

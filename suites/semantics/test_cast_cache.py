@@ -1,6 +1,6 @@
 """Cast cache: a weight is cast once in a region, and its copy never outlives the region.
 
-Counted, not timed: the casts of one weight that reach the back end.
+The casts of one weight that reach the back end are counted, not timed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _SHAPE = (24, 8)
 
 @pytest.fixture
 def layer(amp: Amp) -> nn.Linear:
-    """Return a layer whose weight has a shape of its own, so that its casts can be told from others."""
+    """Return a layer whose weight has a unique shape, by which its casts are identified."""
     return nn.Linear(_SHAPE[1], _SHAPE[0]).to(amp.device.torch_device)
 
 

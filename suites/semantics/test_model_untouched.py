@@ -130,7 +130,7 @@ def test_a_copy_made_inside_a_region_is_exact(amp: Amp, copied: str) -> None:
         if copied == "deepcopy":
             found = copy.deepcopy(model).state_dict()
         elif copied == "pickle":
-            found = pickle.loads(pickle.dumps(model)).state_dict()  # noqa: S301  # what was pickled just now
+            found = pickle.loads(pickle.dumps(model)).state_dict()  # noqa: S301  # pickled just now
         else:
             found = model.state_dict()
     assert found.keys() == expected.keys()

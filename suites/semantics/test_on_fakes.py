@@ -92,8 +92,8 @@ def test_custom_functions_see_the_region_of_their_device(
 def test_a_rule_of_an_extension_is_its_devices(amp: Amp) -> None:
     """A rule casts on its device, and on no other.
 
-    Releases up to 2.11 take none but for the CPU and CUDA. There can be none for MTIA (no report found):
-    ``torch._C.DispatchKey`` does not name its autocast key. This says so until it does.
+    Releases up to 2.11 accept rules for the CPU and CUDA only. MTIA can have none (no report found):
+    ``torch._C.DispatchKey`` does not name its autocast key. The test will show when it does.
     """
     label = f"amp_semantics::fake_{amp.device.type}_{amp.precision.name}"
 

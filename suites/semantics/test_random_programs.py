@@ -1,7 +1,7 @@
 """Random programs of regions, switches, exceptions and products: torch's state is that of the model.
 
-The model is ``pytest_amp/semantics/model.py``; what it states is stated by torch/amp/autocast_mode.py and
-aten/src/ATen/autocast_mode.cpp, which it names for each transition.
+The model is ``pytest_amp/semantics/model.py``, after torch/amp/autocast_mode.py and aten/src/ATen/autocast_mode.cpp,
+which it names for each transition.
 """
 
 from __future__ import annotations

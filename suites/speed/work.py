@@ -20,10 +20,9 @@ Made = Case | Workload
 class Work:
     """Piece of work: its ``name`` in records, and the function that builds it for a device.
 
-    ``kind`` is ``"device"`` or ``"step"``. Work that is ``compute_bound`` in float32 keeps the no-harm floor on
-    every card; the rest is held against what was calibrated. ``ceiling`` is the speedup that this work can reach
-    where that is not what the card's peak rates say. It is held against TF32, and with ``over_both`` against IEEE
-    float32, too.
+    ``kind`` is ``"device"`` or ``"step"``. Work that is ``compute_bound`` in float32 keeps the no-harm floor on every
+    card; the rest is compared with its calibration. ``ceiling`` is the largest possible speedup of this work, if it is
+    not that of the card's peak rates. The reference is TF32, and with ``over_both`` IEEE float32, too.
     """
 
     name: str

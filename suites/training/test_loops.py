@@ -1,6 +1,6 @@
 """Users' loops converge as float32 does: micro-batches, clipping, schedulers, averages, nullcontext.
 
-The check is the one that users have: ``amp.check_training``.
+Users call the same check: ``amp.check_training``.
 """
 
 from __future__ import annotations
@@ -174,7 +174,7 @@ def test_schedule_and_average_stand_still_where_a_step_is_skipped(amp: Amp, amp_
 def test_the_loss_of_a_micro_batch_is_divided_in_float32(amp: Amp, parts: int) -> None:
     """Outside the region it is a float32 division: gradients are those of a backward pass that starts from 1/n.
 
-    Bit for bit, for the division's own gradient is 1/n in float32 and nothing else.
+    Bits are equal, since the division's own gradient is 1/n in float32 and nothing else.
     """
     realised = images().case.realise(seed=amp.config.seed).on(amp.device.torch_device)
     case, scale = images().case, 2.0**10

@@ -46,8 +46,7 @@ def _accuracy(runs: Trained, *, low: bool) -> float:
 def test_the_task_is_learned_as_well_as_in_float32(amp: Amp, task: str) -> None:
     """Compare the final accuracy, with its spread from float32 runs of four seeds.
 
-    No further from float32's than three times their standard deviation, or three of the binomial distribution
-    where that is more.
+    The limit is three times their standard deviation, or three times that of the binomial distribution if it is larger.
     """
     wide = [_accuracy(trained(amp, task, seed=seed), low=False) for seed in range(_SEEDS)]
     learned = trained(amp, task).task.learned

@@ -44,9 +44,9 @@ def _moved(optimizer: str, gradients: list[torch.Tensor], start: torch.Tensor, d
 def test_small_updates_arrive(amp: Amp, optimizer: str, size: str) -> None:
     """Update weights that are thousands of times larger, with gradients of a low-precision backward pass.
 
-    Each step rounds the weight to float32, ASGD twice, and the update a dozen times: element by element the weight is
-    where float64's is within as many roundings of its own, and 64 of the update. The low dtypes' are 2**13 and 2**16
-    times as coarse.
+    Each step rounds the weight to float32, ASGD twice, and the update a dozen times: each element is within as many
+    roundings of float64's weight, and 64 of the update. Roundings of the low dtypes are 2**13 and 2**16 times as
+    coarse.
     """
     optimizer_of_loop = optimizer.partition(", ")[0] + (", loop" if ", " in optimizer else "")
     device = amp.device.torch_device

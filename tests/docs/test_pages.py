@@ -1,6 +1,6 @@
 """README and the pages beside tutorial and how-to: their Python runs, and their commands exist, word by word.
 
-What they show leaves out the model, the batch and the loss of a reader's own: ``PRELUDE`` has those.
+The pages omit the model, the batch and the loss of a reader's own: ``PRELUDE`` has them.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Every snippet and command of the tutorial and the how-to pages, run in turn in a folder of the page's own.
 
-A block of Python that begins with ``# name.py`` is that file; a block of a console is run line by line. A command says
-``# fails: STATUS`` where it should not end with 0. What would install, or needs a network or an accelerator, is checked
-word by word instead: its options exist, its target is there.
+A block of Python that begins with ``# name.py`` is that file; a block of a console is run line by line. A command has a
+comment ``# fails: STATUS`` if it should not end with 0. Commands that install, or need a network or an accelerator, are
+checked word by word instead: their options and targets exist.
 """
 
 from __future__ import annotations

@@ -203,7 +203,7 @@ def test_an_accelerator_whose_step_is_another_one_each_time(monkeypatch: pytest.
 def test_bits_of_what_adds_up_in_any_order_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bits do not count even if they are the same from run to run: ``put_`` has no order of its own.
 
-    What differs by less than a rounding is not told from another order, then.
+    An error below a rounding cannot be distinguished from a different order.
     """
 
     def approximate(original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

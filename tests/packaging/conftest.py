@@ -46,7 +46,7 @@ def _built(command: tuple[str, ...], factory: pytest.TempPathFactory, pattern: s
 def unpacked(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder for PYTHONPATH with the files that ``pip install`` of the wheel leaves, entry points included.
 
-    It comes before a checkout that is installed, whose entry point has the same name and so is not loaded again.
+    It precedes an installed checkout, whose entry point has the same name and so is not loaded again.
     """
     folder = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--target", str(folder)]

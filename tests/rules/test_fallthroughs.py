@@ -1,7 +1,7 @@
 """Fallthroughs in place of each autocast kernel of the CPU, which stays listed and does nothing.
 
-The dispatcher's table shows all of them. Running the operator shows all but those that are made of
-operators which autocast casts in the same way.
+The dispatcher's table shows all of them. Running the operator shows all except those made of operators that autocast
+casts in the same way.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Simulated clock: a call returns the seconds that it took.
 
-Seconds rather than milliseconds, so that the time which really passes is nothing beside them.
+The unit is seconds rather than milliseconds, so that real time is negligible.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Models may read and write the older flags within the scope of a kind of float32, which leaves no setting behind.
 
-Each program has a process of its own: torch itself has no way back from a written ``cudnn.allow_tf32`` to its default.
+Each program has a process of its own: torch itself cannot restore the default of a written ``cudnn.allow_tf32``.
 """
 
 from __future__ import annotations

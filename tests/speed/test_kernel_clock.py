@@ -1,6 +1,6 @@
 """The whole check on a CPU, with a clock without noise: a kernel takes a second, and a cast is a kernel.
 
-What fails here is an autocast that casts more than it has to.
+A test fails if autocast casts more than necessary.
 """
 
 from __future__ import annotations

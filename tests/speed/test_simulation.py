@@ -1,7 +1,7 @@
 """Decision rule under noise, simulated with fixed seeds: rates of false alarms and of misses.
 
-The noise is on the logarithm of a block's time. Most kinds are those of measurements on shared machines; the last is
-what replayed graphs show (H100 and H200, torch 2.11).
+Noise is on the logarithm of a block's time. Most kinds are those of measurements on shared machines; the last is that
+of replayed graphs (H100 and H200, torch 2.11).
 """
 
 from __future__ import annotations
@@ -170,8 +170,8 @@ def of_process(spread: float, kind: str, rng: np.random.Generator) -> Noise:
 class Nights:
     """Nights in which a check is compared with a baseline from another process, with this spread.
 
-    ``tolerance`` is what it may lose. The baseline is drawn anew each night, so that a bad one does not decide about
-    all of them.
+    ``tolerance`` is the allowed loss. The baseline is drawn again each night, so that a bad one does not decide all of
+    them.
     """
 
     kind: str

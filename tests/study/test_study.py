@@ -69,7 +69,7 @@ def test_the_peak_is_beside_what_was_held_before(monkeypatch: pytest.MonkeyPatch
         counts, allocated, peaks = True, 300, (1000, 5000)
 
         def empty(self) -> None:
-            """Reserve nothing."""
+            """Do nothing, since no memory is reserved."""
 
     monkeypatch.setattr(transformer, "Allocator", lambda _device: Counting())
     found = transformer.measure(Cell("small", 8, 2, "fp32", "sdpa", "forward"), find_device("cpu"))

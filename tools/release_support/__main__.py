@@ -1,7 +1,7 @@
 """``make release-support TORCH=torch==2.15.0``: prepare the support of a release, step by step.
 
-A step that was done is not done again: an interrupted run goes on where it was. A step that fails says so in one line,
-and ends the command with 1. Nothing of the checkout changes, unless ``--apply`` asks for it.
+A finished step is not repeated: an interrupted run resumes. A step that fails reports it in one line, and ends the
+command with 1. The checkout does not change, unless ``--apply`` asks for it.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ _DTYPES = {"bf16", "fp16"}
 def rows(failures: Iterable[Failure], last: str) -> list[dict[str, str]]:
     """Return a row for each expected failure that passes: its fault existed until ``last``.
 
-    A key stands for no device and no dtype on which the test was not seen to pass: on CUDA it goes on as it was.
+    A key covers no device and no dtype on which the test did not pass: on CUDA the expected failure stays.
     """
     dtypes: dict[tuple[str, str, str, str, str], set[str]] = {}
     for failure in failures:

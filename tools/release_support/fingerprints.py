@@ -17,8 +17,8 @@ Target = tuple[str, str]
 def with_record(file: Path, record: Record) -> tuple[str, list[str]]:
     """Return the text of a fingerprint file with those of a record, and a line for each difference.
 
-    Where something that is known was not observed, the file has what was known, and a line begins with ``guard kept``.
-    Raises ValueError where a record lacks entries of a device.
+    If a known result was not observed, the file keeps it, and a line begins with ``guard kept``. Raises ValueError if a
+    record lacks entries of a device.
     """
     before = load(file)
     known = Fingerprints(

@@ -26,7 +26,7 @@ ROWS, END_OF_ROWS = "<!-- supported releases -->", "<!-- end of supported releas
 def matrix(text: str, version: str) -> str:
     """Return the workflow with torch ``version`` on the newest Python; the release before keeps an entry.
 
-    Where only one entry has the release before, one for ``version`` is put behind it.
+    If only one entry has the release before, one for ``version`` is inserted after it.
     """
     entries = [(number, found) for number, line in enumerate(text.splitlines()) if (found := _ENTRY.match(line))]
     public = Version(version).public

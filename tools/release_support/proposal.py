@@ -41,8 +41,8 @@ class Proposal:
 class Observed:
     """Observations of a release and of the one before it.
 
-    ``fingerprints`` is the file with the release in it, ``log`` what its update said. ``notes`` are release notes;
-    ``python`` has the release: torch's own documentation is searched there.
+    ``fingerprints`` is the file with the release in it, ``log`` the output of its update. ``notes`` are release notes;
+    ``python`` is an interpreter with the release, in which torch's own documentation is searched.
     """
 
     before: Record
@@ -56,7 +56,7 @@ class Observed:
 def propose(root: Path, observed: Observed) -> Proposal:
     """Return the changes of a release in the data of ``root``.
 
-    Raises ValueError where a rule has no row that it should have.
+    Raises ValueError if a rule lacks its row.
     """
     before, record = observed.before, observed.record
     version, last = str(record.provenance["torch"]), load_spec().last

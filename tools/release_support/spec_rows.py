@@ -17,7 +17,7 @@ _LAST = re.compile(r'^last = "[0-9.]+"$', re.MULTILINE)
 class RuleChanges:
     """Changes of the rules in a release: by device type, overload (``softmax.int``) and rule.
 
-    ``changed`` has the rule of the release; ``gone`` overloads that have no kernel any more.
+    ``changed`` has the rule of the release; ``gone`` overloads without a kernel in it.
     """
 
     new: dict[str, dict[str, str]] = field(default_factory=dict)
@@ -28,8 +28,8 @@ class RuleChanges:
 def edited(text: str, changes: RuleChanges, *, before: str, release: str, version: str) -> str:
     """Return the spec's text for one more ``release``, the one after ``before``, as read from torch ``version``.
 
-    A rule that goes ends with ``before``, one that changes is followed by another, and overloads that are new have a
-    group of their own. Raises ValueError naming an overload that has no row and should have one.
+    A removed rule ends with ``before``, a changed one is followed by another, and new overloads have a group of their
+    own. Raises ValueError naming an overload that lacks its row.
     """
     source = f"read from the dispatcher of {version}"
     text = _LAST.sub(f'last = "{release}"', text, count=1)

@@ -27,9 +27,8 @@ PATCH, LIST, FINGERPRINTS_LOG = "release.patch", "human.md", "fingerprints.log"
 class Options:
     """Options of the command.
 
-    ``python`` and ``python_before`` are interpreters that have the releases; ``record`` and ``record_before`` records
-    that are there already; ``notes`` a file of release notes; ``keep_lost`` whether fingerprints that cannot be
-    observed keep what was known of them.
+    ``python`` and ``python_before`` are interpreters with the releases; ``record`` and ``record_before`` existing
+    records; ``notes`` a file of release notes; ``keep_lost`` keeps the known fingerprints that cannot be observed.
     """
 
     python: Path | None = None
@@ -103,7 +102,7 @@ def patch(place: Workplace, options: Options) -> str:
 def verify(place: Workplace, options: Options) -> str:
     """Run the red tests, the rules and the fingerprints again, on a copy of the checkout that has the patch.
 
-    Raises StepFailed with the number of tests that are red still.
+    Raises StepFailed with the number of tests that are still red.
     """
     tree = place.path("tree")
     _copy(place.root, tree)

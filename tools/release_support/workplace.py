@@ -22,7 +22,7 @@ class StepFailed(Exception):
 class Workplace:
     """Folder in which the support of ``requirement`` (``torch==2.15.0``) is prepared.
 
-    ``root`` is the checkout whose data is to change, ``folder`` what all steps write into.
+    ``root`` is the checkout whose data is to change, ``folder`` the one into which all steps write.
     """
 
     root: Path
@@ -63,7 +63,7 @@ class Workplace:
     ) -> int:
         """Run a command whose output goes to the file ``log``; return its status.
 
-        Raises StepFailed with the command's last line where the status is not ``accepted``.
+        Raises StepFailed with the command's last line if the status is not ``accepted``.
         """
         path = self.path(log)
         with path.open("w", encoding="utf-8") as file:
