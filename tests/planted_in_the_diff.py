@@ -86,7 +86,7 @@ def planted(defect: Defect, healthy: Record, folder: Path) -> dict[str, object]:
 
 
 def main(arguments: list[str]) -> int:
-    """Write the report; return 1 if a difference does not name a defect's test among what fails now."""
+    """Write the report; return 1 if a difference does not name a defect's test among the new failures."""
     folder, only = Path(arguments[0]), arguments[1:]
     folder.mkdir(exist_ok=True)
     report = folder / "report.json"

@@ -69,7 +69,7 @@ def _in(test: str, dtype: str) -> str:
 
 
 def measured(tests: Iterable[str], device: str, *defect: str) -> Found:
-    """Run tests in both dtypes, and return what they measure by id; an id may stand for all that begin so."""
+    """Run tests in both dtypes, and return their measurements by id; an id may stand for all that begin so."""
     plugins = ["-p", "tests.margins", *(word for name in defect for word in planting(name))]
     arguments = [*PLUGIN, *plugins, "-p", "no:xdist", "-p", "no:randomly", "-q", "--tb=no"]
     arguments += [f"--amp-device={device}", f"--amp-dtype={','.join(DTYPES)}", "--amp-speed=off"]

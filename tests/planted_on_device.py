@@ -1,8 +1,8 @@
 """Plant defects on a device: ``python -m tests.planted_on_device cuda REPORT [FAMILY …] [NAME …]``.
 
 tests/test_planted_defects.py plants them on a CPU. Here the same test must turn red on another device, or the one that
-the table names for CUDA. A family is a folder of suites, ``scaler`` say; names select among its defects, or among all.
-``REPORT`` becomes a JSON list, with an entry for each defect.
+the table names for CUDA. A family is a folder of suites, such as ``scaler``; names select among its defects, or among
+all. ``REPORT`` becomes a JSON list, with an entry for each defect.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ import pytest
 from tests.planted.table import Defect
 from tests.project import INSTALLED, ROOT
 
-#: Each defect needs a process of its own, and none needs to import torch anew: they are forked
+#: Each defect needs a process of its own, and none needs to import torch again: they are forked
 #: from one that has. Optimizers import torch._dynamo, a summary of pytest imports hypothesis: a second each.
 _FORKING = multiprocessing.get_context("forkserver")
 _FORKING.set_forkserver_preload(["torch._dynamo", "numpy", "pytest", "hypothesis"])

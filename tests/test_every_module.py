@@ -27,6 +27,6 @@ def test_every_module_is_in_a_suite() -> None:
     files = [path for folder in folders for path in folder.rglob("*.py") if "fingerprint" not in path.parts]
     text = "\n".join(path.read_text(encoding="utf-8") for path in files)
     named = {*MODULES, *re.findall(r"nn\.(\w+)", text)}.union(*ELSEWHERE.values())
-    lazy = {name for name in nn.modules.__all__ if name.startswith("Lazy")}  # they become the others
+    lazy = {name for name in nn.modules.__all__ if name.startswith("Lazy")}  # a lazy module becomes its class
     assert {*nn.modules.__all__} - lazy - named == set()
     assert len(MODULES) > 80

@@ -36,7 +36,7 @@ if os.environ.get("TOLD"):
     atexit.register(tell)
 """
 HEAVY = {"torch", "numpy", "xdist.workermanage", "jinja2", "hypothesis"}
-#: Without other plugins, which start processes or import much themselves.
+#: Without the plugins that start processes or import much themselves.
 QUIET = ("-p", "no:pytest_cov", "-p", "no:hypothesispytest", "-p", "no:benchmark")
 BARE = ("-p", "no:xdist", *QUIET)
 

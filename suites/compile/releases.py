@@ -19,8 +19,8 @@ _BACKWARD = (
     "whatever regions are inside of it"
 )
 BACKWARD = pytest.mark.xfail(strict=True, raises=AmpFailure, reason=_BACKWARD)
-#: Where products in bf16 have their backward traced in fp16, which is the finer of the two, an accelerator's kernels do
-#: not tell; where those in fp16 have it in bf16 they do: on ``precision``.
+#: If products in bf16 have their backward traced in fp16, which is the finer of the two, an accelerator's kernels do
+#: not show it; if those in fp16 have it in bf16 they do: on ``precision``.
 BACKWARD_IN_THE_OTHER = {
     precision: pytest.mark.amp(xfail={"cpu": _BACKWARD, f"cuda-{precision}": _BACKWARD})
     for precision in ("bf16", "fp16")
@@ -29,7 +29,7 @@ HAS_BACKWARD_SETTING = pytest.mark.skipif(
     RELEASE < (2, 9), reason="torch has backward_pass_autocast since 2.9 (pytorch/pytorch#156356)"
 )
 
-#: Before, code that was compiled for one dtype is run in a region of the other.
+#: In earlier releases code that was compiled for one dtype runs in a region of the other.
 DTYPE_IS_GUARDED = RELEASE >= (2, 7)
 GUARDS_DTYPE = pytest.mark.xfail(
     not DTYPE_IS_GUARDED,
@@ -68,7 +68,7 @@ EMULATED = pytest.mark.xfail(
 )
 #: In backward, silu is made of five operators in the traces of 2.9 and older, each of which rounds.
 TAKES_NOTHING_APART = RELEASE >= (2, 11)
-#: What eager runs by cuDNN in fp16 is the native kernel in a trace. In bf16 it is so in eager, too: the same bits.
+#: Operators that eager runs by cuDNN in fp16 use the native kernel in a trace. In bf16 eager does, too: the same bits.
 NATIVE_BATCH_NORM = pytest.mark.xfail(
     strict=True,
     raises=AmpFailure,

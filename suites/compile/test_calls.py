@@ -73,7 +73,7 @@ def _in_place(model: nn.Module, **how: Any) -> Any:
     return model
 
 
-#: What is compiled, of a model.
+#: Compiled parts of a model.
 COMPILED: dict[str, Callable[..., Any]] = {
     "module": torch.compile,
     "module.compile()": _in_place,

@@ -21,7 +21,7 @@ from .releases import CACHE_KEY, fused_pooling
 
 pytestmark = pytest.mark.amp(devices=["cuda"])
 
-#: The first call warms up, the second records, the others replay.
+#: The first call warms up, the second records, the remaining ones replay.
 _CALLS = 5
 
 
@@ -110,7 +110,7 @@ def test_a_replay_casts_the_weights_of_today(amp: Amp, needs: Callable[[str], st
         scaler.scale(loss).backward()
         scaler.step(optimizer)
         scaler.update()
-        # Two roundings of one product each, one after the other.
+        # Two consecutive roundings of one product each.
         bound = 2 * tolerance.CERTAIN * amp.precision.u * amp.config.tolerance_scale
         assert relative_error(kept, expected) <= bound, f"call {call} computes with other weights than eager"
     assert cuda_graph_trees(_index(amp)) > 0, "no CUDA graph was recorded"

@@ -15,9 +15,9 @@ from pytest_amp.torch_private import Call, Traced, recorded_calls, tracing_backe
 
 from .releases import ATTENTION_TWICE
 
-#: What dtypes are for; the rest follows their dtypes.
+#: Operators whose dtypes matter; the remaining ones follow their dtypes.
 _HEAVY = ("mm", "convolution", "attention", "softmax")
-#: Functional forms have other names when traced, and fake kernels other dtypes of saved statistics: the input's tells.
+#: Functional forms have other names when traced, and fake kernels other dtypes of saved statistics: the input's counts.
 _NORMS = ("batch_norm", "layer_norm")
 
 

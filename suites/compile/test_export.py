@@ -64,7 +64,7 @@ def _expect_same(amp: Amp, what: str, found: Any, expected: Any, *, exact: bool)
         if exact and amp.device.kind is DeviceKind.CPU:
             assert torch.equal(left, right), f"{what} gives other bits than eager"
         else:
-            # Fused kernels and other kernels for products: a rounding may fall the other way.
+            # Fused kernels and other kernels for products may round in the opposite direction.
             assert relative_error(left, right) <= tolerance.CERTAIN * amp.precision.u * amp.config.tolerance_scale
 
 

@@ -87,7 +87,7 @@ def test_a_compiled_optimizer_is_skipped_and_keeps_float32(amp: Amp, backend: st
     assert scales == found_scales
     for start, left, right in zip(before, weights, found, strict=True):
         # Compiled, AdamW is its capturable self, which computes the size of a step in float32: no rounding of the
-        # low dtype, but one that may make gradients round the other way.
+        # low dtype, but one that may reverse the direction in which gradients round.
         moved = left - start.detach().to(left.device)
         off = (right - left).norm() / moved.norm()
         assert off <= amp.precision.u * amp.config.tolerance_scale, f"off by {float(off):.2g} of what training moved"

@@ -126,7 +126,7 @@ def _half(case: Case) -> Case:
     "name",
     [
         "mlp",
-        # On CUDA AOTAutograd takes another batch norm than eager in fp16: see NATIVE_BATCH_NORM.
+        # On CUDA AOTAutograd uses a different batch norm than eager in fp16: see NATIVE_BATCH_NORM.
         pytest.param("cnn", marks=[pytest.mark.amp_long, pytest.mark.amp(devices=["cpu"])]),
         pytest.param("decoder", marks=pytest.mark.amp_long),
     ],

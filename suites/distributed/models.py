@@ -17,7 +17,7 @@ from pytest_amp.cases import Case, Realised
 
 SIZE = 2
 WIDTH, HIDDEN, CLASSES, ROWS = 32, 64, 16, 24
-#: What a rank has for its number once its buffers have changed.
+#: Added to a rank's number once its buffers have changed.
 LATER = 10
 
 Region = Callable[[], AbstractContextManager[Any]]

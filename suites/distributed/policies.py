@@ -76,7 +76,7 @@ def _dtype(name: str) -> torch.dtype:
     return dtype
 
 
-#: Where a fault of torch's is one, whatever the back end.
+#: Devices and dtypes with a fault of torch itself, whatever the back end.
 CELLS = ("cpu-bf16", "cpu-fp16", "cuda-bf16", "cuda-fp16")
 
 POLICIES = {
@@ -88,8 +88,8 @@ POLICIES = {
     "float32": Policy(),
 }
 
-#: The policies of FSDP2. What is reduced without a dtype of its own has that of the parameters' gradients since torch
-#: 2.15 (torch.distributed.fsdp.MixedPrecisionPolicy, versionchanged), where it had ``param_dtype``, as in FSDP1 still.
+#: The policies of FSDP2. A reduction without a dtype of its own has that of the parameters' gradients since torch
+#: 2.15 (torch.distributed.fsdp.MixedPrecisionPolicy, versionchanged); before, it had ``param_dtype``, as FSDP1 has.
 OF_FSDP2 = (
     {name: replace(policy, unasked="float32") for name, policy in POLICIES.items()}
     if release_of(torch.__version__) >= (2, 15)

@@ -116,7 +116,7 @@ def _sharded(x: torch.Tensor) -> torch.Tensor:
     return distribute_tensor(x, mesh, [Shard(0)]).full_tensor()
 
 
-#: By name, with what every rank has afterwards, made of the numbers of both.
+#: By name, with the result of every rank, computed from the values of both.
 COLLECTIVES: dict[str, tuple[Callable[[torch.Tensor], Any], Callable[..., torch.Tensor]]] = {
     "broadcast": (_broadcast, lambda _, second: second),
     "all_reduce": (_all_reduce, torch.add),

@@ -78,7 +78,7 @@ SECOND: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     ).square(),
     "gelu": _squared(f.gelu),
     "silu": _squared(f.silu),
-    "tanh": _squared(lambda t: torch.tanh(t / 4)),  # where it is flat it cancels
+    "tanh": _squared(lambda t: torch.tanh(t / 4)),  # terms cancel where it is flat
     "sigmoid": _squared(lambda t: torch.sigmoid(t / 4)),
     "softplus": _squared(f.softplus),
     "softmax": _after(lambda t: (t / 4).softmax(-1)),  # a sharp one cancels

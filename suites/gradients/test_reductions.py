@@ -59,7 +59,7 @@ FORWARD = {
     "addbmm": Reduction(torch.addbmm, lambda k: ((16, 24), (2, 16, k), (2, k, 24))),
     # Enough sums that chance hardly affects the ratio of two errors: 1 / sqrt(512), a bias's 1 / sqrt(96).
     "linalg_vecdot": Reduction(torch.linalg.vecdot, lambda k: ((512, k), (512, k))),
-    # inner is made of tensordot, which autocast promotes on CUDA in place of casting it.
+    # inner is made of tensordot, which autocast promotes on CUDA instead of casting it.
     "inner": Reduction(torch.inner, lambda k: ((32, k), (24, k)), low=True),
     "tensordot": Reduction(
         lambda a, b: torch.tensordot(a, b, 2), lambda k: ((32, k // 8, 8), (k // 8, 8, 24)), low=True

@@ -18,7 +18,7 @@ from pytest_amp.precision import FP32
 
 Shape = tuple[int, ...]
 
-#: More than most machines of CI have: a share of the work for each, of whatever size.
+#: More than most machines of CI have: each thread has a share of the work, of any size.
 THREADS = 4
 
 

@@ -128,7 +128,8 @@ def test_recurrent_layers_answer_in_the_dtype_of_the_region_on_cuda(amp: Amp, ki
 def test_a_packed_sequence_is_computed_as_a_padded_one(amp: Amp, kind: str) -> None:
     """Packed results are bitwise equal if no row is shorter: packing takes nothing out of the region.
 
-    An LSTM is excluded, whose padded form is oneDNN's, and so is cuDNN, with separate kernels that round differently.
+    An LSTM is excluded, whose padded form is oneDNN's; cuDNN has separate kernels, which are compared within two
+    roundings.
     """
     layer = KINDS[kind](6, 4).to(amp.device.torch_device)
     rows = torch.randn(4, 2, 6, device=amp.device.torch_device)

@@ -13,7 +13,7 @@ from pytest_amp.failure import AmpFailure
 
 from .training import ScalerFactory, training
 
-#: Calls after ``scale(loss).backward()``; the last one is an error where the table says so.
+#: Calls after ``scale(loss).backward()``; the last one is an error if the table says so.
 ORDERS: dict[str, tuple[type[Exception], str] | None] = {
     "step update": None,
     "unscale_ step update": None,

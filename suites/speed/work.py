@@ -211,7 +211,7 @@ def _linear_and(norm: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
     return lambda: nn.Sequential(nn.Linear(2048, 2048), norm())
 
 
-#: Rows of the decoder. A step is timed where it keeps the device busy for several times as long as its launches take,
+#: Rows of the decoder. A step is timed if it keeps the device busy for several times as long as its launches take,
 #: also on a busy host; otherwise its time is the host's, and noise.
 ROWS = {"device": 8, "step": 32}
 #: The time limit of one measurement. A step is disturbed more often, and needs the fastest of more timings.

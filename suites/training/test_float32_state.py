@@ -108,6 +108,6 @@ def test_a_small_update_arrives(amp: Amp, kind: str) -> None:
         assert product.dtype is amp.dtype
         torch.autograd.backward(product.float().sum())  # the gradient is one everywhere
         optimizer.step()
-    # A thousand subtractions that round to float32, and Adam's quotient, which is one but for eps.
+    # A thousand subtractions that round to float32, and Adam's quotient, which is one except for eps.
     moved = float((1 - weight.detach()).double().mean())
     assert moved == pytest.approx(1000 * rate, rel=1e-2)

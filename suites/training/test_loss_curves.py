@@ -36,7 +36,7 @@ def test_the_loss_stays_in_the_band_of_float32(amp: Amp, task: str) -> None:
 
 
 def _accuracy(runs: Trained, *, low: bool) -> float:
-    # Trained outside the region: within one, the casts of weights would be kept for the whole training.
+    # Trained outside the region: within one, the casts of weights would stay cached for the whole training.
     model = runs.model(low=low).eval()
     with runs.amp.autocast(enabled=low):
         return accuracy(model, runs.evaluation())

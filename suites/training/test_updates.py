@@ -31,7 +31,7 @@ def _moved(optimizer: str, gradients: list[torch.Tensor], start: torch.Tensor, d
     """Return the change of the weights after the steps, in float64."""
     weight = nn.Parameter(start.to(dtype, copy=True))
     made = make_optimizer(optimizer, [weight])
-    for group in made.param_groups:  # decay is of the weight's size, and would hide what gradients do
+    for group in made.param_groups:  # decay is of the weight's size, and would hide the effect of gradients
         group["weight_decay"] = 0.0
     for gradient in gradients:
         weight.grad = gradient.to(dtype)

@@ -133,7 +133,7 @@ LIBRARIES: list[Any] = [LIBRARY("_", "IMPL"), LIBRARY("aten", "IMPL")]
 LIBRARIES[0].fallback(compute, "PrivateUse1")
 LIBRARIES[0].fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
 LIBRARIES[1].impl("_copy_from", _copy_from, "PrivateUse1")
-for name in ("detach", "alias"):  # torch's own would copy the tensor without what it holds
+for name in ("detach", "alias"):  # torch's own would copy the tensor without the CPU tensor in it
     LIBRARIES[1].impl(name, lambda tensor: wrapped(_inner(tensor)), "PrivateUse1")
 for names, dtype in ((LOWER, None), (FP32, torch.float32)):
     for name in names:

@@ -1,4 +1,4 @@
-"""Fixtures of the real models, and what a run without ``make real-models`` says of them."""
+"""Fixtures of the real models, and the message of a run without ``make real-models``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")  # nothing is downloaded: weights a
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add an option that exists where this folder is an argument of pytest."""
+    """Add an option that exists if this folder is an argument of pytest."""
     parser.addoption(
         "--require-libraries",
         action="store_true",
@@ -27,10 +27,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 class LeftOut(pytest.Module):
-    """The checks, skipped in one line: they take minutes, and libraries that the project does not depend on."""
+    """Checks, skipped in one line: they take minutes, and libraries that the project does not depend on."""
 
     def collect(self) -> list[pytest.Item]:
-        """Skip, and name what runs the checks."""
+        """Skip, and name the command that runs the checks."""
         reason = f"checks of {len(MODELS)} real models run by: make real-models"
         raise pytest.skip.Exception(reason, allow_module_level=True)
 
@@ -44,7 +44,7 @@ def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> 
 
 @pytest.fixture
 def model(row: RealModel, request: pytest.FixtureRequest) -> RealModel:
-    """The row of the table; skipped by name where its library is not installed."""
+    """Return the row of the table; skip by name if its library is not installed."""
     if row.missing is not None:
         message = f"{row.name}: {row.missing} is not installed"
         if request.config.getoption("--require-libraries", default=False):
@@ -56,5 +56,5 @@ def model(row: RealModel, request: pytest.FixtureRequest) -> RealModel:
 
 @pytest.fixture
 def case(amp: Any, model: RealModel) -> Any:
-    """The model as a case."""
+    """Return the model as a case."""
     return amp.case(model.build, model.batch, model.loss, name=model.name)

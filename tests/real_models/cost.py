@@ -1,4 +1,4 @@
-"""The cost of ``check_gradients`` over the real models, in plain steps, and its memory in sizes of the weights.
+"""Cost of ``check_gradients`` over the real models, in plain steps, and its memory in sizes of the weights.
 
 ``python -m tests.real_models.cost [--device cuda] [--dtype fp16] [NAME …]`` prints a table in Markdown, a line as soon
 as a model is measured, and the medians at its end. Each model has a process of its own, whose peak is its own.
@@ -98,7 +98,7 @@ def write(line: str) -> None:
 
 
 def warm_up(device: Device, dtype: str) -> None:
-    """Import what the first check of a process imports, which a user's second test does not pay for."""
+    """Import the modules that the first check of a process imports, a cost that a user's second test does not have."""
     check_gradients(mlp(), Conditions(device, PRECISIONS[dtype]), lambda *_, **__: None)
 
 

@@ -1,4 +1,4 @@
-"""One row of the table of models, and what the rows share."""
+"""One row of the table of models, and functions that the rows share."""
 
 from __future__ import annotations
 

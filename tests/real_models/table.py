@@ -1,4 +1,4 @@
-"""The table of docs/real-models.md, made of the JUnit files that ``make real-models`` writes.
+"""Table of docs/real-models.md, generated from the JUnit files that ``make real-models`` writes.
 
 ``python -m tests.real_models.table LABEL=FILE,FILE …`` replaces the table on the page; LABEL heads the columns of its
 files.
@@ -21,7 +21,7 @@ PAGE = ROOT / "docs" / "real-models.md"
 BEGIN, END = "<!-- python -m tests.real_models.table -->\n", "<!-- end of the table -->\n"
 #: A test's name in JUnit: check, device, dtype and model.
 NAME = re.compile(r"test_(?P<check>\w+)\[(?P<device>\w+)-(?P<dtype>\w+)-(?P<model>\w+)\]")
-#: Labels of libraries for readers, where the package's name is another one.
+#: Labels of libraries for readers, if the package's name differs.
 LABELS = {"torch": "own", "torch_geometric": "PyTorch Geometric", "monai": "MONAI"}
 
 
@@ -77,7 +77,7 @@ def table(runs: Mapping[str, list[Result]]) -> str:
 
 
 def written(page: str, text: str) -> str:
-    """Return the page with another table; raises ValueError if it has no place for one."""
+    """Return the page with a new table; raises ValueError if it has no place for one."""
     before, begin, rest = page.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not (begin and end):

@@ -12,7 +12,7 @@ from tests.planting import PLUGIN, planting
 from tests.project import ROOT
 from tests.real_models.registry import MODELS
 
-#: A planted defect, and two models that meet what it breaks.
+#: A planted defect, and two models that use the broken part.
 DEFECTS = {
     "layer_norm_low_precision": ("opt", "electra"),
     "softmax_in_low_steps": ("deberta", "bloom"),

@@ -1,4 +1,4 @@
-"""The table of models, the stand-ins, and what a run says of models that it leaves out."""
+"""Table of models, the stand-ins, and the message of a run that leaves models out."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.real_models.torchvision_operators import non_maximum_suppression
 
 FOLDER = Path(__file__).parent
 CHECK = "tests/real_models/test_checks.py::test_gradients[cpu-bf16-{}]"
-#: Distributions whose package has another name.
+#: Distributions whose package has a different name.
 PACKAGES = {"torch-geometric": "torch_geometric"}
 
 
@@ -77,7 +77,7 @@ def test_suppression_keeps_the_better_of_two_boxes() -> None:
 
 
 def _run(tmp_path: Path, *arguments: str) -> str:
-    """Return what pytest prints in a process that finds no transformers."""
+    """Return the output of pytest in a process that finds no transformers."""
     (tmp_path / "no_transformers.py").write_text("import sys\n\nsys.modules['transformers'] = None\n", encoding="utf-8")
     path = os.pathsep.join([str(tmp_path), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")}

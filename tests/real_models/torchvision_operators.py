@@ -1,4 +1,4 @@
-"""Stand-ins for torchvision's compiled operators beside a torch of another build.
+"""Stand-ins for torchvision's compiled operators, for a torch of a different build.
 
 torchvision for CUDA does not load its extension beside a torch for CPUs, and its import then ends in "operator
 torchvision::nms does not exist" (pytorch/vision, ``_meta_registrations.py``).

@@ -1,1 +1,1 @@
-"""The record: keys, files, comparison. Neither torch nor pytest runs here."""
+"""Record: keys, files, comparison. Neither torch nor pytest runs here."""

@@ -48,7 +48,7 @@ def split(why: str) -> tuple[str, str]:
 
 
 def with_rows(root: Path, added: Iterable[dict[str, str]]) -> str | None:
-    """Return the text of the file with more rows; None where each of them is in it."""
+    """Return the text of the file with more rows; None if it has all of them."""
     path = root / FILE
     text = path.read_text(encoding="utf-8") if path.is_file() else HEAD
     known = {row["key"] for row in toml.loads(text).get("fault", ())}

@@ -41,7 +41,7 @@ def with_record(file: Path, record: Record) -> tuple[str, list[str]]:
 
 
 def _entries(record: Record) -> dict[Target, dict[str, str]]:
-    """Return the fingerprints of a record by device and dtype. Raises ValueError where some are missing."""
+    """Return the fingerprints of a record by device and dtype. Raises ValueError if some are missing."""
     found: dict[Target, dict[str, str]] = {}
     counts: dict[Target, int] = {}
     for observation in record.observations:
