@@ -45,7 +45,7 @@ def saturates(device_type: str) -> bool:
 
 
 def tensor_of(values: Doubles, amp: Amp, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """Return a tensor on the device; every value must be representable in ``dtype``."""
+    """Return a tensor on the device; each of ``values`` must be representable in ``dtype``."""
     made = torch.from_numpy(values).to(dtype)
     back = made.double().numpy()
     assert np.array_equal(back, values, equal_nan=True), f"not all values are {dtype}"

@@ -13,7 +13,7 @@ from pytest_amp.rules.spec import RuleName, expected
 
 
 def module_dtypes(case: Case, device_type: str, low: torch.dtype) -> dict[str, torch.dtype]:
-    """Return the dtype of each module's output under autocast: the autocast dtype, float32, or a rule's own dtype."""
+    """Return the output dtype of each module of ``case`` under autocast: autocast's, float32, or a rule's own."""
     rules = expected(device_type, torch.__version__)
     wide = torch.float32
 

@@ -55,7 +55,7 @@ def test_a_non_finite_gradient_skips_the_step(amp: Amp, amp_scaler: ScalerFactor
 
 @pytest.mark.amp(dtypes=["fp16"])
 def test_an_overflow_of_the_scale_itself_skips_the_step(amp: Amp, amp_scaler: ScalerFactory) -> None:
-    """Overflow for real: fp16 ends at 65504, so a scale of 2**16 makes the gradient of the product inf."""
+    """Overflow fp16, which ends at 65504, by a scale of 2**16: the gradient of the product is inf."""
     run = training(amp, amp_scaler(init_scale=2.0**16))
     run.backward()
     assert bool(run.gradient.isinf().all())

@@ -86,7 +86,7 @@ def test_a_rule_is_fixed_to_one_dtype(amp: Amp) -> None:
 
 
 def test_a_rule_casts_what_is_floating_only(amp: Amp) -> None:
-    """Integers and float64 pass unchanged, lists are cast within, as ``torch.library.register_autocast`` documents."""
+    """Integers and float64 pass unchanged, lists are cast within (``cast`` of ``torch.library.register_autocast``)."""
     label = f"amp_semantics::mixed_{amp.device.type}_{amp.precision.name}"
     seen: list[torch.dtype] = []
 
