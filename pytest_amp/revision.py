@@ -6,6 +6,7 @@ a change of the tests is not mistaken for a change of torch.
 
 from __future__ import annotations
 
+import ast
 import functools
 import hashlib
 import re
@@ -46,6 +47,28 @@ def _digest(folder: Path) -> str:
     digest = hashlib.sha256()
     for path in sorted(_sources(folder)):
         digest.update(path.relative_to(folder).as_posix().encode() + b"\0")
-        lines = (line.rstrip() for line in path.read_bytes().splitlines())
-        digest.update(b"\n".join(line for line in lines if line and not line.lstrip().startswith(b"#")) + b"\0")
+        digest.update(b"\n".join(_code_lines(path)) + b"\0")
     return digest.hexdigest()
+
+
+def _code_lines(path: Path) -> Iterator[bytes]:
+    """Return the lines of a source that are neither blank, nor a comment, nor of a docstring."""
+    text = path.read_bytes()
+    described = _docstring_lines(text) if path.suffix == ".py" else set()
+    for number, line in enumerate(text.splitlines(), 1):
+        if number not in described and line.strip() and not line.lstrip().startswith(b"#"):
+            yield line.rstrip()
+
+
+def _docstring_lines(text: bytes) -> set[int]:
+    """Return the numbers of the lines of docstrings; none of a file that does not parse, which pytest tells of."""
+    try:
+        tree = ast.parse(text)
+    except SyntaxError:
+        return set()
+    owners = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    lines: set[int] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, owners) and ast.get_docstring(node, clean=False) is not None:
+            lines.update(range(node.body[0].lineno, (node.body[0].end_lineno or node.body[0].lineno) + 1))
+    return lines

@@ -30,6 +30,8 @@ def test_a_revision_is_that_of_the_lines_that_run(tmp_path: Path) -> None:
     plain = revision_of(package(tmp_path / "a", "x = 1\n"))
     assert plain == revision_of(package(tmp_path / "b", "# a reason\n\nx = 1  \n"))
     assert plain != revision_of(package(tmp_path / "c", "x = 2\n"))
+    assert plain == revision_of(package(tmp_path / "g", '"""A docstring\n\nof two paragraphs."""\nx = 1\n'))
+    assert plain != revision_of(package(tmp_path / "h", 'y = """No docstring."""\nx = 1\n'))
     data = package(tmp_path / "d", "x = 1\n")
     (data / "measured.txt").write_text("1", encoding="utf-8")
     assert revision_of(data) == plain
