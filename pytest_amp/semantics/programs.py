@@ -45,7 +45,7 @@ class _Pair:
 
 @dataclass(frozen=True)
 class Plan:
-    """Configuration of programs: the device that computes, the other device types whose state is compared, and the facts."""
+    """Devices of programs: the device that computes, the other types whose state is compared, and the facts."""
 
     device: str
     others: tuple[str, ...]
@@ -210,7 +210,7 @@ class _Machine(RuleBasedStateMachine):
 
     @rule(drawn=_regions, calls=st.integers(1, 3), then=_products)
     def call_a_decorated_function(self, drawn: Any, calls: int, then: list[tuple[Weight, Mode]]) -> None:
-        """Call a decorated recursive function: its region object is entered ``calls`` times and saves the last state."""
+        """Call a decorated recursive function, which enters its region object ``calls`` times."""
         self._does("decorated" if calls == 1 else "recursion", *drawn, calls)
         pair = self._make(drawn)
 
@@ -310,7 +310,7 @@ class _Machine(RuleBasedStateMachine):
 
     @rule(drawn=_regions)
     def look_from_another_thread(self, drawn: Any) -> None:
-        """Compare another thread's state, before and after a region there, with a new thread's; this thread's is unchanged."""
+        """Compare another thread's state, before and after a region there, with the state of a new thread."""
         self._does("thread", *drawn)
         fresh = Model(self.plan.facts)
         seen: list[dict[str, object]] = []
