@@ -15,7 +15,7 @@ import torch
 from pytest_amp.targets import Target
 from pytest_amp.torch_private import compile_settings
 
-#: The first is read by inductor at each access to its cache, the second likewise by Triton, and the third when #:
+#: The first is read by inductor at each access to its cache, the second likewise by Triton, and the third when
 #: inductor is first imported.
 _VARIABLES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TORCHINDUCTOR_COMPILE_THREADS")
 

@@ -42,7 +42,7 @@ CHECKS: Mapping[str, tuple[Vary, ...]] = MappingProxyType(
     }
 )
 
-#: Parts of the messages of oneDNN without a kernel for a dtype on this CPU, of a build without a library, and of a #:
+#: Parts of the messages of oneDNN without a kernel for a dtype on this CPU, of a build without a library, and of a
 #: kernel for other cards.
 _NO_KERNEL = ("could not create a primitive", "not compiled with", "only supports")
 

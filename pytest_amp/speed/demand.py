@@ -28,11 +28,11 @@ NO_FLOOR = 0.0
 #: The kinds of float32 that a speedup is relative to: their names in torch's settings and in messages.
 OVER: dict[str, tuple[Float32Kind, str]] = {"fp32": ("ieee", "IEEE fp32"), "tf32": ("tf32", "TF32")}
 
-#: The kinds of time: the device's own time of a step that is captured in a graph and replayed, or the time that a #:
+#: The kinds of time: the device's own time of a step that is captured in a graph and replayed, or the time that a
 #: user waits for a step.
 KINDS = {"device": "device time", "step": "step time"}
 MARGINS = {"device": DEVICE_MARGIN, "step": EAGER_MARGIN}
-#: The part of a baseline's speedup that may be lost, in addition to the margin, by the spread between processes: the #:
+#: The part of a baseline's speedup that may be lost, in addition to the margin, by the spread between processes: the
 #: first pair whose first number is at least the standard deviation over the mean of its calibration. A workload with a
 #: larger spread is not compared with a baseline: a healthy card would fail occasionally
 #: (tests/speed/test_simulation.py).
