@@ -32,7 +32,7 @@ def group_of(name: str) -> str:
 
 
 def _by_letter(kind: str, name: str) -> str:
-    """Return the group of a name by its first letter; names such as ``__getitem__`` count by theirs."""
+    """Return the group of a name by its first letter; leading underscores (``__getitem__``) are ignored."""
     letter = name.strip("_")[:1].lower()
     start = "a"
     for last in _LETTERS[kind]:

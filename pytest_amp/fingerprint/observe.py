@@ -59,7 +59,7 @@ class OperatorCall:
     device: Device
 
     def prepare(self) -> Prepare:
-        """See Call."""
+        """Return a function that moves the arguments, and binds them to the operator."""
         return self._ready
 
     def _ready(self, dtype: torch.dtype, _enabled: bool) -> Callable[[], object]:  # noqa: FBT001  # one of two calls
@@ -81,7 +81,7 @@ class ModuleCall:
     training: bool
 
     def prepare(self) -> Prepare:
-        """See Call."""
+        """Build the module, and return a function that converts it and binds its arguments."""
         seed()
         given = self.sample.constructor
         module = self.module(*given.args, **given.kwargs).train(self.training)

@@ -90,8 +90,8 @@ def _is_same(draw: Draw, other: Draw) -> bool:
 class Draws:
     """Draws of one step of a case.
 
-    ``apart`` are the operators without a mask that the case would call, which others replace in each of its steps
-    (``scope``). ``not_replayed`` are operators without a mask that it still calls, whose random numbers cannot be
+    ``apart`` are the operators without a mask that the case would call, replaced by other operators in each of its
+    steps (``scope``). ``not_replayed`` are operators without a mask that it still calls, whose random numbers cannot be
     replayed; ``unknown`` are operators that draw in another step but not in the recorded one. ``end`` are the states of
     the default generators after the recorded step, by device type, and ``ended_elsewhere`` is whether a step without a
     recorder left them in another state. ``problem`` is the error that prevented the recording.

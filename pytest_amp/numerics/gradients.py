@@ -181,7 +181,7 @@ _JUDGED = 2
 
 
 def _is_at_a_cliff(run: CaseRun) -> bool:
-    """Return whether a case is near a discontinuity with these values only; raises AmpFailure if with others, too.
+    """Return whether a case is near a discontinuity with this seed only; raises AmpFailure if with other seeds, too.
 
     At a discontinuity of the gradient (a hinge, the border between two pixels) rounding may change a whole gradient,
     and no tolerance can be derived from the noise. A case that is near one with these values, and not with those of the

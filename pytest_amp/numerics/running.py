@@ -32,7 +32,7 @@ class ToldOf:
     where: Conditions
 
     def __enter__(self) -> None:
-        """Nothing is made before something is raised."""
+        """Do nothing: only an error on exit needs work."""
 
     def __exit__(
         self, kind: type[BaseException] | None, raised: BaseException | None, trace: TracebackType | None
@@ -70,7 +70,7 @@ class ToldOfFunction:
     name: str
 
     def __enter__(self) -> None:
-        """Nothing is made before something is raised."""
+        """Do nothing: only an error on exit needs work."""
 
     def __exit__(
         self, kind: type[BaseException] | None, raised: BaseException | None, trace: TracebackType | None

@@ -52,7 +52,7 @@ class InProcessSweep:
         self._device = device
 
     def examine(self, check: str, overload: str, dtype: torch.dtype) -> dict[str, Any]:
-        """See Sweep."""
+        """Examine an operator in this process."""
         try:
             return checks.examine(check, overload, self._device, dtype)
         except LookupError as error:
@@ -82,7 +82,7 @@ class ChildSweep:
         self.process = Isolated(examiner, modules=modules, path=path, timeout=timeout)
 
     def examine(self, check: str, overload: str, dtype: torch.dtype) -> dict[str, Any]:
-        """See Sweep. A child that dies, or whose device no longer answers, is replaced for the next operator."""
+        """Examine an operator in the child; one that dies, or whose device no longer answers, is replaced afterwards."""
         name = dtype_name(dtype)
         request = {"device": self._device, "check": check, "overload": overload, "dtype": name}
         value: dict[str, Any] = self.process.ask(request, overload)

@@ -59,7 +59,7 @@ class Plan:
 
 
 def plan_for(device: str, others: tuple[str, ...], *, history_kept: bool) -> Plan:
-    """A plan for this torch. Raises RuntimeError for a device type that it does not know."""
+    """Return a plan for this torch. Raises RuntimeError for a device type that torch does not know."""
     types = (device, *others)
     available = {kind for kind in types if kind != "cuda" or torch.cuda.is_available()}
     defaults = {kind: dtype_name(torch.get_autocast_dtype(kind)) for kind in types}

@@ -23,7 +23,7 @@ LOOKS = (12, 24, 48)
 #: The relative half width of an interval that needs no further look once it is decided: another process's speedup may
 #: be compared with it.
 PRECISE = 0.002
-#: The 90th percentile of blocks over the 10th above which nothing is decided: the machine was busy otherwise.
+#: The 90th percentile of blocks over the 10th above which nothing is decided: the machine had other work.
 LARGEST_SPREAD = 1.5
 #: The factor by which a measured speedup may exceed the card's ceiling before the measurement is in doubt.
 CEILING_SLACK = 1.1

@@ -56,8 +56,9 @@ def recorded_collectives() -> Iterator[list[Collective]]:
 def small_first_bucket(limit: int) -> Iterator[None]:
     """Limit the first bucket of a DDP constructed inside the block to ``limit`` bytes.
 
-    The cap of later buckets is ``bucket_cap_mb``. Without this limit, a small model fits into the first bucket,
-    whatever ``bucket_cap_mb`` is. Raises PrivateApiGone without ``torch.distributed._DEFAULT_FIRST_BUCKET_BYTES``.
+    With a ``bucket_cap_mb`` as small, every bucket has at most ``limit`` bytes. Without this limit, a small model fits
+    into the first bucket, whatever ``bucket_cap_mb`` is. Raises PrivateApiGone without
+    ``torch.distributed._DEFAULT_FIRST_BUCKET_BYTES``.
     """
     from torch import distributed
 

@@ -90,7 +90,7 @@ def schema_of(overload: Any) -> Any:
 
 
 def arguments_of(overload: Any) -> dict[str, str]:
-    """The arguments of an overload and their types as the schema writes them: ``{"dtype": "Optional[int]"}``.
+    """Return the arguments of an overload and their types as in its schema: ``{"dtype": "Optional[int]"}``.
 
     Raises PrivateApiGone without the overload's ``_schema``.
     """
@@ -98,7 +98,7 @@ def arguments_of(overload: Any) -> dict[str, str]:
 
 
 def defaults_of(overload: Any) -> dict[str, Any]:
-    """The optional arguments of an overload and their defaults.
+    """Return the optional arguments of an overload and their defaults.
 
     Raises PrivateApiGone without the overload's ``_schema``.
     """
@@ -126,7 +126,7 @@ def cpu_has_onednn_kernels(precision: str) -> bool:
 
 
 def torch_c() -> Any:
-    """``torch._C``, without types."""
+    """Return ``torch._C``, without types."""
     import torch
 
     return torch._C
