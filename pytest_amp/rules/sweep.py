@@ -82,7 +82,7 @@ class ChildSweep:
         self.process = Isolated(examiner, modules=modules, path=path, timeout=timeout)
 
     def examine(self, check: str, overload: str, dtype: torch.dtype) -> dict[str, Any]:
-        """Examine an operator in the child; one that dies, or whose device no longer answers, is replaced afterwards."""
+        """Examine an operator in the child; a child that dies, or whose device no longer answers, is replaced."""
         name = dtype_name(dtype)
         request = {"device": self._device, "check": check, "overload": overload, "dtype": name}
         value: dict[str, Any] = self.process.ask(request, overload)
