@@ -1,4 +1,4 @@
-"""torch.compile under mixed precision: how a case is compiled, what it is held against, what the compiler needs."""
+"""torch.compile under mixed precision: compilation of a case, comparison with eager, and the toolchain."""
 
 from pytest_amp.compiled.check import check_compiled, eager_and_compiled
 from pytest_amp.compiled.compilation import Compilation, Where

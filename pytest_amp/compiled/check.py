@@ -1,8 +1,8 @@
-"""Hold a compiled training step against the same step in eager: ``Amp.check_compiled``.
+"""Comparison of a compiled training step with the same step in eager: ``Amp.check_compiled``.
 
-The bounds are those of ``pytest_amp.numerics.tolerance``, which derives them: what eager may be off, a
-compiled step may be off, and no more. A fused kernel keeps in float32 what eager rounds between two kernels, so
-that it may be more exact: only in the median of its tensors it has to make LEAST of the noise.
+The bounds are those of ``pytest_amp.numerics.tolerance``, which derives them: a compiled step may have the error that
+eager may have, and no more. A fused kernel keeps in float32 what eager rounds between two kernels, and may be more
+exact: only the median error of its tensors must be at least LEAST of the noise.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ __tracebackhide__ = is_misuse
 
 @dataclass(frozen=True)
 class _Run:
-    """What the checks of one compiled case share: the compiled function is the same in each of them."""
+    """Shared state of the checks of one compiled case, which all use the same compiled function."""
 
     case: Case
     compiled: Case
@@ -49,28 +49,28 @@ class _Run:
     _realised: dict[int, Realised] = field(default_factory=dict)
 
     def realised(self, seed: int) -> Realised:
-        """Return the model and the batch of a seed, with the draws of its step: recorded once, for all of its steps."""
+        """Return the model and the batch of a seed, with the draws of its step, recorded once for all of its steps."""
         if seed not in self._realised:
             self._realised[seed] = realise(self.case, self.where, seed=seed)
         return self._realised[seed]
 
     def what(self, name: str) -> str:
-        """A tensor as a failure names it."""
+        """Return the name of a tensor in failures."""
         return f"{self.case.name}, compiled ({self.how}): {in_words(name)} under {self.where}"
 
     def compiled_step(self, seed: int, loss_scale: float) -> Step:
-        """One step, compiled, beside one in eager."""
+        """Run one compiled step, next to one in eager."""
         return self.eager_and_compiled(seed, loss_scale)[1]
 
     def eager_and_compiled(self, seed: int, loss_scale: float) -> tuple[Step, Step]:
-        """One step of each, with the same numbers."""
+        """Run one step in eager and one compiled, on the same values."""
         realised = self.realised(seed)
         device, region = self.where.device.torch_device, self.where.region
         eager = run_step(self.case, realised.on(device), region, seed=seed, loss_scale=loss_scale, replay=False)
         outside = region if self.how.region is Where.AROUND else contextlib.nullcontext
         with random_as_eager() if _has_drawn(device, seed) else contextlib.nullcontext():
             made = run_step(self.compiled, realised.on(device), outside, seed=seed, loss_scale=loss_scale, replay=False)
-        # CUDA graph trees give their outputs away to the next replay.
+        # CUDA graph trees reuse the memory of their outputs in the next replay.
         return eager, replace(
             made,
             outputs={name: value.clone() for name, value in made.outputs.items()},
@@ -79,15 +79,15 @@ class _Run:
         )
 
     def eager_by_other_attention(self, loss_scale: float) -> Iterator[Step]:
-        """Yield the step in eager with each kernel of attention alone, on an accelerator.
+        """Yield the step in eager with each attention kernel alone, on an accelerator.
 
-        torch chooses by what it knows of a tensor, which of a fake one in a trace is less.
+        torch selects a kernel by the properties of a tensor, of which a fake tensor in a trace has fewer.
         """
         if self.where.device.kind is DeviceKind.CPU:
             return
         realised = self.realised(self.where.seed)
         for kernel in _KERNELS:
-            with contextlib.suppress(RuntimeError), sdpa_kernel([kernel]):  # a kernel may not take these tensors
+            with contextlib.suppress(RuntimeError), sdpa_kernel([kernel]):  # a kernel may not support these tensors
                 yield run_step(
                     self.case,
                     realised.on(self.where.device.torch_device),
@@ -98,7 +98,7 @@ class _Run:
                 )
 
     def eager_as_traced(self, loss_scale: float) -> Step | None:
-        """The step in eager, of operators taken apart as traces have them; None where it draws nothing on the CPU."""
+        """Run the step in eager, decomposed as in traces; None if it draws no random numbers on the CPU."""
         realised = self.realised(self.where.seed)
         with taken_apart():
             step = run_step(
@@ -112,12 +112,12 @@ class _Run:
         return step if _has_drawn(torch.device("cpu"), self.where.seed) else None
 
 
-#: Kernels of attention among which a trace on an accelerator may choose otherwise than eager does.
+#: Attention kernels, of which a trace on an accelerator may select another one than eager.
 _KERNELS = (SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.CUDNN_ATTENTION, SDPBackend.MATH)
 
 
 def _has_drawn(device: torch.device, seed: int) -> bool:
-    """Whether a generator is no longer as ``seed`` left it: the CPU's, or that of ``device``. They are seeded anew."""
+    """Return whether the generator of the CPU or of ``device`` has advanced since ``seed``; reset both to it."""
     there = [torch] if device.type == "cpu" else [torch, torch.get_device_module(device)]
     states = [each.get_rng_state() for each in there]
     seed_torch(seed)
@@ -131,7 +131,7 @@ def _kept(tensors: Mapping[str, torch.Tensor | None]) -> dict[str, torch.Tensor 
 def eager_and_compiled(
     case: Case, how: Compilation, where: Conditions, *, loss_scale: float = 1.0
 ) -> tuple[Step, Step, int]:
-    """One step in eager and one compiled, and how many graphs that took. Raises AmpFailure if it took none."""
+    """Run one step in eager and one compiled, and count the graphs. Raises AmpFailure if there are none."""
     return _first(_Run(case, how.case(case, where), how, where), loss_scale)
 
 
@@ -149,12 +149,12 @@ def _first(run: _Run, loss_scale: float) -> tuple[Step, Step, int]:
 
 
 def check_compiled(case: Case, how: Compilation, where: Conditions, observe: Observe, *, bits: bool = False) -> None:
-    """Run ``case`` compiled as ``how`` says, and hold it against eager. See ``Amp.check_compiled``, which says how.
+    """Run ``case`` compiled as ``how`` says, and compare it with eager. See ``Amp.check_compiled`` for the comparison.
 
-    With ``bits`` a back end that fuses nothing has to give eager's bits on a CPU. That is so where AOTAutograd takes
-    no operator of the case apart, which is torch's own decision in each release.
+    With ``bits``, results of a back end without fusion must be bitwise equal to eager's on a CPU. This holds where
+    AOTAutograd decomposes no operator of the case, which is torch's decision in each release.
     """
-    # First: a case that does not run at all fails in its own words.
+    # First, so that a case that does not run at all fails with its own error.
     realised, fp32 = realise_beside_float32(case, where)
     prediction = predict(case, realised, where.device, where.precision, seed=where.seed)
     run = _Run(case, how.case(case, where), how, where, {where.seed: realised})
@@ -182,7 +182,7 @@ def check_compiled(case: Case, how: Compilation, where: Conditions, observe: Obs
 
 
 def _check_dtypes(run: _Run, eager: Step, made: Step) -> None:
-    """The same tensors, in the same order, each in its dtype."""
+    """Check that a compiled step has eager's tensors, in the same order and dtypes."""
     expected = {name: dtype_name(value.dtype) for name, value in eager.named().items()}
     found = {name: dtype_name(value.dtype) for name, value in made.named().items()}
     if list(expected.items()) == list(found.items()):
@@ -203,7 +203,7 @@ def _check_dtypes(run: _Run, eager: Step, made: Step) -> None:
 
 
 def _check_finite(run: _Run, eager: Step, made: Step, prediction: Prediction) -> None:
-    """What is finite in eager is finite."""
+    """Check that every tensor that is finite in eager is finite."""
     named, reference = made.named(), eager.named()
     bad = [name for name, value in named.items() if reference[name].isfinite().all() and not value.isfinite().all()]
     if bad:
@@ -217,7 +217,7 @@ def _check_finite(run: _Run, eager: Step, made: Step, prediction: Prediction) ->
 
 
 def _likely_infinite(run: _Run, loss_scale: float) -> str:
-    """Why compiled code is not finite where eager is: an infinity that eager bends back, or its own."""
+    """Return the likely cause of non-finite values of compiled code: an inf that eager makes finite, or its own."""
     where, device = run.where, run.where.device.torch_device
     realised = run.realised(where.seed)
     origin = origin_in_step(
@@ -233,7 +233,7 @@ def _other_backend(run: _Run) -> str:
 
 
 def _without_eagers_own(run: CaseRun, eager: Step, compared: Sequence[Compared]) -> list[Compared]:
-    """Leave out what is as far from exact in eager, where eager's step is acquitted: see ``numerics.chance``."""
+    """Leave out tensors that are as far from exact in eager, if eager's step is acquitted: see ``numerics.chance``."""
     scale, u = run.where.tolerance_scale, run.where.precision.u
     bad = {each.name: each for each in compared if each.error > each.allowed * scale}
     if not bad:
@@ -267,7 +267,7 @@ def _check_errors(run: _Run, compared: Sequence[Compared]) -> None:
 
 
 def _check_least(run: _Run, compared: Sequence[Compared], u: float) -> None:
-    """Low precision rounds: what makes less than half of its noise was computed in float32."""
+    """Check that the step rounds: a median error below LEAST of the noise means that it was computed in float32."""
     large = [each for each in compared if each.elements >= tolerance.ENOUGH]
     median = statistics.median(each.excess_over_noise(u) for each in large) if large else 1.0
     if median < tolerance.LEAST:
@@ -281,13 +281,13 @@ def _check_least(run: _Run, compared: Sequence[Compared], u: float) -> None:
 
 
 def _equal(eager: Step, made: Step) -> list[str]:
-    """The tensors that are the same in both, bit for bit."""
+    """Return the names of the tensors that are bitwise equal in both steps."""
     return [name for name, value in made.named().items() if same(eager.named()[name], value)]
 
 
 @dataclass(frozen=True)
 class _Distance:
-    """How far a compiled step is from one in eager, tensor by tensor, in parts of the noise; and what is not equal."""
+    """Distances of a compiled step's tensors from eager's, in units of the noise, and the unequal tensors."""
 
     far: Mapping[str, float]
     others: Sequence[str]
@@ -312,7 +312,7 @@ class _Distance:
         return statistics.median(self.far.values())
 
     def is_none(self, scale: float, *, bits: bool) -> bool:
-        """Whether the two are the same: but for the order of sums, or with ``bits`` to the last one."""
+        """Return whether both steps are equal up to the order of sums, or with ``bits`` bitwise."""
         if bits or not self.others:
             return not self.others
         return (
@@ -322,9 +322,10 @@ class _Distance:
 
 
 def _check_same_kernels(run: _Run, eager: Step, made: Step, prediction: Prediction, *, bits: bool) -> None:
-    """The back ends that fuse nothing call eager's kernels, or the parts of them: eager's values, or its bits.
+    """Check that a back end without fusion, which calls eager's kernels or their parts, has eager's values or bits.
 
-    On a CPU a trace's dropout is another operator than eager's: what draws is held against eager's step of the trace's.
+    On a CPU, a trace's dropout is another operator than eager's: a case that draws random numbers is compared with a
+    step in eager that is decomposed as the trace.
     """
     u, scale = run.where.precision.u, run.where.tolerance_scale
     distance = _Distance.between(eager, made, prediction, u)

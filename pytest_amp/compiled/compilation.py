@@ -1,4 +1,4 @@
-"""How a case is compiled."""
+"""Arguments of ``torch.compile`` for a case."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __tracebackhide__ = is_misuse
 
 
 class Where(enum.Enum):
-    """Where the autocast region is: around the call of the compiled function, or inside the function."""
+    """Position of the autocast region: around the call of the compiled function, or inside the function."""
 
     AROUND = "around"
     INSIDE = "inside"
@@ -26,7 +26,7 @@ class Where(enum.Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Compilation:
-    """The arguments of ``torch.compile``, and where the region is. ``options`` and ``mode`` exclude each other."""
+    """Arguments of ``torch.compile`` and the position of the region. ``options`` and ``mode`` exclude each other."""
 
     backend: str = "inductor"
     mode: str | None = None
@@ -36,34 +36,34 @@ class Compilation:
     region: Where = Where.AROUND
 
     def __str__(self) -> str:
-        """As observations and failures name it: ``inductor,dynamic``; printable, without blanks."""
+        """Return the name in observations and failures, ``inductor,dynamic``: printable, without blanks."""
         shapes = {None: None, True: "dynamic", False: "static"}[self.dynamic]
         inside = "inside" if self.region is Where.INSIDE else None
         options = [name for name, _ in self.options]
         return ",".join(filter(None, (self.backend, self.mode, shapes, *options, inside)))
 
     def check(self) -> None:
-        """Raises Misuse for a back end or a mode that torch does not have, and for flags that are none."""
+        """Raise Misuse for a back end or a mode that torch does not have, and for flags that are not bool."""
         expect_flag("fullgraph", self.fullgraph)
         if self.dynamic is not None:
             expect_flag("dynamic", self.dynamic)
         if self.backend not in torch.compiler.list_backends(exclude_tags=()):
             valid = ", ".join(["eager", "aot_eager", *torch.compiler.list_backends()])
             raise Misuse(f"backend={self.backend!r}; valid: {valid}")
-        self.apply(lambda: None)  # which looks at the mode, and compiles nothing before it is called
+        self.apply(lambda: None)  # checks the mode, and compiles nothing before the first call
 
     @property
     def fuses(self) -> bool:
-        """Whether kernels are merged, so that what eager rounds between them need not be rounded."""
+        """Return whether kernels are fused, so that a value that eager rounds between kernels need not be rounded."""
         return self.backend not in {"eager", "aot_eager"}
 
     @property
     def needs_toolchain(self) -> bool:
-        """Whether a C++ compiler or Triton is needed."""
+        """Return whether a C++ compiler or Triton is needed."""
         return self.backend == "inductor"
 
     def apply(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """``function``, compiled. Raises Misuse for arguments that torch refuses."""
+        """Compile ``function``. Raises Misuse for arguments that torch refuses."""
         try:
             compiled: Callable[..., Any] = torch.compile(
                 function,
@@ -73,12 +73,12 @@ class Compilation:
                 dynamic=self.dynamic,
                 options=dict(self.options) or None,
             )
-        except RuntimeError as error:  # of a mode, or of a mode beside options
+        except RuntimeError as error:  # for a mode, or a mode together with options
             raise Misuse(quoted(error)) from None
         return compiled
 
     def case(self, case: Case, where: Conditions) -> Case:
-        """``case`` with its loss function compiled, and the model in it; with the region inside it opens one itself."""
+        """Return ``case`` with its loss function compiled, and the model in it; INSIDE, it enters the region."""
         device_type, dtype, loss = where.device.type, where.precision.dtype, case.loss
 
         def inside(model: torch.nn.Module, batch: Any) -> Outputs:

@@ -1,4 +1,4 @@
-"""Packages of AOTInductor: how they are linked, and loading one where it can do no harm first."""
+"""Packages of AOTInductor: a check of their linking, and a trial load in a separate process."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from pytest_amp.failure import AmpFailure
 from pytest_amp.isolation import ExaminationFailed, Isolated
 from pytest_amp.torch_private import aot_load, compile_settings
 
-#: One of them is what a library in C++ needs, by its name in the library's table of what it is linked to.
+#: Names of the C++ library in a shared library's table of needed libraries.
 _CPP_LIBRARIES = (b"libstdc++.so", b"libc++.so")
 
 
 def own_cpp_library(package: Path) -> str | None:
-    """Why ``package`` is linked wrongly, in one line; None where its libraries share torch's C++ library.
+    """Return an error, in one line, for a ``package`` that does not share torch's C++ library; None if it does.
 
-    A linker that takes ``libstdc++.a`` puts a copy of it into the library. What torch hands over meets the other copy:
-    ``std::bad_cast``, or a segmentation fault, where it is loaded.
+    A linker that uses ``libstdc++.a`` puts a copy of it into the library. Objects that torch passes to that copy cause
+    ``std::bad_cast`` or a segmentation fault when the package is loaded.
     """
     with zipfile.ZipFile(package) as archive:
         for name in archive.namelist():
@@ -36,9 +36,9 @@ def own_cpp_library(package: Path) -> str | None:
 
 
 def loaded(package: Path, device: Device) -> Callable[..., Any]:
-    """The function in ``package``, loaded once a process of its own has survived that.
+    """Load the function in ``package``, after a trial load in a separate process.
 
-    Raises AmpFailure where that process dies or raises, and PrivateApiGone without AOTInductor.
+    Raises AmpFailure if that process dies or raises, and PrivateApiGone without AOTInductor.
     """
     trial = Isolated(f"{__name__}:examine", path=sys.path)
     try:
@@ -56,7 +56,7 @@ def loaded(package: Path, device: Device) -> Callable[..., Any]:
 
 
 def examine(request: Mapping[str, Any], _device: Device) -> bool:
-    """For the process of its own: load ``request["package"]``."""
-    with compile_settings():  # loading asks for the vectors of the CPU, by compiling
+    """Load ``request["package"]`` in the separate process."""
+    with compile_settings():  # loading tests the CPU's vector instructions by compiling
         aot_load(request["package"])
     return True

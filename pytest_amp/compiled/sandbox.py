@@ -1,4 +1,4 @@
-"""Where compilers work: in a folder of the tests' own, in this process, and nothing is left to be used again."""
+"""Isolation of compilers: a folder of the tests' own, this process only, and nothing left for later use."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ import torch
 from pytest_amp.targets import Target
 from pytest_amp.torch_private import compile_settings
 
-#: Read by inductor whenever it asks for its cache, by Triton likewise, and by inductor when it is first imported.
+#: The first is read by inductor at each access to its cache, the second likewise by Triton, and the third when
+#: inductor is first imported.
 _VARIABLES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TORCHINDUCTOR_COMPILE_THREADS")
 
 
 def folder(request: pytest.FixtureRequest, target: Target) -> Path:
-    """Where this process keeps what it compiles for ``target``; removed at the session's end: it may be hundreds of MB.
+    """Return this process's compilation folder for ``target``, removed at the session's end: it may be hundreds of MB.
 
-    Each target has its own. Up to torch 2.11 the key of AOTAutograd's cache says that autocast is on and not in which
-    dtype (``AOTAutogradCacheDetails.disable_amp``, pytorch/pytorch#181564): in one folder a test in fp16 would be given
-    what another one has compiled for bf16.
+    Each target has a separate folder. Up to torch 2.11 the key of AOTAutograd's cache includes that autocast is on, but
+    not its dtype (``AOTAutogradCacheDetails.disable_amp``, pytorch/pytorch#181564): in a shared folder a test in fp16
+    would use code that was compiled for bf16.
     """
     factory: pytest.TempPathFactory = request.getfixturevalue("tmp_path_factory")
     path = factory.getbasetemp() / "compiled"
@@ -38,19 +39,17 @@ def folder(request: pytest.FixtureRequest, target: Target) -> Path:
 
 @contextmanager
 def sandbox(folder: Path) -> Iterator[None]:
-    """Inside, what is compiled is kept in ``folder``, and not read from the user's caches; without worker processes.
+    """Compile into ``folder`` inside the block, without the user's caches and without worker processes.
 
-    Deprecations, and what torch warns of in its own modules, are not shown. On leaving, everything compiled is
-    forgotten (``torch.compiler.reset``). What was compiled in an earlier sandbox with the same folder is found in the
-    caches of that folder.
+    Deprecations, and warnings from torch's own modules, are not shown. At its end, all compiled code is dropped
+    (``torch.compiler.reset``). A later sandbox with the same folder finds the compiled code in the folder's caches.
     """
     before = {name: os.environ.get(name) for name in _VARIABLES}
     values = (str(folder / "inductor"), str(folder / "triton"), "1")
     os.environ.update(zip(_VARIABLES, values, strict=True))
     try:
         with compile_settings(), warnings.catch_warnings():
-            # Dynamo and inductor meet torch's own deprecations in everybody's code; under -W error they would compile
-            # nothing.
+            # Dynamo and inductor trigger torch's own deprecations for any code; under -W error nothing would compile.
             for category in (DeprecationWarning, FutureWarning):
                 warnings.simplefilter("ignore", category)
             warnings.filterwarnings("ignore", module=r"torch(\.|$)")

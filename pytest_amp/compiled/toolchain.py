@@ -1,4 +1,4 @@
-"""What inductor needs beside torch: a C++ compiler on a CPU, Triton and a C compiler on a GPU."""
+"""The tools that inductor needs besides torch: a C++ compiler on a CPU, Triton and a C compiler on a GPU."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _TRITON = frozenset({"cuda", "xpu"})
 
 
 def lacking(device: Device) -> str | None:
-    """What inductor lacks to compile for ``device``, in one line; None where it compiles.
+    """Return the tool that inductor lacks to compile for ``device``, in one line; None if it compiles.
 
-    Asked once in a process, by compiling a small function, in the caller's sandbox. Raises PrivateApiGone if
-    inductor cannot be asked for its compiler.
+    The test compiles a small function, once in a process, in the caller's sandbox. Raises PrivateApiGone if inductor's
+    lookup of its compiler is missing.
     """
     return _lacking(device.type, str(device.torch_device), os.environ.get("CXX"), os.environ.get("CC"))
 
@@ -33,7 +33,7 @@ def _lacking(device_type: str, device: str, cxx: str | None, cc: str | None) -> 
         return missing
     error = _tried(device)
     if error is not None and device_type == "cpu":
-        with torch_private.vectors_are_tried():  # an old compiler does not know the vectors of a new CPU
+        with torch_private.vectors_are_tried():  # an old compiler does not support the vector instructions of a new CPU
             error = _tried(device)
     if error is None:
         return None
@@ -41,7 +41,7 @@ def _lacking(device_type: str, device: str, cxx: str | None, cc: str | None) -> 
 
 
 def _tried(device: str) -> Exception | None:
-    """What a compiler, a linker or a loader says where there is something wrong."""
+    """Compile a small function, and return the error of the compiler, linker or loader; None if it works."""
     try:
         torch.compile(_function, backend="inductor")(torch.ones(16, device=device))
     except Exception as error:  # noqa: BLE001
@@ -52,12 +52,12 @@ def _tried(device: str) -> Exception | None:
 
 
 def _function(x: torch.Tensor) -> torch.Tensor:
-    """Sixteen numbers are one vector, and exp is the function by which inductor tries vectors, too: it is linked."""
+    """Compute one vector of sixteen elements; exp, which inductor uses to test vectors, needs to be linked."""
     return torch.exp(x * 2 + 1)
 
 
 def _named(device_type: str, cxx: str | None, cc: str | None) -> str | None:
-    """A tool that is not there."""
+    """Return the message for a missing tool; None if all are installed."""
     if device_type == "cpu" and torch_private.cpp_compiler() is None:
         return f"inductor has no C++ compiler: {cxx or 'g++'} does not run (the variable CXX names another)"
     if device_type not in _TRITON:

@@ -1,5 +1,5 @@
-"""The output dtypes of every operator and module that torch tests itself, with autocast off and on.
+"""The output dtypes of every operator and module that torch's own tests cover, with autocast off and on.
 
-The rules say what autocast does with the operators that it knows; the fingerprint says what comes out, of
-all the others and of what is made of several, too. It is held against a file for the pinned releases.
+The rules describe the operators with a rule; the fingerprint records the outputs of every operator, including operators
+without a rule and composite ones. It is compared with a file for the pinned releases.
 """

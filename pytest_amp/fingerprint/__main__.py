@@ -1,4 +1,4 @@
-"""``python -m pytest_amp.fingerprint [--check | --page] [--entry PATTERN] [DEVICE ...]``: see ``update`` beside it."""
+"""``python -m pytest_amp.fingerprint [--check | --page] [--entry PATTERN] [DEVICE ...]``: see ``update``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pytest_amp.fingerprint.sweep import NoEntries
 
 
 def main() -> int:
-    """Read the command line; ends with 2 and one line where a device does not compute or torch has no tests."""
+    """Run the command line; exit with 2 and one line if a device does not compute or torch's tests are missing."""
     parser = argparse.ArgumentParser(prog="python -m pytest_amp.fingerprint", description=update.__doc__)
     parser.add_argument("device", nargs="*", default=update.DEVICES, help=f"default: {' '.join(update.DEVICES)}")
     parser.add_argument("--check", action="store_true", help="change no file; end with 1 where something differs")

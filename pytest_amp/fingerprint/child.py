@@ -1,4 +1,4 @@
-"""What the child process of a sweep does: answers what entries there are, and the fingerprint of one."""
+"""The child process of a sweep, which lists the entries and computes the fingerprint of an entry."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from pytest_amp.torch_private import PrivateApiGone, fake_tensors, testing
 
 
 def answer(request: Mapping[str, Any], device: Device) -> object:
-    """The answer to a request of ``pytest_amp.fingerprint.sweep``.
+    """Answer a request of ``pytest_amp.fingerprint.sweep``.
 
-    Without a name: the entries that there are, or why they cannot be read. With a name: how many samples
-    it has; with a dtype, too, the fingerprint of all of them, or of the one whose number is given.
+    Without a name, the answer is the list of entries, or the reason why it cannot be read. With a name, it is the
+    number of samples; with a name and a dtype, the fingerprint of all samples, or of the sample with the requested
+    number.
     """
     if device.kind is not DeviceKind.ACCELERATOR:
         _prepare()
@@ -45,6 +46,6 @@ def _entries() -> dict[str, object]:
 
 @functools.cache
 def _prepare() -> None:
-    """Once in a process without accelerators: make it safe for fake tensors, and fast to seed, as samples do a lot."""
+    """Prepare a process without accelerators once: make fake tensors safe, and seeding fast, which samples do often."""
     fake_tensors.install_device_guards(FAKE_TYPES)
     torch.manual_seed = torch.default_generator.manual_seed

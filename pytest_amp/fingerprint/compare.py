@@ -1,4 +1,4 @@
-"""What has changed against the known fingerprints, entry by entry."""
+"""Differences from the known fingerprints, entry by entry."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pytest_amp.record import unseen
 from pytest_amp.record.unseen import Relation, relation
 
-#: In place of a fingerprint: an entry of which this build or this machine can say nothing.
+#: In place of a fingerprint: an entry that cannot be observed with this build or on this machine.
 NOT_HERE = unseen.NOT_HERE
 
 
 class Change(enum.Enum):
-    """What has become of an entry."""
+    """Kind of a difference of an entry."""
 
     CHANGED = "changed"
     OBSERVED = "could not be observed before"
@@ -25,7 +25,7 @@ class Change(enum.Enum):
 
 @dataclass(frozen=True)
 class Difference:
-    """One entry that is not as it was; ``before`` and ``now`` are fingerprints, or say that there is none."""
+    """Difference of one entry; ``before`` and ``now`` are fingerprints, or say that there is none."""
 
     name: str
     change: Change
@@ -33,11 +33,11 @@ class Difference:
     now: str
 
     def __str__(self) -> str:
-        """In one line."""
+        """Return the difference in one line."""
         return f"{self.name}: {self.before} -> {self.now}"
 
 
-#: What has become of an entry, by what its fingerprint is to the earlier one; the others are no difference.
+#: The kind of a difference by the relation of a fingerprint to the earlier one; other relations are no difference.
 _CHANGES = {
     Relation.OBSERVED: Change.OBSERVED,
     Relation.MORE: Change.SAMPLES,
@@ -48,10 +48,10 @@ _BEST_FIRST = tuple(Relation)
 
 
 def differences(expected: Mapping[str, Collection[str | None]], seen: Mapping[str, str]) -> Iterable[Difference]:
-    """What of ``seen`` is not as ``expected`` (see ``Fingerprints.expected``), by name.
+    """Yield the differences of ``seen`` from ``expected`` (see ``Fingerprints.expected``), by name.
 
-    An entry that could not be looked at before, for whatever reason, is OBSERVED once it can; one that could be
-    and no longer can is CHANGED.
+    An entry that could not be observed before, for whatever reason, is OBSERVED once it can be; an entry that could be
+    observed and no longer can is CHANGED.
     """
     for name in sorted(expected.keys() | seen.keys()):
         accepted, now = expected.get(name, (None,)), seen.get(name)

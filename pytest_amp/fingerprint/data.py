@@ -1,7 +1,7 @@
-"""The file of fingerprints: what every entry gave on the pinned releases of torch, one line an entry.
+"""The file of fingerprints of every entry on the pinned releases of torch, one line for each entry.
 
-Lines are ``NAME WHERE: FINGERPRINT``. WHERE says for which devices, dtypes and releases a line holds, and is
-left out where it holds for all; the header of the file explains it.
+Lines are ``NAME WHERE: FINGERPRINT``. WHERE names the devices, dtypes and releases for which a line holds, and is empty
+if it holds for all; the header of the file explains it.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from packaging.version import Version
 from pytest_amp import releases
 from pytest_amp.record.unseen import without_counts
 
-#: Where the data is, as failures name it.
+#: The data file's path in failures.
 DATA_FILE = "pytest_amp/fingerprint/fingerprints.txt"
 DTYPES = ("bf16", "fp16")
-#: Before a device type: what a real one gives otherwise than a fake one.
+#: Prefix of a device type: fingerprints of a real device that differ from the fake device's.
 REAL = "real-"
 _MEASURED = "measured "
 _REASON = "  # "
@@ -32,7 +32,7 @@ Place = tuple[str, str, str]
 
 
 def short_release(version: str) -> str:
-    """``2.13`` of ``2.13.0+cu130``."""
+    """Shorten ``2.13.0+cu130`` to ``2.13``."""
     return ".".join(map(str, releases.release_of(version)))
 
 
@@ -42,11 +42,10 @@ def _order(release: str) -> Version:
 
 @dataclass
 class Fingerprints:
-    """Every fingerprint that is known. ``measured`` has the releases by device type, oldest first.
+    """All known fingerprints. ``measured`` has the releases by device type, oldest first.
 
-    A real device has its own: ``real-cuda``.
-
-    ``reasons`` are what people have written behind lines, by name and devices: ``("nn.GRU", "real-cuda")``.
+    A real device has a separate device type, ``real-cuda``. ``reasons`` are the comments behind lines, by name and
+    devices: ``("nn.GRU", "real-cuda")``.
     """
 
     measured: dict[str, list[str]] = field(default_factory=dict)
@@ -54,16 +53,17 @@ class Fingerprints:
     reasons: dict[tuple[str, str], str] = field(default_factory=dict)
 
     def covers(self, device_type: str, version: str, *, real: bool = False) -> bool:
-        """Whether the fingerprints of just this release are known."""
+        """Return whether the fingerprints of exactly this release are known."""
         return short_release(version) in self.measured.get(REAL * real + device_type, ())
 
     def expected(self, device_type: str, dtype: str, version: str, *, real: bool = False) -> dict[str, set[str | None]]:
-        """What each entry may give on ``version``: one fingerprint, or None for an entry that is not there.
+        """Return the accepted fingerprints of each entry on ``version``; None stands for a missing entry.
 
-        On a release that was not measured, what held in the one before it or the one after it: on a newer
-        one than all, what held in the last. Empty for a device type that is not known. Raises ValueError for
-        an older release than all. ``real`` is a real accelerator: what fake ones gave holds for it, too,
-        but for the entries that have a line of their own; on a release that was not measured on a real one, either.
+        For a release that was not measured, the fingerprints of the releases before and after it are accepted; for a
+        newer one than all, those of the last. The result is empty for an unknown device type. Raises ValueError for an
+        older release than all. ``real`` is a real accelerator: the fingerprints of fake devices hold for it, too,
+        except for entries with a line of their own; on a release that was not measured on a real device, both are
+        accepted for those entries.
         """
         measured = self.measured.get(device_type, [])
         if not measured or (real and REAL + device_type not in self.measured):
@@ -72,7 +72,7 @@ class Fingerprints:
             raise ValueError(f"fingerprints of {device_type} are known from torch {measured[0]} on, this is {version}")
         found: dict[str, set[str | None]] = {}
         around = _around(measured, version)
-        # A real device may raise in float32 where a fake one does not: it has other numbers of samples.
+        # A real device may raise in float32 where a fake one does not, so that its numbers of samples differ.
         plain = without_counts if real else str
         real_around = _around(self.measured[REAL + device_type], version) if real else ()
         for name, places in self.known.items():
@@ -88,10 +88,10 @@ class Fingerprints:
     def replace(
         self, device_type: str, dtype: str, version: str, seen: Mapping[str, str], *, part: bool = False
     ) -> None:
-        """Put in what ``version`` gave on a device type; what was known of it is forgotten, but for a ``part`` of it.
+        """Replace the fingerprints of ``version`` on a device type, with ``part`` only those of entries in ``seen``.
 
-        ``real-cuda`` takes what a real device gives otherwise; raises ValueError where the release is not yet
-        known of the fake one.
+        ``real-cuda`` takes the fingerprints of a real device that differ; raises ValueError if the release is not yet
+        known for the fake device.
         """
         release = short_release(version)
         place = (device_type, dtype, release)
@@ -108,7 +108,7 @@ class Fingerprints:
 
 
 def _around(measured: Sequence[str], version: str) -> tuple[str, str]:
-    """The measured releases before and after a version: itself twice, if it is one; the nearest, if there is one."""
+    """Return the measured releases before and after a version: itself twice if measured, at an end the nearest."""
     release = _order(short_release(version))
     before = [each for each in measured if _order(each) <= release]
     after = [each for each in measured if _order(each) >= release]
@@ -119,7 +119,7 @@ def _around(measured: Sequence[str], version: str) -> tuple[str, str]:
 
 
 def parse(text: str) -> Fingerprints:
-    """The fingerprints in ``text``. Raises ValueError naming the line that is malformed."""
+    """Parse the fingerprints in ``text``. Raises ValueError naming the malformed line."""
     found = Fingerprints()
     for number, line in enumerate(text.splitlines(), 1):
         if not line or line.startswith("#"):
@@ -143,7 +143,7 @@ def parse(text: str) -> Fingerprints:
 
 
 def _devices(where: Sequence[str]) -> str:
-    """The word for devices among those that say where a line holds."""
+    """Return the word for devices among the words of WHERE."""
     words = [word for word in where if "=" not in word and word not in DTYPES]
     return words[0] if words else ""
 
@@ -202,7 +202,7 @@ _HEADER = """\
 
 
 def write(fingerprints: Fingerprints) -> str:
-    """The text of the file: sorted, and the same for the same fingerprints."""
+    """Return the text of the file: sorted, and the same for the same fingerprints."""
     lines = [f"{_MEASURED}{device} {' '.join(releases)}" for device, releases in fingerprints.measured.items()]
     for name in sorted(fingerprints.known):
         for where, text in _lines(fingerprints.known[name], fingerprints.measured):
@@ -211,7 +211,7 @@ def write(fingerprints: Fingerprints) -> str:
     return "\n".join([_HEADER, *lines]) + "\n"
 
 
-#: What holds from one measured release to another.
+#: A fingerprint that holds from one measured release to another: since, until, text.
 _Segment = tuple[str | None, str | None, str]
 
 
@@ -227,7 +227,7 @@ def _lines(places: Mapping[Place, str], measured: Mapping[str, Sequence[str]]) -
     for device in devices:
         content = tuple(segments[device, dtype] for dtype in DTYPES)
         if any(content):
-            # A real device has a line of its own, and its reason.
+            # A real device has a separate line, and its reason.
             by_content.setdefault((device.startswith(REAL), content), []).append(device)
     for (_, content), group in by_content.items():
         where = "" if set(group) == everywhere else f" {','.join(group)}"
@@ -253,7 +253,7 @@ def _segments(places: Mapping[Place, str], device: str, dtype: str, releases: Se
 
 
 def load(path: Path | None = None) -> Fingerprints:
-    """The fingerprints in ``path``; without it, those that the package carries."""
+    """Load the fingerprints in ``path``, by default those of the package."""
     return _carried() if path is None else parse(path.read_text(encoding="utf-8"))
 
 

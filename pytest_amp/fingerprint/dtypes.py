@@ -1,8 +1,8 @@
-"""How dtypes are written in a fingerprint: a call's outputs, the four calls of a sample, all samples of an entry.
+"""Text of dtypes in a fingerprint: a call's outputs, the four calls of a sample, all samples of an entry.
 
-A sample is called four times: with autocast off and on, and each with float32 and with low inputs. Written
-as ``fp32 low | low low``: off with float32, off with low, on with float32, on with low. ``| =`` says that
-on is as off. ``low`` is the autocast dtype.
+A sample is called four times: with autocast off and on, each with float32 and with low-precision inputs. The text is
+``fp32 low | low low``: off with float32, off with low, on with float32, on with low. ``| =`` means that on equals off.
+``low`` is the autocast dtype.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from pytest_amp.record import unseen
 from pytest_amp.record.unseen import Relation, relation
 from pytest_amp.torch_private import trees
 
-#: In place of dtypes: the call raised; autocast refused it as unsafe; it could not be made on this machine.
+#: In place of dtypes: the call raised; autocast refused it as unsafe; it is not possible on this machine.
 ERROR, BANNED, UNSEEN = "error", "banned", unseen.UNSEEN
 #: In place of dtypes: there is no tensor in the result.
 NO_TENSOR = "none"
-#: In place of the four calls: one of them brought the process or the device down, or never ended.
+#: In place of the four calls: one of them crashed the process or the device, or did not end.
 LOST = "lost"
-#: What a fingerprint begins with where there is none.
+#: Prefix of the reason in place of a missing fingerprint.
 NOT = unseen.NOT
 
 
 def written(result: object, low: torch.dtype | None) -> str:
-    """The dtypes of all tensors in ``result``: ``fp32,int64``; just once where they are all the same."""
+    """Return the dtypes of all tensors in ``result``, ``fp32,int64``; a single one if all are equal."""
     names = [_name(leaf.dtype) for leaf in trees.tree_leaves(result) if isinstance(leaf, torch.Tensor)]
     text = names[0] if len(set(names)) == 1 else ",".join(names) or NO_TENSOR
     return text if low is None else in_terms_of(low, text)
 
 
 def in_terms_of(low: torch.dtype, text: str) -> str:
-    """``low`` in place of that dtype's own name."""
+    """Replace the name of the dtype ``low`` by ``low``."""
     return ",".join("low" if name == _name(low) else name for name in text.split(","))
 
 
@@ -46,7 +46,7 @@ def _name(dtype: torch.dtype) -> str:
 
 @dataclass(frozen=True)
 class Calls:
-    """What the four calls of one sample gave."""
+    """Output dtypes of the four calls of one sample."""
 
     off_full: str
     off_low: str
@@ -54,15 +54,15 @@ class Calls:
     on_low: str
 
     def __str__(self) -> str:
-        """As it is written in a fingerprint."""
+        """Return the text in a fingerprint."""
         off, on = f"{self.off_full} {self.off_low}", f"{self.on_full} {self.on_low}"
         return f"{off} | {'=' if on == off else on}"
 
 
 def joined(patterns: Iterable[str]) -> str:
-    """A fingerprint: the different patterns of an entry's samples, sorted.
+    """Join the distinct patterns of an entry's samples into a fingerprint, sorted.
 
-    Of several patterns each has its number of samples: one that moves from one of them to another is a change.
+    If there are several, each has its number of samples: a sample that moves from one pattern to another is a change.
     """
     counts = Counter(patterns)
     if len(counts) == 1:
@@ -71,6 +71,6 @@ def joined(patterns: Iterable[str]) -> str:
 
 
 def matches(one: str, other: str) -> bool:
-    """Whether two fingerprints say the same of the same samples; what could not be seen is like anything."""
+    """Return whether two fingerprints agree on the same samples; an unobserved call agrees with any dtype."""
     same = (Relation.SAME, Relation.OBSERVED, Relation.UNOBSERVED)
     return one.startswith(NOT) == other.startswith(NOT) and relation(one, other) in same

@@ -1,12 +1,12 @@
-"""The entries in groups: a test of the suite looks at one, so that workers can share them.
+"""Groups of entries, one for each test of the suite, so that workers can share them.
 
-By name alone: no test may depend on what torch's own tests know before it runs.
+Groups depend on names only: the collection of tests must not import torch's own tests.
 """
 
 from __future__ import annotations
 
 _NAMESPACES = ("fft", "linalg", "masked", "signal", "special")
-#: The last first letter of each group, by what their names begin with.
+#: The last initial letter of each group, by kind of name.
 _LETTERS = {
     "modules": "ksz",
     "functional": "fkmz",
@@ -20,7 +20,7 @@ GROUPS = (
 
 
 def group_of(name: str) -> str:
-    """The group of an entry: each has exactly one."""
+    """Return the group of an entry: each has exactly one."""
     first, _, rest = name.partition(".")
     if first in _NAMESPACES and rest:
         return first
@@ -32,7 +32,7 @@ def group_of(name: str) -> str:
 
 
 def _by_letter(kind: str, name: str) -> str:
-    """Names that begin with anything but a letter (``__getitem__``) are among the first."""
+    """Return the group of a name by its first letter; leading underscores (``__getitem__``) are ignored."""
     letter = name.strip("_")[:1].lower()
     start = "a"
     for last in _LETTERS[kind]:

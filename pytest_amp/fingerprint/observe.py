@@ -1,4 +1,4 @@
-"""The fingerprint of one entry on one device: its samples, called with autocast off and on."""
+"""Observation of the fingerprint of one entry on one device: its samples, called with autocast off and on."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from pytest_amp.isolation.poison import is_sticky
 from pytest_amp.torch_private import fake_tensors, testing, trees
 from pytest_amp.torch_private.testing import ModuleSample, Sample
 
-#: What autocast says where it refuses an operator.
+#: Part of autocast's error message for a refused operator.
 _BANNED_SAYS = "unsafe to autocast"
-#: How C++ says that a fake tensor has no values.
+#: Part of the C++ error message for a fake tensor whose values are needed.
 _NO_DATA = "its data is not allocated yet"
-#: How oneDNN says that it has no kernel for a dtype on this CPU, and a build that it lacks a library (MAGMA) or a
-#: kernel, and a machine that it lacks a driver or a compiler of kernels (NVRTC).
+#: Parts of error messages: of oneDNN without a kernel for a dtype on this CPU, of a build without a library (MAGMA) or
+#: a kernel, and of a machine without a driver or a kernel compiler (NVRTC).
 _LACKING = (
     "could not create a primitive",
     "not compiled with",
@@ -41,9 +41,9 @@ class Call(Protocol):
     """One sample on one device."""
 
     def prepare(self) -> Prepare:
-        """What can be done outside of a fake tensor mode; the rest is a function.
+        """Prepare the call outside of a fake tensor mode, and return a function for the rest.
 
-        It takes the dtype of floating inputs and whether autocast will be on, and gives the call itself.
+        The function takes the dtype of floating inputs and whether autocast will be on, and returns the call.
         """
 
 
@@ -59,7 +59,7 @@ class OperatorCall:
     device: Device
 
     def prepare(self) -> Prepare:
-        """See Call."""
+        """Return a function that moves the arguments, and binds them to the operator."""
         return self._ready
 
     def _ready(self, dtype: torch.dtype, _enabled: bool) -> Callable[[], object]:  # noqa: FBT001  # one of two calls
@@ -71,8 +71,8 @@ class OperatorCall:
 class ModuleCall:
     """A module and the arguments of its forward.
 
-    Under autocast its parameters are in float32, as in a model that is trained; without it they have the
-    dtype of the inputs, as most modules ask.
+    Under autocast its parameters are float32, as in training; without autocast they have the dtype of the inputs, as
+    most modules require.
     """
 
     module: Callable[..., torch.nn.Module]
@@ -81,12 +81,12 @@ class ModuleCall:
     training: bool
 
     def prepare(self) -> Prepare:
-        """See Call."""
+        """Build the module, and return a function that converts it and binds its arguments."""
         seed()
         given = self.sample.constructor
         module = self.module(*given.args, **given.kwargs).train(self.training)
         if any(map(is_lazy, module.parameters())):
-            module(*self.sample.forward.args, **self.sample.forward.kwargs)  # now it knows its shapes
+            module(*self.sample.forward.args, **self.sample.forward.kwargs)  # initializes its lazy parameters
         module.requires_grad_(requires_grad=False)
         return functools.partial(self._ready, module)
 
@@ -106,9 +106,9 @@ class ModuleCall:
 
 
 def _convert(module: torch.nn.Module, function: Callable[[torch.Tensor], torch.Tensor]) -> None:
-    """Put ``function`` of each parameter and buffer in its place.
+    """Replace each parameter and buffer by ``function`` of it.
 
-    ``Module.to`` does not: in torch 2.6 it leaves fake parameters on the device meta.
+    ``Module.to`` fails here: in torch 2.6 it leaves fake parameters on the meta device.
     """
     for part in module.modules():
         for name, parameter in list(part.named_parameters(recurse=False, remove_duplicate=False)):
@@ -117,9 +117,9 @@ def _convert(module: torch.nn.Module, function: Callable[[torch.Tensor], torch.T
             setattr(part, name, function(buffer))
 
 
-@functools.cache  # for both precisions and every device; all that torch's tests know take 0.2 GB of a child process
+@functools.cache  # shared by both precisions and all devices; all samples take 0.2 GB of a child process
 def operator_samples(name: str) -> list[Sample] | str:
-    """The samples of an ``op_db`` entry that are called; a text says why there are none."""
+    """Return the selected samples of an ``op_db`` entry, or a text that says why there are none."""
     entry = testing.operator_entries()[name]
     dtype = dtype_of(entry)
     if dtype is None:
@@ -133,7 +133,7 @@ def operator_samples(name: str) -> list[Sample] | str:
 
 @functools.cache  # a call is the same object for both precisions: see _PLAIN
 def calls_of(name: str, device_name: str) -> Sequence[Call] | str:
-    """The calls of an entry of ``op_db`` or ``module_db`` on a device; a text says why there are none.
+    """Return the calls of an entry of ``op_db`` or ``module_db`` on a device, or a text that says why there are none.
 
     A module is called in training and in evaluation mode. Raises LookupError for a name that is in neither.
     """
@@ -158,14 +158,14 @@ def calls_of(name: str, device_name: str) -> Sequence[Call] | str:
 
 @dataclass(frozen=True)
 class _How:
-    """One of the four calls of a sample."""
+    """Dtype of the inputs and state of autocast in one of the four calls of a sample."""
 
     dtype: torch.dtype
     enabled: bool
 
 
 def patterns_of(calls: Iterable[Call], device: Device, low: torch.dtype) -> tuple[list[str], str]:
-    """What each of ``calls`` gave that runs in float32 with autocast off, and why the first other one did not."""
+    """Return the patterns of ``calls`` that run in float32 without autocast, and why the first other one fails."""
     full = torch.float32
     patterns, failed = [], ""
     with scope(device):
@@ -181,9 +181,9 @@ def patterns_of(calls: Iterable[Call], device: Device, low: torch.dtype) -> tupl
 
 @contextmanager
 def scope(device: Device) -> Iterator[None]:
-    """Where samples are called: no gradients, no warnings, nothing on the log.
+    """Run calls of samples without gradients, warnings and log messages.
 
-    On a fake device without cuDNN, which some builds have: what is seen there should not depend on it.
+    On a fake device cuDNN is off: only some builds have it, and fingerprints must not depend on the build.
     """
     with ExitStack() as stack:
         stack.enter_context(warnings.catch_warnings())
@@ -207,7 +207,7 @@ def _plain_outcome(call: Call, device: Device, low: torch.dtype) -> tuple[str, s
 
 
 def _outcome(call: Call, device: Device, low: torch.dtype | None, how: _How) -> tuple[str, str]:
-    """The dtypes that a call returns, or what stands for them and why."""
+    """Return the dtypes of a call's results, or the word in place of them and the reason."""
     try:
         return _run_or_answer(call, device, low, how), ""
     except Exception as error:
@@ -223,7 +223,7 @@ def _outcome(call: Call, device: Device, low: torch.dtype | None, how: _How) -> 
         return ERROR, f"raises {type(error).__name__} with autocast off"
 
 
-#: The calls of which fake tensors were asked for values: they will be asked again.
+#: The calls that read values of fake tensors: they will do so again.
 _ANSWERED: set[Call] = set()
 
 
@@ -258,11 +258,11 @@ def _run(call: Call, device: Device, low: torch.dtype | None, how: _How, *, answ
 
 
 class _NoFake(Exception):
-    """Something that exists on no fake device."""
+    """Error of a feature that no fake device has."""
 
 
 def moved(tree: Any, device: Device, dtype: torch.dtype) -> Any:
-    """Arguments on ``device``, float32 tensors in ``dtype``; the CPU as an argument becomes the device."""
+    """Move arguments to ``device`` and float32 tensors to ``dtype``; a CPU device argument becomes ``device``."""
     return trees.tree_map(functools.partial(_moved_leaf, device=device, dtype=dtype), tree)
 
 
@@ -277,7 +277,7 @@ def _moved_leaf(leaf: Any, *, device: Device, dtype: torch.dtype) -> Any:
 def _moved_tensor(tensor: torch.Tensor, device: Device, dtype: torch.dtype) -> torch.Tensor:
     wanted = dtype if tensor.dtype == torch.float32 else tensor.dtype
     if device.kind is DeviceKind.FAKE:
-        # A fake tensor is made on its device: moved there, it asks for the device.
+        # A fake tensor is created on its device: moving it there would need the device.
         if tensor.layout != torch.strided:
             raise _NoFake(f"{tensor.layout} tensors")
         return torch.empty_strided(tensor.size(), tensor.stride(), dtype=wanted, device=device.torch_device)

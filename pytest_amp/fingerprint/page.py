@@ -1,4 +1,4 @@
-"""The tables of docs/fingerprint.md: what is looked at and what is not, and where real and fake devices disagree."""
+"""The tables of docs/fingerprint.md: numbers of observed and unobserved entries, and differences of real devices."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from pytest_amp.fingerprint.dtypes import NOT
 
 #: The lines between which the page has the tables.
 BEGIN, END = "<!-- fingerprint tables -->", "<!-- end of fingerprint tables -->"
-#: What begins the name of a module in ``module_db``; ``nn.functional`` has operators.
+#: The prefix of modules' names in ``module_db``; ``nn.functional`` has operators.
 _MODULE, _FUNCTION = "nn.", "nn.functional."
 
 
 def as_markdown(known: Fingerprints) -> str:
-    """Both tables, each of the last release that was measured there."""
+    """Format both tables for the last measured release of each device."""
     return "\n".join([*_counts(known), "", *_disagreements(known)])
 
 
@@ -34,7 +34,7 @@ def _counts(known: Fingerprints) -> Iterable[str]:
 
 
 def _disagreements(known: Fingerprints) -> Iterable[str]:
-    """By reason: which entries of a real device have a line of their own."""
+    """Format the entries of a real device that have a line of their own, by reason."""
     yield "| on a real device otherwise, because | entries |"
     yield "|---|---|"
     by_reason: dict[str, list[str]] = {}

@@ -1,7 +1,7 @@
-"""Which of an operator's sample arguments are called.
+"""Selection of an operator's sample arguments.
 
-torch has up to a thousand for one operator, most of which differ in sizes alone. Dtypes follow from the
-arguments' kinds: those are what is kept, one sample of each, then those that differ in integers.
+torch has up to a thousand samples of one operator, most of which differ in sizes only. Output dtypes depend on the
+kinds of arguments: one sample of each kind is selected, then samples that differ in integers.
 """
 
 from __future__ import annotations
@@ -15,41 +15,41 @@ import torch
 
 from pytest_amp.torch_private.testing import ModuleEntry, ModuleSample, OperatorEntry, Sample
 
-#: How many samples are looked at, and how many of them are called.
+#: The number of samples that are considered, and the number of selected samples.
 LOOKED_AT, CALLED = 100, 24
-#: How many samples of a module are called, in training and in evaluation mode each.
+#: The number of selected samples of a module, for each of training and evaluation mode.
 MODULES_CALLED = 6
-#: What samples are made in: the first of these that the operator takes.
+#: The dtypes of samples: the first one that the operator supports is used.
 DTYPES = (torch.float32, torch.int64, torch.complex64, torch.bool)
 
 _Sample = TypeVar("_Sample", Sample, ModuleSample)
 
 
 def dtype_of(entry: OperatorEntry) -> torch.dtype | None:
-    """The dtype in which samples are made; None if the operator takes none of DTYPES on a CPU."""
+    """Return the dtype of an operator's samples; None if it supports none of DTYPES on a CPU."""
     return next((dtype for dtype in DTYPES if dtype in entry.dtypes), None)
 
 
 def samples_of(entry: OperatorEntry, dtype: torch.dtype) -> list[Sample]:
-    """The samples to call, in torch's order. Raises whatever making them raises."""
+    """Return the selected samples of an operator, in torch's order. Raises whatever torch's sample function raises."""
     seed()
     return chosen(list(itertools.islice(entry.samples(dtype), LOOKED_AT)), CALLED)
 
 
 def seed() -> None:
-    """The same samples and the same results in every run."""
+    """Seed the generators, so that samples and results are the same in every run."""
     torch.default_generator.manual_seed(0)
     random.seed(0)
 
 
 def module_samples_of(entry: ModuleEntry, *, training: bool) -> list[ModuleSample]:
-    """The samples of a module to call, in torch's order. Raises whatever making them raises."""
+    """Return the selected samples of a module, in torch's order. Raises whatever torch's sample function raises."""
     seed()
     return chosen(entry.samples(training), MODULES_CALLED)
 
 
 def chosen(samples: Sequence[_Sample], limit: int) -> list[_Sample]:
-    """At most ``limit`` of ``samples``: one of each kind of arguments, then one of each that differ in integers."""
+    """Select at most ``limit`` samples: one of each kind of arguments, then one of each that differs in integers."""
     taken: dict[int, _Sample] = {}
     for with_integers in (False, True):
         seen = set()
@@ -68,7 +68,7 @@ def _arguments(sample: Sample | ModuleSample) -> Any:
 
 
 def _kind(value: Any, *, with_integers: bool) -> Any:
-    """What may decide on a dtype: of tensors all but their sizes, of a bool, a dtype or a text its value."""
+    """Return what may affect a dtype: a tensor's properties except its sizes; the value of a bool, dtype or text."""
     if isinstance(value, torch.Tensor):
         return ("tensor", value.dtype, value.layout, value.dim(), value.numel() == 0, _orientation(value.shape))
     if isinstance(value, (list, tuple)):
@@ -87,5 +87,5 @@ def _kinds(values: Iterable[Any], *, with_integers: bool) -> tuple[Any, ...]:
 
 
 def _orientation(shape: Sequence[int]) -> int:
-    """Wide, square or tall: decompositions turn tall matrices round."""
+    """Return 1 for a wide, 0 for a square, -1 for a tall matrix: decompositions transpose tall matrices."""
     return 0 if len(shape) < 2 else (shape[-1] > shape[-2]) - (shape[-1] < shape[-2])

@@ -1,7 +1,7 @@
-"""Fingerprints from a child process, which an entry may bring down: it is named, and the rest goes on in another.
+"""Fingerprints from a child process; if an entry crashes it, the entry is named and another process continues.
 
-The child is also where ``torch.testing._internal`` is imported, which changes the process that does it. One
-child serves the CPU and all fake devices; an accelerator has its own.
+The child also imports ``torch.testing._internal``, which changes the importing process. One child serves the CPU and
+all fake devices; an accelerator has a separate one.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from pytest_amp.devices import Device, DeviceKind
 from pytest_amp.fingerprint.dtypes import LOST, NOT, joined
 from pytest_amp.isolation import ExaminationFailed, Isolated, ProcessLost
 
-#: What a child calls to answer.
+#: The function that a child calls to answer a request.
 EXAMINER = "pytest_amp.fingerprint.child:answer"
-#: How many samples of one entry may bring a process down before its others are given up.
+#: The number of samples of one entry that may crash a process before the remaining ones are skipped.
 LOSSES = 3
 
 
 class NoEntries(Exception):
-    """What torch's own tests know cannot be read here: nothing can be looked at."""
+    """Error if torch's own tests cannot be imported, so that there are no entries."""
 
 
 class FingerprintSweep:
-    """Asks for fingerprints, of any device."""
+    """Requests of fingerprints on any device to child processes."""
 
     def __init__(
         self,
@@ -34,15 +34,15 @@ class FingerprintSweep:
         path: Sequence[str] = (),
         timeout: float = 120.0,
     ) -> None:
-        """``modules`` and ``path`` are as for Isolated; one entry may take ``timeout`` seconds."""
+        """Pass ``modules`` and ``path`` to Isolated; one entry may take ``timeout`` seconds."""
         self._new: Callable[[], Isolated] = partial(Isolated, EXAMINER, modules=modules, path=path, timeout=timeout)
         self._processes: dict[str, Isolated] = {}
         self._entries: dict[str, tuple[str, ...]] = {}
-        #: What brought a process down: a line for each, in which it is named.
+        #: The samples that crashed a process, a line for each.
         self.losses: list[str] = []
 
     def entries(self, device: Device) -> tuple[str, ...]:
-        """The names of all operators and modules that torch's own tests know. Raises NoEntries."""
+        """Return the names of all operators and modules in torch's own tests. Raises NoEntries."""
         place = _place(device)
         if place not in self._entries:
             try:
@@ -55,10 +55,10 @@ class FingerprintSweep:
         return self._entries[place]
 
     def fingerprint(self, name: str, device: Device, dtype_name: str) -> str:
-        """The fingerprint of an entry on ``device`` under autocast in ``bfloat16`` or ``float16``.
+        """Return the fingerprint of an entry on ``device`` under autocast in ``bfloat16`` or ``float16``.
 
-        Where a sample brings the process down, the others are looked at one by one, and ``lost`` is part of
-        the fingerprint. Raises ExaminationFailed where nothing can be said.
+        If a sample crashes the process, the samples are observed one by one, and ``lost`` is part of the fingerprint.
+        Raises ExaminationFailed if there is no fingerprint.
         """
         process = self._process(device)
         request: dict[str, Any] = {"device": device.name, "name": name, "dtype": dtype_name}
@@ -82,7 +82,7 @@ class FingerprintSweep:
         return joined([*patterns, LOST])
 
     def close(self) -> None:
-        """End the processes; raises ExaminationFailed if one does not end well."""
+        """End the processes; raises ExaminationFailed if one does not end with status 0."""
         processes, self._processes = self._processes, {}
         failures = [text for process in processes.values() if (text := _ending(process))]
         if failures:
@@ -100,7 +100,7 @@ def _place(device: Device) -> str:
 
 
 def _try(process: Isolated, request: dict[str, Any], name: str) -> tuple[list[str], str]:
-    """The patterns of one sample, and how it brought the process down."""
+    """Return the patterns of one sample, and how it crashed the process, if it did."""
     try:
         found = str(process.ask(request, name))
     except ProcessLost as loss:
@@ -109,7 +109,7 @@ def _try(process: Isolated, request: dict[str, Any], name: str) -> tuple[list[st
 
 
 def _ending(process: Isolated) -> str:
-    """How a process ended badly."""
+    """End a process, and return the failure, if any."""
     try:
         process.close()
     except ExaminationFailed as failed:

@@ -26,7 +26,7 @@ DEVICES = ("cpu", "fake:cuda", "fake:xpu", "fake:mps", "fake:mtia")
 
 
 class Lost(enum.Enum):
-    """What becomes of an entry of which something is known that cannot be observed now."""
+    """Treatment of an entry with known dtypes that cannot be observed now."""
 
     REFUSE = "the file stays as it is"
     FORGET = "the file forgets it"
@@ -34,7 +34,7 @@ class Lost(enum.Enum):
 
 
 class GuardsLost(Exception):
-    """Something that the file knows could not be observed now, and would be forgotten: a line for each."""
+    """Error that lists the entries in the file that could not be observed now and would be lost, a line for each."""
 
 
 def update(
@@ -45,12 +45,12 @@ def update(
     entries: Sequence[str] = ("*",),
     lost: Lost = Lost.REFUSE,
 ) -> list[str]:
-    """Put what this torch gives on ``devices`` into the file; the lines that say what changed.
+    """Write this torch's fingerprints on ``devices`` into the file, and return the differences as lines.
 
-    A new release is added beside those that are known, and the one that is known is replaced; of the latter,
-    ``entries`` (shell patterns) may name a part. ``check`` leaves the file as it is. Raises ``sweep.NoEntries`` where
-    torch's own tests cannot be read, ExaminationFailed where an entry cannot be looked at, and GuardsLost, with the
-    file as it was, where something that is known cannot be observed, unless ``lost`` says what becomes of it.
+    A new release is added to the known ones, and a known release is replaced; ``entries`` (shell patterns) may select a
+    part of a known release. ``check`` leaves the file unchanged. Raises ``sweep.NoEntries`` if torch's own tests cannot
+    be imported, ExaminationFailed if an entry cannot be observed at all, and GuardsLost, with the file unchanged, if
+    known dtypes cannot be observed now, unless ``lost`` says otherwise.
     """
     before, known = (data.load(path) if path.exists() else Fingerprints() for _ in range(2))
     version = torch.__version__
@@ -94,9 +94,9 @@ def _is_chosen(name: str, entries: Sequence[str]) -> bool:
 def _expected(known: Fingerprints, device: Device, dtype: str, version: str) -> dict[str, set[str | None]]:
     if device.type not in known.measured:
         return {}
-    # A release older than all is held against the first of them.
+    # A release older than all is compared with the oldest.
     reference = max(version, known.measured[device.type][0], key=Version)
-    # The first time a real device is held against a fake one.
+    # A real device that was not measured before is compared with the fake one.
     real = device.kind is DeviceKind.ACCELERATOR and REAL + device.type in known.measured
     return known.expected(device.type, dtype, reference, real=real)
 
@@ -111,7 +111,7 @@ def _changes(
     where = f"{device.name} {dtype}"
     if device.type not in known.measured:
         return [f"{where}: {len(seen)} entries, of which nothing was known"]
-    # What a real device can tell and a fake one cannot is no news.
+    # A dtype that only a real device can observe is no difference.
     told = {*Change} - ({Change.OBSERVED} if device.kind is DeviceKind.ACCELERATOR else set())
     return [f"{where} {each.change.value} {each}" for each in differences(expected, seen) if each.change in told]
 
@@ -124,7 +124,7 @@ def _latest(known: Fingerprints, device: Device, dtype: str, entry: str, version
 
 
 def _lost(expected: Mapping[str, Collection[str | None]], seen: Mapping[str, str]) -> dict[str, str]:
-    """Return by name the entries of which something is known that cannot be observed now, in a line each."""
+    """Return a line for each entry, by name, with known dtypes that cannot be observed now."""
     lines = {}
     for name, now in seen.items():
         texts = sorted(text for text in expected.get(name, ()) if text is not None)
@@ -134,7 +134,7 @@ def _lost(expected: Mapping[str, Collection[str | None]], seen: Mapping[str, str
 
 
 def _other_than(fake: Mapping[str, Collection[str | None]], seen: Mapping[str, str]) -> dict[str, str]:
-    """What a real device gives otherwise, or could tell where a fake one could not."""
+    """Return the fingerprints of a real device that differ from the fake device's, or that only it could observe."""
     plain = {name: [without_counts(text) for text in texts if text is not None] for name, texts in fake.items()}
     return {
         name: text
@@ -156,7 +156,7 @@ def _has_autocast(device: Device) -> bool:
 
 
 def carried() -> Path:
-    """The file in the package, which is the repository's in a checkout."""
+    """Return the path of the file in the package, which is the repository's in a checkout."""
     return Path(data.__file__).with_name("fingerprints.txt")
 
 
@@ -168,9 +168,9 @@ def main(  # the options of a command
     entries: Sequence[str] = ("*",),
     lost: Lost = Lost.REFUSE,
 ) -> int:
-    """The command: update the file and print what changed; 1 where ``check`` found something, or a guard is lost.
+    """Update the file and print the differences; return 1 if ``check`` found any, or if a guard is lost.
 
-    Made to be hooked up to a command line: it prints, and raises only what ``update`` raises but for GuardsLost.
+    This is the entry point of a command line: it prints, and raises what ``update`` raises, except GuardsLost.
     """
     try:
         lines = update(path or carried(), devices, check=check, entries=entries, lost=lost)

@@ -1,4 +1,4 @@
-"""Number formats bit by bit, written out in numpy: what torch's conversions and kernels are held against."""
+"""Number formats implemented bit by bit in numpy, a reference for torch's conversions and kernels."""
 
 from pytest_amp.formats.conversion import converted, from_patterns, patterns_of
 from pytest_amp.formats.format import (

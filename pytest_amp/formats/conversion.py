@@ -1,4 +1,4 @@
-"""From numpy to tensors and back without a conversion of torch's: by bit patterns, and by float64."""
+"""Conversion between numpy arrays and tensors by bit patterns and float64, without torch's conversions."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ _INTEGERS = {8: (np.uint8, torch.uint8), 16: (np.int16, torch.int16), 32: (np.in
 
 
 def from_patterns(patterns: Patterns, form: Format, device: torch.device) -> torch.Tensor:
-    """A tensor of the format's dtype whose elements have these bits."""
+    """Return a tensor of the format's dtype whose elements have these bit patterns."""
     numbers, _ = _INTEGERS[form.bits]
     unsigned = patterns.astype(np.uint64).astype(f"uint{form.bits}")
     return torch.from_numpy(unsigned.view(numbers).copy()).to(device).view(form.dtype)
 
 
 def patterns_of(tensor: torch.Tensor, form: Format) -> Patterns:
-    """The bits of the elements of a tensor of the format's dtype."""
+    """Return the bit patterns of the elements of a tensor of the format's dtype."""
     _, integer = _INTEGERS[form.bits]
     signed = tensor.contiguous().view(integer).cpu().numpy()
     return signed.view(f"uint{form.bits}").astype(np.int64)
 
 
 def converted(tensor: torch.Tensor, form: Format) -> Doubles:
-    """The values of a tensor of the format's dtype, decoded from their bits: NaN with any payload is one NaN."""
+    """Decode the values of a tensor of the format's dtype from their bits; the payload of a NaN is dropped."""
     return form.decode(patterns_of(tensor, form))

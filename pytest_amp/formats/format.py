@@ -1,4 +1,4 @@
-"""What a binary floating-point format is, and rounding to it, without torch's help."""
+"""Binary floating-point formats and rounding to them, without torch."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ Patterns: TypeAlias = "np.ndarray[tuple[int, ...], np.dtype[np.int64]]"
 
 
 class Overflow(enum.Enum):
-    """What becomes of a value that rounds beyond the largest finite number."""
+    """Result of rounding a value beyond the largest finite number."""
 
     #: The format's infinity or, in a format that has none, NaN.
     SPECIAL = "infinity, or NaN where there is none"
-    #: The largest finite number, for infinity itself, too.
+    #: The largest finite number, also for an infinite input.
     SATURATE = "the largest finite number"
 
 
 @dataclass(frozen=True)
 class Format(BinaryFormat):
-    """Sign, exponent and mantissa: IEEE 754-2019 section 3.4, but for what ``infinities`` says.
+    """Sign, exponent and mantissa: IEEE 754-2019 section 3.4, except for formats without ``infinities``.
 
-    ``infinities`` is False for a format in whose largest exponent only the mantissa of all ones is
-    special, and NaN (E4M3 of Micikevicius et al. 2022, "FP8 Formats for Deep Learning", table 1). Every value
-    of each format here is a float64. ``dtype_name`` is torch's name of the tensors that hold the format.
+    ``infinities`` is False for a format that has finite numbers with the largest exponent: only the mantissa of all
+    ones is NaN there (E4M3 of Micikevicius et al. 2022, "FP8 Formats for Deep Learning", table 1). float64 represents
+    every value of these formats. ``dtype_name`` is torch's name of the dtype that stores the format.
     """
 
     name: str
@@ -40,7 +40,7 @@ class Format(BinaryFormat):
 
     @property
     def bias(self) -> int:
-        """What is taken from the stored exponent."""
+        """Exponent bias, subtracted from the stored exponent."""
         return int(2 ** (self.exponent_bits - 1) - 1)
 
     @property
@@ -52,9 +52,9 @@ class Format(BinaryFormat):
 
     @property
     def overflows_at(self) -> float:
-        """Half a step above ``max``: what is larger rounds beyond.
+        """Half a step above ``max``: larger values overflow.
 
-        It is a tie, which goes beyond, too, but in E4M3, where ``max`` is the even one.
+        The value itself is a tie; it overflows, too, except in E4M3, where ``max`` is even.
         """
         return self.max + self.step_at_max / 2
 
@@ -70,11 +70,11 @@ class Format(BinaryFormat):
 
     @property
     def smallest_subnormal(self) -> float:
-        """The smallest positive number, and the distance between all subnormal ones."""
+        """The smallest positive number, and the distance between subnormal numbers."""
         return self.smallest_normal * self.eps
 
     def decode(self, patterns: Patterns) -> Doubles:
-        """The values of bit patterns."""
+        """Return the values of bit patterns."""
         sign = np.where(patterns >> (self.bits - 1) & 1, -1.0, 1.0)
         exponent = patterns >> self.mantissa_bits & (1 << self.exponent_bits) - 1
         mantissa = patterns & (1 << self.mantissa_bits) - 1
@@ -89,7 +89,7 @@ class Format(BinaryFormat):
         return sign * value
 
     def round(self, values: Doubles, overflow: Overflow = Overflow.SPECIAL) -> Doubles:
-        """Each value rounded once, to the nearest number of the format, ties to the even one.
+        """Round each value once to the nearest number of the format, ties to even.
 
         A float64 divided by the step of its binade is exact, and so is the product: only ``rint`` rounds.
         """
@@ -107,7 +107,7 @@ class Format(BinaryFormat):
 
 
 FP32 = Format("fp32", "float32", 8, 23)
-#: What a product rounds its float32 inputs to: fp32's exponent and fp16's mantissa; tensors stay float32.
+#: The format to which a product rounds its float32 inputs: fp32's exponent, fp16's mantissa. Tensors stay float32.
 TF32 = Format("tf32", "float32", 8, 10)
 BF16 = Format("bf16", "bfloat16", 8, 7)
 FP16 = Format("fp16", "float16", 5, 10)

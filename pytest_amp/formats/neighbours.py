@@ -1,4 +1,4 @@
-"""The inputs on which a conversion that does not round to nearest even shows: ties, and what is next to them."""
+"""Inputs that reveal a conversion that does not round to nearest even: ties, and the numbers next to them."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from pytest_amp.formats.format import Doubles, Format
 class Neighbours:
     """float32 numbers around every tie of a format, with both signs: ``ties``, and the float32 next to each.
 
-    The last tie is half a step above the largest finite number. A tie that is no float32, as below float32's own
-    smallest number, is left out.
+    The last tie is half a step above the largest finite number. A tie that float32 cannot represent, such as one below
+    its smallest number, is left out.
     """
 
     ties: Doubles
@@ -22,12 +22,12 @@ class Neighbours:
     above: Doubles
 
     def named(self) -> dict[str, Doubles]:
-        """Each kind by its name."""
+        """Return the inputs by the name of their kind."""
         return {"ties": self.ties, "just below ties": self.below, "just above ties": self.above}
 
 
 def neighbours(form: Format) -> Neighbours:
-    """Around each number of a format that is narrower than float32."""
+    """Return the ties of a format narrower than float32, and the float32 numbers next to them."""
     patterns = np.arange(1 << (form.bits - 1), dtype=np.int64)
     values = form.decode(patterns)
     values = values[np.isfinite(values)]

@@ -1,4 +1,4 @@
-"""What a matrix product does with its inputs and its sums, seen from its results."""
+"""Rounding of the inputs and the sums of a matrix product, inferred from its results."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 import torch
 
-#: Rows and columns of a product that is large enough for the kernels that trainings get.
+#: Rows and columns of a product that is large enough for the kernels that a training uses.
 SIZE = 256
-#: Terms of a sum that a kernel adds in many parts.
+#: Terms of a sum that a kernel splits into many partial sums.
 LENGTH = 4096
 
 
 def product_of(values: Sequence[float], device: torch.device, dtype: torch.dtype) -> list[float]:
-    """Each value times one, as elements of a matrix product: what the kernel rounds its inputs to is what is left.
+    """Multiply each value by one in a matrix product, so that the results are its inputs as rounded by the kernel.
 
     At most ``SIZE`` values; every other term of the sums is zero.
     """
@@ -25,7 +25,7 @@ def product_of(values: Sequence[float], device: torch.device, dtype: torch.dtype
 
 
 def visible_bits(device: torch.device, dtype: torch.dtype) -> int:
-    """How many mantissa bits of its inputs a product looks at: the last bit that is still there in 1 + 2**-bits."""
+    """Count the mantissa bits of its inputs that a product uses: the largest ``bits`` that keep 1 + 2**-bits exact."""
     candidates = list(range(1, 24))
     found = product_of([1 + 2.0**-bits for bits in candidates], device, dtype)
     seen = [bits for bits, value in zip(candidates, found, strict=True) if value == 1 + 2.0**-bits]
@@ -33,10 +33,10 @@ def visible_bits(device: torch.device, dtype: torch.dtype) -> int:
 
 
 def survives(exponent: int, device: torch.device, dtype: torch.dtype, *, rows: int = SIZE) -> bool:
-    """Whether the sum of a product keeps 2**-exponent beside one: 1 + 2**-exponent - 1, far apart in a long sum.
+    """Return whether the sum of a product keeps 2**-exponent next to one: 1 + 2**-exponent - 1 in a long sum.
 
-    Neighbouring terms would not do: tensor cores add those of a block with more bits than they keep between blocks.
-    ``rows`` is the size of the result, which decides the kernel on an accelerator, and only time on a CPU.
+    The terms are far apart, since tensor cores add the terms of a block with more bits than they keep between blocks.
+    ``rows`` is the size of the result, which selects the kernel on an accelerator, and affects only the time on a CPU.
     """
     left = torch.zeros(rows, LENGTH, device=device, dtype=dtype)
     right = torch.zeros(LENGTH, rows, device=device, dtype=dtype)

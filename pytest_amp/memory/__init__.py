@@ -1,4 +1,4 @@
-"""What mixed precision costs and saves without a clock: copies between dtypes, what is kept for backward, peaks."""
+"""Costs and savings of mixed precision other than time: copies between dtypes, saved tensors, peak memory."""
 
 from pytest_amp.memory.casts import Census, census, check_casts
 from pytest_amp.memory.check import MemoryUse, check_memory

@@ -1,4 +1,4 @@
-"""The census of casts: every copy between dtypes that one training step makes. No clock, so the same in every run."""
+"""The census of casts: every copy between dtypes in one training step. It involves no clock, so it is reproducible."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ class Census:
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """The number of casts."""
         return len(self.forward) + len(self.backward)
 
     @property
     def bytes(self) -> int:
-        """What they read and write."""
+        """The number of bytes that the casts read and write."""
         return sum(cast.bytes for cast in (*self.forward, *self.backward))
 
     def __str__(self) -> str:
-        """The casts by what is copied and from where to where, most bytes first, as a table."""
+        """Return a table of the casts by tensor and dtypes, most bytes first."""
         rows = []
         for name, casts in (("forward", self.forward), ("backward", self.backward)):
             counts = Counter(casts)
@@ -46,9 +46,9 @@ class Census:
 
 
 def census(passes: Passes, region: Region) -> Census:
-    """The casts of one step whose forward pass is within ``region``.
+    """Record the casts of one step whose forward pass is inside ``region``.
 
-    One step runs before: what torch imports when it is first used may compute (torch 2.6's checkpoint). Raises
+    One step runs before, since modules that torch imports at first use may compute (torch 2.6's checkpoint). Raises
     PrivateApiGone without torch's dispatch modes.
     """
     passes.backward(passes.forward(region))
@@ -61,7 +61,7 @@ def census(passes: Passes, region: Region) -> Census:
 
 
 def check_casts(case: Case, where: Conditions, observe: Observe, *, most: int | None = None) -> Census:
-    """Hold the casts of a step against those that the rules ask for, with the weight cache and without it.
+    """Compare the casts of a step with the casts that the rules require, with and without the weight cache.
 
     See ``Amp.check_casts``. Raises AmpFailure.
     """
@@ -89,13 +89,13 @@ def check_casts(case: Case, where: Conditions, observe: Observe, *, most: int | 
 
 
 def _largest(found: Census) -> tuple[Cast, int]:
-    """The kind of cast that moves most bytes, and how often it is made."""
+    """Return the kind of cast that moves the most bytes, and its count."""
     kinds = Counter((*found.forward, *found.backward))
     return max(kinds.items(), key=lambda each: each[0].bytes * each[1])
 
 
 def _check_by_hand(case: Case, where: Conditions, found: Census, *, cache: bool) -> None:
-    """Autocast makes the casts of its rules, each as often as the rules ask for it, and no other."""
+    """Check that autocast makes exactly the casts of manual casts by its rules, each as often."""
     passes = Passes(case, where)
     region = passes.by_hand(cache=cache)
     if region is None:

@@ -1,4 +1,4 @@
-"""The check of what a step keeps, and of what it takes at most."""
+"""The check of the memory that a step saves for backward, and of its peak."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from pytest_amp.table import as_table, in_bytes
 
 __tracebackhide__ = is_misuse
 
-#: Steps over which nothing may grow.
+#: Steps over which memory may not grow.
 STEPS = 4
 
 
 @dataclass(frozen=True)
 class MemoryUse:
-    """What a step keeps for backward and takes at most, in float32 and in mixed precision.
+    """Memory that a step saves for backward and its peak, in float32 and in mixed precision.
 
-    ``peak`` and ``peak_fp32`` are None where the device's allocator does not count, and what float32 takes is None for
-    a case that runs within a region only.
+    ``peak`` and ``peak_fp32`` are None if the device's allocator has no statistics; the values of float32 are None for
+    a case that runs only inside a region.
     """
 
     saved: Saved
@@ -35,20 +35,20 @@ class MemoryUse:
 
     @property
     def saved_ratio(self) -> float | None:
-        """Bytes kept for backward, mixed precision over float32; 1 where float32 keeps none and neither does it."""
+        """Bytes saved for backward, mixed precision over float32; 1 if neither saves any."""
         if self.saved_fp32 is None:
             return None
         return _ratio(self.saved.bytes, self.saved_fp32.bytes)
 
     @property
     def peak_ratio(self) -> float | None:
-        """Peak allocated, mixed precision over float32."""
+        """Peak allocated memory, mixed precision over float32."""
         if self.peak is None or self.peak_fp32 is None:
             return None
         return _ratio(self.peak.allocated, self.peak_fp32.allocated)
 
     def __str__(self) -> str:
-        """What is kept for backward, and peaks where they are counted, beside float32, as a table."""
+        """Return a table of saved bytes, and of peaks if available, next to float32's."""
         rows = [_row("kept for backward", self.saved.bytes, None if self.saved_fp32 is None else self.saved_fp32.bytes)]
         if self.peak is not None:
             wide = None if self.peak_fp32 is None else self.peak_fp32.allocated
@@ -77,11 +77,11 @@ def check_memory(  # noqa: PLR0913  # keywords of one check
     ceiling: float | None = None,
     peak_ceiling: float | None = None,
 ) -> MemoryUse:
-    """Hold what a step keeps and takes against casts made by hand, ceilings, and the steps before.
+    """Compare the memory of a step with manual casts, ceilings, and previous steps.
 
-    ``plain`` is what runs in float32 for ``case``: itself, or what stands for it; None where nothing does. See
-    ``Amp.check_memory``. Raises AmpFailure, and Misuse for a limit of peaks where nothing counts them, and for one over
-    float32 where nothing runs in it.
+    ``plain`` is the case that runs in float32 for ``case``: itself, or a wider copy; None if there is none. See
+    ``Amp.check_memory``. Raises AmpFailure, and Misuse for a limit of peaks on a device without statistics, and for a
+    limit relative to float32 if nothing runs in float32.
     """
     for name, limit in (("ceiling", ceiling), ("peak_ceiling", peak_ceiling)):
         if limit is not None and plain is None:
@@ -115,13 +115,13 @@ def _observe(name: str, use: MemoryUse, observe: Observe, ceiling: float | None,
     if use.peak is not None and use.peak_fp32 is not None and use.peak_ratio is not None:
         observe(f"{name}/peak allocated", use.peak.allocated, kind="bytes", unit="bytes", better="lower")
         observe(f"{name}/peak allocated in fp32", use.peak_fp32.allocated, kind="bytes", unit="bytes")
-        # It comes in blocks, and depends on what was there before: no more is not better.
+        # Reserved memory comes in blocks and depends on earlier allocations: less is not better.
         observe(f"{name}/peak reserved", use.peak.reserved, kind="bytes", unit="bytes")
         observe(f"{name}/peak allocated over fp32", use.peak_ratio, kind="ratio", allowed=peak_ceiling)
 
 
 def _check_by_hand(passes: Passes, saved: Saved) -> None:
-    """Autocast keeps for backward what its casts made by hand keep, byte for byte."""
+    """Check that autocast saves the same bytes for backward as manual casts."""
     region = passes.by_hand()
     if region is None:
         return
@@ -141,7 +141,7 @@ def _named(saved: Saved) -> str:
 
 
 def _check_growth(passes: Passes) -> None:
-    """After each step as much is held as after the one before."""
+    """Check that memory does not grow from step to step."""
     held = growth(passes, passes.amp(), steps=STEPS)
     if len(set(held)) > 1:
         raise AmpFailure(

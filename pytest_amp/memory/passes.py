@@ -1,4 +1,4 @@
-"""A training step of a case in its two passes, in float32, under autocast, and with autocast's casts made by hand."""
+"""The two passes of a case's training step, in float32, under autocast, and with manual casts."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ __tracebackhide__ = is_misuse
 
 @dataclass
 class Passes:
-    """A model and a batch on a device, and the two passes of a step on them. The optimizer's step is not one."""
+    """A model and a batch on a device, and the forward and backward pass of a step, without the optimizer's step."""
 
     case: Case
     where: Conditions
     realised: Realised = field(init=False)
 
     def __post_init__(self) -> None:
-        """Make the model and the batch, on the device."""
+        """Build the model and the batch on the device."""
         realised = self.case.realise(seed=self.where.seed)
-        expect_python(realised.model, case=self.case.name)  # a script keeps less from its second run on
+        expect_python(realised.model, case=self.case.name)  # a TorchScript model saves less from its second run on
         self.realised = realised.on(self.where.device.torch_device)
 
     def own(self) -> dict[str, torch.Tensor]:
-        """What is there before a step, by name: parameters, buffers and the batch."""
+        """Return the tensors that exist before a step, by name: parameters, buffers and the batch."""
         model = self.realised.model
         batch = {f"input.{name}" if name else "input": tensor for name, tensor in named_tensors(self.realised.batch)}
         return {**dict(model.named_parameters()), **dict(model.named_buffers()), **batch}
 
     def forward(self, region: Region) -> torch.Tensor:
-        """The loss, computed within ``region`` after torch has been seeded, in float32 where it is low."""
+        """Seed torch and compute the loss inside ``region``; a low-precision loss is cast to float32."""
         seed_torch(self.where.seed)
         with region():
             outputs = self.case.loss(self.realised.model, self.realised.batch)
@@ -49,24 +49,25 @@ class Passes:
         return loss.float() if loss.dtype in (torch.bfloat16, torch.float16) else loss
 
     def backward(self, loss: torch.Tensor) -> None:
-        """The backward pass of ``loss``, gradients made anew."""
+        """Run the backward pass of ``loss`` with new gradients."""
         self.forget_gradients()
         torch.autograd.backward(loss)
 
     def forget_gradients(self) -> None:
-        """No gradient is left, neither of parameters nor of the batch."""
+        """Drop the gradients of parameters and of the batch."""
         for tensor in self.own().values():
             tensor.grad = None
 
     def amp(self, *, cache: bool = True) -> Region:
-        """Autocast's own region."""
+        """Return autocast's region."""
         return lambda: self.where.device.autocast(self.where.precision.dtype, cache_enabled=cache)
 
     def by_hand(self, *, cache: bool = True) -> Region | None:
-        """The same region with autocast's casts made by hand; None where that cannot be told.
+        """Return the same region with manual casts; None if they do not predict autocast's memory.
 
-        On a device whose rules nobody knows, and for recurrent layers on CUDA: autocast casts all of their weights
-        into one buffer (aten/src/ATen/cudnn/AutocastRNN.cpp), where cuDNN copies weights cast by hand once more.
+        That is on a device type without known rules, and for recurrent layers on CUDA: autocast casts all of their
+        weights into one buffer (aten/src/ATen/cudnn/AutocastRNN.cpp), while cuDNN copies manually cast weights once
+        more.
         """
         recurrent = any(isinstance(module, RNNBase) for module in self.realised.model.modules())
         on_cudnn = self.where.device.type == "cuda" and recurrent

@@ -1,4 +1,4 @@
-"""What an accelerator's allocator hands out over a step, and whether what is held grows from step to step."""
+"""Peak memory of an accelerator's allocator over a step, and memory that is held after each step."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pytest_amp.torch_private import live_storages
 
 @dataclass(frozen=True)
 class Peak:
-    """The most that was allocated and reserved during a step, in bytes, beside what was allocated before it."""
+    """Peak allocated and reserved memory of a step, in bytes, above the values before it."""
 
     allocated: int
     reserved: int
@@ -25,18 +25,18 @@ class Allocator:
     """The statistics of a device's caching allocator."""
 
     def __init__(self, device: Device) -> None:
-        """``torch.accelerator``'s statistics (torch 2.9 and later), or those of the device's own module."""
+        """Use ``torch.accelerator``'s statistics (torch 2.9 and later), or those of the device's module."""
         generic: Any = getattr(torch, "accelerator", None)
         self._of: Any = generic if hasattr(generic, "max_memory_allocated") else getattr(torch, device.type, None)
         self._device = device
 
     @property
     def counts(self) -> bool:
-        """Whether there are such statistics: a CPU has none."""
+        """Return whether the device has these statistics: a CPU has none."""
         return self._device.kind is DeviceKind.ACCELERATOR and hasattr(self._of, "max_memory_allocated")
 
     def empty(self) -> None:
-        """Give back what is reserved and not used, and start counting peaks anew."""
+        """Release reserved memory that is not used, and reset the peaks."""
         self._device.synchronize()
         self._of.empty_cache()
         self._of.reset_peak_memory_stats(self._index)
@@ -54,7 +54,7 @@ class Allocator:
 
     @property
     def peaks(self) -> tuple[int, int]:
-        """The most that was allocated and reserved since ``empty``."""
+        """Peak allocated and reserved memory since ``empty``, in bytes."""
         self._device.synchronize()
         return int(self._of.max_memory_allocated(self._index)), int(self._of.max_memory_reserved(self._index))
 
@@ -64,9 +64,9 @@ class Allocator:
 
 
 def peak_of(passes: Passes, region: Region) -> Peak | None:
-    """The peak of one step, gradients included; None where the device's allocator does not count.
+    """Measure the peak of one step, including gradients; None if the device's allocator has no statistics.
 
-    One step runs before: libraries take their workspaces when they are first used.
+    One step runs before: libraries allocate their workspaces at first use.
     """
     allocator = Allocator(passes.where.device)
     if not allocator.counts:
@@ -82,9 +82,9 @@ def peak_of(passes: Passes, region: Region) -> Peak | None:
 
 
 def growth(passes: Passes, region: Region, *, steps: int) -> tuple[int, ...]:
-    """Bytes that are held after each step of what steps have allocated, beginning with the second.
+    """Measure the bytes held after each step, of the memory that the steps allocated, beginning with the second.
 
-    The first step makes what is made once, gradients among it. Raises PrivateApiGone without torch's dispatch
+    The first step allocates what is allocated once, such as gradients. Raises PrivateApiGone without torch's dispatch
     modes.
     """
     held_after = []

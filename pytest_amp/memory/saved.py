@@ -1,4 +1,4 @@
-"""What a forward pass keeps for its backward pass."""
+"""Memory that a forward pass saves for its backward pass."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from pytest_amp.precision import dtype_name
 
 @dataclass(frozen=True)
 class Saved:
-    """What is kept beside parameters, buffers and the batch: the number of storages, and their bytes by dtype.
+    """Number of saved storages other than those of parameters, buffers and the batch, and their bytes by dtype.
 
-    A storage counts once however often it is kept, whole even where a part is; its dtype is that in which it is
-    kept first.
+    A storage counts once and as a whole, even if it is saved several times or in part; its dtype is that of the first
+    saved tensor.
     """
 
     storages: int
@@ -25,18 +25,18 @@ class Saved:
 
     @property
     def bytes(self) -> int:
-        """All of them."""
+        """The total number of bytes."""
         return sum(self.by_dtype.values())
 
 
 def saved_bytes(passes: Passes, region: Region) -> Saved:
-    """What the forward pass of ``passes`` within ``region`` keeps, by ``torch.autograd.graph.saved_tensors_hooks``.
+    """Measure what a forward pass inside ``region`` saves, by ``torch.autograd.graph.saved_tensors_hooks``.
 
-    What is recomputed (``torch.utils.checkpoint``) is not kept; what a custom function keeps outside of
-    ``save_for_backward`` is not seen. The backward pass is run, too, so that the graph is not left behind.
+    Recomputed tensors (``torch.utils.checkpoint``) are not saved; tensors that a custom function saves without
+    ``save_for_backward`` are not counted. The backward pass is run, too, so that the graph is freed.
     """
     own = {_storage(tensor).data_ptr() for tensor in passes.own().values() if _has_storage(tensor)}
-    # Kept alive here until the pass is over: an address is not used twice.
+    # Storages are held until the end of the pass, so that no address is used twice.
     kept: dict[int, tuple[torch.UntypedStorage, str]] = {}
 
     def pack(tensor: torch.Tensor) -> torch.Tensor:
@@ -44,7 +44,7 @@ def saved_bytes(passes: Passes, region: Region) -> Saved:
             storage = _storage(part)
             if storage.data_ptr() not in own and storage.nbytes():
                 kept.setdefault(storage.data_ptr(), (storage, dtype_name(part.dtype)))
-        return tensor.detach()  # an output that is kept as itself would keep its own graph
+        return tensor.detach()  # an output that is saved itself would hold its own graph
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         loss = passes.forward(region)
@@ -62,7 +62,7 @@ def _has_storage(tensor: torch.Tensor) -> bool:
 
 
 def _parts(tensor: torch.Tensor) -> list[torch.Tensor]:
-    """The tensors that hold the numbers of a sparse one; a dense one itself."""
+    """Return the tensors that store the indices and values of a sparse tensor; a dense tensor itself."""
     if tensor.layout is torch.sparse_coo:
         return [tensor.coalesce().indices(), tensor.coalesce().values()]
     return [tensor] if _has_storage(tensor) else []

@@ -1,4 +1,4 @@
-"""How far mixed precision is from what it should compute: error metrics, a reference, tolerances, checks."""
+"""Checks of the values of mixed precision: error metrics, a reference, tolerances."""
 
 from pytest_amp.numerics.conditions import Conditions
 from pytest_amp.numerics.errors import exceeds, is_hollow, relative_error

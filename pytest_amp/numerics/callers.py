@@ -1,4 +1,4 @@
-"""Line of a user's program that calls an operator: of its forward pass, or of a backward pass written in Python."""
+"""Line of a user's program that calls an operator, in its forward pass or in a backward pass written in Python."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ _CASES = f"{_PACKAGE}cases/"
 _STEP = f"{Path(__file__).parent / 'step.py'}"
 _PYTHON = f"{sysconfig.get_path('stdlib')}/"
 _INSTALLED = tuple(f"{sysconfig.get_path(name)}/" for name in ("purelib", "platlib"))
-#: The modules from which autograd's engine is entered: what called them does not call the operators of its pass.
+#: The modules that enter autograd's engine: their callers do not call the operators of the backward pass.
 _ENGINE = (f"{_TORCH}autograd/__init__.py", f"{_TORCH}autograd/graph.py")
 
 
 def calling_line(*, backward: bool = False) -> str | None:
     """Return ``file.py:12``, the innermost line that is neither torch's, nor Python's, nor this package's.
 
-    In a backward pass it is one of a ``torch.autograd.Function``, of a hook or of a recomputed part; None where the
-    operator was called by autograd itself.
+    In a backward pass it is a line of a ``torch.autograd.Function``, of a hook or of a recomputed part; None if
+    autograd itself called the operator.
     """
     frame: FrameType | None = inspect.currentframe()
     while frame is not None:
@@ -37,7 +37,7 @@ def calling_line(*, backward: bool = False) -> str | None:
 
 
 def line_of(file: str, number: int) -> str:
-    """Return ``file.py:12`` for a file by its whole path."""
+    """Return ``file.py:12`` for a file's full path."""
     return f"{_short(file)}:{number}"
 
 
@@ -50,7 +50,7 @@ def _is_users(file: str) -> bool:
 
 
 def _short(file: str) -> str:
-    """A path as a message has room for it: from the packages' folder on, or from the working directory on."""
+    """Shorten a path for a message: relative to the packages' folder, or to the working directory."""
     for folder in (*_INSTALLED, f"{Path.cwd()}/"):
         if file.startswith(folder):
             return file[len(folder) :]

@@ -1,4 +1,4 @@
-"""One case in one check: its prediction, and its steps in mixed precision."""
+"""One case in one check: its prediction and its steps in mixed precision."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __tracebackhide__ = is_misuse
 
 @dataclass(frozen=True)
 class CaseRun:
-    """What the checks of one case share."""
+    """Shared state of the checks of one case."""
 
     case: Case
     realised: Realised
@@ -36,11 +36,11 @@ class CaseRun:
     tolerance: float | None
 
     def step(self) -> Step:
-        """One step in mixed precision."""
+        """Run one step in mixed precision."""
         return self._step(self.realised, self.where.seed, self.prediction.loss_scale)
 
     def step_of(self, seed: int, loss_scale: float) -> Step:
-        """One with the numbers of another seed."""
+        """Run one step with the values of another seed."""
         return self._step(realise(self.case, self.where, seed=seed), seed, loss_scale)
 
     def _step(self, realised: Realised, seed: int, loss_scale: float) -> Step:
@@ -52,12 +52,12 @@ class CaseRun:
         return step
 
     def allowed(self, each: Compared) -> float:
-        """What the error of a tensor may be."""
+        """Return the largest allowed error of a tensor."""
         limit = each.allowed if self.tolerance is None else self.tolerance
         return limit * self.where.tolerance_scale
 
     def allowed_plain(self, each: Compared) -> float:
-        """What E(amp, fp32) may be: float32 is no closer to exact than its own rounding."""
+        """Return the largest allowed E(amp, fp32): float32 is no closer to exact than its own rounding."""
         return max(self.allowed(each), each.error) + each.of_float32 * self.where.tolerance_scale
 
     @cached_property
@@ -74,21 +74,21 @@ class CaseRun:
 
     @property
     def unreplayed(self) -> str | None:
-        """The random numbers that the steps of the case do not share, for a message; None if they share all."""
+        """The random numbers that the steps of the case do not share, as text for a message; None if they share all."""
         draws = self.realised.draws
         return draws.explanation if isinstance(draws, Draws) else None
 
     def unseeded(self) -> str | None:
-        """What makes the step another one each time, seeded as it is."""
+        """Return the reason why two runs of the step with one seed differ; None if they do not."""
         return unseeded(self.case, self.realised, self.fp32, self.where)
 
     def what(self, name: str) -> str:
-        """A tensor as a failure names it."""
+        """Return the name of a tensor in failures."""
         return f"{self.case.name}: {in_words(name)} under {self.where}"
 
 
 def likely_cause(run: CaseRun) -> str:
-    """Where the forward pass first parts from casts made by hand."""
+    """Return the likely cause of a difference: the place at which the forward pass first differs from manual casts."""
     unseeded = run.unseeded()
     if unseeded is not None:
         return unseeded
@@ -104,7 +104,7 @@ def likely_cause(run: CaseRun) -> str:
 
 
 def other_names(names: Sequence[str]) -> str:
-    """The tensors beside the first that fail in the same way."""
+    """List the tensors after the first that fail in the same way."""
     rest = list(names[1:])
     if not rest:
         return ""

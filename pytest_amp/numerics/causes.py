@@ -1,8 +1,8 @@
-"""Reason for which an operator returns infinities or NaN although its arguments are finite.
+"""Cause of infinities or NaN that an operator returns for finite arguments.
 
-The call is computed again in float64, on the same arguments. If its values there are finite, they are beyond the range
-of the dtype, or the kernel has made something else of them. If they are not, the operator has no value for these
-arguments: a quotient by zero, a logarithm of zero.
+The call is computed again in float64, on the same arguments. If the values are finite there, they are beyond the range
+of the dtype, or the kernel is wrong. If they are not, the operator has no finite value for these arguments: a division
+by zero, a logarithm of zero.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from pytest_amp.numerics.oracle.models import REFUSALS, NotModelled, evaluate
 from pytest_amp.numerics.oracle.operation import LOW, is_real, widened
 from pytest_amp.precision import dtype_name
 
-#: Operators that add a constant, bound by one, or fill with one: it has to be a value of the dtype, if not exactly.
+#: Operators that add a constant, clamp to one, or fill with one: the dtype has to represent it, at least roughly.
 _KEEP_CONSTANTS = (
     *("add", "sub", "rsub", "clamp", "maximum", "minimum", "fmax", "fmin", "where", "full", "fill", "scalar_tensor"),
     *("masked_fill", "threshold", "hypot", "eq", "lift_fresh", "cast"),
 )
-#: Quotients, whose last tensor is what they divide by.
+#: Divisions, whose last tensor is the divisor.
 _QUOTIENTS = ("div", "true_divide", "divide", "remainder", "fmod", "floor_divide", "addcdiv")
-#: What has no real value below zero.
+#: Operators without a real value below zero.
 _ROOTS = ("sqrt", "rsqrt", "log", "log2", "log10", "pow", "float_power")
 
 
 @dataclass(frozen=True)
 class Cause:
-    """What happened in a call: ``what`` with its numbers, ``why`` it did, and ``advice`` to change it."""
+    """Cause in one call: ``what`` happened, with values, ``why``, and ``advice`` to change it."""
 
     what: str
     why: str
@@ -42,23 +42,23 @@ class Cause:
 
 @dataclass(frozen=True)
 class Constants:
-    """Constants of a call that the dtype of its result does not have: zero in it (``vanished``), or infinite."""
+    """Constants of a call that the dtype of its result cannot represent: zero in it (``vanished``), or infinite."""
 
     vanished: tuple[float, ...] = ()
     beyond: tuple[float, ...] = ()
 
 
-#: By tensor, the nearest constant on the way to it that is zero in its dtype, and the line of it.
+#: A function that returns the nearest constant in a tensor's computation that is zero in its dtype, and its line.
 Vanished = Callable[[torch.Tensor], tuple[float, str] | None]
 
 
 def operator_of(call: torch_private.Dispatched) -> str:
-    """Return the name of an operator without namespace and overload, as users know it: ``div``."""
+    """Return the name of an operator in PyTorch's API, without namespace and overload: ``div``."""
     name = str(call.overload.name()).rpartition("::")[2].partition(".")[0].rstrip("_")
     return _KNOWN_AS.get(name, name)
 
 
-#: Operators that users know by another name.
+#: Operators with another name in PyTorch's API.
 _KNOWN_AS = {"_to_copy": "cast", "_softmax": "softmax", "_log_softmax": "log_softmax"}
 
 
@@ -80,12 +80,12 @@ def constants_of(call: torch_private.Dispatched, results: list[torch.Tensor]) ->
     return Constants(tuple(vanished), tuple(beyond))
 
 
-#: The dtypes whose range is looked at; anything fits float64.
+#: The dtypes whose range is checked; float64 represents any constant.
 _RANGED = (torch.float16, torch.bfloat16, torch.float32)
 
 
 def _numbers(call: torch_private.Dispatched) -> list[float]:
-    """Python's numbers among the arguments, and tensors without dimensions."""
+    """Return the Python numbers and the zero-dimensional floating tensors among the arguments."""
     leaves, _ = torch_private.flat((call.args, call.kwargs))
     found = []
     for leaf in leaves:
@@ -97,9 +97,9 @@ def _numbers(call: torch_private.Dispatched) -> list[float]:
 
 
 def cause_of(call: torch_private.Dispatched, result: torch.Tensor, device_type: str, vanished: Vanished) -> Cause:
-    """Return why ``result`` of ``call``, whose arguments are finite, is not.
+    """Return the cause of non-finite values in ``result`` of ``call``, whose arguments are finite.
 
-    ``vanished`` looks for constants on the way to an argument.
+    ``vanished`` looks for constants in the computation of an argument.
     """
     dtype = dtype_name(result.dtype)
     bad = ~result.isfinite()
@@ -121,7 +121,7 @@ def cause_of(call: torch_private.Dispatched, result: torch.Tensor, device_type: 
 
 
 def _of_range(call: torch_private.Dispatched, exact: torch.Tensor, result: torch.Tensor, share: str) -> Cause:
-    """A value that float64 has: beyond the dtype, or lost within the kernel."""
+    """Return the cause for a value that is finite in float64: beyond the dtype, or lost in the kernel."""
     size, dtype = float(exact[~result.isfinite()].abs().max()), dtype_name(result.dtype)
     advice = _wider(result.dtype, "smaller values")
     if operator_of(call) == "cast" and torch_private.current_node() is None:
@@ -138,12 +138,12 @@ def _of_range(call: torch_private.Dispatched, exact: torch.Tensor, result: torch
 
 
 def _wider(dtype: torch.dtype, otherwise: str) -> str:
-    """``otherwise``, and before it float32 for what is low."""
+    """Return the advice ``otherwise``, preceded by float32 for a low dtype."""
     return f"float32 (x.float() before it), or {otherwise}" if dtype in LOW else otherwise
 
 
 def _of_arguments(call: torch_private.Dispatched, result: torch.Tensor, share: str, vanished: Vanished) -> Cause:
-    """A value that float64 does not have, either, for these arguments."""
+    """Return the cause for a value that is not finite in float64, either."""
     what, operand = _singularity(call, ~result.isfinite())
     dtype = dtype_name(result.dtype if operand is None else operand.dtype)
     constant = vanished(operand) if operand is not None else None
@@ -168,7 +168,7 @@ _NO_VALUE = " has no finite value for its arguments"
 
 
 def _singularity(call: torch_private.Dispatched, bad: torch.Tensor) -> tuple[str, torch.Tensor | None]:
-    """What has no value, in words, and the argument that is zero there."""
+    """Return a description of the singularity, and the argument that is zero there."""
     operator = operator_of(call)
     leaves = torch_private.flat(call.args)[0]
     tensors = [leaf for leaf in leaves if is_real(leaf)]
@@ -189,7 +189,7 @@ def _singularity(call: torch_private.Dispatched, bad: torch.Tensor) -> tuple[str
 
 
 def _at(value: torch.Tensor, bad: torch.Tensor) -> torch.Tensor | None:
-    """The elements of an argument from which the bad ones of a result are made; None where shapes do not tell."""
+    """Return the elements of an argument that correspond to the bad elements of a result; None if shapes differ."""
     try:
         return value.expand(bad.shape)[bad]
     except RuntimeError:
@@ -197,7 +197,7 @@ def _at(value: torch.Tensor, bad: torch.Tensor) -> torch.Tensor | None:
 
 
 def _exact(call: torch_private.Dispatched, result: torch.Tensor, device_type: str) -> torch.Tensor | None:
-    """The same result in float64; None where there is none."""
+    """Compute the same result in float64; None if that is not possible."""
     try:
         values = evaluate(operation_of(call, (), widened, device_type=device_type, rounds=False))
     except (NotModelled, *REFUSALS):
@@ -211,7 +211,7 @@ def _most(dtype: torch.dtype) -> float:
 
 
 def _least(dtype: torch.dtype) -> float:
-    """What rounds to zero in a dtype: half of its smallest subnormal number."""
+    """Return the largest number that rounds to zero in a dtype: half of its smallest subnormal number."""
     return float(torch.finfo(dtype).smallest_normal * torch.finfo(dtype).eps / 2)
 
 

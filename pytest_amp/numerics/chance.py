@@ -1,14 +1,14 @@
-"""What may be chance in the comparison of one step: acquitted, drawn again, or told as an improvement.
+"""Treatment of chance in the comparison of one step: a tensor is acquitted, drawn again, or named as an improvement.
 
-A ReLU at its border, a maximum or a rounding that falls the other way moves whole gradients, in the step or in its
-prediction. None of that is a fault, so that no bound on one draw is red by itself:
+A ReLU at zero, a maximum or a rounding that flips changes whole gradients, in the step or in its prediction. None of
+that is a fault, so that no bound on a single draw fails by itself:
 
 - a tensor with the bits of manual casts, in a step whose operators all follow their rounding models, is acquitted: it
-  was computed as it should be, whatever a prediction by other sums has made of it. Not so where an operator is not
-  modelled, since then nobody has looked;
-- what is left has to be off in the median of three draws (``compare.confirmed``);
-- a tensor that is more exact than its rounding is red only where an operator was given another dtype than manual casts
-  give it. Else a kernel has become better, and is named.
+  was computed correctly, even if a prediction with sums in another order differs. This does not apply if an operator
+  has no model, since then it was not checked;
+- any other tensor must be off in the median of three draws (``compare.confirmed``);
+- a tensor that is more exact than its rounding fails only if an operator received other dtypes than with manual casts.
+  Otherwise a kernel has improved, and is named.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __tracebackhide__ = is_misuse
 
 
 def not_acquitted(run: CaseRun, bad: Sequence[Compared]) -> list[Compared]:
-    """Return those of ``bad`` that are not as manual casts make them; all where an operator is off or not modelled."""
+    """Return the tensors of ``bad`` that differ from manual casts'; all of them if an operator is off or unmodelled."""
     if not any(each.equal for each in bad) or not run.prediction.same_device:
         return list(bad)
     unjudged = any(call.problem is not None or _is_complex(call) for call in run.operators)
@@ -44,12 +44,12 @@ def not_acquitted(run: CaseRun, bad: Sequence[Compared]) -> list[Compared]:
 
 
 def _is_complex(call: ObservedCall) -> bool:
-    """Whether a call has complex results, which no rounding model judges."""
+    """Return whether a call has complex results, for which there are no rounding models."""
     return any(result.dtype.is_complex for result in call.results)
 
 
 def _has_sparse(run: CaseRun) -> bool:
-    """Whether a call of the step takes or returns a tensor whose layout is not strided, which no model judges."""
+    """Return whether a call of the step takes or returns a tensor that is not strided, which has no models."""
     layouts: set[torch.layout] = set()
 
     def note(overload: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -65,7 +65,7 @@ def _has_sparse(run: CaseRun) -> bool:
 
 
 def check_distance(run: CaseRun, compared: Sequence[Compared]) -> None:
-    """No tensor is further from its prediction than two independent errors are from one another."""
+    """Check that no tensor is further from its prediction than two independent errors are from each other."""
     if run.prediction.unmodelled:
         return
     limit = tolerance.FARTHEST
@@ -87,10 +87,10 @@ def check_distance(run: CaseRun, compared: Sequence[Compared]) -> None:
 
 
 def check_dtypes_given(run: CaseRun, compared: Sequence[Compared], observe: Observe) -> None:
-    """Where a tensor is more exact than its rounding, operators were given the dtypes that manual casts give them.
+    """Check the dtypes of operators' arguments if a tensor is more exact than its rounding.
 
-    A smaller error than the model's, with the right dtypes, is an improvement of a kernel, or chance: its operators are
-    observed as ``<case>/summary.improved``.
+    They must be those of manual casts. A smaller error than the model's, with the right dtypes, is an improvement of a
+    kernel, or chance: the operators are observed as ``<case>/summary.improved``.
     """
     least, most = run.where.precision.u / 8, tolerance.LEAST / max(run.where.tolerance_scale, 1.0)
     large = [each for each in compared if each.noise > least and each.elements >= tolerance.ENOUGH]
@@ -116,7 +116,7 @@ def check_dtypes_given(run: CaseRun, compared: Sequence[Compared], observe: Obse
 
 
 def _other_dtypes(run: CaseRun) -> tuple[str, str, str] | None:
-    """The first operator that is called on other dtypes than with manual casts: its name, and both dtypes."""
+    """Return the first operator that is called on other dtypes than with manual casts: its name, and both dtypes."""
     made, known = _given(run, run.where.region), _given(run, run.prediction.region)
     for operator, dtypes in sorted(made - known):
         expected = next((other for name, other in sorted(known - made) if name == operator), None)
@@ -126,7 +126,7 @@ def _other_dtypes(run: CaseRun) -> tuple[str, str, str] | None:
 
 
 def _given(run: CaseRun, region: Region) -> Counter[tuple[str, str]]:
-    """How often each operator is called on which dtypes in a step within ``region``; casts and views are left out."""
+    """Count the calls of each operator by dtypes in a step inside ``region``, except casts and views."""
     counted: Counter[tuple[str, str]] = Counter()
 
     def note(overload: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -147,7 +147,7 @@ _CASTS = frozenset({"aten::_to_copy", "aten::copy_"})
 
 
 def _improved(run: CaseRun) -> list[str]:
-    """The operators with a low result that is more exact than their rounding models."""
+    """Return the operators with a low-precision or float32 result that is more exact than their rounding models."""
     names = {
         call.operator
         for call in run.operators

@@ -1,4 +1,4 @@
-"""What a mixed-precision step computed, held against its prediction tensor by tensor."""
+"""Comparison of a mixed-precision step with its prediction, tensor by tensor."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from pytest_amp.numerics.step import Step, run_step
 
 @dataclass(frozen=True)
 class Compared:
-    """One tensor of a step.
+    """Comparison of one tensor of a step.
 
-    ``error`` is E(amp, exact), ``noise`` E(reference, exact), ``plain`` E(amp, fp32) and ``distance``
-    E(amp, reference) in units of the noise; ``from_model`` is E(amp, predicted) in the same units, where the
-    rounding oracle has predicted, else 0. ``allowed`` is what ``error`` may be, before the run's own
-    scale; ``float32`` is the part of it that float32 itself explains, where it was asked, and ``short`` what it may
-    make of any tensor. ``equal`` tells whether it is the reference bit for bit, dtype included.
+    ``error`` is E(amp, exact), ``noise`` E(reference, exact), ``plain`` E(amp, fp32) and ``distance`` E(amp, reference)
+    in units of the noise; ``from_model`` is E(amp, predicted) in the same units, if the rounding oracle has a
+    prediction, else 0. ``allowed`` is the largest allowed ``error``, before the run's own scale; ``float32`` is the
+    part of it that float32 itself explains, if that was measured, and ``short`` the error that float32 may have in any
+    tensor. ``equal`` is whether it is bitwise equal to the reference, including the dtype.
     """
 
     name: str
@@ -48,44 +48,44 @@ class Compared:
 
     @property
     def is_doubtful(self) -> bool:
-        """Whether the predicted rounding does not explain it."""
+        """Return whether the predicted rounding does not explain the error."""
         far = self.from_model > tolerance.FARTHEST or self.distance > tolerance.WORST_DISTANCE
         return exceeds(self.error, self.allowed) or exceeds(self.plain, self.allowed_plain) or far
 
     @property
     def of_float32(self) -> float:
-        """What E(fp32, exact) may be, by which E(amp, fp32) may exceed E(amp, exact): the triangle inequality.
+        """The largest allowed E(fp32, exact), by which E(amp, fp32) may exceed E(amp, exact): the triangle inequality.
 
-        Below the geometric mean of the two formats' roundoffs nothing was low on its way (``oracle.sums``). What is
-        above it, since sums are long or terms cancel, is measured.
+        Below the geometric mean of the two formats' roundoffs no value was rounded to the low dtype (``oracle.sums``).
+        A larger error, due to long sums or cancellation, is measured.
         """
         return max(self.short, self.float32)
 
     @property
     def allowed_plain(self) -> float:
-        """What E(amp, fp32) may be, before the run's own scale."""
+        """The largest allowed E(amp, fp32), before the run's own scale."""
         return max(self.allowed, self.error) + self.of_float32
 
     @property
     def excess(self) -> float:
-        """The error in units of the one that it should be: 1 where it is as predicted, below where it is less."""
+        """The error in units of the predicted error: 1 if it is as predicted, less than 1 if it is smaller."""
         return self.factor * self.error / self.allowed if 0 < self.allowed < math.inf else math.inf
 
     def excess_over_noise(self, u: float) -> float:
-        """E(amp, exact) in units of the noise, or of the least that is taken for noise."""
+        """Return E(amp, exact) in units of the noise, or of the least error that counts as noise."""
         return self.error / max(self.noise, tolerance.floor(self.elements, u))
 
 
-#: By tensor, what float32 explains of an error; see ``cancellation``.
+#: A function that returns the error that float32 explains, by tensor; see ``cancellation``.
 Float32Errors = Callable[[], Mapping[str, float]]
 
 
 def compare(
     prediction: Prediction, amp: Step, fp32: Step, *, u: float, float32: Float32Errors | None = None
 ) -> list[Compared]:
-    """Each floating or complex tensor that both have and that is finite, in the order of ``Step.named``.
+    """Compare each finite floating or complex tensor that both steps have, in the order of ``Step.named``.
 
-    ``float32`` is called where an error is more than the predicted rounding explains.
+    ``float32`` is called if an error is larger than the predicted rounding explains.
     """
     plain = _compared(prediction, amp, fp32, {}, u=u)
     if float32 is None or not any(each.is_doubtful for each in plain):
@@ -108,7 +108,7 @@ def _compared(
             continue
         size, noise, own = prediction.sizes[name], prediction.noise[name], float32.get(name, 0.0)
         least = max(noise, tolerance.floor(value.numel(), u))
-        far = relative_error(value, reference[name], scale=size) - 2 * own  # either has made float32's own
+        far = relative_error(value, reference[name], scale=size) - 2 * own  # both have float32's own error
         off = relative_error(value, model[name], scale=size) - own if name in model else 0.0
         found.append(
             Compared(
@@ -130,7 +130,7 @@ def _compared(
 
 
 def same(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Bit for bit, but for the sign of zero; not a number equals itself."""
+    """Return whether two tensors are bitwise equal, except for the sign of zero; NaN equals NaN."""
     if a.dtype != b.dtype or a.shape != b.shape:
         return False
     a, b = real_parts(dense(a)), real_parts(dense(b))
@@ -138,11 +138,11 @@ def same(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 def median_distance(compared: Sequence[Compared]) -> float:
-    """The distance of a whole step from its reference."""
+    """Return the median distance of a step's tensors from its reference."""
     return statistics.median(each.distance for each in compared) if compared else 0.0
 
 
-#: Draws beside the first by which an excess is confirmed; see ``tolerance``.
+#: Draws after the first that confirm an excess; see ``tolerance``.
 _MORE_DRAWS = 2
 
 
@@ -160,10 +160,10 @@ def confirmed(  # noqa: PLR0913  # keywords of one decision
     measure: Callable[[Compared], float] = _excess,
     certain: float = math.inf,
 ) -> list[Compared]:
-    """Return those of ``bad``, the worst first, that are no accident of these numbers: the one place that draws again.
+    """Return the tensors of ``bad``, worst first, whose excess is not due to chance: the one place that draws again.
 
-    All of them where the worst ``measure`` is above ``certain``, else those whose ``measure`` exceeds ``limit`` in the
-    median of three draws; ``step(seed, loss_scale)`` runs the case in mixed precision with other numbers.
+    These are all of them if the worst ``measure`` is above ``certain``, else those whose ``measure`` exceeds ``limit``
+    in the median of three draws; ``step(seed, loss_scale)`` runs the case in mixed precision with other values.
     """
     scale = where.tolerance_scale
     if not bad or measure(bad[0]) > certain * scale:
@@ -175,7 +175,7 @@ def confirmed(  # noqa: PLR0913  # keywords of one decision
 
 
 def _drawn(case: Case, where: Conditions, step: Callable[[int, float], Step], seed: int) -> list[Compared]:
-    """The comparison with the numbers of another seed."""
+    """Compare a step with the values of another seed."""
     realised = realise(case, where, seed=seed)
     fp32 = run_step(case, realised.on(where.device.torch_device), contextlib.nullcontext, seed=seed)
     prediction = predict(case, realised, where.device, where.precision, seed=seed)

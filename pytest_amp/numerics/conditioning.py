@@ -1,7 +1,7 @@
-"""The operator at which the rounding noise of a step jumps, and whether float32 has the same trouble on its own scale.
+"""The operator at which the rounding noise of a step jumps, and a comparison with float32's conditioning.
 
-The step is run twice on virtual tensors, with rounding and without, and each operator's result is compared. Both runs
-make the same calls in the same order, since their dtypes are the same.
+The step is run twice on virtual tensors, with rounding and without, and the results of each operator are compared. Both
+runs make the same calls in the same order, since their dtypes are the same.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from pytest_amp.numerics.sites import Site, Sites, in_words
 from pytest_amp.numerics.step import Region, Step
 from pytest_amp.precision import FP32
 
-#: Elements of a tensor that are compared: as many as there are, until there are ``_BUDGET`` of a run, and then few.
+#: Numbers of compared elements of a tensor: up to ``_SAMPLED``, and after ``_BUDGET`` elements of a run ``_FEW``.
 _SAMPLED, _FEW, _BUDGET = 2**16, 2**8, 2**26
-#: A relative error beyond which a tensor is zero but for cancellation of float64, and tells nothing.
+#: The relative error above which an exact tensor is only cancellation error of float64, and is ignored.
 _VANISHES = 2.0**20
-#: A jump of this part of the largest is named, too.
+#: Jumps of at least this part of the largest are named, too.
 _ALSO = 0.4
-#: Float32 has the same trouble if it loses as many of its own roundings, or this part of it.
+#: Float32 is ill conditioned, too, if its error in its own roundings is at least this part of the low dtype's.
 _SAME_TROUBLE = 1 / 16
 
 
 @dataclass
 class _Call:
-    """One call of a virtual run: samples of its real arguments and of its first result; ``used`` by a later call."""
+    """One call of a virtual run: samples of its real arguments and of its first result, and its later use."""
 
     operator: str
     site: Site
@@ -53,7 +53,7 @@ class _Call:
 
 @dataclass(frozen=True)
 class _Sampled(oracle.Predictor):
-    """A predictor that keeps samples of what each call takes and returns."""
+    """A predictor that records samples of the arguments and results of each call."""
 
     calls: list[_Call] = field(default_factory=list)
     sites: Sites = field(default_factory=Sites)
@@ -61,7 +61,7 @@ class _Sampled(oracle.Predictor):
     _sizes: list[int] = field(default_factory=lambda: [0])
 
     def run(self, call: torch_private.Dispatched) -> Any:
-        """As ``Predictor.run``."""
+        """Run one call as ``Predictor.run`` does, and record samples of it."""
         arguments = [leaf for leaf in torch_private.flat((call.args, call.kwargs))[0] if _has_values(leaf)]
         samples = [self._sample(leaf) for leaf in arguments]
         for leaf in arguments:
@@ -90,8 +90,8 @@ class _Sampled(oracle.Predictor):
 class Jump:
     """A call whose result has more noise than its arguments: ``before`` and ``after`` are relative L2 errors.
 
-    ``module`` is a path with the module's type; ``shape`` is that of the call's first argument. ``flushed`` is the
-    share of its values that are zero and should not be.
+    ``module`` is a path with the module's type; ``shape`` is the shape of the call's first argument. ``flushed`` is the
+    share of its values that are zero but should not be.
     """
 
     operator: str
@@ -105,11 +105,11 @@ class Jump:
 
     @property
     def advice(self) -> str:
-        """What to change."""
+        """The advice what to change."""
         return _advice(self)
 
     def __str__(self) -> str:
-        """In words."""
+        """Return a description of the jump."""
         line = "" if self.line is None else f", at {self.line}"
         return (
             f"{self.operator} in {self.module}, {self.direction.value} pass{line}: "
@@ -133,7 +133,7 @@ def lost_share(step: Step, exact: Step, names: Sequence[str]) -> float:
 
 
 def why_lost(run: CaseRun, group: str, share: float) -> tuple[str, str]:
-    """Return where the noise of a step jumps, and why, for a failure that says that rounding loses the ``group``."""
+    """Describe the jump of a step's noise, and its cause, for a failure that says that rounding loses the ``group``."""
     origin = origin_in_step(
         run.case,
         run.realised,
@@ -164,7 +164,7 @@ def why_lost(run: CaseRun, group: str, share: float) -> tuple[str, str]:
 
 
 def _trouble(run: CaseRun, group: str, share: float) -> str:
-    """Whether float32 loses as much, in units of its own roundings."""
+    """Describe whether float32 loses as much, in units of its own roundings."""
     prefixes = ("output.", "buffer.")
     names = [
         name
@@ -179,9 +179,9 @@ def _trouble(run: CaseRun, group: str, share: float) -> str:
     return f"the low dtype itself, since float32 has no such trouble: {numbers}"
 
 
-#: A share of values from which on their loss is what happened.
+#: The share of flushed values above which underflow is the cause.
 _MOSTLY = 0.5
-#: Normalizations over a batch: what one of their calls has of each channel decides how well it is conditioned.
+#: Normalizations over a batch: the number of values per channel in a call determines its conditioning.
 _BATCH = (
     "native_batch_norm",
     "_native_batch_norm_legit",
@@ -216,7 +216,7 @@ def _advice(jump: Jump) -> str:
 def jumps_of(  # noqa: PLR0913  # keywords of one run
     case: Case, realised: Realised, where: Conditions, region: Region, *, loss_scale: float, forward_only: bool
 ) -> list[Jump]:
-    """Return the calls after which the noise is larger, the largest jump first, and those that come near it."""
+    """Return the calls at which the noise jumps, the largest jump first, then jumps of similar size."""
     try:
         (exact, _), (rounded, names) = (
             _calls(case, realised, where, region, loss_scale, rounds=rounds) for rounds in (False, True)
@@ -254,7 +254,7 @@ def _calls(  # noqa: PLR0913  # those of one run
 
 
 def _aligned(exact: list[_Call], rounded: list[_Call]) -> Iterator[tuple[_Call, _Call]]:
-    """Pairs of the same calls, up to where rounding makes the program take another way."""
+    """Yield pairs of the same calls, until rounding makes the program take another branch."""
     for wide, low in zip(exact, rounded, strict=False):
         if wide.operator != low.operator or wide.shape != low.shape:
             return
@@ -262,9 +262,9 @@ def _aligned(exact: list[_Call], rounded: list[_Call]) -> Iterator[tuple[_Call, 
 
 
 def _noise(exact: _Call, rounded: _Call) -> tuple[float, float] | None:
-    """Relative errors of the arguments and of the result of a call, 1 for what is lost; None where there is no result.
+    """Return the relative errors of the arguments and of the result of a call, at most 1; None without a result.
 
-    What vanishes in float64 tells nothing.
+    Tensors that vanish in float64 are ignored.
     """
     if exact.result is None or rounded.result is None:
         return None
@@ -276,7 +276,7 @@ def _noise(exact: _Call, rounded: _Call) -> tuple[float, float] | None:
 
 
 def _flushed(exact: _Call, rounded: _Call) -> float:
-    """The share of the values of a result that are zero and should not be."""
+    """Return the share of a result's values that are zero but should not be."""
     if exact.result is None or rounded.result is None:
         return 0.0
     expected = exact.result != 0

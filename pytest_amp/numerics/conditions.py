@@ -1,4 +1,4 @@
-"""Where and how checks of numerics run."""
+"""Conditions of checks of numerics."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ __tracebackhide__ = is_misuse
 
 @dataclass(frozen=True)
 class Conditions:
-    """Where and how a case is run, and by how much its tolerances are multiplied.
+    """Device, precision and seed of a case's run, and the factor of its tolerances.
 
-    ``draws`` is over how many seeds, from ``seed`` on, an error is observed.
+    ``draws`` is the number of seeds, beginning with ``seed``, over which an error is observed.
     """
 
     device: Device
@@ -33,23 +33,23 @@ class Conditions:
 
     @property
     def region(self) -> Region:
-        """Mixed precision, as a user enters it."""
+        """The autocast region, as a user enters it."""
         return lambda: self.device.autocast(self.precision.dtype)
 
     def __str__(self) -> str:
-        """As failures name it: ``autocast(cpu, bfloat16)``."""
+        """Return the name in failures: ``autocast(cpu, bfloat16)``."""
         return f"autocast({self.device.key}, {self.precision.dtype_name})"
 
     def now(self, value: str) -> str:
-        """``value`` and what computed it."""
+        """Return ``value`` with the torch version and the device that computed it."""
         return f"{value}, on torch {torch.__version__}, {self.device.describe()}"
 
 
 @contextmanager
 def runs_under(case: Case, where: Conditions, also: str = "") -> Iterator[None]:
-    """What a case raises in mixed precision, which it does not in float32, becomes an AmpFailure.
+    """Turn an exception of a case that runs in float32, but not in mixed precision, into an AmpFailure.
 
-    ``also`` says in what else it is run here.
+    ``also`` names other precisions in which it is run inside the block.
     """
     try:
         yield

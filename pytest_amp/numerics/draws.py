@@ -1,11 +1,11 @@
-"""Random numbers of a training step: recorded once, and replayed in the steps that it is compared with.
+"""Random numbers of a training step, recorded once and replayed in the steps that it is compared with.
 
-A kernel on CUDA draws by vectors whose width depends on the dtype and the shape, so that one seed gives float64,
-float32, bf16 and fp16 different numbers (aten/src/ATen/native/cuda/Dropout.cu, DistributionTemplates.h). A comparison
-of two steps is about rounding only if both have the same numbers: those of the step in mixed precision.
+A CUDA kernel draws vectors whose width depends on the dtype and the shape, so that one seed gives float64, float32,
+bf16 and fp16 different random numbers (aten/src/ATen/native/cuda/Dropout.cu, DistributionTemplates.h). A comparison of
+two steps measures rounding only if both have the same random numbers: those of the step in mixed precision.
 
-A recording is looked up by the state of the generators before a draw, and a replay leaves them in the state after it.
-So a checkpoint that computes a part again, and ``torch.random.fork_rng``, find what they drew before.
+A recording is looked up by the state of the generators before a draw, and a replay sets them to the state after it.
+Therefore a checkpoint that recomputes a part, and ``torch.random.fork_rng``, find the numbers that were drawn before.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pytest_amp import torch_private
 #: The signature of a call and the states of its generators.
 _Key: TypeAlias = tuple[object, ...]
 
-#: Operators that return no mask, by the argument that says how much they drop: without dropout they draw nothing.
+#: Operators that return no mask, with the argument of their dropout probability: without dropout they draw nothing.
 MASKLESS = {
     "aten::_scaled_dot_product_flash_attention_for_cpu": "dropout_p",
     "aten::_scaled_dot_product_flash_attention": "dropout_p",
@@ -39,7 +39,7 @@ MASKLESS = {
     "aten::miopen_rnn": "dropout",
 }
 _RECURRENT = frozenset({"aten::_cudnn_rnn", "aten::miopen_rnn"})
-#: They choose a kernel, or prepare one, and return no random numbers of the model.
+#: Operators that select or prepare a kernel, and return no random numbers of the model.
 _SILENT = frozenset({"aten::_fused_sdp_choice", "aten::_cudnn_init_dropout_state"})
 
 
@@ -61,15 +61,15 @@ def _arguments(call: torch_private.Dispatched) -> dict[str, Any]:
 
 
 class NotReplayed(UserWarning):
-    """Random numbers of a model that no other step can be given: its values are not compared with float64."""
+    """Warning that a model's random numbers cannot be replayed: its values are not compared with float64."""
 
 
 @dataclass(frozen=True)
 class Draw:
-    """Random numbers of one call, and the states that it left its generators in.
+    """Random numbers of one call, and the states of its generators after it.
 
-    ``values`` are the tensors that the call has drawn: its mask or noise where it has one, else its results. ``dtype``
-    is that of its first result.
+    ``values`` are the random tensors of the call: its mask or noise if it has one, else its results. ``dtype`` is the
+    dtype of its first result.
     """
 
     values: tuple[torch.Tensor, ...]
@@ -90,11 +90,11 @@ def _is_same(draw: Draw, other: Draw) -> bool:
 class Draws:
     """Draws of one step of a case.
 
-    ``apart`` are the operators without a mask that the case would call, in whose place others run in each of its steps
-    (``scope``). ``not_replayed`` are those that it calls all the same, whose random numbers cannot be given to another
-    step; ``unknown`` those of draws that another step has made and the recorded one has not. ``end`` are the states of
-    the default generators after the recorded step, by device type, and ``ended_elsewhere`` tells that a step without a
-    recorder left them in another one. ``problem`` is what kept a step from being recorded.
+    ``apart`` are the operators without a mask that the case would call, replaced by other operators in each of its
+    steps (``scope``). ``not_replayed`` are operators without a mask that it still calls, whose random numbers cannot be
+    replayed; ``unknown`` are operators that draw in another step but not in the recorded one. ``end`` are the states of
+    the default generators after the recorded step, by device type, and ``ended_elsewhere`` is whether a step without a
+    recorder left them in another state. ``problem`` is the error that prevented the recording.
     """
 
     apart: frozenset[str] = frozenset()
@@ -113,9 +113,9 @@ class Draws:
 
     @contextlib.contextmanager
     def scope(self) -> Iterator[None]:
-        """Compute what draws without a mask by operators that return one, so that it can be replayed.
+        """Replace operators that draw without a mask by operators that return one, so that they can be replayed.
 
-        That is attention by its formula, and recurrent layers without cuDNN, where the case drops in them.
+        These are attention by its formula, and recurrent layers without cuDNN, if the case uses dropout in them.
         """
         from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -128,7 +128,7 @@ class Draws:
 
     @contextlib.contextmanager
     def replaying(self) -> Iterator[None]:
-        """Give each draw inside the block its recorded numbers, in the dtype that it asks for."""
+        """Replay the recorded numbers of each draw inside the block, in the draw's dtype."""
         if not self.recorded:
             yield
             return
@@ -136,14 +136,14 @@ class Draws:
             yield
 
     def same_as(self, other: Draws) -> bool:
-        """Return whether two steps have drawn the same numbers, of the same states, in the same order."""
+        """Return whether two steps have drawn the same random numbers, in the same states and order."""
         if self.not_replayed or other.not_replayed or [*self.recorded] != [*other.recorded]:
             return False
         pairs = zip(self.recorded.values(), other.recorded.values(), strict=True)
         return all(_is_same(draw, same) for draw, same in pairs)
 
     def find(self, call: torch_private.Dispatched) -> Draw | None:
-        """Return the recorded draw of a call and advance its generators; note a call that has none."""
+        """Return the recorded draw of a call and advance its generators; note a call without a recorded draw."""
         if not self.recorded or not draws(call):
             return None
         generators = _generators(call)
@@ -187,7 +187,7 @@ class Draws:
         targets = _drawn(call, result)
         first = torch_private.flat(result)[0][0]
         if first.dtype == draw.dtype and all(map(_has_drawn, targets, draw.values)):
-            return result  # the kernel's own, to the last bit
+            return result  # bitwise equal to the kernel's own result
         for target, value in zip(targets, draw.values, strict=True):
             target.copy_(value)
         if inputs:
@@ -199,23 +199,23 @@ class Draws:
         self.end = _states(device)
 
     def compare_end(self, device: torch.device) -> None:
-        """Note whether a step without a recorder has left the default generators in another state than the recorded."""
+        """Note whether a step without a recorder left the default generators in other states than the recorded one."""
         self.ended_elsewhere |= bool(self.end) and _states(device) != self.end
 
     @property
     def matter(self) -> bool:
-        """Whether the case draws anything, as far as it could be recorded."""
+        """Return whether the case draws any random numbers, recorded or not."""
         return bool(self.recorded or self.not_replayed or self.apart or self.problem)
 
     def notes(self) -> tuple[str, ...]:
-        """What a trace says of the random numbers of a case."""
+        """Return a trace's notes on the random numbers of a case."""
         others = ", ".join(sorted(self.apart - self.not_replayed))
         apart = f"{others}: computed without its fused kernel, which returns no mask of what it drops"
         return (*([apart] if others else []), *(f"not replayed: {name}" for name in sorted(self.not_replayed)))
 
     @property
     def explanation(self) -> str | None:
-        """The random numbers that other steps do not have, for a failure; None if they have all."""
+        """The random numbers that other steps do not share, as text for a failure; None if they share all."""
         if self.not_replayed:
             return f"{', '.join(sorted(self.not_replayed))} draws random numbers that another step cannot be given"
         if self.problem:
@@ -228,7 +228,7 @@ class Draws:
 
 
 def draw_of(call: torch_private.Dispatched) -> Draw:
-    """Make a call, and return what it has drawn."""
+    """Make a call, and return its draw."""
     return _draw(call, call())
 
 
@@ -243,9 +243,9 @@ def _has_drawn(target: torch.Tensor, value: torch.Tensor) -> bool:
 
 
 def _unrounded_noise(call: torch_private.Dispatched) -> torch.Tensor | None:
-    """The noise that a random leaky ReLU draws for a float32 input; None of anything else.
+    """Return the noise that a random leaky ReLU draws for a float32 input; None for other operators.
 
-    On a CPU it multiplies by numbers in float32, and returns them rounded: aten/src/ATen/native/Activation.cpp.
+    On a CPU the kernel multiplies by float32 noise, and returns the noise rounded: aten/src/ATen/native/Activation.cpp.
     """
     if not call.overload.name().startswith("aten::rrelu_with_noise"):
         return None
@@ -260,34 +260,34 @@ def _unrounded_noise(call: torch_private.Dispatched) -> torch.Tensor | None:
 
 
 def _drawn(call: torch_private.Dispatched, result: Any) -> list[torch.Tensor]:
-    """The tensors of a call that hold its random numbers, and nothing that is computed from them."""
+    """Return the tensors of a call that hold its random numbers, without results that are computed from them."""
     written = written_by(call)
     results = [value for value in torch_private.flat(result)[0] if isinstance(value, torch.Tensor)]
     return written or (results[1:] if is_computed(call) else results)
 
 
 def written_by(call: torch_private.Dispatched) -> list[torch.Tensor]:
-    """The arguments into which a call writes its random numbers."""
+    """Return the arguments to which a call writes its random numbers."""
     if call.overload.name() in _LEAKY:
         return [call.args[1]]
     arguments = _arguments(call)
     return [arguments[name] for name in torch_private.written_arguments(call.overload)]
 
 
-#: Leaky ReLUs that write their noise into an argument.
+#: Leaky ReLUs that write their noise to an argument.
 _LEAKY = frozenset({"aten::rrelu_with_noise", "aten::rrelu_with_noise_"})
 
 
 def is_computed(call: torch_private.Dispatched) -> bool:
-    """Return whether the first result of a call is computed from its input and what it draws."""
+    """Return whether the first result of a call is computed from its input and its random numbers."""
     name = call.overload.name()
     return name in _LEAKY or name in {"aten::native_dropout", "aten::rrelu_with_noise_functional"}
 
 
 def dependent(call: torch_private.Dispatched, draw: Draw, inputs: Sequence[Any]) -> torch.Tensor:
-    """Return the first result of dropout or of a random leaky ReLU, from its ``inputs`` and recorded numbers.
+    """Compute the first result of dropout or of a random leaky ReLU from its ``inputs`` and recorded numbers.
 
-    Dropout multiplies by 1 / (1 - p), whose p is float32 on CUDA: fused_dropout_kernel in
+    Dropout multiplies by 1 / (1 - p) with a float32 p on CUDA: fused_dropout_kernel in
     aten/src/ATen/native/cuda/Dropout.cu; masked_scale_kernel there, the gradient of dropout, does the same
     arithmetic. On a CPU it rounds once: native_dropout_cpu in aten/src/ATen/native/Dropout.cpp. A leaky ReLU
     multiplies by its noise: aten/src/ATen/native/Activation.cpp.
@@ -306,14 +306,14 @@ def dependent(call: torch_private.Dispatched, draw: Draw, inputs: Sequence[Any])
 
 @dataclass(frozen=True)
 class _Generator:
-    """One generator: how its state is read and set."""
+    """Getter and setter of one generator's state."""
 
     get: Callable[[], torch.Tensor]
     set: Callable[[torch.Tensor], object]
 
 
 def _generators(call: torch_private.Dispatched) -> list[_Generator]:
-    """The generators that a call may draw from: its own, or the CPU's and its device's default."""
+    """Return the generators of a call: the one among its arguments, or the defaults of the CPU and of its device."""
     leaves = torch_private.flat((call.args, call.kwargs))[0]
     own = [leaf for leaf in leaves if isinstance(leaf, torch.Generator)]
     if own:
@@ -344,7 +344,7 @@ def _bytes(state: torch.Tensor) -> bytes:
 
 
 def _key(call: torch_private.Dispatched, generators: list[_Generator]) -> _Key:
-    """What two steps have in common that make the same draw: dtypes may differ, and so may shares."""
+    """Return the key of a draw, which is equal in steps that differ in dtypes and in dropout probabilities."""
     leaves = torch_private.flat((call.args, call.kwargs))[0]
     shape = tuple(
         tuple(leaf.shape) if isinstance(leaf, torch.Tensor) else leaf

@@ -1,4 +1,4 @@
-"""The check that modules return the dtypes that they should."""
+"""The check of the dtypes that modules return."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from pytest_amp.record import Observe
 
 __tracebackhide__ = is_misuse
 
-#: The dtype of all that a module returns, or of its outputs by their names or numbers.
+#: The dtype of all outputs of a module, or of each output by its name or number.
 Expected: TypeAlias = torch.dtype | Mapping[str | int, torch.dtype]
 
 
 @dataclass(frozen=True)
 class _Returned:
-    """What a module returned, or one of its outputs where ``place`` is given, and the dtype that it should have."""
+    """Dtypes of a module's outputs, or of the output ``place`` if it is not None, and the expected dtype."""
 
     module: str
     place: str | None
@@ -47,8 +47,8 @@ class _Returned:
 def check_dtypes(case: Case, where: Conditions, expected: Mapping[str, Expected], observe: Observe) -> None:
     """Run ``case`` forward in mixed precision and compare the dtypes of the named modules' outputs with ``expected``.
 
-    See ``Amp.check_dtypes``. Raises Misuse for what names no module or no output, AmpFailure for a module that does
-    not run, returns no floating tensor, or returns another dtype.
+    See ``Amp.check_dtypes``. Raises Misuse for a key that names no module or no output, AmpFailure for a module that
+    does not run, returns no floating tensor, or returns another dtype.
     """
     _expect_mapping(expected)
     realised = case.realise(seed=where.seed).on(where.device.torch_device)
@@ -95,7 +95,7 @@ def _fail(case: Case, where: Conditions, wrong: list[_Returned], module: str, ru
 
 
 def _likely(returned: list[str], taken: list[str], low: str) -> str:
-    """Return where a dtype comes from that a module should not return."""
+    """Return the likely origin of an unexpected dtype."""
     if not returned:
         return "it was not called, or what it returns is no tensor"
     if returned == taken:
@@ -133,7 +133,7 @@ def _expect_mapping(expected: object) -> None:
 
 
 def _named(case: Case, expected: Iterable[str], names: list[str]) -> dict[str, list[str]]:
-    """The modules that each key names, patterns first: a later one goes before an earlier one, a path before all."""
+    """Return the modules that each key names, patterns first, so that later ones override: patterns, then paths."""
     found = {}
     for given in sorted(expected, key=lambda given: given in names):
         found[given] = [given] if given in names else [name for name in names if fnmatchcase(name, given)]
@@ -144,7 +144,7 @@ def _named(case: Case, expected: Iterable[str], names: list[str]) -> dict[str, l
 
 
 def _returned(runs: ModuleRuns, module: str, expected: Expected) -> list[_Returned]:
-    """Return what a module returned: as one, or output by output where these have dtypes of their own."""
+    """Return the dtypes of a module's outputs: together, or by output if ``expected`` has dtypes by output."""
     dtypes = runs.dtypes.get(module, {})
     if not isinstance(expected, Mapping):
         together = [dtype for place in dtypes.values() for dtype in place]
@@ -164,12 +164,12 @@ def _returned(runs: ModuleRuns, module: str, expected: Expected) -> list[_Return
 
 
 def _names(key: str, place: str) -> bool:
-    """Return whether a key names an output: by its place, by what holds it (``past`` of ``past.0``), as a pattern."""
+    """Return whether a key names an output: by its place, its container (``past`` of ``past.0``), or a pattern."""
     return place == key or place.startswith(f"{key}.") or fnmatchcase(place, key)
 
 
 def _of_kind(dtypes: Iterable[torch.dtype], expected: torch.dtype) -> tuple[str, ...]:
-    """Return the floating ones among ``dtypes``, or the complex ones for a complex dtype, each once."""
+    """Return the floating dtypes among ``dtypes``, for a complex ``expected`` the complex ones, each once."""
     return tuple(
         dict.fromkeys(
             dtype_name(dtype)
@@ -180,7 +180,7 @@ def _of_kind(dtypes: Iterable[torch.dtype], expected: torch.dtype) -> tuple[str,
 
 
 def _expect_outputs(case: Case, runs: ModuleRuns, module: str, expected: Mapping[str | int, torch.dtype]) -> None:
-    """Raise Misuse for keys that name no output of a module that ran, and for outputs that are no floating tensors."""
+    """Raise Misuse for keys that name no output of a module that ran, and for outputs that are not floating tensors."""
     dtypes = runs.dtypes.get(module, {})
     name = module or "the model"
     for key in expected if dtypes else ():

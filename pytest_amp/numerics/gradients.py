@@ -1,4 +1,4 @@
-"""The check that mixed precision keeps a case's outputs, gradients and buffers."""
+"""The check of a case's outputs, gradients and buffers in mixed precision."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ __tracebackhide__ = is_misuse
 
 
 def check_gradients(case: Case, where: Conditions, observe: Observe, *, tolerance: float | None = None) -> None:
-    """Run ``case`` in mixed precision and hold everything that it computes against its prediction.
+    """Run ``case`` in mixed precision and compare everything that it computes with its prediction.
 
-    See ``Amp.check_gradients``, which says what is held. Raises AmpFailure.
+    See ``Amp.check_gradients`` for the comparison. Raises AmpFailure.
     """
     expect_python(case.realise(seed=where.seed).model, case=case.name)
     realised, fp32 = realise_beside_float32(case, where)
@@ -74,7 +74,7 @@ def check_gradients(case: Case, where: Conditions, observe: Observe, *, toleranc
 
 
 def _check_present(run: CaseRun, amp: Step) -> None:
-    """A gradient in float64 is there in mixed precision, even if it is zero; one that is not zero is not zeros here."""
+    """Check that every gradient in float64 exists in mixed precision, and is not all zeros unless it is zero there."""
     exact, made = run.prediction.exact.named(), amp.named()
     missing = [name for name in exact if name not in made]
     if missing:
@@ -88,7 +88,7 @@ def _check_present(run: CaseRun, amp: Step) -> None:
     lost = [
         name
         for name in made
-        # Where casts made by hand lose it, too, all of it underflows.
+        # If manual casts lose it, too, all of it underflows.
         if not name.startswith(("output.", "buffer."))
         and run.prediction.noise.get(name, 1.0) < 1.0 - run.where.precision.u
         and made[name].numel()
@@ -106,7 +106,7 @@ def _check_present(run: CaseRun, amp: Step) -> None:
 
 
 def _check_dtypes(run: CaseRun, amp: Step) -> None:
-    """Gradients have their tensor's dtype, buffers keep theirs, outputs have the reference's."""
+    """Check that gradients have their tensor's dtype, buffers keep theirs, and outputs have the reference's."""
     parameters = dict(run.realised.model.named_parameters())
     buffers = dict(run.realised.model.named_buffers())
     expected = {name: (amp.gradients[name], parameters[name].dtype) for name in amp.gradients}
@@ -126,7 +126,7 @@ def _check_dtypes(run: CaseRun, amp: Step) -> None:
 
 
 def _check_finite(run: CaseRun, amp: Step) -> None:
-    """What is finite with casts made by hand is finite."""
+    """Check that every tensor that is finite with manual casts is finite."""
     named = amp.named()
     bad = [name for name in named if not named[name].isfinite().all()]
     if bad:
@@ -152,7 +152,7 @@ def _observe(run: CaseRun, compared: Sequence[Compared], others: Sequence[Errors
         error(f"{case}/{each.name}", each.error, allowed=run.allowed(each), over_seeds=again)
         if each.name == "output.loss":  # |L_amp - L|, in units of u |L|
             ratio(f"{summary}.loss", each.error / u, unit="u |L|", allowed=run.allowed(each) / u)
-    # A share, since the worst of two tensors that are about as bad may be another one in each run, and much larger.
+    # A share of the allowed error, since the worst of two tensors may be another one in each run, with a larger error.
     scale, plains = run.where.tolerance_scale, [{each.name: each.plain for each in compared}, *(p for _, p in others)]
     allowed = {each.name: run.allowed_plain(each) / scale for each in compared}
     share, *shares = (worst_share(plain, allowed) for plain in plains)
@@ -164,7 +164,7 @@ def _observe(run: CaseRun, compared: Sequence[Compared], others: Sequence[Errors
 
 
 def _lost(prediction: Prediction) -> tuple[float, str]:
-    """The largest share that rounding loses of all outputs or of all gradients, taken together, and of which."""
+    """Return the larger share that rounding loses of all outputs or of all gradients together, and the group's name."""
     exact = {name: norm(value) for name, value in prediction.exact.named().items()}
     outputs = [name for name in prediction.noise if name.startswith("output.")]
     gradients = [name for name in prediction.noise if not name.startswith(("output.", "buffer."))]
@@ -176,15 +176,16 @@ def _lost(prediction: Prediction) -> tuple[float, str]:
     return max(shares)
 
 
-#: Draws that have to be rounding alone, after one that is not.
+#: Draws whose noise has to be within the limit, after one whose noise is not.
 _JUDGED = 2
 
 
 def _is_at_a_cliff(run: CaseRun) -> bool:
-    """Whether a tolerance, which is made of noise, can be made of other numbers only; raises AmpFailure if of none.
+    """Return whether a case is near a discontinuity with this seed only; raises AmpFailure if with other seeds, too.
 
-    At a kink (a hinge, the border between two pixels) rounding may decide a whole gradient. A case that is near one
-    with these numbers, and not with those of the next seeds, is judged by them.
+    At a discontinuity of the gradient (a hinge, the border between two pixels) rounding may change a whole gradient,
+    and no tolerance can be derived from the noise. A case that is near one with these values, and not with those of the
+    next seeds, is checked with those.
     """
     if run.tolerance is not None:
         return False
@@ -209,7 +210,7 @@ def _is_at_a_cliff(run: CaseRun) -> bool:
 
 
 def _check_errors(run: CaseRun, compared: Sequence[Compared]) -> None:
-    """No tensor is further from exact than its noise explains, nor from float32."""
+    """Check that no tensor is further from exact than its noise explains, nor from float32."""
     bad = sorted((each for each in compared if exceeds(each.error, run.allowed(each))), key=_by_excess)
     if bad and run.tolerance is None and run.prediction.predicted is not None:
         bad = not_acquitted(run, bad)
@@ -242,7 +243,7 @@ def _check_errors(run: CaseRun, compared: Sequence[Compared]) -> None:
 
 
 def _above(run: CaseRun, worst: Compared) -> str | None:
-    """Whether the tolerance that was given is the cause: below what rounding alone makes."""
+    """Return the cause if the ``tolerance`` argument is smaller than the error that rounding explains, else None."""
     if run.tolerance is None or worst.error > worst.allowed * run.where.tolerance_scale:
         return None
     return f"the tolerance: the predicted rounding alone is {worst.noise:.3g}, and explains {worst.allowed:.3g}"
@@ -253,7 +254,7 @@ def _by_excess(each: Compared) -> float:
 
 
 def _check_counts(run: CaseRun, amp: Step) -> None:
-    """Integer buffers are exact."""
+    """Check that integer buffers are exact."""
     exact = run.prediction.exact.buffers
     for name, value in amp.buffers.items():
         if not is_inexact(value) and not torch.equal(value.cpu(), exact[name].cpu()):
@@ -265,7 +266,7 @@ def _check_counts(run: CaseRun, amp: Step) -> None:
 
 
 def _check_hollow(run: CaseRun, amp: Step) -> None:
-    """Float32 was not low on its way, where its prediction was not: a gradient that is cast from the low dtype may."""
+    """Check that no float32 tensor was rounded on the way unless its prediction was, as a cast's gradient may be."""
     dtype, predicted = run.where.precision.dtype, run.prediction.predicted if run.tolerance is None else None
     model = (predicted or run.prediction.exact).as_left()
     for name, value in amp.as_left().items():

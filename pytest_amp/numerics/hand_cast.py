@@ -1,4 +1,4 @@
-"""The casts that autocast makes, made by hand: what mixed precision computes, without autocast's kernels."""
+"""Manual casts by autocast's rules, which compute mixed precision without autocast's kernels."""
 
 from __future__ import annotations
 
@@ -14,28 +14,27 @@ from pytest_amp.rules import spec
 from pytest_amp.rules.hand_cast import Invocation, cast_by_hand, dtype_argument, is_eligible
 from pytest_amp.rules.spec import Coverage, Rule, RuleName
 
-#: As they are here, whatever notes that somebody asks.
+#: The original functions, even while ``asked_for_autocast`` replaces those of ``torch``.
 _is_autocast_enabled, _get_autocast_dtype = torch.is_autocast_enabled, torch.get_autocast_dtype
 
 
 def rules_are_known(device_type: str) -> bool:
-    """Whether the spec has this device type's rules."""
+    """Return whether the spec has this device type's rules."""
     return spec.coverage(device_type, torch.__version__) is not Coverage.UNKNOWN_DEVICE
 
 
 @contextlib.contextmanager
 def hand_cast(device_type: str, dtype: torch.dtype | None = None) -> Iterator[None]:
-    """Cast by hand, by the rules of the spec, in place of autocast's own kernels.
+    """Replace autocast's kernels by manual casts by the rules of the spec inside the block.
 
-    With a ``dtype`` the block stands for an autocast region, whether or not autocast is on around it; without one it
-    is for use inside a region. Regions within it (another dtype, ``enabled=False``) count as they do for autocast.
+    With a ``dtype`` the block replaces an autocast region, whether or not autocast is on around it; without one it is
+    used inside a region. Nested regions (another dtype, ``enabled=False``) have the same effect as for autocast.
 
-    Each call of an operator that has a rule or a registered autocast kernel is taken over above
-    autocast, wherever it comes from (a Python function, a composite operator, a module): its arguments
-    are cast as the rule says and it runs with autocast off. An operator without a rule runs as if
-    autocast had none, whatever is registered; on a torch newer than the spec, what the spec does not
-    know is left to torch. A weight that is used twice is cast once, as autocast's cache does it
-    (``cached_cast`` in aten/src/ATen/autocast_mode.cpp). Recomputation by ``torch.utils.checkpoint``
+    Each call of an operator that has a rule or a registered autocast kernel is intercepted above autocast, whether a
+    Python function, a composite operator or a module calls it: its arguments are cast by the rule and it runs with
+    autocast off. An operator without a rule runs as without autocast, even if a kernel is registered; on a torch newer
+    than the spec, operators that are not in the spec are left to torch. A weight that is used twice is cast once, as by
+    autocast's cache (``cached_cast`` in aten/src/ATen/autocast_mode.cpp). Recomputation by ``torch.utils.checkpoint``
     happens in the backward pass, outside the block, and is torch's own.
     """
     by_hand = _ByHand(device_type, _rules(device_type), dtype, _state(device_type))
@@ -44,16 +43,16 @@ def hand_cast(device_type: str, dtype: torch.dtype | None = None) -> Iterator[No
         yield
 
 
-#: How Python code asks for autocast's state; the last two are older names.
+#: The functions of ``torch`` that query autocast's state; the last two are older names.
 _QUERIES = ("is_autocast_enabled", "get_autocast_dtype", "is_autocast_cpu_enabled", "get_autocast_gpu_dtype")
 
 
 @contextlib.contextmanager
 def asked_for_autocast() -> Iterator[list[str]]:
-    """The names of the queries of autocast's state that Python code makes through ``torch`` inside the block.
+    """Record the names of the queries of autocast's state that Python code makes through ``torch`` inside the block.
 
-    Entering a region is one, as are ``custom_fwd``, ``torch.utils.checkpoint`` and some fast paths of
-    ``torch.nn``. In a case that makes one, autocast cannot be left off without changing what it does.
+    Entering a region makes one, as do ``custom_fwd``, ``torch.utils.checkpoint`` and some fast paths of ``torch.nn``. A
+    case that makes a query may behave differently with autocast off.
     """
     asked: list[str] = []
 
@@ -75,7 +74,7 @@ def asked_for_autocast() -> Iterator[list[str]]:
 
 
 def _rules(device_type: str) -> dict[str, Rule | None]:
-    """The rule of each overload to take over; None for those that must run as if there were no autocast."""
+    """Return the rule of each overload to intercept; None for overloads that must run as without autocast."""
     expected = spec.expected(device_type, torch.__version__)
     registered = set(torch_private.autocast_registrations(device_type))
     rules: dict[str, Rule | None] = {name: rule for name, rule in expected.items() if torch_private.has_overload(name)}
@@ -90,10 +89,10 @@ def _state(device_type: str) -> tuple[bool, torch.dtype]:
 
 @dataclass
 class _ByHand:
-    """Runs operators by their rules.
+    """Execution of operators by their rules.
 
-    ``stands_for`` is the dtype of the region that the block stands for, ``around`` the state of autocast in which it
-    was entered. ``cache`` holds, per leaf and grad mode, the leaf and its cast.
+    ``stands_for`` is the dtype of the region that the block replaces, ``around`` the state of autocast at its entry.
+    ``cache`` holds the leaf and its cast for each leaf, dtype and grad mode.
     """
 
     device_type: str
@@ -103,7 +102,7 @@ class _ByHand:
     cache: dict[tuple[int, torch.dtype, bool], tuple[torch.Tensor, torch.Tensor]] = field(default_factory=dict)
 
     def run(self, call: torch_private.Interception) -> object:
-        """The result of one call."""
+        """Run one call by its rule, and return the result."""
         low = self._dtype()
         if low is None:
             return call.proceed()
@@ -124,14 +123,14 @@ class _ByHand:
                 return plan.carried_out(given)()
 
     def _dtype(self) -> torch.dtype | None:
-        """The dtype of the region that this is in, or stands for; None outside."""
+        """Return the dtype of the current region, or of the replaced one; None outside of both."""
         enabled, dtype = _state(self.device_type)
         if self.stands_for is not None and (enabled, dtype) == self.around:
             return self.stands_for
         return dtype if enabled else None
 
     def _cached(self, tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-        """``tensor`` cast to the autocast dtype, once per region if autocast would keep the cast."""
+        """Cast ``tensor`` to the autocast dtype, once per region if autocast would cache the cast; others unchanged."""
         keeps = (
             torch.is_autocast_cache_enabled()
             and is_eligible(tensor, self.device_type)
@@ -139,7 +138,7 @@ class _ByHand:
             and tensor.requires_grad
             and tensor.is_leaf
             and not tensor._is_view()  # noqa: SLF001
-            and not torch_private.inside_transform()  # in there a weight is wrapped: no leaf
+            and not torch_private.inside_transform()  # inside a transform a weight is wrapped, and not a leaf
         )
         if not keeps:
             return tensor
@@ -150,7 +149,7 @@ class _ByHand:
 
 
 def _with_dtype_by_name(call: Invocation) -> Invocation:
-    """The same call with an optional dtype argument, and what follows it, given by name."""
+    """Return the same call with an optional dtype argument, and the arguments after it, as keywords."""
     name = dtype_argument(call.overload)
     names = list(torch_private.arguments_of(torch_private.find_overload(call.overload)))
     if name is None or names.index(name) >= len(call.arguments):

@@ -1,6 +1,6 @@
-"""Operator calls of a run, each with those that made its arguments: for a look back from a value that is not finite.
+"""Operator calls of a run, each with the calls that made its arguments, to trace a non-finite value to its origin.
 
-Tensors are told apart by their memory, so that views and saved tensors belong to the call that wrote to it.
+Tensors are identified by their memory, so that views and saved tensors belong to the call that wrote to it.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from pytest_amp.numerics.causes import Cause, cause_of, constants_of, operator_o
 from pytest_amp.numerics.oracle.operation import is_real
 from pytest_amp.numerics.sites import Site, Sites
 
-#: Dtypes whose values can be asked for infinities.
+#: Dtypes whose values can be checked for infinities.
 _ASKED = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128)
-#: They return memory that nobody has written to.
+#: Operators that return uninitialized memory.
 _UNWRITTEN = ("aten::empty", "aten::new_empty", "aten::resize")
-#: How many calls back a constant is looked for: the sum or the bound that it is part of, a root, a cast.
+#: The number of calls back within which a constant is looked for: its sum or bound, a root, a cast.
 _NEAR = 4
 
 #: The memory of a tensor: its device and its address.
@@ -32,9 +32,9 @@ _Memory: TypeAlias = tuple[torch.device, int]
 class Record:
     """One call that made or changed tensors.
 
-    ``number`` counts calls from 0. ``parents`` are the calls that made its arguments. ``finite`` tells that its results
-    are finite; ``cause`` why not, where its arguments are. ``vanished`` are constants that are zero in the dtype of its
-    result.
+    ``number`` counts calls from 0. ``parents`` are the calls that made its arguments. ``finite`` is whether its results
+    are finite; ``cause`` is the cause if they are not, although its arguments are. ``vanished`` are constants that are
+    zero in the dtype of its result.
     """
 
     number: int
@@ -48,7 +48,7 @@ class Record:
 
 @dataclass
 class Lineage:
-    """Records the operator calls of a run, forward and backward."""
+    """Recorder of the operator calls of a run, forward and backward."""
 
     device_type: str
     records: dict[_Memory, Record] = field(default_factory=dict)
@@ -64,7 +64,7 @@ class Lineage:
             yield
 
     def origins_of(self, tensors: Iterable[torch.Tensor]) -> list[Record]:
-        """Return the calls from which ``tensors`` have what is not finite, in their order; all there are if none is."""
+        """Return the calls that made the non-finite values of ``tensors``, in order; if none is known, all."""
         todo = [record for tensor in tensors if (record := self._record_of(tensor)) is not None]
         seen: dict[int, Record] = {}
         while todo:
@@ -127,7 +127,7 @@ class Lineage:
 
 
 def _memory_of(value: object) -> _Memory | None:
-    """The memory of a tensor; None for what has none of its own."""
+    """Return the memory of a tensor; None for a value without its own memory."""
     if not isinstance(value, torch.Tensor) or value.layout != torch.strided or not value.numel():
         return None
     if not torch_private.has_memory(value) or torch_private.values_of(value) is not None:

@@ -1,4 +1,4 @@
-"""Where two ways to run a case part: the first module whose output differs."""
+"""Location of the first module whose output differs between two runs of a case."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ __tracebackhide__ = is_misuse
 
 @dataclass(frozen=True)
 class ModuleRuns:
-    """What each submodule was given and returned in a forward pass, by its name; the model is ``""``.
+    """Inputs and outputs of each submodule in a forward pass, by its name; the model is ``""``.
 
-    In the order in which they finished; of what one was given, the floating dtypes of its last call. ``dtypes`` are
-    those of all that it returned, by the places of its outputs, as ``named_tensors`` has them.
+    Modules are in the order in which they finished; ``given`` are the floating dtypes of the inputs of a module's last
+    call. ``dtypes`` are the dtypes of all of its outputs, by the names of ``named_tensors``.
     """
 
     outputs: dict[str, list[torch.Tensor]] = field(default_factory=dict)
@@ -31,7 +31,7 @@ class ModuleRuns:
 
 
 def module_runs(case: Case, realised: Realised, region: Region, *, seed: int) -> ModuleRuns:
-    """Run the forward pass within ``region``, and what its modules were given and returned."""
+    """Run the forward pass inside ``region``, and return the inputs and outputs of its modules."""
     runs = ModuleRuns()
 
     def keep(name: str) -> Callable[[torch.nn.Module, object, object], None]:
@@ -55,9 +55,9 @@ def module_runs(case: Case, realised: Realised, region: Region, *, seed: int) ->
 
 
 def first_difference(case: Case, realised: Realised, one: Region, other: Region, *, seed: int) -> str | None:
-    """The first module whose output differs in a bit or in its dtype, and how; None if all agree.
+    """Return the first module whose output differs bitwise or in its dtype, and the dtypes; None if all agree.
 
-    ``realised`` is run twice as it is, so give a copy.
+    ``realised`` is run twice and changed: pass a copy.
     """
     before = {name: value.clone() for name, value in realised.model.state_dict().items()}
     first = module_runs(case, realised, one, seed=seed).outputs

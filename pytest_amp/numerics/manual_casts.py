@@ -1,4 +1,4 @@
-"""Compare a step in mixed precision with the one whose casts are made by hand, on the same device."""
+"""Comparison of a step in mixed precision with a step with manual casts, on the same device."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __tracebackhide__ = is_misuse
 
 
 def check_reference(run: CaseRun, amp: Step, compared: Sequence[Compared]) -> None:
-    """Casts made by hand give the same bits, or where kernels add up in any order the same but for a few roundings."""
+    """Check that a step is bitwise equal to manual casts', or close to it after nondeterministic reductions."""
     if run.tolerance is not None or not run.prediction.same_device:
         return
     different = frozenset(each.name for each in compared if not each.equal)
@@ -41,7 +41,7 @@ def check_reference(run: CaseRun, amp: Step, compared: Sequence[Compared]) -> No
 
 
 def median_allowed(run: CaseRun, compared: Sequence[Compared]) -> float | None:
-    """What the median distance from casts made by hand may be; none where an accelerator adds up in another order."""
+    """Return the largest allowed median distance from manual casts; None if an accelerator sums in another order."""
     on_cpu, prediction = run.where.device.kind is DeviceKind.CPU, run.prediction
     ordered = on_cpu or prediction.predicted is None or all(each.equal for each in compared)
     held = run.tolerance is None and prediction.same_device and ordered
@@ -49,9 +49,9 @@ def median_allowed(run: CaseRun, compared: Sequence[Compared]) -> float | None:
 
 
 def check_unreplayed(run: CaseRun, amp: Step, reason: str) -> None:
-    """Compare a step with manual casts alone, since no other step can have its random numbers; warn, and say why.
+    """Compare a step whose random numbers cannot be replayed with manual casts only; warn, with the reason.
 
-    Both have the same dtypes, so that their kernels draw the same numbers from one seed.
+    Both steps have the same dtypes, so that their kernels draw the same numbers from one seed.
     """
     warnings.warn(
         NotReplayed(f"{run.case.name}: {reason}. Its values are compared with manual casts, and not with float64"),
@@ -71,9 +71,10 @@ def check_unreplayed(run: CaseRun, amp: Step, reason: str) -> None:
 
 
 def _different_bits(run: CaseRun, amp: Step, different: frozenset[str]) -> frozenset[str]:
-    """Those of ``different`` whose bits differ from manual casts' where the sums of both have one order.
+    """Return the tensors of ``different`` that still differ bitwise from manual casts' with deterministic reductions.
 
-    On a CPU one run more tells; on an accelerator torch is asked for kernels of one order, and says what has none.
+    On a CPU one more run decides; on an accelerator torch uses deterministic kernels, and warns of operators without
+    one.
     """
     where, prediction = run.where, run.prediction
     if not different or (where.device.kind is not DeviceKind.CPU and prediction.predicted is None):

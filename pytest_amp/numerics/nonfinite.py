@@ -1,7 +1,7 @@
-"""The operator that makes an inf or NaN out of finite arguments, its module, its line, and what happened there.
+"""Origin of a non-finite value: the operator that makes it of finite arguments, its module, its line, and the cause.
 
-A run of its own is made for it, after a check has seen a value that is not finite. An operator that makes infinities in
-float32 as well, such as a mask of -inf, is not taken for the origin unless there is no other.
+After a check has found a non-finite value, a separate run looks for the origin. An operator that makes infinities in
+float32 as well, such as a mask of -inf, is not the origin unless there is no other.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from pytest_amp.torch_private import PrivateApiGone
 
 @dataclass(frozen=True)
 class Origin:
-    """A call that makes an inf or NaN out of finite arguments.
+    """A call that makes an inf or NaN of finite arguments.
 
-    ``number`` counts the calls of the step from 0; ``module`` is a path, ``line`` that of the forward pass unless the
-    backward pass is Python's; ``what`` happened, ``why``, and ``advice`` to change it.
+    ``number`` counts the calls of the step from 0; ``module`` is a path, ``line`` a line of the forward pass, unless
+    the backward pass is written in Python; ``what`` happened, ``why``, and ``advice`` to change it.
     """
 
     number: int
@@ -42,30 +42,30 @@ class Origin:
 
     @property
     def place(self) -> str:
-        """Operator, module, pass and line."""
+        """The operator, module, pass and line."""
         line = "" if self.line is None else f", at {self.line}"
         return f"{self.operator} in {self.module}, {self.direction.value} pass{line}"
 
     @property
     def now(self) -> str:
-        """What a failure says of it after ``now``."""
+        """The text of a failure's part ``now``."""
         return f"{self.place}: {self.what}"
 
     @property
     def likely(self) -> str:
-        """What a failure says of its cause, and what to do about it."""
+        """The text of a failure's part ``likely``: the cause, and the advice."""
         return f"{self.why}; take {self.advice}"
 
     def __str__(self) -> str:
-        """All in one line."""
+        """Return all of it in one line."""
         return f"{self.now}: {self.likely}"
 
 
 class NotFinite(AmpFailure):
-    """A step that is not finite; ``origin`` is the operator that makes it so, None where no run shows one."""
+    """Failure of a step that is not finite; ``origin`` is the operator that makes it so, None if it was not found."""
 
     def __init__(self, what: str, origin: Origin | None) -> None:
-        """Say what is not finite, and of its origin what is known."""
+        """Name the tensors that are not finite, and the origin if it is known."""
         self.origin = origin
         super().__init__(
             what,
@@ -87,10 +87,10 @@ def origin_in_step(  # noqa: PLR0913  # keywords of one step
     loss_scale: float = 1.0,
     hidden: bool = False,
 ) -> Origin | None:
-    """Run one step of ``case`` in ``region`` and return the origin of what is not finite in it; None if all is finite.
+    """Run one step of ``case`` in ``region`` and return the origin of its non-finite values; None if all are finite.
 
-    ``realised`` is copied. With ``hidden`` it is the origin of what is not finite on the way, in the region alone,
-    while what the step computes is.
+    ``realised`` is copied. With ``hidden`` the result is the origin of non-finite intermediate values that occur only
+    in the region, while the results of the step are finite.
     """
     origins = _recorded(case, realised, device, region, seed, loss_scale, hidden=hidden)
     if not origins.records:
@@ -101,9 +101,9 @@ def origin_in_step(  # noqa: PLR0913  # keywords of one step
 
 @contextlib.contextmanager
 def refusals_are_expected() -> Iterator[None]:
-    """Suppress what a model raises at what is not finite: what it has computed until then tells enough.
+    """Suppress an exception that a model raises for non-finite values: the calls before it are sufficient.
 
-    Raises PrivateApiGone, which is no word of the model.
+    PrivateApiGone, which is not the model's, is raised.
     """
     try:
         yield
@@ -115,7 +115,7 @@ def refusals_are_expected() -> Iterator[None]:
 
 @contextlib.contextmanager
 def recorded_origins(device: torch.device) -> Iterator[Origins]:
-    """Record inside the block where what is not finite begins; ``Origins.name`` says of which model."""
+    """Record the origins of non-finite values inside the block; ``Origins.name`` sets the model."""
     lineage = Lineage(device.type)
     origins = Origins(lineage.origins)
     with lineage.on():
@@ -123,9 +123,9 @@ def recorded_origins(device: torch.device) -> Iterator[Origins]:
 
 
 def likely_origin(case: Case, realised: Realised, where: Conditions, loss_scale: float) -> str | None:
-    """Return the origin of what is not finite in a step in mixed precision, as the likely cause of a failure.
+    """Return the origin of non-finite values of a step in mixed precision, as the likely cause of a failure.
 
-    None where the step is finite when it is run again.
+    The result is None if the step is finite when it is run again.
     """
     device = where.device.torch_device
     origin = origin_in_step(case, realised, device, where.region, seed=where.seed, loss_scale=loss_scale)
@@ -147,9 +147,9 @@ def not_finite_in_float32(case: Case, realised: Realised, where: Conditions, nam
 
 @dataclass
 class Origins:
-    """The calls of a run that make what is not finite out of what is, and the paths of its modules by identity.
+    """The calls of a run that make non-finite values of finite arguments, and the paths of its modules by identity.
 
-    ``certain`` tells that what the run has computed is not finite, so that one of them is the origin of it.
+    ``certain`` is whether the results of the run are not finite, so that one of the calls is their origin.
     """
 
     records: list[Record]
@@ -161,9 +161,9 @@ class Origins:
         self.names = {id(module): name for name, module in model.named_modules()}
 
     def first(self, *, without: Origins | None = None) -> Origin | None:
-        """Return the first that ``without``, the run in float32, has not, too; the first of all if it has each of them.
+        """Return the first origin that ``without``, the run in float32, does not have; if it has all, the first of all.
 
-        None, then, where what the run has computed is finite.
+        In the latter case the result is None if the results of the run are finite.
         """
         expected = set() if without is None else {without.key(each) for each in without.records}
         own = [each for each in self.records if self.key(each) not in expected]
@@ -182,11 +182,11 @@ class Origins:
         )
 
     def module(self, record: Record) -> str:
-        """Return the module of a call as failures name it."""
+        """Return the name of a call's module in failures."""
         return in_words(record.site.module, self.names)
 
     def key(self, record: Record) -> tuple[object, ...]:
-        """Return what a call has in common with the same one of another run."""
+        """Return a key that is equal for the same call of another run."""
         site = record.site
         return record.operator, self.module(record), site.direction, site.node, site.line
 
@@ -201,7 +201,7 @@ def _recorded(  # noqa: PLR0913, PLR0917  # those of one step
     *,
     hidden: bool = False,
 ) -> Origins:
-    """Run one step; of one that is finite nothing is returned, unless what is ``hidden`` on its way is asked for."""
+    """Run one step and return its origins; none for a finite step, unless ``hidden`` requests intermediate ones."""
     copied, lineage = realised.on(device), Lineage(device.type)
     copied.model.zero_grad(set_to_none=True)
     tensors: list[torch.Tensor] = []

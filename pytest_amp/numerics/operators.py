@@ -1,4 +1,4 @@
-"""The check of one operator at several sizes: result and gradients round as its rounding model, however long."""
+"""The check of one operator at several sizes: result and gradients round as its rounding model at every size."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ from pytest_amp.record import Observe
 from pytest_amp.rules import spec
 from pytest_amp.rules.samples import Sample, samples
 
-#: Added to a seed for numbers that nothing else is made of.
+#: Offset of a seed for random numbers that are used only once.
 _OTHER = 1_000_003
 
 
 @dataclass(frozen=True)
 class MeasuredOperator:
-    """One operator at one size: by tensor (``result``, ``gradient.0``) the excess, and what else is wrong with it.
+    """Measurement of one operator at one size: the excess by tensor (``result``, ``gradient.0``), and other faults.
 
-    ``excess`` is E(amp, exact) in units of the predicted rounding; for float32 tensors in units of the error
-    that says that they were low (``oracle.sums.most_of_float32``). ``shares`` is the rounding signature.
+    ``excess`` is E(amp, exact) in units of the predicted rounding; for float32 tensors in units of the error that shows
+    that they were rounded (``oracle.sums.most_of_float32``). ``shares`` is the rounding signature.
     """
 
     excess: Mapping[str, float]
@@ -58,9 +58,9 @@ def measure_operator(
     *,
     has_regions: bool = False,
 ) -> MeasuredOperator:
-    """Run ``function`` forward and backward in mixed precision on ``arguments``, of any dtype, and hold it to float64.
+    """Run ``function`` forward and backward in mixed precision on ``arguments`` of any dtype; compare it with float64.
 
-    Gradients are those of the arguments that are floating tensors, for a random incoming gradient. A ``function`` that
+    Gradients are those of the floating tensors among the arguments, for a random incoming gradient. A ``function`` that
     ``has_regions`` of its own is predicted with them.
     """
     low, device, seed = where.precision.dtype, where.device, where.seed
@@ -77,7 +77,8 @@ def measure_operator(
     with observer.on(spec.expected(device.type, torch.__version__)):
         step = run_step(case, real, where.region, seed=seed)
     made, known, model = (_tensors(each.named()) for each in (step, exact.step, predicted.step))
-    # Float32 in, float32 out: then even a prediction that is hollow tells of a rounding, in whatever is in common.
+    # With float32 inputs, a float32 result with low values only was rounded, even if its prediction has low values
+    # only.
     kept_low = any(each.model.name is ModelName.RUNNING_SUM and low in each.given for each in observer.seen)
     wide = any(x.dtype == torch.float32 for x in arguments) and not kept_low
     excess = {key: _excess(value, model[key], known[key], low) for key, value in made.items()}
@@ -89,7 +90,7 @@ def measure_operator(
         and (wide or not is_hollow(model[key].to(torch.float32), low))
     )
     if predictors[1].unmodelled:
-        excess = {}  # what the kernels round is known by a factor alone, which the faults respect
+        excess = {}  # the rounding of the kernels is known only up to a factor, which the faults respect
     dtypes = {key: value.dtype for key, value in made.items()}
     return _measured(name, observer.seen, where, excess=excess, hollow=tuple(hollow), dtypes=dtypes)
 
@@ -103,7 +104,7 @@ def _measured(  # noqa: PLR0913  # keywords of one measurement
     hollow: tuple[str, ...],
     dtypes: Mapping[str, torch.dtype],
 ) -> MeasuredOperator:
-    """What was measured, with what the calls ``seen`` in it say."""
+    """Return a measurement, with the faults, signatures and problems of the ``seen`` calls."""
     return MeasuredOperator(
         excess,
         tuple(verdict.faults(seen, where.precision.dtype, where.tolerance_scale)),
@@ -115,7 +116,7 @@ def _measured(  # noqa: PLR0913  # keywords of one measurement
 
 
 def _case_of(name: str, function: Callable[..., Tensor], arguments: Sequence[Tensor], *, seed: int) -> Case:
-    """``function`` as a case without a model: copies of ``arguments``, and a loss with a random incoming gradient."""
+    """Return ``function`` as a case without a model: copies of ``arguments``, and a random incoming gradient."""
 
     def batch() -> list[Tensor]:
         return [x.clone().requires_grad_() if x.is_floating_point() else x for x in arguments]
@@ -123,16 +124,16 @@ def _case_of(name: str, function: Callable[..., Tensor], arguments: Sequence[Ten
     def loss(_model: torch.nn.Module, given: list[Tensor]) -> dict[str, Tensor]:
         result = function(*given)
         with torch.random.fork_rng(devices=[]):
-            seed_torch(seed + _OTHER)  # not those of another draw: the gradient would be the argument itself
+            seed_torch(seed + _OTHER)  # another seed than the arguments', or the gradient would be the argument itself
             weights = torch.randn(result.shape, device="cpu").to(result.device, result.dtype)
-        # A product of its own, whose gradient is the weights, exactly.
+        # A custom product, whose gradient is exactly the weights.
         return {"loss": _Weighed.apply(result, weights), "result": result}  # type: ignore[no-untyped-call]
 
     return Case(name, torch.nn.Identity, batch, loss)
 
 
 def _excess(value: Tensor, model: Tensor, exact: Tensor, low: torch.dtype) -> float:
-    """An error as ``MeasuredOperator`` has it: in units of the predicted rounding, or of what says float32 was low."""
+    """Return the excess of ``MeasuredOperator``: the error over the predicted rounding, or over float32's limit."""
     error, noise = _errors(value, model, exact)
     if value.dtype in LOW:
         return error / max(noise, tolerance.floor(value.numel(), sums.roundoff(value.dtype)))
@@ -141,7 +142,7 @@ def _excess(value: Tensor, model: Tensor, exact: Tensor, low: torch.dtype) -> fl
 
 
 def _errors(value: Tensor, model: Tensor, exact: Tensor) -> tuple[float, float]:
-    """E(value, exact) and E(model, exact) over what is finite; infinite if that is not the same in both."""
+    """Return E(value, exact) and E(model, exact) over finite elements; inf if these differ between both."""
     finite = model.isfinite()
     if not torch.equal(value.isfinite().cpu(), finite.cpu()):
         return math.inf, relative_error(model[finite], exact[finite])
@@ -149,11 +150,11 @@ def _errors(value: Tensor, model: Tensor, exact: Tensor) -> tuple[float, float]:
 
 
 def measure_registered(overload: str, where: Conditions) -> dict[str, MeasuredOperator]:
-    """Each sample of a qualified overload, run under autocast and, where it has a gradient, going back.
+    """Run each sample of a qualified overload under autocast, forward and, if it is differentiable, backward.
 
-    Every operator that it is made of is held to its rounding model with its own real inputs; by number of the
-    sample. Samples are small, so that no error is lost in a sum: ``measure_operator`` takes long ones. Raises
-    whatever the operator raises.
+    Every operator that it consists of is compared with its rounding model on its real inputs; the result is by number
+    of the sample. Samples are small, so that no error is averaged out in a sum: ``measure_operator`` is for long ones.
+    Raises whatever the operator raises.
     """
     found = {}
     for number, sample in enumerate(samples(overload)):
@@ -163,7 +164,7 @@ def measure_registered(overload: str, where: Conditions) -> dict[str, MeasuredOp
 
 
 def _observed(overload: str, sample: Sample, where: Conditions) -> tuple[ObservedCall, ...]:
-    """With gradients of all real arguments, else of the first, else without: some are not differentiable."""
+    """Observe a sample with gradients of all real arguments, else of the first, else of none: some have no gradient."""
     leaves, spec_of = torch_private.flat((sample.arguments, dict(sample.keywords)))
     real = [number for number, leaf in enumerate(leaves) if isinstance(leaf, Tensor) and _is_real(leaf)]
     for wanted in (real, real[:1], []):
@@ -200,10 +201,10 @@ def _incoming(value: Tensor) -> Tensor:
 
 
 def confirmed_operator(draw: Callable[[], MeasuredOperator], *, seed: int) -> MeasuredOperator:
-    """What ``draw`` measures after torch has been seeded, or the median of three draws.
+    """Seed torch and return the measurement of ``draw``; if an excess is doubtful, with the median of three draws.
 
-    The median where an excess is no more than what one draw may make, as ``tolerance`` has it for tensors: no
-    threshold sits on one draw. One element that falls the other way can make most of the error of a few hundred.
+    An excess is doubtful up to ``tolerance.CERTAIN``, as for tensors: no threshold applies to a single draw. A single
+    element whose rounding flips can make most of the error of a few hundred.
     """
     seed_torch(seed)
     first = draw()
@@ -219,7 +220,7 @@ def confirmed_operator(draw: Callable[[], MeasuredOperator], *, seed: int) -> Me
 
 
 class _Weighed(torch.autograd.Function):
-    """The sum of products, whose gradient is the weights in the dtype of ``x``."""
+    """Sum of products whose gradient is the weights in the dtype of ``x``."""
 
     @staticmethod
     def forward(ctx: torch.autograd.function.FunctionCtx, x: Tensor, weights: Tensor) -> Tensor:
@@ -233,16 +234,16 @@ class _Weighed(torch.autograd.Function):
 
 
 def _tensors(named: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The result and the arguments' gradients; not the loss, which is the check's own."""
+    """Return the result and the arguments' gradients, without the loss, which is the check's own."""
     kept = {name: value for name, value in named.items() if name != "output.loss" and value.is_floating_point()}
     return {name.replace("output.result", "result").replace("input", "gradient"): value for name, value in kept.items()}
 
 
 def check_operator(name: str, sizes: Mapping[str, MeasuredOperator], where: Conditions, observe: Observe) -> None:
-    """Hold what was measured of an operator at each size to its model, and the longest to the shortest.
+    """Compare the measurements of an operator at each size with its model.
 
-    Raises AmpFailure for an operator that makes more than its rounding (bounds: ``oracle.verdict``),
-    that is float32 in name alone, or whose error grows with its size.
+    Raises AmpFailure for an operator with a larger error than its rounding (bounds: ``oracle.verdict``), for a float32
+    result that was rounded to the low dtype, and for an error that grows with the size.
     """
     for size, measured in sizes.items():
         for key, value in measured.excess.items():

@@ -1,9 +1,9 @@
-"""Whether two ways to run a step differ in their bits, or only in the order in which kernels add up.
+"""Bitwise comparison of two runs of a step, with deterministic reductions.
 
-Atomics add in whatever order threads come. Most of torch's kernels that do have another one for
-``torch.use_deterministic_algorithms``, and torch warns of those that have none (``alertNotDeterministic`` in
-aten/src/ATen/Context.cpp; the list is in the documentation of ``torch.use_deterministic_algorithms``). That three
-runs agree is no proof: where few elements meet, they may do so by chance.
+Atomics add in a nondeterministic order. Most of torch's kernels with atomics have a deterministic variant for
+``torch.use_deterministic_algorithms``, and torch warns of operators without one (``alertNotDeterministic`` in
+aten/src/ATen/Context.cpp; the list is in the documentation of ``torch.use_deterministic_algorithms``). Three equal runs
+are no proof: with few colliding updates they may be equal by chance.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ import torch
 from pytest_amp.numerics.compare import same
 from pytest_amp.numerics.step import Step
 
-#: What torch says of an operator; of cuBLAS, whose workspaces matter to several streams at once, in other words.
+#: Part of torch's warning for an operator. The one for cuBLAS, whose workspaces matter to several streams, differs.
 _SAID = " does not have a deterministic implementation"
-#: How often each step is run again: torch may not know of every kernel.
+#: The number of repetitions of each step, since torch may not warn of every kernel.
 AGAIN = 2
 
 
 @contextlib.contextmanager
 def deterministic() -> Iterator[list[str]]:
-    """Within, kernels add up in one order where torch has such kernels; the list is of operators for which it has none.
+    """Use deterministic kernels inside the block; yield a list of the operators without a deterministic kernel.
 
-    It is complete after the block. Other warnings are not shown.
+    The list is complete after the block. Other warnings are not shown.
     """
     before = torch.get_deterministic_debug_mode()
     without: list[str] = []
@@ -43,15 +43,15 @@ def deterministic() -> Iterator[list[str]]:
 
 
 def same_step(a: Step, b: Step) -> bool:
-    """Whether two steps have the same tensors, bit for bit."""
+    """Return whether two steps have the same tensors, bitwise."""
     once, again = a.named(), b.named()
     return once.keys() == again.keys() and all(same(once[name], again[name]) for name in once)
 
 
 def different_bits(made: Callable[[], Step], known: Callable[[], Step]) -> frozenset[str] | None:
-    """The tensors in which two steps differ when each adds up in one order; None where an operator has no such order.
+    """Return the tensors that differ between two steps with deterministic reductions; None if an operator has none.
 
-    Nor do bits tell anything where a step does not give its own again.
+    The result is None, too, if a step does not reproduce its own bits.
     """
     with deterministic() as without:
         first, second = made(), known()

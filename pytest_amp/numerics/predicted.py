@@ -22,7 +22,7 @@ __tracebackhide__ = is_misuse
 
 
 def check_operators(case: Case, where: Conditions, seen: Sequence[ObservedCall], observe: Observe) -> None:
-    """Each operator of a real step, fed its real inputs, rounds as its model; see ``oracle.verdict``."""
+    """Check that each operator of a real step, on its real inputs, rounds as its model; see ``oracle.verdict``."""
     low = where.precision.dtype
     trace = trace_of(case.name, seen, where.device.type)
     shares = trace.signatures()
@@ -41,21 +41,24 @@ def check_operators(case: Case, where: Conditions, seen: Sequence[ObservedCall],
 
 
 def fault_failure(what: str, fault: verdict.Fault, where: Conditions) -> AmpFailure:
-    """``what`` failed, since an operator does not follow its model."""
+    """Return the failure of ``what``, caused by an operator that does not follow its model."""
     return AmpFailure(
         what, label_before="model", before=fault.model[:160], now=where.now(fault.what), likely=fault.likely
     )
 
 
 def trace(case: Case, where: Conditions) -> Trace:
-    """See ``Amp.trace``. In fp16 the loss is scaled as GradScaler does first, or as far as gradients stay finite."""
+    """Trace a step of ``case``; see ``Amp.trace``.
+
+    In fp16 the loss scale is GradScaler's first, or the largest that keeps gradients finite.
+    """
     expect_python(case.realise(seed=where.seed).model, case=case.name)
     realised = realise(case, where)
     loss_scale = 1.0
     if where.precision.name == FP16.name:
         try:
             loss_scale = reference_step(case, realised, where.device, where.precision, seed=where.seed).loss_scale
-        except NotFinite as failure:  # at no scale: the trace ends where it begins
+        except NotFinite as failure:  # not finite at any scale: the trace ends at the origin
             receive(failure)
     device, low = where.device, where.precision.dtype
     origin = origin_in_step(case, realised, device.torch_device, where.region, seed=where.seed, loss_scale=loss_scale)
@@ -75,7 +78,7 @@ def trace(case: Case, where: Conditions) -> Trace:
 
 
 def likely_operator(case: Case, realised: Realised, where: Conditions, loss_scale: float) -> str | None:
-    """The first operator that does not follow its model, as the likely cause of a failure; None if all do."""
+    """Return the first operator that does not follow its model, as the likely cause of a failure; None if all do."""
     low = where.precision.dtype
     seen = observed_step(case, where.device, low, seed=where.seed, loss_scale=loss_scale, realised=realised)
     faults = verdict.faults(seen, low, where.tolerance_scale)
@@ -89,10 +92,10 @@ def first_fault(faults: Sequence[verdict.Fault]) -> str:
 
 
 def rounds_by_itself(case: Case, realised: Realised, where: Conditions) -> bool:
-    """Whether the model is low somewhere without autocast: then its float32 step tells nothing of float32."""
+    """Return whether the model computes in a low dtype without autocast: its step then does not measure float32."""
     low = where.precision.dtype
     try:
         seen = observed_step(case, where.device, low, seed=where.seed, autocast=False, realised=realised)
-    except Exception:  # noqa: BLE001  # it runs within a region only, since it holds low-precision tensors or asks
+    except Exception:  # noqa: BLE001  # it runs only inside a region, since it has low-precision tensors or queries autocast
         return True
     return any(result.dtype in LOW for each in seen for result in each.results)

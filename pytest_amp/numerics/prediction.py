@@ -1,8 +1,7 @@
-"""What mixed precision should make of a case: the exact values, and how far from them rounding should take it.
+"""Prediction of a case in mixed precision: the exact values, and the error that rounding should make.
 
-``predict`` is the one place that knows how this is found: by the rounding oracle, where its models were
-held against the device's kernels (``ORACLE``), and by running the case with casts made by hand on the
-same device.
+``predict`` is the one place that decides on the method: the rounding oracle, for devices on which its models were
+compared with the kernels (``ORACLE``), and a run of the case with manual casts on the same device.
 """
 
 from __future__ import annotations
@@ -33,22 +32,22 @@ __tracebackhide__ = is_misuse
 FIRST_LOSS_SCALE = 2.0**16
 LOSS_SCALE_STEP = 4.0
 
-#: The device types whose kernels the rounding models were held against.
+#: The device types on which the rounding models were compared with the kernels.
 ORACLE = frozenset({"cpu", "cuda"})
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """Per tensor (named as ``Step.named`` does): ``exact``, in float64; ``reference``, mixed precision cast by hand.
+    """Prediction by tensor (names of ``Step.named``): ``exact`` in float64; ``reference`` with manual casts.
 
-    ``noise[name]`` is the error that mixed precision should make: E(predicted, exact), where ``predicted``
-    is the rounding oracle's, else E(reference, exact). It is the larger of both where the oracle met
-    ``unmodelled`` operators, and for fewer elements than ``tolerance.ENOUGH``, whose errors may be small by
-    chance (of two independent draws, the first is more than twice the second in 3 of 10). It is relative to
-    ``sizes[name]``: the exact tensor's norm or, where that vanishes beside the gradient as a whole, the norm
-    that a tensor of as many elements has on average.
-    ``loss_scale`` is the one that the reference needed. ``same_device`` says whether the reference ran on the
-    device itself, ``region`` is where.
+    ``noise[name]`` is the error that mixed precision should have: E(predicted, exact), where ``predicted`` is the
+    rounding oracle's, else E(reference, exact). It is the larger of both if the step has ``unmodelled`` operators, and
+    for fewer elements than ``tolerance.ENOUGH``, whose errors may be small by chance (of two independent draws, the
+    first is more than twice the second in 3 of 10). It is relative to ``sizes[name]``: the exact tensor's norm or, if
+    that vanishes relative to the gradient as a whole, the average norm of a tensor with as many elements.
+
+    ``loss_scale`` is the loss scale of the reference. ``same_device`` is whether the reference ran on the device
+    itself, ``region`` the region in which it ran.
     """
 
     exact: Step
@@ -62,25 +61,25 @@ class Prediction:
     unmodelled: frozenset[str] = frozenset()
 
     def vanishes(self, name: str) -> bool:
-        """Return whether the exact tensor is zero, be it but for cancellation, which the error check covers."""
+        """Return whether the exact tensor is zero up to cancellation error, which the error check covers."""
         size = norm(self.exact.named()[name])
         return size == 0 or size < self.sizes[name]
 
     @property
     def whose(self) -> str:
-        """What the noise is that of, as failures name it."""
+        """The source of the noise in failures."""
         return "casts made by hand" if self.predicted is None else "the predicted rounding"
 
 
 def predict(case: Case, realised: Realised, device: Device, precision: Precision, *, seed: int) -> Prediction:
-    """Run ``realised`` in float64 and, with casts made by hand, in mixed precision.
+    """Run ``realised`` in float64 and, with manual casts, in mixed precision.
 
-    Autocast is on while casts are made by hand, for models that ask for its state, as ``custom_fwd``, checkpoints,
-    recurrent layers and extensions do; its kernels are not reached. On a device type whose rules the spec does not
-    know the reference runs on the CPU by the CPU's rules: its noise then is that of the format, and equality
-    means nothing. In fp16 the loss is scaled by the largest power of two, from 65536 down in steps of 4,
-    with which the reference's gradients are finite. Raises AmpFailure if the case does not run in
-    float64, or is not finite at any scale.
+    Autocast is on during manual casts, for models that query its state, as ``custom_fwd``, checkpoints, recurrent
+    layers and extensions do; its kernels are not reached. On a device type whose rules are not in the spec, the
+    reference runs on the CPU by the CPU's rules: its noise is then that of the format, and bitwise equality is not
+    checked. In fp16 the loss is scaled by the largest power of two, from 65536 down in steps of 4, with which the
+    reference's gradients are finite. Raises AmpFailure if the case does not run in float64, or is not finite at any
+    scale.
     """
     same_device = rules_are_known(device.type)
     exact = exact_step(case, realised, device, seed=seed)
@@ -114,7 +113,7 @@ def _is_followed(device: Device) -> bool:
 
 
 def exact_step(case: Case, realised: Realised, device: Device, *, seed: int) -> Step:
-    """The step in float64, which errors are distances from."""
+    """Run the step in float64, from which errors are measured."""
     if _is_followed(device):
         try:
             return oracle.run_exact(case, realised.on(device.torch_device), device.type, seed=seed).step
@@ -124,7 +123,7 @@ def exact_step(case: Case, realised: Realised, device: Device, *, seed: int) -> 
 
 
 def _without_oracle(case: Case, realised: Realised, device: Device, lost: AmpFailure, *, seed: int) -> Step:
-    """The step of a model that the oracle cannot follow: in float64 or, where it has none, in float32.
+    """Run the step of a model that the oracle cannot follow, in float64 or, if that fails, in float32.
 
     Raises ``lost`` for a model that runs in neither.
     """
@@ -135,37 +134,37 @@ def _without_oracle(case: Case, realised: Realised, device: Device, lost: AmpFai
         receive(failure)
     try:
         return run_step(case, realised.on(device.torch_device), contextlib.nullcontext, seed=seed)
-    except Exception:  # noqa: BLE001  # what the model raises was told before
+    except Exception:  # noqa: BLE001  # the model's exception was reported before
         raise lost from None
 
 
 def step_errors(step: Step, known: Step, exact: Step) -> dict[str, float]:
-    """E(step, known) of each floating or complex tensor that all have, relative as the errors of a prediction are."""
+    """Return E(step, known) of each floating or complex tensor that all have, relative to a prediction's sizes."""
     found = _errors(step, known, _sizes(exact))
     return {name: found[name] for name, value in exact.named().items() if name in found and is_inexact(value)}
 
 
 def _errors(step: Step, exact: Step, sizes: Mapping[str, float]) -> dict[str, float]:
-    """E(step, exact) of each tensor that both have."""
+    """Return E(step, exact) of each tensor that both steps have."""
     made, known = step.named(), exact.named()
     return {name: relative_error(made[name], known[name], scale=sizes[name]) for name in known.keys() & made.keys()}
 
 
 def reference_step(case: Case, realised: Realised, device: Device, precision: Precision, *, seed: int) -> Step:
-    """The step with casts made by hand, at the loss scale that it needs."""
+    """Run the step with manual casts, at the loss scale that it needs."""
     where = device if rules_are_known(device.type) else find_device("cpu")
     return _ByHand(case, realised, where, precision, seed).step()[0]
 
 
 def _in_float64(case: Case, realised: Realised, device: Device, *, seed: int) -> Step:
-    """The step in float64, on ``device`` if it has float64, else on the CPU."""
+    """Run the step in float64, on ``device`` if it has float64, else on the CPU."""
     where = device.torch_device if _has_float64(device) else torch.device("cpu")
     try:
         return run_step(case, realised.on(where, torch.float64), _float64_default, seed=seed)
     except Exception as error:
         if passes(error):
             raise
-        with contextlib.suppress(Exception):  # a model that runs within a region only
+        with contextlib.suppress(Exception):  # a model that runs only inside a region
             return run_step(case, realised.on(where, torch.float64), lambda: float64_in_region(where.type), seed=seed)
         raise AmpFailure(
             f"{case.name} does not run in float64, so there is nothing exact to hold it against",
@@ -184,7 +183,7 @@ def _has_float64(device: Device) -> bool:
 
 @contextlib.contextmanager
 def _float64_default() -> Iterator[None]:
-    """New tensors are float64, too."""
+    """Make float64 the default dtype of new tensors."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:
@@ -213,7 +212,7 @@ def by_hand(device: Device, precision: Precision, *, inside: bool) -> Region:
 
 @dataclass(frozen=True)
 class _ByHand:
-    """A case whose casts are made by hand."""
+    """A case with manual casts."""
 
     case: Case
     realised: Realised
@@ -222,12 +221,12 @@ class _ByHand:
     seed: int
 
     def step(self) -> tuple[Step, Region]:
-        """The step, and the region it ran in: autocast is on, so that whatever asks for it gets the same answer."""
+        """Run the step, and return it with its region, in which autocast is on for models that query its state."""
         region = by_hand(self.device, self.precision, inside=True)
         return self._scaled(region), region
 
     def _scaled(self, region: Region) -> Step:
-        """The step at the largest loss scale that leaves gradients finite."""
+        """Run the step at the largest loss scale that keeps gradients finite."""
         loss_scale = FIRST_LOSS_SCALE if self.precision.name == FP16.name else 1.0
         while True:
             realised = self.realised.on(self.device.torch_device)
@@ -241,7 +240,7 @@ class _ByHand:
             loss_scale /= LOSS_SCALE_STEP
 
     def _not_finite(self, bad: list[str], region: Region, loss_scale: float) -> NotFinite:
-        """The failure that names the operator, in the user's own region or with manual casts."""
+        """Return the failure that names the operator, in the user's own region or with manual casts."""
         device, dtype = self.device.torch_device, self.precision.dtype
         regions: tuple[Region, ...] = (lambda: self.device.autocast(dtype), region)
         origins = (
@@ -256,7 +255,7 @@ class _ByHand:
 
 
 def _sizes(exact: Step) -> dict[str, float]:
-    """What errors are relative to; see ``Prediction``."""
+    """Return the sizes that errors are relative to; see ``Prediction``."""
     named = exact.named()
     sizes = {name: norm(tensor) for name, tensor in named.items()}
     gradients = [name for name in named if not name.startswith(("output.", "buffer."))]
@@ -269,5 +268,5 @@ def _sizes(exact: Step) -> dict[str, float]:
     return sizes
 
 
-#: A gradient this much smaller than the average one is zero but for cancellation: float64 keeps 2**-53.
+#: A gradient this much smaller than the average is cancellation error: float64 keeps 2**-53.
 VANISHING = 2.0**-40

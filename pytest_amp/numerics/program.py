@@ -1,8 +1,8 @@
-"""Check that low precision changes the rounding of a model, and not what its program computes.
+"""The check that low precision changes only the rounding of a model, and not the function that its program computes.
 
-A prediction runs the model's own Python on virtual dtypes. A branch for low-precision tensors that is wrong is in the
-prediction, too, and its error would count as noise. So the same program runs once more on virtual dtypes without any
-rounding: every value then is float64's, unless the program itself computes something else in low precision.
+A prediction runs the model's own Python on virtual dtypes. A wrong branch for low-precision tensors is part of the
+prediction, too, and its error would count as noise. Therefore the same program runs once more on virtual dtypes without
+any rounding: every value is then float64's, unless the program computes something else in low precision.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from pytest_amp.record import Observe
 
 __tracebackhide__ = is_misuse
 
-#: They cast or copy values, of parameters as well.
+#: Operators that cast or copy values, of parameters as well.
 _COPIES = frozenset({"aten::_to_copy", "aten::copy_", "aten::clone", "aten::detach"})
 #: float64 keeps 2**-53; a longer sum in another order loses a few bits of it.
 _NOTHING = 2.0**-40
 
 
 class OtherProgram(AmpFailure):
-    """A model that computes something else where its tensors are low, before anything is rounded."""
+    """Failure of a model that computes something else on low-precision tensors, even without rounding."""
 
 
 def check_program(run: CaseRun, observe: Observe) -> None:
     """Compare the program on low-precision dtypes with the float32 program, both without rounding.
 
-    Where they differ by more than rounding does, that is a failure; below, it is observed as
-    ``<case>/summary.own_error``. Nothing is said of a step whose operators have no model. Raises AmpFailure.
+    Raises AmpFailure if they differ by more than rounding does; a smaller difference is observed as
+    ``<case>/summary.own_error``. A step with operators that have no model is not checked.
     """
     prediction = run.prediction
     if prediction.predicted is None or prediction.unmodelled:
@@ -86,7 +86,7 @@ def _without_rounding(run: CaseRun, region: Region, calls: _Calls | None = None)
 class _Call:
     """A call that computes: its place in words, its line, and the sum of its first result's absolute values, rounded.
 
-    Nine digits of that tell results apart, and survive another order of a float64 sum.
+    Nine digits of the sum distinguish results, and do not depend on the order of a float64 sum.
     """
 
     place: str
@@ -96,7 +96,7 @@ class _Call:
 
 @dataclass
 class _Calls:
-    """Records the calls of a step."""
+    """Recorder of the calls of a step."""
 
     all: list[_Call] = field(default_factory=list)
     names: dict[int, str] = field(default_factory=dict)
@@ -110,7 +110,7 @@ class _Calls:
             yield
 
     def notice(self, call: torch_private.Dispatched, result: object) -> None:
-        """Record one call, unless it hands on the values that it is given."""
+        """Record one call, unless it only passes on the values of its arguments."""
         site = self._sites.here()
         if call.overload.name() in _COPIES or torch_private.aliasing_of(call.overload).views:
             return

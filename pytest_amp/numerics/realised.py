@@ -15,9 +15,9 @@ __tracebackhide__ = is_misuse
 
 
 def realise(case: Case, where: Conditions, *, seed: int | None = None) -> Realised:
-    """Make the model and the batch of a case, and record what its step in mixed precision draws.
+    """Build the model and the batch of a case, and record the draws of its step in mixed precision.
 
-    ``seed`` is that of ``where`` unless another is given. Raises DoesNotRun for a case that does not run in float32,
+    ``seed`` is by default that of ``where``. Raises DoesNotRun for a case that does not run in float32,
     AmpFailure for one that does not run in mixed precision.
     """
     seed = where.seed if seed is None else seed
@@ -30,10 +30,10 @@ def realise(case: Case, where: Conditions, *, seed: int | None = None) -> Realis
 
 
 def realise_beside_float32(case: Case, where: Conditions) -> tuple[Realised, Step]:
-    """Make the model and the batch of a case, with its recorded draws, and run its step in float32.
+    """Build the model and the batch of a case, with its recorded draws, and run its step in float32.
 
-    On a CPU a case whose float32 step calls nothing that draws is not recorded, and one whose float32 step has drawn
-    the recorded numbers by itself is not run again. Raises as ``realise``.
+    On a CPU, a case whose float32 step draws no random numbers is not recorded, and a float32 step that has drawn the
+    recorded numbers by itself is not run again. Raises as ``realise`` does.
     """
     device = where.device.torch_device
     own, fp32 = Draws(), None

@@ -1,4 +1,4 @@
-"""Likely cause of an error that a case raises in mixed precision, from its words, its traceback and the model."""
+"""Likely cause of an error that a case raises in mixed precision, from its message, its traceback and the model."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from pytest_amp.precision import dtype_name
 
 _LOW = (torch.bfloat16, torch.float16)
 
-#: What torch's operators say of arguments whose dtypes are not the same: aten/src/ATen/native/LinearAlgebra.cpp,
-#: Convolution.cpp, aten/src/ATen/core/TensorBase.h and c10/core.
+#: Parts of the error messages of torch's operators for arguments with different dtypes:
+#: aten/src/ATen/native/LinearAlgebra.cpp, Convolution.cpp, aten/src/ATen/core/TensorBase.h and c10/core.
 _SEVERAL_DTYPES = (
     *("same dtype", "expected scalar type", "should be the same", "dtype do not match", "expected dtype"),
     "same data type",
 )
-#: What aten and oneDNN say of a dtype for which this machine has no kernel.
+#: Parts of the error messages of aten and oneDNN for a dtype without a kernel on this machine.
 NO_KERNEL = ("not implemented for", "could not create a primitive")
 _FUNCTION = str(Path(torch.__file__).parent / "autograd" / "function.py")
 _TORCH = str(Path(torch.__file__).parent)
@@ -25,7 +25,7 @@ _PACKAGE = str(Path(__file__).parent.parent)
 
 
 def low_parameters(model: torch.nn.Module) -> str | None:
-    """Return which parameters and buffers of a model are low, in words; None if none is."""
+    """List the low-precision parameters and buffers of a model as text; None if there are none."""
     named = (*model.named_parameters(), *model.named_buffers())
     low = [f"{name} is {dtype_name(value.dtype)}" for name, value in named if value.dtype in _LOW]
     if not low:
@@ -34,9 +34,9 @@ def low_parameters(model: torch.nn.Module) -> str | None:
 
 
 def likely_of_error(error: BaseException, model: torch.nn.Module, low: torch.dtype) -> str | None:
-    """Return the likely cause of what a step under autocast in ``low`` raised; None where nothing tells it.
+    """Return the likely cause of an error that a step under autocast in ``low`` raised; None if it is unknown.
 
-    ``model`` is that of the step.
+    ``model`` is the model of the step.
     """
     words = str(error)
     if "without overflow" in words:  # checked_convert in c10/util/TypeCast.h
@@ -58,7 +58,7 @@ def likely_of_error(error: BaseException, model: torch.nn.Module, low: torch.dty
 
 
 def _likely_of_dtypes(frames: traceback.StackSummary, model: torch.nn.Module) -> str:
-    """Why an operator is given tensors of several dtypes."""
+    """Return the likely cause of arguments with different dtypes."""
     parameters = low_parameters(model)
     if parameters is not None:
         return f"parameters that are low ({parameters}), and should be float32: autocast casts them where it has to"
@@ -74,7 +74,7 @@ def _likely_of_dtypes(frames: traceback.StackSummary, model: torch.nn.Module) ->
 
 
 def _there(error: BaseException) -> str:
-    """The dtypes of the tensors that the project's innermost function has by name, where these are several."""
+    """List the dtypes of the named tensors in the project's innermost function, if there are several dtypes."""
     found: dict[str, torch.dtype] = {}
     for frame, _ in traceback.walk_tb(error.__traceback__):
         if not frame.f_code.co_filename.startswith((_TORCH, _PACKAGE)):
@@ -86,7 +86,7 @@ def _there(error: BaseException) -> str:
 
 
 def _is_own(frames: traceback.StackSummary) -> bool:
-    """Whether a project's own code has raised, in place of an operator that it called."""
+    """Return whether the project's own code has raised, and not an operator that it called."""
     if not frames or frames[-1].filename.startswith((_TORCH, _PACKAGE)):
         return False
     statement = (frames[-1].line or "").strip()

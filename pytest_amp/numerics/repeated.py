@@ -1,4 +1,4 @@
-"""Whether a step computes the same when it is run again: what two runs differ by would be taken for rounding."""
+"""Checks that a step reproduces its values: a difference between two runs would count as rounding."""
 
 from __future__ import annotations
 
@@ -15,21 +15,22 @@ from pytest_amp.numerics.step import Step, run_wide
 
 __tracebackhide__ = is_misuse
 
-#: How far apart two runs of one step in float32 are that are the same but for the order of sums.
+#: The largest relative difference of two runs of a float32 step that differ only in the order of sums.
 _REPEATED = 1e-3
 _UNSEEDED = f"two runs of the step in float32 differ: {UNSEEDED}"
 
 
 def unseeded(case: Case, realised: Realised, fp32: Step, where: Conditions) -> str | None:
-    """What makes a tensor of the step another one each time, seeded as it is; None where each repeats ``fp32``'s."""
+    """Return the reason why a second run with the same seed differs from ``fp32``; None if it does not."""
     once, again = _floating(fp32), _again(case, realised, where)
     return _UNSEEDED if any(_apart([name], once, again) for name in once) else None
 
 
 def expect_repeatable(case: Case, realised: Realised, fp32: Step, where: Conditions) -> None:
-    """Raises AmpFailure where a step in float32 does not repeat itself: no tolerance can be made of its errors.
+    """Raise AmpFailure if a step in float32 does not reproduce its values: no tolerance can be derived from its errors.
 
-    Outputs and buffers are judged one by one, gradients together: one that vanishes is nothing but the order of sums.
+    Outputs and buffers are compared one by one, gradients together: a gradient that vanishes depends on the order of
+    sums.
     """
     once, again = _floating(fp32), _again(case, realised, where)
     single = [name for name in once if name.startswith(("output.", "buffer."))]
@@ -52,6 +53,6 @@ def _floating(step: Step) -> dict[str, torch.Tensor]:
 
 
 def _apart(names: Collection[str], once: Mapping[str, torch.Tensor], again: Mapping[str, torch.Tensor]) -> bool:
-    """Whether these tensors, taken as one, are further apart than sums in another order."""
+    """Return whether the tensors, taken together, differ by more than the order of sums explains."""
     moved = math.hypot(*(norm(once[name] - again[name]) for name in names))
     return moved > _REPEATED * math.hypot(*(norm(once[name]) for name in names))

@@ -1,4 +1,4 @@
-"""An operator's error in units of one rounding: whether it accumulates in float32, and rounds once."""
+"""An operator's error in units of one rounding, which shows that it accumulates in float32 and rounds once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pytest_amp.numerics.conditions import Conditions
 from pytest_amp.numerics.errors import relative_error
 from pytest_amp.record import Observe
 
-#: Sums in float32 in another order move a few results across the middle between two low values: measured,
+#: Float32 sums in another order flip the rounding of a few results: measured,
 #: 0.5 % of the elements and 0.001 of one rounding.
 MARGIN = 1.1
 
@@ -31,17 +31,17 @@ class Roundings:
 
     @property
     def backward(self) -> float:
-        """The largest of the gradients'."""
+        """The largest error of the gradients."""
         return max(self.gradients, default=0.0)
 
 
 def measure_roundings(
     function: Callable[..., torch.Tensor], arguments: Sequence[torch.Tensor], where: Conditions
 ) -> Roundings:
-    """The error of ``function`` in mixed precision on float32 ``arguments``, against float64.
+    """Measure the error of ``function`` in mixed precision on float32 ``arguments``, relative to float64.
 
-    The exact values are those of the arguments rounded to the low dtype, as autocast casts them, so that
-    what is left is made within. The incoming gradient is random, and a value of the low dtype.
+    The exact values are computed from the arguments rounded to the low dtype, as autocast casts them, so that the error
+    is the operator's own. The incoming gradient is random, with values of the low dtype.
     """
     dtype, device = where.precision.dtype, where.device.torch_device
     rounded = [_leaf(argument.to(dtype).to(torch.float64)) for argument in arguments]
@@ -69,7 +69,7 @@ def _gradient(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _in_roundings(value: torch.Tensor, exact: torch.Tensor, dtype: torch.dtype) -> float:
-    """E(value, exact) over E of the exact value rounded once; a value of the low dtype that is met exactly has 0."""
+    """Return E(value, exact) over E of the exact value rounded once; 0 if ``value`` is exact."""
     error = relative_error(value, exact)
     once = relative_error(exact.detach().to(dtype), exact)
     return 0.0 if error == 0 else error / max(once, float(torch.finfo(torch.float32).eps))
@@ -77,7 +77,7 @@ def _in_roundings(value: torch.Tensor, exact: torch.Tensor, dtype: torch.dtype) 
 
 @dataclass(frozen=True)
 class KnownRounding:
-    """What an operator is known to make, and who says so."""
+    """Known error of an operator in units of one rounding, with its source."""
 
     forward: float = 1.0
     gradients: float = 1.0
@@ -93,7 +93,7 @@ def _table() -> list[dict[str, Any]]:
 
 
 def known(operator: str, where: Conditions) -> KnownRounding:
-    """The row of ``roundings.toml`` for ``operator`` on a device and dtype, else one rounding."""
+    """Return the row of ``roundings.toml`` for ``operator`` on a device and dtype, else one rounding."""
     for row in _table():
         here = (
             row["device_type"] == where.device.type and row.get("dtype", where.precision.name) == where.precision.name
@@ -105,10 +105,10 @@ def known(operator: str, where: Conditions) -> KnownRounding:
 
 
 def check_reduction(operator: str, short: Roundings, long: Roundings, where: Conditions, observe: Observe) -> None:
-    """Hold the errors of ``operator`` at a short and at a long reduction against what it is known to make.
+    """Compare the errors of ``operator`` in a short and in a long reduction with its known error.
 
-    Raises AmpFailure where either is larger: sums in float32 round once, however long they are, while
-    the error of sums that are rounded on their way grows at least with the square root of their length.
+    Raises AmpFailure if either is larger: sums in float32 round once, however long they are, while the error of sums
+    that are rounded on the way grows at least with the square root of their length.
     """
     data = known(operator, where)
     for direction, few, many, limit in (

@@ -1,4 +1,4 @@
-"""Errors that a project's own code raises within a check, told in one form with the project's own line."""
+"""Errors that a project's own code raises inside a check, reported in one form with the project's own line."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ from pytest_amp.numerics.step import run_step, run_wide
 
 __tracebackhide__ = is_misuse
 
-#: Modules whose errors are the compiler's: their tracebacks say more than a line.
+#: Modules whose errors are the compiler's: their tracebacks are more useful than one line.
 _COMPILER = "torch._dynamo", "torch._inductor", "torch._functorch"
 
 
-# No generators under contextlib.contextmanager: pytest would show contextlib's frame, which is not ours to hide.
+# No generators with contextlib.contextmanager: pytest would show contextlib's frame, which cannot be hidden here.
 @dataclass(frozen=True)
 class ToldOf:
-    """Within the block an error is told of ``case``, or of the code that a test has given to a check beside it.
+    """Attribute an error inside the block to ``case``, or to the other code that a test passes to a check.
 
     Raises DoesNotRun if a step of the case alone raises in mixed precision and in float32, AmpFailure if it raises in
-    mixed precision. Where the step runs, an error that has passed through the project's code becomes an AmpFailure,
-    too; one of torch, of its compiler or of the check goes on unchanged, and so do refusals and what pytest raises to
-    end or skip a test.
+    mixed precision only. If the step runs, an error that has passed through the project's code becomes an AmpFailure,
+    too; an error of torch, of its compiler or of the check is raised unchanged, as are refusals and pytest's exceptions
+    that end or skip a test.
     """
 
     case: Case
     where: Conditions
 
     def __enter__(self) -> None:
-        """Nothing is made before something is raised."""
+        """Do nothing: only an error on exit needs work."""
 
     def __exit__(
         self, kind: type[BaseException] | None, raised: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Run the step alone, where something was raised."""
+        """Run the step alone if an error was raised."""
         if raised is None or passes(raised):
             return
         realised = self.case.realise(seed=self.where.seed)
@@ -65,17 +65,17 @@ class ToldOf:
 
 @dataclass(frozen=True)
 class ToldOfFunction:
-    """Within the block an error of a function that a test gives in place of a case becomes an AmpFailure."""
+    """Turn an error of a function that a test passes in place of a case into an AmpFailure."""
 
     name: str
 
     def __enter__(self) -> None:
-        """Nothing is made before something is raised."""
+        """Do nothing: only an error on exit needs work."""
 
     def __exit__(
         self, kind: type[BaseException] | None, raised: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Tell of an error that has passed through the project's code."""
+        """Report an error that has passed through the project's code."""
         if raised is None or trace is None or passes(raised) or not _is_of_project(raised, trace):
             return
         raise failure_of(
@@ -84,6 +84,6 @@ class ToldOfFunction:
 
 
 def _is_of_project(raised: BaseException, trace: TracebackType) -> bool:
-    """Return whether an error has passed through a frame of the project's, below the one that has the block."""
+    """Return whether an error has passed through a frame of the project below the frame with the block."""
     below = trace.tb_next
     return bool(own_frames(raised, below)) if below is not None else False

@@ -18,7 +18,7 @@ from pytest_amp.numerics.oracle.places import Direction
 
 @dataclass(frozen=True)
 class Site:
-    """Where a call is: its module, its pass, the operator of whose backward pass it is part, and the line."""
+    """Site of a call: its module, its pass, the operator whose backward pass it is part of, and the line."""
 
     module: torch.nn.Module | None
     direction: Direction
@@ -28,10 +28,10 @@ class Site:
 
 @dataclass
 class Sites:
-    """Follows whatever modules run, the one of a training step as well, which nobody has before it runs.
+    """Tracker of the running modules, including a training step's model, which is not known before it runs.
 
-    A call of the backward pass belongs to the call of the forward pass that has made its autograd node; nodes are
-    numbered in the order in which they are made.
+    A call of the backward pass belongs to the call of the forward pass that created its autograd node; nodes are
+    numbered in the order of their creation.
     """
 
     _modules: list[torch.nn.Module] = field(default_factory=list)
@@ -40,7 +40,7 @@ class Sites:
 
     @contextlib.contextmanager
     def followed(self) -> Iterator[None]:
-        """Follow inside the block which module runs."""
+        """Track the running module inside the block."""
 
         def enter(module: torch.nn.Module, _inputs: object) -> None:
             self._modules.append(module)
@@ -55,7 +55,7 @@ class Sites:
             yield
 
     def here(self) -> Site:
-        """Return the site of the call that is being made; to be asked at each call."""
+        """Return the site of the current call; to be called for each call."""
         node = torch_private.current_node()
         module = self._modules[-1] if self._modules else None
         if node is None or module is not None:
@@ -66,7 +66,7 @@ class Sites:
                 self._sites.append(site)
             return site
         own = calling_line(backward=True)
-        # The call that has made a node is the first after which the next node has a larger number.
+        # The call that created a node is the first after which the next node has a larger number.
         index = bisect.bisect_right(self._numbers, torch_private.number_of(node))
         if hasattr(node, "variable") or index == len(self._sites):
             return Site(None, Direction.BACKWARD, None, own)
@@ -75,12 +75,12 @@ class Sites:
 
 
 def in_words(module: torch.nn.Module | None, names: Mapping[int, str]) -> str:
-    """Return a module as failures name it: by its path, which ``names`` has by identity, and its type."""
+    """Return the name of a module in failures: its path, which ``names`` has by identity, and its type."""
     if module is None:
         return "the loss"
     return f"{names.get(id(module)) or 'the model'} ({type(module).__name__})"
 
 
 def _forward_name(node: Any) -> str:
-    """The name of the operator, or of the user's function, whose node this is: ``Sqrt`` of ``SqrtBackward0``."""
+    """Return the name of a node's operator, or of the user's function: ``Sqrt`` for ``SqrtBackward0``."""
     return str(node.name()).rstrip("0123456789").removesuffix("Backward")

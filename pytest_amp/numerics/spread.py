@@ -1,4 +1,4 @@
-"""The errors of a case over seeds: what a comparison with an earlier run holds against chance."""
+"""The errors of a case over seeds, from which a comparison with an earlier run estimates chance."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ from pytest_amp.numerics.step import Step, run_wide
 
 __tracebackhide__ = is_misuse
 
-#: By tensor, E(amp, exact) and E(amp, fp32).
+#: E(amp, exact) and E(amp, fp32), each by tensor.
 Errors = tuple[dict[str, float], dict[str, float]]
 
 
 def other_draws(case: Case, where: Conditions, step: Callable[[int], Step]) -> list[Errors]:
-    """The errors of ``case`` with the numbers of the seeds after the run's own, of which ``where.draws`` is one.
+    """Measure the errors of ``case`` with the values of the ``where.draws - 1`` seeds after the run's own.
 
-    ``step(seed)`` runs the case in mixed precision. Empty where it does not run, or has no float64, with one of them.
+    ``step(seed)`` runs the case in mixed precision. The result is empty if the case does not run, or has no float64,
+    with one of the seeds.
     """
     try:
         return [*_drawn(case, where, step)]
@@ -41,11 +42,11 @@ def _drawn(case: Case, where: Conditions, step: Callable[[int], Step]) -> Iterat
 
 
 def over_seeds(drawn: Iterable[float | None]) -> tuple[float, ...] | None:
-    """One error with the numbers of each of these seeds; None where there are none, or one has no finite error."""
+    """Return one error by seed; None if there are no seeds, or if one has no finite error."""
     found = [math.inf if each is None else each for each in drawn]
     return tuple(found) if found and all(map(math.isfinite, found)) else None
 
 
 def worst_share(plain: Mapping[str, float], allowed: Mapping[str, float]) -> float:
-    """The largest of the errors ``plain``, in units of what is ``allowed`` for each; infinite where one is missing."""
+    """Return the largest of the errors ``plain`` in units of the ``allowed`` errors; inf if one is missing."""
     return max(plain.get(name, math.inf) / most for name, most in allowed.items())

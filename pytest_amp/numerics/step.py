@@ -1,4 +1,4 @@
-"""One training step of a case, forward and backward, and everything that it computes."""
+"""One training step of a case, forward and backward, and all tensors that it computes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ __tracebackhide__ = is_misuse
 
 @dataclass
 class StepCount:
-    """Number of steps, each one forward and backward pass on whatever tensors."""
+    """Number of steps, each one forward and backward pass on real or virtual tensors."""
 
     steps: int = 0
 
@@ -41,7 +41,7 @@ _COUNTS: list[StepCount] = []
 
 @contextlib.contextmanager
 def counted() -> Iterator[StepCount]:
-    """Count the steps that run inside the block, in whatever thread: checks are judged by what they cost."""
+    """Count the steps that run inside the block, in any thread, as the cost of a check."""
     count = StepCount()
     _COUNTS.append(count)
     try:
@@ -50,17 +50,17 @@ def counted() -> Iterator[StepCount]:
         _COUNTS.remove(count)
 
 
-#: Makes the scope in which a forward pass runs: a region of autocast, of casts made by hand, or none.
+#: A function that makes the scope of a forward pass: a region of autocast, of manual casts, or none.
 Region = Callable[[], AbstractContextManager[object]]
 
 
 @dataclass(frozen=True)
 class Step:
-    """What one step computed, by name.
+    """Results of one step, by name.
 
-    ``outputs`` are what the loss function returned, ``gradients`` those of the parameters (None where
-    there is none), ``inputs`` those of the batch's tensors that want one, ``buffers`` the module's own
-    after the step. Gradients are those of the loss times ``loss_scale``, a power of two. Sparse tensors are dense here.
+    ``outputs`` are the results of the loss function, ``gradients`` the gradients of the parameters (None without one),
+    ``inputs`` the gradients of the batch's tensors that require one, ``buffers`` the module's buffers after the step.
+    Gradients are those of the loss times ``loss_scale``, a power of two. Sparse tensors are dense here.
     """
 
     outputs: Mapping[str, torch.Tensor]
@@ -70,14 +70,14 @@ class Step:
     loss_scale: float
 
     def named(self) -> dict[str, torch.Tensor]:
-        """Every tensor that there is, gradients without the loss scale, by the name that observations have.
+        """Return all tensors by their names in observations, gradients without the loss scale.
 
-        A parameter's own name stands for its gradient; ``output.``, ``input.`` and ``buffer.`` tell the rest.
+        A gradient has the name of its parameter; other names begin with ``output.``, ``input.`` or ``buffer.``.
         """
         return self._named(self.loss_scale)
 
     def as_left(self) -> dict[str, torch.Tensor]:
-        """As ``named``, gradients as backward left them: in their own bits, which a loss scale keeps from underflow."""
+        """Return all tensors as ``named``, with gradients as backward left them, scaled against underflow."""
         return self._named(1.0)
 
     def _named(self, scale: float) -> dict[str, torch.Tensor]:
@@ -90,7 +90,7 @@ class Step:
 
 
 def in_words(name: str) -> str:
-    """A tensor of ``Step.named``, as a failure calls it."""
+    """Return the name in failures of a tensor of ``Step.named``."""
     role, _, rest = name.partition(".")
     words = {"output": "output", "buffer": "buffer", "input": "the gradient of input"}
     return f"{words[role]} {rest}" if role in words else f"the gradient of {name}"
@@ -99,10 +99,10 @@ def in_words(name: str) -> str:
 def run_step(  # noqa: PLR0913  # keywords of one step
     case: Case, realised: Realised, region: Region, *, seed: int, loss_scale: float = 1.0, replay: bool = True
 ) -> Step:
-    """Forward within ``region``, backward outside of it, on a model without gradients.
+    """Run forward inside ``region`` and backward outside of it, on a model without gradients.
 
-    torch, numpy and Python's own generator are seeded before the forward pass. With ``replay`` the step gets the random
-    numbers that ``realised`` has recorded, if any. float32 arithmetic is IEEE throughout, not TF32. Raises Misuse,
+    torch, numpy and Python's own generator are seeded before the forward pass. With ``replay`` the step uses the
+    recorded random numbers of ``realised``, if any. float32 arithmetic is IEEE throughout, not TF32. Raises Misuse,
     which is a RuntimeError, too, for a loss without a graph.
     """
     for count in _COUNTS:
@@ -129,11 +129,11 @@ def run_step(  # noqa: PLR0913  # keywords of one step
 
 
 class DoesNotRun(AmpFailure):
-    """A case whose own step raises without autocast, in the words of what it raised."""
+    """Failure of a case whose own step raises without autocast, with the exception's message."""
 
 
 def does_not_run(case: Case, error: Exception, model: torch.nn.Module | None = None) -> DoesNotRun:
-    """What is said of ``error``, which a step of ``case`` without autocast has raised, on ``model`` if it is known."""
+    """Return the failure for ``error``, which a step of ``case`` has raised without autocast, on ``model`` if known."""
     low = None if model is None else low_parameters(model)
     return DoesNotRun(
         f"{case.name} does not run in float32, without autocast",
@@ -147,7 +147,7 @@ def does_not_run(case: Case, error: Exception, model: torch.nn.Module | None = N
 
 
 def run_wide(case: Case, realised: Realised, *, seed: int) -> Step:
-    """The step as it stands, without autocast, or of a wider copy where it runs within a region only.
+    """Run the step without autocast, or on a wider copy if the case runs only inside a region.
 
     Raises DoesNotRun, which names the user's own line.
     """
@@ -163,7 +163,7 @@ def run_wide(case: Case, realised: Realised, *, seed: int) -> Step:
 
 
 def _of_wider_copy(case: Case, realised: Realised, seed: int) -> Step | None:
-    """The step of float32 copies of low-precision tensors or, within a region, of float64 copies; None of neither."""
+    """Run the step on float32 copies of low-precision tensors, else on float64 copies in a region, else return None."""
     tensors = (*realised.model.parameters(), *(tensor for _, tensor in named_tensors(realised.batch)))
     device = next((tensor.device for tensor in tensors), torch.device("cpu"))
     regions: tuple[tuple[Case, torch.dtype | None, Region], ...] = (

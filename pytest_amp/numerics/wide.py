@@ -1,4 +1,4 @@
-"""What stands for a case without autocast, where the case itself runs within a region only."""
+"""Replacement without autocast of a case that runs only inside a region."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ __tracebackhide__ = is_misuse
 
 @dataclass(frozen=True)
 class Plain:
-    """The case that runs without autocast; None where none does, and manual casts are all there is to compare with.
+    """The case that runs without autocast; None if none does, and manual casts are the only reference.
 
-    ``note`` says what stands for the case; None where that is the case itself.
+    ``note`` describes the replacement of the case; None if it is the case itself.
     """
 
     case: Case | None
@@ -27,15 +27,15 @@ class Plain:
 
 
 def without_region(case: Case, where: Conditions) -> Plain:
-    """Return what runs without autocast in place of ``case``: itself, its ``widened`` copy, or none.
+    """Return the case that runs without autocast in place of ``case``: itself, its ``widened`` copy, or none.
 
-    A frozen bf16 layer that is given float32 activations, for one, runs within a region only. Raises DoesNotRun in
-    the words of the case, where it does not run under autocast, either, and where no manual casts are known.
+    A frozen bf16 layer with float32 activations, for example, runs only inside a region. Raises DoesNotRun, with the
+    case's own exception, if it does not run under autocast, either, or if no manual casts are known.
     """
     error = _refusal(case, where, contextlib.nullcontext)
     if error is None:
         return Plain(case)
-    # The failure is made where it is raised: one that nobody raises would stay on the account.
+    # The failure is constructed only where it is raised: one that is not raised would stay on the account.
     if _refusal(case, where, where.region) is not None:
         raise does_not_run(case, error)
     refused = f"{case.name} does not run in float32, without autocast: {in_one_line(error)}"
@@ -48,7 +48,7 @@ def without_region(case: Case, where: Conditions) -> Plain:
 
 
 def _refusal(case: Case, where: Conditions, region: Region) -> Exception | None:
-    """What a step of the case raises within ``region``; None where it runs."""
+    """Return the exception of a step of the case inside ``region``; None if it runs."""
     realised = case.realise(seed=where.seed).on(where.device.torch_device)
     try:
         run_step(case, realised, region, seed=where.seed)

@@ -1,4 +1,4 @@
-"""Copies of a case in a wider dtype, for a model that holds low-precision tensors and runs within a region only."""
+"""Copies of a case in a wider dtype, for a model with low-precision tensors that runs only inside a region."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from pytest_amp.cases import Case, map_tensors
 
 
 def widened(case: Case) -> Case:
-    """The case with float32 copies of its low-precision parameters, buffers and batch: the same values."""
+    """Return the case with float32 copies of its low-precision parameters, buffers and batch: the same values."""
     return replace(case, build=lambda: _wide_model(case.build), batch=lambda: map_tensors(_wide, case.batch()))
 
 
 @contextlib.contextmanager
 def float64_in_region(device_type: str) -> Iterator[None]:
-    """Enter a region for a float64 copy, which autocast leaves as it is; new tensors are float64, too.
+    """Enter a region for a float64 copy, which autocast does not cast; new tensors are float64, too.
 
-    ``is_eligible`` in aten/src/ATen/autocast_mode.h leaves out float64, so that the region is there for a model that
-    asks for it, and casts nothing.
+    ``is_eligible`` in aten/src/ATen/autocast_mode.h excludes float64, so that a model that queries autocast finds the
+    region on, and nothing is cast.
     """
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
@@ -35,7 +35,7 @@ def float64_in_region(device_type: str) -> Iterator[None]:
 
 def _wide_model(build: Callable[[], torch.nn.Module]) -> Any:
     model = build()
-    if isinstance(model, torch.nn.Module):  # else the case says what was built
+    if isinstance(model, torch.nn.Module):  # otherwise the case reports the wrong type
         for tensor in (*model.parameters(), *model.buffers()):
             if _is_low(tensor):
                 tensor.data = tensor.data.float()

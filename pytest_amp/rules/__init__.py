@@ -1,1 +1,1 @@
-"""What autocast does with each operator: what the data says, what is registered, and what runs."""
+"""Autocast's rule for each operator: the data, the registered kernels, and the observed behaviour."""

@@ -1,4 +1,4 @@
-"""Checks beyond the name of a rule: that an operator does just what casting its arguments by hand does."""
+"""Checks beyond the name of a rule: an operator under autocast behaves exactly as with manual casts."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ CHECKS: Mapping[str, tuple[Vary, ...]] = MappingProxyType(
     }
 )
 
-#: How oneDNN says that it has no kernel for a dtype on this CPU, a build that it lacks a library, and a kernel
-#: that it needs another card.
+#: Parts of the messages of oneDNN without a kernel for a dtype on this CPU, of a build without a library, and of a
+#: kernel for other cards.
 _NO_KERNEL = ("could not create a primitive", "not compiled with", "only supports")
 
 
@@ -51,9 +51,9 @@ _NO_KERNEL = ("could not create a primitive", "not compiled with", "only support
 class Checked:
     """The result of one check of one overload.
 
-    ``ran`` are the variations that gave a result, ``refused`` those that ended in an error, with and
-    without autocast alike. ``failures`` says what differs. ``result`` are the dtypes of the first
-    result. ``cannot`` says why nothing can be checked here at all.
+    ``ran`` are the variations with a result, ``refused`` the variations that raised an error both under autocast and
+    with manual casts. ``failures`` describes the differences. ``result`` are the dtypes of the first result. ``cannot``
+    is the reason if nothing can be checked on this machine.
     """
 
     check: str
@@ -66,7 +66,7 @@ class Checked:
 
 
 def examine(check: str, overload: str, device: Device, low: torch.dtype) -> dict[str, Any]:
-    """Run ``rule`` or one of CHECKS on ``overload``; the ObservedRule or the Checked as JSON data."""
+    """Run ``rule`` or one of CHECKS on ``overload``; return the ObservedRule or the Checked as JSON data."""
     rule = expected(device.type, torch.__version__).get(overload)
     if check == "rule":
         return asdict(observe(overload, device, low, rule=rule))
@@ -76,21 +76,21 @@ def examine(check: str, overload: str, device: Device, low: torch.dtype) -> dict
 
 
 def observed_from(data: Mapping[str, Any]) -> ObservedRule:
-    """The ObservedRule that JSON data was made from; without its evidence, which is for people."""
+    """Rebuild an ObservedRule from JSON data, without its evidence, which is for readers only."""
     return ObservedRule(data["overload"], data["rule"], data["reason"], ())
 
 
 def checked_from(data: Mapping[str, Any]) -> Checked:
-    """The Checked that JSON data was made from."""
+    """Rebuild a Checked from JSON data."""
     fields: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in data.items()}
     return Checked(**fields)
 
 
 def follow(check: str, overload: str, device: Device, low: torch.dtype, *, rule: Rule) -> Checked:
-    """Whether ``overload`` does what casting by hand by ``rule`` does, in each variation that ``check`` makes.
+    """Compare ``overload`` under autocast with manual casts by ``rule``, in each variation of ``check``.
 
-    Compares the calls below autocast with their dtypes and shapes, and the dtypes and shapes of the
-    results; on a real device also every bit of the results, where NaN equals NaN.
+    Compared are the calls below autocast with their dtypes and shapes, and the dtypes and shapes of the results; on a
+    real device also every bit of the results, where NaN equals NaN.
     """
     follower = _Follower(overload, device, low, rule, candidate_of(rule, low))
     ran: list[str] = []
@@ -126,7 +126,7 @@ def _calls(check: str, overload: str, rule: Rule, low: torch.dtype) -> Iterator[
 
 @dataclass(frozen=True)
 class _Follower:
-    """Compares an overload under autocast with the overload called by hand."""
+    """Comparison of an overload under autocast with the same overload and manual casts."""
 
     overload: str
     device: Device
@@ -135,12 +135,12 @@ class _Follower:
     candidate: Candidate
 
     def compare(self, sample: Sample, variation: Variation) -> tuple[CallOutcome, str | None]:
-        """What happens under autocast, and how that differs from what happens by hand."""
+        """Return the outcome under autocast, and its difference from manual casts, if any."""
         with scope(self.device, variation):
             call = variation.invocation(self.overload, sample, self.device)
             outcome = under_autocast(call, self.device, self.low)
             prediction = by_hand(self.candidate, call, self.device)
-        if variation.inference:  # torch records its casts otherwise there
+        if variation.inference:  # torch records casts differently in inference mode
             same = outcome.result == prediction.result
             return outcome, None if same else f"gives {_listed(outcome.result)}, by hand {_listed(prediction.result)}"
         difference = self._different_calls(outcome, prediction)
@@ -160,7 +160,7 @@ class _Follower:
     def _different_values(self, sample: Sample, variation: Variation) -> str | None:
         with scope(self.device, variation):
             given, fresh, untouched = (variation.invocation(self.overload, sample, self.device) for _ in range(3))
-            with torch.enable_grad():  # as users call it, and unrecorded
+            with torch.enable_grad():  # as users call it, without a recorder
                 with self.device.autocast(self.low):
                     ours = _results(given)
                 self.device.synchronize()
@@ -200,9 +200,9 @@ def _pairs(one: Invocation, other: Invocation) -> Iterator[tuple[torch.Tensor, t
 
 
 def _results(call: Invocation | None) -> dict[int, torch.Tensor] | str:
-    """The tensors that a call returns, by their place, or the name of the error that it raises; a refusal's for None.
+    """Return the tensors of a call's result by index, or the name of its error; for None, that of a refusal.
 
-    A back end may leave out some of several results: the others keep their places.
+    A back end may omit some of several results: the remaining ones keep their index.
     """
     try:
         if call is None:
@@ -221,7 +221,7 @@ def _leaves(result: Any) -> Iterator[Any]:
 
 
 def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two tensors have the same dtype, shape and bits, any NaN equal to any other."""
+    """Return whether two tensors have the same dtype, shape and bits; all NaNs are equal."""
     if one.dtype != other.dtype or one.shape != other.shape:
         return False
     return int(_different(one, other).sum()) == 0

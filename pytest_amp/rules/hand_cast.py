@@ -1,4 +1,4 @@
-"""What a rule means: the call that autocast should make in place of the user's, written out by hand."""
+"""Manual casts by a rule: the call that autocast should make in place of the user's call."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ APPENDED = {
 }
 
 
-#: What the error of a banned operator says: binary_cross_entropy_banned in ATen/autocast_mode.cpp.
+#: Part of the error message of a banned operator: binary_cross_entropy_banned in ATen/autocast_mode.cpp.
 BANNED_SAYS = "unsafe to autocast"
 
 
 @dataclass(frozen=True)
 class Invocation:
-    """An overload and the arguments it is called with."""
+    """An overload and the arguments of its call."""
 
     overload: str
     arguments: tuple[Any, ...]
@@ -36,7 +36,7 @@ class Invocation:
         return torch_private.find_overload(self.overload)(*self.arguments, **self.keywords)
 
     def tensors(self) -> list[torch.Tensor]:
-        """The tensors among the arguments, those in lists included, in their order."""
+        """Return the tensors among the arguments, including those in lists, in order."""
         found: list[torch.Tensor] = []
 
         def keep(tensor: torch.Tensor) -> torch.Tensor:
@@ -47,11 +47,11 @@ class Invocation:
         return found
 
     def floats(self) -> list[torch.Tensor]:
-        """The floating tensors among them."""
+        """Return the floating tensors among the arguments, in order."""
         return [tensor for tensor in self.tensors() if tensor.is_floating_point()]
 
     def mapped(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Invocation:
-        """The same call with ``change`` applied to each tensor argument, in their order."""
+        """Return the call with ``change`` applied to each tensor argument, in order."""
         arguments = tuple(_mapped(change, value) for value in self.arguments)
         keywords = {name: _mapped(change, value) for name, value in self.keywords.items()}
         return Invocation(self.overload, arguments, keywords)
@@ -66,11 +66,11 @@ def _mapped(change: Callable[[torch.Tensor], torch.Tensor], value: Any) -> Any:
 
 
 class Refused(RuntimeError):
-    """The rule refuses the call."""
+    """Error of a rule that refuses the call."""
 
 
 def applicable(overload: str) -> list[RuleName]:
-    """The rules that an overload can have: those about a dtype argument need one."""
+    """Return the rules that an overload can have: rules about a dtype argument require one."""
     rules = [RuleName.LOWER_PRECISION_FP, RuleName.FP32, RuleName.PROMOTE, RuleName.BANNED, RuleName.NONE]
     if dtype_argument(overload) is not None:
         rules.insert(2, RuleName.FP32_SET_OPT_DTYPE)
@@ -80,19 +80,19 @@ def applicable(overload: str) -> list[RuleName]:
 
 
 def dtype_argument(overload: str) -> str | None:
-    """The name of an overload's optional dtype argument, if it has one."""
+    """Return the name of an overload's optional dtype argument, if it has one."""
     arguments = torch_private.arguments_of(torch_private.find_overload(overload))
     return next((name for name, kind in arguments.items() if kind == "Optional[ScalarType]"), None)
 
 
 def is_eligible(tensor: torch.Tensor, device_type: str) -> bool:
-    """Whether autocast for ``device_type`` may cast ``tensor``: ``is_eligible`` in ATen/autocast_mode.h."""
+    """Return whether autocast for ``device_type`` may cast ``tensor``: ``is_eligible`` in ATen/autocast_mode.h."""
     return tensor.device.type == device_type and tensor.is_floating_point() and tensor.dtype != torch.float64
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What autocast should run in place of a call: ``overload`` with ``keywords``, after a cast to ``dtype`` if any."""
+    """Replacement of a call by autocast: ``overload`` with ``keywords``, after a cast to ``dtype`` if any."""
 
     overload: str
     keywords: Mapping[str, Any]
@@ -100,14 +100,14 @@ class Plan:
     dtype: torch.dtype | None = None
 
     def carried_out(self, call: Invocation) -> Invocation:
-        """``call`` as planned; this is where tensors are cast."""
+        """Cast the tensors of ``call``, and return the call that autocast should make."""
         dtype = self.dtype
         if dtype is None:
             return Invocation(self.overload, call.arguments, self.keywords)
         return call.mapped(lambda tensor: tensor.to(dtype) if is_eligible(tensor, self.device_type) else tensor)
 
     def signature(self, call: Invocation) -> tuple[object, ...]:
-        """Equal for two plans that run the same on ``call``."""
+        """Return a value that is equal for plans that run the same operator on the same dtypes of ``call``."""
         dtypes = [
             self.dtype if self.dtype is not None and is_eligible(tensor, self.device_type) else tensor.dtype
             for tensor in call.tensors()
@@ -116,10 +116,10 @@ class Plan:
 
 
 def cast_by_hand(rule: RuleName, call: Invocation, *, device_type: str, dtype: torch.dtype) -> Plan:
-    """What autocast for ``device_type`` in ``dtype`` should run in place of ``call``.
+    """Plan the call that autocast for ``device_type`` in ``dtype`` should make in place of ``call``.
 
-    Follows the WrapFunction_ templates in ATen/autocast_mode.h; the dispatcher asks them only if a tensor
-    argument is on the device. Raises Refused where the rule refuses the call.
+    Follows the WrapFunction_ templates in ATen/autocast_mode.h; the dispatcher calls them only if a tensor argument is
+    on the device. Raises Refused if the rule refuses the call.
     """
     unchanged = Plan(call.overload, call.keywords, device_type)
     if rule is RuleName.NONE or not any(tensor.device.type == device_type for tensor in call.tensors()):
@@ -147,17 +147,17 @@ def _with_dtype(rule: RuleName, call: Invocation, unchanged: Plan) -> Plan:
 
 
 def _left_out(call: Invocation) -> dict[str, Any]:
-    """The defaults that ``call`` leaves out, as one from C++ does: an overload with a dtype has none for them."""
+    """Return the defaults of the arguments that ``call`` omits: the overload with a dtype has no defaults for them."""
     overload = torch_private.find_overload(call.overload)
     given = [*torch_private.arguments_of(overload)][: len(call.arguments)]
     return {name: value for name, value in torch_private.defaults_of(overload).items() if name not in given}
 
 
 def promoted(call: Invocation, *, device_type: str, dtype: torch.dtype) -> torch.dtype:
-    """The dtype to which promote casts: ``prioritize`` in ATen/autocast_mode.h.
+    """Return the dtype to which promote casts: ``prioritize`` in ATen/autocast_mode.h.
 
-    float32 if any eligible argument has it, else the autocast dtype. Optional tensors are not asked,
-    and another 16-bit dtype raises Refused, as torch does (both: pytorch/pytorch#191125).
+    It is float32 if any eligible argument has that dtype, else the autocast dtype. Optional tensors are ignored, and
+    another 16-bit dtype raises Refused, as in torch (both: pytorch/pytorch#191125).
     """
     current = dtype
     kinds = torch_private.arguments_of(torch_private.find_overload(call.overload))

@@ -1,4 +1,4 @@
-"""What the spec says of an operator on every device type, for a reader: needs no torch."""
+"""The spec's rules of an operator on every device type, formatted for readers; it needs no torch."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from pytest_amp.rules.spec import SPEC_FILE, Rule, Spec
 
-#: What each rule does, in the words of the documentation.
+#: Descriptions of the rules for the documentation.
 MEANINGS = {
     "lower_precision_fp": "floating-point arguments are cast to the autocast dtype",
     "fp32": "floating-point arguments are cast to float32",
@@ -19,9 +19,10 @@ MEANINGS = {
 
 
 def matching(spec: Spec, pattern: str) -> list[str]:
-    """The overloads that ``pattern`` means: a name, all overloads of a name, or a shell pattern over both.
+    """Return the overloads that match ``pattern``: a name, all overloads of a name, or a shell pattern over both.
 
-    ``softmax`` is ``softmax.int`` and its siblings, not ``log_softmax``; ``*norm*`` is what has norm in it.
+    ``softmax`` matches all overloads of softmax, such as ``softmax.int``, but not ``log_softmax``; ``*norm*`` matches
+    all names that contain norm.
     """
     wanted = pattern.removeprefix("torch.").removeprefix("aten::")
     names = {_short(name) for rules in spec.rules.values() for name in rules}
@@ -30,12 +31,12 @@ def matching(spec: Spec, pattern: str) -> list[str]:
 
 
 def turns(spec: Spec, overload: str, device_type: str) -> tuple[Rule, ...]:
-    """The rules that an overload (``softmax.int``) has had on a device type, newest last; none if it never had one."""
+    """Return the rules that an overload (``softmax.int``) has had on a device type, newest last."""
     return spec.rules[device_type].get(overload if "::" in overload else f"aten::{overload}", ())
 
 
 def as_text(spec: Spec, overloads: Iterable[str], device_types: Sequence[str]) -> str:
-    """A block for each overload, a line for each device type and rule."""
+    """Format a block for each overload, with a line for each device type and rule."""
     blocks = []
     for overload in overloads:
         rows = [row for device_type in device_types for row in _rows(spec, overload, device_type)]
@@ -54,7 +55,7 @@ def _rows(spec: Spec, overload: str, device_type: str) -> list[tuple[str, str, s
 
 
 def as_markdown(spec: Spec) -> str:
-    """The page with the whole table: a row an overload, a column a device type."""
+    """Format the page with the whole table: a row for each overload, a column for each device type."""
     devices = list(spec.device_types)
     overloads = matching(spec, "*")
     lines = [
@@ -85,7 +86,7 @@ def as_markdown(spec: Spec) -> str:
 
 
 def _page_notes(spec: Spec, overloads: Iterable[str]) -> list[str]:
-    """Each note, and each source that is not the one of most rules of its device type, with whom it concerns."""
+    """List each note, and each source that is not the usual one of its device type, with its operators."""
     notes: dict[str, list[str]] = {}
     for overload in overloads:
         for device_type in spec.device_types:

@@ -1,6 +1,7 @@
-"""The rule of an overload that takes named dimensions, which torch had until 2.12.
+"""Observation of the rules of overloads with named dimensions, which torch had until 2.12.
 
-Neither a recorder nor a fake tensor bears names, so only results tell: on a real device, by their dtypes.
+Neither a recorder nor a fake tensor supports names: a rule can only be inferred from the dtypes of results on a real
+device.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _Function = Callable[..., torch.Tensor]
 #: torch without the types of the releases that have no named dimensions.
 _torch: Any = torch
 
-#: A public function that reaches each such overload, called with a tensor that has "columns" and maybe a dtype.
+#: A public function that calls each such overload, for a tensor with a dimension "columns" and an optional dtype.
 NAMED: Mapping[str, _Function] = MappingProxyType(
     {
         "aten::cumprod.dimname": lambda x, **dtype: _torch.cumprod(x, "columns", **dtype),
@@ -33,7 +34,7 @@ NAMED: Mapping[str, _Function] = MappingProxyType(
     }
 )
 
-#: Why some of them cannot be called at all.
+#: Overloads that no public function can call, with the reason.
 UNREACHABLE: Mapping[str, str] = MappingProxyType(
     {
         "aten::index_copy.dimname": "torch refuses every call: named dimensions are not implemented for it",
@@ -43,7 +44,7 @@ UNREACHABLE: Mapping[str, str] = MappingProxyType(
 
 
 def observe_named(overload: str, device: Device, low: torch.dtype, rule: Rule | None) -> ObservedRule:
-    """``observe`` by the dtypes of results; ``rule``, the expected one, settles what they cannot tell apart."""
+    """Infer the rule from the dtypes of results; the expected ``rule`` decides between rules with equal dtypes."""
     if overload in UNREACHABLE:
         return ObservedRule(overload, UNOBSERVED, UNREACHABLE[overload], ())
     if device.kind is DeviceKind.FAKE:
@@ -74,7 +75,7 @@ def _result(
     function: _Function, device: Device, low: torch.dtype, dtype: torch.dtype, asked: torch.dtype | None
 ) -> torch.dtype:
     with warnings.catch_warnings(), torch.no_grad():
-        warnings.simplefilter("ignore")  # named tensors call themselves experimental
+        warnings.simplefilter("ignore")  # torch warns that named tensors are experimental
         ones: Any = _torch.ones(3, 4, dtype=dtype, device=device.torch_device).rename("rows", "columns")
         with device.autocast(low):
             result = function(ones) if asked is None else function(ones, dtype=asked)

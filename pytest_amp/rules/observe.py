@@ -1,9 +1,8 @@
-"""Finds the rule of an operator by running it.
+"""Inference of an operator's rule by running it.
 
-Below autocast, a recorder sees what autocast passes on: the casts, then the operator. A rule fits if
-casting the arguments by hand, with autocast off, makes the same calls with the same results, in every
-variation of the arguments. What an operator did before it failed counts, so that one that lacks a
-kernel for fake tensors is still classified by its casts.
+A recorder below autocast sees the calls that autocast makes: the casts, then the operator. A rule fits if manual casts
+of the arguments, with autocast off, make the same calls with the same results in every variation of the arguments. The
+calls before a failure count, so that an operator without a kernel for fake tensors is still classified by its casts.
 """
 
 from __future__ import annotations
@@ -26,9 +25,9 @@ from pytest_amp.rules.spec import Rule, RuleName
 from pytest_amp.rules.variations import Variation, Vary
 from pytest_amp.torch_private import Call
 
-#: In place of a rule: what runs fits none of them.
+#: In place of a rule: no rule fits the observed calls.
 UNRECOGNISED = "unrecognised"
-#: In place of a rule: it could not be told here, for the reason given.
+#: In place of a rule: it could not be determined here; ``ObservedRule.reason`` says why.
 UNOBSERVED = "unobserved"
 
 _CAST = "aten::_to_copy"
@@ -36,7 +35,7 @@ _CAST = "aten::_to_copy"
 
 @dataclass(frozen=True)
 class Evidence:
-    """What one variation showed: the casts that autocast made, and the dtypes of the result or the error."""
+    """Observation of one variation: autocast's casts, and the dtypes of the result, or the error."""
 
     variation: str
     casts: tuple[str, ...]
@@ -45,10 +44,10 @@ class Evidence:
 
 @dataclass(frozen=True)
 class ObservedRule:
-    """The rule of one overload as it runs here.
+    """The observed rule of one overload.
 
-    ``rule`` is a RuleName's value (with `` in float16`` where that is not the autocast dtype),
-    UNRECOGNISED or UNOBSERVED, and then ``reason`` says why.
+    ``rule`` is a RuleName's value (with `` in float16`` if that is not the autocast dtype), UNRECOGNISED or UNOBSERVED;
+    for the latter two ``reason`` says why.
     """
 
     overload: str
@@ -59,10 +58,10 @@ class ObservedRule:
 
 @dataclass(frozen=True)
 class CallOutcome:
-    """What one call did below autocast: the calls it made, and its result or its error.
+    """Outcome of one call below autocast: the calls it made, and its result or its error.
 
-    ``result`` are dtypes and shapes; ``message`` is the error's and not compared: it may name dtypes
-    and addresses.
+    ``result`` are dtypes and shapes; ``message`` is the error's message, which is not compared, since it may name
+    dtypes and addresses.
     """
 
     calls: tuple[Call, ...]
@@ -71,11 +70,11 @@ class CallOutcome:
 
     @property
     def is_banned(self) -> bool:
-        """Whether the call was refused as unsafe."""
+        """Return whether the call was refused as unsafe."""
         return self.message is not None and BANNED_SAYS in self.message
 
     def casts(self) -> tuple[str, ...]:
-        """The casts with which it began, as ``float32[3, 4] to bfloat16``."""
+        """Return the casts at its beginning, as ``float32[3, 4] to bfloat16``."""
         return tuple(f"{call.tensors[0]} to {call.dtypes[0]}" for call in self.calls[: _leading(self.calls)])
 
 
@@ -89,27 +88,27 @@ class Candidate:
 
 
 def candidates(overload: str, low: torch.dtype) -> list[Candidate]:
-    """The rules that ``overload`` can have under autocast in ``low``."""
+    """Return the rules that ``overload`` can have under autocast in ``low``."""
     return [Candidate(rule, low, rule.value) for rule in applicable(overload)]
 
 
 def label_of(rule: Rule, low: torch.dtype) -> str:
-    """What ObservedRule.rule says of an overload that has ``rule``."""
+    """Return the value of ObservedRule.rule for an overload that has ``rule``."""
     same = rule.dtype is None or getattr(torch, rule.dtype) == low
     return rule.name.value if same else f"{rule.name.value} in {rule.dtype}"
 
 
 def candidate_of(rule: Rule, low: torch.dtype) -> Candidate:
-    """The candidate that is ``rule``."""
+    """Return ``rule`` as a candidate."""
     return Candidate(rule.name, low if rule.dtype is None else getattr(torch, rule.dtype), label_of(rule, low))
 
 
 @contextmanager
 def scope(device: Device, variation: Variation) -> Iterator[None]:
-    """Where the tensors of ``variation`` are made and used: no gradients, no warnings, fake tensors if it says so.
+    """Create and use the tensors of ``variation`` without gradients or warnings, on fake tensors if it says so.
 
-    cuDNN is kept to deterministic algorithms: its transposed convolutions in float64 otherwise add in
-    any order, and two equal calls differ.
+    cuDNN uses deterministic algorithms only: its transposed convolutions in float64 are otherwise nondeterministic
+    reductions, and two equal calls differ.
     """
     with ExitStack() as stack:
         stack.enter_context(torch_private.cudnn_deterministic())
@@ -124,8 +123,8 @@ def scope(device: Device, variation: Variation) -> Iterator[None]:
 def _tensors(device: Device, variation: Variation) -> AbstractContextManager[Any]:
     if device.kind is DeviceKind.FAKE:
         return torch_private.shared_fake_tensor_mode()
-    # Where an operator has no rule for fake tensors, torch else tries its kernel on real ones of these layouts and
-    # sizes: cuDNN's convolutions then die of SIGSEGV (torch 2.11, H200).
+    # Not strict, torch would run an operator without a rule for fake tensors on real tensors of these layouts and
+    # sizes: cuDNN's convolutions then crash with SIGSEGV (torch 2.11, H200).
     return torch_private.strict_fake_tensor_mode() if variation.faked else device.tensors()
 
 
@@ -139,7 +138,7 @@ def record(call: Callable[[], Any]) -> CallOutcome:
         except Exception as error:  # noqa: BLE001 - whatever an operator raises is an outcome
             result, message = (type(error).__name__,), str(error)
     leading = _leading(calls)
-    # C++ casts a call's arguments in no defined order.
+    # The order in which C++ casts a call's arguments is undefined.
     ordered = sorted(calls[:leading], key=repr) + calls[leading:]
     return CallOutcome(tuple(ordered), result, message)
 
@@ -154,7 +153,7 @@ def _leading(calls: Iterable[Call]) -> int:
 
 
 def described(result: Any) -> tuple[str, ...]:
-    """Dtype and shape of each tensor in a result, the type of anything else."""
+    """Return the dtype and shape of each tensor in a result, and the type of anything else."""
     if isinstance(result, torch.Tensor):
         return (f"{dtype_name(result.dtype)}{list(result.shape)}",)
     if isinstance(result, (list, tuple)):
@@ -163,13 +162,13 @@ def described(result: Any) -> tuple[str, ...]:
 
 
 def under_autocast(call: Invocation, device: Device, low: torch.dtype) -> CallOutcome:
-    """What ``call`` does under autocast."""
+    """Record the outcome of ``call`` under autocast."""
     with device.autocast(low):
         return record(call)
 
 
 def by_hand(candidate: Candidate, call: Invocation, device: Device) -> CallOutcome:
-    """What ``call`` does with autocast off and its arguments cast as ``candidate`` says."""
+    """Record the outcome of ``call`` with autocast off and manual casts by ``candidate``."""
 
     def cast_and_call() -> Any:
         plan = cast_by_hand(candidate.rule, call, device_type=device.type, dtype=candidate.dtype)
@@ -179,13 +178,13 @@ def by_hand(candidate: Candidate, call: Invocation, device: Device) -> CallOutco
 
 
 def fits(prediction: CallOutcome, outcome: CallOutcome) -> bool:
-    """Whether an outcome under autocast is what casting by hand predicts."""
+    """Return whether an outcome under autocast equals the outcome of manual casts."""
     return prediction == outcome and prediction.is_banned == outcome.is_banned
 
 
 def fitting(remaining: Iterable[Candidate], call: Invocation, outcome: CallOutcome, device: Device) -> list[Candidate]:
-    """Those of ``remaining`` that fit ``outcome``, of ``call`` under autocast."""
-    predictions: dict[object, CallOutcome] = {}  # candidates that would run the same run once
+    """Return the candidates in ``remaining`` that fit ``outcome``, the outcome of ``call`` under autocast."""
+    predictions: dict[object, CallOutcome] = {}  # candidates with equal plans run once
     found = []
     for candidate in remaining:
         try:
@@ -201,9 +200,9 @@ def fitting(remaining: Iterable[Candidate], call: Invocation, outcome: CallOutco
 
 
 def observe(overload: str, device: Device, low: torch.dtype, *, rule: Rule | None = None) -> ObservedRule:
-    """The rule that ``overload`` has on ``device`` under autocast in ``low``.
+    """Observe the rule of ``overload`` on ``device`` under autocast in ``low``.
 
-    ``rule`` is the expected one: it says whether the kernel is one of a kind, and changes nothing else.
+    ``rule`` is the expected rule: it says whether the overload has a kernel of its own, and affects nothing else.
     Raises LookupError if this torch lacks the overload.
     """
     torch_private.find_overload(overload)
@@ -248,7 +247,7 @@ def _classify(overload: str, made: list[Sample], device: Device, low: torch.dtyp
 def each_variation(
     overload: str, made: list[Sample], low: torch.dtype, *vary: Vary
 ) -> Iterator[tuple[Sample, Variation]]:
-    """Each variation of each sample."""
+    """Yield each variation of each sample."""
     for sample in made:
         for function in vary:
             for variation in function(overload, sample, low):

@@ -1,7 +1,7 @@
-"""The rule of an operator whose autocast kernel is one of a kind.
+"""Observation of the rule of an operator whose autocast kernel is not a CastPolicy wrapper.
 
-Such a kernel casts in its own way (cuDNN's copies the weights into one flat buffer), so the calls below
-autocast are not those of casting by hand. What the operator itself receives still tells the rule.
+Such a kernel casts in its own way (cuDNN's copies the weights into one flat buffer), so the calls below autocast differ
+from those of manual casts. The dtypes that the operator itself receives still determine the rule.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 
 def received(outcome: CallOutcome, overload: str) -> frozenset[str] | None:
-    """The floating dtypes with which ``overload`` was called below autocast; None if it was not."""
+    """Return the floating dtypes with which ``overload`` was called below autocast; None if it was not called."""
     calls = [call for call in outcome.calls if call.operator == overload]
     if not calls:
         return None
@@ -53,7 +53,7 @@ def _predicted(candidate: Candidate, call: Invocation, device: Device) -> frozen
 def observe_own_kernel(
     overload: str, made: Iterable[Sample], device: Device, low: torch.dtype, rule: Rule
 ) -> ObservedRule:
-    """``observe`` for a kernel of its own: a rule fits if the operator receives the dtypes that it predicts."""
+    """Observe the rule of a kernel of its own: a rule fits if the operator receives the dtypes that it predicts."""
     remaining = _all_candidates(overload, low, rule)
     evidence: list[Evidence] = []
     reason = "the operator was never reached"

@@ -1,4 +1,4 @@
-"""Which operator overloads have an autocast kernel on a device type, as the running dispatcher says."""
+"""Operator overloads with an autocast kernel on a device type, read from the running dispatcher."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from pytest_amp import torch_private
 from pytest_amp.rules.spec import Coverage, Rule, coverage, ever_ruled, expected
 
-#: Namespaces of torch itself. What other libraries register is listed, and judged by nobody.
+#: Namespaces of torch itself. Overloads of other libraries are listed, but not checked.
 TORCH_NAMESPACES = frozenset(
     {"aten", "prims", "prim", "quantized", "mkldnn", "mkldnn_prepacked", "onednn", "inductor", "profiler"}
 )
@@ -18,10 +18,10 @@ TORCH_NAMESPACES = frozenset(
 
 @dataclass(frozen=True)
 class Registry:
-    """The overloads with an autocast kernel on ``device_type``, and what the spec expects there.
+    """The overloads with an autocast kernel on ``device_type``, and the rules that the spec expects.
 
-    ``registered`` are all of them, of every namespace. ``expected`` are the spec's rules for this
-    torch, without those that other builds alone have.
+    ``registered`` are the overloads of every namespace. ``expected`` are the spec's rules for this torch, without rules
+    of operators that only other builds have.
     """
 
     device_type: str
@@ -31,7 +31,7 @@ class Registry:
 
     @property
     def new(self) -> tuple[str, ...]:
-        """Registered overloads of torch's own namespaces that the spec does not know."""
+        """Registered overloads of torch's own namespaces that are not in the spec."""
         return tuple(name for name in self.registered if name not in self.expected and _is_torchs(name))
 
     @property
@@ -41,14 +41,14 @@ class Registry:
 
     @property
     def gone(self) -> tuple[str, ...]:
-        """Overloads that the spec expects and that have no kernel."""
+        """Overloads in the spec without a kernel."""
         return tuple(sorted(set(self.expected) - set(self.registered)))
 
 
 def without_rule(registry: Registry) -> tuple[str, ...]:
-    """Overloads of this torch that it has no autocast kernel for, and another release has.
+    """Return the overloads of this torch without an autocast kernel that another release has.
 
-    What a baseline has of them says that an operator got a rule since, or lost it.
+    Recorded in a baseline, they show that an operator has gained or lost a rule since.
     """
     rules = expected(registry.device_type, torch.__version__)
     names = [name for name in ever_ruled(registry.device_type) if name not in rules and name not in registry.registered]
@@ -67,19 +67,19 @@ def _is_torchs(name: str) -> bool:
 
 
 def short(overload: str) -> str:
-    """``softmax.int`` for ``aten::softmax.int``; overloads of other namespaces keep their full name."""
+    """Shorten ``aten::softmax.int`` to ``softmax.int``; overloads of other namespaces keep their full name."""
     return overload.removeprefix("aten::")
 
 
 def qualified(name: str) -> str:
-    """``aten::softmax.int`` for ``softmax.int``."""
+    """Expand ``softmax.int`` to ``aten::softmax.int``."""
     return name if "::" in name else f"aten::{name}"
 
 
 def read_registry(device_type: str, *, registered: Iterable[str] | None = None) -> Registry:
-    """The registry of ``device_type`` in this process; ``registered`` stands in for the dispatcher's answer.
+    """Read the registry of ``device_type`` in this process; ``registered`` replaces the dispatcher's answer.
 
-    A device type that torch has no autocast for has no operators. Raises ValueError for a torch older
+    A device type without autocast has no operators. Raises ValueError for a torch older
     than the spec, and PrivateApiGone if the dispatcher cannot be read.
     """
     names = tuple(_registrations(device_type) if registered is None else sorted(registered))

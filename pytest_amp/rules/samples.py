@@ -1,7 +1,7 @@
-"""Small arguments, written by hand, with which each registered operator runs.
+"""Small hand-written arguments for each registered operator.
 
-Every floating argument is float32 on the CPU, with values that no 16-bit format holds, so that a cast
-too many or too few shows in the result. Values are the same in every process.
+Every floating argument is float32 on the CPU, with values that no 16-bit format represents, so that a missing or an
+additional cast changes the result. Values are the same in every process.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ import torch
 class Sample:
     """The arguments of one call.
 
-    ``undefined`` are the indices of results whose values mean nothing and are not compared, as a
-    workspace; ``reason`` says why.
+    ``undefined`` are the indices of results whose values are undefined and not compared, such as a workspace;
+    ``reason`` says why.
     """
 
     arguments: tuple[Any, ...]
@@ -30,43 +30,43 @@ class Sample:
 
     @classmethod
     def of(cls, *arguments: Any, **keywords: Any) -> Sample:
-        """The sample of a call written as a call."""
+        """Return the sample of a call with these arguments."""
         return cls(arguments, keywords)
 
     def without(self, *undefined: int, reason: str) -> Sample:
-        """The same call, of which the results ``undefined`` are not compared."""
+        """Return the same call with the results ``undefined`` not compared."""
         return Sample(self.arguments, self.keywords, undefined, reason)
 
 
 class Values:
-    """Makes the tensors of one operator's samples, from a generator of its own."""
+    """Factory for the tensors of one operator's samples, with its own generator."""
 
     def __init__(self, name: str) -> None:
-        """``name`` is the operator's: its values depend on nothing else."""
+        """Seed the generator with the operator's ``name``: the values depend on nothing else."""
         self._generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))
 
     def normal(self, *shape: int) -> torch.Tensor:
-        """Normal float32 values."""
+        """Return normal float32 values."""
         return torch.randn(*shape, generator=self._generator)
 
     def uniform(self, *shape: int, low: float = 0.1, high: float = 0.9) -> torch.Tensor:
-        """Uniform float32 values between ``low`` and ``high``."""
+        """Return uniform float32 values between ``low`` and ``high``."""
         return torch.rand(*shape, generator=self._generator) * (high - low) + low
 
     def integers(self, high: int, *shape: int) -> torch.Tensor:
-        """int64 values below ``high``."""
+        """Return int64 values below ``high``."""
         return torch.randint(high, shape, generator=self._generator)
 
     def signs(self, *shape: int) -> torch.Tensor:
-        """int64 values 1 and -1, both of them."""
+        """Return int64 values 1 and -1, both of which occur."""
         return self.permutation(shape[0]).reshape(shape[0], *[1] * (len(shape) - 1)).expand(shape) % 2 * 2 - 1
 
     def permutation(self, size: int) -> torch.Tensor:
-        """The int64 values below ``size`` in some order."""
+        """Return the int64 values below ``size`` in random order."""
         return torch.randperm(size, generator=self._generator)
 
     def positive_definite(self, size: int) -> torch.Tensor:
-        """A well-conditioned symmetric matrix, which stays positive definite when its entries are rounded."""
+        """Return a well-conditioned symmetric matrix, which stays positive definite when its entries are rounded."""
         root = self.normal(size, size)
         return root @ root.T / size + torch.eye(size) * 1.5
 
@@ -75,12 +75,12 @@ Build = Callable[[Values], "Sample | list[Sample]"]
 
 
 def samples(overload: str) -> list[Sample]:
-    """The samples of a qualified overload; empty if nobody has written one."""
+    """Return the samples of a qualified overload; empty if it has none."""
     return _built(_table(), overload, overload)
 
 
 def further_samples(overload: str) -> list[Sample]:
-    """Samples of a qualified overload with other arguments beside its tensors; empty where it has no such arguments."""
+    """Return samples of a qualified overload with other non-tensor arguments; empty if it has no such arguments."""
     from pytest_amp.rules.samples_arguments import ARGUMENTS
 
     return _built(ARGUMENTS, overload, f"{overload}, further")
@@ -95,7 +95,7 @@ def _built(table: Mapping[str, Build], overload: str, seed: str) -> list[Sample]
 
 
 def has_samples(overload: str) -> bool:
-    """Whether somebody has written samples for a qualified overload."""
+    """Return whether a qualified overload has samples."""
     return overload.removeprefix("aten::") in _table()
 
 

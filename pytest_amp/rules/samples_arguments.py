@@ -1,7 +1,7 @@
-"""More samples of operators that have arguments beside their tensors: other dimensions, orders, reductions, modes.
+"""More samples of operators with non-tensor arguments: other dimensions, orders, reductions and modes.
 
-A kernel that looks at an argument before it casts, or forgets to pass one on, is right for the samples of the other
-tables and wrong for one of these. They are called in the ways of ``hand_cast`` only.
+A kernel that reads an argument before it casts, or does not pass one on, is correct for the samples of the other tables
+and wrong for one of these. They are used by the check ``hand_cast`` only.
 """
 
 # ruff: noqa: FBT003  # operators take booleans by position
@@ -17,7 +17,7 @@ _of = Sample.of
 
 
 def _each(*calls: tuple[Any, ...], shape: tuple[int, ...] = (3, 4)) -> Build:
-    """One normal tensor, with each of ``calls`` as the arguments behind it."""
+    """Return samples of one normal tensor, followed by each of ``calls`` as the remaining arguments."""
     return lambda v: [_of(v.normal(*shape), *call) for call in calls]
 
 
@@ -49,7 +49,7 @@ def _layer_norms(v: Values) -> list[Sample]:
 
 
 def _reduced(v: Values, *, signs: bool = False) -> list[Sample]:
-    """Two tensors, with the reductions none and sum."""
+    """Return samples of two tensors, with the reductions none and sum."""
     return [_of(v.normal(4, 5), v.signs(4, 5) if signs else v.normal(4, 5), reduction) for reduction in (0, 2)]
 
 
@@ -153,7 +153,7 @@ ARGUMENTS: dict[str, Build] = {
     "cat": lambda v: [
         _of([v.normal(2, 3), v.normal(2, 4)], 1),
         _of([v.normal(2, 3), v.normal(2, 3)], -1),
-        _of([v.normal(2, 3), v.normal(0)]),  # which counts for the dtype, and for nothing else
+        _of([v.normal(2, 3), v.normal(0)]),  # affects the dtype only
         _of([v.normal(0), v.normal(2, 3)]),
     ],
     "stack": lambda v: _of([v.normal(2, 3), v.normal(2, 3)], -1),

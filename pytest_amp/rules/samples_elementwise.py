@@ -11,7 +11,7 @@ _of = Sample.of
 
 
 def _batch_norm(v: Values) -> Sample:
-    # Not in training: its running statistics are results then, and no arguments.
+    # Not in training mode, in which the running statistics are results and not arguments.
     return _of(*(v.normal(4, 3, 5), v.normal(3), v.normal(3), v.normal(3), v.uniform(3)), False, 0.1, 1e-5, False)
 
 
@@ -76,7 +76,7 @@ ELEMENTWISE: dict[str, Build] = {
     "cat": lambda v: [_of([v.normal(2, 3), v.normal(4, 3)]), _of([v.normal(2, 3), v.normal(1, 3), v.normal(4, 3)], 0)],
     "index_copy": lambda v: _of(v.normal(5, 3), 0, v.permutation(5)[:2], v.normal(2, 3)),
     "index_put": lambda v: _of(v.normal(5, 3), [v.permutation(5)[:2]], v.normal(2, 3)),
-    # Each place is written once: an accelerator adds in no defined order.
+    # Each element is written once: colliding updates are added in nondeterministic order on an accelerator.
     "scatter_add": lambda v: _of(
         v.normal(4, 3), 0, torch.stack([v.permutation(4)[:2] for _ in range(3)], 1), v.normal(2, 3)
     ),

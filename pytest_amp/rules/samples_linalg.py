@@ -59,7 +59,7 @@ LINALG: dict[str, Build] = {
     "linalg_householder_product": lambda v: _of(*_reflectors(v)),
     "linalg_inv": _symmetric,
     "linalg_inv_ex": _symmetric,
-    # The default driver's last bits depend on where the workspace happens to lie.
+    # The default driver's last bits depend on the address of its workspace.
     "linalg_lstsq": lambda v: _of(v.normal(5, 3), v.normal(5, 2), driver="gels"),
     "linalg_matrix_rank": lambda v: _of(v.normal(4, 3), 0.1),
     "linalg_matrix_rank.atol_rtol_float": lambda v: _of(v.normal(4, 3), atol=0.1),

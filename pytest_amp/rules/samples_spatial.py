@@ -15,7 +15,7 @@ def _grid(v: Values) -> Sample:
 
 
 def _unpool(v: Values, *, dimensions: int) -> tuple[torch.Tensor, torch.Tensor]:
-    # Each value goes to its own place in a volume of twice the width.
+    # Each value goes to a distinct element of a volume of twice the width.
     count = 2**dimensions
     return v.normal(1, *[2] * dimensions), v.permutation(count * 2)[:count].reshape(1, *[2] * dimensions)
 

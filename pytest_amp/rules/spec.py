@@ -1,4 +1,4 @@
-"""What autocast should do with each operator overload: the data in ``spec.toml``, for a device type and a release."""
+"""Autocast's expected rule for each operator overload, from ``spec.toml``, by device type and release."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from pytest_amp import toml
 from pytest_amp.devices.names import rules_of
 from pytest_amp.releases import holds_in, release_of
 
-#: Where the data is, as failures name it.
+#: The data file's path in failures.
 SPEC_FILE = "pytest_amp/rules/spec.toml"
 
 
 class RuleName(enum.Enum):
-    """PyTorch's names of what autocast does with an operator: ``CastPolicy`` in ``aten/src/ATen/autocast_mode.h``.
+    """PyTorch's names of autocast's rules: ``CastPolicy`` in ``aten/src/ATen/autocast_mode.h``.
 
-    ``BANNED`` is an operator that is refused, ``NONE`` one that runs as if there were no autocast.
+    An operator with ``BANNED`` is refused, an operator with ``NONE`` runs as without autocast.
     """
 
     LOWER_PRECISION_FP = "lower_precision_fp"
@@ -36,7 +36,7 @@ class RuleName(enum.Enum):
 
 
 class Coverage(enum.Enum):
-    """What the data says about a device type on a torch release."""
+    """Coverage of a device type on a torch release by the data."""
 
     COVERED = "covered"
     NEWER = "newer"
@@ -47,10 +47,10 @@ class Coverage(enum.Enum):
 class Rule:
     """The rule of one overload on one device type.
 
-    ``since`` and ``until`` are the first and the last release (``2.12``) that has it; None is no bound:
-    since the device type had its first rules, and still. ``dtype`` is what lower_precision_fp casts to
-    where that is not the autocast dtype. ``own_kernel`` says why the kernel is no CastPolicy wrapper,
-    ``may_be_absent`` which builds have it; both are None for most.
+    ``since`` and ``until`` are the first and the last release (``2.12``) that has it; None means since the device
+    type's first rules, and up to now. ``dtype`` is the target of lower_precision_fp if it is not the autocast dtype.
+    ``own_kernel`` says why the kernel is not a CastPolicy wrapper, ``may_be_absent`` which builds have it; both are
+    None for most operators.
     """
 
     name: RuleName
@@ -62,18 +62,18 @@ class Rule:
     may_be_absent: str | None = None
 
     def holds_in(self, release: tuple[int, int]) -> bool:
-        """Whether the rule holds in the release ``(major, minor)``."""
+        """Return whether the rule holds in the release ``(major, minor)``."""
         return holds_in(release, since=self.since, until=self.until)
 
 
 @dataclass(frozen=True)
 class Spec:
-    """All the data: the releases that it covers, since when each device type has autocast, and the rules.
+    """All the data: the covered releases, the first release with autocast for each device type, and the rules.
 
-    ``device_types[name]`` is the first covered release in which that device type has autocast, None
-    for all of them; ``introduced[name]`` is the release in which it came, as text for a reader.
-    ``rules[device_type][overload]`` holds the rules in turn, newest last. ``left_out`` has the reason by device type
-    that torch has autocast kernels for and the data has no rules of.
+    ``device_types[name]`` is the first covered release in which that device type has autocast, None if all of them have
+    it; ``introduced[name]`` is the release that introduced it, as text for readers. ``rules[device_type][overload]``
+    are the successive rules, newest last. ``left_out`` is the reason by device type for which torch has autocast
+    kernels and the data has no rules.
     """
 
     first: str
@@ -84,7 +84,7 @@ class Spec:
     left_out: Mapping[str, str] = field(default_factory=dict)
 
     def coverage(self, device_type: str, torch_version: str) -> Coverage:
-        """Whether the data covers ``device_type`` on ``torch_version``. Raises ValueError for an older torch.
+        """Return whether the data covers ``device_type`` on ``torch_version``. Raises ValueError for an older torch.
 
         Only the base release counts: ``2.13.0+cu130`` and ``2.14.0.dev20260101`` are 2.13 and 2.14.
         """
@@ -97,10 +97,10 @@ class Spec:
         return Coverage.NEWER if release > release_of(self.last) else Coverage.COVERED
 
     def expected(self, device_type: str, torch_version: str) -> dict[str, Rule]:
-        """The rule of each overload (``aten::softmax.int``) that has an autocast kernel on ``device_type``.
+        """Return the rule of each overload (``aten::softmax.int``) that has an autocast kernel on ``device_type``.
 
-        For a torch newer than the data, what held in the last release that it covers; empty for a
-        device type that it does not know. Raises ValueError for an older torch.
+        For a torch newer than the data these are the rules of the last covered release. The result is empty for an
+        unknown device type. Raises ValueError for an older torch.
         """
         if self.coverage(device_type, torch_version) is Coverage.UNKNOWN_DEVICE:
             return {}
@@ -111,7 +111,7 @@ class Spec:
 
 @functools.cache
 def load_spec() -> Spec:
-    """The spec that the package carries. Raises ValueError naming the row and the field if it is malformed."""
+    """Load the spec of the package. Raises ValueError naming the row and the field if it is malformed."""
     text = resources.files("pytest_amp.rules").joinpath("spec.toml").read_text(encoding="utf-8")
     return parse_spec(text)
 
@@ -127,33 +127,33 @@ def _load(path: Path) -> Spec:
 
 
 def _spec_of(device_type: str) -> Spec:
-    """The file that a back end gave with its device type, else the spec that the package carries."""
+    """Return the spec that a back end provides for its device type, else the spec of the package."""
     path = rules_of(device_type)
     return load_spec() if path is None else _load(path)
 
 
 def expected(device_type: str, torch_version: str) -> dict[str, Rule]:
-    """``Spec.expected`` of the spec that the package carries, or of the file that a back end gave."""
+    """Return ``Spec.expected`` of the package's spec, or of the file that a back end provides."""
     return _spec_of(device_type).expected(device_type, torch_version)
 
 
 def ever_ruled(device_type: str) -> tuple[str, ...]:
-    """The overloads that have a rule on ``device_type`` in some release that the data covers, in alphabetical order."""
+    """Return the overloads with a rule on ``device_type`` in any covered release, in alphabetical order."""
     return tuple(sorted(_spec_of(device_type).rules.get(device_type, ())))
 
 
 def coverage(device_type: str, torch_version: str) -> Coverage:
-    """``Spec.coverage`` of the spec that the package carries, or of the file that a back end gave."""
+    """Return ``Spec.coverage`` of the package's spec, or of the file that a back end provides."""
     return _spec_of(device_type).coverage(device_type, torch_version)
 
 
-#: What a rule, a row and a group may say besides the rule's name.
+#: Fields of a rule, a row and a group besides the rule's name.
 _BOUNDS = ("since", "until")
 _FIELDS = (*_BOUNDS, "dtype", "source", "own_kernel", "may_be_absent")
 
 
 def parse_spec(text: str) -> Spec:
-    """The spec in ``text``. Raises ValueError naming the row and the field if it is malformed."""
+    """Parse the spec in ``text``. Raises ValueError naming the row and the field if it is malformed."""
     data = toml.loads(text)
     covered = _table(data, "covered", where="the file")
     device_types = _table(data, "device_types", where="the file")
@@ -186,7 +186,7 @@ def parse_spec(text: str) -> Spec:
 
 
 def _came_in(release: str, names: Any, rules: dict[str, tuple[Rule, ...]], *, where: str) -> None:
-    """Give the first rule of each operator in ``names`` the release in which it came."""
+    """Set ``since`` of the first rule of each operator in ``names`` to ``release``."""
     _bound({"since": release}, "since", where=where)
     for name in names:
         overload = name if "::" in name else f"aten::{name}"

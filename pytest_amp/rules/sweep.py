@@ -1,7 +1,7 @@
-"""Where the checks of an operator run: here, or in a child process that an operator may bring down.
+"""Checks of operators in this process, or in a child process that an operator may crash.
 
-On an accelerator one bad kernel poisons the whole process. There each operator is examined in a child,
-which is started again after it dies: that costs one operator, which is named.
+On an accelerator one faulty kernel makes the whole process unusable. Operators are therefore examined in a child
+process, which is restarted after a crash: a crash costs one operator, which is named.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ if TYPE_CHECKING:
 
 __all__ = ["ChildSweep", "ExaminationFailed", "InProcessSweep", "Sweep", "answer", "open_sweep"]
 
-#: What a child calls to examine an operator.
+#: The function that a child calls to examine an operator.
 EXAMINER = "pytest_amp.rules.sweep:answer"
 
 
 class Sweep(Protocol):
-    """Examines operators on one device."""
+    """Protocol of an examination of operators on one device."""
 
     def examine(self, check: str, overload: str, dtype: torch.dtype) -> dict[str, Any]:
-        """What ``pytest_amp.rules.checks.examine`` gives; raises ExaminationFailed."""
+        """Return the result of ``pytest_amp.rules.checks.examine``; raises ExaminationFailed."""
 
     def close(self) -> None:
-        """End it; raises ExaminationFailed if the process that it used does not end well."""
+        """End the sweep; raises ExaminationFailed if its process does not end with status 0."""
 
 
 def open_sweep(device: Device, *, modules: Sequence[str] = (), path: Sequence[str] = ()) -> Sweep:
-    """A sweep on ``device``: in this process, or for an accelerator in a child process.
+    """Open a sweep on ``device``: in this process, or for an accelerator in a child process.
 
-    The child has ``path`` as its module search path and imports ``modules`` before torch. A device that a hook
-    made exists in this process only.
+    The child has ``path`` as its module search path and imports ``modules`` before torch. A device that a hook created
+    exists in this process only.
     """
     if device.kind is DeviceKind.ACCELERATOR and type(device) is type(find_device(device.name)):
         return ChildSweep(device.name, modules=modules, path=path)
@@ -45,25 +45,25 @@ def open_sweep(device: Device, *, modules: Sequence[str] = (), path: Sequence[st
 
 
 class InProcessSweep:
-    """Examines operators in this process."""
+    """Examination of operators in this process."""
 
     def __init__(self, device: Device) -> None:
-        """``device`` is a CPU or a fake device."""
+        """Use ``device``, a CPU or a fake device."""
         self._device = device
 
     def examine(self, check: str, overload: str, dtype: torch.dtype) -> dict[str, Any]:
-        """See Sweep."""
+        """Examine an operator in this process."""
         try:
             return checks.examine(check, overload, self._device, dtype)
         except LookupError as error:
             raise ExaminationFailed(f"{overload}: {error}") from None
 
     def close(self) -> None:
-        """Nothing to end."""
+        """Do nothing: there is no process to end."""
 
 
 class ChildSweep:
-    """Examines operators in a child process, and in another one after the first has died."""
+    """Examination of operators in a child process, which is replaced if it dies."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class ChildSweep:
         examiner: str = EXAMINER,
         timeout: float = 300.0,
     ) -> None:
-        """``device`` is a device's name; ``examiner`` a ``module:function`` in place of ``answer``.
+        """Use the device with the name ``device``; ``examiner`` is a ``module:function`` in place of ``answer``.
 
         Examining one operator may take ``timeout`` seconds.
         """
@@ -82,7 +82,7 @@ class ChildSweep:
         self.process = Isolated(examiner, modules=modules, path=path, timeout=timeout)
 
     def examine(self, check: str, overload: str, dtype: torch.dtype) -> dict[str, Any]:
-        """See Sweep. A child that dies, or whose device no longer answers, is replaced for the next operator."""
+        """Examine an operator in the child; a child that dies, or whose device no longer answers, is replaced."""
         name = dtype_name(dtype)
         request = {"device": self._device, "check": check, "overload": overload, "dtype": name}
         value: dict[str, Any] = self.process.ask(request, overload)
@@ -94,7 +94,7 @@ class ChildSweep:
 
 
 def answer(request: Mapping[str, str], device: Device) -> dict[str, Any]:
-    """What a child does with a request of ChildSweep."""
+    """Answer a request of ChildSweep in the child."""
     import torch
 
     return checks.examine(request["check"], request["overload"], device, getattr(torch, request["dtype"]))

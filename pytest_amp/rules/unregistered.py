@@ -1,4 +1,4 @@
-"""Operators that have no autocast kernel on some device, to see that they run there as if there were no autocast."""
+"""Operators without an autocast kernel on some device, to check that they run there as without autocast."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pytest_amp.rules.variations import Variation
 
 _Make = Callable[..., torch.Tensor]
 
-#: A call of each, with a function that makes a tensor of a shape, in float32 or in the dtype given.
+#: A call of each operator, with a function that makes a tensor of a shape, in float32 or in the ``dtype`` argument.
 UNREGISTERED: Mapping[str, Callable[[_Make], object]] = MappingProxyType(
     {
         "add.Tensor": lambda t: torch.add(t(3, 4), t(3, 4)),
@@ -48,9 +48,9 @@ UNREGISTERED: Mapping[str, Callable[[_Make], object]] = MappingProxyType(
 
 
 def difference(overload: str, device: Device, low: torch.dtype) -> str | None:
-    """What ``overload`` does otherwise under autocast in ``low`` than without; None if nothing.
+    """Describe the difference that autocast in ``low`` makes to ``overload``; None if there is none.
 
-    With float32 and with 16-bit arguments, on fake tensors: no kernel is needed to see a cast.
+    Arguments are float32 and 16-bit fake tensors: a cast is visible without a kernel.
     """
     for dtype in (torch.float32, low):
 

@@ -1,8 +1,8 @@
-"""Calls that differ from an operator's sample in what no rule asks about: layout, size, mode, one option or two.
+"""Calls that differ from an operator's sample in layout, size, mode, or one or two options, none of which a rule uses.
 
-A kernel that asks about it before it casts is right for every sample and wrong for one of these. They are made on
-fake tensors and compared in casts, dtypes and shapes: no kernel runs, and a size costs nothing. What an operator
-refuses, it refuses under autocast and by hand alike.
+A kernel that depends on any of these before it casts is correct for every sample and wrong for one of these calls. They
+are made on fake tensors and compared in casts, dtypes and shapes: no kernel runs, and a large size costs nothing. A
+call that an operator refuses must be refused both under autocast and with manual casts.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from pytest_amp.rules.samples import Sample
 from pytest_amp.rules.spec import RuleName
 from pytest_amp.rules.variations import Variation, call_of
 
-#: How much longer the first dimension is where a sample is made large: beyond 2^20 elements.
+#: Factor by which the first dimension of a large sample is longer: beyond 2^20 elements.
 _LARGE = 2**20
-#: By the type that a schema gives an argument which is no tensor: other values than the one it has.
+#: Other values of a non-tensor argument, by its type in the schema.
 _OTHER: dict[str, Callable[[Any], tuple[Any, ...]]] = {
     "bool": lambda usual: (not usual,),
     "int": lambda usual: (usual + 1,),
@@ -35,7 +35,7 @@ _OTHER: dict[str, Callable[[Any], tuple[Any, ...]]] = {
     "Optional[number]": lambda _: (1,),
     "Optional[List[int]]": lambda _: ([1],),
 }
-#: By the name of an option that is a word, other ones.
+#: Other values of a string option, by its name.
 _WORDS = {
     "norm": ("ortho", "forward"),
     "interpolation": ("nearest", "midpoint"),
@@ -50,7 +50,7 @@ _MEMORY_FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
 def unusual(
     overload: str, made: Sequence[Sample], rule: RuleName, low: torch.dtype
 ) -> Iterator[tuple[Sample, Variation]]:
-    """Each unusual call of a qualified overload, and the dtypes in which ``rule`` shows; ``made`` are its samples."""
+    """Yield each unusual call of a qualified overload, in dtypes that ``rule`` casts; ``made`` are its samples."""
     sample = made[0]
     telling, silent = _telling(rule, sample, low), _silent(rule, sample, low)
     for what, changed in (*_changed(sample), *_channels_last(made), *_with_other_options(overload, sample, pairs=True)):
@@ -73,7 +73,7 @@ def _telling(rule: RuleName, sample: Sample, low: torch.dtype) -> tuple[torch.dt
 
 
 def _silent(rule: RuleName, sample: Sample, low: torch.dtype) -> tuple[torch.dtype, ...]:
-    """Dtypes in which ``rule`` casts nothing, so that any cast is one too many."""
+    """Return dtypes in which ``rule`` casts nothing, so that any cast is an error."""
     return (torch.float32,) if _telling(rule, sample, low) == (low,) else (low,)
 
 
@@ -88,7 +88,7 @@ def _changed(sample: Sample) -> Iterator[tuple[str, Sample]]:
 
 
 def _length(sample: Sample) -> int | None:
-    """The first dimension of the first tensor that has one."""
+    """Return the first dimension of the first tensor that has one."""
     tensors = call_of(sample).tensors()
     return next((x.shape[0] for x in tensors if x.dim() > 0), None)
 
@@ -99,7 +99,7 @@ def _mapped(sample: Sample, change: Callable[[torch.Tensor], torch.Tensor]) -> S
 
 
 def _channels_last(made: Sequence[Sample]) -> Iterator[tuple[str, Sample]]:
-    """The first that has images or volumes."""
+    """Yield the first sample with images or volumes, in channels-last memory format."""
 
     def change(x: torch.Tensor) -> torch.Tensor:
         memory_format = _MEMORY_FORMATS.get(x.dim())
@@ -112,7 +112,7 @@ def _channels_last(made: Sequence[Sample]) -> Iterator[tuple[str, Sample]]:
 
 
 def _resized(x: torch.Tensor, length: int, wanted: int) -> torch.Tensor:
-    """A tensor on the meta device: it has a size, and no elements."""
+    """Return a tensor on the meta device: it has a size, but no elements."""
     if x.dim() == 0 or x.shape[0] != length:
         return x
     return torch.empty(wanted, *x.shape[1:], dtype=x.dtype, device="meta")
@@ -120,14 +120,14 @@ def _resized(x: torch.Tensor, length: int, wanted: int) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class _Option:
-    """An argument that is no tensor, with another value than a sample's."""
+    """A non-tensor argument, with another value than the sample's."""
 
     index: int
     name: str
     value: Any
 
     def given_to(self, sample: Sample) -> Sample:
-        """The sample with this value in place of its own."""
+        """Return the sample with this value of the argument."""
         if self.index < len(sample.arguments):
             arguments = (*sample.arguments[: self.index], self.value, *sample.arguments[self.index + 1 :])
             return replace(sample, arguments=arguments)
@@ -135,7 +135,7 @@ class _Option:
 
 
 def _with_other_options(overload: str, sample: Sample, *, pairs: bool = False) -> Iterator[tuple[str, Sample]]:
-    """Each option in turn with each of its other values, and any two of them with ``pairs``."""
+    """Yield the sample with each other value of each option, and with ``pairs`` with any two of them."""
     options = list(_options(overload, sample))
     for option in options:
         yield f"{option.name}={option.value}", option.given_to(sample)
@@ -147,7 +147,7 @@ def _with_other_options(overload: str, sample: Sample, *, pairs: bool = False) -
 
 
 def _options(overload: str, sample: Sample) -> Iterator[_Option]:
-    """Dimensions counted from the end, and whatever else is no tensor, with other values than ``sample`` has."""
+    """Yield negative dimensions, and other non-tensor arguments with other values than in ``sample``."""
     function = torch_private.find_overload(overload)
     defaults = torch_private.defaults_of(function)
     for index, (name, kind) in enumerate(torch_private.arguments_of(function).items()):

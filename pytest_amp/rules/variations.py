@@ -1,4 +1,4 @@
-"""The ways in which one sample is called: which of its floating arguments has which dtype, and where it is."""
+"""Variations of the calls of one sample: the dtype and the device of each floating argument."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pytest_amp.precision import dtype_name
 from pytest_amp.rules.hand_cast import Invocation, dtype_argument
 from pytest_amp.rules.samples import Sample
 
-#: What is no real floating number of at most 32 bits.
+#: Dtypes other than real floating dtypes of at most 32 bits.
 _NEVER_CAST = (torch.int64, torch.int32, torch.bool, torch.complex64)
 
 
@@ -21,10 +21,9 @@ _NEVER_CAST = (torch.int64, torch.int32, torch.bool, torch.complex64)
 class Variation:
     """One way to call an operator.
 
-    ``dtypes`` are those of the floating arguments in turn, the last for all that follow. ``elsewhere``
-    are the indices of those that are on another device. ``keywords`` are added. Where ``faked``, fake
-    tensors stand in for real ones: kernels of a real device need not survive such arguments. The call is made
-    in inference mode where it is ``inference``.
+    ``dtypes`` are the dtypes of the floating arguments in order, the last one for all that follow. ``elsewhere`` are
+    the indices of floating arguments on another device. ``keywords`` are added. If ``faked``, fake tensors replace real
+    ones: kernels of a real device may crash on such arguments. If ``inference``, the call is made in inference mode.
     """
 
     name: str
@@ -35,7 +34,7 @@ class Variation:
     inference: bool = False
 
     def invocation(self, overload: str, sample: Sample, device: Device) -> Invocation:
-        """The call of ``overload`` with new tensors; to be made in the scope where they are used."""
+        """Return the call of ``overload`` with new tensors; call it in the scope in which they are used."""
         fake = self.faked or device.kind is DeviceKind.FAKE
         index = -1
 
@@ -59,12 +58,12 @@ def _elsewhere(device: Device) -> torch.device:
 
 
 def foreign_half(dtype: torch.dtype) -> torch.dtype:
-    """The other of the two 16-bit dtypes."""
+    """Return the other of the two 16-bit dtypes."""
     return torch.float16 if dtype == torch.bfloat16 else torch.bfloat16
 
 
 def call_of(sample: Sample) -> Invocation:
-    """A sample as the call of no operator yet: its tensors can be listed and changed."""
+    """Return a sample as a call without an operator: its tensors can be listed and changed."""
     return Invocation("", sample.arguments, sample.keywords)
 
 
@@ -72,12 +71,12 @@ def _count(sample: Sample) -> int:
     return len(call_of(sample).floats())
 
 
-#: What makes the variations of a check: (overload, sample, autocast dtype) -> variations.
+#: A function that makes the variations of a check: (overload, sample, autocast dtype) -> variations.
 Vary = Callable[[str, Sample, torch.dtype], Iterable[Variation]]
 
 
 def ordinary(overload: str, sample: Sample, low: torch.dtype) -> Iterable[Variation]:  # noqa: ARG001 - a Vary
-    """All in float32, all in the autocast dtype, and the first argument in another dtype than the rest."""
+    """Yield all in float32, all in the autocast dtype, and the first argument in another dtype than the rest."""
     yield Variation("float32", (torch.float32,))
     yield Variation(dtype_name(low), (low,))
     if _count(sample) > 1:
@@ -86,7 +85,7 @@ def ordinary(overload: str, sample: Sample, low: torch.dtype) -> Iterable[Variat
 
 
 def explicit_dtype(overload: str, sample: Sample, low: torch.dtype) -> Iterable[Variation]:  # noqa: ARG001 - a Vary
-    """An explicit dtype, wider and narrower than what autocast would choose; nothing without a dtype argument."""
+    """Yield explicit dtypes, wider and narrower than autocast's choice; nothing without a dtype argument."""
     argument = dtype_argument(overload)
     if argument is not None:
         for given, dtype in ((torch.float32, torch.float64), (low, torch.float64), (torch.float32, low), (low, low)):
@@ -94,17 +93,17 @@ def explicit_dtype(overload: str, sample: Sample, low: torch.dtype) -> Iterable[
 
 
 def orders(overload: str, sample: Sample, low: torch.dtype) -> Iterable[Variation]:  # noqa: ARG001 - a Vary
-    """Each argument in turn the only one in the autocast dtype, and the only one in float32."""
+    """Yield each argument as the only one in the autocast dtype, and as the only one in float32."""
     count = _count(sample)
     for only, rest in ((low, torch.float32), (torch.float32, low)):
-        # Of two arguments, that one alone is in one dtype says that the other alone is in the other.
+        # With two arguments, the second loop would repeat the variations of the first.
         for index in range(count if count > 2 or (count == 2 and only == low) else 0):
             dtypes = tuple(only if each == index else rest for each in range(count))
             yield Variation(f"only argument {index} {dtype_name(only)}", dtypes)
 
 
 def unsuitable(overload: str, sample: Sample, low: torch.dtype) -> Iterable[Variation]:  # noqa: ARG001 - a Vary
-    """float64 alone and beside what is cast, integers and complex numbers: what autocast never casts."""
+    """Yield dtypes that autocast never casts: float64 alone and next to cast dtypes, integers, bool and complex."""
     yield Variation("float64", (torch.float64,))
     if _count(sample) > 1:
         yield Variation("float32, then float64", (torch.float32, torch.float64))
@@ -115,14 +114,14 @@ def unsuitable(overload: str, sample: Sample, low: torch.dtype) -> Iterable[Vari
 
 
 def elsewhere(overload: str, sample: Sample, low: torch.dtype) -> Iterable[Variation]:  # noqa: ARG001 - a Vary
-    """The first argument on another device, in what lower_precision_fp casts, and the last, in what fp32 casts."""
+    """Yield float32 with the first argument on another device, and the autocast dtype with the last one there."""
     for dtype, index, which in ((torch.float32, 0, "first"), (low, _count(sample) - 1, "last")):
         name = f"{dtype_name(dtype)}, the {which} on another device"
         yield Variation(name, (dtype,), elsewhere=frozenset({index}), faked=True)
 
 
 def other_half(overload: str, sample: Sample, low: torch.dtype) -> Iterable[Variation]:  # noqa: ARG001 - a Vary
-    """The 16-bit dtype that is not the autocast dtype: alone, and with the autocast dtype in both orders."""
+    """Yield the 16-bit dtype other than the autocast dtype: alone, and with the autocast dtype in both orders."""
     other = foreign_half(low)
     yield Variation(dtype_name(other), (other,))
     if _count(sample) > 1:
@@ -131,6 +130,6 @@ def other_half(overload: str, sample: Sample, low: torch.dtype) -> Iterable[Vari
 
 
 def half_weights(overload: str, sample: Sample, low: torch.dtype) -> Iterable[Variation]:  # noqa: ARG001 - a Vary
-    """The first argument and the last two in float32, those between in float16: a recurrent layer's weights."""
+    """Yield the first argument and the last two in float32, and a recurrent layer's weights between them in float16."""
     between = _count(sample) - 3
     yield Variation("float32, its weights float16", (torch.float32, *[torch.float16] * between, torch.float32))

@@ -1,3 +1,3 @@
-"""A model of autocast's state and of its cast cache, and random programs that hold torch against it."""
+"""A model of autocast's state and of its cast cache, and random programs that compare torch with it."""
 
 from __future__ import annotations

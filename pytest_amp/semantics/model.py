@@ -1,8 +1,7 @@
-"""Autocast's state in one thread, and its cast cache, as PyTorch's sources say that they change.
+"""Model of autocast's state in one thread and of its cast cache, after PyTorch's sources.
 
-Pure: without torch, in names of dtypes and device types. Each transition names the place in PyTorch that makes
-it; where PyTorch is known to be wrong, the model is wrong in the same way, and the suite has an expected failure
-beside it.
+The model does not import torch; dtypes and device types are names. Each transition names its implementation in PyTorch.
+Where PyTorch is known to be wrong, the model is wrong in the same way, and the suite has an expected failure.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from enum import Enum
 
 
 class Mode(Enum):
-    """What of autograd is on."""
+    """Autograd mode."""
 
     GRAD = "grad"
     NO_GRAD = "no_grad"
@@ -21,7 +20,7 @@ class Mode(Enum):
 
 
 class Weight(Enum):
-    """Kinds of float32 weights, as the cache tells them apart."""
+    """Kinds of float32 weights that the cache distinguishes."""
 
     TRAINED = "trained"
     SECOND = "a second one"
@@ -29,18 +28,18 @@ class Weight(Enum):
     VIEW = "a view"
 
 
-#: at::autocast::cached_cast (aten/src/ATen/autocast_mode.cpp) caches leaves that require grad and are no views.
+#: at::autocast::cached_cast (aten/src/ATen/autocast_mode.cpp) caches leaves that require grad and are not views.
 CACHED_KINDS = frozenset({Weight.TRAINED, Weight.SECOND})
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What differs between releases and builds.
+    """Differences between releases and builds.
 
-    ``supported`` are the device types for which a region that is asked for is on: one of CUDA turns itself off, with
-    a warning, where there is none. ``any_dtype`` are those of them that take a dtype which is not ``low`` at its word,
-    as CUDA does, and compute in it. ``history_kept``: since pytorch/pytorch#165068 (torch 2.11) a copy cached under
-    no_grad has a history, and under inference mode nothing is cached or looked up.
+    ``supported`` are the device types on which a region can be enabled: a CUDA region disables itself with a warning
+    where CUDA is missing. ``any_dtype`` are the device types that accept a dtype outside of ``low``, as CUDA does, and
+    compute in it. ``history_kept``: since pytorch/pytorch#165068 (torch 2.11) a copy cached under no_grad has a
+    history, and under inference mode nothing is cached or looked up.
     """
 
     defaults: Mapping[str, str]
@@ -52,7 +51,7 @@ class Facts:
 
 @dataclass
 class Region:
-    """A ``torch.autocast`` object; the last three are what its last ``__enter__`` found."""
+    """A ``torch.autocast`` object; the last three fields are the state that its last ``__enter__`` saved."""
 
     device: str
     dtype: str
@@ -65,10 +64,10 @@ class Region:
 
 @dataclass(frozen=True)
 class Use:
-    """What a product with a weight has to show.
+    """Observable properties of a product with a weight.
 
-    ``dtype`` is its result's; ``casts`` is how often the weight is cast; ``version`` is the number of changes that
-    the weight had seen when the copy was made that is used; ``history`` is whether the result requires grad.
+    ``dtype`` is the dtype of the result; ``casts`` is the number of casts of the weight; ``version`` is the number of
+    changes of the weight before the copy in use was made; ``history`` is whether the result requires grad.
     """
 
     dtype: str
@@ -97,21 +96,21 @@ class Model:
     _copies: dict[Weight, _Copy] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """The state with which each thread starts: ``autocast_dtypes`` in aten/src/ATen/autocast_mode.cpp."""
+        """Set the initial state of a thread: ``autocast_dtypes`` in aten/src/ATen/autocast_mode.cpp."""
         self.enabled = dict.fromkeys(self.facts.defaults, False)
         self.dtypes = dict(self.facts.defaults)
 
     def state(self) -> dict[str, object]:
-        """Everything that torch answers for, by the name of its query."""
+        """Return the state by the name of torch's query for it."""
         state: dict[str, object] = {f"is_autocast_enabled({key})": value for key, value in self.enabled.items()}
         state.update({f"get_autocast_dtype({key})": value for key, value in self.dtypes.items()})
         return {**state, "is_autocast_cache_enabled()": self.cache, "nesting depth": self.depth}
 
     def construct(self, device: str, *, dtype: str | None, enabled: bool, cache: bool | None) -> Region:
-        """``torch.autocast.__init__``: what is not given is read now, not when the region is entered.
+        """Model ``torch.autocast.__init__``: defaults are read here, not when the region is entered.
 
-        An unsupported dtype, or CUDA where there is none, makes a region that is off, with that dtype; CUDA itself
-        looks at no dtype but bfloat16.
+        An unsupported dtype, or CUDA on a machine without it, makes a disabled region with that dtype; CUDA checks no
+        dtype but bfloat16.
         """
         chosen = self.dtypes[device] if dtype is None else dtype
         taken = chosen in self.facts.low or device in self.facts.any_dtype
@@ -119,7 +118,7 @@ class Model:
         return Region(device, chosen, on, self.cache if cache is None else cache)
 
     def enter(self, region: Region) -> None:
-        """``torch.autocast.__enter__``: what it finds is kept on the object, and lost if that is entered again."""
+        """Model ``torch.autocast.__enter__``: it saves the state on the object; entering again overwrites it."""
         region.found_enabled = self.enabled[region.device]
         region.found_dtype = self.dtypes[region.device]
         region.found_cache = self.cache
@@ -129,7 +128,7 @@ class Model:
         self.cache = region.cache
 
     def leave(self, region: Region) -> None:
-        """``torch.autocast.__exit__``, which is the same for every exception; the outermost exit clears the cache."""
+        """Model ``torch.autocast.__exit__``, independent of the exception; the outermost exit clears the cache."""
         self.depth -= 1
         if self.depth == 0:
             self.clear()
@@ -138,28 +137,28 @@ class Model:
         self.cache = region.found_cache
 
     def clear(self) -> None:
-        """``torch.clear_autocast_cache`` (at::autocast::clear_cache)."""
+        """Model ``torch.clear_autocast_cache`` (at::autocast::clear_cache)."""
         self._copies.clear()
 
     def change(self, weight: Weight) -> None:
-        """A weight is written in place; its cached copy stays as it was."""
+        """Write a weight in place; its cached copy does not change."""
         self.versions[weight] = self.version(weight) + 1
 
     def version(self, weight: Weight) -> int:
-        """How often a weight was written."""
+        """Count the in-place writes of a weight."""
         return self.versions.get(weight, 0)
 
     def clashes(self, device: str, weight: Weight) -> bool:
-        """Whether the cache would hand out a copy of another dtype: its key is the weight alone."""
+        """Return whether the cache holds a copy in another dtype: its key is the weight only."""
         copy = self._copies.get(weight)
         low = self.dtypes[device]
         return copy is not None and self.enabled[device] and low in self.facts.low and copy.dtype != low
 
     def use(self, device: str, weight: Weight, mode: Mode) -> Use:
-        """A product of float32 tensors: at::autocast::cached_cast and ``lower_precision_fp``."""
+        """Model a product of float32 tensors: at::autocast::cached_cast and ``lower_precision_fp``."""
         grad = mode is Mode.GRAD
         trained = weight is not Weight.FROZEN
-        if not self.enabled[device] or self.dtypes[device] == "float32":  # which is the weights' own: no cast
+        if not self.enabled[device] or self.dtypes[device] == "float32":  # the dtype of the weights: no cast
             return Use("float32", 0, self.version(weight), trained and grad)
         low = self.dtypes[device]
         inference = mode is Mode.INFERENCE and self.facts.history_kept

@@ -1,6 +1,6 @@
-"""Random programs of regions, switches and products; after each step torch's state is the model's.
+"""Random programs of regions, settings and products, which compare torch's state with the model's after each step.
 
-Needs hypothesis (the extra ``suites``).
+They need hypothesis (the extra ``suites``).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ EXCEPTIONS = (KeyError, KeyboardInterrupt, SystemExit, GeneratorExit, StopIterat
 
 @dataclass
 class _Pair:
-    """A region in torch and in the model."""
+    """A region in torch, and the same region in the model."""
 
     real: Any
     model: Region
@@ -45,7 +45,7 @@ class _Pair:
 
 @dataclass(frozen=True)
 class Plan:
-    """Where programs run: the device that computes, the other types whose state is watched, and the facts."""
+    """Devices of programs: the device that computes, the other types whose state is compared, and the facts."""
 
     device: str
     others: tuple[str, ...]
@@ -59,7 +59,7 @@ class Plan:
 
 
 def plan_for(device: str, others: tuple[str, ...], *, history_kept: bool) -> Plan:
-    """A plan for this torch. Raises RuntimeError for a device type that it does not know."""
+    """Return a plan for this torch. Raises RuntimeError for a device type that torch does not know."""
     types = (device, *others)
     available = {kind for kind in types if kind != "cuda" or torch.cuda.is_available()}
     defaults = {kind: dtype_name(torch.get_autocast_dtype(kind)) for kind in types}
@@ -68,10 +68,10 @@ def plan_for(device: str, others: tuple[str, ...], *, history_kept: bool) -> Pla
 
 
 def run(plan: Plan, *, programs: int, steps: int, number: int) -> None:
-    """Run ``programs`` random programs of up to ``steps`` steps, those that ``number`` stands for.
+    """Run ``programs`` random programs of up to ``steps`` steps, drawn with the seed ``number``.
 
-    hypothesis gives each program a liking for some of the steps. Raises AmpFailure, with the shortest program that
-    hypothesis found, where torch does not do what the model does.
+    hypothesis enables a random subset of the steps in each program. Raises AmpFailure, with the shortest program that
+    hypothesis finds, where torch differs from the model.
     """
     machine = seed(number)(type("Program", (_Machine,), {"plan": plan}))
     chosen = settings(
@@ -85,7 +85,7 @@ def run(plan: Plan, *, programs: int, steps: int, number: int) -> None:
     run_state_machine_as_test(machine, settings=chosen)
 
 
-_devices = st.integers(0, 7)  # modulo the number of types; 0, to which hypothesis shrinks, is the one that computes
+_devices = st.integers(0, 7)  # modulo the number of types; hypothesis shrinks to 0, the device that computes
 _regions = st.builds(
     lambda device, dtype, enabled, cache: (device, dtype, enabled, cache),
     _devices,
@@ -95,12 +95,12 @@ _regions = st.builds(
 )
 
 
-#: Products that follow a step at once: an entry or an exit shows in what they find in the cache.
+#: Products directly after a step: they reveal what an entry or an exit did to the cache.
 _products = st.lists(st.tuples(st.sampled_from(Weight), st.sampled_from(Mode)), max_size=2)
 
 
 class _Machine(RuleBasedStateMachine):
-    """One program."""
+    """State machine of one program."""
 
     plan: Plan
 
@@ -128,7 +128,7 @@ class _Machine(RuleBasedStateMachine):
         if dtype is torch.float32 and device != self.plan.device:
             dtype = None  # which types refuse it differs between releases
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of regions that turn themselves off
+            warnings.simplefilter("ignore")  # regions that disable themselves warn
             real = torch.autocast(device, dtype, enabled=enabled, cache_enabled=cache)
         asked = None if dtype is None else dtype_name(dtype)
         return _Pair(real, self.model.construct(device, dtype=asked, enabled=enabled, cache=cache))
@@ -147,7 +147,7 @@ class _Machine(RuleBasedStateMachine):
 
     @rule(drawn=_regions, then=_products)
     def enter_a_new_region(self, drawn: Any, then: list[tuple[Weight, Mode]]) -> None:
-        """Nested in what there is."""
+        """Enter a new region, nested in the current ones."""
         self._does("enter", *drawn)
         self.made.append(self._make(drawn))
         self._enter(self.made[-1])
@@ -155,14 +155,14 @@ class _Machine(RuleBasedStateMachine):
 
     @rule(drawn=_regions)
     def make_a_region(self, drawn: Any) -> None:
-        """To be entered later, with what it was made with."""
+        """Construct a region, to be entered later with its arguments of now."""
         self._does("make", *drawn)
         self.made.append(self._make(drawn))
 
     @precondition(lambda self: self.made)
     @rule(which=st.integers(0, 99), then=_products)
     def enter_a_region_again(self, which: int, then: list[tuple[Weight, Mode]]) -> None:
-        """One that was left, or was never entered, or is still entered."""
+        """Enter an existing region, whether left, never entered or still entered."""
         pair = self.made[which % len(self.made)]
         self._does("re-enter" if any(pair is other for other in self.inside) else "enter again", which)
         self._enter(pair)
@@ -171,7 +171,7 @@ class _Machine(RuleBasedStateMachine):
     @precondition(lambda self: self.inside)
     @rule(then=_products)
     def leave_the_innermost(self, then: list[tuple[Weight, Mode]]) -> None:
-        """At its end."""
+        """Leave the innermost region at the end of its block."""
         self._does("leave")
         self._leave(self.inside.pop(), None)
         self._use_all(then)
@@ -179,20 +179,20 @@ class _Machine(RuleBasedStateMachine):
     @precondition(lambda self: self.inside)
     @rule(kind=st.sampled_from(EXCEPTIONS))
     def leave_by_an_exception(self, kind: type[BaseException]) -> None:
-        """Of any kind: ``torch.autocast.__exit__`` looks at none of them."""
+        """Leave the innermost region by any exception: ``torch.autocast.__exit__`` does not read it."""
         self._does("raise", kind.__name__)
         self._leave(self.inside.pop(), kind)
 
     @precondition(lambda self: len(self.inside) > 1)
     @rule(which=st.integers(0, 99))
     def leave_another(self, which: int) -> None:
-        """As generators and tasks that hold a region do: not the innermost."""
+        """Leave a region that need not be the innermost, as generators and tasks do."""
         self._does("leave another", which)
         self._leave(self.inside.pop(which % len(self.inside)), None)
 
     @rule(drawn=st.lists(_regions, min_size=1, max_size=3), kind=st.sampled_from(EXCEPTIONS))
     def raise_through(self, drawn: list[Any], kind: type[BaseException]) -> None:
-        """An exception from inside ``with`` statements leaves each of them."""
+        """Raise an exception inside nested ``with`` statements, which leaves each of them."""
         self._does("raise through", drawn, kind.__name__)
         try:
             with ExitStack() as stack:
@@ -210,7 +210,7 @@ class _Machine(RuleBasedStateMachine):
 
     @rule(drawn=_regions, calls=st.integers(1, 3), then=_products)
     def call_a_decorated_function(self, drawn: Any, calls: int, then: list[tuple[Weight, Mode]]) -> None:
-        """It calls itself: the one region object is entered ``calls`` times, and keeps what it found last."""
+        """Call a decorated recursive function, which enters its region object ``calls`` times."""
         self._does("decorated" if calls == 1 else "recursion", *drawn, calls)
         pair = self._make(drawn)
 
@@ -228,7 +228,7 @@ class _Machine(RuleBasedStateMachine):
 
     @rule(drawn=_regions, rounds=st.integers(1, 3), then=_products)
     def pass_through_a_region(self, drawn: Any, rounds: int, then: list[tuple[Weight, Mode]]) -> None:
-        """As a training loop does: one object entered again and again, with products before, within and after."""
+        """Enter one region object repeatedly, as a training loop does, with products before, inside and after it."""
         self._does("loop", *drawn, rounds)
         pair = self._make(drawn)
         for _ in range(rounds):
@@ -241,7 +241,7 @@ class _Machine(RuleBasedStateMachine):
 
     @rule(device=_devices, dtype=st.sampled_from((torch.bfloat16, torch.float16)))
     def set_dtype(self, device: int, dtype: torch.dtype) -> None:
-        """``torch.set_autocast_dtype``."""
+        """Call ``torch.set_autocast_dtype``."""
         kind = self.plan.types[device % len(self.plan.types)]
         self._does("set dtype", kind, dtype)
         torch.set_autocast_dtype(kind, dtype)
@@ -249,31 +249,31 @@ class _Machine(RuleBasedStateMachine):
 
     @rule(device=_devices, enabled=st.booleans())
     def set_enabled(self, device: int, *, enabled: bool) -> None:
-        """``torch.set_autocast_enabled``, which asks nothing about the dtype."""
+        """Call ``torch.set_autocast_enabled``, which does not check the dtype."""
         kind = self.plan.types[device % len(self.plan.types)]
         if self.model.dtypes[kind] not in self.plan.facts.low:
-            return  # a float32 "autocast dtype" casts nothing, and is no state that a region makes
+            return  # a float32 "autocast dtype" casts nothing, and no region creates this state
         self._does("set enabled", kind, enabled)
         torch.set_autocast_enabled(kind, enabled)
         self.model.enabled[kind] = enabled
 
     @rule(enabled=st.booleans())
     def set_cache(self, *, enabled: bool) -> None:
-        """``torch.set_autocast_cache_enabled``: it drops nothing."""
+        """Call ``torch.set_autocast_cache_enabled``, which does not clear the cache."""
         self._does("set cache", enabled)
         torch.set_autocast_cache_enabled(enabled)
         self.model.cache = enabled
 
     @rule()
     def clear(self) -> None:
-        """``torch.clear_autocast_cache``."""
+        """Call ``torch.clear_autocast_cache``."""
         self._does("clear")
         torch.clear_autocast_cache()
         self.model.clear()
 
     @rule(weight=st.sampled_from(Weight))
     def change(self, weight: Weight) -> None:
-        """As an optimizer does."""
+        """Update a weight in place, as an optimizer does."""
         self._does("change", weight.value)
         with torch.no_grad():
             self.weights[weight].add_(1)
@@ -286,7 +286,7 @@ class _Machine(RuleBasedStateMachine):
 
     @rule(weight=st.sampled_from(Weight), mode=st.sampled_from(Mode))
     def use_a_weight(self, weight: Weight, mode: Mode) -> None:
-        """A product: its dtype, its bits, its history and the casts that it took."""
+        """Compute a product, and compare its dtype, bits, history and number of casts."""
         device = self.plan.device
         if self.model.clashes(device, weight):
             return  # test_cast_cache has the expected failure
@@ -302,15 +302,15 @@ class _Machine(RuleBasedStateMachine):
 
     def _equals(self, result: torch.Tensor, weight: Weight, use: Use) -> bool:
         dtype: torch.dtype = getattr(torch, use.dtype)
-        with torch.no_grad():  # and in the region as it is: arguments in its dtype are not cast
+        with torch.no_grad():  # inside the current region: arguments in its dtype are not cast
             expected = torch.mm(self.row.to(dtype), self.values[weight][use.version].to(dtype))
-        # Weights in memory in another order are multiplied by another kernel: equal up to the order of sums.
+        # Weights with other strides use another kernel: results are equal up to the order of sums.
         tolerance = {"float32": 1e-6, "float16": 2.0**-10, "bfloat16": 2.0**-7}[use.dtype]
         return torch.allclose(result.detach(), expected, rtol=tolerance, atol=tolerance)
 
     @rule(drawn=_regions)
     def look_from_another_thread(self, drawn: Any) -> None:
-        """Its state is that of a new thread, before and after a region of its own, and it changes none here."""
+        """Compare another thread's state, before and after a region there, with the state of a new thread."""
         self._does("thread", *drawn)
         fresh = Model(self.plan.facts)
         seen: list[dict[str, object]] = []
@@ -329,7 +329,7 @@ class _Machine(RuleBasedStateMachine):
         thread = threading.Thread(target=look)
         thread.start()
         thread.join()
-        # The cache is the process's: the region that ends there is the outermost one of its thread.
+        # The cache belongs to the process, and the region that ends there is the outermost one of its thread.
         self.model.clear()
         self._expect("the state of another thread", seen, [fresh.state()] * 2)
 
@@ -343,7 +343,7 @@ class _Machine(RuleBasedStateMachine):
 
     @invariant()
     def compare(self) -> None:
-        """Torch's state is the model's."""
+        """Compare torch's state with the model's."""
         self._expect("autocast's state", self._state(), self.model.state())
 
     def _expect(self, what: str, found: object, expected: object) -> None:
@@ -358,7 +358,7 @@ class _Machine(RuleBasedStateMachine):
             )
 
     def teardown(self) -> None:
-        """The state with which the program began, whatever went wrong in it."""
+        """Restore the state from before the program, even after a failure."""
         move = torch.autocast_decrement_nesting if nesting_depth() > 0 else torch.autocast_increment_nesting
         for _ in range(abs(nesting_depth())):
             move()
@@ -369,7 +369,7 @@ class _Machine(RuleBasedStateMachine):
         torch.set_autocast_cache_enabled(True)
 
 
-#: Every step that a program can take, as ``Plan.seen`` counts them.
+#: The names of all steps that a program can take, as counted in ``Plan.seen``.
 STEPS = functools.reduce(
     frozenset.union,
     (

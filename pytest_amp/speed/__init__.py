@@ -1,4 +1,4 @@
-"""Is mixed precision faster? Ratios measured in turn in one run, with an interval, against a floor."""
+"""Checks of the speed of mixed precision: a ratio of alternating measurements with an interval, against a floor."""
 
 from pytest_amp.cases import MakeOptimizer
 from pytest_amp.speed.demand import NO_FLOOR, NO_HARM, Demand, SpeedConditions, kind_on

@@ -1,7 +1,7 @@
-"""What was measured, shown by pytest-benchmark: its table, its JSON file, its comparisons.
+"""Measurements in pytest-benchmark's table, JSON file and comparisons.
 
-pytest-benchmark times calls itself, with one clock that every device would have to share. So the
-measured times are replayed: the fixture's timer is a clock that jumps by each recorded time.
+pytest-benchmark times calls itself, with one clock for all devices. Therefore the measured times are replayed: the
+fixture's timer is a clock that advances by each recorded time.
 """
 
 from __future__ import annotations
@@ -16,35 +16,35 @@ from pytest_benchmark.fixture import FixtureAlreadyUsed
 
 
 class ReplayError(RuntimeError):
-    """pytest-benchmark did not take the replayed times."""
+    """Error if pytest-benchmark did not record the replayed times."""
 
 
 class ReplayClock:
-    """The timer of a test's ``benchmark`` fixture: its usual one, until times are replayed."""
+    """The timer of a test's ``benchmark`` fixture: the usual timer, except during a replay."""
 
     def __init__(self, usual: Callable[[], float] = time.perf_counter) -> None:
-        """``usual`` answers outside a replay, for a test that also times something itself."""
+        """Use the timer ``usual`` outside of a replay, for a test that also times something itself."""
         self._usual = usual
         self._replaying = False
         self._jump = 0.0
 
     def __call__(self) -> float:
-        """Seconds; in a replay 0 before a round and the recorded time after it, so nothing is rounded."""
+        """Return seconds; in a replay 0 before a round and the recorded time after it, so that nothing is rounded."""
         if not self._replaying:
             return self._usual()
         now, self._jump = self._jump, 0.0
         return now
 
     def __repr__(self) -> str:
-        """As pytest-benchmark writes the timer into its JSON file."""
+        """Return the timer's name in pytest-benchmark's JSON file."""
         return "replayed"
 
     def replay(self, benchmark: Any, seconds: list[float]) -> list[float]:  # it has no type
-        """Run one round of ``benchmark.pedantic`` for each of ``seconds``; what its statistics took in."""
+        """Run one round of ``benchmark.pedantic`` for each of ``seconds``; return the times in its statistics."""
         times = iter(seconds)
 
         def round_() -> None:
-            # A call beyond the last time is --benchmark-cprofile's.
+            # A call after the last time is made by --benchmark-cprofile.
             self._jump = next(times, 0.0)
 
         self._replaying = True
@@ -59,10 +59,10 @@ _CLOCK = pytest.StashKey[ReplayClock]()
 
 
 def install(item: pytest.Item) -> ReplayClock:
-    """Give ``item``'s ``benchmark`` fixture a ReplayClock, once. To be called before the fixture is made.
+    """Install a ReplayClock for ``item``'s ``benchmark`` fixture, once; call it before the fixture is set up.
 
-    pytest-benchmark reads the closest ``benchmark`` mark only: the new one repeats what the test's own
-    says, and goes in front of it.
+    pytest-benchmark reads the closest ``benchmark`` mark only: the new mark repeats the options of the test's own, and
+    precedes it.
     """
     if _CLOCK not in item.stash:
         mark = item.get_closest_marker("benchmark")
@@ -73,12 +73,12 @@ def install(item: pytest.Item) -> ReplayClock:
 
 
 class Benchmark:
-    """The ``benchmark`` fixture of one test, as far as there is one; made before anything is timed."""
+    """The ``benchmark`` fixture of one test, if pytest-benchmark is active, set up before anything is timed."""
 
     def __init__(self, request: pytest.FixtureRequest) -> None:
-        """Make the fixture, unless pytest-benchmark is switched off.
+        """Set up the fixture, unless pytest-benchmark is disabled.
 
-        Under ``--benchmark-skip`` that skips the test. Raises ReplayError if the test made it before, without
+        Under ``--benchmark-skip`` this skips the test. Raises ReplayError if the test has set it up before, without
         ``install``.
         """
         self._fixture: Any = None
@@ -93,11 +93,10 @@ class Benchmark:
     def record(self, name: str, seconds: list[float], facts: Mapping[str, object]) -> None:
         """Replay ``seconds``, one round each, and put ``facts`` into ``extra_info["amp"][name]``.
 
-        The row's group is ``name``, unless the test's own mark has one: dtypes of one work stand together.
-
-        Nothing is replayed where pytest-benchmark measures nothing (under xdist, with
-        ``--benchmark-disable``), or where the test has given it something before: it takes one series a
-        test. Raises ReplayError if its statistics do not rest on ``seconds``.
+        The row's group is ``name``, unless the test's own mark has one, so that the dtypes of one workload are grouped.
+        Nothing is replayed if pytest-benchmark measures nothing (under xdist, with ``--benchmark-disable``), or if the
+        test has already used it: it takes one series for each test. Raises ReplayError if its statistics differ from
+        ``seconds``.
         """
         if self._fixture is None:
             return

@@ -1,4 +1,4 @@
-"""From what several fresh processes measured to floors."""
+"""Calibration of floors from the measurements of several fresh processes."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from pytest_amp.record import Record, from_data
 
 
 class CalibrationError(ValueError):
-    """A run of pytest that measured nothing that can be used; one line."""
+    """Error for a run of pytest without usable measurements; one line."""
 
 
 @dataclass(frozen=True)
 class Session:
-    """One process: the speedup of each piece of work and its ceiling, and why others are in doubt."""
+    """Measurements of one process: speedups and ceilings by workload, and reasons for doubt."""
 
     ratios: Mapping[Key, float]
     ceilings: Mapping[Key, float | None]
@@ -28,9 +28,10 @@ class Session:
 
 
 def session_of(text: str) -> Session:
-    """What a run measured: of pytest-benchmark's JSON file, or of a record. Raises CalibrationError.
+    """Read the measurements of a run from pytest-benchmark's JSON file, or from a record. Raises CalibrationError.
 
-    pytest-benchmark writes no times under pytest-xdist, a record does. It has no ceilings, and of a gate only.
+    pytest-benchmark writes no times under pytest-xdist, a record does. A record has no ceilings, and only speedups that
+    a gate judged.
     """
     try:
         data = json.loads(text)
@@ -61,7 +62,7 @@ def _of_record(record: Record) -> Session:
             continue
         _, device, precision, work = parts[0].split("/", 3)
         key = (str(devices[device].get("gpu", device)), parts[1].removeprefix("over-"), precision, work, parts[2])
-        # A gate says which way a speedup should go; of what it could not judge it says nothing.
+        # A gate sets the direction of a speedup, unless it could not judge it.
         if observation.better is not None and isinstance(observation.value, (int, float)):
             sound[key] = float(observation.value)
         else:
@@ -82,7 +83,7 @@ def _provenance(machine: Mapping[str, Any]) -> dict[str, str]:
 
 
 def rows(sessions: Sequence[Session], *, least: int) -> tuple[list[Row], list[str]]:
-    """A row for each piece of work that ``least`` sessions or more measured soundly; and why others have none."""
+    """Return a row for each workload with ``least`` sound sessions or more, and why other workloads have none."""
     made, left_out = [], []
     today = dt.datetime.now(tz=dt.timezone.utc).date().isoformat()
     for key in sorted({key for session in sessions for key in (*session.ratios, *session.doubted)}):
@@ -109,7 +110,7 @@ def rows(sessions: Sequence[Session], *, least: int) -> tuple[list[Row], list[st
 
 
 def as_text(made: Sequence[Row]) -> str:
-    """A table of the rows: median, spread between processes, floor."""
+    """Format a table of the rows: median, spread between processes, floor."""
     width = max((len(row.work) for row in made), default=4)
     lines = [f"{'work':<{width}}  kind    dtype  over  median  spread   floor"]
     lines += [

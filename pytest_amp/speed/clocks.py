@@ -1,4 +1,4 @@
-"""Clocks that time work, not its launch: device events on an accelerator, the host's clock on a CPU."""
+"""Clocks that time work instead of its launch: device events on an accelerator, the host's clock on a CPU."""
 
 from __future__ import annotations
 
@@ -11,44 +11,44 @@ import torch
 from pytest_amp.devices import Device, DeviceKind
 from pytest_amp.float32 import float32_precision
 
-#: Sides of the square matmuls on which an accelerator's clock is checked, each eight times the work of the one before.
+#: Sides of the square matmuls that check an accelerator's clock, each with eight times the work of the previous one.
 SIDES = (256, 512, 1024, 2048, 4096)
-#: How much longer one of them must take than the first.
+#: The factor by which one of them must take longer than the first.
 GROWTH = 4
 
 
 class ClockError(RuntimeError):
-    """There is no clock for a device, or it does not time the device's work."""
+    """Error for a device without a clock, or with a clock that does not time the device's work."""
 
 
 class Clock(Protocol):
-    """Times calls whose work may go on after they return."""
+    """Protocol of a clock for calls whose work may continue after they return."""
 
     @property
     def name(self) -> str:
-        """What reports call it."""
+        """The clock's name in reports."""
 
     def time(self, call: Callable[[], object], *, repeats: int, timings: int) -> list[float]:
-        """Seconds per call, ``timings`` times over, each of ``repeats`` calls back to back.
+        """Return ``timings`` times in seconds per call, each measured over ``repeats`` consecutive calls.
 
-        Returns once the work is done.
+        It returns after the work has completed.
         """
 
 
 class Event(Protocol):
-    """A mark in a device's queue, as ``torch.cuda.Event`` and ``torch.Event`` are."""
+    """Protocol of an event in a device's queue, such as ``torch.cuda.Event`` and ``torch.Event``."""
 
     def elapsed_time(self, end: Any, /) -> float:  # torch's own types differ by release
-        """Milliseconds of the device's time from this mark to ``end``."""
+        """Return the milliseconds of the device's time from this event to ``end``."""
 
 
 class HostClock:
-    """``time.perf_counter``, for calls that return when their work is done: on a CPU."""
+    """``time.perf_counter``, for calls that return when their work has completed, as on a CPU."""
 
     name = "perf_counter"
 
     def time(self, call: Callable[[], object], *, repeats: int, timings: int) -> list[float]:
-        """Seconds per call of the host's time."""
+        """Return seconds of the host's time per call."""
         seconds = []
         for _ in range(timings):
             start = time.perf_counter()
@@ -59,14 +59,14 @@ class HostClock:
 
 
 class WaitingClock:
-    """The host's time until the device has done the calls: for an accelerator without events that time."""
+    """The host's time until the device has completed the calls, for an accelerator without timing events."""
 
     def __init__(self, synchronize: Callable[[], None]) -> None:
-        """``synchronize`` waits for the device."""
+        """Use ``synchronize`` to wait for the device."""
         self.name, self._synchronize = "perf_counter and synchronize", synchronize
 
     def time(self, call: Callable[[], object], *, repeats: int, timings: int) -> list[float]:
-        """Seconds per call of the host's time, waiting included."""
+        """Return seconds of the host's time per call, including the wait."""
         self._synchronize()
         seconds = []
         for _ in range(timings):
@@ -81,16 +81,16 @@ class WaitingClock:
 class EventClock:
     """Two events around the calls, in the queue of the device's current stream.
 
-    The queue is drained once, after all timings: between them the host may run ahead of the device, as
-    it does when nobody times it. What the host costs shows as soon as the device waits for it.
+    The clock synchronizes once, after all timings: between them the host may run ahead of the device, as without a
+    clock. Overhead of the host is measured as soon as the device waits for it.
     """
 
     def __init__(self, name: str, mark: Callable[[], Event], synchronize: Callable[[], None]) -> None:
-        """``mark`` records a new event, ``synchronize`` waits for the device."""
+        """Use ``mark`` to record a new event, and ``synchronize`` to wait for the device."""
         self.name, self._mark, self._synchronize = name, mark, synchronize
 
     def time(self, call: Callable[[], object], *, repeats: int, timings: int) -> list[float]:
-        """Seconds per call of the device's time."""
+        """Return seconds of the device's time per call."""
         marks = []
         for _ in range(timings):
             start = self._mark()
@@ -102,19 +102,19 @@ class EventClock:
 
 
 def clock_of(device: Device) -> Clock:
-    """The clock for ``device``. Raises ClockError for a fake one, which computes nothing."""
+    """Return the clock for ``device``. Raises ClockError for a fake device, which computes nothing."""
     if device.kind is DeviceKind.FAKE:
         raise ClockError(f"{device.name} computes nothing that could be timed")
     if device.kind is DeviceKind.CPU:
         return HostClock()
     mark = _cuda_mark if device.type == "cuda" else _accelerator_mark
     try:
-        # An event needs the index, which the current device has though its name does not.
+        # An event needs a device with an index, which a tensor's device has and a device's name need not have.
         indexed = torch.empty(0, device=device.torch_device).device
         clock = EventClock(f"{device.type} events", lambda: mark(indexed), device.synchronize)
         clock.time(lambda: None, repeats=1, timings=1)
     except (RuntimeError, TypeError, ValueError, NotImplementedError):
-        # Back ends say in different ways that their events do not time.
+        # Back ends raise different errors for events that do not time.
         return WaitingClock(device.synchronize)
     return clock
 
@@ -132,10 +132,10 @@ def _accelerator_mark(device: torch.device) -> Event:
 
 
 def check_clock(clock: Clock, work: Callable[[int], Callable[[], object]]) -> None:
-    """Raise ClockError unless ``clock`` sees that more work takes longer.
+    """Raise ClockError unless ``clock`` measures longer times for more work.
 
-    ``work(side)`` launches the same number of kernels for each of SIDES, with ever more to compute: a
-    clock that times launches sees no difference.
+    ``work(side)`` launches the same number of kernels for each of SIDES, with increasing work: a clock that times
+    launches measures no difference.
     """
     times: list[float] = []
     for side in SIDES:
@@ -149,10 +149,10 @@ def check_clock(clock: Clock, work: Callable[[int], Callable[[], object]]) -> No
 
 
 def checked_clock(device: Device) -> Clock:
-    """The clock for ``device``; of an accelerator, after ``check_clock`` on square matmuls. Raises ClockError."""
+    """Return the clock for ``device``, checked by ``check_clock`` on an accelerator. Raises ClockError."""
     clock = clock_of(device)
     if device.kind is DeviceKind.CPU:
-        return clock  # its calls return when their work is done
+        return clock  # its calls return when their work has completed
 
     def square(side: int) -> Callable[[], object]:
         matrix = torch.ones(side, side, device=device.torch_device)

@@ -1,4 +1,4 @@
-"""What is demanded of the speed of some work, and where it is measured."""
+"""Requirements for the speed of a workload, and the conditions of its measurement."""
 
 from __future__ import annotations
 
@@ -20,32 +20,34 @@ from pytest_amp.speed.verdict import DEVICE_MARGIN, EAGER_MARGIN, Interval
 
 __tracebackhide__ = is_misuse
 
-#: The floor that needs no calibration: 16-bit work in hardware costs hardly more than TF32.
+#: The floor without calibration: 16-bit work in hardware takes hardly more time than TF32.
 NO_HARM = 0.90
-#: No floor at all: what was measured is recorded, and held against a baseline.
+#: No floor: the measurement is recorded, and compared with a baseline.
 NO_FLOOR = 0.0
 
-#: The kinds of float32 to be faster than: their names in torch's settings and in messages.
+#: The kinds of float32 that a speedup is relative to: their names in torch's settings and in messages.
 OVER: dict[str, tuple[Float32Kind, str]] = {"fp32": ("ieee", "IEEE fp32"), "tf32": ("tf32", "TF32")}
 
-#: What is timed: the device's own time, captured in a graph and replayed, or the step as a user waits for it.
+#: The kinds of time: the device's own time of a step that is captured in a graph and replayed, or the time that a
+#: user waits for a step.
 KINDS = {"device": "device time", "step": "step time"}
 MARGINS = {"device": DEVICE_MARGIN, "step": EAGER_MARGIN}
-#: What a speedup may lose against a baseline's, with the margin on top, by how quiet it is between processes: the
-#: first pair whose first number is no less than the standard deviation over the mean of its calibration. What is less
-#: quiet is not held against a baseline: a healthy card would be red once in a while (tests/speed/test_simulation.py).
+#: The part of a baseline's speedup that may be lost, in addition to the margin, by the spread between processes: the
+#: first pair whose first number is at least the standard deviation over the mean of its calibration. A workload with a
+#: larger spread is not compared with a baseline: a healthy card would fail occasionally
+#: (tests/speed/test_simulation.py).
 TOLERANCES = {"device": ((0.0035, 0.01),), "step": ((0.0075, 0.03), (0.015, 0.06))}
-#: What a speedup may lose against a baseline's that it is not held against: all of it.
+#: The part of a baseline's speedup that may be lost if it is not compared with the baseline: all of it.
 ANYTHING = 1.0
 
 
 @dataclass(frozen=True)
 class Demand:
-    """What is demanded of some work: ``floor`` times as fast under autocast as ``over``.
+    """Requirement for a workload: at least ``floor`` times as fast under autocast as in ``over``.
 
-    ``over`` is ``"fp32"`` (IEEE) or ``"tf32"``, ``kind`` ``"device"`` or ``"step"``; ``name`` is that of the work,
-    in messages and observations; ``ceiling`` replaces the speedup that the card's peak rates allow. A floor of
-    0 is none. Raises Misuse for a floor or a ceiling that is no such number, an ``over`` and a ``kind`` that is none.
+    ``over`` is ``"fp32"`` (IEEE) or ``"tf32"``, ``kind`` is ``"device"`` or ``"step"``; ``name`` is the workload's name
+    in messages and observations; ``ceiling`` replaces the speedup that the card's peak rates allow. A floor of 0 means
+    no floor. Raises Misuse for an invalid ``floor``, ``ceiling``, ``over`` or ``kind``.
     """
 
     name: str
@@ -56,7 +58,7 @@ class Demand:
     plan: Plan = field(default_factory=Plan)
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be demanded."""
+        """Raise Misuse for an invalid field."""
         if self.over not in tuple(OVER):
             raise Misuse(f"over={self.over!r} is no kind of float32; valid: {', '.join(OVER)}")
         if self.kind not in tuple(KINDS):
@@ -67,27 +69,27 @@ class Demand:
 
     @property
     def label(self) -> str:
-        """The kind of float32, in messages."""
+        """The name of the kind of float32 in messages."""
         return OVER[self.over][1]
 
     @property
     def margin(self) -> float:
-        """How far healthy processes differ."""
+        """The factor by which healthy processes may differ."""
         return MARGINS[self.kind]
 
     @property
     def key(self) -> str:
-        """What observations are called: work, float32 kind, and what was timed."""
+        """The prefix of observations' names: workload, kind of float32 and kind of time."""
         return f"{self.name}/over-{self.over}/{self.kind}"
 
 
 @dataclass(frozen=True)
 class SpeedConditions:
-    """Where and how a check of speed runs.
+    """Conditions of a check of speed.
 
-    ``mode`` is ``"off"`` (with the ``reason``), ``"report"``, which measures and never fails, or
-    ``"gate"``; under ``strict`` an inconclusive verdict fails; ``seed`` is that of the data; ``before`` gives
-    the interval that a baseline of the same hardware has under a name; ``floors`` are the user's own.
+    ``mode`` is ``"off"`` (with the ``reason``), ``"report"``, which measures and never fails, or ``"gate"``; under
+    ``strict`` an inconclusive verdict fails; ``seed`` is the seed of the data; ``before`` returns the interval of a
+    name in a baseline of the same hardware; ``floors`` are the user's own.
     """
 
     device: Device
@@ -102,20 +104,20 @@ class SpeedConditions:
     floors: tuple[Row, ...] = ()
 
     def ceiling(self, over: str) -> float | None:
-        """The speedup that the card's peak rates allow; None for a card that is not in the data file."""
+        """Return the speedup that the card's peak rates allow; None for a card that is not in the data file."""
         peaks = peaks_of(self.device.describe())
         return peaks.ceiling(over, self.precision.name) if peaks else None
 
     def calibrated(self, name: str, over: str, kind: str) -> Row | None:
-        """What was calibrated for this card; None for work or a card that nobody calibrated."""
+        """Return the calibration of a workload on this card; None if there is none."""
         if self.device.kind is not DeviceKind.ACCELERATOR:
             return None
         return calibrated((self.device.describe(), over, self.precision.name, name, kind), self.floors)
 
     def least(self, demand: Demand) -> tuple[float, Interval | None]:
-        """The floor that is held, and the baseline's interval where that is what it comes from.
+        """Return the floor to check, and the baseline's interval if the floor comes from it.
 
-        With a baseline that is the larger of the demanded floor and what the speedup was, less the tolerance.
+        With a baseline, the floor is the larger of the required floor and the baseline's speedup less the tolerance.
         """
         before = self.before(f"{demand.key}/speedup")
         tolerance = None if before is None else self.tolerance(demand, before)
@@ -125,16 +127,16 @@ class SpeedConditions:
         return (kept, before) if kept > demand.floor else (demand.floor, None)
 
     def loss(self, demand: Demand) -> float:
-        """The part of a baseline's speedup whose loss is none, both intervals given."""
+        """Return the part of a baseline's speedup that may be lost, for a comparison of both intervals."""
         before = self.before(f"{demand.key}/speedup")
         tolerance = TOLERANCES[demand.kind][-1][1] if before is None else self.tolerance(demand, before)
         return ANYTHING if tolerance is None else 1 - (1 - tolerance) / demand.margin
 
     def tolerance(self, demand: Demand, before: Interval) -> float | None:
-        """The part of a baseline's speedup that may be lost, without the margin; None where it is not held to it.
+        """Return the part of a baseline's speedup that may be lost, without the margin; None if it is not compared.
 
-        What nobody calibrated may lose the most: a device time always, a step time where half the baseline's interval
-        is as narrow as a calibration would have to be.
+        A workload without calibration has the largest tolerance: a device time always, a step time if half the
+        baseline's interval is as narrow as the spread of a calibration would have to be.
         """
         row = self.calibrated(demand.name, demand.over, demand.kind)
         if row is not None:
@@ -144,5 +146,5 @@ class SpeedConditions:
 
 
 def kind_on(device: Device, kind: str) -> str:
-    """What is timed on ``device`` where ``kind`` was asked for: the step, where a device has no graphs."""
+    """Return the kind of time on ``device`` for a requested ``kind``: the step's on a device without graphs."""
     return kind if kind != "device" or can_replay(device) else "step"

@@ -1,4 +1,4 @@
-"""Whether a GPU is this process's own, cool and at its clocks, while something is timed on it."""
+"""Checks that a GPU is used by this process only and is not throttled during a measurement."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ import torch
 from pytest_amp.devices import Device, DeviceKind, nvml
 from pytest_amp.float32 import float32_precision
 
-#: Kernels that take some 20 microseconds each run back to back for a tenth of a second. Between two processes the
-#: driver switches: then the queue stands still for longer than SLICE seconds, now and again, and of the whole time more
-#: than the share INTERRUPTED is lost. On an H200 (torch 2.11) that was 0 in 30 looks of 30 alone, and 0.54 in 8 of 8
-#: beside a process that multiplies; in a third of the time four looks of five see nothing.
+#: Kernels of some 20 microseconds each run without a gap for a tenth of a second. The driver switches between two
+#: processes: then the queue is occasionally idle for longer than SLICE seconds, and more than the share INTERRUPTED of
+#: the whole time is lost. On an H200 (torch 2.11) that share was 0 in 30 of 30 measurements alone, and 0.54 in 8 of 8
+#: next to a process that computes matrix products; with a third of this duration, four of five measurements miss it.
 KERNELS, ELEMENTS = 5000, 1 << 23
 SLICE = 0.2e-3
 INTERRUPTED = 0.05
-#: So many float32 products of this side keep the device busy (21 ms on an H100) while the host begins to fill the
-#: queue, and take little memory: the device may be full of somebody's model.
+#: The number and the side of float32 products that keep the device busy (21 ms on an H100) while the host begins to
+#: fill the queue. They need little memory, since a user's model may fill the device.
 HEAD_START, SIDE = 8, 4096
 
 
 def doubts_of(device: Device) -> tuple[str, ...]:
-    """Why nothing timed on ``device`` now can be trusted; empty where nothing is known against it.
+    """Return the reasons not to trust a time measured on ``device`` now; empty if there are none.
 
-    A process of somebody else is a doubt. This one's own children are none as long as they stand still: suites keep
-    some for what may crash. That they do, and that nobody computes whom the driver does not show, as one in another
-    container, a queue of kernels tells.
+    Another process on the GPU is a reason. Idle children of this process are not: suites keep some for calls that may
+    crash. A queue of kernels detects children that are not idle, and processes that the driver does not list, such as
+    those in another container.
     """
     if device.kind is not DeviceKind.ACCELERATOR or device.type != "cuda" or torch.version.hip:
         return ()
@@ -47,13 +47,16 @@ def doubts_of(device: Device) -> tuple[str, ...]:
 
 
 def lost(device: Device) -> float:
-    """What goes to somebody else, seen twice: a host that was held up once has not filled the queue."""
+    """Return the share of the time lost to other processes, confirmed by a second measurement.
+
+    A host that was interrupted once may not have filled the queue.
+    """
     share = interrupted(device)
     return min(share, interrupted(device)) if share > INTERRUPTED else share
 
 
 def _is_descendant(pid: int) -> bool:
-    """Whether a process is a child of this one, or a child's."""
+    """Return whether a process is a descendant of this one."""
     while pid > 1:
         if pid == os.getpid():
             return True
@@ -67,17 +70,17 @@ def _is_descendant(pid: int) -> bool:
 
 
 def uuid_of(device: Device) -> str:
-    """The GPU's own, by which the driver knows it whatever CUDA_VISIBLE_DEVICES says."""
+    """Return the GPU's UUID, which identifies it to the driver regardless of CUDA_VISIBLE_DEVICES."""
     return str(torch.cuda.get_device_properties(device.torch_device).uuid)
 
 
 def interrupted(device: Device) -> float:
-    """The share of the time in which a full queue of short kernels stands still: it goes to somebody else."""
+    """Measure the share of the time in which a full queue of short kernels is idle: it is lost to other processes."""
     stream = torch.cuda.current_stream(device.torch_device)
     matrix = torch.ones(SIDE, SIDE, device=device.torch_device)
     product = torch.empty_like(matrix)
     small = torch.ones(ELEMENTS, device=device.torch_device)
-    made: Any = torch.cuda.Event  # without types in some releases
+    made: Any = torch.cuda.Event  # untyped in some releases
     events = [made(enable_timing=True) for _ in range(KERNELS + 1)]
     small.mul_(1.0)
     device.synchronize()

@@ -1,4 +1,4 @@
-"""The check: work under autocast is at least so much faster than in float32, and as much as it was."""
+"""The check that a workload's speedup under autocast reaches its floor and its baseline."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def check_speedup(
     *,
     clock: Clock | None = None,
 ) -> Measured | None:
-    """Measure how much faster a step is under autocast than in float32, and hold that against a floor.
+    """Measure the speedup of a step under autocast over float32, and compare it with a floor.
 
-    ``make_step`` makes data on the device and the step to be timed; it is called again to confirm a
-    failure. ``clock`` replaces the device's own, which is checked first.
+    ``make_step`` creates data on the device and the step to be timed; it is called again to confirm a failure.
+    ``clock`` replaces the device's own, which is checked first.
 
-    Raises AmpFailure below the floor or the baseline, and for a step that cannot be captured; skips the test
-    with "inconclusive: …" where nothing can be said. Returns what was measured; None where ``mode`` is
-    ``"report"`` and the device has no clock.
+    Raises AmpFailure below the floor or the baseline, and for a step that cannot be captured; skips the test with
+    "inconclusive: …" without a verdict. Returns the measurement; None if ``mode`` is ``"report"`` and the device has no
+    clock.
     """
     if conditions.mode == "off":
         pytest.skip(f"speed is off: {conditions.reason}")
@@ -72,7 +72,7 @@ def check_speedup(
 
 
 def _arms(make_step: Callable[[], TimedStep], demand: Demand, conditions: SpeedConditions) -> Arms:
-    """Both arms on new tensors; of the device's time alone, captured."""
+    """Build both arms on new tensors, captured in graphs if only the device's time is measured."""
     torch.manual_seed(conditions.seed)
     arms = arms_of(make_step(), conditions.device, conditions.precision.dtype)
     if demand.kind != "device":
@@ -85,9 +85,9 @@ def _arms(make_step: Callable[[], TimedStep], demand: Demand, conditions: SpeedC
 
 
 def _observe(demand: Demand, measured: Measured, conditions: SpeedConditions) -> None:
-    """The speedup with its interval, and both times.
+    """Observe the speedup with its interval, and both times.
 
-    A baseline judges the speedup only where this check does: a gate, and a sound measurement.
+    A baseline judges the speedup only if this check does: with a gate, and a sound measurement.
     """
     observe = conditions.observe
     if observe is None:

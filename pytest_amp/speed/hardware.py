@@ -1,4 +1,4 @@
-"""What a device computes in hardware, and so what its speed can be held against."""
+"""Precisions that a device computes in hardware, and the kinds of float32 to compare its speed with."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ AMPERE = (8, 0)
 
 
 def kinds_of_float32(device: Device, precision: Precision) -> tuple[str, ...]:
-    """The kinds of float32 that ``precision`` may be compared with: ``"fp32"``, and ``"tf32"`` where it exists.
+    """Return the kinds of float32 to compare ``precision`` with: ``"fp32"``, and ``"tf32"`` if the device has it.
 
-    None where ``precision`` itself is emulated, as bf16 is before Ampere: there no floor can hold.
+    The result is empty if ``precision`` itself is emulated, as bf16 before Ampere: no floor can hold there.
     """
     if device.type != "cuda":
         return ("fp32",)

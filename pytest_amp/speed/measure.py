@@ -1,4 +1,4 @@
-"""One or two paired measurements, and what they say about a floor."""
+"""One or two paired measurements, and their verdict about a floor."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ __tracebackhide__ = is_misuse
 
 @dataclass(frozen=True)
 class Measured:
-    """A verdict and what it rests on.
+    """A verdict and the measurement that it is based on.
 
-    ``reference`` and ``candidate`` are seconds per call, the fastest of each block, in time order; the
-    rest is as in Measurement; ``doubts`` are the reasons for which nothing that was measured can be trusted.
+    ``reference`` and ``candidate`` are seconds per call, the fastest of each block, in time order; the remaining fields
+    are those of Measurement; ``doubts`` are the reasons not to trust the measurement.
     """
 
     verdict: SpeedVerdict
@@ -36,16 +36,16 @@ class Measured:
 
     @property
     def reference_median(self) -> float:
-        """Seconds of a call in float32."""
+        """Median seconds of a call in float32."""
         return statistics.median(self.reference)
 
     @property
     def candidate_median(self) -> float:
-        """Seconds of a call under autocast."""
+        """Median seconds of a call under autocast."""
         return statistics.median(self.candidate)
 
     def __str__(self) -> str:
-        """The speedup with its interval, and the times, as a table."""
+        """Return a table of the speedup with its interval, and of the times."""
         interval = self.verdict.interval
         rows = [
             ("float32", f"{self.reference_median * 1e3:.3g} ms", ""),
@@ -55,7 +55,7 @@ class Measured:
         return as_table(("", self.verdict.outcome.value, "interval"), rows)
 
     def facts(self) -> dict[str, object]:
-        """Everything, as plain JSON."""
+        """Return all fields as JSON data."""
         verdict = self.verdict
         return {
             "verdict": verdict.outcome.value,
@@ -87,11 +87,11 @@ def measure(  # noqa: PLR0913  # keywords of one measurement
     ceiling: float | None = None,
     environment: Callable[[], tuple[str, ...]] = tuple,
 ) -> Measured:
-    """Measure the arms; where they fall below the floor measure new ones, which must fall below it, too.
+    """Measure the arms; confirm a speedup below the floor by a measurement of new arms.
 
-    ``make_arms`` makes new tensors at each call. ``ceiling`` is the speedup that the device allows, if
-    known; ``environment`` says why nothing timed on it now can be trusted, and is asked before and after.
-    Raises ClockError.
+    ``make_arms`` creates new tensors at each call. ``ceiling`` is the speedup that the device allows, if known;
+    ``environment`` returns the reasons not to trust a time measured now, and is called before and after. Raises
+    ClockError.
     """
     doubtful = environment()
     first = _measured(make_arms(), clock, rule, plan, ceiling)

@@ -1,8 +1,8 @@
-"""Two ways to do the same work, timed in turn: ABBA quads, one log-ratio each.
+"""Paired measurement of two implementations of the same work: ABBA quads with one log-ratio each.
 
-In a quad the reference is timed first and last, the candidate twice between: whatever drifts
-exponentially over the quad (clocks, heat) cancels. A block is the fastest of a few timings, which
-drops what only ever makes a timing longer.
+In a quad the reference is timed first and last, the candidate twice in between: exponential drift over the quad
+(clocks, heat) cancels. A block is the fastest of a few timings, which drops disturbances, since these only lengthen a
+timing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pytest_amp.speed.verdict import LOOKS, Outcome
 class Arms:
     """Two calls that do the same work on the same data.
 
-    ``reference`` does it in float32, ``candidate`` under autocast.
+    ``reference`` runs in float32, ``candidate`` under autocast.
     """
 
     reference: Callable[[], object]
@@ -29,12 +29,12 @@ class Arms:
 
 @dataclass(frozen=True)
 class Plan:
-    """How a measurement is taken. Times are in seconds.
+    """Parameters of a measurement. Times are in seconds.
 
-    ``timings`` is the number of timings in a block, ``shortest`` what one timing lasts at least (a
-    shorter call is repeated within it), ``warm_up`` how long both arms run before, and ``budget`` what
-    the measurement may take: a look that would end later is not begun (twice that while nothing is decided), and
-    where even the first look would, blocks have fewer timings.
+    ``timings`` is the number of timings in a block, ``shortest`` the least duration of one timing (a shorter call is
+    repeated within it), ``warm_up`` the duration of the warm-up of both arms, and ``budget`` the duration of the
+    measurement: a look that would exceed it is not begun (twice the budget while undecided), and if even the first look
+    would exceed it, blocks have fewer timings.
     """
 
     timings: int = 5
@@ -54,12 +54,12 @@ class Quad:
 
     @property
     def reference(self) -> tuple[float, float]:
-        """The two blocks of the reference."""
+        """The seconds per call of the two blocks of the reference."""
         return min(self.reference_first), min(self.reference_last)
 
     @property
     def candidate(self) -> tuple[float, float]:
-        """The two blocks of the candidate."""
+        """The seconds per call of the two blocks of the candidate."""
         return min(self.candidate_first), min(self.candidate_last)
 
     @property
@@ -69,17 +69,17 @@ class Quad:
 
 
 class Measurement:
-    """One paired measurement: made and warmed by the constructor, extended by ``quad``."""
+    """One paired measurement: the constructor warms up both arms, and ``quad`` extends it."""
 
-    #: Of the wall time of a block, the least that a clock must see.
+    #: The least share of the wall time of a block that a clock must measure.
     SMALLEST_COVERAGE = 0.5
-    #: Budgets that an undecided measurement may take: a verdict is worth more than a narrow interval.
+    #: The number of budgets that an undecided measurement may use: a verdict matters more than a narrow interval.
     PATIENCE = 2
-    #: Repeats of a call within a timing, at most.
+    #: The largest number of repeats of a call within a timing.
     MOST_REPEATS = 1 << 14
 
     def __init__(self, arms: Arms, clock: Clock, plan: Plan, *, now: Callable[[], float] = time.perf_counter) -> None:
-        """Warm both arms in turn, and find how often a call is repeated; ``now`` is the wall clock."""
+        """Warm up both arms in turn, and determine the number of repeats of a call; ``now`` is the wall clock."""
         self.clock, self.plan, self._now = clock, plan, now
         self.quads: list[Quad] = []
         self._start = now()
@@ -101,7 +101,7 @@ class Measurement:
         return repeats
 
     def _warm_up(self) -> float:
-        """Run both arms in turn; the wall time of one timing of each, and how much of it the clock saw."""
+        """Run both arms in turn; return the wall time of one timing, and set the share that the clock measured."""
         end = self._now() + self.plan.warm_up
         fastest = math.inf
         while fastest == math.inf or self._now() < end:
@@ -123,15 +123,15 @@ class Measurement:
         return seconds
 
     def quad(self) -> float:
-        """Measure one more quad; its log-ratio."""
+        """Measure one more quad; return its log-ratio."""
         blocks = [self._block(arm, self.timings) for arm in (0, 1, 1, 0)]
         self.quads.append(Quad(*blocks))
         return self.quads[-1].log_ratio
 
     def affordable(self, further: int, outcome: Outcome) -> bool:
-        """Whether ``further`` quads still fit into the budget, going by the time that this took so far.
+        """Return whether ``further`` quads fit into the budget, extrapolated from the time used so far.
 
-        Into PATIENCE budgets, while the ``outcome`` is inconclusive.
+        While the ``outcome`` is inconclusive, they may use PATIENCE budgets.
         """
         elapsed = self._now() - self._start
         budget = self.plan.budget * (self.PATIENCE if outcome is Outcome.INCONCLUSIVE else 1)
@@ -149,12 +149,12 @@ class Measurement:
 
     @property
     def spread(self) -> float:
-        """The 90th percentile of an arm's blocks over its 10th, of the arm in which that is larger."""
+        """The 90th percentile of an arm's blocks over the 10th, the larger one of both arms."""
         return max(_spread(self.reference), _spread(self.candidate))
 
     @property
     def doubts(self) -> tuple[str, ...]:
-        """Why the clock cannot be trusted with this work: it saw too little of what its user waited for."""
+        """The reason not to trust the clock for this work: it measured too little of the wall time; empty if none."""
         if self.coverage >= self.SMALLEST_COVERAGE:
             return ()
         seen = f"the clock saw {self.coverage:.0%} of the time that passed"

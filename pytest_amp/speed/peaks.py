@@ -8,13 +8,13 @@ import re
 from dataclasses import dataclass
 from importlib import resources
 
-#: Half the bytes: what work that is bound by memory can gain at most, whatever the card computes.
+#: The largest speedup of work that is bound by memory, on any card: half the bytes.
 MEMORY_BOUND = 2.0
 
 
 @dataclass(frozen=True)
 class Peaks:
-    """One card's dense peak rates by precision, in 10^12 operations a second; None without hardware."""
+    """Dense peak rates of one card by precision, in 10^12 operations per second; None without hardware."""
 
     name: str
     match: str
@@ -22,10 +22,10 @@ class Peaks:
     sources: tuple[str, ...]
 
     def ceiling(self, over: str, precision: str) -> float | None:
-        """The speedup of ``precision`` over ``over`` (``"fp32"``, ``"tf32"``) that the card allows.
+        """Return the speedup of ``precision`` over ``over`` (``"fp32"``, ``"tf32"``) that the card allows.
 
-        None where it does not compute ``precision`` in hardware; without TF32 hardware, ``"tf32"``
-        is IEEE fp32.
+        It is None if the card does not compute ``precision`` in hardware; without TF32 hardware, ``"tf32"`` is IEEE
+        fp32.
         """
         rate = self.rates[precision]
         reference = self.rates[over] or self.rates["fp32"]
@@ -36,7 +36,7 @@ class Peaks:
 
 @functools.cache
 def all_peaks() -> tuple[Peaks, ...]:
-    """Every card in gpu_peaks.json."""
+    """Load every card in gpu_peaks.json."""
     text = resources.files(__package__).joinpath("gpu_peaks.json").read_text(encoding="utf-8")
     return tuple(
         Peaks(
@@ -50,5 +50,5 @@ def all_peaks() -> tuple[Peaks, ...]:
 
 
 def peaks_of(device_name: str) -> Peaks | None:
-    """The card whose driver calls it ``device_name`` (``NVIDIA H100 80GB HBM3``); None for one not listed."""
+    """Return the card with the driver's name ``device_name`` (``NVIDIA H100 80GB HBM3``); None if it is not listed."""
     return next((peaks for peaks in all_peaks() if re.search(peaks.match, device_name)), None)

@@ -1,4 +1,4 @@
-"""Device time: a step captured in a CUDA graph and replayed, so that the host has no part in it."""
+"""Device time: a step captured in a CUDA graph and replayed, without overhead of the host."""
 
 from __future__ import annotations
 
@@ -11,24 +11,23 @@ from pytest_amp.devices import Device
 from pytest_amp.failure import AmpFailure
 from pytest_amp.quoted import quoted
 
-#: Calls before the capture: libraries choose algorithms and take their workspaces, autograd makes its gradients.
+#: Calls before the capture: libraries select algorithms and allocate workspaces, autograd creates gradients.
 WARM_UP = 3
 
 
 def can_replay(device: Device) -> bool:
-    """Whether ``device`` has graphs: CUDA, and ROCm, which torch calls cuda."""
+    """Return whether ``device`` has graphs: CUDA, and ROCm, which torch calls cuda."""
     return device.type == "cuda" and hasattr(torch.cuda, "CUDAGraph")
 
 
 def captured(call: Callable[[], object], device: Device, what: str) -> Callable[[], object]:
-    """``call``, captured once in a graph of its own; the function returned replays it.
+    """Capture ``call`` once in its own graph; return a function that replays it.
 
-    What ``call`` makes (gradients, results) lives in the graph's own memory, and each replay writes it there
-    anew; what it reads must stay where it is. Gradients are made within (``None`` before), or zeroed within.
-
-    Raises AmpFailure, which says what to do, for what cannot be captured: reading a value on the host
-    (``item``, ``if tensor``, a printed loss, GradScaler with an optimizer that is not fused), data copied from
-    the host, memory that is freed or pinned on the way, a stream of its own.
+    Tensors that ``call`` creates (gradients, results) are in the graph's own memory, and each replay overwrites them;
+    tensors that it reads must keep their memory. Gradients are created inside (``None`` before), or zeroed inside.
+    Raises AmpFailure, with advice, for a call that cannot be captured: one that reads a value on the host (``item``,
+    ``if tensor``, a printed loss, GradScaler with an optimizer that is not fused), copies data from the host, frees or
+    pins memory, or uses a stream of its own.
     """
     side: Any = torch.cuda.Stream(device.torch_device)  # type: ignore[no-untyped-call,unused-ignore]
     side.wait_stream(torch.cuda.current_stream(device.torch_device))

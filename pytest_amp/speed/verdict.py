@@ -1,7 +1,7 @@
-"""The decision whether a measured speedup keeps its floor.
+"""The decision whether a measured speedup reaches its floor.
 
-Pure arithmetic on log-ratios: no torch, no clock, no pytest. A measurement is a series of quads, each
-one ratio (see paired.py); they are looked at after 12, 24 and 48, and the first decisive look ends it.
+The module is arithmetic on log-ratios, without torch, clocks or pytest. A measurement is a series of quads with one
+ratio each (see paired.py); it is evaluated after 12, 24 and 48 quads, and the first decisive look ends it.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
-#: How far eager step times of a healthy machine may differ from one process to the next.
+#: The factor by which eager step times of a healthy machine may differ between processes.
 EAGER_MARGIN = 1.03
-#: The same for a captured step that is replayed: H100 and H200, torch 2.11, between processes 0.1 to 0.2 %.
+#: The same for a captured step that is replayed: 0.1 to 0.2 % between processes on H100 and H200, torch 2.11.
 DEVICE_MARGIN = 1.005
 CONFIDENCE = Fraction(99, 100)
 LOOKS = (12, 24, 48)
-#: Half the width of an interval, as a part of it, that needs no further look once it has decided: another process's
-#: speedup may be held against it.
+#: The relative half width of an interval that needs no further look once it is decided: another process's speedup may
+#: be compared with it.
 PRECISE = 0.002
-#: A block's 90th percentile over its 10th above which nothing is decided: the machine was busy elsewhere.
+#: The 90th percentile of blocks over the 10th above which nothing is decided: the machine had other work.
 LARGEST_SPREAD = 1.5
-#: How far above the ceiling of the card a measured speedup may lie before the measurement is in doubt.
+#: The factor by which a measured speedup may exceed the card's ceiling before the measurement is in doubt.
 CEILING_SLACK = 1.1
 
 
 class Outcome(enum.Enum):
-    """What a measurement says about a floor."""
+    """Outcome of a measurement with respect to a floor."""
 
     PASS = "pass"  # noqa: S105  # not a password
     FAIL = "fail"
@@ -39,10 +39,10 @@ class Outcome(enum.Enum):
 
 @dataclass(frozen=True)
 class Rule:
-    """What is demanded: a speedup of at least ``floor``, up to ``margin``, both factors above 0.
+    """Requirement of a speedup of at least ``floor``, up to ``margin``, both factors above 0.
 
-    ``confidence`` is that of the interval at each look, two-sided; ``looks`` are numbers of quads. ``precision`` is
-    half the width of an interval, as a part of it, that a decided measurement ends with where there is time.
+    ``confidence`` is the two-sided confidence of the interval at each look; ``looks`` are numbers of quads.
+    ``precision`` is the relative half width of the interval at which a decided measurement ends, if there is time.
     """
 
     floor: float
@@ -54,7 +54,7 @@ class Rule:
 
 @dataclass(frozen=True)
 class Interval:
-    """A speedup: the median over ``quads`` quads, and the interval in which the true median lies."""
+    """A speedup: the median over ``quads`` quads, and a confidence interval of the true median."""
 
     low: float
     median: float
@@ -63,17 +63,17 @@ class Interval:
 
     @property
     def half_width(self) -> float:
-        """Half the interval, as a part of it."""
+        """Half the width of the interval, relative to the speedup."""
         return (self.high / self.low - 1) / 2 if self.low > 0 else math.inf
 
     def __str__(self) -> str:
-        """As reports show it: ``1.57 [1.56, 1.58]``."""
+        """Return the text of reports: ``1.57 [1.56, 1.58]``."""
         return f"{self.median:.3g} [{self.low:.3g}, {self.high:.3g}]"
 
 
 @dataclass(frozen=True)
 class SpeedVerdict:
-    """The outcome, the interval that it rests on, and why it is no better.
+    """An outcome, the interval that it is based on, and the reasons if it is not a pass.
 
     ``reasons`` are empty for a pass. ``unconfirmed`` is the interval of a first measurement that failed,
     when ``interval`` is that of the second.
@@ -88,11 +88,11 @@ class SpeedVerdict:
 
 @functools.cache
 def order_statistic_rank(count: int, confidence: Fraction = CONFIDENCE) -> int:
-    """The largest k for which the k-th smallest and k-th largest of ``count`` values enclose the median.
+    """Return the largest k for which the k-th smallest and k-th largest of ``count`` values enclose the median.
 
-    With at least ``confidence``, whatever the distribution: the number of values below the median is
+    They do with at least ``confidence``, for any distribution: the number of values below the median is
     binomial with p = 1/2 (the sign test's interval; H. A. David, H. N. Nagaraja, Order Statistics,
-    7.1). Integers throughout, so the same everywhere. 0 where ``count`` is too small.
+    7.1). Integer arithmetic makes it the same on every machine. The result is 0 if ``count`` is too small.
     """
     tail = 0
     for rank in range(count // 2 + 1):
@@ -103,7 +103,7 @@ def order_statistic_rank(count: int, confidence: Fraction = CONFIDENCE) -> int:
 
 
 def median_interval(log_ratios: Sequence[float], confidence: Fraction = CONFIDENCE) -> Interval:
-    """The median of the ratios and its order-statistic interval; unbounded where there are too few.
+    """Return the median of the ratios and its order-statistic interval, which is unbounded for too few ratios.
 
     Raises ValueError for no values, or for one that is not finite.
     """
@@ -116,7 +116,7 @@ def median_interval(log_ratios: Sequence[float], confidence: Fraction = CONFIDEN
 
 
 def judge(interval: Interval, rule: Rule) -> Outcome:
-    """What one look says. Only the last one lets a median above the floor pass, within the margin."""
+    """Return the outcome of one look. Only at the last look a median above the floor passes, within the margin."""
     if interval.high * rule.margin < rule.floor:
         return Outcome.FAIL
     if interval.low >= rule.floor:
@@ -130,10 +130,10 @@ def judge(interval: Interval, rule: Rule) -> Outcome:
 def decide(
     sample: Callable[[], float], rule: Rule, *, affordable: Callable[[int, Outcome], bool] = lambda *_: True
 ) -> SpeedVerdict:
-    """Draw log-ratios from ``sample`` until a look is decisive, and as precise as the rule wants it.
+    """Draw log-ratios from ``sample`` until a look is decisive, and as precise as the rule requires.
 
-    ``affordable(n, outcome)`` is asked before ``n`` further quads are drawn for the second look and later ones, with
-    the outcome so far: what is decided is to become precise only.
+    ``affordable(n, outcome)`` is called before ``n`` further quads are drawn for the second look and later ones, with
+    the outcome so far: a decided measurement continues only for precision.
     """
     log_ratios = [sample() for _ in range(rule.looks[0])]
     verdict = _look(log_ratios, rule)
@@ -157,11 +157,10 @@ def _look(log_ratios: list[float], rule: Rule) -> SpeedVerdict:
 
 
 def doubts(interval: Interval, *, spread: float, ceiling: float | None) -> tuple[str, ...]:
-    """Why a measurement cannot be trusted, whatever it says; empty for a sound one.
+    """Return the reasons not to trust a measurement, whatever its outcome; empty for a sound one.
 
-    ``spread`` is the 90th percentile of an arm's blocks over the 10th, ``ceiling`` the speedup that the
-    hardware allows, if known: above it, work was not waited for, or the float32 side was not what it
-    should be.
+    ``spread`` is the 90th percentile of an arm's blocks over the 10th, ``ceiling`` the speedup that the hardware
+    allows, if known: above it, the clock did not wait for the work, or the float32 arm did not compute what it should.
     """
     found = []
     if spread > LARGEST_SPREAD:
@@ -173,12 +172,12 @@ def doubts(interval: Interval, *, spread: float, ceiling: float | None) -> tuple
 
 
 def doubted(verdict: SpeedVerdict, reasons: tuple[str, ...]) -> SpeedVerdict:
-    """``verdict``, INCONCLUSIVE where there are ``reasons`` for doubt: never red, and never green."""
+    """Return ``verdict``, INCONCLUSIVE if there are ``reasons`` for doubt: neither a failure nor a pass."""
     return replace(verdict, outcome=Outcome.INCONCLUSIVE, reasons=reasons) if reasons else verdict
 
 
 def confirmed(first: SpeedVerdict, second: SpeedVerdict) -> SpeedVerdict:
-    """What two measurements say of which the first failed: a failure only if the second fails, too."""
+    """Combine a failed measurement with a second one: a failure only if the second fails, too."""
     if second.outcome is Outcome.FAIL:
         return replace(second, unconfirmed=first.interval)
     reasons = (f"a first measurement failed at {first.interval}, a second did not", *second.reasons)

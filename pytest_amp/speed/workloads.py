@@ -1,4 +1,4 @@
-"""From what is to be timed to two calls: the same work on the same data, without autocast and with it."""
+"""Conversion of a workload into two calls: the same work on the same data, without and with autocast."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from pytest_amp.speed.paired import Arms
 __tracebackhide__ = is_misuse
 
 Autocast = Callable[[], AbstractContextManager[object]]
-#: One unit of work, which enters the region that it is given around what a user has within autocast.
+#: One unit of work, which enters its argument, a region, around the part that a user runs under autocast.
 TimedStep = Callable[[Autocast], object]
-#: Makes data on the device, and returns the call to be timed, all of it within autocast.
+#: A function that creates data on the device, and returns the call to be timed, which runs under autocast as a whole.
 Workload = Callable[[], Callable[[], object]]
 
-#: Large enough for gradients of a mean over a million tokens, small enough to overflow nowhere.
+#: Loss scale that is large enough for gradients of a mean over a million tokens, and small enough not to overflow.
 SCALE = 2.0**10
 
 
@@ -32,11 +32,11 @@ def step_maker(
     dtype: torch.dtype | None = None,
     optimizer: MakeOptimizer | None = None,
 ) -> Callable[[], TimedStep]:
-    """Makes a step of ``work`` on ``device``, on new tensors at each call: of a case its training step.
+    """Return a function that makes a step of ``work`` on new tensors: for a case its training step.
 
-    ``optimizer`` makes one of a list of parameters, whose step is then part of the training step. In float16
-    the loss is scaled, as users do. Raises Misuse for what is neither a case nor a function, and for an optimizer
-    beside a function, which has no parameters to give it.
+    ``optimizer`` makes an optimizer of a list of parameters, whose step is then part of the training step. In float16
+    the loss is scaled, as users do. Raises Misuse for ``work`` that is neither a case nor a function, and for an
+    optimizer with a function, which has no parameters.
     """
     expect_maker(optimizer)
     if not isinstance(work, Case):
@@ -65,12 +65,12 @@ def step_maker(
 
 
 def name_of(work: Case | Workload) -> str:
-    """What messages and observations call ``work``: the case's name, or the function's."""
+    """Return the name of ``work`` in messages and observations: the case's name, or the function's."""
     return work.name if isinstance(work, Case) else getattr(work, "__name__", type(work).__name__)
 
 
 def step_of(work: Workload) -> TimedStep:
-    """A step that makes the call of ``work``, whole within the region. Raises Misuse where ``work`` makes none."""
+    """Return a step that makes the call of ``work`` inside the region. Raises Misuse if ``work`` returns no call."""
     call = work()
     if not callable(call):
         raise Misuse(f"{name_of(work)} returned {type(call).__name__}; valid: the call to be timed, as lambda: a @ b")
@@ -90,7 +90,7 @@ def training_step(
     optimizer: torch.optim.Optimizer | None = None,
     scaler: torch.amp.GradScaler | None = None,
 ) -> TimedStep:
-    """Forward within the region, backward outside, gradients made anew; then the step of ``optimizer`` if there is one.
+    """Return a step: forward inside the region, backward outside with new gradients, then ``optimizer``'s step, if any.
 
     ``scaler`` is used under autocast only: float32 has none.
     """
@@ -118,9 +118,8 @@ def training_step(
 
 
 def arms_of(step: TimedStep, device: Device, dtype: torch.dtype) -> Arms:
-    """Both arms of ``step``, on the same tensors.
+    """Return both arms of ``step``, on the same tensors.
 
-    The candidate enters autocast at each call, as a user's step does: casts of weights are within the
-    time.
+    The candidate enters autocast at each call, as a user's step does, so that casts of weights are part of the time.
     """
     return Arms(lambda: step(nullcontext), lambda: step(lambda: device.autocast(dtype)))

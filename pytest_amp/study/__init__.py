@@ -1,1 +1,1 @@
-"""Studies: long measurements of one question, resumable, with tables and plots. The first is of transformers."""
+"""Studies: long, resumable measurements of one question, with tables and plots. The first is of transformers."""

@@ -1,4 +1,4 @@
-"""What the study of transformers measures: sizes, contexts, precisions, ways of attention, parts of a step."""
+"""The grid of the study of transformers: sizes, contexts, precisions, attention implementations, parts of a step."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BATCHES = (4,)
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 ATTENTIONS = ("math", "sdpa")
 MODES = ("forward", "forward+backward", "step")
-#: What is warmed up in before the eager time is taken: the cell's own precision, or float32.
+#: The precision of the warm-up before the eager time is measured: the cell's own, or float32.
 WARM_UPS = ("own",)
 
 
@@ -37,14 +37,14 @@ class Cell:
     warm_up: str = "own"
 
     def __str__(self) -> str:
-        """As the progress line shows it."""
+        """Return the text of the progress line."""
         words = [self.size, str(self.context), self.precision, self.attention, self.mode, f"batch {self.batch}"]
         return ", ".join([*words, f"warmed up in {self.warm_up}"] if self.warm_up != "own" else words)
 
 
 @dataclass(frozen=True)
 class Choice:
-    """Which part of the grid."""
+    """Selection of a part of the grid."""
 
     sizes: Sequence[str] = tuple(SIZES)
     contexts: Sequence[int] = CONTEXTS
@@ -55,7 +55,7 @@ class Choice:
     warm_ups: Sequence[str] = WARM_UPS
 
     def cells(self) -> Iterator[Cell]:
-        """The small ones first, so that what ends early has seen something of everything."""
+        """Yield the cells, small ones first, so that an interrupted run has measured some of everything."""
         grid = itertools.product(
             self.sizes, self.contexts, self.batches, self.attentions, self.modes, self.precisions, self.warm_ups
         )

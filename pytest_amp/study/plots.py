@@ -1,4 +1,4 @@
-"""The study's plots, with matplotlib if it is there: PNG and SVG."""
+"""The study's plots as PNG and SVG, if matplotlib is installed."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from pytest_amp.study.report import rows, speedup, value
 from pytest_amp.study.results import Results
 
 Number = Callable[[Cell], "float | None"]
-#: Draws numbers of cells on an axis.
+#: A function that plots numbers of cells on an axis.
 Lines = Callable[[Any, "list[Cell]", Number], None]
 
 
 def write_plots(found: Results, folder: Path) -> list[Path]:
-    """Speedup and memory by context, one line a size; nothing without matplotlib."""
+    """Write plots of speedup and memory by context, with a line for each size; nothing without matplotlib."""
     try:
         mpl: Any = import_module("matplotlib")
     except ImportError:
         return []
     mpl.use("Agg")
-    # Text stays text, and the same results give the same file.
+    # Text stays text in SVG, and the same results give the same file.
     mpl.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "pytest-amp"})
     written = []
     for mode in ("forward+backward", "step"):
@@ -45,7 +45,7 @@ def _axes(count: int, title: str) -> tuple[Any, Any]:
 
 
 def _lines(axis: Any, cells: list[Cell], number: Number) -> None:
-    """One line a size and batch, by context."""
+    """Plot one line for each size and batch, by context."""
     for size in SIZES:
         for batch in sorted({cell.batch for cell in cells}):
             points = [(float(c.context), number(c)) for c in cells if (c.size, c.batch) == (size, batch)]
@@ -58,7 +58,7 @@ def _lines(axis: Any, cells: list[Cell], number: Number) -> None:
 
 
 def _by_size(axis: Any, cells: list[Cell], number: Number) -> None:
-    """One line a context, at the first batch, by size."""
+    """Plot one line for each context, at the smallest batch, by size."""
     names = [size for size in SIZES if any(cell.size == size for cell in cells)]
     batch = min(cell.batch for cell in cells)
     for context in sorted({cell.context for cell in cells}):
@@ -112,7 +112,7 @@ def _peaks(found: Results, cells: list[Cell], mode: str) -> Any:
 
 
 def _ways(cells: list[Cell]) -> list[Lines]:
-    """By context, and by size, as far as there are several."""
+    """Return the plots to draw: by context, and by size, if there are several."""
     ways: list[Lines] = [_lines] if len({cell.context for cell in cells}) > 1 else []
     return [*ways, _by_size] if len({cell.size for cell in cells}) > 1 or not ways else ways
 

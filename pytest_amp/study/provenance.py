@@ -1,4 +1,4 @@
-"""Where results come from: what has to be the same for a run to go on."""
+"""Provenance of results, which must be the same for a run to be resumed."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from pytest_amp.devices import Device
 
 
 def of(device: Device) -> dict[str, str]:
-    """What torch it is, and the device's own provenance."""
+    """Return torch's version and the device's own provenance."""
     return {"torch": str(torch.__version__), **device.provenance()}

@@ -1,4 +1,4 @@
-"""Tables and plots of the study of transformers, and what they say to the questions that people argue about."""
+"""Tables and plots of the study of transformers, and their answers to common questions."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from pytest_amp.speed.peaks import peaks_of
 from pytest_amp.study.grid import PRECISIONS, SIZES, Cell
 from pytest_amp.study.results import Results
 
-#: Of a time: the device's own where it was captured.
+#: The result's name of a time: the device's own time of a captured step, or the step's time.
 TIMES = {"device": "device_time", "step": "step_time"}
 
 
 def write_report(found: Results, folder: Path) -> list[Path]:
-    """Write ``transformer.md`` and, with matplotlib, the plots; the files that were written."""
+    """Write ``transformer.md`` and, with matplotlib, the plots; return the written files."""
     from pytest_amp.study import plots
 
     page = folder / "transformer.md"
@@ -28,7 +28,7 @@ def write_report(found: Results, folder: Path) -> list[Path]:
 
 
 def as_markdown(found: Results, pictures: Iterable[str] = ()) -> str:
-    """The whole page."""
+    """Format the whole page."""
     where = ", ".join(f"{name} {value}" for name, value in found.provenance.items() if value != "None")
     when = " to ".join(sorted({min(found.dates), max(found.dates)})) if found.dates else "on an unknown day"
     about = (
@@ -47,21 +47,21 @@ def as_markdown(found: Results, pictures: Iterable[str] = ()) -> str:
 
 
 def value(found: Results, cell: Cell, name: str) -> float | None:
-    """A number of a cell; None where it was not measured, or did not fit."""
+    """Return a number of a cell; None if it was not measured, or did not fit into memory."""
     result = found.found.get(cell, {})
     number = result.get(name)
     return float(number) if isinstance(number, (int, float)) and not isinstance(number, bool) else None
 
 
 def speedup(found: Results, cell: Cell, over: str, time: str) -> float | None:
-    """How much faster ``cell`` is than the same in ``over``."""
+    """Return the speedup of ``cell`` over the same cell in the precision ``over``."""
     name = TIMES[time]
     before, now = value(found, replace(cell, precision=over, warm_up="own"), name), value(found, cell, name)
     return before / now if before and now else None
 
 
 def rows(found: Results) -> list[Cell]:
-    """What was measured, but for precision and warm-up, in the order of the grid."""
+    """Return the measured cells, regardless of precision and warm-up, in the order of the grid."""
     seen = {replace(cell, precision="bf16", warm_up="own") for cell in found.found}
     sizes = list(SIZES)
     return sorted(seen, key=lambda c: (c.mode, c.attention, c.batch, sizes.index(c.size), c.context))
@@ -120,7 +120,7 @@ def _share(number: float | None) -> str:
 
 
 def _answers(found: Results) -> Iterator[str]:
-    """What the numbers say, as far as they were measured."""
+    """Format the answers that the measured numbers give."""
     yield "## What it says\n"
     about = (_by_size, _tf32, _fp16, _attention, _memory, _warm_up, _doubts)
     lines = [line for each in about for line in each(found)]
@@ -157,7 +157,7 @@ def _by_size(found: Results) -> Iterator[str]:
 
 
 def _because(found: Results, cells: Iterable[Cell]) -> str:
-    """The share of products in float32's time, and what it would be to make them faster, and nothing else."""
+    """Return the share of products in float32's time, and the speedup if only products were faster."""
     whole = [value(found, replace(cell, precision="fp32"), "products") for cell in cells]
     shares = _range(whole, ".0%")
     if shares is None:

@@ -1,4 +1,4 @@
-"""The study's results on disk: one line a cell, so that a run that was stopped goes on where it was."""
+"""The study's results on disk, one line for each cell, so that an interrupted run can be resumed."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from pytest_amp.study.grid import Cell
 
 
 class ResultsError(ValueError):
-    """A file that is none of results, or of another machine; one line that names it."""
+    """Error for a file that has no results, or results of another machine; one line that names it."""
 
 
 class Results:
     """The results in one file."""
 
     def __init__(self, path: Path, provenance: dict[str, str]) -> None:
-        """Read what is there. Raises ResultsError for another card's, or another torch's, and for what is no such file.
+        """Read existing results. Raises ResultsError for another card's or torch's, and for a file without results.
 
-        A last line that was not written whole is measured again.
+        The cell of an incomplete last line is measured again.
         """
         self.path, self.provenance = path, provenance
         self.found: dict[Cell, dict[str, Any]] = {}
@@ -56,7 +56,7 @@ class Results:
             self.path.write_text("\n".join([lines[0], *whole]) + "\n", encoding="utf-8")
 
     def add(self, cell: Cell, result: dict[str, Any]) -> None:
-        """Keep a result, on disk at once."""
+        """Add a result, and write it to disk immediately."""
         today = dt.datetime.now(tz=dt.timezone.utc).date().isoformat()
         self.found[cell] = result
         self.dates.add(today)
@@ -64,12 +64,12 @@ class Results:
             file.write(json.dumps({"cell": asdict(cell), "result": result, "date": today}) + "\n")
 
     def missing(self, cells: Iterable[Cell]) -> list[Cell]:
-        """Those that are not measured yet, or only while something was in doubt."""
+        """Return the cells that are not measured yet, or whose measurement is in doubt."""
         return [cell for cell in cells if cell not in self.found or self.found[cell].get("doubts")]
 
 
 def read(path: Path) -> Results:
-    """Results to be shown, wherever they were measured. Raises ResultsError."""
+    """Read results to be shown, from any machine. Raises ResultsError."""
     try:
         head = json.loads(path.read_text(encoding="utf-8").splitlines()[0])
     except (OSError, ValueError, IndexError):

@@ -1,4 +1,4 @@
-"""One cell of the study of transformers: times, memory and where the time goes, on one device."""
+"""Measurement of one cell of the study of transformers on one device: times, memory and shares of operators."""
 
 from __future__ import annotations
 
@@ -26,22 +26,21 @@ from pytest_amp.study.grid import SIZES, VOCABULARY, Cell
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 ATTENTION = {"math": Attention.SOFTMAX, "sdpa": Attention.SDPA}
-#: Operators that are matrix products, and fused attention.
+#: Operators that are matrix products.
 PRODUCTS = frozenset({"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm"})
-#: Seconds that eager calls, and replays, are timed for, and how many at most.
+#: Seconds for which eager calls, and replays, are timed, and the largest number of calls.
 BUDGET, CALLS = 0.25, 10
 
 Result = dict[str, Any]
 
 
 def measure(cell: Cell, device: Device) -> Result:
-    """What is known of ``cell``; running out of memory is a result, ``{"out_of_memory": True}``.
+    """Measure ``cell``; running out of memory is a result, ``{"out_of_memory": True}``.
 
     ``step_time`` and ``device_time`` are seconds of one call, eagerly and replayed from a graph (None without one),
-    ``first_calls`` those of the first three after the warm-up;
-    ``peak`` is the most that was allocated, in bytes, beside what was before; in float32, ``products`` and
-    ``attention`` are their shares of the device's time (torch.profiler): what a low precision can make faster.
-    ``doubts`` say why the times cannot be trusted.
+    ``first_calls`` those of the first three after the warm-up; ``peak`` is the peak of allocated memory, in bytes,
+    above the value before; in float32, ``products`` and ``attention`` are their shares of the device's time
+    (torch.profiler), which low precision can make faster. ``doubts`` are the reasons not to trust the times.
     """
     try:
         with float32_precision("ieee" if cell.precision == "fp32" else "tf32"):
@@ -57,7 +56,7 @@ def measure(cell: Cell, device: Device) -> Result:
 
 def _measured(cell: Cell, device: Device) -> Result:
     allocator = Allocator(device)
-    # Each captured cell leaves workspaces of its stream behind: 67 MB on an H200 (torch 2.11).
+    # Each captured cell leaves workspaces of its stream allocated: 67 MB on an H200 (torch 2.11).
     held = allocator.allocated if allocator.counts else 0
     work = _Work(cell, device)
     if allocator.counts:
@@ -79,7 +78,7 @@ def _measured(cell: Cell, device: Device) -> Result:
         found["device_time"] = _time(clock, replay, clock.time(replay, repeats=1, timings=2)) if replay else None
     except (AmpFailure, torch.OutOfMemoryError) as error:
         receive(error)
-        # A graph has memory of its own, and may not fit where the step did.
+        # A graph has its own memory, and may not fit even though the step does.
         found |= {"device_time": None, "not_captured": quoted(error)}
     return found
 
@@ -91,16 +90,16 @@ def _warm_up(cell: Cell) -> Iterator[None]:
 
 
 def _time(clock: Clock, call: Callable[[], object], first: Sequence[float]) -> float:
-    """The median of a few calls, each timed alone; of those that were timed before, the last, where calls are long."""
+    """Return the median of a few calls, each timed alone; for long calls, of the last calls in ``first``."""
     count = min(CALLS, int(BUDGET / max(min(first), 1e-6)))
     return statistics.median(clock.time(call, repeats=1, timings=count) if count > 1 else first[1:])
 
 
 class _Work:
-    """The model, its batch, its optimizer and scaler, and one call of what is timed."""
+    """The model, its batch, its optimizer and scaler, and the timed call."""
 
     def __init__(self, cell: Cell, device: Device) -> None:
-        """Made on the device itself, seeded."""
+        """Seed torch, and create the tensors on the device itself."""
         layers, width, heads = SIZES[cell.size]
         size = DecoderSize(layers, width, heads, VOCABULARY)
         torch.manual_seed(0)
@@ -117,11 +116,11 @@ class _Work:
         self.scaler = torch.amp.GradScaler(device.type, init_scale=2.0**12, enabled=cell.precision == "fp16")
 
     def region(self, *, low: bool) -> AbstractContextManager[object]:
-        """Autocast, where the cell has a low precision."""
+        """Return autocast's region if the cell has a low precision, else a null context."""
         return self.device.autocast(self.dtype) if self.dtype is not None and low else contextlib.nullcontext()
 
     def call(self, *, low: bool = True) -> object:
-        """Forward, or forward and backward, or with the optimizer's step."""
+        """Run forward, or forward and backward, or both and the optimizer's step."""
         if self.cell.mode == "forward":
             with torch.no_grad():
                 return self._loss(low=low)
@@ -140,7 +139,7 @@ class _Work:
 
 
 def _shares(work: _Work, device: Device) -> Result:
-    """How much of the device's time is products, and how much fused attention."""
+    """Measure the shares of products and of fused attention in the device's time."""
     from torch.profiler import ProfilerActivity, profile
 
     on_gpu = device.type == "cuda"

@@ -1,7 +1,7 @@
 """Every private torch API that the project uses, in one place.
 
-Each function says what happens when the API is gone: it raises ``PrivateApiGone`` with the name of
-the API, and the check that needed it fails with that name; nothing is passed over in silence.
+A function whose API is missing from the installed torch raises ``PrivateApiGone`` with the name of the API, and
+the check that needed it fails with that name. No check is skipped silently. A docstring names each exception to this.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Calls of overloads, and what stands for their kernels."""
+"""Calls of operator overloads, and their decompositions."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import Any
 
 from pytest_amp.torch_private.trees import pytree
 
-#: What torch says where a kernel takes arguments of one device alone: c10/core/impl/... common_device_check_failure in
+#: Part of torch's message for a kernel that takes arguments of one device only: common_device_check_failure in
 #: aten/src/ATen/core/adaption.cpp.
 _SEVERAL_DEVICES = "to be on the same device"
 
 
 def call_overload(overload: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Call an overload; whole numbers on the CPU that its kernel does not take there are moved to the other arguments.
+    """Call an overload; if its kernel rejects integer tensors on the CPU, move them to the other arguments' device.
 
-    A composite operator takes some arguments on another device than its parts do, which a dispatch mode calls: the
-    lengths of ``ctc_loss``, for one (aten/src/ATen/native/LossCTC.cpp).
+    A dispatch mode calls the parts of a composite operator, and a composite operator accepts some arguments on a
+    device that its parts do not: the lengths of ``ctc_loss``, for example (aten/src/ATen/native/LossCTC.cpp).
     """
     try:
         return overload(*args, **kwargs)
@@ -28,7 +28,7 @@ def call_overload(overload: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) 
 
 
 def _on_one_device(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any] | None:
-    """The arguments with whole numbers moved from the CPU to the device of the others; None if there is no other."""
+    """Move integer and bool tensors to the one device besides the CPU; None if there is not exactly one."""
     import torch
 
     leaves, spec = pytree().tree_flatten((args, kwargs))
@@ -44,9 +44,9 @@ def _on_one_device(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, 
 
 
 def decomposition_of(overload: Any) -> Callable[..., Any] | None:
-    """Return a Python function of other operators that computes what an overload does; None if torch has none.
+    """Return torch's decomposition of an overload into other operators, a Python function; None if it has none.
 
-    None, too, where ``torch._decomp.decomposition_table`` is gone.
+    Also return None if ``torch._decomp.decomposition_table`` is missing.
     """
     try:
         from torch._decomp import decomposition_table

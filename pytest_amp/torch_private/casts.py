@@ -1,4 +1,4 @@
-"""Copies between dtypes, as they reach the back end."""
+"""Copies between dtypes that reach the back end."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from pytest_amp.torch_private.modes import each_call
 class Cast:
     """A copy of a tensor in another dtype.
 
-    ``source`` and ``target`` are dtypes (``float32``), ``bytes`` is what is read and written, ``of`` the name of
-    what was copied if it has one.
+    ``source`` and ``target`` are names of dtypes (``float32``), ``bytes`` is the number of bytes read and written,
+    ``of`` the name of the copied tensor, if it has one.
     """
 
     source: str
@@ -26,16 +26,16 @@ class Cast:
     of: str | None = None
 
     def __str__(self) -> str:
-        """As messages show it: ``weight, float32 to bfloat16, 384 bytes``."""
+        """Return the text of messages: ``weight, float32 to bfloat16, 384 bytes``."""
         return f"{self.of or 'a tensor'}, {self.source} to {self.target}, {self.bytes} bytes"
 
 
 @contextmanager
 def counted_casts(names: Mapping[int, str]) -> Iterator[list[Cast]]:
-    """The copies between dtypes inside the block, in order, in backward passes, too.
+    """Record the copies between dtypes inside the block, in order, including those of backward passes.
 
-    ``names`` are what tensors are called, by ``id``. It sees ``aten::_to_copy``, which ``Tensor.to`` and
-    autocast end in, and ``aten::copy_``; an operator that converts within its own kernel makes no copy. Raises
+    ``names`` maps the ``id`` of a tensor to its name. Recorded operators are ``aten::_to_copy``, which ``Tensor.to``
+    and autocast call, and ``aten::copy_``; an operator that converts within its own kernel makes no copy. Raises
     PrivateApiGone without ``torch.utils._python_dispatch.TorchDispatchMode``.
     """
     import torch

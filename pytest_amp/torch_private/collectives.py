@@ -1,4 +1,4 @@
-"""What goes over the wire: every collective operator that is called, and the dtypes of its tensors."""
+"""Recording of collective operators and the dtypes of their tensors, as sent between processes."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from pytest_amp.precision import dtype_name
 from pytest_amp.torch_private.gone import PrivateApiGone
 from pytest_amp.torch_private.modes import each_call
 
-#: Namespaces of torch's collectives: those that process groups have, and those that DTensor calls.
+#: Namespaces of torch's collectives: of process groups, and of the functional collectives that DTensor calls.
 NAMESPACES = ("c10d", "_c10d_functional")
-#: What is in these namespaces, too, and sends nothing.
+#: Operators of these namespaces that send nothing.
 _BOOKKEEPING = ("wait_tensor", "wrap_tensor")
 
 
@@ -26,7 +26,7 @@ class Collective:
 
     @property
     def kind(self) -> str:
-        """``all_reduce``, ``all_gather``, ``reduce_scatter``, or the operator's own name for any other."""
+        """Return ``all_reduce``, ``all_gather`` or ``reduce_scatter``; for any other collective the operator's name."""
         plain = self.operator.replace("_", "")
         kinds = {"allreduce": "all_reduce", "allgather": "all_gather", "reducescatter": "reduce_scatter"}
         return next((kind for start, kind in kinds.items() if plain.startswith(start)), self.operator)
@@ -34,7 +34,7 @@ class Collective:
 
 @contextlib.contextmanager
 def recorded_collectives() -> Iterator[list[Collective]]:
-    """The collectives with floating tensors in this scope, in order, those of backward passes among them.
+    """Record the collectives on floating tensors inside the block, in order, including those of backward passes.
 
     Raises PrivateApiGone without ``TorchDispatchMode``, through which process groups pass their calls.
     """
@@ -54,9 +54,10 @@ def recorded_collectives() -> Iterator[list[Collective]]:
 
 @contextlib.contextmanager
 def small_first_bucket(limit: int) -> Iterator[None]:
-    """DDP made in this scope has buckets of at most ``limit`` bytes from the first one on, if its cap is as small.
+    """Limit the first bucket of a DDP constructed inside the block to ``limit`` bytes.
 
-    Otherwise a small model has one bucket, whatever ``bucket_cap_mb`` says. Raises PrivateApiGone without
+    With a ``bucket_cap_mb`` as small, every bucket has at most ``limit`` bytes. Without this limit, a small model fits
+    into the first bucket, whatever ``bucket_cap_mb`` is. Raises PrivateApiGone without
     ``torch.distributed._DEFAULT_FIRST_BUCKET_BYTES``.
     """
     from torch import distributed

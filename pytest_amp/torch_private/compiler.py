@@ -1,4 +1,4 @@
-"""What torch.compile does: graphs that it made, what is in them, and settings that have no public door."""
+"""torch.compile's graphs, their operators, and settings without a public API."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pytest_amp.torch_private.gone import PrivateApiGone
 
 
 def _module(name: str) -> Any:
-    """The module called ``name``; PrivateApiGone if there is none."""
+    """Import the module ``name``; PrivateApiGone if there is none."""
     try:
         return importlib.import_module(name)
     except ImportError:
@@ -30,7 +30,7 @@ def _attribute(module: str, name: str) -> Any:
 
 
 def _settings(module: str, *names: str) -> Any:
-    """The module of settings, which has those called ``names``; PrivateApiGone for the first that it has not."""
+    """Return a module of settings that has all of ``names``; PrivateApiGone for the first missing one."""
     found = _module(module)
     for name in names:
         if not hasattr(found, name):
@@ -39,23 +39,23 @@ def _settings(module: str, *names: str) -> Any:
 
 
 def compiled_graphs() -> int:
-    """How many graphs Dynamo has handed to a back end so far; raises PrivateApiGone without its counters."""
+    """Count the graphs that Dynamo has passed to a back end so far; PrivateApiGone without its counters."""
     return int(_attribute("torch._dynamo.utils", "counters")["stats"]["unique_graphs"])
 
 
 def skipped_cuda_graphs() -> int:
-    """How many graphs inductor has refused to put into a CUDA graph so far; PrivateApiGone without its counters."""
+    """Count the graphs that inductor has not put into a CUDA graph so far; PrivateApiGone without its counters."""
     return int(_attribute("torch._dynamo.utils", "counters")["inductor"]["cudagraph_skips"])
 
 
 def cuda_graph_trees(index: int) -> int:
-    """How many CUDA graph trees the GPU ``index`` has; 0 before the first. PrivateApiGone without their manager."""
+    """Count the CUDA graph trees of the GPU ``index``; 0 before the first. PrivateApiGone without their manager."""
     manager = _attribute("torch._inductor.cudagraph_trees", "get_manager")(index, create_if_none_exists=False)
     return 0 if manager is None else sum(1 for _ in manager.get_roots())
 
 
 def cpp_compiler() -> str | None:
-    """The C++ compiler that inductor uses, or None where it finds none; PrivateApiGone if it cannot be asked."""
+    """Return inductor's C++ compiler, or None if it finds none; PrivateApiGone without its lookup function."""
     find = _attribute("torch._inductor.cpp_builder", "get_cpp_compiler")
     missing = _attribute("torch._inductor.exc", "InvalidCxxCompiler")
     try:
@@ -66,15 +66,15 @@ def cpp_compiler() -> str | None:
 
 @contextmanager
 def compile_settings() -> Iterator[None]:
-    """Inductor compiles in this process alone, and an error of a back end is raised.
+    """Let inductor compile in this process only, and raise the errors of a back end.
 
-    Inductor's worker processes would outlive the tests, and ``suppress_errors`` would run in eager what does
+    Inductor's worker processes would outlive the tests, and ``suppress_errors`` would run functions in eager that do
     not compile. Raises PrivateApiGone without these settings.
 
-    A CPU's widest vectors are used untried, for which inductor would compile three programs and start Python as
-    often in each process: ``pytest_amp.compiled.lacking`` tries them, by compiling, and calls
-    ``vectors_are_tried`` where that fails. Nor is the latency of guards measured, for a log, by flushing the CPU's
-    caches behind each compilation.
+    Inductor assumes the CPU's widest vectors instead of testing them: the test compiles three programs and starts
+    Python three times in each process. ``pytest_amp.compiled.lacking`` tests them by compiling a function, and calls
+    ``vectors_are_tried`` where that fails. The latency of guards, which torch measures for a log by flushing the
+    CPU's caches after each compilation, is not measured.
     """
     inductor = _settings("torch._inductor.config", "compile_threads")
     dynamo = _settings("torch._dynamo.config", "suppress_errors")
@@ -89,10 +89,11 @@ def compile_settings() -> Iterator[None]:
 
 
 def random_as_eager() -> AbstractContextManager[object]:
-    """Inductor draws random numbers as eager does, from the same generators in the same order: the same is dropped.
+    """Let inductor draw random numbers as eager does, so that dropout drops the same elements.
 
-    It may choose other kernels and compute more again going back than without, so it is for what draws alone. Raises
-    PrivateApiGone without ``torch._inductor.config.fallback_random``.
+    The numbers come from the same generators in the same order. Inductor may choose other kernels with this setting and
+    recompute more in backward, so it is used only for cases that draw random numbers. Raises PrivateApiGone without
+    ``torch._inductor.config.fallback_random``.
     """
     inductor = _settings("torch._inductor.config", "fallback_random")
     scope: AbstractContextManager[object] = inductor.patch(fallback_random=True)
@@ -100,11 +101,11 @@ def random_as_eager() -> AbstractContextManager[object]:
 
 
 def taken_apart() -> AbstractContextManager[object]:
-    """What is called within is taken apart in Python as torch's tracers take it apart, and runs in eager all the same.
+    """Decompose operators in Python inside the block, as torch's tracers do, while they still run in eager.
 
-    On a CPU ``dropout`` then is ``native_dropout``, which multiplies by 1 / (1 - p) in float32; called otherwise it
-    multiplies by a noise of the input's dtype, in which that number is rounded. Raises PrivateApiGone without
-    ``torch._dispatch.python.enable_python_dispatcher``.
+    On a CPU, ``dropout`` is then ``native_dropout``, which multiplies by 1 / (1 - p) in float32; without it,
+    ``dropout`` multiplies by a noise tensor of the input's dtype, which rounds 1 / (1 - p). Raises PrivateApiGone
+    without ``torch._dispatch.python.enable_python_dispatcher``.
     """
     scope: AbstractContextManager[object] = _attribute("torch._dispatch.python", "enable_python_dispatcher")()
     return scope
@@ -112,9 +113,10 @@ def taken_apart() -> AbstractContextManager[object]:
 
 @contextmanager
 def compile_workers(count: int) -> Iterator[None]:
-    """Inductor compiles in ``count`` processes, where kernels are chosen out of hundreds; they end with the block.
+    """Let inductor compile in ``count`` processes, which end with the block; max-autotune compiles hundreds of kernels.
 
-    Within ``compile_settings``. Raises PrivateApiGone without ``torch._inductor.async_compile``'s way to end them.
+    Use it inside ``compile_settings``. Raises PrivateApiGone without
+    ``torch._inductor.async_compile.shutdown_compile_workers``.
     """
     end = _attribute("torch._inductor.async_compile", "shutdown_compile_workers")
     try:
@@ -126,7 +128,7 @@ def compile_workers(count: int) -> Iterator[None]:
 
 @contextmanager
 def vectors_are_tried() -> Iterator[None]:
-    """Inductor finds out by itself which vectors of the CPU its compiler knows; what it finds it keeps."""
+    """Let inductor test which of the CPU's vector instructions its compiler supports; it caches the result."""
     isa = _module("torch._inductor.cpu_vec_isa")
     kept = [type(each).__bool__ for each in getattr(isa, "supported_vec_isa_list", ())]
     for cached in (getattr(isa, "valid_vec_isa_list", None), *kept):
@@ -137,7 +139,7 @@ def vectors_are_tried() -> Iterator[None]:
 
 
 def _vectors_tried(inductor: Any, *, by_torch: bool) -> AbstractContextManager[object]:
-    """``vec_isa_ok``: what says that no trial is needed. Where there is no such setting, inductor tries."""
+    """Set ``vec_isa_ok``, which says that no test is needed. Without this setting, inductor tests."""
     if not hasattr(inductor.cpp, "vec_isa_ok"):
         return nullcontext()
     setting: AbstractContextManager[object] = inductor.patch({"cpp.vec_isa_ok": None if by_torch else True})
@@ -146,7 +148,7 @@ def _vectors_tried(inductor: Any, *, by_torch: bool) -> AbstractContextManager[o
 
 @contextmanager
 def _guards_untimed() -> Iterator[None]:
-    """Without ``profile_guard_manager``, a third of what a small function takes to compile; where it is gone, with."""
+    """Disable ``profile_guard_manager``, a third of the time to compile a small function, where torch has it."""
     guards = _module("torch._dynamo.guards")
     timed = getattr(guards, "profile_guard_manager", None)
     if timed is None:
@@ -161,9 +163,9 @@ def _guards_untimed() -> Iterator[None]:
 
 @contextmanager
 def _untraced() -> Iterator[None]:
-    """Without structured traces, unless TORCH_TRACE asks for them: thousands of lines in the report of a failure.
+    """Disable structured traces, unless TORCH_TRACE requests them: they add thousands of lines to a failure's report.
 
-    torch makes them where their logger has a handler, and pytest (9.2) gives one to each that does not propagate.
+    torch writes them if their logger has a handler, and pytest (9.2) adds one to each logger that does not propagate.
     """
     log = logging.getLogger("torch.__trace")
     before = log.propagate, log.disabled
@@ -177,7 +179,7 @@ def _untraced() -> Iterator[None]:
 
 @contextmanager
 def backward_without_region() -> Iterator[None]:
-    """A compiled backward pass is traced with autocast off, and not in the region of forward.
+    """Trace a compiled backward pass with autocast off, instead of in the region of the forward pass.
 
     Raises PrivateApiGone without ``torch._functorch.config.backward_pass_autocast`` (torch 2.8 and older).
     """
@@ -195,7 +197,7 @@ class Traced:
 
 
 def tracing_backend(forward: list[Traced], backward: list[Traced]) -> Callable[..., Any]:
-    """A back end for torch.compile that runs what AOTAutograd traced, and writes down the operators of both passes.
+    """Return a back end for torch.compile that runs AOTAutograd's graphs and records the operators of both passes.
 
     Raises PrivateApiGone without ``torch._dynamo.backends.common.aot_autograd``.
     """
@@ -231,6 +233,6 @@ def aot_compile(program: Any, package: str) -> None:
 
 
 def aot_load(package: str) -> Callable[..., Any]:
-    """The function that AOTInductor has compiled into ``package``; PrivateApiGone without aoti_load_package."""
+    """Load the function that AOTInductor compiled into ``package``; PrivateApiGone without aoti_load_package."""
     loaded: Callable[..., Any] = _attribute("torch._inductor", "aoti_load_package")(package)
     return loaded

@@ -1,8 +1,8 @@
-"""cuDNN's switches, set without a word about TF32; flags of back ends, set where torch has forbidden it.
+"""cuDNN's flags, set without reading or writing TF32; flags of back ends, set even where torch forbids it.
 
-``torch.backends.cudnn.flags`` would read and write ``allow_tf32``, too, which raises where each kind of layer has a
-precision of its own (torch 2.9 on); the attributes may not be set once torch's own test helpers are imported, as
-torch.export and torch.compile do in some releases.
+``torch.backends.cudnn.flags`` also reads and writes ``allow_tf32``, which raises if kinds of layers differ in
+precision (since torch 2.9). The attributes cannot be set once torch's own test helpers are imported, as torch.export
+and torch.compile do in some releases.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from pytest_amp.torch_private.gone import PrivateApiGone
 
 @contextmanager
 def cudnn_enabled(*, enabled: bool) -> Iterator[None]:
-    """The block runs with cuDNN, or without it. Raises PrivateApiGone without ``torch._C._set_cudnn_enabled``."""
+    """Run the block with or without cuDNN. Raises PrivateApiGone without ``torch._C._set_cudnn_enabled``."""
     with _switched("enabled", on=enabled):
         yield
 
 
 @contextmanager
 def cudnn_deterministic() -> Iterator[None]:
-    """Only deterministic algorithms are taken. Raises PrivateApiGone without ``torch._C._set_cudnn_deterministic``."""
+    """Let cuDNN use deterministic algorithms only. PrivateApiGone without ``torch._C._set_cudnn_deterministic``."""
     with _switched("deterministic", on=True):
         yield
 
@@ -46,10 +46,10 @@ def _switched(name: str, *, on: bool) -> Iterator[None]:
 
 @contextmanager
 def backend_flags_settable() -> Iterator[None]:
-    """Attributes of ``torch.backends`` may be set in the block, whoever has forbidden it.
+    """Allow the attributes of ``torch.backends`` to be set inside the block.
 
-    ``torch.backends.disable_global_flags``, which torch's own test helpers call as they are imported, forbids it for
-    good. Where the private context manager behind it is gone, nothing is changed: what cannot be set raises.
+    ``torch.backends.disable_global_flags``, which torch's own test helpers call when they are imported, forbids it
+    permanently. Without torch's private context manager nothing changes, and a forbidden assignment raises.
     """
     import torch
 

@@ -1,4 +1,4 @@
-"""What the dispatcher knows: keys, autocast's kernels, overloads and their schemas."""
+"""The dispatcher's keys, autocast kernels, overloads and schemas."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pytest_amp.torch_private.gone import PrivateApiGone
 
 
 def autocast_registrations(device_type: str) -> list[str]:
-    """Qualified names (``aten::softmax.int``) of the overloads with an autocast kernel for ``device_type``.
+    """Return the qualified names (``aten::softmax.int``) of the overloads with an autocast kernel for ``device_type``.
 
-    Read from the running dispatcher. One whose kernel is a fallthrough is registered in name only, and
-    left out. Raises LookupError if this torch has no autocast for the device type, and PrivateApiGone
-    without ``torch._C._dispatch_get_registrations_for_dispatch_key`` or
+    They are read from the running dispatcher, without kernels that are fallthroughs, which do nothing. Raises
+    LookupError if this torch has no autocast for the device type, and PrivateApiGone without
+    ``torch._C._dispatch_get_registrations_for_dispatch_key`` or
     ``torch._C._dispatch_kernel_for_dispatch_key_is_fallthrough``.
     """
     import torch
@@ -34,10 +34,10 @@ def autocast_registrations(device_type: str) -> list[str]:
 
 
 def autocast_device_types() -> list[str]:
-    """Names of the device types for which this torch has autocast kernels, in alphabetical order.
+    """Return the device types for which this torch has autocast kernels, in alphabetical order.
 
-    The device types are those that torch names when it refuses another one. Raises PrivateApiGone where it names none,
-    and as ``autocast_registrations`` does.
+    The candidates are the device types in torch's error message for an unknown one. Raises PrivateApiGone if that
+    message lists none, and as ``autocast_registrations`` does.
     """
     import torch
 
@@ -58,10 +58,9 @@ def _has_autocast_kernels(device_type: str) -> bool:
 
 
 def find_overload(name: str) -> Any:
-    """The callable of a qualified overload, ``aten::softmax.int``; LookupError if this torch has none.
+    """Return the callable of a qualified overload, ``aten::softmax.int``; LookupError if this torch has none.
 
-    Calls through ``torch.ops``, which is public; that its overloads go through the dispatcher is not written
-    down anywhere.
+    ``torch.ops`` is public; it is not documented that its overloads go through the dispatcher.
     """
     import torch
 
@@ -74,7 +73,7 @@ def find_overload(name: str) -> Any:
 
 
 def has_overload(name: str) -> bool:
-    """Whether this torch has a qualified overload."""
+    """Return whether this torch has a qualified overload."""
     try:
         find_overload(name)
     except LookupError:
@@ -83,7 +82,7 @@ def has_overload(name: str) -> bool:
 
 
 def schema_of(overload: Any) -> Any:
-    """What an overload takes and returns, as torch has parsed it; PrivateApiGone without its ``_schema``."""
+    """Return an overload's schema as parsed by torch; PrivateApiGone without its ``_schema``."""
     schema = getattr(overload, "_schema", None)
     if schema is None:
         raise PrivateApiGone("torch._ops.OpOverload._schema")
@@ -91,7 +90,7 @@ def schema_of(overload: Any) -> Any:
 
 
 def arguments_of(overload: Any) -> dict[str, str]:
-    """The arguments of an overload and their types as the schema writes them: ``{"dtype": "Optional[int]"}``.
+    """Return the arguments of an overload and their types as in its schema: ``{"dtype": "Optional[int]"}``.
 
     Raises PrivateApiGone without the overload's ``_schema``.
     """
@@ -99,7 +98,7 @@ def arguments_of(overload: Any) -> dict[str, str]:
 
 
 def defaults_of(overload: Any) -> dict[str, Any]:
-    """The optional arguments of an overload and their defaults.
+    """Return the optional arguments of an overload and their defaults.
 
     Raises PrivateApiGone without the overload's ``_schema``.
     """
@@ -108,7 +107,7 @@ def defaults_of(overload: Any) -> dict[str, Any]:
 
 
 def mutates_arguments(overload: Any) -> bool:
-    """Whether an overload writes into an argument: the in-place and ``out=`` overloads do.
+    """Return whether an overload writes into an argument, as in-place and ``out=`` overloads do.
 
     Raises PrivateApiGone without the overload's ``_schema``.
     """
@@ -116,9 +115,9 @@ def mutates_arguments(overload: Any) -> bool:
 
 
 def cpu_has_onednn_kernels(precision: str) -> bool:
-    """Whether oneDNN has kernels for ``bf16`` or ``fp16`` on this CPU; False where torch cannot tell.
+    """Return whether oneDNN has kernels for ``bf16`` or ``fp16`` on this CPU; False if torch has no such query.
 
-    fp16 takes AVX512-FP16 or AMX-FP16, bf16 AVX512.
+    fp16 requires AVX512-FP16 or AMX-FP16, bf16 requires AVX512.
     """
     import torch
 
@@ -127,7 +126,7 @@ def cpu_has_onednn_kernels(precision: str) -> bool:
 
 
 def torch_c() -> Any:
-    """``torch._C``, without types."""
+    """Return ``torch._C``, without types."""
     import torch
 
     return torch._C
@@ -135,7 +134,7 @@ def torch_c() -> Any:
 
 @functools.cache
 def dispatch_key(name: str) -> Any:
-    """Torch's dispatch key of that name; PrivateApiGone if it has none."""
+    """Return torch's dispatch key ``name``; PrivateApiGone if it has none."""
     try:
         return torch_c()._dispatch_key_parse(name)
     except (AttributeError, RuntimeError):
@@ -143,6 +142,6 @@ def dispatch_key(name: str) -> Any:
 
 
 def autocast_key(device_type: str) -> str:
-    """A back end of its own may have given PrivateUse1 another name; without that query it goes by the first one."""
+    """Return the name of autocast's dispatch key; an out-of-tree back end may have renamed PrivateUse1."""
     own = getattr(torch_c(), "_get_privateuse1_backend_name", lambda: "privateuse1")()
     return f"Autocast{'PrivateUse1' if device_type in {own, 'privateuse1'} else device_type.upper()}"

@@ -1,4 +1,4 @@
-"""Memory of virtual tensors, for code that takes it: a Triton kernel called directly, ctypes."""
+"""Memory of virtual tensors for code that uses pointers: a Triton kernel that is called directly, ctypes."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 
 @dataclass(frozen=True)
 class _Exposed:
-    """The float64 storage of virtual tensors, real memory of their dtype, and that memory as it was handed out."""
+    """The float64 storage of virtual tensors, real memory of their dtype, and the memory's original contents."""
 
     values: Any
     memory: Any
     before: Any
 
     def read_back(self) -> None:
-        """Take over what was written to the memory."""
+        """Copy the elements that were written to the memory into the float64 values."""
         import torch
 
         changed = self.memory != self.before
@@ -23,21 +23,21 @@ class _Exposed:
         self.before.copy_(self.memory)
 
     def refresh(self) -> None:
-        """Give the memory the values of now."""
+        """Copy the current values to the memory."""
         self.memory.copy_(self.values)
         self.before.copy_(self.memory)
 
 
-#: By the address of a float64 storage and by dtype, for as long as a mode handles virtual tensors.
+#: Exposed memory by the address of a float64 storage and by dtype, as long as a mode handles virtual tensors.
 _EXPOSED: dict[tuple[int, Any], _Exposed] = {}
-#: The tensors whose memory was taken since it was last asked, by dtype.
+#: The dtypes of the tensors whose memory was used since the last call of ``memory_was_taken``.
 _TAKEN: list[Any] = []
 
 
 def memory_of(values: Any, dtype: Any) -> Any:
     """Return real memory of ``dtype`` with the size, strides and ``values`` of a virtual tensor.
 
-    What is written to it is read back before the values are used again.
+    Writes to it are read back before the values are used again.
     """
     import torch
 
@@ -54,7 +54,7 @@ def memory_of(values: Any, dtype: Any) -> Any:
 
 
 def read_back(values: Any) -> None:
-    """Take over what was written to the memory of ``values``, if it was handed out."""
+    """Copy writes to the exposed memory of ``values``, if any, into the values."""
     if _EXPOSED:
         address = values.untyped_storage().data_ptr()
         for (storage, _), exposed in list(_EXPOSED.items()):
@@ -63,12 +63,12 @@ def read_back(values: Any) -> None:
 
 
 def forget() -> None:
-    """Release all memory that was handed out."""
+    """Release all exposed memory."""
     _EXPOSED.clear()
 
 
 def memory_was_taken() -> bool:
-    """Return whether code has taken the memory of a virtual tensor since this was last asked."""
+    """Return whether code has used the memory of a virtual tensor since the last call."""
     taken = bool(_TAKEN)
     _TAKEN.clear()
     return taken

@@ -16,7 +16,7 @@ from pytest_amp.torch_private.trees import tree_leaves, tree_map
 
 
 def fake_tensor_mode() -> AbstractContextManager[Any]:
-    """A context in which tensors have a device, a shape and a dtype but no storage.
+    """Return a context in which tensors have a device, a shape and a dtype but no storage.
 
     Raises PrivateApiGone without ``torch._subclasses.fake_tensor.FakeTensorMode``.
     """
@@ -36,9 +36,10 @@ def _import_fake_tensor_mode() -> None:
 
 @functools.cache
 def _wake_only_devices_that_are_there() -> None:
-    """Where any GPU computes, torch wakes the device of each fake CUDA or XPU tensor by a real one of that device.
+    """Restrict torch's initialization of devices for fake tensors to devices that are available.
 
-    On a machine with an NVIDIA GPU that is an error for XPU. Without ``init_gpu_context`` there is nothing to mend.
+    If any GPU is available, torch initializes the device of each fake CUDA or XPU tensor by a real tensor there, which
+    is an error for XPU on a machine with an NVIDIA GPU. A torch without ``init_gpu_context`` needs no workaround.
     """
     import torch
     from torch._subclasses import fake_tensor
@@ -58,15 +59,15 @@ def _wake_only_devices_that_are_there() -> None:
 
 @functools.cache
 def shared_fake_tensor_mode() -> AbstractContextManager[Any]:
-    """One ``fake_tensor_mode`` for the whole process, which may be entered again and again.
+    """Return the ``fake_tensor_mode`` of the whole process, which may be entered repeatedly.
 
-    Making one takes longer than most operators do under it.
+    Constructing one takes longer than most operators take under it.
     """
     return fake_tensor_mode()
 
 
 def under_fake_tensors() -> bool:
-    """Whether a fake tensor mode is on in this thread, so that what is made now is fake.
+    """Return whether a fake tensor mode is active in this thread, so that new tensors are fake.
 
     Raises PrivateApiGone without ``torch._C._get_dispatch_mode``.
     """
@@ -81,9 +82,9 @@ def under_fake_tensors() -> bool:
 
 @contextmanager
 def quiet_fake_tensors() -> Iterator[None]:
-    """Inside the block, operators that fail on fake tensors write no traceback to the log.
+    """Silence the logged tracebacks of operators that fail on fake tensors inside the block.
 
-    Should the logger have another name one day, there is noise, and no other harm.
+    If a later torch renames the logger, the tracebacks appear again, and nothing else changes.
     """
     logger = logging.getLogger("torch._subclasses.fake_tensor")
     before = logger.disabled
@@ -96,9 +97,9 @@ def quiet_fake_tensors() -> Iterator[None]:
 
 @functools.cache
 def strict_fake_tensor_mode() -> AbstractContextManager[Any]:
-    """As ``shared_fake_tensor_mode``, but nothing is ever allocated: what has no rule for fake tensors raises.
+    """Return a ``shared_fake_tensor_mode`` that never allocates: an operator without a rule for fake tensors raises.
 
-    Otherwise torch tries some operators on real tensors of the device, which a machine may have or not.
+    Without this, torch runs some operators on real tensors of the device, which a machine need not have.
     """
     _import_fake_tensor_mode()
     from torch._subclasses.fake_tensor import FakeTensorMode
@@ -107,7 +108,7 @@ def strict_fake_tensor_mode() -> AbstractContextManager[Any]:
 
 
 def is_limit_of_fake_tensors(error: BaseException) -> bool:
-    """Whether fake tensors cannot do what was asked: a value is needed, or there is no rule for the operator."""
+    """Return whether ``error`` is a limitation of fake tensors: a value is needed, or the operator has no rule."""
     from torch._subclasses import fake_tensor
 
     return isinstance(error, _limits(fake_tensor))
@@ -125,10 +126,10 @@ def _limits(module: Any) -> tuple[type[BaseException], ...]:
 
 @contextmanager
 def values_from_cpu() -> Iterator[None]:
-    """Inside a fake tensor mode: what fake tensors cannot do is done on CPU tensors, for its dtypes.
+    """Run operators that fake tensors do not support on CPU tensors, for the dtypes of their results.
 
-    Numbers are one and truths false there. Below autocast, so what autocast casts is cast as ever. Raises
-    PrivateApiGone without ``torch.utils._python_dispatch``.
+    Use it inside a fake tensor mode. The CPU tensors are filled with one, or with False if they are bool. It acts below
+    autocast, so autocast casts as usual. Raises PrivateApiGone without ``torch.utils._python_dispatch``.
     """
     import torch
 
@@ -149,7 +150,7 @@ def values_from_cpu() -> Iterator[None]:
 
         def real(leaf: Any) -> Any:
             if isinstance(leaf, torch.Tensor):
-                # Most questions are whether something is wrong: no.
+                # Most bool tensors that operators read report an error condition: False.
                 return torch.full(leaf.shape, int(leaf.dtype != torch.bool), dtype=leaf.dtype)
             return torch.device("cpu") if isinstance(leaf, torch.device) else leaf
 
@@ -170,13 +171,12 @@ def values_from_cpu() -> Iterator[None]:
 
 
 def install_device_guards(device_types: Iterable[str]) -> None:
-    """Let tensors of ``device_types`` be indexed and given gradients in this process without such a device.
+    """Let tensors of ``device_types`` be indexed and receive gradients in this process without such a device.
 
-    Torch guards the current device in C++, also around work on fake tensors: a build without the back end
-    has no guard and raises or aborts, one with it asks a driver that may not be there. The guard of the
-    meta device does nothing; it is put in their place. Only for a process that never uses a real device of
-    these types. Raises PrivateApiGone without ``c10::impl::device_guard_impl_registry``
-    (c10/core/impl/DeviceGuardImplInterface.h).
+    Torch guards the current device in C++, also around operators on fake tensors: a build without the back end has no
+    guard and raises or aborts, a build with it calls a driver that may be missing. The guard of the meta device, which
+    does nothing, replaces them. Only for a process that never uses a real device of these types. Raises PrivateApiGone
+    without ``c10::impl::device_guard_impl_registry`` (c10/core/impl/DeviceGuardImplInterface.h).
     """
     import torch
 

@@ -56,7 +56,7 @@ def readable_flags() -> Iterator[None]:
     }
     library: Any = torch._C
     originals = {name: _private(name) for name in readers}
-    # Reads of the attribute go by a getter that it has kept.
+    # The attribute holds a reference to its getter, and reads go through that.
     attribute: Any = vars(type(torch.backends.cudnn)).get("allow_tf32")
     if not hasattr(attribute, "getter"):
         raise PrivateApiGone("getter of torch.backends.cudnn.allow_tf32")
@@ -73,7 +73,7 @@ def readable_flags() -> Iterator[None]:
 
 
 def _matmul_precision() -> str:
-    """The name that ``set_float32_matmul_precision`` has for what is in force: that of oneDNN's bf16 comes first."""
+    """Return ``set_float32_matmul_precision``'s name for the settings in force; oneDNN's bf16 comes first."""
     if read_float32_setting("mkldnn", "matmul") == "bf16":
         return "medium"
     return "high" if read_float32_setting("cuda", "matmul") == "tf32" else "highest"

@@ -1,4 +1,4 @@
-"""What GradScaler keeps to itself between two updates: the stage of each optimizer, and what its check found."""
+"""GradScaler's private state between two updates: each optimizer's stage, and the result of its check for infs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def optimizer_stage(scaler: torch.amp.GradScaler, optimizer: torch.optim.Optimizer) -> str:
-    """``ready``, ``unscaled`` or ``stepped`` (``OptState``); ``ready`` also where nothing was kept yet.
+    """Return ``ready``, ``unscaled`` or ``stepped`` (``OptState``); ``ready`` also for an optimizer without an entry.
 
     Raises PrivateApiGone without ``GradScaler._per_optimizer_states`` and its ``stage``.
     """
@@ -25,7 +25,7 @@ def optimizer_stage(scaler: torch.amp.GradScaler, optimizer: torch.optim.Optimiz
 
 
 def found_infs(scaler: torch.amp.GradScaler, optimizer: torch.optim.Optimizer) -> dict[str, bool]:
-    """By device, whether the optimizer's gradients there had an inf or NaN; empty while nothing was checked.
+    """Return by device whether the optimizer's gradients had an inf or NaN; empty before the first check.
 
     Raises PrivateApiGone without ``GradScaler._per_optimizer_states`` and its ``found_inf_per_device``.
     """
@@ -38,9 +38,9 @@ def found_infs(scaler: torch.amp.GradScaler, optimizer: torch.optim.Optimizer) -
 
 
 def scales_its_own_step(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether the scaler leaves unscaling and skipping to the optimizer: the fused ones that take ``found_inf``.
+    """Return whether the scaler leaves unscaling and skipping to the optimizer, a fused one that takes ``found_inf``.
 
-    The flag is ``_step_supports_amp_scaling``, which an optimizer has or has not; without it nothing is fused.
+    The flag is ``_step_supports_amp_scaling``; an optimizer without it is not fused.
     """
     return bool(getattr(optimizer, "_step_supports_amp_scaling", False))
 

@@ -1,4 +1,4 @@
-"""Operator calls before autocast and autograd have seen them."""
+"""Interception of operator calls above autocast and autograd."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Any
 from pytest_amp.torch_private.dispatcher import autocast_key, dispatch_key, torch_c
 from pytest_amp.torch_private.gone import PrivateApiGone
 
-#: A dispatch key above autograd's and autocast's that torch keeps for tests: c10/core/DispatchKey.h.
+#: A dispatch key above autograd's and autocast's that torch reserves for tests: c10/core/DispatchKey.h.
 _INTERCEPTION = "TESTING_ONLY_GenericMode"
 
 
 @dataclass(frozen=True)
 class Interception:
-    """One operator call before autocast and autograd have seen it."""
+    """One operator call above autocast and autograd."""
 
     overload: Any
     args: tuple[Any, ...]
@@ -25,11 +25,11 @@ class Interception:
     keys: Any
 
     def proceed(self) -> Any:
-        """What torch does without the interception, autocast included."""
+        """Make the call as torch does without the interception, including autocast."""
         return self.overload.redispatch(self.keys.remove(dispatch_key(_INTERCEPTION)), *self.args, **self.kwargs)
 
     def proceed_without_autocast(self, device_type: str) -> Any:
-        """As ``proceed``, past the operator's own autocast kernel; operators that it calls are intercepted."""
+        """Make the call below the operator's own autocast kernel; operators that it calls are intercepted."""
         keys = self.keys.remove(dispatch_key(_INTERCEPTION)).remove(dispatch_key(autocast_key(device_type)))
         return self.overload.redispatch(keys, *self.args, **self.kwargs)
 
@@ -38,8 +38,8 @@ class Interception:
 def intercepted_calls(overloads: Mapping[str, Any], handler: Callable[[Interception], Any]) -> Iterator[None]:
     """Call ``handler`` in place of each of ``overloads`` (by qualified name) inside the block, and return its result.
 
-    Inside composite operators, too, and before autocast. Raises PrivateApiGone without the dispatch
-    key, its guard, or a way to redispatch.
+    This includes calls inside composite operators, and happens above autocast. Raises PrivateApiGone without the
+    dispatch key, its guard, or a way to redispatch.
     """
     guard = getattr(torch_c(), "_IncludeDispatchKeyGuard", None)
     if guard is None:
@@ -57,7 +57,7 @@ def intercepted_calls(overloads: Mapping[str, Any], handler: Callable[[Intercept
 
 @contextmanager
 def without_interception() -> Iterator[None]:
-    """Inside a handler: call operators with neither interception nor autocast, as an autocast kernel does."""
+    """Call operators without interception or autocast, as an autocast kernel does; for use inside a handler."""
     exclude = getattr(torch_c(), "_ExcludeDispatchKeyGuard", None)
     disable = getattr(torch_c(), "_DisableAutocast", None)
     if exclude is None or disable is None:
@@ -66,7 +66,7 @@ def without_interception() -> Iterator[None]:
         yield
 
 
-#: Kernels stay registered: below the guard nothing reaches their key. Handlers form a stack.
+#: Kernels stay registered: without the guard no call reaches their key. Handlers form a stack.
 _INTERCEPTED: dict[str, Any] = {}
 _HANDLERS: list[tuple[frozenset[str], Callable[[Interception], Any]]] = []
 

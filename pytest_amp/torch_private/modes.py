@@ -1,4 +1,4 @@
-"""A look at every operator call below autograd."""
+"""Handlers for every operator call below autograd."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from pytest_amp.torch_private.gone import PrivateApiGone
 
 
 def each_call(handler: Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]) -> AbstractContextManager[Any]:
-    """``handler(overload, args, kwargs)`` in place of each operator call that reaches the back end inside the block.
+    """Call ``handler(overload, args, kwargs)`` in place of each operator call that reaches the back end in the block.
 
-    Of backward passes, too. Its result is the call's; what it calls itself is not handed to it. A higher-order
-    operator, such as flex attention, is taken apart into the operators that its eager kernel calls; without its
-    ``py_kernels`` it runs as a whole, unseen. Raises PrivateApiGone without
+    This includes backward passes. Its result is the result of the call; operators that it calls are not handled. A
+    higher-order operator, such as flex attention, is decomposed into the operators that its eager kernel calls; without
+    ``py_kernels`` it runs as a whole and is not handled. Raises PrivateApiGone without
     ``torch.utils._python_dispatch.TorchDispatchMode``.
     """
     made: AbstractContextManager[Any] = _handing_on()(handler)
@@ -33,7 +33,7 @@ def _handing_on() -> Any:
     base: Any = TorchDispatchMode
 
     class HandingOn(base):  # type: ignore[misc]  # the base has no types
-        """Hands every call on."""
+        """Dispatch mode that passes every call to a handler."""
 
         def __init__(self, handler: Callable[..., Any]) -> None:
             super().__init__()
@@ -55,7 +55,7 @@ def _handing_on() -> Any:
 
 
 def inside_transform() -> bool:
-    """Whether a transform of ``torch.func`` is running. PrivateApiGone if torch does not say."""
+    """Return whether a transform of ``torch.func`` is running. PrivateApiGone if torch has no such query."""
     try:
         from torch._C import _functorch
     except ImportError:

@@ -1,4 +1,4 @@
-"""Reads of tensor values by the host: on an accelerator each waits for the device."""
+"""Reads of tensor values by the host, each of which waits for the device on an accelerator."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 from pytest_amp.torch_private.calls import call_overload
 from pytest_amp.torch_private.modes import each_call
 
-#: Operators that bring a value to the host: ``item``, ``bool`` and ``tolist`` of one element, ``torch.equal``.
+#: Operators that copy a value to the host: ``item``, ``bool`` and ``tolist`` of one element, ``torch.equal``.
 _READING = ("aten._local_scalar_dense", "aten.equal", "aten.is_nonzero")
 
 
 def counted_reads(call: Callable[[], object]) -> int:
-    """How many values of tensors ``call`` reads; backward passes on other threads are not seen.
+    """Count the tensor values that ``call`` reads on the host, except in backward passes on other threads.
 
     Raises PrivateApiGone without ``torch.utils._python_dispatch.TorchDispatchMode``.
     """

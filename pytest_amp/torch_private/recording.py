@@ -1,4 +1,4 @@
-"""The operator calls that reach the back end."""
+"""Recording of the operator calls that reach the back end."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pytest_amp.torch_private.modes import each_call
 
 @dataclass(frozen=True)
 class Call:
-    """One operator call below autocast and autograd: what ran, on which tensors, with which dtype arguments.
+    """One operator call below autocast and autograd: the operator, its tensors and its dtype arguments.
 
     ``operator`` is the qualified overload; ``tensors`` are its tensor arguments in their order, as
     ``bfloat16[2, 3]``; ``dtypes`` are its dtype arguments.
@@ -35,10 +35,10 @@ def _flat(values: Any) -> Iterator[Any]:
 
 @contextmanager
 def recorded_calls() -> Iterator[list[Call]]:
-    """The operator calls that reach the back end inside the block, in order, those that fail included.
+    """Record the operator calls that reach the back end inside the block, in order, including calls that fail.
 
-    It sees what autocast passes on: the casts (``aten::_to_copy``) and the operator, or what a
-    composite operator is made of. Raises PrivateApiGone without
+    These are the calls that autocast makes: the casts (``aten::_to_copy``) and the operator, or the parts of a
+    composite operator. Raises PrivateApiGone without
     ``torch.utils._python_dispatch.TorchDispatchMode``.
     """
     import torch
@@ -46,7 +46,7 @@ def recorded_calls() -> Iterator[list[Call]]:
     calls: list[Call] = []
 
     def recorded(overload: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if overload.namespace != "prim":  # queries that fake tensors make, no work
+        if overload.namespace != "prim":  # queries by fake tensors, which compute nothing
             given = list(_flat((args, tuple(kwargs.values()))))
             tensors = [v for v in given if isinstance(v, torch.Tensor)]
             calls.append(

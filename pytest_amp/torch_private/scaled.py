@@ -1,4 +1,4 @@
-"""Products of float8 numbers with scales."""
+"""Scaled matrix products of float8 tensors."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ if TYPE_CHECKING:
 def scaled_product(
     a: torch.Tensor, b: torch.Tensor, scales: tuple[torch.Tensor, torch.Tensor], dtype: torch.dtype
 ) -> torch.Tensor:
-    """``a @ b`` of float8 matrices, times both float32 ``scales``, in ``dtype``; PrivateApiGone without _scaled_mm.
+    """Compute ``a @ b`` of float8 matrices times both float32 ``scales``; PrivateApiGone without _scaled_mm.
 
-    The columns of ``b`` lie one after the other. Raises NotImplementedError where the back end has no such products.
+    The result has ``dtype``; ``b`` is stored by columns. Raises NotImplementedError where the back end has no such
+    products.
     """
     import torch
 

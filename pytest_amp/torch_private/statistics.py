@@ -12,8 +12,9 @@ from pytest_amp.torch_private.interception import Interception, intercepted_call
 if TYPE_CHECKING:
     import torch
 
-#: What takes ``running_mean`` and ``running_var`` (aten/src/ATen/native/native_functions.yaml). ``instance_norm``
-#: writes them itself, from copies that it hands to ``batch_norm``; SyncBatchNorm calls the operators that gather.
+#: The operators with ``running_mean`` and ``running_var`` (aten/src/ATen/native/native_functions.yaml).
+#: ``instance_norm`` writes them itself, from copies that it passes to ``batch_norm``; SyncBatchNorm calls the operators
+#: that gather.
 _OPERATORS = (
     "aten::batch_norm",
     "aten::instance_norm",
@@ -27,13 +28,13 @@ _OPERATORS = (
     "aten::batch_norm_gather_stats",
     "aten::batch_norm_gather_stats_with_counts",
 )
-#: The argument that says whether an operator updates them; one that has none of these always does.
+#: The argument that says whether an operator updates them; an operator without any of these always does.
 _FLAGS = ("training", "train", "use_input_stats")
 
 
 @contextmanager
 def updated_statistics() -> Iterator[list[torch.Tensor]]:
-    """Collect the tensors that normalization updates as running statistics in the block, whatever they are called.
+    """Collect the tensors that normalization updates as running statistics inside the block, whatever their names.
 
     Raises PrivateApiGone as ``intercepted_calls`` and ``arguments_of`` do.
     """

@@ -1,4 +1,4 @@
-"""The memory that operators allocate, and what of it is still held."""
+"""The memory that operators allocate and that is still held."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from pytest_amp.torch_private.trees import tree_leaves
 
 
 class _Tracker:
-    """Keeps a weak reference to the storage of each result, and of each argument to tell the two apart."""
+    """Weak references to the storages of results, and to those of arguments to tell the two apart."""
 
     def __init__(self) -> None:
         self.given: dict[int, weakref.ref[Any]] = {}
         self.made: dict[int, weakref.ref[Any]] = {}
 
     def run(self, overload: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The result of one call."""
+        """Make one call, and note its arguments and its result."""
         self.note(self.given, tree_leaves((args, kwargs)))
         result = call_overload(overload, args, kwargs)
         self.note(self.made, tree_leaves(result))
@@ -41,7 +41,7 @@ class _Tracker:
             return
         key = storage._cdata
         known = next((d[key]() for d in (self.given, self.made) if key in d), None)
-        if known is None:  # new, or at the address of one that is gone
+        if known is None:  # new, or at the address of a freed storage
             self.given.pop(key, None)
             self.made.pop(key, None)
             into[key] = weakref.ref(storage)
@@ -49,12 +49,12 @@ class _Tracker:
 
 @contextmanager
 def live_storages(*, given: Iterable[Any] = ()) -> Iterator[Callable[[], list[int]]]:
-    """What operators have allocated inside the block and is still held: a function that gives their bytes.
+    """Yield a function that returns the sizes in bytes of the storages allocated inside the block and still held.
 
-    Sorted. ``given`` are tensors that were there before: cuDNN's recurrent layers make new ones of the memory of their
-    weights, which no operator has had as an argument. A storage keeps its Python object, and with it weak references,
-    as long as C++ holds it. Raises PrivateApiGone without ``torch.utils._python_dispatch.TorchDispatchMode`` or
-    ``torch.utils._pytree``.
+    The sizes are sorted. ``given`` are tensors that exist before the block: cuDNN's recurrent layers make new tensors
+    of the memory of their weights, which no operator has had as an argument. A storage keeps its Python object, and
+    with it weak references, as long as C++ holds it. Raises PrivateApiGone without
+    ``torch.utils._python_dispatch.TorchDispatchMode`` or ``torch.utils._pytree``.
     """
 
     def held() -> list[int]:

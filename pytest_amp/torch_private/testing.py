@@ -1,7 +1,7 @@
-"""What torch's own tests know about its operators and modules: sample arguments, and dtypes that are supported.
+"""Sample arguments and supported dtypes of operators and modules, from torch's own tests.
 
-Importing it changes the process (it forbids writes to ``torch.backends`` flags, among others): only child
-processes do.
+Importing torch's test code changes the process: it forbids writes to ``torch.backends`` flags, among others.
+Therefore only child processes import it.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ class Sample:
 
 @dataclass(frozen=True)
 class OperatorEntry:
-    """One entry of ``op_db``: its name (``linalg.pinv.singular``), the function, and what it takes on a CPU.
+    """One entry of ``op_db``: its name (``linalg.pinv.singular``), function, and dtypes and samples on a CPU.
 
-    ``samples(dtype)`` makes sample arguments one after the other; it may raise anything.
+    ``samples(dtype)`` yields sample arguments; it may raise any exception.
     """
 
     name: str
@@ -57,9 +57,9 @@ class ModuleSample:
 
 @dataclass(frozen=True)
 class ModuleEntry:
-    """One entry of ``module_db``: its name (``nn.Linear``), the class, and what torch's tests call it with.
+    """One entry of ``module_db``: its name (``nn.Linear``), class, and the arguments of torch's tests.
 
-    ``samples(training)`` may raise anything.
+    ``samples(training)`` may raise any exception.
     """
 
     name: str
@@ -69,10 +69,10 @@ class ModuleEntry:
 
 @functools.cache
 def operator_entries() -> Mapping[str, OperatorEntry]:
-    """The entries of ``op_db`` by name, with the variant's name after it where there is one.
+    """Return the entries of ``op_db`` by name; the variant's name, if any, follows the operator's.
 
-    Raises PrivateApiGone if the list, or a library that it needs, cannot be imported, or if its entries
-    are no longer what they were.
+    Raises PrivateApiGone if the list, or a library that it needs, cannot be imported, or if the attributes of its
+    entries have changed.
     """
     entries: dict[str, OperatorEntry] = {}
     for info in _list(_OPERATORS, "op_db"):
@@ -86,7 +86,7 @@ def operator_entries() -> Mapping[str, OperatorEntry]:
 
 @functools.cache
 def module_entries() -> Mapping[str, ModuleEntry]:
-    """The entries of ``module_db`` by name. Raises PrivateApiGone as ``operator_entries``."""
+    """Return the entries of ``module_db`` by name. Raises PrivateApiGone as ``operator_entries`` does."""
     entries: dict[str, ModuleEntry] = {}
     for info in _list(_MODULES, "module_db"):
         with _expected(_MODULES, "module_db"):
@@ -99,7 +99,7 @@ def _list(module: str, name: str) -> list[Any]:
     try:
         with _expecttest():
             found = getattr(importlib.import_module(module), name)
-    except Exception as error:  # whatever an import of test code raises, there is nothing to look at
+    except Exception as error:  # an import of test code may raise anything
         raise PrivateApiGone(f"usable {module}.{name} ({type(error).__name__}: {error})") from error
     if not found:
         raise PrivateApiGone(f"entries in {module}.{name}")
@@ -108,9 +108,9 @@ def _list(module: str, name: str) -> list[Any]:
 
 @contextlib.contextmanager
 def _expecttest() -> Iterator[None]:
-    """The library that torch's own test classes inherit from, or an empty class in its place.
+    """Provide ``expecttest``, which torch's own test classes inherit from, or a stand-in with an empty class.
 
-    The lists are data beside those classes, and the same without it: nothing here runs a test of torch's.
+    The lists are data in the modules of those classes and do not depend on it: no test of torch's is run here.
     """
     try:
         importlib.import_module("expecttest")
@@ -131,7 +131,7 @@ def _expecttest() -> Iterator[None]:
 
 
 class _expected:  # noqa: N801  # a context, read like a function
-    """Turns what a changed entry raises into PrivateApiGone."""
+    """Context that turns the exceptions of a changed entry into PrivateApiGone."""
 
     def __init__(self, module: str, name: str) -> None:
         self._what = f"{module}.{name} as it was"

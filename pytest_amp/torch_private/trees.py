@@ -1,7 +1,7 @@
 """Nested containers, as torch flattens them, and the arguments and results of operators as flat lists of leaves.
 
-Operators take and return tuples, lists and dicts. torch's own pytree builds an object for each of these, which was a
-third of the time of ``check_gradients``: ``flat`` asks it for what is of another type alone, such as a named tuple.
+Operators take and return tuples, lists and dicts. torch's own pytree constructs an object for each of these, which took
+a third of the time of ``check_gradients``: ``flat`` uses it for containers of other types only, such as named tuples.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from pytest_amp.torch_private.gone import PrivateApiGone
 
 
 def tree_leaves(tree: Any) -> list[Any]:
-    """The leaves of nested containers. Raises PrivateApiGone without ``torch.utils._pytree``."""
+    """Return the leaves of nested containers. Raises PrivateApiGone without ``torch.utils._pytree``."""
     leaves: list[Any] = pytree().tree_leaves(tree)
     return leaves
 
 
 def tree_map(function: Callable[[Any], Any], tree: Any) -> Any:
-    """Nested containers with ``function`` of each leaf. Raises PrivateApiGone without ``torch.utils._pytree``."""
+    """Apply ``function`` to each leaf of nested containers. Raises PrivateApiGone without ``torch.utils._pytree``."""
     return pytree().tree_map(function, tree)
 
 
 @functools.cache
 def pytree() -> Any:
-    """The module ``torch.utils._pytree``, without types; PrivateApiGone if there is none."""
+    """Return the module ``torch.utils._pytree``, without types; PrivateApiGone if there is none."""
     try:
         from torch.utils import _pytree
     except ImportError:
@@ -34,22 +34,22 @@ def pytree() -> Any:
     return _pytree
 
 
-#: None for a leaf; else the type of a container, its keys if it is a dict, and the layouts of its items. The layout of
-#: anything else is pytree's, beside the number of its leaves.
+#: None for a leaf; for a tuple, list or dict its type, its keys if it is a dict, and the layouts of its items; for any
+#: other container pytree's spec and the number of its leaves.
 Layout: TypeAlias = tuple[Any, Any, Any] | None
 
 
 def flat(tree: Any) -> tuple[list[Any], Layout]:
-    """Return the leaves of nested containers, and the layout that ``unflat`` needs to put them together again.
+    """Return the leaves of nested containers, and the layout from which ``unflat`` rebuilds the tree.
 
-    Raises PrivateApiGone without ``torch.utils._pytree``, if there is a container of another type.
+    Raises PrivateApiGone without ``torch.utils._pytree``, if the tree has a container of another type.
     """
     leaves: list[Any] = []
     return leaves, _taken_apart(tree, leaves)
 
 
 def unflat(leaves: list[Any], layout: Layout) -> Any:
-    """Return the tree of ``flat`` with other leaves."""
+    """Rebuild a tree with the layout of ``flat`` from ``leaves``."""
     return _put_together(layout, iter(leaves))
 
 

@@ -1,4 +1,4 @@
-"""Tensors of one dtype for torch with float64 values beneath, and a look at every operator call below autograd."""
+"""Tensors that have one dtype for torch and carry float64 values, and handlers of operator calls on them."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ class Dispatched:
     kwargs: dict[str, Any]
 
     def __call__(self) -> Any:
-        """Make the call: on real tensors the kernel runs."""
+        """Make the call, which runs the kernel if the tensors are real."""
         return call_overload(self.overload, self.args, self.kwargs)
 
 
 Handler = Callable[[Dispatched], Any]
 
-#: Handlers of the modes that are on, innermost last: for calls that reach a virtual tensor and not the mode.
+#: Handlers of the active modes, innermost last: for calls that reach a virtual tensor but not the mode.
 _HANDLERS: list[Handler] = []
 
 
 def virtual_tensor(values: Any, dtype: Any, *, requires_grad: bool = False) -> Any:
-    """A tensor that torch takes for one of ``dtype`` with the shape and strides of ``values``, which it carries.
+    """Return a tensor that carries ``values``, with their shape and strides, and has ``dtype`` for torch.
 
-    Autograd, autocast and type promotion see ``dtype``; what operators make of it is up to the handler
-    of ``dispatched_calls``, outside of which nothing can be done with it. To numpy and to Python it gives its values
-    rounded to ``dtype``, to ``data_ptr`` memory that has them; C++ that asks for its memory gets a RuntimeError. A
-    sparse tensor in a compressed layout, which torch makes no wrapper of, has its coordinates in its place. Raises
+    Autograd, autocast and type promotion see ``dtype``. The handler of ``dispatched_calls`` computes the results of
+    operators; outside of it every operator on the tensor raises. numpy and Python read the values rounded to ``dtype``,
+    ``data_ptr`` points to memory with these values, and C++ code that requests the tensor's memory gets a RuntimeError.
+    torch makes no wrapper of a compressed sparse layout: it is converted to the coordinate layout. Raises
     PrivateApiGone without ``torch.Tensor._make_wrapper_subclass``, ``torch._C._DisableTorchDispatch`` or
     ``torch._C._set_throw_on_mutable_data_ptr``.
     """
@@ -55,7 +55,7 @@ def _with_coordinates(values: Any) -> Any:
 
 
 def values_of(tensor: Any) -> Any:
-    """What a virtual tensor carries; None for any other tensor."""
+    """Return the float64 values that a virtual tensor carries; None for any other tensor."""
     if not isinstance(tensor, _virtual()):
         return None
     exposed.read_back(tensor.amp_values)
@@ -63,7 +63,7 @@ def values_of(tensor: Any) -> Any:
 
 
 def has_memory(tensor: Any) -> bool:
-    """Whether a tensor has memory: one of the meta device, and a derivative of zero in forward mode, have none.
+    """Return whether a tensor has memory, unlike meta tensors and the zero tangents of forward-mode AD.
 
     Raises PrivateApiGone without ``torch.Tensor._is_zerotensor``.
     """
@@ -77,8 +77,8 @@ def has_memory(tensor: Any) -> bool:
 def dispatched_calls(handler: Handler, *, virtual_only: bool = False) -> Iterator[None]:
     """Call ``handler`` in place of each operator that reaches the back end inside the block, and return its result.
 
-    Of the backward pass, too; with ``virtual_only`` the operators on virtual tensors alone. What the
-    handler calls is not handled. Raises PrivateApiGone without
+    This includes the backward pass; with ``virtual_only`` only operators on virtual tensors are handled. Operators
+    that the handler calls are not. Raises PrivateApiGone without
     ``torch.utils._python_dispatch.TorchDispatchMode``.
     """
     _HANDLERS.append(handler)
@@ -92,7 +92,7 @@ def dispatched_calls(handler: Handler, *, virtual_only: bool = False) -> Iterato
 
 
 def _real(self: Any) -> Any:
-    """The values of a virtual tensor as a real one of its dtype: what leaves torch."""
+    """Return a real tensor with a virtual tensor's dtype and values, for use outside of torch."""
     import torch
 
     with torch._C._DisableTorchDispatch():
@@ -135,7 +135,7 @@ def _virtual() -> Any:
     tensor: Any = torch.Tensor
 
     class Virtual(tensor):  # type: ignore[misc]  # the base has no types
-        """``amp_values`` are the values."""
+        """Wrapper tensor without memory; ``amp_values`` are its values."""
 
         @staticmethod
         def __new__(cls: Any, values: Any, dtype: Any, requires_grad: bool = False) -> Any:  # noqa: FBT001, FBT002
@@ -149,7 +149,7 @@ def _virtual() -> Any:
                 device=values.device,
                 requires_grad=requires_grad,
             )
-            torch._C._set_throw_on_mutable_data_ptr(made)  # it has no memory: a kernel that asks for it would crash
+            torch._C._set_throw_on_mutable_data_ptr(made)  # it has no memory: a kernel that uses it would crash
             return made
 
         def __init__(self, values: Any, dtype: Any, requires_grad: bool = False) -> None:  # noqa: ARG002, FBT001, FBT002
@@ -172,7 +172,7 @@ def _virtual() -> Any:
 
 @dataclass(frozen=True)
 class Aliasing:
-    """What an overload's schema says of its results: views of an argument, or an argument that it has written to."""
+    """The aliasing of an overload's results in its schema: views of an argument, or an argument written in place."""
 
     views: bool
     writes: bool
@@ -180,7 +180,7 @@ class Aliasing:
 
 @functools.cache
 def aliasing_of(overload: Any) -> Aliasing:
-    """Whether ``overload`` returns views, or arguments that it writes to. Raises PrivateApiGone without ``_schema``."""
+    """Read the aliasing of an overload's results from its schema. Raises PrivateApiGone without ``_schema``."""
     schema = schema_of(overload)
     aliases = [each.alias_info for each in schema.returns if each.alias_info is not None]
     writes = any(alias.is_write for alias in aliases) or bool(schema.is_mutable)
@@ -189,15 +189,15 @@ def aliasing_of(overload: Any) -> Aliasing:
 
 @functools.cache
 def written_arguments(overload: Any) -> tuple[str, ...]:
-    """The names of the arguments that ``overload`` writes to. Raises PrivateApiGone without ``_schema``."""
+    """Return the names of the arguments that ``overload`` writes to. Raises PrivateApiGone without ``_schema``."""
     arguments = schema_of(overload).arguments
     return tuple(each.name for each in arguments if each.alias_info is not None and each.alias_info.is_write)
 
 
 def with_aliases(call: Dispatched, result: Any) -> Any:
-    """``result`` with the storages that torch expects of it; an argument that was written to is returned itself.
+    """Return ``result`` with the storages that torch expects; for an argument written in place, the argument itself.
 
-    The indices and values of a sparse tensor are returned as they are: it has no storage, and torch crashes for one.
+    The indices and values of a sparse tensor are returned unchanged: it has no storage, and torch crashes without one.
 
     Raises PrivateApiGone without ``torch.utils._python_dispatch.return_and_correct_aliasing``.
     """
@@ -218,14 +218,14 @@ def _is_sparse(argument: Any) -> bool:
 
 
 def is_random(overload: Any) -> bool:
-    """Whether an overload draws from torch's generator."""
+    """Return whether an overload draws random numbers from torch's generator."""
     import torch
 
     return torch.Tag.nondeterministic_seeded in overload.tags
 
 
 def sequence_number() -> int:
-    """The number that the next node of the autograd graph gets in this thread.
+    """Return the sequence number of the next node of the autograd graph in this thread.
 
     Raises PrivateApiGone without ``torch._C._autograd._get_sequence_nr``.
     """
@@ -238,7 +238,7 @@ def sequence_number() -> int:
 
 
 def current_node() -> Any:
-    """The node whose backward is running in this thread; None outside a backward pass.
+    """Return the node whose backward is running in this thread; None outside a backward pass.
 
     Raises PrivateApiGone without ``torch._C._current_autograd_node``.
     """
@@ -251,7 +251,7 @@ def current_node() -> Any:
 
 
 def number_of(node: Any) -> int:
-    """The sequence number of an autograd node. Raises PrivateApiGone without ``Node._sequence_nr``."""
+    """Return the sequence number of an autograd node. Raises PrivateApiGone without ``Node._sequence_nr``."""
     if not hasattr(node, "_sequence_nr"):
         raise PrivateApiGone("torch.autograd.graph.Node._sequence_nr")
     return int(node._sequence_nr())
@@ -259,7 +259,7 @@ def number_of(node: Any) -> int:
 
 @functools.cache
 def result_kinds(overload: Any) -> tuple[str, ...]:
-    """The types of an overload's results as its schema writes them: ``("Tensor", "List[Tensor]")``.
+    """Return the types of an overload's results as in its schema: ``("Tensor", "List[Tensor]")``.
 
     Raises PrivateApiGone without the overload's ``_schema``.
     """
@@ -267,5 +267,5 @@ def result_kinds(overload: Any) -> tuple[str, ...]:
 
 
 def returns_tensors(overload: Any) -> bool:
-    """Whether any result of ``overload`` is a tensor."""
+    """Return whether any result of ``overload`` is a tensor."""
     return any("Tensor" in kind for kind in result_kinds(overload))

@@ -1,6 +1,6 @@
 """Measure the zoo against the oracle: ``python -m pytest_amp.numerics.oracle [DEVICE]`` prints two Markdown tables.
 
-The first has noise, excess and distance of each case and dtype, the second the rounding signature of each operator.
+The first has the noise, excess and distance of each case and dtype, the second the rounding signature of each operator.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SEED = 0
 
 
 def main(arguments: list[str]) -> int:
-    """Print the tables for the device that is named, the CPU without one."""
+    """Print the tables for the device named in ``arguments``, by default the CPU."""
     device = find_device(arguments[0] if arguments else "cpu")
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
@@ -49,7 +49,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _measured(case: Case, device: Device, precision: Precision) -> tuple[str, tuple[ObservedCall, ...]]:
-    """A row of the first table: medians and, in brackets, the worst tensor of 16 elements or more."""
+    """Format a row of the first table: medians and, in brackets, the worst tensor of 16 elements or more."""
     realised = case.realise(seed=SEED)
     begun = time.perf_counter()
     try:
@@ -78,7 +78,7 @@ def _measured(case: Case, device: Device, precision: Precision) -> tuple[str, tu
 
 
 def _signatures(seen: dict[str, list[ObservedCall]], device: Device) -> str:
-    """The second table: operators with at least 1000 low elements."""
+    """Format the second table: operators with at least 1000 low-precision elements."""
     shares: dict[tuple[str, str], dict[str, tuple[int, int, str]]] = defaultdict(dict)
     for name, observed in seen.items():
         for each in observed:

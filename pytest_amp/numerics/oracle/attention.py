@@ -1,4 +1,4 @@
-"""Fused attention in float64, with the roundings of the kernels that never write the probabilities out."""
+"""Fused attention in float64, with the roundings of kernels that do not store the probabilities."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ def _queries(count: int) -> int:
 
 @dataclass(frozen=True)
 class Attention:
-    """Queries, keys and values of shape (batch, heads, tokens, width), and what is added to their scores.
+    """Queries, keys and values of shape (batch, heads, tokens, width), and the mask of their scores.
 
-    Keys and values may have fewer heads than queries: a head of keys serves a group of neighbouring heads of queries.
+    Keys and values may have fewer heads than queries: a head of keys is shared by a group of neighbouring heads of
+    queries.
     """
 
     query: Tensor
@@ -38,7 +39,7 @@ class Attention:
     scale: float
 
     def scores(self) -> Tensor:
-        """Scaled scores; -inf where a key is hidden."""
+        """Return the scaled scores, with -inf for masked keys."""
         scores = self.query @ expand_heads(self.key, self.query).mT * self.scale
         if self.mask is not None:
             hidden = scores.masked_fill(~self.mask, -math.inf) if self.mask.dtype == torch.bool else scores + self.mask
@@ -60,10 +61,10 @@ def _scale(given: float | None, query: Tensor) -> float:
 
 
 def approximate_exponential(scores: Tensor) -> Tensor:
-    """``exp`` as whole vectors take it since torch 2.8: a polynomial that is off by 1e-4 at most.
+    """Compute ``exp`` as whole vectors do since torch 2.8, by a polynomial with an error of at most 1e-4.
 
     fexp_u20 in aten/src/ATen/cpu/vec/vec512/vec512_float.h and vec256/vec256_float.h, after Malossi et al. 2015: the
-    bits of a float32 are its logarithm, but for a correction of the fraction.
+    bits of a float32 are its logarithm, up to a correction of the fraction.
     """
     exponent = scores * math.log2(math.e)
     fraction = exponent - exponent.floor()
@@ -73,12 +74,12 @@ def approximate_exponential(scores: Tensor) -> Tensor:
     return torch.where(scores.isinf(), 0.0, bits.view(torch.float32).to(scores.dtype))
 
 
-#: float32 numbers of a vector, by what this CPU can.
+#: float32 elements of a vector, by the CPU's capability.
 LANES = {"AVX512": 16, "AVX2": 8}
 
 
 def cpu_exponential(scores: Tensor) -> Tensor:
-    """``exp`` of a block of scores, whose last vector is exact unless it is full."""
+    """Compute ``exp`` of a block of scores as the CPU kernel does: approximate, except for the vector remainder."""
     lanes = LANES.get(torch.backends.cpu.get_cpu_capability())
     if lanes is None or not holds_in(release_of(torch.__version__), since="2.8", until=None):
         return scores.exp()
@@ -97,10 +98,11 @@ def forward(
     backwards: bool = False,
     exponential: Exponential = torch.exp,
 ) -> tuple[Tensor, Tensor]:
-    """The result and the logarithm of the sum of exponentials.
+    """Compute the result and the logarithm of the sum of exponentials.
 
-    Blocks of ``keys`` in turn, from the last one on where ``backwards``: exponentials under the largest score
-    so far are rounded before the product with the values, their sum is not, and the quotient is rounded at the end.
+    Blocks of ``keys`` are processed in order, with ``backwards`` from the last to the first: exponentials relative to
+    the largest score so far are rounded before the product with the values, their sum is not, and the quotient is
+    rounded at the end.
     """
     dtype = operation.given[0]
     scores = attention.scores()
@@ -112,7 +114,7 @@ def forward(
     blocks = list(zip(torch.split(scores, keys, -1), torch.split(value, keys, -2), strict=True))
     for block, values in reversed(blocks) if backwards else blocks:
         before, largest = largest, torch.maximum(largest, block.amax(-1))
-        finite = largest.clamp_min(torch.finfo(largest.dtype).min)  # a row that sees no key yet
+        finite = largest.clamp_min(torch.finfo(largest.dtype).min)  # a row whose keys are all masked so far
         weights = exponential(block - finite[..., None])
         shrunk = (before - finite).exp()
         total = total * shrunk + weights.sum(-1)
@@ -122,11 +124,11 @@ def forward(
 
 
 def backward(operation: Operation, attention: Attention, given: Tensor, out: Tensor, sums: Tensor) -> list[Tensor]:
-    """The gradients of query, key and value.
+    """Compute the gradients of query, key and value.
 
-    Probabilities come from the saved sums; they and the scores' gradients are rounded before their
-    products, and the three gradients are kept in the low dtype from one block to the next. So are those of keys and
-    values that several heads of queries share, from one head to the next.
+    Probabilities are computed from the saved sums; they and the scores' gradients are rounded before their products,
+    and the three gradients are stored in the low dtype between blocks. The gradients of keys and values that several
+    heads of queries share are stored in it between heads, too.
     """
     dtype = operation.given[1]
     weights = torch.nan_to_num((attention.scores() - sums[..., None]).exp())
@@ -149,7 +151,7 @@ def backward(operation: Operation, attention: Attention, given: Tensor, out: Ten
 
 
 def cpu_forward(operation: Operation) -> list[Any]:
-    """``aten::_scaled_dot_product_flash_attention_for_cpu``."""
+    """Compute ``aten::_scaled_dot_product_flash_attention_for_cpu``."""
     query, key, value = operation.args[:3]
     causal = bool(operation.argument(4, "is_causal"))
     scale = _scale(operation.kwargs.get("scale"), query)
@@ -159,7 +161,7 @@ def cpu_forward(operation: Operation) -> list[Any]:
 
 
 def cpu_backward(operation: Operation) -> list[Any]:
-    """``aten::_scaled_dot_product_flash_attention_for_cpu_backward``."""
+    """Compute ``aten::_scaled_dot_product_flash_attention_for_cpu_backward``."""
     given, query, key, value, out, sums = operation.args[:6]
     causal = bool(operation.argument(7, "is_causal"))
     scale = _scale(operation.kwargs.get("scale"), query)

@@ -1,4 +1,4 @@
-"""CUDA's fused attention in float64: flash, memory-efficient and cuDNN, none of which writes probabilities out."""
+"""CUDA's fused attention in float64: flash, memory-efficient and cuDNN, which do not store the probabilities."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from torch import Tensor
 from pytest_amp.numerics.oracle.attention import Attention, expand_heads, forward
 from pytest_amp.numerics.oracle.operation import Operation
 
-#: Keys of a block, under whose largest score exponentials are rounded, of heads up to 64 wide and of wider ones:
-#: run_mha_fwd_hdim64 and its like in the flash-attention library, which goes from the last block to the first;
-#: kKeysPerBlock of AttentionKernel in aten/src/ATen/native/transformers/cuda/mem_eff_attention; cuDNN 9.19's was
-#: measured (H200, torch 2.11: 0.999 of the elements in bf16 over 200 keys, 0.83 with another block).
+#: Keys of a block, relative to whose largest score exponentials are rounded, for heads of width up to 64 and for wider
+#: ones: run_mha_fwd_hdim64 and similar functions of the flash-attention library, which iterates from the last block to
+#: the first; kKeysPerBlock of AttentionKernel in aten/src/ATen/native/transformers/cuda/mem_eff_attention; cuDNN 9.19's
+#: was measured (H200, torch 2.11: 0.999 of the elements in bf16 over 200 keys, 0.83 with another block).
 FLASH_KEYS = 128, 64
 EFFICIENT_KEYS = 64, 128
 CUDNN_KEYS = 128, 128
@@ -24,7 +24,7 @@ ROWS = 32
 
 
 def _attention(operation: Operation, place: int, bias: Tensor | None, *, causal: bool) -> Attention:
-    """Queries, keys and values from ``place`` on; heads of keys that several heads of queries share are repeated."""
+    """Return the queries, keys and values from argument ``place`` on; heads of keys that are shared are repeated."""
     query, key, value = operation.args[place : place + 3]
     key, value = expand_heads(key, query), expand_heads(value, query)
     scale = operation.kwargs.get("scale")
@@ -41,12 +41,12 @@ def _without_dropout(operation: Operation, place: int) -> None:
 
 
 def _seeds(like: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """The generator's state, which is not needed without dropout."""
+    """Return zeros for the generator's state, which is not used without dropout."""
     return torch.zeros(shape, dtype=dtype, device=like.device)
 
 
 def flash_forward(operation: Operation) -> list[Any]:
-    """``aten::_scaled_dot_product_flash_attention``."""
+    """Compute ``aten::_scaled_dot_product_flash_attention``."""
     _without_dropout(operation, 3)
     attention = _attention(operation, 0, None, causal=bool(operation.argument(4, "is_causal")))
     out, sums = forward(operation, attention, keys=_keys(FLASH_KEYS, attention), backwards=True)
@@ -56,7 +56,7 @@ def flash_forward(operation: Operation) -> list[Any]:
 
 
 def efficient_forward(operation: Operation) -> list[Any]:
-    """``aten::_scaled_dot_product_efficient_attention``."""
+    """Compute ``aten::_scaled_dot_product_efficient_attention``."""
     _without_dropout(operation, 5)
     attention = _attention(operation, 0, operation.args[3], causal=bool(operation.argument(6, "is_causal")))
     out, sums = forward(operation, attention, keys=_keys(EFFICIENT_KEYS, attention))
@@ -67,7 +67,7 @@ def efficient_forward(operation: Operation) -> list[Any]:
 
 
 def cudnn_forward(operation: Operation) -> list[Any]:
-    """``aten::_scaled_dot_product_cudnn_attention``."""
+    """Compute ``aten::_scaled_dot_product_cudnn_attention``."""
     _without_dropout(operation, 5)
     attention = _attention(operation, 0, operation.args[3], causal=bool(operation.argument(6, "is_causal")))
     out, sums = forward(operation, attention, keys=_keys(CUDNN_KEYS, attention))
@@ -78,7 +78,7 @@ def cudnn_forward(operation: Operation) -> list[Any]:
 
 @dataclass(frozen=True)
 class Scored:
-    """Probabilities as they meet the incoming gradient, and the gradient of the scores, unrounded."""
+    """Rounded probabilities for the product with the incoming gradient, and the scores' gradient, unrounded."""
 
     weights: Tensor
     gradient: Tensor
@@ -87,7 +87,7 @@ class Scored:
 def scored(  # noqa: PLR0913  # what the backward pass is given
     operation: Operation, attention: Attention, given: Tensor, out: Tensor, sums: Tensor, *, low: bool
 ) -> Scored:
-    """What all three kernels begin with; ``low`` tells that the scores' gradient is made of rounded probabilities."""
+    """Compute the first part of all three kernels; with ``low`` the scores' gradient uses rounded probabilities."""
     exact = torch.nan_to_num((attention.scores() - sums[..., None]).exp())
     weights = operation.low(exact, operation.given[1])
     difference = given @ attention.value.mT - (given * out).sum(-1, keepdim=True)
@@ -95,20 +95,20 @@ def scored(  # noqa: PLR0913  # what the backward pass is given
 
 
 def scaled_gradients(operation: Operation, attention: Attention, given: Tensor, made: Scored) -> list[Tensor]:
-    """Of query, key and value, where the scores' gradient is scaled before it is rounded: efficient and cuDNN."""
+    """Compute the three gradients if the scores' gradient is scaled before it is rounded: efficient and cuDNN."""
     scores = operation.low(made.gradient * attention.scale, operation.given[1])
     return [scores @ attention.key, scores.mT @ attention.query, made.weights.mT @ given]
 
 
 def gradients_to_scale(operation: Operation, attention: Attention, given: Tensor, made: Scored) -> list[Tensor]:
-    """Of query, key and value, where it is rounded first: flash."""
+    """Compute the three gradients if the scores' gradient is rounded before it is scaled: flash."""
     scores = operation.low(made.gradient, operation.given[1])
     query, key = scores @ attention.key * attention.scale, scores.mT @ attention.query * attention.scale
     return [query, key, made.weights.mT @ given]
 
 
 def _shared(operation: Operation, made: list[Tensor], heads: int) -> list[Tensor]:
-    """The gradients of keys and values that several heads of queries share: those of all, each rounded, added up."""
+    """Sum the rounded gradients of keys and values over the heads of queries that share them."""
     query, *others = made
     if query.shape[1] == heads:
         return made
@@ -120,7 +120,7 @@ def _shared(operation: Operation, made: list[Tensor], heads: int) -> list[Tensor
 
 
 def flash_backward(operation: Operation) -> list[Any]:
-    """``aten::_scaled_dot_product_flash_attention_backward``."""
+    """Compute ``aten::_scaled_dot_product_flash_attention_backward``."""
     _without_dropout(operation, 10)
     given, out, sums = operation.args[0], operation.args[4], operation.args[5]
     attention = _attention(operation, 1, None, causal=bool(operation.args[11]))
@@ -130,7 +130,7 @@ def flash_backward(operation: Operation) -> list[Any]:
 
 
 def efficient_backward(operation: Operation) -> list[Any]:
-    """``aten::_scaled_dot_product_efficient_attention_backward``; the gradient of a bias is that of the scores."""
+    """Compute ``aten::_scaled_dot_product_efficient_attention_backward``; a bias has the scores' gradient."""
     _without_dropout(operation, 9)
     given, bias, out, sums = operation.args[0], operation.args[4], operation.args[5], operation.args[6]
     attention = _attention(operation, 1, bias, causal=bool(operation.argument(11, "is_causal")))
@@ -141,7 +141,7 @@ def efficient_backward(operation: Operation) -> list[Any]:
 
 
 def cudnn_backward(operation: Operation) -> list[Any]:
-    """``aten::_scaled_dot_product_cudnn_attention_backward``."""
+    """Compute ``aten::_scaled_dot_product_cudnn_attention_backward``."""
     _without_dropout(operation, 13)
     given, out, sums, bias = (operation.args[place] for place in (0, 4, 5, 8))
     attention = _attention(operation, 1, bias, causal=bool(operation.args[14]))

@@ -1,4 +1,4 @@
-"""Bags of embeddings on a CPU: how their sums, means and gradients round.
+"""Rounding of the sums, means and gradients of EmbeddingBag on a CPU.
 
 aten/src/ATen/native/EmbeddingBag.cpp.
 """
@@ -18,10 +18,9 @@ FORWARD = ("aten::_embedding_bag", "aten::_embedding_bag_forward_only")
 
 
 def forward(operation: Operation) -> list[Any]:
-    """The sum of a bag is rounded, and a mean once more as it is divided.
+    """Compute the forward pass: the sum of a bag is rounded, and a mean once more after the division.
 
-    FBGEMM's kernel, which runs where no index is a padding, rounds sums that lie in the middle of two bf16 numbers
-    away from zero.
+    FBGEMM's kernel, which runs without a padding index, rounds sums halfway between two bf16 values away from zero.
     """
     dtype, mode = operation.returned[0], operation.argument(4, "mode") or _SUM
     results = operation.overload(*operation.args, **operation.kwargs)
@@ -36,7 +35,7 @@ def forward(operation: Operation) -> list[Any]:
 
 
 def _counts(operation: Operation, padding: int | None) -> Tensor:
-    """How many indices of each bag are none of the padding."""
+    """Count the indices of each bag that are not the padding index."""
     weight, indices, offsets = operation.args[:3]
     ends = (
         offsets[1:]
@@ -49,15 +48,15 @@ def _counts(operation: Operation, padding: int | None) -> Tensor:
 
 
 def _away_from_zero(values: Tensor) -> Tensor:
-    """Float32 of ``values`` rounded to bf16, and in the middle of two numbers to the larger one."""
+    """Round ``values`` to bf16, ties away from zero."""
     half = 0x8000
     return ((values.to(torch.float32).view(torch.int32) + half) & -2 * half).view(torch.float32).to(values.dtype)
 
 
 def backward(operation: Operation) -> list[Any]:
-    """Rows are multiplied by the share of their bag, and added up in the order in which indices are sorted.
+    """Compute the backward pass: rows are multiplied by their bag's scale, and added in the order of sorted indices.
 
-    _embedding_bag_dense_backward_cpu_sum_mean; a largest one's by index_add: _embedding_bag_dense_backward_cpu_max.
+    _embedding_bag_dense_backward_cpu_sum_mean; for the mode max by index_add: _embedding_bag_dense_backward_cpu_max.
     """
     grad, indices, offsets, _, sizes, largest, count, by_frequency, mode, sparse, weights = operation.args[:11]
     padding = operation.argument(11, "padding_idx")
@@ -86,7 +85,7 @@ def backward(operation: Operation) -> list[Any]:
 
 
 def _frequencies(operation: Operation) -> Tensor:
-    """By what the kernel divides each row: up to torch 2.13 a CPU takes another's count (pytorch/pytorch#190063)."""
+    """Infer the divisor of each row: up to torch 2.13 a CPU uses another row's count (pytorch/pytorch#190063)."""
     place = 7  # of scale_grad_by_freq
     plain = operation.overload(*operation.args[:place], False, *operation.args[place + 1 :])  # noqa: FBT003
     scaled = operation.overload(*operation.args)

@@ -1,4 +1,4 @@
-"""From the call of an operator to an ``Operation``: wide arguments, and numbers as the kernel loads them."""
+"""Conversion of an operator call to an ``Operation``: wide arguments, and scalars as the kernel loads them."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from pytest_amp import torch_private
 from pytest_amp.numerics.oracle.operation import WIDE, Operation, is_real, rounded
 from pytest_amp.releases import holds_in, release_of
 
-#: Where an argument asks for float32 of a half: a wide tensor has no need of it, and its kernel refuses.
+#: Index of the argument ``half_to_float``, which float64 kernels refuse, and which a wide tensor does not need.
 HALF_TO_FLOAT = {"aten::_softmax": 2, "aten::_log_softmax": 2}
 
 
 def without_narrow_dtypes(value: object) -> object:
-    """A dtype argument of any size as the wide one; anything else as it is."""
+    """Return the wide dtype for a floating or complex dtype argument; other values unchanged."""
     if isinstance(value, torch.dtype) and (value.is_floating_point or value.is_complex):
         return WIDE[value.is_complex]
     return value
@@ -30,7 +30,7 @@ def operation_of(
     device_type: str,
     rounds: bool = True,
 ) -> Operation:
-    """``call`` with ``wide`` applied to its real tensors, and with wide dtype arguments."""
+    """Return ``call`` as an operation, with ``wide`` applied to its real tensors, and with wide dtype arguments."""
     leaves, spec = flattened(call)
     changed = [wide(leaf) if is_real(leaf) else without_narrow_dtypes(leaf) for leaf in leaves]
     if rounds:
@@ -44,11 +44,11 @@ def operation_of(
 
 
 def flattened(call: torch_private.Dispatched) -> tuple[list[Any], Any]:
-    """The arguments of a call as a flat list, and what puts them together again."""
+    """Return the arguments of a call as a flat list, and their layout."""
     return torch_private.flat((call.args, call.kwargs))
 
 
-#: Arguments that these write to although their schemas do not say so: running_mean and running_var.
+#: Indices of arguments that operators write to without an annotation in their schemas: running_mean and running_var.
 SILENTLY_WRITTEN = {
     "aten::native_batch_norm": (3, 4),
     "aten::cudnn_batch_norm": (3, 4),
@@ -56,7 +56,8 @@ SILENTLY_WRITTEN = {
 }
 
 
-#: On both device types: compared with a low tensor, the end of an interval beside it, or computed in the low dtype.
+#: On both device types: comparisons with a low-precision tensor, bounds of an interval, and computations in the low
+#: dtype.
 _ON_BOTH = frozenset(
     f"aten::{name}"
     for name in (
@@ -74,10 +75,10 @@ _ON_BOTH = frozenset(
 
 _OF_LISTS = (".Scalar", ".ScalarList", ".List", ".Tensor", "_.Scalar", "_.ScalarList", "_.List", "_.Tensor")
 
-#: By device type, where numbers beside a low tensor are rounded to its dtype first. On a CPU a product or a quotient
-#: takes them as they are (measured, torch 2.13): aten/src/ATen/native/cpu/BinaryOpsKernel.cpp; so does softshrink up to
-#: torch 2.13, and no longer in 2.14. On CUDA a sum takes them as they are, too: ActivationThresholdKernel.cu and
-#: ActivationSoftshrinkKernel.cu in aten/src/ATen/native/cuda.
+#: The operators, by device type, that round scalars to the dtype of a low-precision tensor first. On a CPU a product or
+#: a quotient does not round them (measured, torch 2.13): aten/src/ATen/native/cpu/BinaryOpsKernel.cpp; nor does
+#: softshrink up to torch 2.13, but it does in 2.14. On CUDA a sum does not round them, either:
+#: ActivationThresholdKernel.cu and ActivationSoftshrinkKernel.cu in aten/src/ATen/native/cuda.
 ROUNDS_SCALARS = {
     "cpu": _ON_BOTH
     | ({"aten::softshrink"} if holds_in(release_of(torch.__version__), since="2.14", until=None) else set())
@@ -95,14 +96,15 @@ ROUNDS_SCALARS = {
 }
 
 
-#: On CUDA a tensor without dimensions takes the dtype of the others as it is loaded; a number stays as it is:
-#: gpu_kernel in aten/src/ATen/native/cuda/CUDALoops.cuh.
+#: The operators that on CUDA load a zero-dimensional tensor in the dtype of the other arguments; a Python scalar is not
+#: rounded: gpu_kernel in aten/src/ATen/native/cuda/CUDALoops.cuh.
 TAKES_SCALARS = frozenset(
     f"aten::{name}{place}.Tensor" for name in ("add", "sub", "mul", "div", "rsub") for place in ("", "_")
 )
-#: Whole numbers in a tensor with dimensions take the dtype of the low ones before anything is computed, on both device
-#: types (measured on the CPU, torch 2.13): TensorIteratorBase::build in aten/src/ATen/TensorIterator.cpp casts to the
-#: common dtype, or the kernel does as it loads them (aten/src/ATen/native/cuda/MemoryAccess.cuh).
+#: The operators that convert an integer tensor with dimensions to the dtype of the low-precision tensors before they
+#: compute, on both device types (measured on the CPU, torch 2.13): TensorIteratorBase::build in
+#: aten/src/ATen/TensorIterator.cpp casts to the common dtype, or the kernel does as it loads them
+#: (aten/src/ATen/native/cuda/MemoryAccess.cuh).
 TAKES_INTEGERS = TAKES_SCALARS | {
     f"aten::{name}"
     for name in (
@@ -126,13 +128,13 @@ TAKES_INTEGERS = TAKES_SCALARS | {
 
 
 def _low_dtype(leaves: list[Any]) -> torch.dtype | None:
-    """The low dtype that all real tensors with dimensions have; None if one of them has another."""
+    """Return the low dtype of all real tensors with dimensions; None if one of them has another dtype."""
     dtypes = {leaf.dtype for leaf in leaves if is_real(leaf) and leaf.dim()}
     return dtypes.pop() if dtypes in ({torch.bfloat16}, {torch.float16}) else None
 
 
 def _loaded(name: str, leaves: list[Any], changed: list[Any], device_type: str) -> list[Any]:
-    """``changed`` with the numbers that the kernel of an overload rounds to the low dtype of what is beside them."""
+    """Round the scalars and integers in ``changed`` that an overload's kernel rounds to the low dtype of the others."""
     dtype = _low_dtype(leaves)
     if dtype is None:
         return changed
@@ -152,7 +154,7 @@ def _loaded(name: str, leaves: list[Any], changed: list[Any], device_type: str) 
 
 
 def _as_low(value: Any, dtype: torch.dtype) -> Any:
-    """A number, or a tensor of numbers, rounded to ``dtype``; float64 whatever it was."""
+    """Round a number or a tensor to ``dtype``; the result is float64."""
     if isinstance(value, torch.Tensor):
         return rounded(value.to(WIDE[False]), dtype)
     return float(torch.tensor(value, dtype=WIDE[False]).to(dtype))

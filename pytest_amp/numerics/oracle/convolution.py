@@ -10,12 +10,12 @@ from torch import Tensor
 
 from pytest_amp.numerics.oracle.operation import Operation
 
-#: Which of them runs is up to the caller; what they compute is the same.
+#: The overloads of one computation; the caller determines which of them runs.
 NAMES = ("convolution", "_convolution", "_convolution.deprecated")
 
 
 def in_two_steps(operation: Operation) -> list[Any]:
-    """``aten::convolution`` and ``_convolution`` by cuDNN: rounded after the convolution, once more after the bias."""
+    """Compute ``aten::convolution`` and ``_convolution`` by cuDNN: rounded after the convolution and after the bias."""
     x, weight, bias, *rest = operation.args
     by_plane = rest[5] == x.shape[1] > 1 and x.is_contiguous()  # aten's own kernel, which adds the bias in float32
     if bias is None or not operation.rounds or by_plane:
@@ -24,12 +24,12 @@ def in_two_steps(operation: Operation) -> list[Any]:
     return operation.finished([product + bias.view(1, -1, *[1] * (product.dim() - 2))])
 
 
-#: Adds a product of two matrices to what there is.
+#: A function that adds a product of two matrices to a sum.
 Add = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 def over_time(operation: Operation) -> list[Any]:
-    """``aten::conv_tbc``: to the bias one product is added for each place of the window, and rounded.
+    """Compute ``aten::conv_tbc``: for each position of the window a product is added to the bias, and rounded.
 
     conv_tbc in aten/src/ATen/native/ConvolutionTBC.cpp.
     """
@@ -37,17 +37,17 @@ def over_time(operation: Operation) -> list[Any]:
 
 
 def over_time_in_two_steps(operation: Operation) -> Iterator[list[Any]]:
-    """``over_time``, each product rounded before it is added, as a way that a model leaves open."""
+    """Yield ``over_time`` with each product rounded before it is added, an alternative of a model."""
     yield _over_time(operation, _added_low(operation))
 
 
 def over_time_backward(operation: Operation) -> list[Any]:
-    """``aten::conv_tbc_backward``: products as in ``over_time``; the bias is summed over time, then over the batch."""
+    """Compute ``aten::conv_tbc_backward``: products as in ``over_time``; the bias sums over time, then the batch."""
     return _over_time_backward(operation, _added(operation))
 
 
 def over_time_backward_in_two_steps(operation: Operation) -> Iterator[list[Any]]:
-    """``over_time_backward``, each product rounded before it is added, as a way that a model leaves open."""
+    """Yield ``over_time_backward`` with each product rounded before it is added, an alternative of a model."""
     yield _over_time_backward(operation, _added_low(operation))
 
 
@@ -61,7 +61,7 @@ def _added_low(operation: Operation) -> Add:
 
 
 def _places(given: int, made: int, width: int) -> Iterator[tuple[int, slice, slice]]:
-    """Each place of the window, with the times of the input that it sees and those of the output that it makes."""
+    """Yield each position of the window, with the time steps of the input that it reads and of the output it writes."""
     pad = (made - given + width - 1) // 2
     for place in range(width):
         first, to = max(0, place - pad), max(0, pad - place)

@@ -1,4 +1,4 @@
-"""Float64 formulas of CUDA kernels that round on their way; what runs on one thread block is followed lane by lane."""
+"""Float64 formulas of CUDA kernels with intermediate roundings; a single thread block is modelled lane by lane."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ LANES = 32
 
 
 def batch_norm_backward(operation: Operation) -> list[Any]:
-    """``aten::native_batch_norm_backward`` of planes: sums hand low numbers from lane to lane.
+    """Compute ``aten::native_batch_norm_backward`` of planes: reductions pass low-precision values between lanes.
 
-    batch_norm_backward_kernel in aten/src/ATen/native/cuda/Normalization.cuh: Float2, which adds up in
-    float32, is made of numbers of the input's dtype, a product with the centred input as well as what a
-    shuffle brings from another lane.
+    batch_norm_backward_kernel in aten/src/ATen/native/cuda/Normalization.cuh: Float2, which accumulates in float32, is
+    constructed from values of the input's dtype, both a product with the centred input and a value that a shuffle
+    returns from another lane.
     """
     grad, x, weight, running_mean, running_var, mean, invstd, train, eps, mask = operation.args[:10]
     dtype = operation.given[1]
@@ -43,7 +43,7 @@ def batch_norm_backward(operation: Operation) -> list[Any]:
 
 
 def _block_sum(operation: Operation, values: Tensor, dtype: torch.dtype | None) -> Tensor:
-    """The sum over the first and the last dimension, as one thread block makes it of a plane."""
+    """Sum over the first and the last dimension, as one thread block sums a plane."""
     wide = next((count for count in (32, 64, 128, 256) if values.shape[-1] <= count), 512)
     high = max(1, 512 // wide)
     batch, channels, size = values.shape
@@ -57,7 +57,7 @@ def _block_sum(operation: Operation, values: Tensor, dtype: torch.dtype | None) 
 
 
 def _warp_sum(operation: Operation, lanes: Tensor, dtype: torch.dtype | None) -> Tensor:
-    """What the first lane has after it has been handed the sums of the others: WarpReduce in cuda/block_reduce.cuh."""
+    """Return the first lane's sum after a warp's reduction by shuffles: WarpReduce in cuda/block_reduce.cuh."""
     half = LANES // 2
     while half:
         lanes = lanes[..., :half] + operation.low(lanes[..., half : 2 * half], dtype)
@@ -65,14 +65,14 @@ def _warp_sum(operation: Operation, lanes: Tensor, dtype: torch.dtype | None) ->
     return lanes[..., 0]
 
 
-#: Indices that a block of embedding_backward_feature_kernel adds up before it rounds: its BLOCKDIMY.
+#: The number of indices that a block of embedding_backward_feature_kernel sums before it rounds: its BLOCKDIMY.
 ROWS_OF_BLOCK = 32
-#: More of them go through a sort: embedding_dense_backward_cuda in aten/src/ATen/native/cuda/Embedding.cu.
+#: With more indices, these are sorted: embedding_dense_backward_cuda in aten/src/ATen/native/cuda/Embedding.cu.
 MOST_UNSORTED = 3072
 
 
 def embedding_backward(operation: Operation) -> list[Any]:
-    """``aten::embedding_dense_backward`` of a low gradient: a few rows at a time are added up, then rounded.
+    """Compute ``aten::embedding_dense_backward`` of a low gradient: a few rows at a time are summed, then rounded.
 
     embedding_backward_feature_kernel in aten/src/ATen/native/cuda/Embedding.cu.
     """
@@ -93,26 +93,26 @@ Join = Callable[[Tensor, Tensor], Tensor]
 
 
 def cumulative_sum(operation: Operation) -> list[Any]:
-    """``aten::cumsum`` of low numbers: each addition of the scan is rounded; see ``_scanned``."""
+    """Compute ``aten::cumsum`` of low-precision values: each addition of the scan is rounded; see ``_scanned``."""
     return _scanned(operation, torch.add, 0.0)
 
 
 def cumulative_logarithm(operation: Operation) -> list[Any]:
-    """``aten::logcumsumexp`` of low numbers: each step of the scan is rounded; see ``_scanned``."""
+    """Compute ``aten::logcumsumexp`` of low-precision values: each step of the scan is rounded; see ``_scanned``."""
     return _scanned(operation, torch.logaddexp, -math.inf)
 
 
 def cumulative_product(operation: Operation) -> list[Any]:
-    """``aten::cumprod`` of low numbers: each product of the scan is rounded; see ``_scanned``."""
+    """Compute ``aten::cumprod`` of low-precision values: each product of the scan is rounded; see ``_scanned``."""
     return _scanned(operation, torch.mul, 1.0)
 
 
 def _scanned(operation: Operation, join: Join, nothing: float) -> list[Any]:
-    """A scan in the dtype.
+    """Compute a scan in the low dtype.
 
-    tensor_kernel_scan_innermost_dim_impl and tensor_kernel_scan_outer_dim in
-    aten/src/ATen/native/cuda/ScanUtils.cuh: along the last dimension as Sklansky's network has it, in
-    chunks that carry their total on; along another one element after the other.
+    tensor_kernel_scan_innermost_dim_impl and tensor_kernel_scan_outer_dim in aten/src/ATen/native/cuda/ScanUtils.cuh:
+    along the last dimension by Sklansky's network, in chunks that pass on their total; along another dimension
+    sequentially.
     """
     x, dim = operation.args[:2]
     dtype = operation.returned[0]
@@ -120,7 +120,7 @@ def _scanned(operation: Operation, join: Join, nothing: float) -> list[Any]:
         return operation.once()
     dim %= x.dim()
     if x.numel() == x.shape[dim]:
-        return operation.once()  # cub's scan, whose order is its own
+        return operation.once()  # cub's scan, whose order is not modelled
 
     def joined(a: Tensor, b: Tensor) -> Tensor:
         return operation.low(join(a, b), dtype)
@@ -157,13 +157,13 @@ def _scan(rows: Tensor, joined: Join, nothing: float) -> Tensor:
 
 
 def _levels(rows: int, columns: int) -> int:
-    """log2 of the threads of a row: get_log_num_threads_x_inner_scan."""
+    """Return log2 of the number of threads of a row: get_log_num_threads_x_inner_scan."""
     difference = (columns - 1).bit_length() - (rows - 1).bit_length()
     return min(max(4, int((9 + difference) / 2)), 9)
 
 
 def lstm_cell_backward(operation: Operation) -> list[Any]:
-    """``aten::_thnn_fused_lstm_cell_backward_impl``: gradients of the biases are sums of rounded gates.
+    """Compute ``aten::_thnn_fused_lstm_cell_backward_impl``: gradients of the biases are sums of rounded gates.
 
     aten/src/ATen/native/cuda/RNN.cu.
     """
@@ -172,7 +172,7 @@ def lstm_cell_backward(operation: Operation) -> list[Any]:
 
 
 def gru_cell_backward(operation: Operation) -> list[Any]:
-    """``aten::_thnn_fused_gru_cell_backward``: gradients of the biases are sums of rounded gates.
+    """Compute ``aten::_thnn_fused_gru_cell_backward``: gradients of the biases are sums of rounded gates.
 
     aten/src/ATen/native/cuda/RNN.cu.
     """

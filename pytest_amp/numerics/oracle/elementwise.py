@@ -1,4 +1,4 @@
-"""Float64 formulas of elementwise kernels that compute in the low dtype itself, each step rounded."""
+"""Float64 formulas of elementwise kernels that compute in the low dtype itself: each step is rounded."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ TIMES_LOGARITHM = (
 
 
 def quotient(operation: Operation) -> list[Any]:
-    """``aten::div.Tensor_mode`` and ``floor_divide``: what is cut off is a quotient of the dtype.
+    """Compute ``aten::div.Tensor_mode`` and ``floor_divide``: the quotient is rounded to the dtype before truncation.
 
-    div_trunc_kernel and div_floor_kernel in aten/src/ATen/native/cpu/BinaryOpsKernel.cpp: of two tensors in the dtype,
-    by a number in float32. Where it lies near a whole number, that decides which.
+    div_trunc_kernel and div_floor_kernel in aten/src/ATen/native/cpu/BinaryOpsKernel.cpp: in the dtype for two tensors,
+    in float32 for a scalar divisor. For a quotient near an integer, this determines the result.
     """
     a, b = (_number(operation.args[place]) for place in (0, 1))
     mode = operation.kwargs.get("rounding_mode", "floor" if "floor_divide" in operation.name else None)
@@ -28,14 +28,14 @@ def quotient(operation: Operation) -> list[Any]:
     if dtype not in LOW or mode is None:
         return operation.once()
     if b.dim():
-        a = operation.low(a, dtype)  # a number that is divided
+        a = operation.low(a, dtype)  # a scalar dividend
     step = dtype if b.dim() else torch.float32
     found = operation.low(a / b, step).trunc() if mode == "trunc" else _floor(operation, a, b, step)
     return operation.finished([found])
 
 
 def _floor(operation: Operation, a: Tensor, b: Tensor, step: torch.dtype | None) -> Tensor:
-    """Python's ``a // b``: div_floor_floating in c10/util/generic_math.h, each step rounded to ``step``."""
+    """Compute Python's ``a // b``: div_floor_floating in c10/util/generic_math.h, each step rounded to ``step``."""
     rest = torch.fmod(a, b)
     divided = operation.low(operation.low(a - rest, step) / b, step)
     divided = torch.where((rest != 0) & ((b < 0) != (rest < 0)), operation.low(divided - 1, step), divided)
@@ -45,7 +45,7 @@ def _floor(operation: Operation, a: Tensor, b: Tensor, step: torch.dtype | None)
 
 
 def times_logarithm(operation: Operation) -> list[Any]:
-    """``aten::xlogy`` and ``special_xlog1py``: numbers and the logarithm are rounded before the product is.
+    """Compute ``aten::xlogy`` and ``special_xlog1py``: scalars and the logarithm are rounded before the product.
 
     xlogy_kernel and xlog1py_kernel in aten/src/ATen/native/cpu/BinaryOpsKernel.cpp compute in the dtype.
     """
@@ -58,7 +58,7 @@ def times_logarithm(operation: Operation) -> list[Any]:
 
 
 def logit(operation: Operation) -> list[Any]:
-    """``aten::logit``: the share, what is left of one, and their ratio are numbers of the dtype.
+    """Compute ``aten::logit``: the bounds, 1 - x and the quotient are rounded to the dtype.
 
     logit_mkl_kernel and logit_kernel in aten/src/ATen/native/cpu/UnaryOpsKernel.cpp.
     """
@@ -73,5 +73,5 @@ def logit(operation: Operation) -> list[Any]:
 
 
 def _number(value: Any) -> Tensor:
-    """``value``, a tensor or a number, in float64."""
+    """Return ``value``, a tensor or a number, as a float64 tensor."""
     return torch.as_tensor(value).to(WIDE[False])

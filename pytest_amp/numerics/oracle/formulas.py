@@ -1,4 +1,4 @@
-"""Float64 formulas of operators whose kernels round on their way, or have no float64."""
+"""Float64 formulas of operators whose kernels round intermediate values, or have no float64 kernel."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ Formula = Callable[[Operation], list[Any]]
 
 
 def layer_norm_backward(operation: Operation) -> list[Any]:
-    """``aten::native_layer_norm_backward`` on a CPU: weight and bias gradients are sums kept in the input's dtype.
+    """Compute ``aten::native_layer_norm_backward`` on a CPU: weight and bias gradients are summed in the input's dtype.
 
-    Row by row, as LayerNormBackwardKernelImplInternal in aten/src/ATen/native/cpu/layer_norm_kernel.cpp
+    Rows are added one by one, as LayerNormBackwardKernelImplInternal in aten/src/ATen/native/cpu/layer_norm_kernel.cpp
     does on one thread.
     """
     grad, x, shape, mean, rstd = operation.args[:5]
@@ -59,7 +59,7 @@ def _running_sum(rows: Tensor, dtype: torch.dtype | None) -> Tensor:
 
 
 def log_softmax(operation: Operation) -> list[Any]:
-    """``aten::_log_softmax`` of low numbers on a CPU: the sum of exponentials and its logarithm are kept low.
+    """Compute ``aten::_log_softmax`` in a low dtype on a CPU: the sum of exponentials and its logarithm are rounded.
 
     vec_log_softmax_lastdim_chunk_kernel in aten/src/ATen/native/cpu/SoftMaxKernel.cpp.
     """
@@ -73,21 +73,21 @@ def log_softmax(operation: Operation) -> list[Any]:
 
 
 def softmax_backward(operation: Operation) -> list[Any]:
-    """``aten::_softmax_backward_data`` on a CPU before torch 2.9: the sum of a row is rounded."""
+    """Compute ``aten::_softmax_backward_data`` on a CPU before torch 2.9: the sum of a row is rounded."""
     grad, y, dim, _ = operation.args
     total = operation.low((grad * y).sum(dim, keepdim=True), operation.returned[0])
     return operation.finished([(grad - total) * y])
 
 
 def log_softmax_backward(operation: Operation) -> list[Any]:
-    """``aten::_log_softmax_backward_data`` on a CPU before torch 2.9: the sum of a row is rounded."""
+    """Compute ``aten::_log_softmax_backward_data`` on a CPU before torch 2.9: the sum of a row is rounded."""
     grad, y, dim, _ = operation.args
     total = operation.low(grad.sum(dim, keepdim=True), operation.returned[0])
     return operation.finished([grad - y.exp() * total])
 
 
 def logsumexp(operation: Operation) -> list[Any]:
-    """``aten::logsumexp`` on a CPU: made of operators of the low dtype, each of which rounds.
+    """Compute ``aten::logsumexp`` on a CPU from operators in the low dtype, each of which rounds.
 
     logsumexp_out_impl in aten/src/ATen/native/ReduceOps.cpp.
     """
@@ -102,7 +102,7 @@ def logsumexp(operation: Operation) -> list[Any]:
 
 
 def glu_backward(operation: Operation) -> list[Any]:
-    """``aten::glu_backward`` on a CPU: from a sigmoid that is rounded first.
+    """Compute ``aten::glu_backward`` on a CPU from a rounded sigmoid.
 
     glu_backward_cpu_out in aten/src/ATen/native/GatedLinearUnit.cpp.
     """
@@ -113,9 +113,9 @@ def glu_backward(operation: Operation) -> list[Any]:
 
 
 def power(operation: Operation) -> list[Any]:
-    """``aten::pow.Tensor_Scalar`` on a CPU: the exponent is rounded to the dtype of ``x``.
+    """Compute ``aten::pow.Tensor_Scalar`` on a CPU: the exponent is rounded to the dtype of ``x``.
 
-    In bf16 cubes and inverse squares are products that round in between, and so is an inverse root:
+    In bf16, cubes and inverse squares are products with rounded intermediate values, and so is an inverse root:
     pow_tensor_scalar_optimized_kernel and pow_tensor_scalar_kernel in aten/src/ATen/native/cpu/PowKernel.cpp.
     """
     x, exponent = operation.args[:2]
@@ -131,10 +131,10 @@ def power(operation: Operation) -> list[Any]:
 
 
 def softmax(operation: Operation) -> list[Any]:
-    """``aten::_softmax`` on a CPU: beside the last dimension, what is left of whole vectors keeps low exponentials.
+    """Compute ``aten::_softmax`` on a CPU: in other dimensions than the last, vector remainders round exponentials.
 
-    vec_softmax in aten/src/ATen/native/cpu/SoftMaxKernel.cpp: columns beyond the last whole vector are
-    computed in place, so that exponentials are rounded before they are divided by their sum.
+    vec_softmax in aten/src/ATen/native/cpu/SoftMaxKernel.cpp: columns after the last whole vector are computed in
+    place, so that exponentials are rounded before they are divided by their sum.
     """
     x, dim, *_ = operation.args
     dtype = operation.returned[0]
@@ -150,7 +150,7 @@ def softmax(operation: Operation) -> list[Any]:
 
 
 def embedding_backward(operation: Operation) -> list[Any]:
-    """``aten::embedding_dense_backward`` of a low gradient on a CPU: rows that occur again are added up in it.
+    """Compute ``aten::embedding_dense_backward`` on a CPU: repeated rows are summed in the low dtype.
 
     embedding_dense_backward_cpu_loop in aten/src/ATen/native/Embedding.cpp.
     """
@@ -166,9 +166,9 @@ def embedding_backward(operation: Operation) -> list[Any]:
 
 
 def batch_norm(operation: Operation) -> list[Any]:
-    """``aten::native_batch_norm`` on a CPU without float32 statistics: those of the batch are low numbers, too.
+    """Compute ``aten::native_batch_norm`` on a CPU without float32 statistics: the batch's statistics are rounded, too.
 
-    In bf16 the sum of squares, their number and the variance as well (measured, torch 2.13).
+    In bf16 the sum of squares, their number and the variance are rounded as well (measured, torch 2.13).
     batch_norm_cpu_update_stats_template in aten/src/ATen/native/Normalization.cpp.
     """
     dtype = operation.returned[1] if len(operation.returned) > 1 else None
@@ -189,10 +189,10 @@ def batch_norm(operation: Operation) -> list[Any]:
 
 
 def batch_norm_backward(operation: Operation) -> list[Any]:
-    """``aten::native_batch_norm_backward`` on a CPU of tensors in no memory format: each of its steps rounds.
+    """Compute ``aten::native_batch_norm_backward`` on a CPU of tensors in no memory format: each of its steps rounds.
 
-    batch_norm_backward_cpu_template in aten/src/ATen/native/Normalization.cpp, which has a kernel for contiguous and
-    for channels-last tensors alone. The sum of the gradients is a low-precision tensor.
+    batch_norm_backward_cpu_template in aten/src/ATen/native/Normalization.cpp, which has kernels for contiguous and
+    channels-last tensors only. The sum of the gradients is a low-precision tensor.
     """
     grad, x, weight, running_mean, running_var, mean, invstd, train, eps, mask = operation.args[:10]
     dtype = operation.given[1]
@@ -218,8 +218,7 @@ def _has_a_format(x: Tensor) -> bool:
     return x.is_contiguous() or (x.dim() in formats and x.is_contiguous(memory_format=formats[x.dim()]))
 
 
-#: By the name of the overload; ``ALWAYS`` are needed without rounding, too: there is no float64 kernel, or
-#: it reads another place.
+#: Formulas by overload that are needed without rounding, too: there is no float64 kernel, or it reads other elements.
 ALWAYS: dict[str, Formula] = {
     "aten::mkldnn_rnn_layer": recurrent.cpu_forward,
     "aten::mkldnn_rnn_layer_backward": recurrent.cpu_backward,
@@ -234,7 +233,7 @@ ALWAYS: dict[str, Formula] = {
     "aten::_scaled_dot_product_cudnn_attention_backward": attention_cuda.cudnn_backward,
 }
 
-#: By model and overload; a formula for one device type is in ``ON_CUDA``.
+#: Formulas for CUDA by model and overload.
 ON_CUDA: dict[tuple[str, str], Formula] = {
     ("fused", "aten::native_batch_norm_backward"): cuda.batch_norm_backward,
     ("fused", "aten::_thnn_fused_lstm_cell_backward_impl"): cuda.lstm_cell_backward,
@@ -254,7 +253,7 @@ ON_CUDA: dict[tuple[str, str], Formula] = {
     **{("fused", name): steps.in_steps for name in steps.ON_CUDA},
 }
 
-#: By model and overload.
+#: Formulas by model and overload, unless ``ON_CUDA`` has one for CUDA.
 BY_MODEL: dict[tuple[str, str], Formula] = {
     ("running_sum", "aten::embedding_dense_backward"): embedding_backward,
     ("running_sum", "aten::native_layer_norm_backward"): layer_norm_backward,
@@ -304,7 +303,7 @@ BY_MODEL: dict[tuple[str, str], Formula] = {
     ("fused", "aten::_scaled_dot_product_flash_attention_for_cpu_backward"): attention.cpu_backward,
 }
 
-#: Where a model leaves open how a kernel rounds, the other ways by overload; one rounding where none is given.
+#: Alternatives of the model ``either`` by overload; one rounding for overloads that are not listed.
 OTHER_WAYS: dict[str, tuple[Callable[[Operation], Iterator[list[Any]]], ...]] = {
     "aten::mm": (products.in_parts,),
     **dict.fromkeys(("aten::addmm", "aten::addmv", "aten::baddbmm"), (products.once, products.in_two_steps)),

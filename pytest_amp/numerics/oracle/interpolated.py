@@ -1,10 +1,10 @@
-"""Interpolation, forward and going back.
+"""Interpolation, forward and backward.
 
 On CUDA shares are rounded, and added to a pixel with atomics of the dtype:
 
 UpSampleLinear1d.cu, UpSampleBilinear2d.cu, UpSampleTrilinear3d.cu and UpSampleBicubic2d.cu in
-aten/src/ATen/native/cuda; places and weights as in UpSample.cuh there. With ``antialias=True`` the weights are numbers
-of the dtype, and so is what comes of rows before columns are: upsample_gen2d_aa_out_frame and
+aten/src/ATen/native/cuda; positions and weights as in UpSample.cuh there. With ``antialias=True`` the weights are
+rounded to the dtype, and so is the result of the rows before that of the columns: upsample_gen2d_aa_out_frame and
 upsample_gen2d_aa_backward_out_frame in UpSampleBilinear2d.cu.
 """
 
@@ -20,7 +20,7 @@ from torch import Tensor
 from pytest_amp.numerics.oracle.meetings import in_turn
 from pytest_amp.numerics.oracle.operation import LOW, Operation
 
-#: By overload: the number of dimensions.
+#: The number of dimensions by overload.
 INTERPOLATED = {
     "aten::upsample_linear1d_backward": 1,
     "aten::upsample_bilinear2d_backward": 2,
@@ -30,14 +30,14 @@ INTERPOLATED = {
     "aten::_upsample_bicubic2d_aa_backward": 2,
 }
 ANTIALIASED = ("aten::_upsample_bilinear2d_aa", "aten::_upsample_bicubic2d_aa")
-#: Of the cubic convolution: get_cubic_upsample_coefficients.
+#: Coefficient of the cubic convolution: get_cubic_upsample_coefficients.
 A = -0.75
-#: The same of what is antialiased: BicubicFilterFunctor.
+#: Coefficient of the antialiased cubic convolution: BicubicFilterFunctor.
 SMOOTH_A = -0.5
 
 
 def backward(operation: Operation) -> list[Any]:
-    """Each pixel's gradient from those of the results that it had a share in, tap by tap."""
+    """Compute each pixel's gradient from the gradients of the results to which it contributes, tap by tap."""
     dtype, dims = operation.returned[0], INTERPOLATED[operation.name]
     if dtype not in LOW or not operation.rounds:
         return operation.once()
@@ -68,7 +68,7 @@ def backward(operation: Operation) -> list[Any]:
 
 
 def antialiased(operation: Operation) -> list[Any]:
-    """Rows by the weights of their columns, rounded, then columns by those of their rows."""
+    """Compute antialiased interpolation: along the rows, rounded, then along the columns."""
     x, counts, aligned = operation.args[:3]
     dtype = operation.returned[0]
     if dtype not in LOW or not operation.rounds or list(x.shape[-2:]) == list(counts):
@@ -81,10 +81,10 @@ def antialiased(operation: Operation) -> list[Any]:
 
 
 def forward(operation: Operation) -> list[Any]:
-    """``aten::upsample_linear1d`` and its like on a CPU: weights are low but in kernels for channels that are last.
+    """Compute ``aten::upsample_linear1d`` and similar on a CPU: weights are rounded except in channels-last kernels.
 
-    upsample_generic_Nd_kernel_impl in aten/src/ATen/native/cpu/UpSampleKernel.cpp; a linear weight is what the
-    other, rounded one leaves of 1.
+    upsample_generic_Nd_kernel_impl in aten/src/ATen/native/cpu/UpSampleKernel.cpp; a linear weight is 1 minus the
+    other, rounded weight.
     """
     x, counts, aligned = operation.args[:3]
     dtype, dims, cubic = operation.returned[0], len(operation.args[1]), "cubic" in operation.name
@@ -107,13 +107,13 @@ def forward(operation: Operation) -> list[Any]:
     return operation.finished([x])
 
 
-#: _use_vectorized_kernel_cond_2d and _use_vectorized_kernel_cond_3d there.
+#: _use_vectorized_kernel_cond_2d and _use_vectorized_kernel_cond_3d in UpSampleKernel.cpp.
 FEW_CHANNELS, FEW_PIXELS = 3, 128
 FORWARD = tuple(name.removesuffix("_backward") for name in INTERPOLATED if "_aa_" not in name)
 
 
 def _along(x: Tensor, dim: int, count: int, taps: list[tuple[Tensor, Tensor]]) -> Tensor:
-    """What ``taps`` make of one dimension of ``x``."""
+    """Apply ``taps`` along one dimension of ``x``."""
     matrix = torch.zeros(count, x.shape[dim], dtype=torch.float64)
     for index, weight in taps:
         matrix.scatter_add_(1, index[:, None], weight[:, None])
@@ -121,9 +121,9 @@ def _along(x: Tensor, dim: int, count: int, taps: list[tuple[Tensor, Tensor]]) -
 
 
 def nearest(operation: Operation) -> list[Any]:
-    """``aten::upsample_nearest1d`` and its like: the pixel that is read is found in float32, with or without rounding.
+    """Compute ``aten::upsample_nearest1d`` and similar: indices are computed in float32, with or without rounding.
 
-    Where a place is a whole number, or a half, another one is read than in float64.
+    For a position at an integer or a half, float64 would read another pixel.
     """
     x, *others = operation.args
     dims = int(operation.name[-2])
@@ -136,7 +136,7 @@ def nearest(operation: Operation) -> list[Any]:
     return operation.finished([x.flatten(-dims)[..., read]])
 
 
-#: Float32 has no more numbers of pixels than these.
+#: The number of pixels up to which float32 represents every index.
 MOST_PIXELS = 2**24
 NEAREST = tuple(
     f"aten::{name}{dims}d" for name in ("upsample_nearest", "_upsample_nearest_exact") for dims in (1, 2, 3)
@@ -148,14 +148,14 @@ def _scales(dims: int) -> tuple[str, ...]:
 
 
 def _scale(size: int, count: int, scale: float | None, *, aligned: bool) -> float:
-    """Pixels for each result."""
+    """Return the number of pixels for each result."""
     if aligned:
         return (size - 1) / (count - 1) if count > 1 else 0.0
     return 1 / scale if scale else size / count
 
 
 def _taps(size: int, count: int, scale: float, *, aligned: bool, cubic: bool) -> list[tuple[Tensor, Tensor]]:
-    """For each tap of one dimension: the pixel that each result reads there, and its weight; places are float32."""
+    """Return each result's pixel and weight for each tap of one dimension; positions are float32."""
     to, scale = torch.arange(count, dtype=torch.float32), float(torch.tensor(scale, dtype=torch.float32))
     source = (to * scale if aligned else (to + 0.5) * scale - 0.5).to(torch.float64)
     source = source if aligned or cubic else source.clamp_min(0.0)
@@ -171,9 +171,9 @@ def _taps(size: int, count: int, scale: float, *, aligned: bool, cubic: bool) ->
 
 
 def _smooth_taps(operation: Operation, size: int, count: int, scale: float) -> list[tuple[Tensor, Tensor]]:
-    """The same of an antialiased one, whose filter is as wide as a result is; weights beyond an edge are zero.
+    """Return the taps of antialiased interpolation, whose filter is as wide as a result; weights outside are zero.
 
-    They are rounded, divided by their sum, which is rounded, and rounded again.
+    The weights are rounded, divided by their rounded sum, and rounded again.
     """
     dtype, cubic = operation.returned[0], "cubic" in operation.name
     scale = float(torch.tensor(scale, dtype=torch.float32))

@@ -1,7 +1,7 @@
-"""The local prediction: each operator of a real step fed its real inputs, going back its real incoming gradient.
+"""The local prediction: each operator of a real step, replayed on its real inputs and incoming gradients.
 
-Unlike the global one it stays sharp at any depth, since no rounding that falls the other way reaches the
-next operator, and it names the operator that rounds otherwise than its model.
+Unlike the global prediction it stays accurate at any depth, since a flipped rounding does not reach the next operator,
+and it names the operator that does not round as its model.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from pytest_amp.rules.spec import Rule
 
 @dataclass(frozen=True)
 class Agreement:
-    """One real result of one operator call against its model.
+    """Agreement of one real result of one operator call with its model.
 
-    ``equal`` of ``elements`` are the model's: bit for bit, in float32 but for ``FLOAT32_FLIPS``.
-    ``error`` is E(real, exact), ``ideal``
-    E(model, exact), both relative L2 for these inputs; ``wanted`` is the dtype that torch's promotion gives. ``again``
-    is the agreement for other numbers, where these may have met a sum that is long or cancels: see ``oracle.sums``.
-    ``spread`` is what chance makes of the error where its order is any: see ``oracle.meetings``.
+    ``equal`` of ``elements`` equal the model's: bitwise, in float32 up to ``FLOAT32_FLIPS``. ``error`` is E(real,
+    exact), ``ideal`` E(model, exact), both relative L2 for these inputs; ``wanted`` is the dtype of torch's type
+    promotion. ``again`` is the agreement for other values, if these may have caused a long or cancelling sum: see
+    ``oracle.sums``. ``spread`` is the factor of the error that is due to chance in a nondeterministic reduction: see
+    ``oracle.meetings``.
     """
 
     dtype: torch.dtype
@@ -52,10 +52,10 @@ class Agreement:
 
 @dataclass(frozen=True)
 class ObservedCall:
-    """One operator call of a real step: where, which, on which dtypes, by which model, and how well it agrees.
+    """One operator call of a real step: its place, operator, dtypes, model, and the agreement of its results.
 
-    ``problem`` says why an operator is not modelled: then nothing is said of its results. ``longest`` is the largest
-    dimension of an argument: about as many numbers are added up in a row.
+    ``problem`` says why an operator is not modelled: its results are then not compared. ``longest`` is the largest
+    dimension of an argument: about as many terms are added sequentially.
     """
 
     place: Place
@@ -67,11 +67,11 @@ class ObservedCall:
     longest: int = 1
 
 
-#: An error of a low result, in units of its model's, above which it is looked at with other numbers, too.
+#: An error of a low result, in units of its model's, above which the call is repeated with other values.
 DOUBTFUL = 1.05
 
 
-#: They make no values: memory that nobody has written to yet, or the bits of another tensor.
+#: Operators that compute no values: they return uninitialized memory, or the bits of another tensor.
 _UNWRITTEN = ("aten::empty", "aten::new_empty", "aten::resize", "aten::set_", "aten::view.dtype")
 
 
@@ -81,9 +81,9 @@ _UNKNOWN = Model(ModelName.UNMODELLED, source="no float64 kernel and no formula"
 
 @dataclass
 class Observer:
-    """Runs every operator, and beside it its model in float64: up to the call of the number ``until``, if one is given.
+    """Execution of every operator and of its model in float64, up to the call with the number ``until``, if any.
 
-    ``calls`` is how many there were.
+    ``calls`` counts the calls so far.
     """
 
     device_type: str
@@ -95,18 +95,18 @@ class Observer:
 
     @contextlib.contextmanager
     def on(self, rules: dict[str, Rule]) -> Iterator[None]:
-        """Inside the block every operator call is observed; ``rules`` are those of the device type."""
+        """Observe every operator call inside the block; ``rules`` are those of the device type."""
         followed = self.places.followed(rules) if self.places is not None else contextlib.nullcontext()
         with followed, torch_private.dispatched_calls(self.run):
             yield
 
     @property
     def is_over(self) -> bool:
-        """Whether the last call to observe is made."""
+        """Return whether the last call to observe has been made."""
         return self.until is not None and self.calls > self.until + 1
 
     def run(self, call: torch_private.Dispatched) -> Any:
-        """The real result of one call."""
+        """Run one call, observe it, and return its real result."""
         self.calls += 1
         if self.is_over:
             return call()
@@ -184,9 +184,9 @@ class Observer:
         return compared
 
     def _is_doubtful(self, call: torch_private.Dispatched, each: Agreement, factor: float) -> bool:
-        """Whether an error is too large for one rounding, or for a short float32 sum and not for a long one.
+        """Return whether an error is too large for one rounding, or for a short float32 sum but not for a long one.
 
-        Of sums it is relative to their terms, and then no long one makes more than ``certain``.
+        The error of a sum is relative to its terms, and no long sum exceeds ``certain`` then.
         """
         if each.dtype != torch.float32:
             return each.error > DOUBTFUL * factor * each.ideal
@@ -198,7 +198,7 @@ class Observer:
     def _drawn_again(
         self, call: torch_private.Dispatched, operation: Operation, compared: list[Agreement]
     ) -> list[Agreement]:
-        """``compared``, with what the kernel makes of other numbers of the same dtypes and shapes."""
+        """Return ``compared`` with the agreement of the kernel on other values of the same dtypes and shapes."""
         generator = torch.Generator("cpu").manual_seed(len(self.seen))
         leaves, spec = torch_private.flat((call.args, call.kwargs))
         args, kwargs = torch_private.unflat([other_numbers(x, generator) if is_real(x) else x for x in leaves], spec)
@@ -262,12 +262,12 @@ _SUMS = tuple(
     f"aten::{name}"
     for name in (
         *("sum", "mean", "mm", "bmm", "addmm", "baddbmm", "convolution", "add", "sub"),
-        *("native_batch_norm", "native_layer_norm", "native_group_norm"),  # a mean of normalized rows is zero
+        *("native_batch_norm", "native_layer_norm", "native_group_norm"),  # the mean of a normalized row is zero
         *("embedding", "index_add", "scatter_add", "index_put"),
     )
 )
 
-#: A float32 error above which it is looked at whether terms cancel.
+#: The float32 error above which cancellation of terms is checked.
 CANCELS = 2.0**-20
 
 
@@ -275,18 +275,18 @@ def _may_cancel(each: Agreement) -> bool:
     return each.error > (CANCELS if each.dtype == torch.float32 else each.ideal * MORE)
 
 
-#: An error of a low result, in units of its model's, above which it is looked at whether terms cancel.
+#: The error of a low result, in units of its model's, above which cancellation of terms is checked.
 MORE = 1.02
 
 
 def _relative_to_terms(operation: Operation, compared: list[Agreement], exact: list[Any]) -> list[Agreement]:
-    """``compared`` with errors of float32 results relative to the same sums of absolute values.
+    """Return ``compared`` with the errors of float32 results relative to the same sums of absolute values.
 
-    A low result may be off by a float32 rounding of that sum, too: where terms cancel to less than a thousandth,
-    that is more than its own rounding.
+    A low result may have the error of a float32 rounding of that sum, too: if terms cancel to less than a thousandth,
+    this is more than its own rounding.
     """
     if torch_private.aliasing_of(operation.overload).writes:
-        return compared  # its arguments have changed
+        return compared  # its arguments were overwritten
     leaves, spec = torch_private.flat((operation.args, operation.kwargs))
     args, kwargs = torch_private.unflat([leaf.abs() if is_real(leaf) else leaf for leaf in leaves], spec)
     sizes = [
@@ -303,10 +303,10 @@ def _relative_to_terms(operation: Operation, compared: list[Agreement], exact: l
 
 
 def _written(operation: Operation, real: list[Any]) -> list[Any]:
-    """Return ``real`` without the work buffers that kernels leave unwritten, in whole or in part.
+    """Return ``real`` without the work buffers that kernels leave uninitialized, as a whole or in part.
 
-    The total weight of a negative log-likelihood that is not reduced, and of a connectionist temporal classification
-    what is beyond a row's lengths: aten/src/ATen/native/LossNLL.cpp, LossCTC.cpp.
+    These are the total weight of an unreduced NLL loss, and the elements beyond a row's lengths in a CTC loss:
+    aten/src/ATen/native/LossNLL.cpp, LossCTC.cpp.
     """
     unreduced = operation.name.startswith(("aten::nll_loss_forward", "aten::nll_loss2d_forward"))
     buffer = operation.name.startswith("aten::_ctc_loss") and "backward" not in operation.name
@@ -314,7 +314,7 @@ def _written(operation: Operation, real: list[Any]) -> list[Any]:
 
 
 def _relative_to_input(operation: Operation, statistic: Agreement, value: torch.Tensor) -> Agreement:
-    """An error of running statistics relative to what a mean of absolute values would have added to them."""
+    """Return the error of running statistics relative to the update by a mean of absolute values."""
     x, momentum = operation.args[0], operation.argument(6, "momentum")
     if statistic.error <= CANCELS or not isinstance(momentum, float):
         return statistic
@@ -322,7 +322,7 @@ def _relative_to_input(operation: Operation, statistic: Agreement, value: torch.
     return replace(statistic, error=statistic.error / max(added / (_norm(value) or 1.0), 1.0))
 
 
-#: The share of equal elements at which no other way of rounding is looked for.
+#: The share of equal elements at which no alternative of the model is tried.
 NEARLY_ALL = 0.99
 
 
@@ -334,12 +334,12 @@ _NOWHERE = Place("", Direction.FORWARD, None)
 
 
 def _representable(values: torch.Tensor, dtype: torch.dtype) -> bool:
-    """Whether ``dtype`` has every one of ``values``, as float32 has them."""
+    """Return whether ``dtype`` represents all of ``values`` after their conversion to float32."""
     narrow = values.to(torch.float32)
     return bool(((narrow == narrow.to(dtype).to(narrow.dtype)) | narrow.isnan()).all())
 
 
 def _norm(values: torch.Tensor) -> float:
-    """The L2 norm of what is finite: the difference of two equal infinities is no number."""
+    """Return the L2 norm of finite elements: the difference of two equal infinities is NaN."""
     parts = torch.view_as_real(values) if values.is_complex() else values
     return float(torch.linalg.vector_norm(parts.nan_to_num(0.0, 0.0, 0.0)))

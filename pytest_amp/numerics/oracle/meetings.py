@@ -1,9 +1,9 @@
-"""Float64 formulas of kernels that add numbers to places in the low dtype, on CUDA in whatever order threads come.
+"""Float64 formulas of colliding updates: additions to elements in the low dtype, on CUDA in nondeterministic order.
 
-Each addition to a place that has a number already rounds (``gpuAtomicAdd`` in aten/src/ATen/cuda/Atomic.cuh), so that
-the error grows with the number of those that meet there. Here they come in the order of the arguments, as on a CPU.
-Another order is another draw of the same error: of equal elements nothing is known, and two errors are as far apart as
-``spread`` says.
+Each addition to an element with a value rounds (``gpuAtomicAdd`` in aten/src/ATen/cuda/Atomic.cuh), so that the error
+grows with the number of colliding updates. Here they are applied in the order of the arguments, as on a CPU. Another
+order is another draw of the same error: the number of equal elements is unknown, and two errors differ by the factor
+``spread`` at most.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from torch import Tensor
 from pytest_amp.numerics.oracle.operation import LOW, Operation
 from pytest_amp.numerics.oracle.tails import in_vectors
 
-#: How many standard deviations two draws are taken to be apart; an operator has to be so twice.
+#: The number of standard deviations that two draws may be apart; a fault has to exceed it twice.
 DEVIATIONS = 3.0
 
 
 def spread(errors: Tensor) -> float:
-    """How many times the other's norm one of two errors may have that are independent draws of ``errors``.
+    """Return the largest ratio of the norms of two errors that are independent draws of ``errors``.
 
-    The logarithm of the norm of n independent numbers has a standard deviation of 1 / sqrt(2 n), the difference of
-    two 1 / sqrt(n). n is (sum of e^2)^2 / (sum of e^4): the number of elements where all errors are of one size, a
-    third of it where they are normal, and one where a single place has nearly all of the error. No error is no draw.
+    The logarithm of the norm of n independent numbers has a standard deviation of 1 / sqrt(2 n), the difference of two
+    1 / sqrt(n). n is (sum of e^2)^2 / (sum of e^4): the number of elements if all errors have one size, a third of it
+    if they are normal, and one if a single element has nearly all of the error. Without any error the ratio is 1.
     """
     squares = errors.square()
     fourth = float(squares.square().sum())
@@ -36,16 +36,16 @@ def spread(errors: Tensor) -> float:
 
 
 def index_add(operation: Operation) -> list[Any]:
-    """``aten::index_add``: aten/src/ATen/native/cuda/Indexing.cu multiplies by ``alpha`` in the dtype."""
+    """Compute ``aten::index_add``: aten/src/ATen/native/cuda/Indexing.cu multiplies by ``alpha`` in the dtype."""
     x, dim, index = operation.args[:3]
     return _added(operation, x, lambda numbers: numbers.index_select(dim, index), _times_alpha(operation))
 
 
 def index_add_cpu(operation: Operation) -> list[Any]:
-    """``aten::index_add`` on a CPU: in a wider dtype along the first dimension and the last, and in turn else.
+    """Compute ``aten::index_add`` on a CPU: in a wider dtype along the first and last dimension, else sequentially.
 
-    index_add_cpu_out in aten/src/ATen/native/TensorAdvancedIndexing.cpp: as scatter_add where nothing is multiplied,
-    else row by row by ``add``, which rounds products of what is left of whole vectors alone.
+    index_add_cpu_out in aten/src/ATen/native/TensorAdvancedIndexing.cpp: by scatter_add if ``alpha`` is 1, else row by
+    row by ``add``, which rounds products in vector remainders only.
     """
     x, dim, index, source = operation.args[:4]
     dtype, alpha = operation.returned[0], operation.argument(4, "alpha")
@@ -63,7 +63,7 @@ def index_add_cpu(operation: Operation) -> list[Any]:
 
 
 def _times_alpha(operation: Operation) -> Tensor:
-    """What ``index_add`` adds: in a low dtype ``alpha`` is rounded, and so is its product with the numbers."""
+    """Return the terms of ``index_add``: in a low dtype ``alpha`` is rounded, and so is its product with the source."""
     source, alpha, dtype = operation.args[3], operation.argument(4, "alpha"), operation.returned[0]
     if dtype not in LOW or alpha in (None, 1):
         return source  # type: ignore[no-any-return]
@@ -71,20 +71,23 @@ def _times_alpha(operation: Operation) -> Tensor:
 
 
 def scatter_add(operation: Operation) -> list[Any]:
-    """``aten::scatter_add``, and ``scatter_reduce``: aten/src/ATen/native/cuda/ScatterGatherKernel.cu."""
+    """Compute ``aten::scatter_add`` and ``scatter_reduce``: aten/src/ATen/native/cuda/ScatterGatherKernel.cu."""
     x, dim, index, source = operation.args[:4]
     taken = source[tuple(slice(size) for size in index.shape)]
     return _reduced(operation, x, lambda numbers: numbers.gather(dim, index), taken)
 
 
 def index_reduce(operation: Operation) -> list[Any]:
-    """``aten::index_reduce``: aten/src/ATen/native/cuda/Indexing.cu, and on a CPU TensorAdvancedIndexing.cpp there."""
+    """Compute ``aten::index_reduce``.
+
+    aten/src/ATen/native/cuda/Indexing.cu, and on a CPU TensorAdvancedIndexing.cpp in aten/src/ATen/native.
+    """
     x, dim, index, source = operation.args[:4]
     return _reduced(operation, x, lambda numbers: numbers.index_select(dim, index), source)
 
 
 def scatter_mean_cpu(operation: Operation) -> list[Any]:
-    """``aten::scatter_reduce`` on a CPU, whose means are sums that are rounded before they are divided.
+    """Compute ``aten::scatter_reduce`` on a CPU, which rounds the sum of a mean before the division.
 
     scatter_reduce_two in aten/src/ATen/native/TensorAdvancedIndexing.cpp.
     """
@@ -100,7 +103,10 @@ def scatter_mean_cpu(operation: Operation) -> list[Any]:
 
 
 def index_put(operation: Operation) -> list[Any]:
-    """``aten::index_put`` that accumulates: indexing_backward_kernel in aten/src/ATen/native/cuda/Indexing.cu."""
+    """Compute ``aten::index_put`` with ``accumulate``.
+
+    indexing_backward_kernel in aten/src/ATen/native/cuda/Indexing.cu.
+    """
     x, indices, source = operation.args[:3]
     if not operation.argument(3, "accumulate"):
         return operation.once()
@@ -108,7 +114,7 @@ def index_put(operation: Operation) -> list[Any]:
 
 
 def put(operation: Operation) -> list[Any]:
-    """``aten::put`` that accumulates: aten/src/ATen/native/cuda/IndexKernel.cu."""
+    """Compute ``aten::put`` with ``accumulate``: aten/src/ATen/native/cuda/IndexKernel.cu."""
     x, index, source = operation.args[:3]
     if not operation.argument(3, "accumulate"):
         return operation.once()
@@ -116,7 +122,7 @@ def put(operation: Operation) -> list[Any]:
 
 
 def unfold_backward(operation: Operation) -> list[Any]:
-    """``aten::unfold_backward``: aten/src/ATen/native/cuda/UnfoldBackwardKernel.cu."""
+    """Compute ``aten::unfold_backward``: aten/src/ATen/native/cuda/UnfoldBackwardKernel.cu."""
     grad, shape, dim, size, step = operation.args[:5]
     x = grad.new_zeros(list(shape))
     return _added(operation, x, lambda numbers: numbers.unfold(dim, size, step), grad)
@@ -134,7 +140,7 @@ FORMULAS = {
 
 
 def _added(operation: Operation, x: Tensor, read: Any, source: Tensor) -> list[Any]:
-    """``x`` with each number of ``source`` added to the place that ``read`` takes its value from, rounded each time."""
+    """Add each element of ``source`` to the element of ``x`` that ``read`` selects for it, rounded each time."""
     dtype = operation.returned[0]
     if dtype not in LOW or not operation.rounds:
         return operation.once()
@@ -143,12 +149,12 @@ def _added(operation: Operation, x: Tensor, read: Any, source: Tensor) -> list[A
     return operation.finished([in_turn(operation, x.flatten().clone(), targets, values).view(x.shape)])
 
 
-#: How a reduction joins what meets.
+#: The function that joins colliding updates, by reduction.
 JOINS: dict[str, Callable[..., Tensor]] = {"sum": torch.add, "mean": torch.add, "prod": torch.mul}
 
 
 def _reduced(operation: Operation, x: Tensor, read: Any, source: Tensor) -> list[Any]:
-    """``x`` with each number of ``source`` joined to its place, and a mean divided by their number, in the dtype."""
+    """Join each element of ``source`` to its element of ``x``; a mean is divided by the count, in the dtype."""
     reduce = operation.args[4] if "reduce" in operation.name else "sum"
     dtype, alone = operation.returned[0], operation.argument(5, "include_self") is False
     if reduce not in JOINS or dtype not in LOW or not operation.rounds:
@@ -167,7 +173,7 @@ def _reduced(operation: Operation, x: Tensor, read: Any, source: Tensor) -> list
 def in_turn(
     operation: Operation, total: Tensor, targets: Tensor, values: Tensor, join: Callable[..., Tensor] = torch.add
 ) -> Tensor:
-    """``total``, with each of ``values`` joined to its place of ``targets``, one after the other, each time rounded."""
+    """Join each of ``values`` to its element of ``total`` in ``targets``, sequentially, rounded each time."""
     by_place = targets.argsort(stable=True)
     count = torch.bincount(targets, minlength=total.numel())
     first = count.cumsum(0) - count

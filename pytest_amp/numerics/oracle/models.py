@@ -1,4 +1,4 @@
-"""The rounding model of each operator: the data in ``models.toml``, and what computes it."""
+"""The rounding model of each operator: the data in ``models.toml``, and its evaluation."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MODELS_FILE = "pytest_amp/numerics/oracle/models.toml"
 
 
 class ModelName(enum.Enum):
-    """How an operator's kernel rounds; ``models.toml`` says what each means."""
+    """Rounding behaviour of an operator's kernel; ``models.toml`` describes each value."""
 
     ONCE = "once"
     TWO_STEP = "two_step"
@@ -39,7 +39,7 @@ class ModelName(enum.Enum):
 class Model:
     """The rounding model of one overload on a device type and dtype.
 
-    ``factor`` is the error of the kernel in units of the model's; ``source`` who says so.
+    ``factor`` is the error of the kernel in units of the model's; ``source`` is its source.
     """
 
     name: ModelName = ModelName.ONCE
@@ -65,13 +65,13 @@ def _rows() -> list[dict[str, Any]]:
 
 
 def _holds(row: dict[str, Any]) -> bool:
-    """Whether a row is for this torch: ``since`` and ``until`` are the first and the last release that round so."""
+    """Return whether a row holds for this torch: ``since`` and ``until`` are the first and the last release."""
     return holds_in(release_of(torch.__version__), since=row.get("since"), until=row.get("until"))
 
 
 @functools.cache
 def model_of(overload: str, device_type: str, dtype: str) -> Model:
-    """The model of a qualified overload on a device type for the low dtype ``bf16`` or ``fp16``; later rows win."""
+    """Return an overload's model on a device type for the low dtype ``bf16`` or ``fp16``; later rows win."""
     found = Model()
     for row in _rows():
         here = device_type in row.get("device_types", [device_type]) and dtype == row.get("dtype", dtype)
@@ -81,12 +81,12 @@ def model_of(overload: str, device_type: str, dtype: str) -> Model:
     return found
 
 
-#: Where a row for one dtype applies: to operations whose real arguments or results have it.
+#: Names of dtypes in rows; a row for one dtype applies to operations with real arguments or results of that dtype.
 _NAMES = {torch.bfloat16: "bf16", torch.float16: "fp16"}
 
 
 def dtype_of(operation: Operation) -> str:
-    """The low dtype of an operation, as rows name it; ``fp32`` if it has none."""
+    """Return the name in rows of an operation's low dtype; ``fp32`` if it has none."""
     for dtype in (*operation.given, *operation.returned):
         if dtype in _NAMES:
             return _NAMES[dtype]
@@ -94,7 +94,7 @@ def dtype_of(operation: Operation) -> str:
 
 
 def model_for(operation: Operation) -> Model:
-    """The model that applies to an operation."""
+    """Return the model that applies to an operation."""
     return model_of(operation.name, operation.device_type, dtype_of(operation))
 
 
@@ -109,18 +109,18 @@ def _formula(operation: Operation) -> formulas.Formula | None:
     return own or formulas.BY_MODEL.get(key)
 
 
-class NotModelled(Exception):  # no error: the operator goes by a stand-in
-    """An operator that has no float64 kernel, and no formula for these arguments."""
+class NotModelled(Exception):  # no error suffix: a stand-in replaces the operator
+    """Exception for an operator without a float64 kernel and without a formula for these arguments."""
 
 
-#: What kernels and formulas raise for dtypes, sizes or arguments that they do not take.
+#: The exceptions of kernels and formulas for dtypes, sizes or arguments that they do not support.
 REFUSALS = (RuntimeError, TypeError, NotImplementedError, ValueError, IndexError, KeyError, AssertionError)
 
 
 def evaluate(operation: Operation) -> list[Any]:
     """Return the results of an operation, flat, in float64; if it rounds, rounded by its model.
 
-    Raises NotModelled where that is not known; ``Operation.stand_in`` has what is nearest to it.
+    Raises NotModelled if there is no model; ``Operation.stand_in`` is then the closest replacement.
     """
     try:
         return _modelled(operation)
@@ -136,7 +136,7 @@ def _modelled(operation: Operation) -> list[Any]:
 
 
 def evaluate_both(operation: Operation) -> tuple[list[Any], Iterator[list[Any]]]:
-    """The results without any rounding, and rounded by the model: one list, or one for each way that it leaves open.
+    """Return the results without rounding, and the results rounded by each alternative of the model.
 
     An operator without a formula runs once for both. Raises NotModelled.
     """
@@ -144,7 +144,7 @@ def evaluate_both(operation: Operation) -> tuple[list[Any], Iterator[list[Any]]]
     if formula is None:
         exact = evaluate(unrounded)
         return exact, iter([operation.finished(exact)])
-    # What is written to, statistics as well, is so once.
+    # Arguments that are written to, including statistics, must be written only once.
     if operation.name in SILENTLY_WRITTEN or torch_private.aliasing_of(operation.overload).writes:
         args = [arg.clone() if isinstance(arg, torch.Tensor) else arg for arg in operation.args]
         unrounded = replace(unrounded, args=tuple(args))

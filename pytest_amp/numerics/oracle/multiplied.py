@@ -1,8 +1,8 @@
-"""Products of the numbers of a tensor on a CPU, which keeps them in the low dtype: each is rounded.
+"""The product of a tensor's elements on a CPU, which is computed in the low dtype: each product is rounded.
 
-prod_kernel_impl in aten/src/ATen/native/cpu/ReduceOpsKernel.cpp. Numbers that lie side by side are multiplied by four
-vectors at a time, each lane for itself, then vectors, then lanes, and at last what filled no four vectors:
-vectorized_inner_reduction in aten/src/ATen/native/cpu/Reduce.h. All others are multiplied one after the other.
+prod_kernel_impl in aten/src/ATen/native/cpu/ReduceOpsKernel.cpp. Contiguous elements are multiplied in four vectors at
+a time, by lane, then the vectors, then the lanes, and finally the vector remainder: vectorized_inner_reduction in
+aten/src/ATen/native/cpu/Reduce.h. Other elements are multiplied sequentially.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from torch import Tensor
 
 from pytest_amp.numerics.oracle.operation import LOW, Operation
 
-#: Low numbers in a vector: for these kernels those of AVX2 under AVX512, too, and as many where a machine has none.
+#: Low-precision elements of a vector: AVX2's also under AVX512 for these kernels, and the same without vectors.
 LANES = 16
 
 
 def by_vectors(operation: Operation) -> list[Any]:
-    """``aten::prod`` and ``prod.dim_int`` of what lies side by side; of the rest as ``in_turn``."""
+    """Compute ``aten::prod`` and ``prod.dim_int`` of contiguous elements by vectors; of others as ``in_turn``."""
     if not _is_kept_low(operation):
         return operation.once()
     rows, beside = _rows(operation)
@@ -28,7 +28,7 @@ def by_vectors(operation: Operation) -> list[Any]:
 
 
 def in_turn(operation: Operation) -> Iterator[list[Any]]:
-    """One number after the other, as where they lie with gaps between them; or row by row, where rows do."""
+    """Yield the product of strided elements, sequentially, and of strided rows, row by row."""
     if not _is_kept_low(operation):
         return
     yield _shaped(operation, _one_after_the_other(operation, _rows(operation)[0]))
@@ -38,7 +38,7 @@ def in_turn(operation: Operation) -> Iterator[list[Any]]:
 
 
 def _of_vectors(operation: Operation, rows: Tensor) -> Tensor:
-    """``rows`` with the product of all that fills four vectors in place of its numbers."""
+    """Replace the elements of ``rows`` that fill four vectors by their product."""
     blocks = rows.shape[-1] // (4 * LANES)
     if not blocks:
         return rows
@@ -55,14 +55,14 @@ def _is_kept_low(operation: Operation) -> bool:
 
 
 def _given(operation: Operation) -> Tensor:
-    """The numbers, which are cast before they are multiplied where another dtype is asked for."""
+    """Return the elements, cast before the product if another dtype is requested."""
     return _low(operation, operation.args[0])
 
 
 def _rows(operation: Operation) -> tuple[Tensor, bool]:
-    """The tensor with what is multiplied as its last dimension, and whether that lies side by side.
+    """Return the tensor with the reduced dimension last, and whether that dimension is contiguous.
 
-    All of its numbers are multiplied in the order in which they lie.
+    A product of all elements is in the order of memory.
     """
     x = _given(operation)
     if operation.name == "aten::prod":

@@ -10,18 +10,18 @@ import torch
 
 from pytest_amp import torch_private
 
-#: What stands for the values of a real or complex dtype of any size.
+#: The wide dtype of complex (True) and real (False) values.
 WIDE = {True: torch.complex128, False: torch.float64}
-#: The dtypes of 16 bits, in which kernels may compute or keep a sum.
+#: The 16-bit dtypes, in which kernels may compute or accumulate.
 LOW = (torch.bfloat16, torch.float16)
 
 
-#: Float32 results are sums in another order: 64 roundings of the element or, where that is larger, of a typical one.
+#: Tolerance of float32 results for another order of sums: 64 roundings of the element or, if larger, of a typical one.
 FLOAT32_FLIPS = 2.0**-18
 
 
 def flips(values: torch.Tensor) -> torch.Tensor:
-    """By how much float32 may be off each of ``values``: ``FLOAT32_FLIPS``."""
+    """Return the allowed float32 error of each of ``values``: ``FLOAT32_FLIPS``."""
     typical = float(torch.linalg.vector_norm(values.nan_to_num(0.0, 0.0, 0.0))) / max(values.numel(), 1) ** 0.5
     return FLOAT32_FLIPS * values.abs().clamp_min(typical)
 
@@ -31,12 +31,12 @@ def _near(made: torch.Tensor, exact: torch.Tensor) -> torch.Tensor:
     return torch.where((wide - exact).abs() <= flips(exact), wide, exact)
 
 
-#: Relative L2 distance within which a decomposition and a float32 kernel compute the same.
+#: The relative L2 distance within which a decomposition agrees with a float32 kernel.
 _SAME = 1e-3
 
 
 def _agree(exact: list[Any], narrow: list[Any]) -> bool:
-    """Whether two lists of results have the same shapes and, but for float32's roundings, the same values."""
+    """Return whether two lists of results have the same shapes and, up to float32's rounding, the same values."""
     if len(exact) != len(narrow):
         return False
     for a, b in zip(exact, narrow, strict=True):
@@ -52,31 +52,31 @@ def _agree(exact: list[Any], narrow: list[Any]) -> bool:
 
 
 def is_real(value: object) -> bool:
-    """Whether ``value`` is a tensor of numbers with a fraction: the ones that are rounded."""
+    """Return whether ``value`` is a floating or complex tensor, whose values are rounded."""
     return isinstance(value, torch.Tensor) and (value.is_floating_point() or value.is_complex())
 
 
 def widened(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy of ``tensor`` in float64, or in complex128."""
+    """Return a copy of ``tensor`` in float64, or in complex128."""
     return tensor.detach().to(WIDE[tensor.is_complex()], copy=True)
 
 
 def rounded(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """``values`` rounded to ``dtype`` and back, by way of float32, in which kernels accumulate."""
+    """Round ``values`` to ``dtype`` and convert them back, through float32, in which kernels accumulate."""
     return values.to(dtype).to(values.dtype)
 
 
 def met(result: torch.Tensor, once: torch.Tensor) -> bool:
-    """Whether numbers have met on the way to ``result``: it is not ``once``, which was rounded at its end alone."""
+    """Return whether ``result`` had colliding updates: it differs from ``once``, which was rounded at the end only."""
     return not torch.equal(result, once)
 
 
 @dataclass(frozen=True)
 class Operation:
-    """A call whose real arguments are wide, and what their dtypes are meant to be.
+    """A call whose real arguments are wide, and the dtypes that they represent.
 
-    ``given`` and ``returned`` are the dtypes by place among the flattened arguments and results, None for
-    what is no tensor of real numbers. Without ``rounds`` nothing is rounded.
+    ``given`` and ``returned`` are the dtypes by index of the flattened arguments and results, None for values other
+    than floating and complex tensors. Without ``rounds`` nothing is rounded.
     """
 
     overload: Any
@@ -89,36 +89,36 @@ class Operation:
 
     @property
     def name(self) -> str:
-        """The qualified overload: ``aten::addmm``."""
+        """The qualified name of the overload: ``aten::addmm``."""
         return str(self.overload.name())
 
     def low(self, values: torch.Tensor, dtype: torch.dtype | None) -> torch.Tensor:
-        """``values`` as a kernel keeps them in ``dtype`` on its way."""
+        """Round intermediate ``values`` to ``dtype``, as a kernel that stores them does."""
         return rounded(values, dtype) if self.rounds and dtype is not None else values
 
     def low_number(self, number: float) -> float:
-        """``number`` as the dtype of the first result has it, to which a factor is rounded."""
+        """Round a factor to the dtype of the first result."""
         return float(self.low(torch.tensor(float(number), dtype=WIDE[False]), self.returned[0]))
 
     def argument(self, index: int, name: str) -> Any:
-        """An argument by place or by name, None where it was not given."""
+        """Return an argument by index or by name; None if it is missing."""
         return self.args[index] if index < len(self.args) else self.kwargs.get(name)
 
     def once(self) -> list[Any]:
-        """The results of the float64 kernel, flat, each rounded once at its end."""
+        """Return the results of the float64 kernel, flat, each rounded once at the end."""
         results = torch_private.flat(torch_private.call_overload(self.overload, self.args, self.kwargs))[0]
         return self.finished(results)
 
     def stand_in(self) -> list[Any]:
         """Return the results of an operator without a float64 kernel and without a formula, flat and wide.
 
-        By its decomposition, by its float32 kernel or, if it has neither, by the kernel of the real dtypes. A
-        decomposition may return something else beside the first result than the kernel does (torch's own for attention
-        does): it counts where it agrees with the float32 kernel, if there is one. Raises what the last one raises.
+        They are computed by its decomposition, by its float32 kernel or, if it has neither, by the kernel of the real
+        dtypes. Results of a decomposition after the first may differ from the kernel's (torch's own for attention do):
+        it is used if it agrees with the float32 kernel, if there is one. Raises what the last one raises.
         """
         exact = None if torch_private.aliasing_of(self.overload).writes else self._decomposed()
         narrow: list[Any] | None = None
-        with contextlib.suppress(Exception):  # whatever a kernel of anybody's raises
+        with contextlib.suppress(Exception):  # any exception of any kernel
             narrow = self._by_kernel(tuple(None if dtype is None else torch.float32 for dtype in self.given))
         if exact is not None and (narrow is None or _agree(exact, narrow)):
             return self.finished(exact)
@@ -130,11 +130,11 @@ class Operation:
             return None
         try:
             return torch_private.flat(decomposition(*self.args, **self.kwargs))[0]
-        except Exception:  # noqa: BLE001  # whatever it does not take, a kernel may
+        except Exception:  # noqa: BLE001  # a kernel may support what a decomposition does not
             return None
 
     def _by_kernel(self, dtypes: tuple[torch.dtype | None, ...]) -> list[Any]:
-        """The results of the kernel for arguments of ``dtypes``, widened; what it writes to is written to here."""
+        """Return the widened results of the kernel for ``dtypes``; values that it writes are copied to arguments."""
         leaves, spec = torch_private.flat((self.args, self.kwargs))
         narrow = [
             leaf if dtype is None or not is_real(leaf) or leaf.is_complex() else leaf.to(dtype, copy=True)
@@ -149,10 +149,10 @@ class Operation:
         return [widened(value) if is_real(value) else value for value in results]
 
     def of_float32(self, *, onednn: bool | None = None) -> list[Any]:
-        """The results of the float32 kernel, flat, each rounded once at its end.
+        """Return the results of the float32 kernel, flat, each rounded once at the end.
 
-        Where they are off by more than ``FLOAT32_FLIPS``, those of the float64 one: a broken kernel is not followed.
-        On a CPU float32 and bf16 may run in oneDNN, unless ``onednn`` is false; fp16 does not.
+        Values with an error above ``FLOAT32_FLIPS`` are replaced by the float64 kernel's: a broken kernel is not a
+        reference. On a CPU float32 and bf16 may run in oneDNN, unless ``onednn`` is false; fp16 does not.
         """
         leaves, spec = torch_private.flat((self.args, self.kwargs))
         args, kwargs = torch_private.unflat(
@@ -169,7 +169,7 @@ class Operation:
         return self.finished([_near(a, b) if is_real(b) else b for a, b in zip(made, exact, strict=True)])
 
     def finished(self, results: list[Any]) -> list[Any]:
-        """``results``, flat, rounded to the dtypes that are returned."""
+        """Round flat ``results`` to the returned dtypes."""
         if not self.rounds or not self.returned:
             return results
         return [

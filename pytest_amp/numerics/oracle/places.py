@@ -1,4 +1,4 @@
-"""Where in a model an operator call comes from: the module, the operator with a rule around it, and the direction."""
+"""Place of an operator call in a model: the module, the operator with a rule around it, and the direction."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pytest_amp.rules.spec import Rule
 
 
 class Direction(enum.Enum):
-    """The pass in which a call happens."""
+    """The pass of a call."""
 
     FORWARD = "forward"
     BACKWARD = "backward"
@@ -24,7 +24,7 @@ class Direction(enum.Enum):
 
 @dataclass(frozen=True)
 class Place:
-    """``module`` is a path (``""`` is the model, or the loss), ``operator`` the ruled operator, None without one."""
+    """Place of a call: ``module`` is a path (``""`` is the model or the loss), ``operator`` has a rule, or is None."""
 
     module: str
     direction: Direction
@@ -33,10 +33,10 @@ class Place:
 
 @dataclass
 class Places:
-    """Follows a model through its passes.
+    """Tracker of a model's passes.
 
-    A call of the backward pass belongs to the module in whose forward pass its autograd node was made;
-    nodes are numbered in the order in which they are made.
+    A call of the backward pass belongs to the module in whose forward pass its autograd node was created; nodes are
+    numbered in the order of their creation.
     """
 
     model: torch.nn.Module
@@ -48,7 +48,7 @@ class Places:
 
     @contextlib.contextmanager
     def followed(self, rules: dict[str, Rule]) -> Iterator[None]:
-        """Inside the block hooks of the model and of the operators that have ``rules`` say where a call is."""
+        """Track the place of calls inside the block by hooks of the model and of the operators that have ``rules``."""
         handles: list[Any] = []
         for name, module in self.model.named_modules():
             handles.append(module.register_forward_pre_hook(self._entering(name)))
@@ -64,7 +64,7 @@ class Places:
                 handle.remove()
 
     def here(self) -> Place:
-        """The place of the call that is being made."""
+        """Return the place of the current call."""
         node = torch_private.current_node()
         if node is None or len(self.modules) > 1:
             return Place(self.modules[-1], Direction.FORWARD, self.operators[-1])
@@ -92,7 +92,7 @@ class Places:
         self._mark()
 
     def _intercepted(self, call: torch_private.Interception) -> object:
-        """The outermost operator with a rule: what it is made of runs by that rule, too."""
+        """Mark the outermost operator with a rule: the operators that it calls run by that rule, too."""
         if self.operators[-1] is not None:
             return call.proceed()
         self.operators.append(call.overload.name())

@@ -1,4 +1,4 @@
-"""Average pools that divide and add up in the dtype: forward in three dimensions, and shares of windows going back."""
+"""Average pools that divide and sum in the low dtype: forward in three dimensions, and backward."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from torch import Tensor
 
 from pytest_amp.numerics.oracle.operation import LOW, Operation
 
-#: By overload, the number of dimensions of adaptive pools going back.
+#: The number of dimensions of adaptive pools' backward, by overload.
 ADAPTIVE = {"aten::_adaptive_avg_pool2d_backward": 2, "aten::_adaptive_avg_pool3d_backward": 3}
 
 
 def adaptive_forward(operation: Operation) -> list[Any]:
-    """``aten::_adaptive_avg_pool3d`` on a CPU: the sum of a window is kept, and each time divided, in the dtype.
+    """Compute ``aten::_adaptive_avg_pool3d`` on a CPU: each sum of a window, and each division, is rounded.
 
     adaptive_avg_pool3d_out_frame in aten/src/ATen/native/AdaptiveAveragePooling3d.cpp.
     """
@@ -35,7 +35,7 @@ def adaptive_forward(operation: Operation) -> list[Any]:
 
 
 def adaptive_backward_cpu(operation: Operation) -> list[Any]:
-    """``aten::_adaptive_avg_pool2d_backward`` and 3d on a CPU, which divide by each size from the first on.
+    """Compute ``aten::_adaptive_avg_pool2d_backward`` and 3d on a CPU, which divide by each size, the first one first.
 
     cpu_adaptive_avg_pool2d_backward in aten/src/ATen/native/cpu/AdaptiveAvgPoolKernel.cpp, and
     adaptive_avg_pool3d_backward_out_frame in aten/src/ATen/native/AdaptiveAveragePooling3d.cpp.
@@ -44,10 +44,11 @@ def adaptive_backward_cpu(operation: Operation) -> list[Any]:
 
 
 def adaptive_backward_cuda(operation: Operation) -> list[Any]:
-    """``aten::_adaptive_avg_pool2d_backward`` and 3d on CUDA, with atomics where windows overlap.
+    """Compute ``aten::_adaptive_avg_pool2d_backward`` and 3d on CUDA, with atomics for overlapping windows.
 
-    adaptive_average_gradinput and its like in aten/src/ATen/native/cuda/AdaptiveAveragePooling.cu divide by each size
-    from the last on, atomicadaptiveaveragegradinput in AdaptiveAveragePooling3d.cu there from the first.
+    adaptive_average_gradinput and similar kernels in aten/src/ATen/native/cuda/AdaptiveAveragePooling.cu divide by each
+    size, the last one first; atomicadaptiveaveragegradinput in AdaptiveAveragePooling3d.cu there divides by the first
+    one first.
     """
     grad, x = operation.args[:2]
     dims = ADAPTIVE[operation.name]
@@ -56,7 +57,7 @@ def adaptive_backward_cuda(operation: Operation) -> list[Any]:
 
 
 def _adaptive_backward(operation: Operation, *, first_to_last: bool) -> list[Any]:
-    """Each window's share is rounded after every division, and each sum of windows."""
+    """Compute an adaptive pool's backward, rounded after each division of a share and each sum of windows."""
     grad, x = operation.args[:2]
     dims, dtype = ADAPTIVE[operation.name], operation.returned[0]
     result = torch.zeros_like(x)
@@ -71,7 +72,7 @@ Index = tuple[Any, ...]
 
 
 def _windows(sizes: torch.Size, counts: Any) -> Iterator[tuple[Index, Index]]:
-    """Of an adaptive pool the place of each result, and what it averages, behind an ellipsis each."""
+    """Yield the index of each result of an adaptive pool, and of its window, each after an ellipsis."""
     for place in itertools.product(*(range(count) for count in counts)):
         window = (
             slice(index * size // count, -(-(index + 1) * size // count))
@@ -81,14 +82,14 @@ def _windows(sizes: torch.Size, counts: Any) -> Iterator[tuple[Index, Index]]:
 
 
 def _divided(operation: Operation, values: Tensor, window: Index) -> Tensor:
-    """``values`` over the sizes of ``window``, one after the other, each quotient rounded."""
+    """Divide ``values`` by the sizes of ``window``, one after the other, each quotient rounded."""
     for side in window:
         values = operation.low(values / (side.stop - side.start), operation.returned[0])
     return values
 
 
 def average_backward_cpu(operation: Operation) -> list[Any]:
-    """``aten::avg_pool2d_backward`` on a CPU: each window's share is rounded, and each sum of windows that overlap.
+    """Compute ``aten::avg_pool2d_backward`` on a CPU: each window's share and each sum of windows is rounded.
 
     cpu_avg_pool2d_backward in aten/src/ATen/native/cpu/AvgPoolKernel.cpp.
     """
@@ -96,7 +97,7 @@ def average_backward_cpu(operation: Operation) -> list[Any]:
 
 
 def average_backward_cuda(operation: Operation) -> list[Any]:
-    """``aten::avg_pool2d_backward`` on CUDA: each window's share is rounded, and their sum once, at its end.
+    """Compute ``aten::avg_pool2d_backward`` on CUDA: each window's share is rounded, and their sum once, at the end.
 
     avg_pool2d_backward_out_cuda_frame in aten/src/ATen/native/cuda/AveragePool2d.cu.
     """
@@ -126,6 +127,6 @@ def _average_backward(operation: Operation, *, sums_are_low: bool) -> list[Any]:
 
 
 def _pair(value: Any) -> tuple[int, ...]:
-    """One size for both dimensions, or one for each; nothing where none is given."""
+    """Return one size for each of both dimensions; an empty tuple if there is none."""
     given = tuple(value)
     return given * 2 if len(given) == 1 else given

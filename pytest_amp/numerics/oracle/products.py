@@ -1,4 +1,4 @@
-"""Float64 formulas of products that are rounded before they are added, or in parts."""
+"""Float64 formulas of products that are rounded before an addition, or in parts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pytest_amp.numerics.oracle.operation import LOW, Operation
 
 
 def outer(operation: Operation) -> list[Any]:
-    """``aten::addr``: numbers of the dtype are multiplied and added, each result rounded.
+    """Compute ``aten::addr``, which multiplies and adds in the dtype, each result rounded.
 
     addr_kernel in aten/src/ATen/native/cpu/LinearAlgebraKernel.cpp and cuda/LinearAlgebra.cu.
     """
@@ -23,10 +23,10 @@ def outer(operation: Operation) -> list[Any]:
 
 
 def trilinear(operation: Operation) -> list[Any]:
-    """``aten::_trilinear``, of which ``bilinear`` is made: the product of two tensors is rounded before the third's.
+    """Compute ``aten::_trilinear``, which ``bilinear`` calls: the product of two tensors is rounded before the third's.
 
-    aten/src/ATen/native/Linear.cpp, which takes one slice of a dimension after the other. Of wide tensors autocast
-    decides what is rounded.
+    aten/src/ATen/native/Linear.cpp, which processes one slice of a dimension after the other. For wide tensors autocast
+    determines the roundings.
     """
     tensors, expanded, summed = operation.args[:3], operation.args[3:6], set(operation.args[6])
     dtype = operation.returned[0]
@@ -50,7 +50,7 @@ def trilinear(operation: Operation) -> list[Any]:
 
 
 def product_in_two_steps(operation: Operation) -> list[Any]:
-    """``aten::addmm``, ``addmv`` and ``baddbmm``: the product is rounded before it is added."""
+    """Compute ``aten::addmm``, ``addmv`` and ``baddbmm`` with the product rounded before the addition."""
     added, a, b = operation.args[:3]
     beta, alpha = operation.kwargs.get("beta", 1), operation.kwargs.get("alpha", 1)
     product = operation.low(a @ b, operation.returned[0])
@@ -58,9 +58,9 @@ def product_in_two_steps(operation: Operation) -> list[Any]:
 
 
 def batch_by_batch(operation: Operation, *, step: torch.dtype | None = None) -> list[Any]:
-    """``aten::addbmm``: the product of one pair of matrices after the other is added, each sum rounded.
+    """Compute ``aten::addbmm``: the products of pairs of matrices are added sequentially, each sum rounded.
 
-    addbmm_impl_ in aten/src/ATen/native/LinearAlgebra.cpp. Products are rounded to ``step`` first, if it is given.
+    addbmm_impl_ in aten/src/ATen/native/LinearAlgebra.cpp. Products are rounded to ``step`` first, unless it is None.
     """
     total, a, b = operation.args[:3]
     dtype = operation.returned[0]
@@ -74,19 +74,19 @@ def batch_by_batch(operation: Operation, *, step: torch.dtype | None = None) -> 
 
 
 def batch_by_batch_in_two_steps(operation: Operation) -> Iterator[list[Any]]:
-    """The same where cuBLAS rounds each product, too, as a way that a model leaves open."""
+    """Yield ``batch_by_batch`` with each product rounded by cuBLAS, too, an alternative of a model."""
     yield batch_by_batch(operation, step=operation.returned[0])
 
 
-#: Products of a bf16 matrix with as many elements, and a vector, run in oneDNN: use_mkldnn_matmul in
+#: The number of elements above which the product of a bf16 matrix and a vector runs in oneDNN: use_mkldnn_matmul in
 #: aten/src/ATen/native/mkldnn/Matmul.cpp.
 SMALL = 4096
 
 
 def matrix_and_vector(operation: Operation) -> list[Any]:
-    """``aten::addmv`` on a CPU, where oneDNN does not run it: factors and what is added are rounded.
+    """Compute ``aten::addmv`` on a CPU without oneDNN: factors and the addend are rounded.
 
-    gemv in aten/src/ATen/native/cpu/BlasKernel.cpp rounds the product, too, where it goes along columns.
+    gemv in aten/src/ATen/native/cpu/BlasKernel.cpp rounds the product, too, if it iterates over columns.
     """
     added, a, b = operation.args[:3]
     dtype = operation.returned[0]
@@ -101,12 +101,12 @@ def matrix_and_vector(operation: Operation) -> list[Any]:
     return operation.finished([operation.low(added, dtype) + product])
 
 
-#: Results whose last dimension is a multiple of this run on cuBLAS's kernels for aligned memory.
+#: Results whose last dimension is a multiple of this use cuBLAS's kernels for aligned memory.
 ALIGNED = 8
 
 
 def product_and_sum(operation: Operation) -> list[Any]:
-    """``aten::addmm``, ``addmv`` and ``baddbmm`` as cuBLAS most often has them: see ``models.toml``.
+    """Compute ``aten::addmm``, ``addmv`` and ``baddbmm`` as cuBLAS does most often: see ``models.toml``.
 
     A bias of one dimension is added in float32 by the epilogue of cuBLASLt: addmm_out_cuda_impl in
     aten/src/ATen/native/cuda/Blas.cpp.
@@ -118,12 +118,12 @@ def product_and_sum(operation: Operation) -> list[Any]:
 
 
 def in_two_steps(operation: Operation) -> Iterator[list[Any]]:
-    """Two roundings, as a way that a model leaves open."""
+    """Yield the result with two roundings, an alternative of a model."""
     yield product_in_two_steps(operation)
 
 
 def once(operation: Operation) -> Iterator[list[Any]]:
-    """One rounding, as a way that a model leaves open."""
+    """Yield the result with one rounding, an alternative of a model."""
     yield operation.once()
 
 
@@ -133,9 +133,9 @@ MOST_PARTS = 64
 
 
 def in_parts(operation: Operation) -> Iterator[list[Any]]:
-    """``aten::mm`` of unaligned matrices whose sums are split: each part is rounded, and their sum once more.
+    """Yield ``aten::mm`` of unaligned matrices with split sums: each part is rounded, and their sum once more.
 
-    Unless torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction, or its like for fp16, is off.
+    Nothing is yielded if torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction, or that of fp16, is off.
     """
     a, b = operation.args[:2]
     dtype = operation.returned[0]

@@ -1,4 +1,4 @@
-"""The dtypes that an operator returns for arguments of given dtypes: type promotion without the kernels."""
+"""The dtypes of an operator's results by the dtypes of its arguments: type promotion without the kernels."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pytest_amp.numerics.oracle.operation import is_real
 
 Dtypes = tuple[torch.dtype | None, ...]
 
-#: Whose fake tensors return another dtype than the kernel does (torch 2.13, CPU; the backward pass of layer
+#: Operators whose fake tensors return another dtype than the kernel does (torch 2.13, CPU; the backward pass of layer
 #: normalisation: 2.6).
 _KERNEL_KNOWS = frozenset(
     {
@@ -24,18 +24,18 @@ _KERNEL_KNOWS = frozenset(
     }
 )
 
-#: Whose fake tensors return another dtype than the kernel on older torch (2.6: float32), which needs a workspace of its
-#: own to be asked: what it returns is taken as it is.
+#: Operators whose fake tensors return another dtype than the kernel on older torch (2.6: float32). Running the kernel
+#: for its dtypes would need its workspace: the dtypes of the real results are used.
 KERNEL_DECIDES = frozenset({"aten::mkldnn_rnn_layer_backward"})
 
 _KNOWN: dict[object, Dtypes] = {}
 
 
 def returned_dtypes(call: torch_private.Dispatched) -> Dtypes:
-    """The dtype of each result of ``call``, flat; None for what is no tensor of real numbers.
+    """Return the dtype of each result of ``call``, flat; None for other values than floating and complex tensors.
 
-    Asked of fake tensors, for each combination of dtypes once; where they do not know (a shape that
-    depends on values), of the operator itself. Raises whatever the operator raises.
+    The dtypes are computed on fake tensors, once for each combination of dtypes; if fake tensors fail (a shape that
+    depends on values), by the operator itself. Raises whatever the operator raises.
     """
     if not torch_private.returns_tensors(call.overload):
         return ()
@@ -44,27 +44,27 @@ def returned_dtypes(call: torch_private.Dispatched) -> Dtypes:
     leaves, spec = flattened(call)
     key: object = (call.overload, str(spec), tuple(_kind(leaf) for leaf in leaves))
     if any(kind.startswith("List") for kind in torch_private.result_kinds(call.overload)):
-        key = (key, tuple(_size(leaf) for leaf in leaves))  # how many there are depends on sizes
+        key = (key, tuple(_size(leaf) for leaf in leaves))  # the number of results depends on sizes
     if key not in _KNOWN:
         try:
             _KNOWN[key] = _of_reals(call) if call.overload.name() in _KERNEL_KNOWS else _of_fakes(call)
-        except Exception:  # noqa: BLE001  # whatever fake tensors do not know, the operator does
+        except Exception:  # noqa: BLE001  # the operator itself works where fake tensors fail
             _KNOWN[key] = _of_reals(call)
     return _KNOWN[key]
 
 
 def _of_recurrent(call: torch_private.Dispatched) -> Dtypes:
-    """Gradients of input, states and weights: the kernel needs a real reserve, and fakes do not know it."""
+    """Return the dtypes of input, state and weight gradients: the kernel needs a real reserve, fakes have no rule."""
     x, weights, *_ = call.args
     cell = None if call.args[5] is None else x.dtype
     return (x.dtype, x.dtype, cell, *([each.dtype for each in weights] if call.args[21][3] else []))
 
 
 def refusal(call: torch_private.Dispatched) -> Exception | None:
-    """The error with which torch itself refuses ``call``, such as shapes that do not fit; None if it takes it."""
+    """Return torch's own error for ``call``, such as mismatched shapes; None if torch accepts it."""
     try:
         _of_fakes(call)
-    except Exception:  # noqa: BLE001  # fake tensors may not know: the operator does
+    except Exception:  # noqa: BLE001  # fake tensors may fail where the operator works
         try:
             _of_reals(call)
         except Exception as error:  # noqa: BLE001  # whatever it raises
@@ -73,7 +73,7 @@ def refusal(call: torch_private.Dispatched) -> Exception | None:
 
 
 def _kind(leaf: object) -> object:
-    """What type promotion looks at: dtypes, and whether a tensor is a scalar."""
+    """Return what type promotion depends on: the dtype, and whether a tensor is zero-dimensional."""
     if isinstance(leaf, torch.Tensor):
         return leaf.dtype, leaf.dim() == 0, leaf.device.type
     if isinstance(leaf, (torch.dtype, str, bool, type(None))):
@@ -107,7 +107,7 @@ def _of_reals(call: torch_private.Dispatched) -> Dtypes:
 
 
 def as_real(leaf: Any) -> Any:
-    """A virtual tensor as a real one of its dtype, any other tensor as a copy; the rest as it is."""
+    """Return a virtual tensor as a real one of its dtype, any other tensor as a copy; other values unchanged."""
     if not isinstance(leaf, torch.Tensor):
         return leaf
     values = torch_private.values_of(leaf)

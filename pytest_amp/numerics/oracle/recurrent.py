@@ -28,7 +28,7 @@ class Layer:
 
 @dataclass(frozen=True)
 class CellStep:
-    """What one step computed: gates after their functions, and the states before and after it."""
+    """Results of one step: gates after their activation functions, and the states before and after it."""
 
     i: Tensor
     f: Tensor
@@ -40,10 +40,10 @@ class CellStep:
 
 
 def unrolled(operation: Operation, layer: Layer, dtype: torch.dtype | None) -> list[CellStep]:
-    """Every step in turn.
+    """Compute every step in order.
 
-    Both states are rounded to ``dtype`` between steps, the new cell state not before its tanh; the gates
-    that are kept for the backward pass are rounded, those that go on are not.
+    Both states are rounded to ``dtype`` between steps, the new cell state only after its tanh; the gates that are saved
+    for the backward pass are rounded, the gates that the forward pass uses are not.
     """
     h, c = layer.h, layer.c
     steps = []
@@ -63,7 +63,7 @@ def unrolled(operation: Operation, layer: Layer, dtype: torch.dtype | None) -> l
 
 
 def cpu_forward(operation: Operation) -> list[Any]:
-    """``aten::mkldnn_rnn_layer``: output, hidden and cell state, and a workspace that only oneDNN reads."""
+    """Compute ``aten::mkldnn_rnn_layer``: output, hidden and cell state, and a workspace that only oneDNN reads."""
     layer, reverse = _layer(operation)
     steps = unrolled(operation, layer, operation.given[0])
     output = torch.stack([step.h for step in steps])
@@ -85,13 +85,13 @@ def _made(operation: Operation, tensors: tuple[Tensor, ...], states: tuple[Tenso
     x, of_input, of_state, bias1, bias2 = tensors
     batch, width = x.shape[1], of_state.shape[1]
     h, c = (state.reshape(batch, width) for state in states)
-    # ATen adds the two biases in their own dtype before oneDNN sees them: aten/src/ATen/native/mkldnn/RNN.cpp.
+    # ATen adds the two biases in their own dtype before it calls oneDNN: aten/src/ATen/native/mkldnn/RNN.cpp.
     bias = operation.low(bias1 + bias2, operation.given[0]) if bias1.numel() else None
     return Layer(x.flip(0) if reverse else x, of_input, of_state, bias, h, c)
 
 
 def cpu_backward(operation: Operation) -> list[Any]:
-    """``aten::mkldnn_rnn_layer_backward``: gradients of input, both weights, both biases and both states."""
+    """Compute ``aten::mkldnn_rnn_layer_backward``: gradients of input, both weights, both biases and both states."""
     x, of_input, of_state, bias1, bias2, h, c = operation.args[:7]
     given, given_h, given_c = operation.args[10:13]
     reverse = bool(operation.argument(13, "reverse"))

@@ -2,10 +2,10 @@
 
 https://docs.nvidia.com/deeplearning/cudnn/backend/latest/api/cudnn-adv-library.html, cudnnRNNMode_t, has the formulas.
 
-In bf16 products are stored: the state's part of the gates, and going back the gradients that go from step to step and
-from layer to layer (measured, cuDNN 9.19, H200: outputs and states of 17 of 21 LSTM, GRU and tanh layers 0.99 to 1.000
-equal, else 0.53 to 0.86; gradients but those of recurrent weights 1.000 of LSTM and tanh over 8 steps, else 0.5). In
-fp16 other kernels run, which do not store them where a layer is small (0.98 of the elements of an LSTM, 0.99 of tanh).
+In bf16 products are rounded: the state's part of the gates, and in backward the gradients that are passed between steps
+and between layers (measured, cuDNN 9.19, H200: outputs and states of 17 of 21 LSTM, GRU and tanh layers 0.99 to 1.000
+equal, else 0.53 to 0.86; gradients except those of recurrent weights 1.000 of LSTM and tanh over 8 steps, else 0.5). In
+fp16 other kernels run, which do not round them if a layer is small (0.98 of the elements of an LSTM, 0.99 of tanh).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ RELU, TANH, LSTM, GRU = range(4)
 
 @dataclass(frozen=True)
 class Cell:
-    """One layer in one direction: weights of all gates, and the dtype in which states are kept."""
+    """One layer in one direction: weights of all gates, and the dtype in which states are stored."""
 
     mode: int
     of_input: Tensor
@@ -35,17 +35,17 @@ class Cell:
     dtype: torch.dtype | None
 
     def low(self, values: Tensor) -> Tensor:
-        """As the kernel stores it."""
+        """Round ``values`` as the kernel stores them."""
         return self.operation.low(values, self.dtype)
 
     def product(self, values: Tensor) -> Tensor:
-        """What goes from step to step: stored in bf16."""
+        """Round a product that is passed between steps, if the dtype is bf16."""
         return self.low(values) if self.dtype == torch.bfloat16 else values
 
 
 @dataclass(frozen=True)
 class Kept:
-    """What a step keeps for the backward pass: its gates, the states before it, and the new cell state."""
+    """Values that a step saves for the backward pass: its gates, the states before it, and the new cell state."""
 
     gates: tuple[Tensor, ...]
     h: Tensor
@@ -54,7 +54,7 @@ class Kept:
 
 
 def step(cell: Cell, x: Tensor, h: Tensor, c: Tensor | None) -> tuple[Tensor, Tensor | None, Kept]:
-    """States after one step. ``x`` is the input's part of the gates."""
+    """Compute the states after one step. ``x`` is the input's part of the gates."""
     of_state = cell.product(h @ cell.of_state.T)
     first, second = cell.biases if cell.biases is not None else (0.0, 0.0)
     if cell.mode == GRU:
@@ -77,7 +77,7 @@ def step(cell: Cell, x: Tensor, h: Tensor, c: Tensor | None) -> tuple[Tensor, Te
 
 
 def step_back(cell: Cell, kept: Kept, dh: Tensor, dc: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-    """Gradients of the input's and the state's part of the gates, of the state before, and of the cell state before."""
+    """Compute the gradients of the input's and the state's part of the gates, and of both states before the step."""
     if cell.mode == GRU:
         r, z, n, hn = kept.gates
         dn = dh * (1 - z) * (1 - n * n)
@@ -116,7 +116,7 @@ class Network:
     dtype: torch.dtype | None
 
     def cells(self) -> Iterator[tuple[int, int, Cell]]:
-        """Layer, direction and cell. Under autocast weights are flat, with one column: _cudnn_rnn_cast_reflatten."""
+        """Yield layer, direction and cell. Autocast's weights are flat, with one column: _cudnn_rnn_cast_reflatten."""
         width = self.h.shape[-1]
         for index in range(self.layers * self.directions):
             own = self.weights[index * self.stride : (index + 1) * self.stride]
@@ -128,7 +128,7 @@ class Network:
 
 
 def network(operation: Operation, places: tuple[int, ...]) -> Network:
-    """The computation that a call asks for; ``places`` are those of ``_FORWARD`` or ``_BACKWARD``."""
+    """Return the network of a call; ``places`` are those of ``_FORWARD`` or ``_BACKWARD``."""
     args = operation.args
     h, c, mode, projection, layers, batch_first, dropout, train, bidirectional, sizes = (
         args[place] for place in places
@@ -141,7 +141,7 @@ def network(operation: Operation, places: tuple[int, ...]) -> Network:
 
 
 def run(net: Network) -> tuple[Tensor, Tensor, Tensor | None, list[list[Kept]], list[Tensor]]:
-    """Output, last states, what each cell's steps keep, and the input of each layer."""
+    """Compute output, last states, the saved values of each cell's steps, and the input of each layer."""
     x, inputs, kept, last_h, last_c = net.x, [], [], [], []
     made: list[Tensor] = []
     for layer, direction, cell in net.cells():
@@ -165,13 +165,13 @@ def run(net: Network) -> tuple[Tensor, Tensor, Tensor | None, list[list[Kept]], 
     return torch.cat(made, -1), torch.stack(last_h), cells, kept, inputs
 
 
-#: hx, cx, mode, proj_size, num_layers, batch_first, dropout, train, bidirectional, batch_sizes.
+#: Indices of hx, cx, mode, proj_size, num_layers, batch_first, dropout, train, bidirectional, batch_sizes.
 _FORWARD = (4, 5, 6, 8, 9, 10, 11, 12, 13, 14)
 _BACKWARD = (4, 5, 10, 12, 13, 14, 15, 16, 17, 18)
 
 
 def forward(operation: Operation) -> list[Any]:
-    """``aten::_cudnn_rnn``: output, states, a reserve that only cuDNN reads, and the weights' buffer as it was."""
+    """Compute ``aten::_cudnn_rnn``: output, states, an unused reserve, and the weights' buffer unchanged."""
     net = network(operation, _FORWARD)
     output, h, c, _, _ = run(net)
     output = output.transpose(0, 1) if operation.args[10] else output
@@ -182,7 +182,7 @@ def forward(operation: Operation) -> list[Any]:
 
 
 def backward(operation: Operation) -> list[Any]:
-    """``aten::_cudnn_rnn_backward``: gradients of input, states and weights."""
+    """Compute ``aten::_cudnn_rnn_backward``: gradients of input, states and weights."""
     net = network(operation, _BACKWARD)
     given, given_h, given_c = operation.args[7:10]
     mask, batch_first = operation.args[21], operation.args[14]

@@ -1,4 +1,4 @@
-"""A case's training step on virtual tensors: exact, or as mixed precision is predicted to round it."""
+"""A case's training step on virtual tensors: exact, or with the predicted rounding of mixed precision."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pytest_amp.quoted import quoted
 
 @dataclass(frozen=True)
 class Wide:
-    """A step whose tensors are float64, and by name the dtypes that they are meant to have."""
+    """A step whose tensors are float64, and by name the dtypes that they represent."""
 
     step: Step
     dtypes: Mapping[str, torch.dtype]
@@ -27,10 +27,10 @@ class Wide:
 def run_virtual(  # noqa: PLR0913  # keywords of one run
     case: Case, realised: Realised, region: Region, predictor: Predictor, *, seed: int, loss_scale: float = 1.0
 ) -> Wide:
-    """The step of ``case``, which runs on real tensors, with float64 kernels; ``realised`` is changed: give a copy.
+    """Run the step of ``case`` with float64 kernels; ``realised`` is changed: pass a copy.
 
-    Raises CannotFollow, which names the operator that has no float64, or after which Python has asked a tensor for
-    what a virtual one does not have.
+    Raises CannotFollow, which names the operator without float64, or the last operator before Python used a feature
+    that virtual tensors do not have. The case runs on real tensors.
     """
     predictor = replace(predictor, draws=realised.draws if isinstance(realised.draws, Draws) else None)
     made = predictor.virtualised(realised)
@@ -38,7 +38,7 @@ def run_virtual(  # noqa: PLR0913  # keywords of one run
         torch_private.memory_was_taken()
         with predictor.on():
             step = run_step(case, made, region, seed=seed, loss_scale=loss_scale, replay=False)
-    except Exception as error:  # the model runs on real tensors: whatever it raises here is about virtual ones
+    except Exception as error:  # the model runs on real tensors: any exception here is due to virtual ones
         if passes(error):
             raise
         after = f", after {predictor.last[0]}" if predictor.last else ""
@@ -69,5 +69,5 @@ def _with_values(step: Step) -> Step:
 
 
 def run_exact(case: Case, realised: Realised, device_type: str, *, seed: int) -> Wide:
-    """The float32 program of ``case`` without autocast and without any rounding."""
+    """Run the float32 program of ``case`` without autocast and without any rounding."""
     return run_virtual(case, realised, contextlib.nullcontext, Predictor(device_type, rounds=False), seed=seed)

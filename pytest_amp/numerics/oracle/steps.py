@@ -1,8 +1,8 @@
-"""Kernels that compute in the low dtype itself: what they compute, as it is written there; each step is rounded.
+"""Kernels that compute in the low dtype itself, expression by expression; each step is rounded.
 
 On a CPU aten/src/ATen/native/cpu/BinaryOpsKernel.cpp, PointwiseOpsKernel.cpp and UnaryOpsKernel.cpp, on CUDA
 BinaryMiscOpsKernels.cu, BinaryMiscBackwardOpsKernels.cu and PointwiseOpsKernel.cu in aten/src/ATen/native/cuda; on both
-aten/src/ATen/native/Loss.cpp, which is made of operators that each round.
+aten/src/ATen/native/Loss.cpp, which calls operators that each round.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from pytest_amp.numerics.oracle.operation import LOW, WIDE, Operation
 
 @dataclass(frozen=True)
 class Low:
-    """Numbers of a low dtype: ``low`` rounds to it, and is applied to the result of each operation on them."""
+    """Values of a low dtype: ``low`` rounds to it, and is applied to the result of each operation on them."""
 
     values: Tensor
     low: Callable[[Tensor], Tensor]
 
     def then(self, function: Callable[..., Tensor], *others: Any) -> Low:
-        """``function`` of these and ``others``, rounded."""
+        """Apply ``function`` to these values and ``others``, and round the result."""
         given = [other.values if isinstance(other, Low) else other for other in others]
         return replace(self, values=self.low(function(self.values, *given)))
 
@@ -59,12 +59,12 @@ class Low:
         return less
 
     def where(self, condition: Tensor, other: Low) -> Low:
-        """These where ``condition`` holds, else ``other``."""
+        """Select elementwise; both operands are already rounded."""
         return replace(self, values=torch.where(condition, self.values, other.values))
 
 
 def in_steps(operation: Operation) -> list[Any]:
-    """The one result of an operator of ``STEPS`` of low tensors; numbers beside them are rounded, too."""
+    """Compute the result of an operator of ``STEPS`` on low-precision tensors; scalars are rounded, too."""
     dtype = operation.returned[0]
     if dtype not in LOW or not {*operation.given} <= {dtype, None}:
         return operation.once()
@@ -89,7 +89,7 @@ def _reduced(each: Low, reduction: int) -> Low:
 
 
 def _share(x: Low, reduction: int, times: float = 1.0) -> Low:
-    """What a mean hands back to each of ``x``, ``times`` a number; a sum that number."""
+    """Return the gradient of a mean for each element of ``x``, multiplied by ``times``; of a sum, ``times``."""
     share = times / x.values.numel() if reduction == _MEAN else times
     return x.then(lambda values: torch.full((), share, dtype=values.dtype, device=values.device))
 
@@ -113,7 +113,7 @@ def _huber(x: Low, target: Low, reduction: int = _MEAN, delta: Any = 1.0) -> Low
 
 
 def _huber_backward(grad: Low, x: Low, target: Low, reduction: int, delta: Low) -> Low:
-    """The derivative first, as vectors are computed; what is left of whole ones is multiplied the other way round."""
+    """Multiply the derivative first, as vectors do; vector remainders multiply in the opposite order."""
     apart = x - target
     bounded = apart.where(abs(apart) < delta, apart.then(torch.sign) * delta)
     return _share(x, reduction) * bounded * grad
@@ -150,7 +150,7 @@ def _cross(x: Low, y: Low, dim: int = -1) -> Low:
     return turned(x, 1) * turned(y, 2) - turned(x, 2) * turned(y, 1)
 
 
-#: The least that a cross-entropy of shares divides by: EPSILON in aten/src/ATen/native/Loss.cpp.
+#: The smallest divisor of a cross-entropy of probabilities: EPSILON in aten/src/ATen/native/Loss.cpp.
 LEAST = 1e-12
 
 
@@ -170,7 +170,7 @@ def _logit_backward(grad: Low, x: Low, eps: Low | None = None) -> Low:
     return replace(made, values=torch.where(inside, made.values, 0.0))
 
 
-#: By the name of the overload.
+#: Steps by overload.
 STEPS: dict[str, Callable[..., Low]] = {
     "aten::sigmoid_backward": lambda grad, y: grad * (1 - y) * y,
     "aten::tanh_backward": lambda grad, y: grad * (1 - y * y),
@@ -203,7 +203,7 @@ def _smooth_l1_backward_cuda(grad: Low, x: Low, target: Low, reduction: int, bet
 
 
 def _smooth_l1_cuda(x: Low, target: Low, reduction: int = _MEAN, beta: Any = 1.0) -> Low:
-    """The distance is a float32 number, as ``abs`` returns it, and so is what is computed of it."""
+    """Compute the loss from the distance in float32, in which ``abs`` returns it."""
 
     def loss(far: Tensor, size: Any) -> Tensor:
         return torch.where(far < size, far * far / (2 * size), far - size / 2)
@@ -219,19 +219,19 @@ def _huber_cuda(x: Low, target: Low, reduction: int = _MEAN, delta: Any = 1.0) -
 
 
 def _soft_margin_backward_cuda(grad: Low, x: Low, target: Low, reduction: int) -> Low:
-    """The share of a mean is a number that is not rounded."""
+    """Compute the gradient with a factor of the mean that is not rounded."""
     z = (-target * x).then(torch.exp)
     share = 1 / x.values.numel() if reduction == _MEAN else 1.0
     return target * z * -share / (z + 1) * grad
 
 
 def _softmax_backward_cuda(grad: Low, y: Low, dim: int, _: Any) -> Low:
-    """The product is a tensor of its own: softmax_backward_cuda_out in aten/src/ATen/native/cuda/SoftMax.cu."""
+    """Compute the gradient from a stored product: softmax_backward_cuda_out in aten/src/ATen/native/cuda/SoftMax.cu."""
     product = grad * y
     return product.then(lambda values: values - y.values * values.sum(dim, keepdim=True))
 
 
-#: Where CUDA's kernels compute otherwise.
+#: Steps of kernels that differ on CUDA.
 ON_CUDA: dict[str, Callable[..., Low]] = {
     "aten::huber_loss": _huber_cuda,
     "aten::huber_loss_backward": _huber_backward_cuda,
@@ -243,7 +243,7 @@ ON_CUDA: dict[str, Callable[..., Low]] = {
 
 
 def scaled_to_a_norm(operation: Operation) -> list[Any]:
-    """``aten::renorm``: the factor of each slice, computed in float32, is rounded before it is multiplied.
+    """Compute ``aten::renorm``: the factor of each slice, computed in float32, is rounded before the product.
 
     renorm_out in aten/src/ATen/native/Normalization.cpp.
     """
@@ -258,7 +258,7 @@ def scaled_to_a_norm(operation: Operation) -> list[Any]:
 
 
 def affine_grid(operation: Operation) -> list[Any]:
-    """``aten::affine_grid_generator``: places between -1 and 1 are numbers of the dtype, as ``linspace`` has them.
+    """Compute ``aten::affine_grid_generator``: positions between -1 and 1 are rounded, as ``linspace`` returns them.
 
     affine_grid_generator in aten/src/ATen/native/AffineGridGenerator.cpp.
     """

@@ -1,8 +1,7 @@
-"""Kernels of a CPU that compute whole vectors in float32, and numbers that fill none in the low dtype, step by step.
+"""CPU kernels that compute whole vectors in float32, and vector remainders in the low dtype, step by step.
 
-What is left of whole vectors, what lies in memory with gaps, and all that a machine computes for whose vectors torch
-has no kernels (a capability of ``DEFAULT``) goes through ``cpu_kernel_vec``'s scalar function: vectorized_loop in
-aten/src/ATen/native/cpu/Loops.h.
+Vector remainders, strided elements, and all elements on a machine without vector kernels (the capability ``DEFAULT``)
+are computed by ``cpu_kernel_vec``'s scalar function: vectorized_loop in aten/src/ATen/native/cpu/Loops.h.
 """
 
 from __future__ import annotations
@@ -15,18 +14,18 @@ from torch import Tensor
 
 from pytest_amp.numerics.oracle.operation import LOW, Operation
 
-#: Low numbers that a loop takes at once: two vectors of AVX2, for which these kernels are compiled under AVX512, too
-#: (torch 2.13: of 63 elements the first 32 are rounded once).
+#: Low-precision elements that a loop processes at once: two vectors of AVX2, for which these kernels are compiled under
+#: AVX512, too (torch 2.13: of 63 elements the first 32 are rounded once).
 AT_ONCE = 32
 
 
 def lanes() -> int:
-    """Low numbers in a vector of this CPU, for kernels that are compiled for AVX512, too."""
+    """Return the low-precision elements of a vector of this CPU, for kernels that are compiled for AVX512, too."""
     return 32 if torch.backends.cpu.get_cpu_capability() == "AVX512" else 16
 
 
 def in_vectors(count: int, at_once: int = AT_ONCE) -> int:
-    """How many of ``count`` numbers that lie side by side are computed in vectors, from the first on."""
+    """Return the number of ``count`` contiguous elements that are computed in vectors, from the first on."""
     vectors = torch.backends.cpu.get_cpu_capability() in {"AVX2", "AVX512"}
     return count // at_once * at_once if vectors else 0
 
@@ -34,7 +33,7 @@ def in_vectors(count: int, at_once: int = AT_ONCE) -> int:
 def _joined(
     operation: Operation, whole: Tensor, by_steps: Callable[[], Tensor], *, at_once: int = AT_ONCE
 ) -> list[Any]:
-    """``whole`` for the elements that fill vectors, the others ``by_steps``."""
+    """Combine ``whole`` for the elements that fill vectors with ``by_steps`` for the remainder."""
     gaps = any(_has_gaps(each) for each in operation.args if isinstance(each, Tensor))
     filled = 0 if gaps else in_vectors(whole.numel(), at_once)
     if filled == whole.numel():
@@ -44,7 +43,7 @@ def _joined(
 
 
 def _has_gaps(tensor: Tensor) -> bool:
-    """Whether numbers of ``tensor`` do not lie side by side, in whatever order of its dimensions."""
+    """Return whether the elements of ``tensor`` have gaps in memory, in any order of its dimensions."""
     beside = 1
     for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
         if size > 1 and stride != beside:
@@ -54,7 +53,7 @@ def _has_gaps(tensor: Tensor) -> bool:
 
 
 def root(operation: Operation) -> list[Any]:
-    """``aten::rsqrt``: a root that is rounded before one is divided by it, or not.
+    """Compute ``aten::rsqrt``, whose root is rounded before the division in vector remainders only.
 
     rsqrt_kernel in aten/src/ATen/native/cpu/UnaryOpsKernel.cpp.
     """
@@ -65,7 +64,7 @@ def root(operation: Operation) -> list[Any]:
 
 
 def inverse_root(operation: Operation) -> list[Any]:
-    """``aten::pow.Tensor_Scalar`` of -0.5, in bf16 a root as ``root`` has it, of vectors as wide as the machine's.
+    """Compute ``aten::pow.Tensor_Scalar`` of -0.5, in bf16 as ``root`` does, with vectors as wide as the machine's.
 
     pow_tensor_scalar_kernel in aten/src/ATen/native/cpu/PowKernel.cpp, which is compiled for AVX512, too.
     """
@@ -80,13 +79,13 @@ def _root_in_steps(operation: Operation) -> Tensor:
 
 
 def root_in_steps(operation: Operation) -> Iterator[list[Any]]:
-    """All numbers with a rounded root, as where they lie with gaps between them."""
+    """Yield all elements with a rounded root, as for strided elements."""
     if operation.returned[0] in LOW:
         yield operation.finished([_root_in_steps(operation)])
 
 
 def multiple(operation: Operation) -> list[Any]:
-    """``aten::add.Tensor`` and ``sub.Tensor``: a multiple that is rounded before it is added, or not.
+    """Compute ``aten::add.Tensor`` and ``sub.Tensor``, whose multiple is rounded in vector remainders only.
 
     add_clamp and add_kernel in aten/src/ATen/native/cpu/BinaryOpsKernel.cpp.
     """
@@ -104,6 +103,6 @@ def _multiple_in_steps(operation: Operation) -> Tensor:
 
 
 def multiple_in_steps(operation: Operation) -> Iterator[list[Any]]:
-    """All numbers with a rounded multiple, as where they lie with gaps between them."""
+    """Yield all elements with a rounded multiple, as for strided elements."""
     if operation.returned[0] in LOW and operation.kwargs.get("alpha", 1) != 1:
         yield operation.finished([_multiple_in_steps(operation)])

@@ -1,4 +1,4 @@
-"""What ``amp.trace`` returns: every operator of a step with its dtypes, its rule and its rounding, as a table."""
+"""Result of ``amp.trace``: every operator of a step with its dtypes, its rule and its rounding, as a table."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pytest_amp.numerics.step import run_step
 from pytest_amp.precision import dtype_name
 from pytest_amp.rules import spec
 
-#: Of fewer elements no share is taken.
+#: The number of elements below which no share is computed.
 FEW = 16
 
 
@@ -24,9 +24,9 @@ FEW = 16
 class Row:
     """The calls of one operator at one place on the same dtypes.
 
-    ``share`` is the part of all elements that are the model's (the rounding signature), ``error`` the
-    worst relative L2 error of one result. ``rule`` is that of the operator around it which has one. ``hollow``
-    tells that a float32 result was rounded on the way; ``problem`` says why an operator is not modelled.
+    ``share`` is the share of all elements that equal the model's (the rounding signature), ``error`` the worst relative
+    L2 error of one result. ``rule`` is the rule of the surrounding operator that has one. ``hollow`` is whether a
+    float32 result was rounded on the way; ``problem`` says why an operator is not modelled.
     """
 
     module: str
@@ -53,17 +53,17 @@ class Trace:
     notes: tuple[str, ...] = ()
 
     def __iter__(self) -> Iterator[Row]:
-        """The rows."""
+        """Iterate over the rows."""
         return iter(self.rows)
 
     def __len__(self) -> int:
-        """How many rows there are."""
+        """Return the number of rows."""
         return len(self.rows)
 
     def signatures(self) -> dict[str, float]:
-        """By operator and direction (``addmm/forward``): the share of all its elements that are the model's.
+        """Return by operator and direction (``addmm/forward``) the share of its elements that equal the model's.
 
-        Of operators with at least ``FEW`` elements: a scalar sum that cancels tells nothing.
+        Operators with fewer than ``FEW`` elements are left out: a scalar sum may cancel.
         """
         equal: dict[str, float] = {}
         elements: dict[str, int] = {}
@@ -74,7 +74,7 @@ class Trace:
         return {key: equal[key] / elements[key] for key in equal if elements[key] >= FEW}
 
     def __str__(self) -> str:
-        """The table."""
+        """Return the table."""
         head = ("module", "pass", "operator", "dtypes", "rule", "model", "calls", "equal", "error", "")
         lines = [head, *(_cells(row) for row in self.rows)]
         widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
@@ -114,8 +114,8 @@ def observed_step(  # noqa: PLR0913  # keywords of one run
 ) -> tuple[ObservedCall, ...]:
     """Compare every operator call of one real step of ``case`` on ``device`` with its model.
 
-    The step is that of ``realised``, a new one by default; it draws its own random numbers. Calls after the one of the
-    number ``until`` are not looked at, nor is what a model raises there.
+    The step is that of ``realised``, a new one by default; it draws its own random numbers. Calls after the one with
+    the number ``until`` are not observed, and a model's exceptions there are ignored.
     """
     copied = (realised or case.realise(seed=seed)).on(device.torch_device)
     observer = Observer(device.type, low, Places(copied.model), until=until)
@@ -133,7 +133,7 @@ def observed_step(  # noqa: PLR0913  # keywords of one run
 
 
 def trace_of(title: str, seen: Sequence[ObservedCall], device_type: str, notes: Sequence[str] = ()) -> Trace:
-    """``seen`` as a table, and ``notes`` below it."""
+    """Format ``seen`` as a table, with ``notes`` below it."""
     rules = spec.expected(device_type, torch.__version__)
     rows: dict[tuple[object, ...], Row] = {}
     for each in sorted(seen, key=lambda each: each.place.direction.value, reverse=True):

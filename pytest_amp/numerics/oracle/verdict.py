@@ -1,25 +1,26 @@
-"""What an operator of a real step may be off its rounding model: stated once, and why.
+"""Bounds on the difference of an operator of a real step from its rounding model, with their derivation.
 
-An operator that computes in float32 and rounds to a low dtype of unit roundoff u is within float32's
-error of the float64 value before it rounds. So
+An operator that computes in float32 and rounds to a low dtype of unit roundoff u is within float32's error of the
+float64 value before it rounds. Therefore:
 
-- it makes the model's own error: where float32 ends on the other side of the middle between two low
-  values, both are equally far from the exact one. Only a rounding of its own adds to the error: two
-  independent ones of one size make sqrt(2). EXCESS is 1.25, between 1 and that; measured (torch 2.13, CPU,
-  112 cases, 5 seeds) 1.17 at most, where a variance of 49 numbers is rounded, else 1.05.
-- it equals the model but in the share of elements that lie so near a middle. A tenth (SHARE) takes
-  float32 sums that are off by 0.05 units of the low dtype's last place, which is 400 float32 roundings
-  in fp16 and 3000 in bf16; a second rounding takes a quarter or more. Sums that cancel do come near
-  it, without making a larger error: so a low share counts only where the excess is above SHARE_EXCESS.
-- An operator that adds up in any order (``ANY_ORDER``) makes another draw of its model's error, which may be larger by
-  chance: by ``meetings.spread``, and twice, since it is made of other numbers, too. Its elements tell nothing. Where no
-  two numbers meet, it rounds once, and is held to that.
-- No threshold sits on one draw: a low result that is off by more than its model, as one whose terms cancel in float32
-  is (the gradient that a norm hands back of its own squares), is made of other numbers, and has to be off again.
-- a float32 result was not low on its way if its error is below the geometric mean of the two
-  formats' roundoffs. Where the terms cancel, the error is taken relative to their absolute values; a long sum, whose
-  float32 roundings may add up to more, is measured again with other numbers. The derivation is in ``oracle.sums``.
-- a float32 result with values between those of the low dtype's has them in the real one, too.
+- It makes the model's own error: if float32's error flips a rounding near the midpoint of two low values, both are
+  equally far from the exact value. Only an additional rounding increases the error: two independent roundings of one
+  size make sqrt(2). EXCESS is 1.25, between 1 and that; measured (torch 2.13, CPU, 112 cases, 5 seeds) 1.17 at most,
+  for a rounded variance of 49 values, else 1.05.
+- It equals the model except for the share of elements that are so near a midpoint. For a share of a tenth (SHARE),
+  float32 sums would have to be off by 0.05 units of the low dtype's last place, which is 400 float32 roundings in fp16
+  and 3000 in bf16; a second rounding changes a quarter or more. Cancelling sums do come near a tenth, without a larger
+  error: therefore a low share counts only if the excess is above SHARE_EXCESS.
+- A nondeterministic reduction (``ANY_ORDER``) makes another draw of its model's error, which may be larger by chance:
+  by the factor ``meetings.spread``, and twice, since it is repeated on other values. The share of equal elements is not
+  checked. Without colliding updates it rounds once, and is compared with that.
+- No threshold applies to a single draw: a low result with a larger error than its model's, such as one whose terms
+  cancel in float32 (the gradient of the sum of squares of a norm's output), is computed again on other values, and has
+  to be off again.
+- A float32 result was not rounded on the way if its error is below the geometric mean of the two formats' roundoffs. If
+  the terms cancel, the error is relative to their absolute values; a long sum, whose float32 roundings may add up to
+  more, is measured again on other values. The derivation is in ``oracle.sums``.
+- A float32 result whose exact values lie between those of the low dtype has such values, too.
 """
 
 from __future__ import annotations
@@ -39,13 +40,13 @@ from pytest_amp.precision import dtype_name
 EXCESS = 1.25
 SHARE = 0.9
 SHARE_EXCESS = 1.05
-#: A share of fewer elements is left to chance.
+#: The number of elements below which a share may be chance.
 ENOUGH = 64
 
 
 @dataclass(frozen=True)
 class Fault:
-    """How one operator call differs from its model: ``what`` it does, and the ``model`` that it should follow."""
+    """Difference of one operator call from its model: ``what`` it does, and the ``model`` that it should follow."""
 
     seen: ObservedCall
     what: str
@@ -54,18 +55,18 @@ class Fault:
 
     @property
     def operator(self) -> str:
-        """The operator as users know it, where one with a rule is around it."""
+        """The operator, with the surrounding operator that has a rule, as users call it."""
         own, around = self.seen.operator.removeprefix("aten::"), self.seen.place.operator
         return own if around is None else f"{own} (of {around.removeprefix('aten::')})"
 
     @property
     def place(self) -> str:
-        """Module and pass."""
+        """The module and the pass."""
         return f"{self.seen.place.module or 'the model'}, {self.seen.place.direction.value} pass"
 
 
 def faults(seen: Iterable[ObservedCall], low: torch.dtype, scale: float = 1.0) -> list[Fault]:
-    """The calls that do not follow their model, worst kinds first; bounds are multiplied by ``scale``."""
+    """Return the calls that do not follow their model, worst kinds first; bounds are multiplied by ``scale``."""
     found = [fault for each in seen for result in each.results if (fault := fault_of(each, result, low, scale))]
     return sorted(found, key=lambda fault: _ORDER.index(fault.likely))
 
@@ -77,12 +78,12 @@ _LOW = "the operator rounds on its way in place of once at its end, or adds up i
 _SHARE = "the operator rounds twice"
 _GARBAGE = "what it returns is no rounding: its kernel is wrong, or reads or writes memory that is not its own"
 _ORDER = (_GARBAGE, _DTYPE, _HOLLOW, _WIDE, _LOW, _SHARE)
-#: A relative error that rounding makes of nothing, however its terms cancel beside its model's.
+#: The relative error, in units of the model's if that is above 1, that no rounding makes, however terms cancel.
 _NO_ROUNDING = 10.0
 
 
 def fault_of(each: ObservedCall, result: Agreement, low: torch.dtype, scale: float) -> Fault | None:
-    """What is wrong with one result, with other numbers, too, if there are any; None if it follows its model."""
+    """Return the fault of one result, also present on other values if there are any; None if it follows its model."""
     if result.wanted is not None and result.wanted != result.dtype:
         return Fault(each, f"returned {dtype_name(result.dtype)}", dtype_name(result.wanted), _DTYPE)
     found = _fault_of_values(each, result, low, scale)
@@ -125,21 +126,21 @@ def _fault_of_low(each: ObservedCall, result: Agreement, low: torch.dtype, scale
 def error_and_bound(
     each: ObservedCall, result: Agreement, low: torch.dtype, scale: float = 1.0, *, again: bool = False
 ) -> tuple[float, float]:
-    """The error of a result and what it may be: relative L2 of a float32 one, of a low one in units of its model's.
+    """Return the error of a result and its bound: relative L2 in float32, in units of the model's in a low dtype.
 
-    ``again`` where the result is of other numbers.
+    ``again`` is whether the result is of other values.
     """
     factor = each.model.factor
     if result.dtype in LOW:
         least = tolerance.floor(result.elements, roundoff(result.dtype))
         return result.error / max(result.ideal, least), EXCESS * factor * result.spread * scale
     least = max(most_of_float32(low), probable(each.longest)) if again else most_of_float32(low)
-    rounds = EXCESS if result.ideal > least else 1.0  # a model that keeps sums low on its way
+    rounds = EXCESS if result.ideal > least else 1.0  # a model with low-precision sums
     return result.error, result.ideal * factor * rounds + least * scale
 
 
 def unequal(each: ObservedCall, result: Agreement) -> float | None:
-    """The share of a low result's elements that are not its model's; None where it tells nothing, or chance has it."""
+    """Return the share of a low result's elements that differ from its model's; None if it is not meaningful."""
     known = each.model.name is not ModelName.UNMODELLED and result.spread == 1.0
     return 1 - result.equal / result.elements if known and result.elements >= ENOUGH else None
 

@@ -1,7 +1,7 @@
-"""A model whose tensors have virtual dtypes: torch sees bfloat16 and float32, what is computed is float64.
+"""A model whose tensors have virtual dtypes: torch sees bfloat16 and float32, the values are float64.
 
-Autograd, autocast's state, type promotion, explicit casts, in-place operators, views, hooks and
-checkpoints work as ever, since torch itself runs the model; only the kernels are replaced.
+Autograd, autocast's state, type promotion, explicit casts, in-place operators, views, hooks and checkpoints work as
+usual, since torch itself runs the model; only the kernels are replaced.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from pytest_amp.quoted import quoted
 
 
 class CannotFollow(AmpFailure):
-    """The oracle has no float64 for an operator."""
+    """Failure of the oracle for an operator without float64."""
 
 
-#: They read a tensor's bits, or hand its memory on.
+#: Operators that read a tensor's bits, or use its memory.
 _BITS = frozenset({"aten::view.dtype", "aten::set_.source_Storage", "aten::set_.source_Storage_storage_offset"})
 
 
@@ -38,8 +38,8 @@ def _zeros(operation: Operation) -> torch.Tensor:
     return torch.zeros(operation.args[0], dtype=torch.float64, device=operation.kwargs.get("device"))
 
 
-#: They note what is still to be done, which kernels below the Python key do not see: it is done at once. Zeros without
-#: memory are the derivatives, in forward mode, of what has none.
+#: Operators that defer work by a flag, which kernels below the Python key do not see: here it is done at once. Zeros
+#: without memory are the zero tangents of forward-mode AD.
 _LAZY: dict[str, Callable[[Operation], torch.Tensor]] = {
     "aten::_conj": lambda operation: torch.conj_physical(operation.args[0]),
     "aten::_neg_view": lambda operation: torch.neg(operation.args[0]),
@@ -48,21 +48,21 @@ _LAZY: dict[str, Callable[[Operation], torch.Tensor]] = {
 
 
 def _asks_for_one_buffer(call: torch_private.Dispatched) -> bool:
-    """Whether recurrent layers look whether their weights share one piece of memory: virtual ones do not.
+    """Return whether a recurrent layer checks that its weights share one buffer, which virtual ones do not.
 
-    try_get_weight_buf in aten/src/ATen/native/cudnn/RNN.cpp puts an empty tensor on the memory of a weight; one that
-    stays empty is too small.
+    try_get_weight_buf in aten/src/ATen/native/cudnn/RNN.cpp sets an empty tensor to the memory of a weight; a tensor
+    that stays empty is too small.
     """
     target = call.args[0]
     return bool(call.overload.name() == "aten::set_.source_Storage" and target.is_cuda and not target.numel())
 
 
 def _nothing() -> None:
-    """What is left of an optimization that virtual tensors have no use for."""
+    """Replace ``flatten_parameters``, which virtual tensors do not need."""
 
 
 def virtual(tensor: torch.Tensor) -> torch.Tensor:
-    """A real tensor as a virtual leaf of its dtype; any other as it is."""
+    """Return a floating or complex tensor as a virtual leaf of its dtype; other tensors unchanged."""
     if not is_real(tensor) or torch_private.values_of(tensor) is not None:
         return tensor
     made: torch.Tensor = torch_private.virtual_tensor(widened(tensor), tensor.dtype, requires_grad=tensor.requires_grad)
@@ -70,18 +70,18 @@ def virtual(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def values(tensor: torch.Tensor) -> torch.Tensor:
-    """The float64 values of a virtual tensor; a plain tensor as it is."""
+    """Return the float64 values of a virtual tensor; a plain tensor unchanged."""
     found = torch_private.values_of(tensor)
     return tensor if found is None else found
 
 
 @dataclass(frozen=True)
 class Predictor:
-    """Runs each operator in float64 and, if it ``rounds``, rounds its results to their virtual dtypes.
+    """Execution of operators in float64 which, if it ``rounds``, rounds results to their virtual dtypes.
 
-    ``unmodelled`` are the operators it has met whose kernels round in a way that no model follows. ``draws`` are the
-    random numbers that it replays; without them each draw is one for the real dtypes. ``last`` is the latest operator.
-    ``notice`` is told of every call and its result.
+    ``unmodelled`` are the operators so far whose rounding has no model. ``draws`` are the random numbers that it
+    replays; without them the real dtypes draw. ``last`` is the latest operator. ``notice`` is called with every call
+    and its result.
     """
 
     device_type: str
@@ -93,14 +93,14 @@ class Predictor:
 
     @contextlib.contextmanager
     def on(self) -> Iterator[None]:
-        """Inside the block tensors are virtual, those that factories make included."""
+        """Make new tensors inside the block virtual, including those of factory functions."""
         with torch_private.dispatched_calls(self.run):
             yield
 
     def virtualised(self, realised: Realised) -> Realised:
-        """``realised`` with virtual parameters, buffers and batch; the module is changed, so give a copy.
+        """Return ``realised`` with virtual parameters, buffers and batch; the module is changed: pass a copy.
 
-        Tied parameters stay tied. Embeddings give dense gradients, which are the same.
+        Tied parameters stay tied. Embeddings return dense gradients, whose values are the same.
         """
         made: dict[int, torch.nn.Parameter] = {}
         with torch_private.dispatched_calls(self.run, virtual_only=True):
@@ -119,7 +119,7 @@ class Predictor:
             return replace(realised, batch=map_tensors(virtual, realised.batch))
 
     def run(self, call: torch_private.Dispatched) -> Any:
-        """Return the result of one call, its real tensors virtual."""
+        """Run one call, and return its result with virtual tensors."""
         result = self._run(call)
         if self.notice is not None:
             self.notice(call, result)
@@ -139,7 +139,7 @@ class Predictor:
         except (RuntimeError, TypeError, NotImplementedError):
             if any(torch_private.values_of(leaf) is not None for leaf in leaves):
                 raise
-            return call()  # nothing virtual in it, and torch refuses it: let it say so
+            return call()  # no virtual tensor, and torch refuses the call: raise torch's own error
         if not any(is_real(leaf) for leaf in leaves) and not any(returned):
             return call()
         if draws(call) and call.overload.name() not in MASKLESS:
@@ -197,12 +197,12 @@ class Predictor:
         return torch_private.with_aliases(call, _shaped(call, made))
 
     def _bits(self, call: torch_private.Dispatched) -> torch.Tensor:
-        """Return the bits of a tensor of the real dtype in another dtype: a copy, which shares no memory."""
+        """Return the bits of a tensor of the real dtype in another dtype: a copy without shared memory."""
         self.unmodelled.add(call.overload.name())
         return virtual(as_real(call.args[0]).view(*call.args[1:], **call.kwargs))
 
     def _evaluated(self, call: torch_private.Dispatched, operation: Operation) -> list[Any]:
-        """The results by the operator's model, flat; statistics that it updates are rounded, too."""
+        """Compute the results by the operator's model, flat; statistics that it updates are rounded, too."""
         results = self._or_stand_in(call, operation, lambda: evaluate(operation))
         if model_for(operation).name is ModelName.UNMODELLED or _meets(operation, results):
             self.unmodelled.add(operation.name)
@@ -215,7 +215,7 @@ class Predictor:
     def _or_stand_in(
         self, call: torch_private.Dispatched, operation: Operation, compute: Callable[[], list[Any]]
     ) -> list[Any]:
-        """Return the results of ``compute`` or, of an operator that is not modelled, those of its stand-in."""
+        """Return the results of ``compute`` or, for an operator without a model, of its stand-in."""
         try:
             return compute()
         except (NotModelled, *REFUSALS) as error:
@@ -224,7 +224,7 @@ class Predictor:
                 raise own from None
             try:
                 results = operation.stand_in()
-            except Exception as second:  # noqa: BLE001  # a kernel of anybody's raises whatever it likes
+            except Exception as second:  # noqa: BLE001  # any exception of any kernel
                 raise CannotFollow(
                     f"the rounding oracle cannot follow {operation.name}",
                     now=f"{quoted(error)}; {quoted(second, 120)}",
@@ -234,20 +234,20 @@ class Predictor:
             return results
 
     def _added_in_place(self, call: torch_private.Dispatched, operation: Operation) -> torch.Tensor | None:
-        """What an operator that adds up in any order leaves in its first argument; None for any other operator."""
+        """Compute the first argument after a nondeterministic in-place reduction; None for any other operator."""
         if not self.rounds or model_for(operation).name is not ModelName.ANY_ORDER:
             return None
         kept = replace(operation, args=(operation.args[0].clone(), *operation.args[1:]))
         return self._evaluated(call, kept)[0]  # type: ignore[no-any-return]
 
     def _drawn(self, call: torch_private.Dispatched) -> Draw:
-        """Draw for the real dtypes."""
+        """Draw random numbers with the real dtypes."""
         leaves, spec = torch_private.flat((call.args, call.kwargs))
         args, kwargs = torch_private.unflat([as_real(leaf) for leaf in leaves], spec)
         return draw_of(torch_private.Dispatched(call.overload, args, kwargs))
 
     def _replayed(self, call: torch_private.Dispatched, draw: Draw, returned: tuple[torch.dtype | None, ...]) -> Any:
-        """Return virtual tensors with the numbers of ``draw``."""
+        """Return virtual tensors with the random numbers of ``draw``."""
         for target, value in zip(written_by(call), draw.values, strict=False):
             values(target).copy_(value)
         if is_computed(call):
@@ -271,20 +271,20 @@ class Predictor:
 
 
 def _meets(operation: Operation, results: list[Any]) -> bool:
-    """Whether an operator that adds up in any order had more than one rounding to make: then this is one draw of it."""
+    """Return whether a nondeterministic reduction had colliding updates: its result is then one draw of several."""
     if model_for(operation).name is not ModelName.ANY_ORDER or not operation.rounds:
         return False
     return any(met(*pair) for pair in zip(results, operation.once(), strict=True))
 
 
 def _as_wide(value: torch.Tensor) -> torch.Tensor:
-    """``value``, which a factory without a dtype has made in the default one, as wide as all others."""
+    """Convert ``value``, which a factory function without a dtype created in the default one, to the wide dtype."""
     wide = WIDE[value.is_complex()]
     return value if value.dtype == wide else value.to(wide)
 
 
 def _round_written(call: torch_private.Dispatched, operation: Operation) -> None:
-    """Round what an overload has written to, where its schema says so."""
+    """Round the arguments that an overload has written to, by its schema."""
     written = torch_private.written_arguments(call.overload)
     names = list(torch_private.arguments_of(call.overload))
     given = {**dict(zip(names, call.args, strict=False)), **call.kwargs}
@@ -297,7 +297,7 @@ def _round_written(call: torch_private.Dispatched, operation: Operation) -> None
 
 
 def _shaped(call: torch_private.Dispatched, made: list[Any]) -> Any:
-    """``made`` as the overload returns it: one tensor, a list or a tuple."""
+    """Arrange ``made`` as the overload returns it: one tensor, a list or a tuple."""
     kinds = torch_private.result_kinds(call.overload)
     if kinds[-1].startswith("List"):
         last = len(kinds) - 1
