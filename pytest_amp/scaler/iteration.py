@@ -87,6 +87,8 @@ class Iteration:
     def note_call(self) -> None:
         """Note the region, and the line, of a call of the model or the loss."""
         note(self.device.type, self.regions)
+        if torch.compiler.is_compiling():  # Dynamo, which traces this as a hook of the model, has no frames
+            return
         line = calling_line()
         if line is not None and line not in self.call_lines:
             self.call_lines.append(line)
