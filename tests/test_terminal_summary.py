@@ -9,7 +9,7 @@ import pytest
 from tests.project import SIMULATED, WITHOUT_FP16, Project, summary
 
 ON_CPU = ("--amp-device=cpu", "--amp-dtype=bf16")
-BOTH = "unexplained: 2 tests on cpu-bf16, cpu-fp16"
+BOTH = "unexplained: 2 tests on cpu in bf16, fp16"
 MIXED = """
 import pytest
 
