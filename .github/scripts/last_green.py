@@ -20,7 +20,7 @@ LIVE = "[.artifacts[] | select(.expired | not) | .name]"
 
 
 def gh(*arguments: str) -> str:
-    """What gh prints; it finds its token in the environment. Raises RuntimeError with what it says if it fails."""
+    """Return the output of gh, which reads its token from the environment. Raises RuntimeError with its error."""
     done = subprocess.run(["gh", *arguments], capture_output=True, text=True, check=False)  # noqa: S607
     if done.returncode:
         raise RuntimeError(done.stderr.strip() or f"gh {' '.join(arguments[:2])} failed")

@@ -45,7 +45,7 @@ class Failure:
 
     @property
     def mark(self) -> str:
-        """What the issue is found by."""
+        """Return the text by which the issue is found."""
         text = f"{self.subject}\n{_NUMBER.sub('#', _PLACE.sub('', self.message))}"
         return f"nightly-cause-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 

@@ -1,4 +1,4 @@
-"""How many planted defects were noticed, from the JUnit file of tests/test_planted_defects.py.
+"""Number of noticed planted defects, from the JUnit file of tests/test_planted_defects.py.
 
 ``python planted_score.py planted.xml`` prints ``planted defects: 212 of 213 killed`` and the names of the others, adds
 that to the page of the running job, and ends with 1 unless each was killed and there was one.

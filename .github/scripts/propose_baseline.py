@@ -17,7 +17,7 @@ FIRST = "The first baseline of this name: there is nothing to compare it with.\n
 
 
 def call(*command: str, text: str | None = None, accepted: tuple[int, ...] = (0,)) -> str:
-    """What a command prints. Raises RuntimeError with its last line if it fails."""
+    """Return the output of a command. Raises RuntimeError with its last line if it fails."""
     done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
     if done.returncode not in accepted:
         raise RuntimeError(f"{command[0]}: {(done.stderr.strip().splitlines() or ['failed'])[-1]}")

@@ -1,4 +1,4 @@
-"""That a tag is the version of the package, and that the changelog has it: ``python release_version.py v0.1.0``."""
+"""Check that a tag is the version of the package and in the changelog: ``python release_version.py v0.1.0``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def problem(tag: str, project: str, module: str, changelog: str) -> str | None:
-    """What does not fit, in one line; None if all does."""
+    """Return the mismatch in one line; None without one."""
     found = re.search(r'^version = "(.+)"$', project, re.MULTILINE)
     inside = re.search(r'^__version__ = "(.+)"$', module, re.MULTILINE)
     if found is None or inside is None:

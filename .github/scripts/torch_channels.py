@@ -1,4 +1,4 @@
-"""Which torch the nightly gate is run on: the previous release, the current one, and the nightly build.
+"""Releases of torch for the nightly gate: the previous release, the current one, and the nightly build.
 
 Reads what ``pip index versions torch`` prints (from standard input) and writes the matrix of the job as
 ``channels=[…]`` to the file that ``GITHUB_OUTPUT`` names: the last patch of the previous minor release, the last

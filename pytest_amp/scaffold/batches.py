@@ -108,7 +108,7 @@ def _transformers(model: torch.nn.Module) -> Iterable[Recipe]:
 
 
 def _labels(model: torch.nn.Module, config: Any, names: Iterable[str]) -> Iterable[dict[str, str]]:
-    """What the labels may be, the likeliest first, and none."""
+    """Candidate labels, the likeliest first, and none."""
     kind = type(model).__name__
     tokens = f"torch.randint(3, {_vocabulary(config)}, ({SAMPLES}, {TOKENS}))"
     classes = f"torch.randint({_size(config, 'num_labels', 2)}, ({SAMPLES},))"
@@ -158,7 +158,7 @@ _CLASSIFY = 'return functional.cross_entropy(model(batch["{input}"]).float(), ba
 
 
 def _plain(model: torch.nn.Module) -> Iterable[Recipe]:
-    """What the first layer takes: features, images, signals or tokens; the loss is the mean square of the output."""
+    """Input of the first layer: features, images, signals or tokens; the loss is the mean square of the output."""
     shapes = {
         torch.nn.Linear: lambda layer: f"torch.randn(64, {layer.in_features})",
         torch.nn.Conv1d: lambda layer: f"torch.randn(8, {layer.in_channels}, 64)",

@@ -208,7 +208,7 @@ def other_direction_reads_forward() -> None:
 )
 def other_direction_forgets_a_step() -> None:
     def without_the_first(gradient: torch.Tensor) -> torch.Tensor:
-        """Of (steps, rows, 2 * units): the second direction begins with the last step."""
+        """Take (steps, rows, 2 * units): the second direction begins with the last step."""
         units = gradient.shape[-1] // 2
         changed = gradient.clone()
         changed[-1, :, units:] = 0

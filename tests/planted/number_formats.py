@@ -228,7 +228,7 @@ def float8_weights_truncate() -> None:
     float8 = {torch.float8_e4m3fn: 20, torch.float8_e5m2: 21}
 
     def truncating(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        """By way of float32 numbers without the bits that float8 has no room for."""
+        """Convert by way of float32 values without the bits that float8 has no room for."""
         dropped = float8.get(args[0]) if args else None
         for parameter in module.parameters() if dropped else ():
             if parameter.dtype is torch.float32:

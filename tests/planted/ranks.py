@@ -54,7 +54,7 @@ def found_inf_of_the_first_rank_counts() -> None:
             return getattr(self.real, name)
 
         def all_reduce(self, tensor: Any, **keywords: Any) -> Any:
-            """What rank 0 has."""
+            """Return the tensor of rank 0, which is no sum."""
             return self.real.broadcast(tensor, 0, **keywords)
 
     swap(sharded_grad_scaler, "dist", FromTheFirst(module.dist))

@@ -230,7 +230,7 @@ def products_cast_again() -> None:
     caught_by="speed/test_speedups.py::test_speedup[cuda-bf16-matmul-4096, over tf32]",
 )
 def cuda_products_cast_again() -> None:
-    """As many times as take longer than the product of two large matrices."""
+    """Cast so often that it takes longer than the product of two large matrices."""
     round_trips = 16
 
     def cast(x: Tensor) -> Tensor:

@@ -262,7 +262,7 @@ def unfold_keeps_the_last_window() -> None:
 )
 def places_of_pixels_are_low() -> None:
     def weights(x: Tensor, size: int, count: int, scale: float | None, *, aligned: bool) -> Tensor:
-        """What each of ``count`` results takes of each pixel."""
+        """Weights of each pixel in each of ``count`` results."""
         step = (size - 1) / max(count - 1, 1) if aligned else 1 / scale if scale else size / count
         to = torch.arange(count, dtype=torch.float64)
         place = (to * step if aligned else (to + 0.5) * step - 0.5).clamp(0, size - 1)

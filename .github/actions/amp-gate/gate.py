@@ -33,12 +33,12 @@ class Inputs:
 
     @property
     def folder(self) -> Path:
-        """Where the environment and the reports are: one for each use of the action in a job."""
+        """Folder of the environment and the reports: one for each use of the action in a job."""
         return Path(self._environment.get("RUNNER_TEMP", "."), f"amp-gate-{self['name'] or 'gate'}").resolve()
 
     @property
     def reports(self) -> Path:
-        """What is uploaded."""
+        """Return the files to upload."""
         return self.folder / "reports"
 
     @property
