@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -64,46 +64,51 @@ def check_training(
     A loss that leaves the band, or a gradient that is far from float32's, fails if it does so in two of three draws:
     those of the setup's seed and of the next two. ``note`` is called if only the first draw fails.
     """
-    observed: list[tuple[str, Any, Mapping[str, Any]]] = []
-
-    def remember(name: str, value: Any, **facts: Any) -> None:
-        observed.append((name, value, facts))
-
+    told = _Observed()
     try:
-        try:
-            return _drawn(setup, remember, tolerance_scale=tolerance_scale)
-        except Doubtful as first:
-            own = [*observed]
-            observed.clear()
-            try:
-                result = _drawn_again(setup, remember, first, tolerance_scale=tolerance_scale)
-            except Doubtful:
-                observed[:] = own
-                raise
-            if note is not None:
-                what = str(first).splitlines()[0].removeprefix("AmpFailure: ")
-                note(f"{what}, with seed {setup.seed} and not with the next two, by which it is judged")
-            return result
+        return _drawn(setup, told.observe, tolerance_scale=tolerance_scale)
+    except Doubtful as first:
+        again = _Observed()
+        result = _drawn_again(setup, again.observe, tolerance_scale=tolerance_scale)
+        if result is None:
+            raise
+        receive(first)
+        told = again
+        if note is not None:
+            note(f"{first.what}, with seed {setup.seed} and not with the next two, by which it is judged")
+        return result
     finally:
-        for name, value, facts in observed:
+        told.hand_to(observe)
+
+
+@dataclass
+class _Observed:
+    """Observations of one draw, kept until it is known which draw counts."""
+
+    facts: list[tuple[str, Any, Mapping[str, Any]]] = field(default_factory=list)
+
+    def observe(self, name: str, value: Any, **facts: Any) -> None:
+        """Keep an observation."""
+        self.facts.append((name, value, facts))
+
+    def hand_to(self, observe: Observe) -> None:
+        """Observe everything that was kept."""
+        for name, value, facts in self.facts:
             observe(name, value, **facts)
 
 
-def _drawn_again(setup: Setup, observe: Observe, first: Doubtful, *, tolerance_scale: float) -> tuple[Trajectory, Band]:
-    """Return the run of the next seed, if those of the next two seeds are sound; raise ``first`` if either is not."""
-    results = []
-    for seed in (setup.seed + 1, setup.seed + 2):
-        try:
-            results.append(_drawn(replace(setup, seed=seed), observe, tolerance_scale=tolerance_scale))
-        except AmpFailure as again:
-            receive(again)
-            raise first from None
-        observe = _ignored  # the observations of one draw are the run's
-    return results[0]
+def _drawn_again(setup: Setup, observe: Observe, *, tolerance_scale: float) -> tuple[Trajectory, Band] | None:
+    """Return the run of the next seed if those of the next two seeds are sound, None if either is not.
 
-
-def _ignored(name: str, value: Any, **facts: Any) -> None:
-    """Observe nothing."""
+    ``observe`` is told of the run that is returned.
+    """
+    try:
+        result = _drawn(replace(setup, seed=setup.seed + 1), observe, tolerance_scale=tolerance_scale)
+        _drawn(replace(setup, seed=setup.seed + 2), _Observed().observe, tolerance_scale=tolerance_scale)
+    except AmpFailure as failure:
+        receive(failure)
+        return None
+    return result
 
 
 def _drawn(setup: Setup, observe: Observe, *, tolerance_scale: float) -> tuple[Trajectory, Band]:
