@@ -50,7 +50,7 @@ FAKE := fake:cuda,fake:xpu,fake:mps,fake:mtia
 REAL_MODELS := tests/real_models
 MODELS ?=
 
-.PHONY: gate test setup lint types tests suites fake docs workflows planted coverage real-models release-support cost seeds soak clean
+.PHONY: gate test setup lint types tests suites fake docs workflows planted coverage libraries real-models release-support cost seeds soak clean
 
 gate: setup
 ifneq ($(and $(GPU),$(if $(ARGS),,alone)),)
@@ -110,20 +110,18 @@ coverage: setup
 	$(RUN) -m coverage combine --quiet
 	$(RUN) -m coverage report
 
-real-models: setup
+libraries: setup
 ifneq ($(VENV),none)
 	$(RUN) -m pip install --quiet --requirement $(REAL_MODELS)/dependencies.txt
 	$(RUN) -m pip install --quiet --no-deps --requirement $(REAL_MODELS)/libraries.txt
 endif
+
+real-models: libraries
 	@mkdir -p build
 	HF_HUB_OFFLINE=1 $(PYTEST) $(REAL_MODELS) -n $(WORKERS) -rs --amp-device=$(AMP_DEVICE) --amp-dtype=$(AMP_DTYPE) \
 	  --junitxml=build/junit-real-models.xml $(if $(filter none,$(VENV)),,--require-libraries) $(if $(MODELS),-k '$(MODELS)') $(ARGS)
 
-cost: setup
-ifneq ($(VENV),none)
-	$(RUN) -m pip install --quiet --requirement $(REAL_MODELS)/dependencies.txt
-	$(RUN) -m pip install --quiet --no-deps --requirement $(REAL_MODELS)/libraries.txt
-endif
+cost: libraries
 	HF_HUB_OFFLINE=1 PYTHONPATH=. $(RUN) -m tests.real_models.cost $(if $(filter auto,$(AMP_DEVICE)),,--device=$(AMP_DEVICE)) \
 	  $(if $(filter auto,$(AMP_DTYPE)),,--dtype=$(AMP_DTYPE)) $(MODELS)
 

@@ -12,10 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_amp import toml
-from pytest_amp.known import key_pattern
-from pytest_amp.quoted import quoted
-from pytest_amp.record import RecordError, content
+from pytest_amp.known import key_pattern, tables_of
 from pytest_amp.releases import Release, holds_in, release_of
 
 #: Name of the file, in the folder around the packages of families.
@@ -56,15 +53,7 @@ def faults_beside(folder: Path) -> tuple[Fault, ...]:
     path = folder.parent / FILE
     if not path.is_file():
         return ()
-    try:
-        data = toml.loads(content(path))
-    except RecordError as error:
-        raise ValueError(f"{error}; expected a TOML file") from None
-    except ValueError as error:
-        raise ValueError(f"{path}: not TOML: {quoted(error)}") from None
-    rows = data.pop("fault", [])
-    if data or not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise ValueError(f"{path}: {next(iter(data), 'fault')!r}; expected tables [[fault]]")
+    rows = tables_of(path, "fault", "expected")
     return tuple(_fault(row, f"{path}: [[fault]] number {number}") for number, row in enumerate(rows, start=1))
 
 

@@ -38,20 +38,30 @@ def key_pattern(key: str) -> re.Pattern[str]:
 
 def read_known(path: Path) -> tuple[Known, ...]:
     """Read the faults in the TOML file ``path``. Raises ValueError in one line with the error and its place."""
-    try:
-        data = toml.loads(content(path))
-    except RecordError as error:
-        raise ValueError(f"{error}; valid: a TOML file") from None
-    except ValueError as error:
-        raise ValueError(f"{path}: not TOML: {quoted(error)}; valid: a TOML file") from None
-    rows = data.pop("known", [])
-    if data or not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise ValueError(f"{path}: {next(iter(data), 'known')!r}; valid: tables [[known]] with key, reason and report")
+    rows = tables_of(path, "known", "valid:")
     found = [_known(row, f"{path}: [[known]] number {number}") for number, row in enumerate(rows, start=1)]
     keys = [known.key for known in found]
     if len(set(keys)) != len(keys):
         raise ValueError(f"{path}: the key {next(key for key in keys if keys.count(key) > 1)!r} stands there twice")
     return tuple(found)
+
+
+def tables_of(path: Path, name: str, expected: str) -> list[dict[str, object]]:
+    """Read the tables ``[[name]]`` of the TOML file ``path``, which has nothing else.
+
+    Raises ValueError in one line with the error and its place; ``expected`` is the word before what is valid.
+    """
+    try:
+        data = toml.loads(content(path))
+    except RecordError as error:
+        raise ValueError(f"{error}; {expected} a TOML file") from None
+    except ValueError as error:
+        raise ValueError(f"{path}: not TOML: {quoted(error)}; {expected} a TOML file") from None
+    rows = data.pop(name, [])
+    if data or not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        unknown = next(iter(data), name)
+        raise ValueError(f"{path}: {unknown!r}; {expected} tables [[{name}]] with key, reason and report")
+    return rows
 
 
 def _known(row: dict[str, object], where: str) -> Known:

@@ -8,17 +8,17 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import torch
-from torch.nn.modules import module as module_hooks
 from torch.overrides import TorchFunctionMode
 
 from pytest_amp.lint.place import Place, calling_place
+from pytest_amp.numerics.oracle.operation import LOW
+from pytest_amp.numerics.sites import followed_modules
 from pytest_amp.torch_private import flat
 from pytest_amp.torch_private.trees import tree_map
 
 #: File and first line of a function, the unit that is left out.
 Key: TypeAlias = tuple[str, int]
 
-LOW = frozenset({torch.bfloat16, torch.float16})
 #: Methods that cast a tensor in Python; autocast's own casts do not pass through them.
 _CASTS = frozenset({"to", "half", "bfloat16", "type", "type_as"})
 #: Attribute access, and functions that need the dtype of an existing tensor.
@@ -60,22 +60,15 @@ class OwnPrecision:
     def on(self) -> Iterator[None]:
         """Skip casts to a low dtype inside the block, and widen low-precision arguments to float32."""
         names = {id(module): name for name, module in self.model.named_modules()}
-        modules: list[str] = []
+        running: list[torch.nn.Module] = []
 
-        def enter(module: torch.nn.Module, _inputs: object) -> None:
-            modules.append(names.get(id(module), ""))
+        def call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            return self._call(func, args, kwargs, names.get(id(running[-1]), "") if running else "")
 
-        def leave(_module: torch.nn.Module, _inputs: object, _output: object) -> None:
-            if modules:
-                modules.pop()
-
-        with contextlib.ExitStack() as stack:
-            stack.callback(module_hooks.register_module_forward_pre_hook(enter).remove)
-            stack.callback(module_hooks.register_module_forward_hook(leave, always_call=True).remove)
-            stack.enter_context(_Calls(lambda func, args, kwargs: self._call(func, args, kwargs, modules)))
+        with followed_modules(running), _Calls(call):
             yield
 
-    def _call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], modules: list[str]) -> Any:
+    def _call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], module: str) -> Any:
         name = getattr(func, "__name__", "")
         leaves = [] if name in _UNTOUCHED else flat((args, kwargs))[0]
         low = any(isinstance(leaf, torch.Tensor) and leaf.dtype in LOW for leaf in leaves)
@@ -85,8 +78,8 @@ class OwnPrecision:
         if place is None or place.is_torch:
             return func(*args, **kwargs)
         if is_cast:
-            return self._cast(func, args, kwargs, place, modules)
-        part = self._part(place, modules, cast=kwargs.get("dtype") if is_factory else None)
+            return self._cast(func, args, kwargs, place, module)
+        part = self._part(place, module, cast=kwargs.get("dtype") if is_factory else None)
         if part.key in self.left_out:
             if is_factory:
                 kwargs = {**kwargs, "dtype": torch.float32}
@@ -94,17 +87,16 @@ class OwnPrecision:
                 args, kwargs = tree_map(_widened, (args, kwargs))
         return func(*args, **kwargs)
 
-    def _cast(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], place: Place, modules: list[str]) -> Any:
+    def _cast(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], place: Place, module: str) -> Any:
         """Cast as the model does; if it narrows and the function is left out, only move the tensor to the device."""
         source, result = args[0], func(*args, **kwargs)
         narrows = isinstance(result, torch.Tensor) and result.dtype in LOW and source.dtype.is_floating_point
         if not narrows or source.dtype in LOW:
             return result
-        part = self._part(place, modules, cast=result.dtype)
+        part = self._part(place, module, cast=result.dtype)
         return source.to(result.device) if part.key in self.left_out else result
 
-    def _part(self, place: Place, modules: list[str], *, cast: torch.dtype | None) -> Part:
-        module = modules[-1] if modules else ""
+    def _part(self, place: Place, module: str, *, cast: torch.dtype | None) -> Part:
         part = self.parts.setdefault(place.key, Part(place.key, module, place.function))
         if place.line:
             part.lines.setdefault(place.line)

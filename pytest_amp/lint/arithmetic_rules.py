@@ -7,9 +7,10 @@ from collections.abc import Collection, Iterator, Sequence
 import torch
 
 from pytest_amp.lint.finding import Severity
-from pytest_amp.lint.program import LOW, PRODUCTS, TRANSPARENT, Call, Operand, Program, ancestors, near, origin
+from pytest_amp.lint.program import PRODUCTS, TRANSPARENT, Call, Operand, Program, ancestors, near, origin
 from pytest_amp.lint.suspect import Suspect
 from pytest_amp.lint.values import PERIODIC
+from pytest_amp.numerics.oracle.operation import LOW
 
 _REDUCTIONS = ("mean", "sum", "nansum")
 _EXPONENTIALS = ("exp", "exp2", "expm1")

@@ -8,8 +8,9 @@ import torch
 
 from pytest_amp.lint.finding import Severity
 from pytest_amp.lint.place import Place
-from pytest_amp.lint.program import LOW, PRODUCTS, TRANSPARENT, Call, Operand, Program, Role, ancestors, origin
+from pytest_amp.lint.program import PRODUCTS, TRANSPARENT, Call, Operand, Program, Role, ancestors, origin
 from pytest_amp.lint.suspect import Suspect
+from pytest_amp.numerics.oracle.operation import LOW
 from pytest_amp.precision import dtype_name
 
 _WIDE = (torch.float32, torch.float64)

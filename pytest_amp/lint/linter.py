@@ -8,11 +8,12 @@ from typing import Any
 from pytest_amp.cases import Case, MakeOptimizer
 from pytest_amp.lint import arithmetic_rules, cast_rules, regions_rules, state_rules
 from pytest_amp.lint.finding import Finding
-from pytest_amp.lint.place import definition_of
-from pytest_amp.lint.program import LOW, TRANSPARENT, Call, Program
+from pytest_amp.lint.program import TRANSPARENT, Call, Program
 from pytest_amp.lint.runs import CaseRecord, TrainingRecord, record_case, record_evaluation, record_training
 from pytest_amp.lint.suspect import Suspect, findings_of
+from pytest_amp.numerics.callers import definition_of
 from pytest_amp.numerics.conditions import Conditions
+from pytest_amp.numerics.oracle.operation import LOW
 from pytest_amp.training.trajectory import TrainingStep
 
 

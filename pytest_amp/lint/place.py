@@ -2,37 +2,18 @@
 
 from __future__ import annotations
 
-import enum
-import functools
 import sys
-import sysconfig
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType, FrameType
 
-import torch
+from pytest_amp.numerics.callers import ENGINE, TORCH, Author, author_of, short
 
-_TORCH = f"{Path(torch.__file__).parent}/"
-_PACKAGE = f"{Path(__file__).parent.parent}/"
-_CASES = f"{_PACKAGE}cases/"
-_PYTHON = f"{sysconfig.get_path('stdlib')}/"
-_INSTALLED = tuple({f"{sysconfig.get_path(name)}/" for name in ("purelib", "platlib")})
 #: Module that calls the user's functions; outer frames belong to the test.
 RUNNER = f"{Path(__file__).parent / 'runs.py'}"
-#: Modules through which autograd's engine is entered.
-_ENGINE = (f"{_TORCH}autograd/__init__.py", f"{_TORCH}autograd/graph.py")
 #: torch's Python code between a caller and the operator that it calls by name.
-_WRAPPERS = (f"{_TORCH}_tensor.py", f"{_TORCH}overrides.py", f"{_TORCH}functional.py", f"{_TORCH}nn/functional.py")
-
-
-class Author(enum.Enum):
-    """Author of a source file: the user, an installed library, torch, or anything else."""
-
-    USER = "user"
-    LIBRARY = "library"
-    TORCH = "torch"
-    OTHER = "other"
+_WRAPPERS = (f"{TORCH}_tensor.py", f"{TORCH}overrides.py", f"{TORCH}functional.py", f"{TORCH}nn/functional.py")
 
 
 @dataclass(frozen=True)
@@ -63,21 +44,6 @@ class Place:
     is_torch: bool = False
 
 
-@functools.cache
-def author_of(file: str) -> Author:
-    """Return the author of a source file; the built-in cases of this package count as a user's."""
-    if file.startswith("<"):
-        return Author.OTHER
-    if file.startswith(_PACKAGE):
-        is_case = file.startswith(_CASES) and not file.endswith("case.py")
-        return Author.USER if is_case else Author.OTHER
-    if file.startswith(_TORCH):
-        return Author.TORCH
-    if file.startswith(_INSTALLED):
-        return Author.LIBRARY
-    return Author.OTHER if file.startswith(_PYTHON) else Author.USER
-
-
 def calling_place(*, backward: bool = False) -> Place:
     """Return the place of the current call.
 
@@ -100,21 +66,11 @@ def calling_place(*, backward: bool = False) -> Place:
     )
 
 
-def definition_of(function: object) -> str:
-    """Return ``file.py:12`` of the first line of a function; ``""`` if it is not written in Python."""
-    while hasattr(function, "func"):
-        function = function.func
-    code = getattr(function, "__code__", None)
-    if code is None:
-        code = getattr(getattr(type(function), "__call__", None), "__code__", None)  # noqa: B004  # its code is needed
-    return f"{short(code.co_filename)}:{code.co_firstlineno}" if isinstance(code, CodeType) else ""
-
-
 def _frames(*, backward: bool) -> Iterator[FrameType]:
     frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  # inspect.currentframe is the same
     while frame is not None:
         file = frame.f_code.co_filename
-        if file == RUNNER or (backward and file in _ENGINE):
+        if file == RUNNER or (backward and file in ENGINE):
             return
         yield frame
         frame = frame.f_back
@@ -127,12 +83,3 @@ def _line(frame: FrameType) -> str:
 def _name(code: CodeType) -> str:
     name = str(getattr(code, "co_qualname", code.co_name))
     return name.rpartition("<locals>.")[2]
-
-
-@functools.cache
-def short(file: str) -> str:
-    """Return a path relative to the packages' folder or the working directory, else the name of the file."""
-    for folder in (*_INSTALLED, f"{Path.cwd()}/"):
-        if file.startswith(folder):
-            return file[len(folder) :]
-    return Path(file).name

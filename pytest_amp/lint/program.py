@@ -10,8 +10,8 @@ from functools import cached_property
 import torch
 
 from pytest_amp.lint.place import Place
+from pytest_amp.numerics.oracle.operation import LOW
 
-LOW = (torch.bfloat16, torch.float16)
 #: Operators whose result has the values of their argument, at most rounded.
 TRANSPARENT = frozenset({"_to_copy", "alias", "clone", "contiguous", "detach", "lift_fresh", "copy", "_unsafe_view"})
 #: Matrix products and convolutions.

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch.nn.modules import module as module_hooks
 from torch.overrides import TorchFunctionMode
 
 from pytest_amp import torch_private
@@ -20,6 +19,7 @@ from pytest_amp.lint.program import BackwardEvent, Call, Leaf, Operand, Program,
 from pytest_amp.lint.regions import followed_regions
 from pytest_amp.lint.values import values_of_call
 from pytest_amp.numerics.causes import operator_of
+from pytest_amp.numerics.sites import followed_modules
 
 #: Functions that get or set attributes of tensors, and compute nothing.
 _ATTRIBUTES = ("__get__", "__set__")
@@ -71,7 +71,7 @@ class Recorder:
     def on(self) -> Iterator[None]:
         """Record inside the block."""
         with contextlib.ExitStack() as stack:
-            stack.enter_context(self._followed_modules())
+            stack.enter_context(followed_modules(self._modules))
             stack.enter_context(followed_regions(self))
             stack.enter_context(_Functions(self))
             stack.enter_context(torch_private.dispatched_calls(self._run))
@@ -155,20 +155,6 @@ class Recorder:
                 stage=self.stage,
             )
         )
-
-    @contextlib.contextmanager
-    def _followed_modules(self) -> Iterator[None]:
-        def enter(module: torch.nn.Module, _inputs: object) -> None:
-            self._modules.append(module)
-
-        def leave(module: torch.nn.Module, _inputs: object, _output: object) -> None:
-            while module in self._modules and self._modules.pop() is not module:
-                pass
-
-        with contextlib.ExitStack() as stack:
-            stack.callback(module_hooks.register_module_forward_pre_hook(enter).remove)
-            stack.callback(module_hooks.register_module_forward_hook(leave, always_call=True).remove)
-            yield
 
     def _run(self, call: torch_private.Dispatched) -> Any:
         aliasing = torch_private.aliasing_of(call.overload)

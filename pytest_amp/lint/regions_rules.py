@@ -9,8 +9,9 @@ import torch
 
 from pytest_amp.lint.finding import Severity
 from pytest_amp.lint.place import Place
-from pytest_amp.lint.program import LOW, PRODUCTS, Call, Program, RegionEvent, Role, origin
+from pytest_amp.lint.program import PRODUCTS, Call, Program, RegionEvent, Role, origin
 from pytest_amp.lint.suspect import Suspect
+from pytest_amp.numerics.oracle.operation import LOW
 from pytest_amp.precision import dtype_name
 
 #: Share of the work of a model's products from which a disabled region is no longer an exception.

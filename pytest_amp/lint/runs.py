@@ -21,13 +21,16 @@ from pytest_amp.cases import (
     passes,
     seeded,
 )
+from pytest_amp.devices.generators import seed_torch
 from pytest_amp.failure import AmpFailure, Misuse, is_misuse
 from pytest_amp.float32 import float32_precision
 from pytest_amp.lint.handed import Evaluation, GivenDevice, RecordedScaler
-from pytest_amp.lint.place import Place, definition_of
-from pytest_amp.lint.program import LOW, Call, Program
+from pytest_amp.lint.place import Place
+from pytest_amp.lint.program import Call, Program
 from pytest_amp.lint.recorder import Recorder
+from pytest_amp.numerics.callers import definition_of
 from pytest_amp.numerics.conditions import Conditions
+from pytest_amp.numerics.oracle.operation import LOW
 from pytest_amp.training.trajectory import TrainingIteration, TrainingStep
 
 __tracebackhide__ = is_misuse
@@ -40,6 +43,10 @@ class LowTensor:
     name: str
     dtype: torch.dtype
     place: Place | None
+
+    def place_or(self, definition: str) -> Place:
+        """Return the place, or else the first line of the function that is to blame."""
+        return self.place if self.place is not None and self.place.line else Place(line=definition)
 
 
 @dataclass
@@ -185,7 +192,7 @@ def record_training(
         for index in range(steps):
             recorder.stage = index
             scaler.begin()
-            torch.manual_seed(conditions.seed + index)
+            seed_torch(conditions.seed + index)
             iteration = TrainingIteration(
                 copied.model, copied.batch, made, scaler, index, told, given, precision, kept=kept
             )

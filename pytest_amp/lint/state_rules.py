@@ -48,7 +48,7 @@ def changed_parameters(tensors: Sequence[LowTensor], definition: str) -> Iterato
             f"the evaluation leaves the parameter {first.name} of the model in {dtype_name(first.dtype)}, and the "
             "training goes on with it",
             "Evaluate under autocast, or cast a copy of the model",
-            first.place if first.place is not None and first.place.line else Place(line=definition),
+            first.place_or(definition),
             severity=Severity.ERROR,
             module=first.name.rpartition(".")[0],
         )
@@ -79,7 +79,7 @@ def low_states(tensors: Sequence[LowTensor], definition: str) -> Iterator[Suspec
         f"the optimizer's state ({', '.join(entries[:3])}) is {dtype_name(first.dtype)}: small updates of averages "
         "round away",
         "Keep the state in float32",
-        first.place if first.place is not None and first.place.line else Place(line=definition),
+        first.place_or(definition),
         dtype=first.dtype,
     )
 

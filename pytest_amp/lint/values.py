@@ -6,8 +6,9 @@ import math
 
 import torch
 
-from pytest_amp.lint.program import LOW, Operand, Values
+from pytest_amp.lint.program import Operand, Values
 from pytest_amp.numerics.causes import constants_of
+from pytest_amp.numerics.oracle.operation import LOW
 from pytest_amp.torch_private import Dispatched, aliasing_of
 
 #: Functions of an angle.

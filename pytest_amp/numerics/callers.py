@@ -1,22 +1,48 @@
-"""Line of a user's program that calls an operator, in its forward pass or in a backward pass written in Python."""
+"""Line of a user's program that calls an operator, and the author of a source file."""
 
 from __future__ import annotations
 
+import enum
+import functools
 import inspect
 import sysconfig
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 
 import torch
 
-_TORCH = f"{Path(torch.__file__).parent}/"
+TORCH = f"{Path(torch.__file__).parent}/"
 _PACKAGE = f"{Path(__file__).parent.parent}/"
 _CASES = f"{_PACKAGE}cases/"
 _STEP = f"{Path(__file__).parent / 'step.py'}"
 _PYTHON = f"{sysconfig.get_path('stdlib')}/"
-_INSTALLED = tuple(f"{sysconfig.get_path(name)}/" for name in ("purelib", "platlib"))
+_INSTALLED = tuple({f"{sysconfig.get_path(name)}/" for name in ("purelib", "platlib")})
 #: The modules that enter autograd's engine: their callers do not call the operators of the backward pass.
-_ENGINE = (f"{_TORCH}autograd/__init__.py", f"{_TORCH}autograd/graph.py")
+ENGINE = (f"{TORCH}autograd/__init__.py", f"{TORCH}autograd/graph.py")
+
+
+class Author(enum.Enum):
+    """Author of a source file: the user, an installed library, torch, or anything else."""
+
+    USER = "user"
+    LIBRARY = "library"
+    TORCH = "torch"
+    OTHER = "other"
+
+
+@functools.cache
+def author_of(file: str) -> Author:
+    """Return the author of a source file; the built-in cases of this package count as a user's."""
+    if file.startswith("<"):
+        return Author.OTHER
+    if file.startswith(_PACKAGE):
+        is_case = file.startswith(_CASES) and not file.endswith("case.py")
+        return Author.USER if is_case else Author.OTHER
+    if file.startswith(TORCH):
+        return Author.TORCH
+    if file.startswith(_INSTALLED):
+        return Author.LIBRARY
+    return Author.OTHER if file.startswith(_PYTHON) else Author.USER
 
 
 def calling_line(*, backward: bool = False) -> str | None:
@@ -28,28 +54,25 @@ def calling_line(*, backward: bool = False) -> str | None:
     frame: FrameType | None = inspect.currentframe()
     while frame is not None:
         file = frame.f_code.co_filename
-        if file == _STEP or (backward and file in _ENGINE):
+        if file == _STEP or (backward and file in ENGINE):
             return None
-        if _is_users(file):
-            return f"{_short(file)}:{frame.f_lineno}"
+        if author_of(file) in (Author.USER, Author.LIBRARY):
+            return f"{short(file)}:{frame.f_lineno}"
         frame = frame.f_back
     return None
 
 
-def line_of(file: str, number: int) -> str:
-    """Return ``file.py:12`` for a file's full path."""
-    return f"{_short(file)}:{number}"
+def definition_of(function: object) -> str:
+    """Return ``file.py:12`` of the first line of a function; ``""`` if it is not written in Python."""
+    while hasattr(function, "func"):
+        function = function.func
+    code = getattr(function, "__code__", None)
+    if code is None:
+        code = getattr(getattr(type(function), "__call__", None), "__code__", None)  # noqa: B004  # its code is needed
+    return f"{short(code.co_filename)}:{code.co_firstlineno}" if isinstance(code, CodeType) else ""
 
 
-def _is_users(file: str) -> bool:
-    if file.startswith("<"):
-        return False
-    if file.startswith(_PACKAGE):
-        return file.startswith(_CASES) and not file.endswith("case.py")
-    return not file.startswith(_TORCH) and (file.startswith(_INSTALLED) or not file.startswith(_PYTHON))
-
-
-def _short(file: str) -> str:
+def short(file: str) -> str:
     """Shorten a path for a message: relative to the packages' folder, or to the working directory."""
     for folder in (*_INSTALLED, f"{Path.cwd()}/"):
         if file.startswith(folder):

@@ -79,11 +79,8 @@ class Draw:
 
 def _is_same(draw: Draw, other: Draw) -> bool:
     """Return whether two draws have the same values, whatever their dtypes, and leave the same states."""
-    return all(
-        torch.equal(a.to(torch.float64), b.to(torch.float64))
-        for a, b in zip((*draw.values, *draw.after), (*other.values, *other.after), strict=True)
-        if not a.is_complex() and not b.is_complex()
-    ) and not any(value.is_complex() for value in (*draw.values, *other.values))
+    pairs = zip((*draw.values, *draw.after), (*other.values, *other.after), strict=True)
+    return all(torch.equal(a.to(torch.complex128), b.to(torch.complex128)) for a, b in pairs)
 
 
 @dataclass

@@ -18,6 +18,7 @@ from pytest_amp.account import receive
 from pytest_amp.failure import AmpFailure, is_misuse
 from pytest_amp.numerics import oracle, tolerance
 from pytest_amp.numerics.case_run import CaseRun, other_names
+from pytest_amp.numerics.causes import operator_of
 from pytest_amp.numerics.errors import exceeds
 from pytest_amp.numerics.prediction import step_errors
 from pytest_amp.numerics.repeated import expect_repeatable
@@ -121,8 +122,7 @@ class _Calls:
                 return
 
     def _place(self, call: torch_private.Dispatched, site: Site) -> str:
-        operator = call.overload.name().removeprefix("aten::").partition(".")[0]
-        return f"{operator} in {in_words(site.module, self.names)}, {site.direction.value} pass"
+        return f"{operator_of(call)} in {in_words(site.module, self.names)}, {site.direction.value} pass"
 
 
 def _first_of_its_own(run: CaseRun) -> _Call | None:

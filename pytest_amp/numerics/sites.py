@@ -26,6 +26,23 @@ class Site:
     line: str | None
 
 
+@contextlib.contextmanager
+def followed_modules(running: list[torch.nn.Module]) -> Iterator[None]:
+    """Keep the modules that run inside the block in ``running``, the innermost last."""
+
+    def enter(module: torch.nn.Module, _inputs: object) -> None:
+        running.append(module)
+
+    def leave(module: torch.nn.Module, _inputs: object, _output: object) -> None:
+        while module in running and running.pop() is not module:
+            pass
+
+    with contextlib.ExitStack() as stack:
+        stack.callback(module_hooks.register_module_forward_pre_hook(enter).remove)
+        stack.callback(module_hooks.register_module_forward_hook(leave, always_call=True).remove)
+        yield
+
+
 @dataclass
 class Sites:
     """Tracker of the running modules, including a training step's model, which is not known before it runs.
@@ -41,17 +58,7 @@ class Sites:
     @contextlib.contextmanager
     def followed(self) -> Iterator[None]:
         """Track the running module inside the block."""
-
-        def enter(module: torch.nn.Module, _inputs: object) -> None:
-            self._modules.append(module)
-
-        def leave(module: torch.nn.Module, _inputs: object, _output: object) -> None:
-            while module in self._modules and self._modules.pop() is not module:
-                pass
-
-        with contextlib.ExitStack() as stack:
-            stack.callback(module_hooks.register_module_forward_pre_hook(enter).remove)
-            stack.callback(module_hooks.register_module_forward_hook(leave, always_call=True).remove)
+        with followed_modules(self._modules):
             yield
 
     def here(self) -> Site:

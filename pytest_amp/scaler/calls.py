@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pytest_amp.failure import AmpFailure, is_misuse
-from pytest_amp.scaler.iteration import Iteration, Train, first_line, standard_step
+from pytest_amp.numerics.callers import definition_of
+from pytest_amp.scaler.iteration import Iteration, Train, standard_step
 
 __tracebackhide__ = is_misuse
 
@@ -81,7 +82,7 @@ def check_stale(case: str, train: Train, iteration: Iteration) -> None:
 
 def first_line_of(train: Train) -> str | None:
     """Return the line in which a user's training step begins; None for the standard one."""
-    return None if train is standard_step else first_line(train)
+    return None if train is standard_step else definition_of(train) or None
 
 
 def _lines(lines: Sequence[str]) -> str | None:

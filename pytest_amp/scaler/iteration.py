@@ -12,7 +12,7 @@ import torch
 
 from pytest_amp.cases import Case, expect_graph, loss_of
 from pytest_amp.devices import Device
-from pytest_amp.numerics.callers import calling_line, line_of
+from pytest_amp.numerics.callers import calling_line
 from pytest_amp.numerics.prediction import by_hand
 from pytest_amp.precision import Precision
 from pytest_amp.scaler.regions import note
@@ -190,9 +190,3 @@ def standard_step(iteration: Iteration) -> None:
 def plain_sgd(parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
     """Return SGD with steps small enough to leave the loss where it is."""
     return torch.optim.SGD(parameters, lr=2.0**-10)
-
-
-def first_line(function: Callable[..., object]) -> str | None:
-    """Return ``file:line`` of the definition of a function, None without Python code."""
-    code = getattr(getattr(function, "__func__", function), "__code__", None)
-    return None if code is None else line_of(code.co_filename, code.co_firstlineno)

@@ -13,10 +13,11 @@ from pytest_amp.cases import Case, MakeOptimizer, made_of, map_tensors
 from pytest_amp.devices import Device
 from pytest_amp.devices.generators import seed_torch
 from pytest_amp.failure import AmpFailure, Misuse, is_misuse
+from pytest_amp.numerics.callers import definition_of
 from pytest_amp.numerics.errors import real_parts
 from pytest_amp.precision import Precision
 from pytest_amp.scaler import Iteration, Train, UpdateRule, standard_step
-from pytest_amp.scaler.iteration import first_line, watched_calls
+from pytest_amp.scaler.iteration import watched_calls
 from pytest_amp.scaler.reasons import likely_of_skips
 from pytest_amp.scaler.refusal import refused
 from pytest_amp.scaler.regions import noted_at_calls
@@ -237,8 +238,8 @@ def _noted_regions(iteration: TrainingIteration, companion: int | None) -> Itera
 
 
 def _at(train: TrainingStep) -> str:
-    line = first_line(train)
-    return "" if line is None else f" at {line}"
+    line = definition_of(train)
+    return f" at {line}" if line else ""
 
 
 @contextmanager

@@ -44,6 +44,19 @@ def rounded(x: Tensor, dtype: torch.dtype) -> Tensor:
     return x.to(dtype).to(x.dtype)
 
 
+def after_accumulation(change: Callable[[Any], None]) -> None:
+    """Call ``change`` with each trained parameter of a module that has run, after a gradient was added to it."""
+
+    def hook(module: torch.nn.Module, _inputs: Any) -> None:
+        for parameter in module.parameters(recurse=False):
+            untyped: Any = parameter
+            if parameter.requires_grad and not getattr(parameter, "is_hooked", False):
+                untyped.register_post_accumulate_grad_hook(change)
+                untyped.is_hooked = True
+
+    torch.nn.modules.module.register_module_forward_pre_hook(hook)
+
+
 def wrap_compiled(wrap: Wrap) -> None:
     """Call what ``wrap`` returns in place of each compiled function and of each compiled module's forward."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -117,25 +118,29 @@ def compression_saturates() -> None:
     swap(default_hooks, "fp16_compress_hook", compress)
 
 
+def _after_powersgd(change: Callable[[Any, Any], Any]) -> None:
+    """Let PowerSGD's hook return ``change(state, gradients)`` in place of its gradients."""
+    from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
+
+    def changed(state: Any, bucket: Any) -> Any:
+        return original(state, bucket).then(lambda future: change(state, future.value()))
+
+    original: Any = powerSGD_hook.powerSGD_hook
+    changed.__annotations__ = original.__annotations__
+    swap(powerSGD_hook, "powerSGD_hook", changed)
+
+
 @defect(
     "PowerSGD keeps its error feedback in bf16: small errors are never sent",
     caught_by="distributed/test_hooks.py::test_powersgd_keeps_what_it_leaves_out[cpu-bf16]",
 )
 def powersgd_forgets_small_errors() -> None:
-    from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
+    def round_errors(state: Any, gradients: Any) -> Any:
+        for error in state.error_dict.values():
+            error.copy_(rounded(error, torch.bfloat16))
+        return gradients
 
-    before: Any = powerSGD_hook.powerSGD_hook
-
-    def rounding(state: Any, bucket: Any) -> Any:
-        def rounded(future: Any) -> Any:
-            for error in state.error_dict.values():
-                error.copy_(error.to(torch.bfloat16))
-            return future.value()
-
-        return before(state, bucket).then(rounded)
-
-    rounding.__annotations__ = before.__annotations__
-    swap(powerSGD_hook, "powerSGD_hook", rounding)
+    _after_powersgd(round_errors)
 
 
 @defect(
@@ -143,19 +148,7 @@ def powersgd_forgets_small_errors() -> None:
     caught_by="distributed/test_hooks.py::test_a_known_gradient_arrives[cpu-bf16-PowerSGD]",
 )
 def powersgd_arrives_rounded() -> None:
-    from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
-
-    before: Any = powerSGD_hook.powerSGD_hook
-
-    def rounding(state: Any, bucket: Any) -> Any:
-        def rounded(future: Any) -> Any:
-            buffer = future.value()
-            return buffer.copy_(buffer.to(torch.bfloat16))
-
-        return before(state, bucket).then(rounded)
-
-    rounding.__annotations__ = before.__annotations__
-    swap(powerSGD_hook, "powerSGD_hook", rounding)
+    _after_powersgd(lambda _state, gradients: gradients.copy_(rounded(gradients, torch.bfloat16)))
 
 
 @defect(

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from tests.planted.changes import rounded, with_gradient
+from tests.planted.changes import after_accumulation, rounded, with_gradient
 from tests.planted.kernels import LOW_DTYPES, Overridden, override, replace_kernel
 from tests.planted.table import defect, swap
 
@@ -331,20 +331,11 @@ def batch_norm_updates_in_evaluation() -> None:
     caught_by="gradients/test_accumulation.py::test_sums_of_micro_batches_stay_in_float32[cpu-bf16]",
 )
 def gradients_accumulate_in_low_precision() -> None:
-    def untyped(value: Any) -> Any:
-        return value
-
     def round_gradient(parameter: Tensor) -> None:
         if parameter.grad is not None and not parameter.grad.is_sparse:
             parameter.grad.copy_(rounded(parameter.grad, torch.bfloat16))
 
-    def hook(module: nn.Module, _inputs: Any) -> None:
-        for parameter in module.parameters(recurse=False):
-            if parameter.requires_grad and not getattr(parameter, "rounds", False):
-                untyped(parameter).register_post_accumulate_grad_hook(round_gradient)
-                parameter.rounds = True  # type: ignore[attr-defined]
-
-    nn.modules.module.register_module_forward_pre_hook(hook)
+    after_accumulation(round_gradient)
 
 
 @defect(

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from tests.planted.changes import rounded, with_gradient
+from tests.planted.changes import after_accumulation, rounded, with_gradient
 from tests.planted.table import defect, swap
 
 
@@ -47,26 +47,16 @@ def exponential_average_in_bf16() -> None:
     caught_by="training/test_loops.py::test_micro_batches_add_up_in_float32[cpu-bf16]",
 )
 def micro_batches_add_up_in_bf16() -> None:
-    def untyped(value: Any) -> Any:
-        return value
-
-    def add_low(parameter: Tensor) -> None:
-        known = untyped(parameter)
-        gradient = known.grad
+    def add_low(parameter: Any) -> None:
+        gradient = parameter.grad
         if gradient is None:
             return
-        added = getattr(known, "summed", None) is gradient
+        added = getattr(parameter, "summed", None) is gradient
         if added:
             gradient.copy_(rounded(gradient, torch.bfloat16))
-        known.summed = gradient
+        parameter.summed = gradient
 
-    def hook(module: nn.Module, _inputs: Any) -> None:
-        for parameter in module.parameters(recurse=False):
-            if parameter.requires_grad and not getattr(parameter, "adds_low", False):
-                untyped(parameter).register_post_accumulate_grad_hook(add_low)
-                parameter.adds_low = True  # type: ignore[attr-defined]
-
-    nn.modules.module.register_module_forward_pre_hook(hook)
+    after_accumulation(add_low)
 
 
 @defect(
