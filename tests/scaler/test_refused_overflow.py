@@ -29,8 +29,12 @@ def by_assertion(values: torch.Tensor) -> None:
 
 
 def by_a_distribution(values: torch.Tensor) -> None:
-    """Raise by torch.distributions, which checks its arguments."""
-    torch.distributions.Normal(values.float().softmax(-1), 1.0)
+    """Raise by torch.distributions, which checks its arguments.
+
+    Dynamo turns these checks off for the whole process at its first compilation (``TorchPatcher.patch``), and an
+    earlier test of the same worker may have compiled.
+    """
+    torch.distributions.Normal(values.float().softmax(-1), 1.0, validate_args=True)
 
 
 def by_no_number(values: torch.Tensor) -> None:
