@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pytest_amp.account import note, receive
-from pytest_amp.quoted import printable
+from pytest_amp.text.quoted import printable
 
 #: Likely cause of a difference between two equal runs, in a check's message.
 UNSEEDED = "random numbers that torch does not seed (Python's, say)"

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from pytest_amp.amp import Amp
     from pytest_amp.precision import Precision
-    from pytest_amp.targets import Target
+    from pytest_amp.run.targets import Target
 
 #: A test that asks for one of these runs once per device and precision.
 NAMES = frozenset({"amp", "amp_device", "amp_dtype", "amp_precision", "amp_autocast", "amp_scaler", "_amp_target"})
@@ -33,7 +33,7 @@ def _amp_state_guard(request: pytest.FixtureRequest) -> None:
     node = request.node
     if not concerned(request.fixturenames) and node.get_closest_marker("amp") is None:
         return
-    from pytest_amp.protection import protect
+    from pytest_amp.run.protection import protect
 
     request.addfinalizer(protect(node))  # noqa: PT021  # a generator would cost every test of the project
 
@@ -72,7 +72,7 @@ def amp_precision(_amp_target: Target) -> Precision:
 
     The marker's ``dtypes`` may add ``fp32`` and, on CUDA, ``tf32``.
     """
-    from pytest_amp.parametrization import bound
+    from pytest_amp.run.parametrization import bound
 
     return bound(_amp_target)
 
@@ -114,6 +114,6 @@ def amp_scaler(_amp_target: Target) -> Callable[..., torch.amp.GradScaler]:
 def amp(request: pytest.FixtureRequest, _amp_target: Target) -> Amp:
     """Mixed precision on one device in one dtype: the checks, and what they need."""
     from pytest_amp.amp import Amp
-    from pytest_amp.session import KEY
+    from pytest_amp.run.session import KEY
 
     return Amp(request, _amp_target, request.config.stash[KEY])

@@ -56,7 +56,7 @@ def raised_in(hook: str, error: Exception) -> str:
 
     import pluggy
 
-    from pytest_amp.quoted import quoted_with_place
+    from pytest_amp.text.quoted import quoted_with_place
 
     libraries = (Path(__file__).parent, Path(pluggy.__file__).parent)
     return f"the hook {hook} raised {quoted_with_place(error, libraries)}"

@@ -10,13 +10,7 @@ from typing import Any
 import pytest
 
 from pytest_amp import config as options
-from pytest_amp import hookspecs, markers, workers
-from pytest_amp.controller import (  # noqa: F401  # hooks, as the fixtures
-    Recorder,
-    pytest_configure_node,
-    pytest_testnodedown,
-    pytest_xdist_setupnodes,
-)
+from pytest_amp import hookspecs, markers
 from pytest_amp.fixtures import (  # noqa: F401  # pytest finds fixtures in the plugin's namespace
     NAMES,
     _amp_state_guard,
@@ -29,7 +23,14 @@ from pytest_amp.fixtures import (  # noqa: F401  # pytest finds fixtures in the 
     amp_scaler,
     concerned,
 )
-from pytest_amp.session import KEY, AmpSession
+from pytest_amp.run import workers
+from pytest_amp.run.controller import (  # noqa: F401  # hooks, as the fixtures
+    Recorder,
+    pytest_configure_node,
+    pytest_testnodedown,
+    pytest_xdist_setupnodes,
+)
+from pytest_amp.run.session import KEY, AmpSession
 
 
 def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
@@ -48,7 +49,7 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> Generator[None
     try:
         yield
     except SystemExit as ended:
-        from pytest_amp.removed import refuse_exit
+        from pytest_amp.run.removed import refuse_exit
 
         refuse_exit(ended, early_config)
         raise
@@ -61,7 +62,7 @@ def pytest_cmdline_main(config: pytest.Config) -> Generator[None, int | None, in
     session = config.stash.get(KEY, None)
     runs = not (config.option.help or config.option.version or workers.is_worker(config))
     if status == 0 and runs and (session is None or session.status or session.asked.explicit):
-        from pytest_amp.removed import expect_judged
+        from pytest_amp.run.removed import expect_judged
 
         status = expect_judged(config, session)
     return status
@@ -77,7 +78,7 @@ def pytest_configure(config: pytest.Config) -> None:
     names: tuple[str, ...] = ()
     if config.hook.pytest_amp_devices.get_hookimpls():
         from pytest_amp.failure import Misuse
-        from pytest_amp.resolution import added_device_types
+        from pytest_amp.run.resolution import added_device_types
 
         try:
             names = tuple(found.name for found in added_device_types(config))
@@ -91,11 +92,11 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(Recorder(session), "amp-recorder")
     _ = session.baseline
     if not workers.is_worker(config):
-        from pytest_amp.controller import check_before_start
+        from pytest_amp.run.controller import check_before_start
 
         check_before_start(session)
         if session.asked.record is not None or session.asked.report:
-            from pytest_amp.termination import end_as_interrupted
+            from pytest_amp.run.termination import end_as_interrupted
 
             config.add_cleanup(end_as_interrupted(session))
 
@@ -106,7 +107,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     ours, session = concerned(metafunc.fixturenames), metafunc.config.stash[KEY]
     named = NAMES.intersection(metafunc.fixturenames)
     if named and not ours:
-        from pytest_amp.parametrization import check_own
+        from pytest_amp.run.parametrization import check_own
 
         check_own(metafunc, session, named)
     if not ours and not marked:
@@ -116,7 +117,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         session.refused = True
         return
     session.active = True
-    from pytest_amp.parametrization import check_marker, parametrize
+    from pytest_amp.run.parametrization import check_marker, parametrize
 
     if ours:
         parametrize(metafunc, session)
@@ -132,11 +133,11 @@ def pytest_pycollect_makeitem(
     made = yield
     session = collector.config.stash[KEY]
     if not made and name.startswith(("test_", "Test")):
-        from pytest_amp.left_out import note_object
+        from pytest_amp.run.left_out import note_object
 
         note_object(collector, obj, session)
     elif made and session.active:
-        from pytest_amp.collection import count_made
+        from pytest_amp.run.selection import count_made
 
         count_made(made, session)
     return made
@@ -147,7 +148,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> Gener
     """Note an ignored folder or file of a family."""
     ignored = yield
     if ignored and (collection_path.suffix == ".py" or (collection_path / "__init__.py").is_file()):
-        from pytest_amp.left_out import note_ignored
+        from pytest_amp.run.left_out import note_ignored
 
         note_ignored(collection_path, config.stash[KEY])
     return ignored
@@ -160,7 +161,7 @@ def pytest_make_collect_report(
     """Note a collector that skips itself, and a module or a class without a test."""
     report = yield
     if report.skipped:
-        from pytest_amp.left_out import note_skipped
+        from pytest_amp.run.left_out import note_skipped
 
         note_skipped(collector, report, collector.config.stash[KEY])
     elif (
@@ -169,7 +170,7 @@ def pytest_make_collect_report(
         and not collector.config.stash[KEY].refused
         and isinstance(collector, (pytest.Module, pytest.Class))
     ):
-        from pytest_amp.left_out import note_empty
+        from pytest_amp.run.left_out import note_empty
 
         note_empty(collector, collector.config.stash[KEY])
     return report
@@ -180,7 +181,7 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> Generator[
     """Note a file of a family from which nothing is collected."""
     made = yield
     if not made and file_path.name.startswith("test_") and file_path.suffix == ".py":
-        from pytest_amp.left_out import note_file
+        from pytest_amp.run.left_out import note_file
 
         note_file(file_path, parent.config.stash[KEY])
     return made
@@ -194,13 +195,13 @@ def pytest_collection_modifyitems(session: pytest.Session, items: list[pytest.It
     """
     amp_session = session.config.stash[KEY]
     if amp_session.left_out:
-        from pytest_amp.left_out import judge
+        from pytest_amp.run.left_out import judge
 
         judge(session, amp_session)
     if not amp_session.active and not amp_session.usage_errors:
         return
     if not amp_session.usage_errors:
-        from pytest_amp.collection import keep_together, select
+        from pytest_amp.run.selection import keep_together, select
 
         select(items, amp_session)
         keep_together(items)
@@ -229,7 +230,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     amp_session = session.config.stash[KEY]
     amp_session.collection_ended = True
     if amp_session.active:
-        from pytest_amp.collection import count_selected
+        from pytest_amp.run.selection import count_selected
 
         count_selected(session.items, amp_session)
 
@@ -239,7 +240,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, o
     """Note whether the function is called: a hook that answers first may not call it."""
     if not pyfuncitem.config.stash[KEY].active:
         return (yield)
-    from pytest_amp.called import noting
+    from pytest_amp.run.called import noting
 
     function = pyfuncitem.obj
     pyfuncitem.obj = noting(pyfuncitem)
@@ -258,14 +259,14 @@ def pytest_runtest_makereport(
     if not session.active:
         report = yield
         if session.asked.explicit and "amp" in getattr(item, "fixturenames", ()):
-            from pytest_amp.called import expect_no_mock
+            from pytest_amp.run.called import expect_no_mock
 
             expect_no_mock(item, report)
         return report
-    from pytest_amp.called import expect_called, expect_no_mock
-    from pytest_amp.finite import expect_finite
-    from pytest_amp.reporting import attach, complete_failure, live_with
-    from pytest_amp.settling import say_failed, settle
+    from pytest_amp.run.called import expect_called, expect_no_mock
+    from pytest_amp.run.finite import expect_finite
+    from pytest_amp.run.outcomes import attach, complete_failure, live_with
+    from pytest_amp.run.settling import say_failed, settle
 
     complete_failure(item, call)
     report = yield
@@ -285,13 +286,13 @@ def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, objec
     amp_session = session.config.stash[KEY]
     if amp_session.active:
         from pytest_amp.account import Account
-        from pytest_amp.removed import note_removed
+        from pytest_amp.run.removed import note_removed
 
         note_removed(session, amp_session)
         amp_session.account = Account()
     if not (amp_session.active or amp_session.asked.timeout[1]):
         return (yield)
-    from pytest_amp.watchdog import watched
+    from pytest_amp.run.time_limits import watched
 
     with watched(amp_session):
         return (yield)
@@ -306,7 +307,7 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> Generator[
     yield
     amp_session = session.config.stash[KEY]
     if amp_session.account is not None:
-        from pytest_amp.settling import close
+        from pytest_amp.run.settling import close
 
         close(amp_session)
     if workers.is_worker(session.config):
@@ -322,7 +323,7 @@ def pytest_report_teststatus(
     """Count an expected failure that passes separately from failures: the run is red, and torch has fixed a fault."""
     if report.when != "call" or not report.failed:
         return None
-    from pytest_amp.reporting import is_fixed
+    from pytest_amp.run.outcomes import is_fixed
 
     return ("fixed upstream", "U", ("FIXED UPSTREAM", {"yellow": True})) if is_fixed(report) else None
 

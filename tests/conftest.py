@@ -21,7 +21,7 @@ pytest_plugins = ["pytester"]
 #: The package, whose skips are for users, and for the suites.
 PACKAGE = Path(pytest_amp.__file__).parent
 #: Parts of the package that runs in this process share, so that a run need not import them (and torch) again.
-SHARED = ("devices", "record", "report", "cases", "speed")
+SHARED = ("cases", "data_files", "devices", "known", "precision", "record", "report", "run", "speed", "text")
 
 
 @pytest.hookimpl(wrapper=True)

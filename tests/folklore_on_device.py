@@ -25,9 +25,9 @@ import torch
 
 from pytest_amp.cases import Case, DecoderSize, decoder, mlp
 from pytest_amp.devices import Device, DeviceKind, find_device
-from pytest_amp.float32 import KINDS, Float32Kind, float32_precision
 from pytest_amp.memory.peaks import Allocator
 from pytest_amp.precision import BF16
+from pytest_amp.precision.float32 import KINDS, Float32Kind, float32_precision
 from pytest_amp.speed import NO_FLOOR, Arms, Measured, Plan, Rule, arms_of, measure, step_maker
 from pytest_amp.speed.clocks import checked_clock
 from pytest_amp.speed.replay import can_replay, captured

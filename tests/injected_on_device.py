@@ -25,9 +25,9 @@ from torch import nn
 
 from pytest_amp.cases import Case
 from pytest_amp.devices import Device, find_device
-from pytest_amp.float32 import float32_precision
 from pytest_amp.floors import SHARES, Row, read
 from pytest_amp.precision import LOW, Precision
+from pytest_amp.precision.float32 import float32_precision
 from pytest_amp.speed import (
     Arms,
     Demand,

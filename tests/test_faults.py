@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from pytest_amp.faults import FILE, Fault, faults_beside
-from pytest_amp.releases import release_of
+from pytest_amp.data_files.releases import release_of
+from pytest_amp.known.torch_faults import FILE, Fault, faults_beside
 from tests.project import Project
 
 NOW = release_of(torch.__version__)

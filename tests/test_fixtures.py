@@ -99,7 +99,7 @@ def test_unnamed_precisions_are_bound_to_no_device() -> None:
 KINDS = """
 import pytest
 
-from pytest_amp.float32 import has_fp32_precision
+from pytest_amp.precision.float32 import has_fp32_precision
 
 
 @pytest.mark.amp(dtypes=["fp32", "tf32"])

@@ -8,7 +8,7 @@ import shlex
 import pytest
 
 from pytest_amp.failure import AmpFailure
-from pytest_amp.quoted import quoted
+from pytest_amp.text.quoted import quoted
 from tests.project import Project
 
 FAILING = """

@@ -39,7 +39,7 @@ def test_auto_is_the_accelerator_that_computes_else_the_cpu(project: Project) ->
 def test_auto_and_all_take_an_accelerator(
     project: Project, monkeypatch: pytest.MonkeyPatch, asked: str, found: list[str]
 ) -> None:
-    monkeypatch.setattr("pytest_amp.resolution.current_accelerator", lambda: "simulated")
+    monkeypatch.setattr("pytest_amp.run.resolution.current_accelerator", lambda: "simulated")
     project.write(test_it=TEST, conftest=SIMULATED)
     assert collected(project, f"--amp-device={asked}") == [f"{name}-bf16" for name in found]
 
@@ -48,7 +48,7 @@ def test_auto_and_all_take_an_accelerator(
 def test_auto_and_all_leave_out_an_accelerator_that_computes_wrong_values(
     project: Project, monkeypatch: pytest.MonkeyPatch, asked: str
 ) -> None:
-    monkeypatch.setattr("pytest_amp.resolution.current_accelerator", lambda: "simulated")
+    monkeypatch.setattr("pytest_amp.run.resolution.current_accelerator", lambda: "simulated")
     wrong = """
     def autocast(self, dtype, *, enabled=True, cache_enabled=True):
         return torch.autocast("cpu", dtype, enabled=False)

@@ -89,7 +89,7 @@ def test_a_missing_dtype_may_be_allowed(project: Project) -> None:
 
 
 def test_a_probe_that_returns_the_wrong_dtype_is_no_answer(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pytest_amp.resolution.current_accelerator", lambda: None)
+    monkeypatch.setattr("pytest_amp.run.resolution.current_accelerator", lambda: None)
     always_bf16 = """
     def autocast(self, dtype, *, enabled=True, cache_enabled=True):
         return torch.autocast("cpu", torch.bfloat16)

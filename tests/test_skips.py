@@ -6,7 +6,7 @@ from tests.project import Project
 
 TEST = """
 import pytest
-from pytest_amp.isolation import ExaminationFailed
+from pytest_amp.child_process import ExaminationFailed
 from tests.speed.simulated import check_simulated
 
 def test_expects_a_failure(request):

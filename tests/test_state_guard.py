@@ -54,7 +54,7 @@ TEST = """
 import pytest
 import torch
 
-from pytest_amp.guard import settings
+from pytest_amp.run.state_guard import settings
 
 LEAKS = {leaks!r}
 

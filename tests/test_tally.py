@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from pytest_amp.record import Kind, Observation
-from pytest_amp.tally import Tally
+from pytest_amp.run.tally import Tally
 
 TEST = ("cpu-bf16", "rules", "test_rules::test_rule")
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_amp import workers
 from pytest_amp.record import read_record
+from pytest_amp.run import workers
 from tests.project import Project, red, summary
 
 MIXED = """
@@ -247,7 +247,7 @@ def test_who_asks_for_cuda(devices: tuple[str, ...], expected: bool) -> None:  #
 )
 def test_how_many_workers_there_are(project: Project, arguments: tuple[str, ...], count: int) -> None:
     project.write(
-        conftest="import pytest\n\nfrom pytest_amp import workers\n\n\n@pytest.hookimpl(trylast=True)\n"
+        conftest="import pytest\n\nfrom pytest_amp.run import workers\n\n\n@pytest.hookimpl(trylast=True)\n"
         "def pytest_configure(config):\n    raise pytest.UsageError(f'{workers.worker_count(config)} workers')\n"
     )
     result = project.here(*arguments)

@@ -11,14 +11,11 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeGuard
 import pytest
 
 from pytest_amp.account import use
-from pytest_amp.collection import INFO, MARKER, own_parameters
 from pytest_amp.config import MAY_BE_MISSING
 from pytest_amp.devices import DeviceKind
 from pytest_amp.failure import AmpFailure, Misuse, is_misuse
 from pytest_amp.families import PROJECT
-from pytest_amp.guard import autocast_on
 from pytest_amp.markers import AmpMarker
-from pytest_amp.parametrization import bound
 from pytest_amp.precision import LOW
 from pytest_amp.record import (
     DRAWS,
@@ -36,8 +33,11 @@ from pytest_amp.record import (
     moved,
 )
 from pytest_amp.record.cause import likely_cause
-from pytest_amp.session import AmpSession, installed_torch
-from pytest_amp.targets import Target
+from pytest_amp.run.parametrization import bound
+from pytest_amp.run.selection import INFO, MARKER, own_parameters
+from pytest_amp.run.session import AmpSession, installed_torch
+from pytest_amp.run.state_guard import autocast_on
+from pytest_amp.run.targets import Target
 
 if TYPE_CHECKING:
     import torch

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from pytest_amp.failure import AmpFailure, Misuse
-from pytest_amp.quoted import quoted
+from pytest_amp.text.quoted import quoted
 from pytest_amp.torch_private import PrivateApiGone
 
 #: Frames between a check and the project: torch's and this package's.

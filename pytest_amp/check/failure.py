@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from pytest_amp.check.entry import Entry
 from pytest_amp.failure import AmpFailure
-from pytest_amp.quoted import printable
+from pytest_amp.text.quoted import printable
 
 #: Entries that are shown with all parts; the rest get a line each, so that a failure fits a screen.
 SHOWN = 4

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from pytest_amp.check.entry import Entry, order
 from pytest_amp.check.failure import counted
-from pytest_amp.table import as_table, in_bytes
+from pytest_amp.text.table import as_table, in_bytes
 
 #: Maximum number of modules whose dtypes are listed one by one.
 LISTED = 24

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TypeAlias
 
 from pytest_amp.precision import DECIMAL
-from pytest_amp.quoted import printable
 from pytest_amp.record import FAILING, ORDER, Gap, Record, RecordError, Verdict, read_record
+from pytest_amp.text.quoted import printable
 
 #: Return type of ``add_subparsers``; argparse has no public name for it.
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # noqa: SLF001

@@ -84,7 +84,7 @@ def _installed(part: Part) -> str | None:
 def _gpus() -> tuple[str, ...]:
     """Return the GPUs that the driver shows, without torch."""
     try:
-        from pytest_amp.workers import visible_gpus
+        from pytest_amp.run.workers import visible_gpus
     except ModuleNotFoundError:  # that module imports pytest
         return ()
     return visible_gpus()

@@ -14,7 +14,7 @@ import sys
 from dataclasses import dataclass, field
 from typing import Any
 
-from pytest_amp.quoted import quoted_with_type
+from pytest_amp.text.quoted import quoted_with_type
 
 #: Seconds: importing torch from a cold disk and creating a CUDA context may take most of a minute.
 TIMEOUT = 180.0

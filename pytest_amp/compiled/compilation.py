@@ -12,7 +12,7 @@ import torch
 from pytest_amp.cases import Case, Outputs, expect_flag
 from pytest_amp.failure import Misuse, is_misuse
 from pytest_amp.numerics import Conditions
-from pytest_amp.quoted import quoted
+from pytest_amp.text.quoted import quoted
 
 __tracebackhide__ = is_misuse
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
+from pytest_amp.child_process import ExaminationFailed, Isolated
 from pytest_amp.devices import Device
 from pytest_amp.failure import AmpFailure
-from pytest_amp.isolation import ExaminationFailed, Isolated
 from pytest_amp.torch_private import aot_load, compile_settings
 
 #: Names of the C++ library in a shared library's table of needed libraries.

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from pytest_amp.targets import Target
+from pytest_amp.run.targets import Target
 from pytest_amp.torch_private import compile_settings
 
 #: The first is read by inductor at each access to its cache, the second likewise by Triton, and the third when

@@ -11,7 +11,7 @@ import torch
 
 from pytest_amp import torch_private
 from pytest_amp.devices import Device
-from pytest_amp.quoted import quoted_with_type
+from pytest_amp.text.quoted import quoted_with_type
 
 #: The device types for which inductor writes Triton kernels.
 _TRITON = frozenset({"cuda", "xpu"})

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from pytest_amp.devices.base import Device, DeviceKind
 from pytest_amp.devices.names import DeviceType, find_device
 from pytest_amp.precision import LOW, Precision
-from pytest_amp.quoted import quoted_with_type
+from pytest_amp.text.quoted import quoted_with_type
 
 if TYPE_CHECKING:
     import torch

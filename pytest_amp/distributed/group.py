@@ -20,9 +20,9 @@ from multiprocessing.connection import Connection, Listener, wait
 from pathlib import Path
 from typing import Any
 
-from pytest_amp import workers
 from pytest_amp.distributed.rank import LEAVE, SETTINGS
 from pytest_amp.failure import AmpFailure
+from pytest_amp.run import workers
 
 #: Seconds in which the ranks must start, answer one request, and follow a failed rank.
 START, LIMIT, GRACE = 120.0, 60.0, 5.0

@@ -23,7 +23,7 @@ from multiprocessing.connection import Client, Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_amp.quoted import quoted_with_place
+from pytest_amp.text.quoted import quoted_with_place
 
 if TYPE_CHECKING:
     import torch
@@ -93,7 +93,7 @@ def _joined(settings: Mapping[str, Any], number: int, size: int) -> Rank:
 def _serve(connection: Connection, rank: Rank, seed: int) -> None:
     import torch
 
-    from pytest_amp.guard import StateGuard
+    from pytest_amp.run.state_guard import StateGuard
 
     while True:
         try:

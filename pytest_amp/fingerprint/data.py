@@ -16,7 +16,7 @@ from pathlib import Path
 
 from packaging.version import Version
 
-from pytest_amp import releases
+from pytest_amp.data_files import releases
 from pytest_amp.record.unseen import without_counts
 
 #: The data file's path in failures.

@@ -12,10 +12,10 @@ from typing import Any, Protocol
 import torch
 from torch.nn.parameter import is_lazy
 
+from pytest_amp.child_process.poison import is_sticky
 from pytest_amp.devices import Device, DeviceKind, find_device
 from pytest_amp.fingerprint.dtypes import BANNED, ERROR, NOT, UNSEEN, Calls, in_terms_of, written
 from pytest_amp.fingerprint.samples import dtype_of, module_samples_of, samples_of, seed
-from pytest_amp.isolation.poison import is_sticky
 from pytest_amp.torch_private import fake_tensors, testing, trees
 from pytest_amp.torch_private.testing import ModuleSample, Sample
 

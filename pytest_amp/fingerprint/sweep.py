@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+from pytest_amp.child_process import ExaminationFailed, Isolated, ProcessLost
 from pytest_amp.devices import Device, DeviceKind
 from pytest_amp.fingerprint.dtypes import LOST, NOT, joined
-from pytest_amp.isolation import ExaminationFailed, Isolated, ProcessLost
 
 #: The function that a child calls to answer a request.
 EXAMINER = "pytest_amp.fingerprint.child:answer"

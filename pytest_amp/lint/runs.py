@@ -23,7 +23,6 @@ from pytest_amp.cases import (
 )
 from pytest_amp.devices.generators import seed_torch
 from pytest_amp.failure import AmpFailure, Misuse, is_misuse
-from pytest_amp.float32 import float32_precision
 from pytest_amp.lint.handed import Evaluation, GivenDevice, RecordedScaler
 from pytest_amp.lint.place import Place
 from pytest_amp.lint.program import Call, Program
@@ -31,6 +30,7 @@ from pytest_amp.lint.recorder import Recorder
 from pytest_amp.numerics.callers import definition_of
 from pytest_amp.numerics.conditions import Conditions
 from pytest_amp.numerics.oracle.operation import LOW
+from pytest_amp.precision.float32 import float32_precision
 from pytest_amp.training.trajectory import TrainingIteration, TrainingStep
 
 __tracebackhide__ = is_misuse

@@ -11,7 +11,7 @@ from pytest_amp.memory.passes import Passes
 from pytest_amp.numerics.conditions import Conditions
 from pytest_amp.numerics.step import Region
 from pytest_amp.record import Observe
-from pytest_amp.table import as_table, in_bytes
+from pytest_amp.text.table import as_table, in_bytes
 from pytest_amp.torch_private import Cast, counted_casts
 
 __tracebackhide__ = is_misuse

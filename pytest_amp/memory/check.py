@@ -12,7 +12,7 @@ from pytest_amp.memory.peaks import Allocator, Peak, growth, peak_of
 from pytest_amp.memory.saved import Saved, saved_bytes
 from pytest_amp.numerics.conditions import Conditions
 from pytest_amp.record import Observe
-from pytest_amp.table import as_table, in_bytes
+from pytest_amp.text.table import as_table, in_bytes
 
 __tracebackhide__ = is_misuse
 

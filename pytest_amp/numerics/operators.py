@@ -14,7 +14,6 @@ from pytest_amp import torch_private
 from pytest_amp.cases import Case
 from pytest_amp.devices.generators import seed_torch
 from pytest_amp.failure import AmpFailure
-from pytest_amp.float32 import float32_precision
 from pytest_amp.numerics import oracle, tolerance
 from pytest_amp.numerics.conditions import Conditions
 from pytest_amp.numerics.errors import is_hollow, relative_error
@@ -26,6 +25,7 @@ from pytest_amp.numerics.oracle.places import Places
 from pytest_amp.numerics.predicted import fault_failure
 from pytest_amp.numerics.prediction import by_hand
 from pytest_amp.numerics.step import run_step
+from pytest_amp.precision.float32 import float32_precision
 from pytest_amp.record import Observe
 from pytest_amp.rules import spec
 from pytest_amp.rules.samples import Sample, samples

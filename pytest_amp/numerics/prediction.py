@@ -24,7 +24,7 @@ from pytest_amp.numerics.nonfinite import NotFinite, origin_in_step
 from pytest_amp.numerics.step import Region, Step, run_step
 from pytest_amp.numerics.widened import float64_in_region
 from pytest_amp.precision import FP16, Precision
-from pytest_amp.quoted import quoted
+from pytest_amp.text.quoted import quoted
 
 __tracebackhide__ = is_misuse
 

@@ -10,11 +10,12 @@ from typing import Any
 
 import torch
 
-from pytest_amp import toml, torch_private
+from pytest_amp import torch_private
+from pytest_amp.data_files import toml
 from pytest_amp.failure import AmpFailure
-from pytest_amp.float32 import float32_precision
 from pytest_amp.numerics.conditions import Conditions
 from pytest_amp.numerics.errors import relative_error
+from pytest_amp.precision.float32 import float32_precision
 from pytest_amp.record import Observe
 
 #: Float32 sums in another order flip the rounding of a few results: measured,

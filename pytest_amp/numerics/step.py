@@ -21,10 +21,10 @@ from pytest_amp.cases import (
     seeded,
 )
 from pytest_amp.failure import AmpFailure, is_misuse
-from pytest_amp.float32 import float32_precision
 from pytest_amp.numerics.errors import dense
 from pytest_amp.numerics.reasons import low_parameters
 from pytest_amp.numerics.widened import float64_in_region, widened
+from pytest_amp.precision.float32 import float32_precision
 
 __tracebackhide__ = is_misuse
 

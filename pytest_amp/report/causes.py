@@ -13,10 +13,10 @@ from pytest_amp.report import newer
 from pytest_amp.report.commands import bisect_command
 from pytest_amp.report.places import without_places
 from pytest_amp.report.reasons import change_between
-from pytest_amp.session import installed_torch
+from pytest_amp.run.session import installed_torch
 
 if TYPE_CHECKING:
-    from pytest_amp.session import AmpSession
+    from pytest_amp.run.session import AmpSession
 
 
 class Standing(enum.Enum):

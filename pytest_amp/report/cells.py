@@ -6,10 +6,10 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from pytest_amp.quoted import printable
 from pytest_amp.record import FAILING, ORDER, Kind, Observation, Value, Verdict
 from pytest_amp.report.inline import code, linked, plain
 from pytest_amp.report.places import without_places
+from pytest_amp.text.quoted import printable
 
 #: Titles of groups of differing observations.
 TITLES = {

@@ -6,7 +6,6 @@ import json
 from collections.abc import Mapping
 from itertools import groupby
 
-from pytest_amp.quoted import printable
 from pytest_amp.record import ERROR_RATIO, ORDER, Difference, Observation, Record, Verdict, finite
 from pytest_amp.report.cells import (
     TITLES,
@@ -24,6 +23,7 @@ from pytest_amp.report.commands import of_difference
 from pytest_amp.report.inline import code, plain
 from pytest_amp.report.newer import newer_than_known
 from pytest_amp.report.reasons import reasons
+from pytest_amp.text.quoted import printable
 
 #: Maximum number of listed differences of one kind in one family, in text.
 LISTED = 25

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from pytest_amp.quoted import printable
+from pytest_amp.text.quoted import printable
 
 #: Backslash that would escape the next character.
 _ESCAPING = re.compile(r"\\(?=[!-/:-@\[-`{-~]|$)")

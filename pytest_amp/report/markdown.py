@@ -14,7 +14,7 @@ from pytest_amp.report.inline import code, linked, plain
 from pytest_amp.report.terminal import lived_with, reasons_of
 
 if TYPE_CHECKING:
-    from pytest_amp.session import AmpSession
+    from pytest_amp.run.session import AmpSession
 
 #: Maximum number of failed tests that are listed.
 LISTED = 100

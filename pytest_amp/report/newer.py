@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from packaging.version import InvalidVersion
 
-from pytest_amp.releases import release_of
+from pytest_amp.data_files.releases import release_of
 from pytest_amp.rules.spec import load_spec
 
 

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_amp.quoted import printable
 from pytest_amp.report.causes import causes
+from pytest_amp.text.quoted import printable
 
 if TYPE_CHECKING:
-    from pytest_amp.session import AmpSession
+    from pytest_amp.run.session import AmpSession
 
 #: Number of ``-v`` from which every failure is shown in full.
 WHOLE = 2

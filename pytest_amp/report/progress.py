@@ -6,12 +6,12 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from pytest_amp.tally import EXECUTED
+from pytest_amp.run.tally import EXECUTED
 
 if TYPE_CHECKING:
     import pytest
 
-    from pytest_amp.tally import Tally
+    from pytest_amp.run.tally import Tally
 
 #: Seconds between two lines. A shorter run prints none.
 EVERY = 60.0

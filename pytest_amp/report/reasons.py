@@ -11,10 +11,10 @@ from typing import Any
 
 from packaging.version import InvalidVersion, Version
 
-from pytest_amp import toml
-from pytest_amp.known import key_pattern
+from pytest_amp.data_files import toml
+from pytest_amp.data_files.releases import Release, release_of
+from pytest_amp.known.accepted import key_pattern
 from pytest_amp.record import FAILS, FIXED, Observation, Verdict
-from pytest_amp.releases import Release, release_of
 from pytest_amp.rules.spec import Rule, Spec, load_spec
 
 #: Families whose names are those of operators, or begin with one.
@@ -99,7 +99,7 @@ def reasons(observations: Iterable[Observation], old: object, new: object) -> di
 
 
 def _fixed(observation: Observation) -> str | None:
-    """Return that the fault of an expected failure is fixed, in the words of pytest_amp.reporting."""
+    """Return that the fault of an expected failure is fixed, in the words of pytest_amp.run.outcomes."""
     value = observation.value
     if observation.verdict is not Verdict.FIXED or not isinstance(value, str):
         return None

@@ -6,8 +6,8 @@ import json
 from collections import Counter
 from collections.abc import Iterable
 
-from pytest_amp.quoted import printable
 from pytest_amp.record import Observation, Record, Value
+from pytest_amp.text.quoted import printable
 
 
 def as_text(record: Record) -> str:

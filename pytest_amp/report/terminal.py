@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_amp.quoted import printable
 from pytest_amp.record import Better, Observation, Verdict, judged
 from pytest_amp.report.causes import Standing, causes, remark
 from pytest_amp.report.cells import short, valued
 from pytest_amp.report.difference import of_one_seed, of_other_revision
 from pytest_amp.report.reasons import reasons
-from pytest_amp.session import installed_torch
-from pytest_amp.tally import most_common
+from pytest_amp.run.session import installed_torch
+from pytest_amp.run.tally import most_common
+from pytest_amp.text.quoted import printable
 
 if TYPE_CHECKING:
-    from pytest_amp.known import Known
-    from pytest_amp.session import AmpSession
+    from pytest_amp.known.accepted import Known
+    from pytest_amp.run.session import AmpSession
 
 #: Maximum number of listed changed keys, reasons of skips, and notes.
 LISTED = 20

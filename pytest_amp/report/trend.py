@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from pytest_amp.quoted import printable
 from pytest_amp.record import ORDER, Trend, Value, Verdict, finite
 from pytest_amp.report.cells import TITLES, short
 from pytest_amp.report.difference import as_data, counts, remarks, run
 from pytest_amp.report.inline import code, plain
+from pytest_amp.text.quoted import printable
 
 #: Maximum number of listed keys of one verdict, in text.
 LISTED = 50

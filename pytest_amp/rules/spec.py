@@ -12,9 +12,9 @@ from typing import Any
 
 from packaging.version import InvalidVersion, Version
 
-from pytest_amp import toml
+from pytest_amp.data_files import toml
+from pytest_amp.data_files.releases import holds_in, release_of
 from pytest_amp.devices.names import rules_of
-from pytest_amp.releases import holds_in, release_of
 
 #: The data file's path in failures.
 SPEC_FILE = "pytest_amp/rules/spec.toml"

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+from pytest_amp.child_process import ExaminationFailed, Isolated
 from pytest_amp.devices import Device, DeviceKind, find_device
-from pytest_amp.isolation import ExaminationFailed, Isolated
 from pytest_amp.precision import dtype_name
 from pytest_amp.rules import checks
 

@@ -11,10 +11,10 @@ from typing import Any
 import torch
 
 from pytest_amp.cases import Case, MakeOptimizer, Realised, in_one_line, made_of
+from pytest_amp.child_process.poison import is_sticky
 from pytest_amp.devices import Device
 from pytest_amp.devices.generators import seed_torch
 from pytest_amp.failure import AmpFailure, Misuse, is_misuse
-from pytest_amp.isolation.poison import is_sticky
 from pytest_amp.numerics.errors import exact_copy
 from pytest_amp.precision import Precision
 from pytest_amp.scaler.iteration import Iteration, Train, plain_sgd, standard_step, watched_calls

@@ -12,7 +12,7 @@ import torch
 
 from pytest_amp.numerics.callers import calling_line
 from pytest_amp.scaler.reference import UpdateRule
-from pytest_amp.table import as_table
+from pytest_amp.text.table import as_table
 from pytest_amp.torch_private import found_infs
 
 

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from pytest_amp.failure import AmpFailure
-from pytest_amp.guard import nesting_depth
 from pytest_amp.precision import dtype_name
+from pytest_amp.run.state_guard import nesting_depth
 from pytest_amp.semantics.model import Facts, Mode, Model, Region, Use, Weight
 from pytest_amp.torch_private import recorded_calls
 

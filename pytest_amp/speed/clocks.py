@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import torch
 
 from pytest_amp.devices import Device, DeviceKind
-from pytest_amp.float32 import float32_precision
+from pytest_amp.precision.float32 import float32_precision
 
 #: Sides of the square matmuls that check an accelerator's clock, each with eight times the work of the previous one.
 SIDES = (256, 512, 1024, 2048, 4096)

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from pytest_amp.cases import expect_number
 from pytest_amp.devices import Device, DeviceKind
 from pytest_amp.failure import Misuse, is_misuse
-from pytest_amp.float32 import Float32Kind
 from pytest_amp.floors import Row, calibrated
 from pytest_amp.precision import Precision
+from pytest_amp.precision.float32 import Float32Kind
 from pytest_amp.record import Observe
 from pytest_amp.speed.environment import doubts_of
 from pytest_amp.speed.paired import Plan

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from pytest_amp.devices import Device, DeviceKind, nvml
-from pytest_amp.float32 import float32_precision
+from pytest_amp.precision.float32 import float32_precision
 
 #: Kernels of some 20 microseconds each run without a gap for a tenth of a second. The driver switches between two
 #: processes: then the queue is occasionally idle for longer than SLICE seconds, and more than the share INTERRUPTED of

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from pytest_amp.failure import AmpFailure, is_misuse
-from pytest_amp.float32 import float32_precision
+from pytest_amp.precision.float32 import float32_precision
 from pytest_amp.speed.benchmark import Benchmark
 from pytest_amp.speed.clocks import Clock, ClockError, checked_clock
 from pytest_amp.speed.demand import KINDS, OVER, Demand, SpeedConditions

@@ -10,7 +10,7 @@ from pytest_amp.failure import is_misuse
 from pytest_amp.speed.clocks import Clock
 from pytest_amp.speed.paired import Arms, Measurement, Plan
 from pytest_amp.speed.verdict import Outcome, Rule, SpeedVerdict, confirmed, decide, doubted, doubts
-from pytest_amp.table import as_table
+from pytest_amp.text.table import as_table
 
 __tracebackhide__ = is_misuse
 

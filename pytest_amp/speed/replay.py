@@ -9,7 +9,7 @@ import torch
 
 from pytest_amp.devices import Device
 from pytest_amp.failure import AmpFailure
-from pytest_amp.quoted import quoted
+from pytest_amp.text.quoted import quoted
 
 #: Calls before the capture: libraries select algorithms and allocate workspaces, autograd creates gradients.
 WARM_UP = 3

@@ -16,13 +16,13 @@ from pytest_amp.account import receive
 from pytest_amp.cases import Attention, Decoder, DecoderSize
 from pytest_amp.devices import Device
 from pytest_amp.failure import AmpFailure
-from pytest_amp.float32 import float32_precision
 from pytest_amp.memory.peaks import Allocator
-from pytest_amp.quoted import quoted
+from pytest_amp.precision.float32 import float32_precision
 from pytest_amp.speed.clocks import Clock, clock_of
 from pytest_amp.speed.environment import doubts_of
 from pytest_amp.speed.replay import can_replay, captured
 from pytest_amp.study.grid import SIZES, VOCABULARY, Cell
+from pytest_amp.text.quoted import quoted
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 ATTENTION = {"math": Attention.SOFTMAX, "sdpa": Attention.SDPA}

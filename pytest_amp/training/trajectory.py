@@ -24,7 +24,7 @@ from pytest_amp.scaler.regions import noted_at_calls
 from pytest_amp.scaler.trace import watch_backward
 from pytest_amp.scaler.unscaling import expect_unscaled
 from pytest_amp.scaler.watched import WatchedScaler
-from pytest_amp.table import as_table
+from pytest_amp.text.table import as_table
 
 __tracebackhide__ = is_misuse
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from pytest_amp.data_files.releases import release_of
 from pytest_amp.failure import AmpFailure
-from pytest_amp.releases import release_of
-from pytest_amp.targets import Target
+from pytest_amp.run.targets import Target
 
 RELEASE = release_of(torch.__version__)
 

@@ -13,7 +13,7 @@ from pytest_amp.cases import Case, loss_of, zoo
 from pytest_amp.compiled import Compilation
 from pytest_amp.failure import AmpFailure
 from pytest_amp.numerics import predict, relative_error, run_step, tolerance
-from pytest_amp.targets import Target
+from pytest_amp.run.targets import Target
 from pytest_amp.torch_private import cuda_graph_trees, skipped_cuda_graphs
 
 from .programs import OTHER

@@ -10,7 +10,7 @@ import torch
 from pytest_amp.amp import Amp
 from pytest_amp.cases import Case, loss_of, zoo
 from pytest_amp.failure import AmpFailure
-from pytest_amp.targets import Target
+from pytest_amp.run.targets import Target
 from pytest_amp.torch_private import Call, Traced, recorded_calls, tracing_backend
 
 from .releases import ATTENTION_TWICE

@@ -11,7 +11,7 @@ from torch import nn
 from pytest_amp.amp import Amp
 from pytest_amp.cases import Case, lacks_lstm_kernel, lstm
 from pytest_amp.failure import AmpFailure
-from pytest_amp.targets import Target
+from pytest_amp.run.targets import Target
 from pytest_amp.torch_private import compiled_graphs
 
 from .programs import AMBIENT, BACKENDS, Program, Tensors, evaluate, expect_same_dtypes, expect_same_values, run

@@ -14,7 +14,7 @@ from pytest_amp.cases import Case, zoo
 from pytest_amp.compiled import Compilation, eager_and_compiled
 from pytest_amp.failure import AmpFailure
 from pytest_amp.numerics import predict, relative_error, tolerance
-from pytest_amp.targets import Target
+from pytest_amp.run.targets import Target
 
 from .releases import EMULATED, ROUND_TRIP, fused_pooling
 

@@ -15,7 +15,7 @@ from pytest_amp.cases import Case, map_tensors, mlp, wider_zoo, zoo
 from pytest_amp.compiled import Compilation, Where, check_compiled
 from pytest_amp.failure import AmpFailure
 from pytest_amp.numerics import predict, relative_error, run_step, tolerance
-from pytest_amp.targets import Target
+from pytest_amp.run.targets import Target
 from pytest_amp.torch_private import compile_workers, compiled_graphs
 
 from .releases import BACKWARD, NATIVE_BATCH_NORM, TAKES_NOTHING_APART, fused_pooling

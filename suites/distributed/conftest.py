@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_amp.isolation import plugin_modules
+from pytest_amp.child_process import plugin_modules
 
 if TYPE_CHECKING:
     from pytest_amp.amp import Amp

@@ -10,11 +10,11 @@ import torch
 
 from pytest_amp.amp import Amp
 from pytest_amp.cases import Case
+from pytest_amp.data_files.releases import release_of
 from pytest_amp.failure import AmpFailure
 from pytest_amp.numerics import predict, relative_error
 from pytest_amp.numerics.tolerance import CERTAIN, LEAST, allowed
 from pytest_amp.precision import dtype_name
-from pytest_amp.releases import release_of
 
 from .models import Tensors
 

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from pytest_amp.amp import Amp
+from pytest_amp.data_files.releases import release_of
 from pytest_amp.failure import AmpFailure
-from pytest_amp.releases import release_of
 
 from .models import Tensors, by_hand, mean
 

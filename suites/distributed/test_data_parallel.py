@@ -8,7 +8,7 @@ import torch
 from pytest_amp.amp import Amp
 from pytest_amp.distributed import RankGroup
 from pytest_amp.failure import AmpFailure
-from pytest_amp.targets import Target
+from pytest_amp.run.targets import Target
 
 from . import ranks_ddp
 from .held import hold_near_exact, hold_ranks_agree, hold_same, settings

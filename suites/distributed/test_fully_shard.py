@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from pytest_amp.amp import Amp
+from pytest_amp.data_files.releases import release_of
 from pytest_amp.distributed import RankGroup
 from pytest_amp.failure import AmpFailure
-from pytest_amp.releases import release_of
 
 from . import ranks_fsdp
 from .held import hold_near_exact, hold_ranks_agree, hold_same, needs_streams, settings

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from pytest_amp.amp import Amp
+from pytest_amp.data_files.releases import release_of
 from pytest_amp.distributed import RankGroup
-from pytest_amp.releases import release_of
 
 from . import ranks_pipeline
 from .held import hold_same, settings

@@ -10,7 +10,7 @@ from pytest_amp.amp import Amp
 from pytest_amp.cases import lacks_lstm_kernel, zoo
 from pytest_amp.distributed import RankGroup
 from pytest_amp.numerics import run_step
-from pytest_amp.targets import Target
+from pytest_amp.run.targets import Target
 
 from . import ranks_zoo
 from .held import hold_ranks_agree, hold_same, needs_streams, settings

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_amp.child_process import ExaminationFailed, plugin_modules
 from pytest_amp.failure import AmpFailure
-from pytest_amp.isolation import ExaminationFailed, plugin_modules
 
 if TYPE_CHECKING:
     from pytest_amp.fingerprint.sweep import FingerprintSweep

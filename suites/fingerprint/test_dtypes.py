@@ -8,14 +8,14 @@ import pytest
 import torch
 
 from pytest_amp.amp import Amp
+from pytest_amp.child_process import ExaminationFailed
 from pytest_amp.devices import DeviceKind
 from pytest_amp.failure import AmpFailure
 from pytest_amp.fingerprint.compare import Change, Difference, differences
 from pytest_amp.fingerprint.data import DATA_FILE, load
 from pytest_amp.fingerprint.groups import GROUPS, group_of
 from pytest_amp.fingerprint.sweep import FingerprintSweep, NoEntries
-from pytest_amp.isolation import ExaminationFailed
-from pytest_amp.targets import Target
+from pytest_amp.run.targets import Target
 
 pytestmark = pytest.mark.amp(fake=True)
 

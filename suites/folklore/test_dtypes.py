@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional
 
 from pytest_amp.amp import Amp
-from pytest_amp.releases import release_of
+from pytest_amp.data_files.releases import release_of
 from pytest_amp.rules.registry import read_registry
 from pytest_amp.rules.spec import Coverage, Rule, expected
 

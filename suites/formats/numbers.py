@@ -8,12 +8,12 @@ import numpy as np
 import torch
 
 from pytest_amp.amp import Amp
+from pytest_amp.data_files.releases import release_of
 from pytest_amp.failure import AmpFailure
 from pytest_amp.formats import FLOAT8_E4M3FN, FLOAT8_E5M2, FORMATS, Format, Overflow, converted
 from pytest_amp.formats.format import Doubles
 from pytest_amp.precision import Precision
-from pytest_amp.releases import release_of
-from pytest_amp.targets import Target
+from pytest_amp.run.targets import Target
 
 #: torch 2.13 made the CPU's conversion to E4M3 saturate (pytorch/pytorch#178817).
 SATURATES_SINCE = (2, 13)

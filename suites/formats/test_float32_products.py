@@ -13,9 +13,9 @@ from torch.nn import functional as f
 
 from pytest_amp.amp import Amp
 from pytest_amp.failure import AmpFailure
-from pytest_amp.float32 import float32_precision, has_fp32_precision
 from pytest_amp.formats import FP32, TF32, product_of, visible_bits
-from pytest_amp.guard import StateGuard
+from pytest_amp.precision.float32 import float32_precision, has_fp32_precision
+from pytest_amp.run.state_guard import StateGuard
 
 ON_CUDA = pytest.mark.amp(devices=["cuda"], dtypes=["tf32"])
 ON_CPU = pytest.mark.amp(devices=["cpu"], dtypes=["fp32"])

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from torch.nn import functional as f
 
 from pytest_amp.amp import Amp
+from pytest_amp.data_files.releases import holds_in, release_of
 from pytest_amp.formats import FLOAT8_E4M3FN, FLOAT8_E5M2, FORMATS, Format, converted
 from pytest_amp.numerics import relative_error
-from pytest_amp.releases import holds_in, release_of
-from pytest_amp.targets import Target
+from pytest_amp.run.targets import Target
 from pytest_amp.torch_private import scaled_product
 
 from .numbers import hold

@@ -12,7 +12,7 @@ import torch
 from pytest_amp.amp import Amp
 from pytest_amp.formats import FORMATS, Format, converted, from_patterns, patterns_of
 from pytest_amp.precision import PRECISIONS
-from pytest_amp.targets import Target
+from pytest_amp.run.targets import Target
 
 from .numbers import low_formats
 

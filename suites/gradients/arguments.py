@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as f
 
-from pytest_amp.releases import holds_in, release_of
+from pytest_amp.data_files.releases import holds_in, release_of
 
 Shape = tuple[int, ...]
 

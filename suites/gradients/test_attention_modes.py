@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from pytest_amp.amp import Amp
 from pytest_amp.numerics import relative_error
 from pytest_amp.precision import dtype_name
-from pytest_amp.targets import Target
+from pytest_amp.run.targets import Target
 
 GRAD: dict[str, Callable[[], AbstractContextManager[object]]] = {
     "grad": torch.enable_grad,

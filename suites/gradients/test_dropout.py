@@ -12,7 +12,7 @@ from torch.nn import functional as f
 
 from pytest_amp.amp import Amp
 from pytest_amp.cases import lacks_lstm_kernel
-from pytest_amp.targets import Target
+from pytest_amp.run.targets import Target
 
 P = 0.4
 

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.nn import functional as f
 
 from pytest_amp.amp import Amp
-from pytest_amp.releases import holds_in, release_of
-from pytest_amp.targets import Target
+from pytest_amp.data_files.releases import holds_in, release_of
+from pytest_amp.run.targets import Target
 
 #: Smaller than fp16's least positive number, 2**-24, so that it is zero there.
 TINY_EPS = 1e-8

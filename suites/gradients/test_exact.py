@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as f
 
 from pytest_amp.amp import Amp
-from pytest_amp.targets import Target
+from pytest_amp.run.targets import Target
 
 from .long_operators import ELEMENTWISE
 

@@ -13,7 +13,7 @@ from pytest_amp.amp import Amp
 from pytest_amp.cases import mlp
 from pytest_amp.failure import AmpFailure
 from pytest_amp.numerics import is_hollow, run_step
-from pytest_amp.targets import Target
+from pytest_amp.run.targets import Target
 
 ROWS, CLASSES = 200, 40
 

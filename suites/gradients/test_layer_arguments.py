@@ -16,7 +16,7 @@ from pytest_amp.amp import Amp
 from pytest_amp.cases import lacks_lstm_kernel
 from pytest_amp.failure import AmpFailure
 from pytest_amp.numerics import relative_error
-from pytest_amp.targets import Target
+from pytest_amp.run.targets import Target
 
 from .expectations import expect_near
 

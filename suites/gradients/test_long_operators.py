@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from pytest_amp.amp import Amp
+from pytest_amp.data_files.releases import holds_in, release_of
 from pytest_amp.failure import AmpFailure
 from pytest_amp.numerics import MeasuredOperator, check_operator, confirmed_operator, measure_operator, relative_error
-from pytest_amp.releases import holds_in, release_of
-from pytest_amp.targets import Target
+from pytest_amp.run.targets import Target
 
 from .long_operators import ELEMENTWISE, LOSSES, PRODUCTS, REDUCTIONS
 

@@ -10,7 +10,7 @@ from torch import nn
 
 from pytest_amp.amp import Amp
 from pytest_amp.numerics import relative_error
-from pytest_amp.targets import Target
+from pytest_amp.run.targets import Target
 
 from .layers import case_of
 from .modules import MODULES

@@ -13,11 +13,11 @@ from torch.nn import functional
 
 from pytest_amp.amp import Amp
 from pytest_amp.cases import adds_up_low_convolutions
+from pytest_amp.data_files.releases import holds_in, release_of
 from pytest_amp.failure import AmpFailure
 from pytest_amp.numerics import check_reduction, measure_roundings
 from pytest_amp.record import Value
-from pytest_amp.releases import holds_in, release_of
-from pytest_amp.targets import Target
+from pytest_amp.run.targets import Target
 
 
 @dataclass(frozen=True)

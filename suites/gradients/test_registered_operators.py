@@ -13,7 +13,7 @@ from pytest_amp.numerics import check_operator, measure_registered
 from pytest_amp.rules.named import NAMED, UNREACHABLE
 from pytest_amp.rules.samples import has_samples
 from pytest_amp.rules.spec import RuleName, expected
-from pytest_amp.targets import Target
+from pytest_amp.run.targets import Target
 
 #: Operators with a rule that are left out, each with its reason.
 LEFT_OUT = {

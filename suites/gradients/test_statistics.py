@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from pytest_amp.amp import Amp
+from pytest_amp.data_files.releases import release_of
 from pytest_amp.failure import AmpFailure
 from pytest_amp.numerics import exceeds, is_hollow, relative_error
 from pytest_amp.precision import FP32
-from pytest_amp.releases import release_of
-from pytest_amp.targets import Target
+from pytest_amp.run.targets import Target
 
 #: 80 channels: enough values to tell whether they were rounded.
 CHANNELS = 80

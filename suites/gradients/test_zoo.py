@@ -13,7 +13,7 @@ from pytest_amp.cases import Attention, Case, cnn, decoder, lacks_lstm_kernel, l
 from pytest_amp.failure import AmpFailure
 from pytest_amp.numerics import predict
 from pytest_amp.precision import BF16
-from pytest_amp.targets import Target
+from pytest_amp.run.targets import Target
 
 from .expectations import module_dtypes
 

@@ -9,7 +9,7 @@ import pytest
 from pytest_amp.cases import Case, lacks_lstm_kernel, zoo
 from pytest_amp.cases.wider import wider_zoo
 from pytest_amp.failure import AmpFailure
-from pytest_amp.targets import Target
+from pytest_amp.run.targets import Target
 
 
 def every_case(target: Target) -> Iterator[object]:

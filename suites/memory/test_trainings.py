@@ -13,8 +13,8 @@ from torch.optim import lr_scheduler
 
 from pytest_amp.amp import Amp
 from pytest_amp.failure import AmpFailure
+from pytest_amp.run.targets import Target
 from pytest_amp.scaler.optimizers import make_optimizer, optimizers_on, variant_of
-from pytest_amp.targets import Target
 from pytest_amp.torch_private import live_storages
 
 #: After the second step everything exists that a training creates once.

@@ -15,7 +15,7 @@ from pytest_amp.rules.registry import Registry, qualified, read_registry, short,
 from pytest_amp.rules.samples import has_samples
 from pytest_amp.rules.spec import SPEC_FILE, Coverage, Rule, RuleName
 from pytest_amp.rules.sweep import ExaminationFailed, Sweep
-from pytest_amp.targets import Target
+from pytest_amp.run.targets import Target
 
 
 class Examiner:

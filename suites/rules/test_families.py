@@ -17,7 +17,7 @@ from pytest_amp.failure import AmpFailure
 from pytest_amp.precision import dtype_name
 from pytest_amp.rules.registry import qualified
 from pytest_amp.rules.spec import RuleName
-from pytest_amp.targets import Target
+from pytest_amp.run.targets import Target
 
 from .operators import Examiner, overloads_with
 

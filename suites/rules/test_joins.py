@@ -13,7 +13,7 @@ from pytest_amp.amp import Amp
 from pytest_amp.devices import DeviceKind
 from pytest_amp.failure import AmpFailure
 from pytest_amp.precision import dtype_name
-from pytest_amp.targets import Target
+from pytest_amp.run.targets import Target
 
 pytestmark = pytest.mark.amp(fake=True)
 

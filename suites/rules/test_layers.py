@@ -12,7 +12,7 @@ from torch import nn
 from pytest_amp.amp import Amp
 from pytest_amp.cases.limits import lacks_lstm_kernel
 from pytest_amp.precision import dtype_name
-from pytest_amp.targets import Target
+from pytest_amp.run.targets import Target
 
 _CELLS = {"GRUCell": nn.GRUCell, "LSTMCell": nn.LSTMCell, "RNNCell": nn.RNNCell}
 _LAYERS = {"GRU": nn.GRU, "LSTM": nn.LSTM, "RNN": nn.RNN}

@@ -12,8 +12,8 @@ from torch import nn
 
 from pytest_amp.amp import Amp
 from pytest_amp.precision import dtype_name
+from pytest_amp.run.targets import Target
 from pytest_amp.scaler.optimizers import optimizers_on
-from pytest_amp.targets import Target
 from pytest_amp.torch_private import found_infs, scales_its_own_step
 
 from .training import INF, NAN, ScalerFactory

@@ -10,8 +10,8 @@ from torch import nn
 
 from pytest_amp.amp import Amp
 from pytest_amp.failure import AmpFailure
+from pytest_amp.run.targets import Target
 from pytest_amp.scaler.optimizers import make_optimizer, optimizers_on, options_of, variant_of
-from pytest_amp.targets import Target
 
 from .training import INF, ScalerFactory
 

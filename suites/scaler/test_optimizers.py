@@ -13,8 +13,8 @@ from torch import nn
 
 from pytest_amp.amp import Amp
 from pytest_amp.failure import AmpFailure
+from pytest_amp.run.targets import Target
 from pytest_amp.scaler.optimizers import UPSTREAM, make_optimizer, optimizers_on, variant_of
-from pytest_amp.targets import Target
 
 from .training import INF, NAN, ScalerFactory
 

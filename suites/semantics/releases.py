@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pytest_amp.releases import release_of
+from pytest_amp.data_files.releases import release_of
 
 RELEASE = release_of(torch.__version__)
 

@@ -8,8 +8,8 @@ import torch
 
 from pytest_amp.amp import Amp
 from pytest_amp.failure import AmpFailure
-from pytest_amp.guard import nesting_depth
 from pytest_amp.precision import dtype_name
+from pytest_amp.run.state_guard import nesting_depth
 
 #: The other autocast dtype, for which an inner region may ask.
 OTHER = {torch.bfloat16: torch.float16, torch.float16: torch.bfloat16}

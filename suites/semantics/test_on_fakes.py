@@ -11,7 +11,7 @@ import torch
 from torch.nn import functional
 
 from pytest_amp.amp import Amp
-from pytest_amp.targets import Target
+from pytest_amp.run.targets import Target
 from pytest_amp.torch_private import recorded_calls
 
 from .releases import REGISTER_AUTOCAST, RELEASE

@@ -11,7 +11,7 @@ import torch
 from pytest_amp.amp import Amp
 from pytest_amp.devices import FAKE_TYPES, Device, DeviceKind, find_device
 from pytest_amp.precision import dtype_name
-from pytest_amp.targets import Target
+from pytest_amp.run.targets import Target
 from pytest_amp.torch_private import recorded_calls
 
 from .state import OTHER, expect_state, product_dtype

@@ -8,8 +8,8 @@ import pytest
 
 from pytest_amp.amp import Amp
 from pytest_amp.devices import DeviceKind
+from pytest_amp.run.targets import Target
 from pytest_amp.speed import NO_FLOOR, NO_HARM, kinds_of_float32
-from pytest_amp.targets import Target
 
 from .work import ON_A_CPU, SECONDS, WORKS, Work
 

@@ -14,7 +14,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from pytest_amp.amp import Amp
 from pytest_amp.failure import AmpFailure
-from pytest_amp.targets import Target
+from pytest_amp.run.targets import Target
 from pytest_amp.training import characters, run
 
 from .trajectories import TASKS, same, snapshot, trained

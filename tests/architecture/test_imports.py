@@ -14,34 +14,10 @@ from tests.project import ROOT
 PACKAGE = ROOT / "pytest_amp"
 #: Parts of the package, from those without dependencies up; a part imports its own layer and those below it.
 LAYERS = {
-    "foundation": {
-        "account",
-        "extras",
-        "failure",
-        "float32",
-        "precision",
-        "quoted",
-        "releases",
-        "table",
-        "toml",
-        "torch_private",
-    },
+    "foundation": {"account", "data_files", "extras", "failure", "precision", "text", "torch_private"},
     "facts": {
-        *(
-            "config",
-            "refusals",
-            "devices",
-            "families",
-            "floors",
-            "guard",
-            "hookspecs",
-            "isolation",
-            "known",
-            "markers",
-            "record",
-            "targets",
-        ),
-        *("workers",),
+        *("child_process", "config", "devices", "families", "floors", "hookspecs", "known", "markers", "record"),
+        *("refusals", "run.state_guard", "run.targets", "run.workers"),
     },
     "checks": {
         *("cases", "compiled", "distributed", "fingerprint", "formats", "memory", "numerics", "rules", "scaler"),
@@ -52,61 +28,29 @@ LAYERS = {
 TOP = len(LAYERS)
 #: Parts without dependencies, or with these only.
 ALONE = {
-    "precision": set[str](),
+    "precision": {"torch_private"},
     "record": set[str](),
     "config": {"floors", "known", "precision", "refusals"},
     "account": set[str](),
-    "failure": {"account", "quoted"},
-    "quoted": set[str](),
+    "failure": {"account", "text"},
+    "text": set[str](),
 }
 #: Targets know the cases that a hook adds; a type of a check there, and no check.
-ABOVE = {("targets", "cases")}
+ABOVE = {("run.targets", "cases")}
 #: Parts that a project without mixed precision imports, or that run on the controller: no torch at module level.
 WITHOUT_TORCH = {
-    *(
-        "__init__",
-        "__main__",
-        "account",
-        "plugin",
-        "config",
-        "markers",
-        "hookspecs",
-        "fixtures",
-        "session",
-        "failure",
-        "families",
-    ),
-    *(
-        "record",
-        "precision",
-        "quoted",
-        "devices",
-        "known",
-        "toml",
-        "releases",
-        "workers",
-        "controller",
-        "finish",
-        "tally",
-        "report",
-    ),
-    "revision",
-    *(
-        "cli",
-        "colour",
-        "bisection",
-        "resolution",
-        "targets",
-        "collection",
-        "parametrization",
-        "reporting",
-        "extras",
-        "isolation",
-    ),
+    *("__init__", "__main__", "account", "bisection", "child_process", "cli", "config", "data_files", "devices"),
+    *("extras", "failure", "families", "fixtures", "floors", "hookspecs", "known", "markers", "plugin", "precision"),
+    *("record", "refusals", "report", "text"),
+    *("run.controller", "run.left_out", "run.outcomes", "run.parametrization", "run.removed", "run.resolution"),
+    *("run.revision", "run.selection", "run.session", "run.settling", "run.tally", "run.targets", "run.termination"),
+    *("run.time_limits", "run.verdict", "run.workers"),
 }
 #: Allowed imports of the suites: the checks and their results, never the parts of the plugin.
 FOR_SUITES = (
-    LAYERS["checks"] | LAYERS["foundation"] | {"amp", "devices", "families", "guard", "record", "targets", "isolation"}
+    LAYERS["checks"]
+    | LAYERS["foundation"]
+    | {"amp", "child_process", "devices", "families", "record", "run.state_guard", "run.targets"}
 )
 #: The HTML report, which is imported on request.
 HTML = PACKAGE / "report" / "html"
@@ -114,7 +58,13 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 
 
 def _part(path: Path) -> str:
-    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+    return _part_of(".".join(("pytest_amp", *path.relative_to(PACKAGE).with_suffix("").parts)))
+
+
+def _part_of(module: str) -> str:
+    """Return the first name below the package; a module of ``run`` is a part of its own."""
+    parts = module.split(".")[1:]
+    return ".".join(parts[:2] if parts[0] == "run" and len(parts) > 1 else parts[:1])
 
 
 def _imports(path: Path, *, anywhere: bool) -> Iterator[tuple[str, str]]:
@@ -156,7 +106,7 @@ def test_imports_point_one_way() -> None:
     for path in FILES:
         part = _part(path)
         for module in _modules(path, anywhere=True):
-            other = module.split(".")[1] if "." in module else "__init__"
+            other = _part_of(module) if "." in module else "__init__"
             if other == "__init__" or (part, other) in ABOVE:
                 continue  # the package itself has only its version
             if level.get(other, TOP) > level.get(part, TOP) or (part in ALONE and other not in {part, *ALONE[part]}):
@@ -194,8 +144,8 @@ def test_suites_import_what_is_public() -> None:
     wrong = set()
     for path in sorted((ROOT / "suites").rglob("*.py")):
         for module, name in _imports(path, anywhere=True):
-            root, _, rest = module.partition(".")
-            part = rest.split(".")[0] or name
+            root = module.split(".")[0]
+            part = _part_of(module if "." in module else f"{module}.{name}")
             if root == "suites" or (root == "pytest_amp" and part not in FOR_SUITES):
                 wrong.add(f"{path.relative_to(ROOT)} imports {module}")
             if root == "pytest_amp" and any(word.startswith("_") for word in [*module.split("."), name]):

@@ -21,7 +21,7 @@ PRINTED = frozenset(
         "pytest_amp/failure.py",
         "pytest_amp/fixtures.py",
         "pytest_amp/hookspecs.py",
-        "pytest_amp/precision.py",
+        "pytest_amp/precision/formats.py",
         "pytest_amp/record/file.py",
         "pytest_amp/record/observation.py",
         "pytest_amp/scaler/iteration.py",

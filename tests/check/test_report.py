@@ -13,7 +13,7 @@ from pytest_amp.check.failure import SHOWN, CheckFailure, counted
 from pytest_amp.check.report import CheckLine, Cost, Report
 from pytest_amp.failure import AmpFailure, Misuse
 from pytest_amp.lint import Finding, Severity
-from pytest_amp.table import as_table, in_bytes
+from pytest_amp.text.table import as_table, in_bytes
 
 
 def entry(

@@ -6,7 +6,7 @@ import textwrap
 
 import pytest
 
-from pytest_amp import workers
+from pytest_amp.run import workers
 from tests.project import SIMULATED, Project
 
 _FILES = {

@@ -21,8 +21,8 @@ from pytest_amp.failure import AmpFailure, Misuse
 from pytest_amp.families import Family
 from pytest_amp.precision import Precision
 from pytest_amp.record import Kind, Observation, Record, read_record
+from pytest_amp.run.targets import Target
 from pytest_amp.scaler.iteration import Iteration
-from pytest_amp.targets import Target
 from tests.project import ROOT
 
 FOLDER = ROOT / "docs" / "reference"

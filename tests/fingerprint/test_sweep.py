@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from pytest_amp.child_process import ExaminationFailed
 from pytest_amp.devices import find_device
 from pytest_amp.fingerprint.compare import NOT_HERE
 from pytest_amp.fingerprint.sweep import FingerprintSweep, NoEntries
-from pytest_amp.isolation import ExaminationFailed
 
 CPU = find_device("cpu")
 CUDA = find_device("fake:cuda")

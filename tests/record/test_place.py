@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_amp.known import Known, read_known
+from pytest_amp.known.accepted import Known, read_known
 from pytest_amp.record import Record, read_record, write_record
 
 RECORD = Record(())

@@ -10,7 +10,7 @@ import pytest
 
 from pytest_amp import cli
 from pytest_amp.record import Failure, Gap, Kind, Observation, Record, Value, Verdict, difference, write_record
-from pytest_amp.revision import CHECKS, revision_of
+from pytest_amp.run.revision import CHECKS, revision_of
 from tests.architecture.test_imports import LAYERS
 from tests.project import ROOT, Project
 

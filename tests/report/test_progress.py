@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from pytest_amp.report.progress import line
-from pytest_amp.tally import Tally
+from pytest_amp.run.tally import Tally
 from tests.project import Project
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_amp.releases import release_of
+from pytest_amp.data_files.releases import release_of
 from pytest_amp.rules.spec import SPEC_FILE, Coverage, RuleName, coverage, expected, load_spec, parse_spec
 
 COUNTS = {

@@ -120,7 +120,7 @@ def test_a_child_is_told_the_modules_that_are_plugins(project: Project) -> None:
         breaks_nothing="",
         also_named="",
         test_it="""
-        from pytest_amp.isolation import plugin_modules
+        from pytest_amp.child_process import plugin_modules
 
         def test_it(request):
             assert plugin_modules(request.config) == ["breaks_nothing", "also_named"]

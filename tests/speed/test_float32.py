@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from pytest_amp.float32 import KINDS, Float32Kind, float32_precision, has_fp32_precision
+from pytest_amp.precision.float32 import KINDS, Float32Kind, float32_precision, has_fp32_precision
 
 needs_settings = pytest.mark.skipif(not has_fp32_precision(), reason="fp32_precision is in torch 2.9 and later")
 

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from pytest_amp.float32 import KINDS, Float32Kind, has_fp32_precision
+from pytest_amp.precision.float32 import KINDS, Float32Kind, has_fp32_precision
 from tests.project import Project
 
 needs_settings = pytest.mark.skipif(not has_fp32_precision(), reason="fp32_precision is in torch 2.9 and later")
@@ -19,7 +19,7 @@ HEAD = """
 import torch
 from torch.backends import cuda, cudnn, mkldnn
 
-from pytest_amp.float32 import float32_precision
+from pytest_amp.precision.float32 import float32_precision
 
 
 def flags():

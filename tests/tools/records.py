@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from pytest_amp.data_files.releases import release_of
 from pytest_amp.record import Failure, Kind, Observation, Record
-from pytest_amp.releases import release_of
 from pytest_amp.rules.spec import load_spec
 
 LAST = load_spec().last

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from pytest_amp import toml
-from pytest_amp.faults import FILE, faults_beside
+from pytest_amp.data_files import toml
 from pytest_amp.fingerprint.update import carried
+from pytest_amp.known.torch_faults import FILE, faults_beside
 from pytest_amp.record import FIXED, Failure, Kind, Observation, Record
 from pytest_amp.rules.spec import parse_spec
 from tests.project import ROOT

@@ -6,13 +6,13 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from pytest_amp import toml
+from pytest_amp.data_files import toml
 from pytest_amp.record import FIXED, Failure
 from tools.release_support.spec_rows import written
 
 FILE = "suites/amp_faults.toml"
 HEAD = """\
-# Faults of torch that a release mends, or brings: of tests in the packages beside this file (pytest_amp/faults.py).
+# Faults of torch that a release mends, or brings: of tests in the packages beside this file.
 # key: the key of tests, in which * stands for anything. until: the last release with a fault that the test declares.
 # since: the first release in which a test is expected to fail that declares nothing.
 """

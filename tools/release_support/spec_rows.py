@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pytest_amp import toml
+from pytest_amp.data_files import toml
 
 _ROW = re.compile(r"^(?P<indent>\s*)(?P<row>\{ name = \"(?P<name>[^\"]+)\".*\}),?\s*$")
 _LAST = re.compile(r'^last = "[0-9.]+"$', re.MULTILINE)

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from pytest_amp.data_files.releases import release_of
 from pytest_amp.record import Record, RecordError, read_record
-from pytest_amp.releases import release_of
 from pytest_amp.report.newer import last_known
 from tools.release_support.environment import environment_of, expect_version, install, pytest_of, version_of
 from tools.release_support.fingerprints import with_record

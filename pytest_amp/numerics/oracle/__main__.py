@@ -26,7 +26,7 @@ from pytest_amp.numerics.oracle.operation import LOW
 from pytest_amp.numerics.prediction import predict
 from pytest_amp.numerics.step import run_step
 from pytest_amp.precision import BF16, FP16, Precision
-from pytest_amp.quoted import quoted
+from pytest_amp.text.quoted import quoted
 
 SEED = 0
 

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pytest_amp.data_files.releases import holds_in, release_of
 from pytest_amp.numerics.oracle.operation import Operation
-from pytest_amp.releases import holds_in, release_of
 
 #: Keys, and in the backward pass queries, of a block: flash_attention_kernel_impl in
 #: aten/src/ATen/native/cpu/FlashAttentionKernel.cpp.

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from pytest_amp import torch_private
+from pytest_amp.data_files.releases import holds_in, release_of
 from pytest_amp.numerics.oracle.operation import WIDE, Operation, is_real, rounded
-from pytest_amp.releases import holds_in, release_of
 
 #: Index of the argument ``half_to_float``, which float64 kernels refuse, and which a wide tensor does not need.
 HALF_TO_FLOAT = {"aten::_softmax": 2, "aten::_log_softmax": 2}

@@ -24,8 +24,8 @@ from pytest_amp.numerics.oracle.places import Direction, Place, Places
 from pytest_amp.numerics.oracle.promotion import KERNEL_DECIDES, returned_dtypes
 from pytest_amp.numerics.oracle.sums import certain, most_of_float32, other_numbers
 from pytest_amp.precision import FP32
-from pytest_amp.quoted import quoted
 from pytest_amp.rules.spec import Rule
+from pytest_amp.text.quoted import quoted
 
 
 @dataclass(frozen=True)

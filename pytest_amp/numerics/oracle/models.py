@@ -11,12 +11,13 @@ from typing import Any
 
 import torch
 
-from pytest_amp import toml, torch_private
+from pytest_amp import torch_private
+from pytest_amp.data_files import toml
+from pytest_amp.data_files.releases import holds_in, release_of
 from pytest_amp.numerics.oracle import formulas, products
 from pytest_amp.numerics.oracle.calls import SILENTLY_WRITTEN
 from pytest_amp.numerics.oracle.operation import Operation
-from pytest_amp.quoted import quoted
-from pytest_amp.releases import holds_in, release_of
+from pytest_amp.text.quoted import quoted
 
 MODELS_FILE = "pytest_amp/numerics/oracle/models.toml"
 

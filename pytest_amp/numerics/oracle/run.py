@@ -13,7 +13,7 @@ from pytest_amp.cases import Case, Realised, passes
 from pytest_amp.numerics.draws import Draws
 from pytest_amp.numerics.oracle.virtual import CannotFollow, Predictor, values
 from pytest_amp.numerics.step import Region, Step, run_step
-from pytest_amp.quoted import quoted
+from pytest_amp.text.quoted import quoted
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from pytest_amp.numerics.oracle.calls import SILENTLY_WRITTEN, operation_of
 from pytest_amp.numerics.oracle.models import REFUSALS, ModelName, NotModelled, evaluate, model_for
 from pytest_amp.numerics.oracle.operation import WIDE, Operation, is_real, met, rounded, widened
 from pytest_amp.numerics.oracle.promotion import as_real, refusal, returned_dtypes
-from pytest_amp.quoted import quoted
+from pytest_amp.text.quoted import quoted
 
 
 class CannotFollow(AmpFailure):

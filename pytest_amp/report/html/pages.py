@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 import jinja2
 from markupsafe import Markup, escape
 
-from pytest_amp.quoted import printable
 from pytest_amp.record import (
     FAILING,
     ORDER,
@@ -34,9 +33,10 @@ from pytest_amp.report.cells import TITLES, by_reason, legend, short, together, 
 from pytest_amp.report.commands import of_difference as of_commands
 from pytest_amp.report.html.plots import Plot, plots
 from pytest_amp.report.inline import ISSUE, address
+from pytest_amp.text.quoted import printable
 
 if TYPE_CHECKING:
-    from pytest_amp.session import AmpSession
+    from pytest_amp.run.session import AmpSession
 
 
 @dataclass(frozen=True)

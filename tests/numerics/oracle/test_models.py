@@ -14,11 +14,11 @@ from torch.nn import functional as f
 
 from pytest_amp import torch_private
 from pytest_amp.cases import Case
+from pytest_amp.data_files.releases import holds_in, release_of
 from pytest_amp.devices import find_device
 from pytest_amp.numerics.oracle import formulas, observed_step, steps, trace_of
 from pytest_amp.numerics.oracle.models import ModelName, evaluate, model_of
 from pytest_amp.numerics.oracle.operation import Operation
-from pytest_amp.releases import holds_in, release_of
 
 CPU = find_device("cpu")
 

@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from pytest_amp import torch_private
+from pytest_amp.data_files.releases import holds_in, release_of
 from pytest_amp.numerics.draws import draws
 from pytest_amp.numerics.oracle.calls import operation_of
 from pytest_amp.numerics.oracle.local import Observer
 from pytest_amp.numerics.oracle.operation import WIDE, widened
 from pytest_amp.numerics.oracle.verdict import faults
-from pytest_amp.releases import holds_in, release_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

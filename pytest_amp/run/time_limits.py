@@ -23,11 +23,11 @@ from types import FrameType
 
 import pytest
 
-from pytest_amp import workers
-from pytest_amp.collection import INFO, own_parameters, target_of
 from pytest_amp.failure import AmpFailure
-from pytest_amp.known import key_of_test
-from pytest_amp.session import AmpSession
+from pytest_amp.known.accepted import key_of_test
+from pytest_amp.run import workers
+from pytest_amp.run.selection import INFO, own_parameters, target_of
+from pytest_amp.run.session import AmpSession
 
 #: Seconds that interrupted code has to return, and between two checks of the thread, at most.
 GRACE, PAUSE = 10.0, 1.0

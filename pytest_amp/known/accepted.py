@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_amp import toml
-from pytest_amp.quoted import quoted
+from pytest_amp.data_files import toml
 from pytest_amp.record import RecordError, content
+from pytest_amp.text.quoted import quoted
 
 if TYPE_CHECKING:
-    from pytest_amp.tally import TestInfo
+    from pytest_amp.run.tally import TestInfo
 
 
 @dataclass(frozen=True)

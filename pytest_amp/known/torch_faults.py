@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_amp.known import key_pattern, tables_of
-from pytest_amp.releases import Release, holds_in, release_of
+from pytest_amp.data_files.releases import Release, holds_in, release_of
+from pytest_amp.known.accepted import key_pattern, tables_of
 
 #: Name of the file, in the folder around the packages of families.
 FILE = "amp_faults.toml"

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import IO, Any
 
-from pytest_amp.isolation.poison import POISONED
+from pytest_amp.child_process.poison import POISONED
 
 
 class ExaminationFailed(Exception):
@@ -105,7 +105,7 @@ class _Child:
         self._stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  # lives as long as the child
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path)} if path else None
         self._process = subprocess.Popen(  # noqa: S603  # this interpreter and this package
-            [sys.executable, "-m", "pytest_amp.isolation.child", settings],
+            [sys.executable, "-m", "pytest_amp.child_process.child", settings],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._stderr,

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from pytest_amp.account import Account
     from pytest_amp.record import Observation, Record, Value, Verdict
     from pytest_amp.report.progress import Progress
-    from pytest_amp.resolution import Speed
-    from pytest_amp.tally import Tally
-    from pytest_amp.targets import Target
+    from pytest_amp.run.resolution import Speed
+    from pytest_amp.run.tally import Tally
+    from pytest_amp.run.targets import Target
 
 
 class AmpSession:
@@ -88,7 +88,7 @@ class AmpSession:
     @cached_property
     def targets(self) -> tuple[Target, ...]:
         """Return every device and precision of the run; empty after a usage error."""
-        from pytest_amp.resolution import Unavailable, resolve_targets
+        from pytest_amp.run.resolution import Unavailable, resolve_targets
 
         try:
             return resolve_targets(self.asked, self.config)
@@ -103,7 +103,7 @@ class AmpSession:
         try:
             import torch  # noqa: F401  # tests the import
         except Exception as error:  # noqa: BLE001  # a missing library raises OSError, a partial installation anything
-            from pytest_amp.quoted import quoted_with_type
+            from pytest_amp.text.quoted import quoted_with_type
 
             reason = quoted_with_type(error)
             return f"torch cannot be imported ({reason}); valid: pip install torch; `pytest-amp doctor` says more"
@@ -112,7 +112,7 @@ class AmpSession:
     @cached_property
     def speed(self) -> Speed:
         """Return whether speed is timed in this process, with the reason."""
-        from pytest_amp.resolution import Speed, Unavailable, resolve_speed
+        from pytest_amp.run.resolution import Speed, Unavailable, resolve_speed
 
         try:
             speed = resolve_speed(self.asked, self.config, self.targets)
@@ -125,7 +125,7 @@ class AmpSession:
     @cached_property
     def tally(self) -> Tally:
         """Return the counts, in the process that prints."""
-        from pytest_amp.tally import Tally
+        from pytest_amp.run.tally import Tally
 
         return Tally()
 
@@ -242,7 +242,7 @@ class AmpSession:
 
     def note_families(self, folders: Mapping[str, Path]) -> None:
         """Note the revision of each family, by name, from the folder of its package."""
-        from pytest_amp.revision import revision_of
+        from pytest_amp.run.revision import revision_of
 
         if folders:
             self.provenance["revisions"] = {name: revision_of(folder) for name, folder in sorted(folders.items())}
@@ -285,7 +285,7 @@ class AmpSession:
 
     def finish(self, exitstatus: int) -> int:
         """Judge the whole run, write the requested files, and return the exit status."""
-        from pytest_amp.finish import finish
+        from pytest_amp.run.verdict import finish
 
         return finish(self, exitstatus)
 

@@ -13,17 +13,17 @@ from pathlib import Path
 
 import pytest
 
-from pytest_amp import workers
 from pytest_amp.config import DEVICE_TYPES
 from pytest_amp.devices import Device, DeviceKind
 from pytest_amp.failure import Misuse
 from pytest_amp.families import PROJECT, Family, family_of
 from pytest_amp.fixtures import NAMES
-from pytest_amp.float32 import float32_precision
 from pytest_amp.markers import AmpMarker
 from pytest_amp.precision import FP32, TF32, Precision
-from pytest_amp.session import AmpSession
-from pytest_amp.targets import Target
+from pytest_amp.precision.float32 import float32_precision
+from pytest_amp.run import workers
+from pytest_amp.run.session import AmpSession
+from pytest_amp.run.targets import Target
 
 #: Parameter that holds a test's target.
 TARGET = "_amp_target"

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from pytest_amp.config import OPTIONS
-from pytest_amp.finish import RUNS_NOTHING
-from pytest_amp.session import AmpSession
+from pytest_amp.run.session import AmpSession
+from pytest_amp.run.verdict import RUNS_NOTHING
 
 #: Options of pytest that select among collected tests: tests that they deselect were not requested.
 _SELECTING = ("keyword", "markexpr", "lf", "stepwise", "deselect")

@@ -1,4 +1,4 @@
-"""Child process: ``python -m pytest_amp.isolation.child SETTINGS``.
+"""Child process: ``python -m pytest_amp.child_process.child SETTINGS``.
 
 It imports the requested modules, reports that it is ready, then answers one JSON line per request line until its input
 ends. After an error that the device does not survive it reports that and exits.
@@ -13,8 +13,8 @@ import sys
 from collections.abc import Callable
 from typing import IO, Any
 
-from pytest_amp.isolation.poison import POISONED, is_sticky
-from pytest_amp.quoted import quoted_with_type
+from pytest_amp.child_process.poison import POISONED, is_sticky
+from pytest_amp.text.quoted import quoted_with_type
 
 
 def main(settings: dict[str, Any]) -> int:

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from pytest_amp import workers
-from pytest_amp.session import KEY, AmpSession
+from pytest_amp.run import workers
+from pytest_amp.run.session import KEY, AmpSession
 
 #: Exit status of a process that was killed (by signal 9).
 KILLED = -9
@@ -30,7 +30,7 @@ def check_before_start(session: AmpSession) -> None:
             f"valid: {indexed.partition(':')[0]!r}, which gives each worker its own, or one worker"
         )
     if asked.speed == "gate" and count > 1:
-        from pytest_amp.resolution import shared_gpus
+        from pytest_amp.run.resolution import shared_gpus
 
         if (problem := shared_gpus(asked, session.config)) is not None:
             raise pytest.UsageError(
@@ -46,7 +46,7 @@ def _probe_named(session: AmpSession) -> None:
     if not names or "device" in asked.allow_missing:
         return
     from pytest_amp.devices.probe import probe_in_child
-    from pytest_amp.resolution import unavailable_device
+    from pytest_amp.run.resolution import unavailable_device
 
     for name, answer in probe_in_child(names, _providers(session.config)).items():
         if not answer.works:
@@ -147,7 +147,7 @@ class Recorder:
                 self._session.tell(observation)
             terminal = self._session.config.pluginmanager.get_plugin("terminalreporter")
             self._session.progress.say(self._session.tally, terminal)
-            from pytest_amp.colour import colour_failure
+            from pytest_amp.text.colour import colour_failure
 
             colour_failure(report)
 
@@ -164,6 +164,6 @@ class Recorder:
     def pytest_runtest_logfinish(self) -> None:
         """End a worker whose device is poisoned, after its report was sent."""
         if self._session.poisoned:
-            from pytest_amp.protection import leave_poisoned_worker
+            from pytest_amp.run.protection import leave_poisoned_worker
 
             leave_poisoned_worker(self._session)

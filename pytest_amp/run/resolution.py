@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 import pytest
 
-from pytest_amp import workers
 from pytest_amp.config import AmpConfig
 from pytest_amp.devices import FAKE_TYPES, Device, DeviceKind, DeviceType, find_device
 from pytest_amp.devices.probe import Probe, current_accelerator, probe
 from pytest_amp.hookspecs import yielded
 from pytest_amp.precision import LOW, Precision
-from pytest_amp.targets import Target
+from pytest_amp.run import workers
+from pytest_amp.run.targets import Target
 
 
 class Unavailable(ValueError):

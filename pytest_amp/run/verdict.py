@@ -29,10 +29,10 @@ from pytest_amp.record import (
     write_whole,
 )
 from pytest_amp.report.markdown import append_to_job_summary, page
-from pytest_amp.session import installed_torch
+from pytest_amp.run.session import installed_torch
 
 if TYPE_CHECKING:
-    from pytest_amp.session import AmpSession
+    from pytest_amp.run.session import AmpSession
 
 
 #: Maximum length of a failure's reason in a record: one line, the essential part first.
@@ -54,7 +54,7 @@ def finish(session: AmpSession, exitstatus: int) -> int:
     if any(getattr(option, name, False) for name in RUNS_NOTHING):
         return exitstatus
     if session.finished_nodes:
-        from pytest_amp.controller import check_exits
+        from pytest_amp.run.controller import check_exits
 
         check_exits(session)
     tally = session.tally

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from pytest_amp import faults
+from pytest_amp.data_files.releases import release_of
 from pytest_amp.families import family_of, family_of_package
-from pytest_amp.known import key_of_test
+from pytest_amp.known import torch_faults as faults
+from pytest_amp.known.accepted import key_of_test
 from pytest_amp.markers import AmpMarker
-from pytest_amp.parametrization import TARGET, Place
-from pytest_amp.releases import release_of
-from pytest_amp.session import AmpSession
-from pytest_amp.tally import TestInfo
-from pytest_amp.targets import Target
+from pytest_amp.run.parametrization import TARGET, Place
+from pytest_amp.run.session import AmpSession
+from pytest_amp.run.tally import TestInfo
+from pytest_amp.run.targets import Target
 
 #: Identity and marker of an amp test, in its stash.
 INFO = pytest.StashKey[TestInfo]()

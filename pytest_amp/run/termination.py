@@ -9,7 +9,7 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pytest_amp.session import AmpSession
+    from pytest_amp.run.session import AmpSession
 
 #: Signals of a job's scheduler, a container's end and a closed terminal.
 SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 import pytest
 
 from pytest_amp.account import Made, receive
-from pytest_amp.collection import INFO
 from pytest_amp.failure import AmpFailure
-from pytest_amp.session import KEY, AmpSession
+from pytest_amp.run.selection import INFO
+from pytest_amp.run.session import KEY, AmpSession
 
 
 def settle(item: pytest.Item, call: pytest.CallInfo[None], report: pytest.TestReport) -> None:

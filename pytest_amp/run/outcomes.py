@@ -9,11 +9,11 @@ import shlex
 import pytest
 
 from pytest_amp.amp import NOTES, OBSERVATIONS
-from pytest_amp.collection import INFO, own_parameters, target_of
 from pytest_amp.failure import AmpFailure
-from pytest_amp.known import key_of_test, matching
+from pytest_amp.known.accepted import key_of_test, matching
 from pytest_amp.record import FIXED, Observation
-from pytest_amp.session import KEY, installed_torch
+from pytest_amp.run.selection import INFO, own_parameters, target_of
+from pytest_amp.run.session import KEY, installed_torch
 
 
 def complete_failure(item: pytest.Item, call: pytest.CallInfo[None]) -> None:

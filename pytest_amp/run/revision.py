@@ -23,7 +23,7 @@ CHECKS = frozenset(
 #: Python, and rules and rounding models. Measured data (fingerprints, floors) is only compared with.
 _SOURCES = (".py", ".toml")
 _IMPORT = re.compile(rb"^\s*(?:from|import) pytest_amp\.([a-z_0-9]+)", re.MULTILINE)
-_PACKAGE = Path(__file__).parent
+_PACKAGE = Path(__file__).parent.parent
 
 
 def revision_of(folder: Path) -> str:

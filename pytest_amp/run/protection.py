@@ -9,12 +9,12 @@ from collections.abc import Callable
 
 import pytest
 
-from pytest_amp import workers
-from pytest_amp.collection import target_of
 from pytest_amp.devices import Device, DeviceKind
 from pytest_amp.devices.fake import FakeDevice
-from pytest_amp.guard import StateGuard
-from pytest_amp.session import KEY, AmpSession
+from pytest_amp.run import workers
+from pytest_amp.run.selection import target_of
+from pytest_amp.run.session import KEY, AmpSession
+from pytest_amp.run.state_guard import StateGuard
 
 
 def protect(item: pytest.Item) -> Callable[[], None]:

@@ -59,7 +59,7 @@ class Row:
 @functools.cache
 def shipped() -> tuple[Row, ...]:
     """Return the floors that come with this package."""
-    text = resources.files("pytest_amp").joinpath("floors.json").read_text(encoding="utf-8")
+    text = resources.files(__package__).joinpath("floors.json").read_text(encoding="utf-8")
     return loads(text, "floors.json")
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pytest_amp.families import PROJECT, declared_around, family_of, named_in
-from pytest_amp.session import AmpSession
+from pytest_amp.run.session import AmpSession
 
 #: Causes for which pytest ignores a path, besides norecursedirs.
 _IGNORED = "collect_ignore or collect_ignore_glob of a conftest.py, or the hook pytest_ignore_collect"

@@ -1,0 +1,1 @@
+"""Text of messages and tables: quotes in one line, aligned columns, colours in a terminal."""
