@@ -99,18 +99,18 @@ def programs(device_type: str, low: torch.dtype) -> Mapping[str, Program]:  # no
         return [_returns_inside(x, w[0]), x @ w[1]]
 
     def in_a_loop(x: torch.Tensor, w: Tensors) -> Tensors:
-        found = []
+        rows = []
         for index, matrix in enumerate(w):
             with torch.autocast(device_type, low, enabled=index % 2 == 0):
-                found.append(x @ matrix)
-        return found
+                rows.append(x @ matrix)
+        return rows
 
     def conditional(x: torch.Tensor, w: Tensors) -> Tensors:
-        found = []
+        rows = []
         for index, matrix in enumerate(w[:2]):
             with torch.autocast(device_type, low) if index else contextlib.nullcontext():
-                found.append(x @ matrix)
-        return found
+                rows.append(x @ matrix)
+        return rows
 
     def without_cache(x: torch.Tensor, w: Tensors) -> Tensors:
         with torch.autocast(device_type, low, cache_enabled=False):
@@ -136,8 +136,8 @@ def programs(device_type: str, low: torch.dtype) -> Mapping[str, Program]:  # no
             with torch.autocast(device_type, enabled=False):
                 return torch.tanh(hidden @ w[0]) @ w[1]
 
-        found: torch.Tensor = checkpoint(block, x, use_reentrant=False)
-        return [found]
+        output: torch.Tensor = checkpoint(block, x, use_reentrant=False)
+        return [output]
 
     local = {name: value for name, value in locals().items() if callable(value) and not name.startswith("_")}
     return {name.replace("_", " "): function for name, function in local.items()}
@@ -193,18 +193,18 @@ def run(  # noqa: PLR0913  # computation, place, and inputs
             loss.backward()
     if not inside:
         loss.backward()
-    gradients = [None if each.grad is None else each.grad.clone() for each in (batch, *matrices)]
+    gradients = [None if tensor.grad is None else tensor.grad.clone() for tensor in (batch, *matrices)]
     return Ran([output.detach().clone() for output in outputs], gradients)
 
 
-def expect_same_dtypes(amp: Amp, what: str, found: Ran, eager: Ran) -> None:
+def expect_same_dtypes(amp: Amp, what: str, actual: Ran, eager: Ran) -> None:
     """Raise AmpFailure unless outputs have eager's dtypes, in its order."""
-    if found.dtypes() != eager.dtypes():
+    if actual.dtypes() != eager.dtypes():
         raise AmpFailure(
             f"{what} on {amp.target.id} computes in other dtypes when it is compiled",
             label_before="eager",
             before=", ".join(eager.dtypes()),
-            now=f"{', '.join(found.dtypes())} on torch {torch.__version__}, {amp.device.describe()}",
+            now=f"{', '.join(actual.dtypes())} on torch {torch.__version__}, {amp.device.describe()}",
             likely="the compiled function does not follow the region it is called in, or one inside it",
         )
 
@@ -212,7 +212,7 @@ def expect_same_dtypes(amp: Amp, what: str, found: Ran, eager: Ran) -> None:
 def expect_same_values(  # noqa: PLR0913  # values, reference, and computation
     amp: Amp,
     what: str,
-    found: Sequence[torch.Tensor | None],
+    actual: Sequence[torch.Tensor | None],
     eager: Sequence[torch.Tensor | None],
     exact: Ran,
     *,
@@ -226,22 +226,22 @@ def expect_same_values(  # noqa: PLR0913  # values, reference, and computation
     """
     share = tolerance.WORST_DISTANCE if fused else tolerance.MEDIAN_DISTANCE
     reference = [*exact.outputs, *exact.gradients][-len(eager) :] if eager else []
-    for index, (made, expected, known) in enumerate(zip(found, eager, reference, strict=True)):
-        if (made is None) != (expected is None):
+    for index, (result, expected, known) in enumerate(zip(actual, eager, reference, strict=True)):
+        if (result is None) != (expected is None):
             raise AmpFailure(
                 f"{what} on {amp.target.id}: tensor {index} has a gradient in one of eager and compiled only"
             )
-        if made is None or expected is None or torch.equal(made, expected):
+        if result is None or expected is None or torch.equal(result, expected):
             continue
         assert known is not None
-        far = relative_error(made, expected)
+        far = relative_error(result, expected)
         noise = max(relative_error(expected, known), tolerance.floor(expected.numel(), amp.precision.u))
         allowed = 0.0 if amp.device.kind is DeviceKind.CPU and not fused else share * noise
-        if made.dtype is not expected.dtype or not far <= allowed * amp.config.tolerance_scale:
+        if result.dtype is not expected.dtype or not far <= allowed * amp.config.tolerance_scale:
             raise AmpFailure(
                 f"{what} on {amp.target.id}: tensor {index} is not eager's, but {far:.2g} from it",
                 label_before="eager",
                 before=f"{expected.dtype}, {relative_error(expected, known):.2g} from float64",
-                now=f"{made.dtype}, {relative_error(made, known):.2g} from float64, on torch {torch.__version__}",
+                now=f"{result.dtype}, {relative_error(result, known):.2g} from float64, on torch {torch.__version__}",
                 likely="the compiled graph casts where eager does not, or runs backward in another region",
             )

@@ -42,24 +42,26 @@ def test_a_callable_follows_the_region_it_is_called_in(amp: Amp, called: str, ba
         compiled = torch.compile(model, backend=backend)
     else:
         compiled = _compiled_in_place(amp, model, backend)
-    found = []
+    actual = []
     for kind in (*AMBIENT, *AMBIENT):
         model.zero_grad()
         with ambient(amp, kind):
             result = compiled(batch)
         result.float().square().mean().backward()
         gradients = [parameter.grad for parameter in model.parameters()]
-        assert all(each is not None and each.dtype is torch.float32 and each.any() for each in gradients), kind
-        found.append(result.dtype)
+        assert all(
+            gradient is not None and gradient.dtype is torch.float32 and gradient.any() for gradient in gradients
+        ), kind
+        actual.append(result.dtype)
     states = {"none": torch.float32, "low": amp.dtype, "other": OTHER[amp.dtype], "disabled": torch.float32}
     expected = [states[kind] for kind in AMBIENT] * 2
-    amp.observe(f"{called}, {backend}", [dtype_name(dtype) for dtype in found], kind="dtype")
-    if found != expected:
+    amp.observe(f"{called}, {backend}", [dtype_name(dtype) for dtype in actual], kind="dtype")
+    if actual != expected:
         raise AmpFailure(
             f"a compiled {called} ({backend}) on {amp.target.id} does not follow the region it is called in",
             label_before="eager",
             before=", ".join(dtype_name(dtype) for dtype in expected[: len(AMBIENT)]) + ", and again",
-            now=f"{', '.join(dtype_name(dtype) for dtype in found)} on torch {torch.__version__}",
+            now=f"{', '.join(dtype_name(dtype) for dtype in actual)} on torch {torch.__version__}",
             likely="the autocast state is no guard of the compiled code, or is lost on the way into it",
         )
 
@@ -76,10 +78,10 @@ def test_sizes_and_regions_change_together(amp: Amp) -> None:
     for rows, kind in enumerate((*AMBIENT, *AMBIENT), start=3):
         batch = torch.randn(rows, 16, device=amp.device.torch_device)
         with ambient(amp, kind):
-            found, expected = compiled(batch), model(batch)
-        assert found.dtype is expected.dtype, f"{rows} rows in {kind}: {found.dtype}, in eager {expected.dtype}"
+            actual, expected = compiled(batch), model(batch)
+        assert actual.dtype is expected.dtype, f"{rows} rows in {kind}: {actual.dtype}, in eager {expected.dtype}"
         # On an accelerator the number of rows chooses the kernel, in eager as here: the same one.
-        assert torch.equal(found, expected), f"{rows} rows in {kind} give other numbers than in eager"
+        assert torch.equal(actual, expected), f"{rows} rows in {kind} give other numbers than in eager"
 
 
 def test_new_weights_are_used_in_the_region_that_has_seen_the_old(amp: Amp) -> None:
@@ -123,7 +125,7 @@ def test_evaluation_between_trainings(amp: Amp, mode: str) -> None:
         with amp.autocast():
             loss = compiled(batch).float().square().mean()
         loss.backward()
-        return [each.grad.clone() for each in model.parameters() if each.grad is not None]
+        return [parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None]
 
     before = train()
     with getattr(torch, mode)(), amp.autocast():
@@ -151,6 +153,6 @@ def test_what_was_compiled_for_one_dtype_is_not_taken_for_another(
             torch.compiler.reset()
             compiled = torch.compile(torch.matmul, backend=backend)
         with amp.autocast(dtype=dtype), torch.no_grad():
-            found, expected = compiled(x, w), torch.matmul(x, w)
-        assert found.dtype is dtype, f"code compiled for another dtype runs in autocast({dtype_name(dtype)})"
-        assert torch.equal(found, expected)
+            actual, expected = compiled(x, w), torch.matmul(x, w)
+        assert actual.dtype is dtype, f"code compiled for another dtype runs in autocast({dtype_name(dtype)})"
+        assert torch.equal(actual, expected)

@@ -36,12 +36,12 @@ class Called(nn.Module):
         self.first, self.dropout, self.second = nn.Linear(16, 24), nn.Dropout(0.5), nn.Linear(24, 8)
 
     def forward(
-        self, x: torch.Tensor | None = None, *, beside: torch.Tensor | None = None, given: Any = None
+        self, x: torch.Tensor | None = None, *, beside: torch.Tensor | None = None, nested: Any = None
     ) -> torch.Tensor:
         """Shapes: (rows, 16) for each input, to (rows, 8)."""
-        for each in [beside, *(given.values() if isinstance(given, dict) else given or ())]:
-            if each is not None:
-                x = each if x is None else x + each
+        for extra in [beside, *(nested.values() if isinstance(nested, dict) else nested or ())]:
+            if extra is not None:
+                x = extra if x is None else x + extra
         assert x is not None
         result: torch.Tensor = self.second(self.dropout(torch.tanh(self.first(x))))
         return result
@@ -54,9 +54,9 @@ CALLS: dict[str, Call] = {
     "by keyword": lambda f, x: f(x=x),
     "by position and keyword": lambda f, x: f(x, beside=2 * x),
     "keywords only": lambda f, x: f(beside=x),
-    "a list": lambda f, x: f(x, given=[x, 2 * x]),
-    "a dictionary": lambda f, x: f(given={"a": x, "b": -2 * x}),
-    "a named tuple": lambda f, x: f(given=Pair(x, 2 * x)),
+    "a list": lambda f, x: f(x, nested=[x, 2 * x]),
+    "a dictionary": lambda f, x: f(nested={"a": x, "b": -2 * x}),
+    "a named tuple": lambda f, x: f(nested=Pair(x, 2 * x)),
 }
 
 
@@ -93,16 +93,16 @@ def _model(amp: Amp) -> Called:
     return Called().to(amp.device.torch_device).eval()
 
 
-def _expect_eager(amp: Amp, what: str, found: Sequence[torch.Tensor], eager: Sequence[torch.Tensor]) -> None:
+def _expect_eager(amp: Amp, what: str, actual: Sequence[torch.Tensor], eager: Sequence[torch.Tensor]) -> None:
     """Compare bit for bit: AOTAutograd calls eager's kernels, on the same shapes."""
-    for index, (made, expected) in enumerate(zip(found, eager, strict=True)):
-        if made.dtype is not expected.dtype or not torch.equal(made, expected):
-            off = float((made.double() - expected.double()).abs().max())
+    for index, (result, expected) in enumerate(zip(actual, eager, strict=True)):
+        if result.dtype is not expected.dtype or not torch.equal(result, expected):
+            off = float((result.double() - expected.double()).abs().max())
             raise AmpFailure(
                 f"{what} on {amp.target.id} does not give what eager does",
                 label_before="eager",
                 before=dtype_name(expected.dtype),
-                now=f"{dtype_name(made.dtype)}, off by {off:.3g} in tensor {index}, on torch {torch.__version__}",
+                now=f"{dtype_name(result.dtype)}, off by {off:.3g} in tensor {index}, on torch {torch.__version__}",
                 likely="on this way of calling it the region is lost, or what is given is cast",
             )
 
@@ -111,13 +111,13 @@ def _expect_eager(amp: Amp, what: str, found: Sequence[torch.Tensor], eager: Seq
 def test_evaluation_follows_the_region(amp: Amp, compiled: str) -> None:
     """Evaluation in each grad mode, in a region and in a disabled one, is bitwise equal to eager."""
     model, eager = _model(amp), _model(amp)
-    made = COMPILED[compiled](model, backend="aot_eager")
+    compiled_model = COMPILED[compiled](model, backend="aot_eager")
     x = torch.randn(4, 16, device=amp.device.torch_device)
     for mode, entered in MODES.items():
         for kind in ("low", "disabled"):
             with entered(), ambient(amp, kind):
-                found, expected = made(x), eager(x)
-            _expect_eager(amp, f"a compiled {compiled} in evaluation, {mode}, {kind}", [found], [expected])
+                actual, expected = compiled_model(x), eager(x)
+            _expect_eager(amp, f"a compiled {compiled} in evaluation, {mode}, {kind}", [actual], [expected])
 
 
 @pytest.mark.parametrize(
@@ -126,14 +126,14 @@ def test_evaluation_follows_the_region(amp: Amp, compiled: str) -> None:
 def test_calls_of_every_form_follow_the_region(amp: Amp, compiled: str, call: str) -> None:
     """Outputs and gradients of a training step are those of eager."""
     model, eager = _model(amp), _model(amp)
-    made = COMPILED[compiled](model, backend="aot_eager", fullgraph=True)
+    compiled_model = COMPILED[compiled](model, backend="aot_eager", fullgraph=True)
     x = torch.randn(4, 16, device=amp.device.torch_device)
     with ambient(amp, "low"):
-        found, expected = CALLS[call](made, x), CALLS[call](eager, x)
-    for result in (found, expected):
+        actual, expected = CALLS[call](compiled_model, x), CALLS[call](eager, x)
+    for result in (actual, expected):
         torch.autograd.backward(result.float().square().sum())
-    gradients = [[p.grad for p in each.parameters() if p.grad is not None] for each in (model, eager)]
-    _expect_eager(amp, f"a compiled {compiled}, called with {call}", [found, *gradients[0]], [expected, *gradients[1]])
+    gradients = [[p.grad for p in network.parameters() if p.grad is not None] for network in (model, eager)]
+    _expect_eager(amp, f"a compiled {compiled}, called with {call}", [actual, *gradients[0]], [expected, *gradients[1]])
 
 
 def test_what_no_rule_casts_keeps_every_bit(amp: Amp, needs: Callable[[str], str]) -> None:
@@ -145,7 +145,7 @@ def test_what_no_rule_casts_keeps_every_bit(amp: Amp, needs: Callable[[str], str
     torch.manual_seed(amp.config.seed)
     x, y, z = (torch.randn(24, 24, device=amp.device.torch_device) for _ in range(3))
     compiled = torch.compile(function, backend=needs("inductor"), fullgraph=True)
-    given = x, y, z.double()
+    arguments = x, y, z.double()
     with ambient(amp, "low"):
-        found, expected = (each(given[0], given[1], z=given[2]) for each in (compiled, function))
-    _expect_eager(amp, "what autocast leaves alone, compiled by inductor,", found, expected)
+        actual, expected = (call(arguments[0], arguments[1], z=arguments[2]) for call in (compiled, function))
+    _expect_eager(amp, "what autocast leaves alone, compiled by inductor,", actual, expected)

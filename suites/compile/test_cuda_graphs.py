@@ -46,14 +46,14 @@ def test_replays_compute_what_eager_computes(amp: Amp, needs: Callable[[str], st
     realised = case.realise(seed=amp.config.seed)
     prediction = predict(case, realised, amp.device, amp.precision, seed=amp.config.seed)
     exact, noise = prediction.exact.named(), prediction.noise
-    own = realised.on(amp.device.torch_device)
+    instance = realised.on(amp.device.torch_device)
     for call in range(_CALLS):
         torch.compiler.cudagraph_mark_step_begin()
-        own.model.zero_grad()
-        for tensor in own.batch.values():
+        instance.model.zero_grad()
+        for tensor in instance.batch.values():
             tensor.grad = None
         step = run_step(
-            compiled, own, amp.conditions.region, seed=amp.config.seed, loss_scale=prediction.loss_scale
+            compiled, instance, amp.conditions.region, seed=amp.config.seed, loss_scale=prediction.loss_scale
         ).named()
         for name, value in step.items():
             if name.startswith("buffer.") or name not in noise or not value.is_floating_point():
@@ -85,9 +85,9 @@ def test_a_replay_follows_the_region(amp: Amp, needs: Callable[[str], str]) -> N
             for dtype in (None, amp.dtype, OTHER[amp.dtype]):
                 torch.compiler.cudagraph_mark_step_begin()
                 with amp.autocast(dtype=dtype, enabled=dtype is not None):
-                    found, expected = compiled(batch).clone(), layer(batch)
-                assert found.dtype is (dtype or torch.float32)
-                assert relative_error(found, expected) <= tolerance.CERTAIN * amp.precision.u
+                    actual, expected = compiled(batch).clone(), layer(batch)
+                assert actual.dtype is (dtype or torch.float32)
+                assert relative_error(actual, expected) <= tolerance.CERTAIN * amp.precision.u
     assert cuda_graph_trees(_index(amp)) > 0, "no CUDA graph was recorded"
 
 
@@ -102,9 +102,9 @@ def test_a_replay_casts_the_weights_of_today(amp: Amp, needs: Callable[[str], st
         torch.compiler.cudagraph_mark_step_begin()
         optimizer.zero_grad()
         with amp.autocast():
-            found = compiled(batch)
-            loss = loss_of(found.float().square().mean())
-        kept = found.detach().clone()
+            actual = compiled(batch)
+            loss = loss_of(actual.float().square().mean())
+        copy = actual.detach().clone()
         with amp.autocast(), torch.no_grad():
             expected = model(batch)
         scaler.scale(loss).backward()
@@ -112,5 +112,5 @@ def test_a_replay_casts_the_weights_of_today(amp: Amp, needs: Callable[[str], st
         scaler.update()
         # Two consecutive roundings of one product each.
         bound = 2 * tolerance.CERTAIN * amp.precision.u * amp.config.tolerance_scale
-        assert relative_error(kept, expected) <= bound, f"call {call} computes with other weights than eager"
+        assert relative_error(copy, expected) <= bound, f"call {call} computes with other weights than eager"
     assert cuda_graph_trees(_index(amp)) > 0, "no CUDA graph was recorded"

@@ -28,9 +28,9 @@ def _dtypes(low: torch.dtype) -> tuple[torch.dtype, ...]:
     return torch.bool, torch.int64, torch.float32, OTHER[low]
 
 
-def _expect_same(amp: Amp, what: str, names: list[str], found: Tensors, expected: Tensors) -> None:
-    expect_same_dtypes(amp, what, Ran(found, []), Ran(expected, []))
-    wrong = [n for n, a, b in zip(names, found, expected, strict=True) if not torch.equal(a, b)]
+def _expect_same(amp: Amp, what: str, names: list[str], actual: Tensors, expected: Tensors) -> None:
+    expect_same_dtypes(amp, what, Ran(actual, []), Ran(expected, []))
+    wrong = [n for n, a, b in zip(names, actual, expected, strict=True) if not torch.equal(a, b)]
     if wrong:
         raise AmpFailure(
             f"{what} on {amp.target.id}: other numbers than in eager, though all of them are exact",
@@ -42,17 +42,19 @@ def _expect_same(amp: Amp, what: str, names: list[str], found: Tensors, expected
 def test_operators_give_the_dtype_that_is_asked_for(amp: Amp, needs: Callable[[str], str]) -> None:
     """Sums, products and conversions of integers and floating-point values, in a region of the other dtype."""
     device_type, low = amp.device.type, amp.dtype
-    given = [torch.randint(0, 3, (_ROWS, _COLUMNS), device=amp.device.torch_device).to(each) for each in _dtypes(low)]
+    inputs = [
+        torch.randint(0, 3, (_ROWS, _COLUMNS), device=amp.device.torch_device).to(dtype) for dtype in _dtypes(low)
+    ]
 
     def function(inputs: Tensors) -> Tensors:
         with torch.autocast(device_type, OTHER[low]):
             return [operator(x, low) for operator in _OPERATORS.values() for x in inputs]
 
-    names = [f"{name} of {x.dtype}" for name in _OPERATORS for x in given]
-    expected = function(given)
+    names = [f"{name} of {x.dtype}" for name in _OPERATORS for x in inputs]
+    expected = function(inputs)
     assert {value.dtype for value in expected} == {low}
-    found = torch.compile(function, backend=needs("inductor"), fullgraph=True)(given)
-    _expect_same(amp, "operators with a dtype argument", names, found, expected)
+    actual = torch.compile(function, backend=needs("inductor"), fullgraph=True)(inputs)
+    _expect_same(amp, "operators with a dtype argument", names, actual, expected)
 
 
 @CONSTANT_SUMS
@@ -65,5 +67,5 @@ def test_a_running_sum_of_a_constant_has_the_dtype_that_is_asked_for(amp: Amp, n
         return [constant.cumsum(1, dtype=low) for constant in constants]
 
     names = [f"cumsum of {dtype}" for dtype in _dtypes(low)]
-    found = torch.compile(function, backend=needs("inductor"), fullgraph=True)()
-    _expect_same(amp, "a running sum of a constant", names, found, function())
+    actual = torch.compile(function, backend=needs("inductor"), fullgraph=True)()
+    _expect_same(amp, "a running sum of a constant", names, actual, function())

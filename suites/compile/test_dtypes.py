@@ -29,17 +29,21 @@ def _cases(_target: Target) -> Iterator[object]:
 
 def _heavy(operators: Sequence[Call] | Sequence[Traced]) -> list[str]:
     """Return the heavy operators, each with the dtypes of its floating-point arguments."""
-    found = []
-    for each in operators:
-        name = each.operator.removeprefix("aten::").partition(".")[0]
-        given = each.dtypes if isinstance(each, Traced) else [tensor.partition("[")[0] for tensor in each.tensors]
-        dtypes = [dtype for dtype in given if "float" in dtype]
+    heavy = []
+    for operator in operators:
+        name = operator.operator.removeprefix("aten::").partition(".")[0]
+        argument_dtypes = (
+            operator.dtypes
+            if isinstance(operator, Traced)
+            else [tensor.partition("[")[0] for tensor in operator.tensors]
+        )
+        dtypes = [dtype for dtype in argument_dtypes if "float" in dtype]
         norm = next((norm for norm in _NORMS if norm in name), None)
         if norm is not None:
-            found.append(f"{norm}{'_backward' if 'backward' in name else ''}({dtypes[0]})")
+            heavy.append(f"{norm}{'_backward' if 'backward' in name else ''}({dtypes[0]})")
         elif any(part in name for part in _HEAVY):
-            found.append(f"{name}({', '.join(dtypes)})")
-    return found
+            heavy.append(f"{name}({', '.join(dtypes)})")
+    return heavy
 
 
 @pytest.mark.amp_parametrize("case", _cases)
@@ -49,9 +53,9 @@ def test_operators_take_the_dtypes_of_eager(amp: Amp, case: Case) -> None:
     device = amp.device.torch_device
 
     def step(function: Case) -> tuple[list[Call], list[Call]]:
-        own = realised.on(device)
+        instance = realised.on(device)
         with recorded_calls() as forward, amp.autocast():
-            loss = loss_of(function.loss(own.model, own.batch))
+            loss = loss_of(function.loss(instance.model, instance.batch))
         with recorded_calls() as backward:
             loss.backward()
         return forward, backward
@@ -60,30 +64,30 @@ def test_operators_take_the_dtypes_of_eager(amp: Amp, case: Case) -> None:
     forward: list[Traced] = []
     backward: list[Traced] = []
     compiled = torch.compile(case.loss, backend=tracing_backend(forward, backward), fullgraph=True)
-    own = realised.on(device)
+    instance = realised.on(device)
     with amp.autocast():
-        loss = loss_of(compiled(own.model, own.batch))
+        loss = loss_of(compiled(instance.model, instance.batch))
     loss.backward()
     for phase, calls, traced, ordered in (
         ("forward", eager[0], forward, True),
         ("backward", eager[1], backward, False),
     ):
-        expected, found = _heavy(calls), _heavy(traced)
+        expected, actual = _heavy(calls), _heavy(traced)
         assert expected, f"{case.name}: no operator was seen going {phase}"
-        amp.observe(f"{case.name}/{phase}", [*sorted(set(found))], kind="dtype")
-        _expect_operators(amp, f"{case.name}, {phase}", found, expected, ordered=ordered)
+        amp.observe(f"{case.name}/{phase}", [*sorted(set(actual))], kind="dtype")
+        _expect_operators(amp, f"{case.name}, {phase}", actual, expected, ordered=ordered)
 
 
-def _expect_operators(amp: Amp, what: str, found: list[str], expected: list[str], *, ordered: bool) -> None:
+def _expect_operators(amp: Amp, what: str, actual: list[str], expected: list[str], *, ordered: bool) -> None:
     if not ordered:
-        found, expected = sorted(found), sorted(expected)
-    if found == expected:
+        actual, expected = sorted(actual), sorted(expected)
+    if actual == expected:
         return
-    index = next((i for i, pair in enumerate(zip(found, expected, strict=False)) if pair[0] != pair[1]), -1)
+    index = next((i for i, pair in enumerate(zip(actual, expected, strict=False)) if pair[0] != pair[1]), -1)
     raise AmpFailure(
         f"{what} on {amp.target.id}: compiled, operator {index} of {len(expected)} is not eager's",
         label_before="eager",
         before=expected[index] if index >= 0 else f"{len(expected)} operators",
-        now=f"{found[index] if index >= 0 else len(found)}, on torch {torch.__version__}",
+        now=f"{actual[index] if index >= 0 else len(actual)}, on torch {torch.__version__}",
         likely="a cast is traced elsewhere than eager makes it, or an operator is taken apart before autocast sees it",
     )

@@ -49,8 +49,8 @@ def _made(amp: Amp) -> tuple[nn.Module, torch.Tensor]:
     return model, torch.randn(4, 16, device=amp.device.torch_device)
 
 
-def _expect_same(amp: Amp, what: str, found: Any, expected: Any, *, exact: bool) -> None:
-    dtypes = [[dtype_name(value.dtype) for value in each] for each in (found, expected)]
+def _expect_same(amp: Amp, what: str, actual: Any, expected: Any, *, exact: bool) -> None:
+    dtypes = [[dtype_name(value.dtype) for value in values] for values in (actual, expected)]
     amp.observe(what, [*dtypes[0]], kind="dtype")
     if dtypes[0] != dtypes[1]:
         raise AmpFailure(
@@ -60,7 +60,7 @@ def _expect_same(amp: Amp, what: str, found: Any, expected: Any, *, exact: bool)
             now=f"{', '.join(dtypes[0])} on torch {torch.__version__}",
             likely="a region of the model is no part of the program, or is decomposed in another one",
         )
-    for left, right in zip(found, expected, strict=True):
+    for left, right in zip(actual, expected, strict=True):
         if exact and amp.device.kind is DeviceKind.CPU:
             assert torch.equal(left, right), f"{what} gives other bits than eager"
         else:
@@ -76,8 +76,8 @@ def test_an_exported_program_is_the_model_when_it_is_loaded(amp: Amp, tmp_path: 
     with torch.no_grad():
         expected = model(batch)
         torch.export.save(torch.export.export(model, (batch,)), tmp_path / "program.pt2")
-        found = torch.export.load(tmp_path / "program.pt2").module()(batch)
-    _expect_same(amp, "an exported program, loaded", found, expected, exact=True)
+        actual = torch.export.load(tmp_path / "program.pt2").module()(batch)
+    _expect_same(amp, "an exported program, loaded", actual, expected, exact=True)
 
 
 def _dynamic(model: nn.Module, batch: torch.Tensor) -> torch.export.ExportedProgram:
@@ -121,8 +121,8 @@ def test_sizes_and_regions_of_a_program_change_together(amp: Amp, stage: str) ->
                 if dtype is not None and not (follows and (stage != "compiled" or DTYPE_IS_GUARDED)):
                     continue
                 with amp.autocast(dtype=dtype or amp.dtype, enabled=dtype is not None):
-                    found, expected = program(other), model(other)
-                _expect_same(amp, f"a dynamic program, {stage}, {size} rows, in {name}", found, expected, exact=True)
+                    actual, expected = program(other), model(other)
+                _expect_same(amp, f"a dynamic program, {stage}, {size} rows, in {name}", actual, expected, exact=True)
 
 
 # Not run on CUDA.
@@ -132,8 +132,8 @@ def test_sizes_and_regions_of_a_program_change_together(amp: Amp, stage: str) ->
 def test_a_program_that_dynamo_exports_keeps_its_regions(amp: Amp) -> None:
     model, batch = _made(amp)
     with torch.no_grad():
-        found, expected = torch.export.export(model, (batch,), strict=True).module()(batch), model(batch)
-    _expect_same(amp, "a program that Dynamo exports", found, expected, exact=True)
+        actual, expected = torch.export.export(model, (batch,), strict=True).module()(batch), model(batch)
+    _expect_same(amp, "a program that Dynamo exports", actual, expected, exact=True)
 
 
 @QUIET
@@ -146,8 +146,8 @@ def test_a_program_that_is_exported_in_a_region_keeps_its_own(amp: Amp, called: 
             program = _dynamic(model, batch).module()
         larger = torch.randn(7, 16, device=amp.device.torch_device)
         with amp.autocast(dtype=OTHER[amp.dtype], enabled=called != "none"):
-            found, expected = program(larger), model(larger)
-    _expect_same(amp, f"a program that was exported in a region, in {called}", found, expected, exact=True)
+            actual, expected = program(larger), model(larger)
+    _expect_same(amp, f"a program that was exported in a region, in {called}", actual, expected, exact=True)
 
 
 @QUIET
@@ -177,8 +177,8 @@ def test_a_compiled_program_keeps_its_regions(amp: Amp) -> None:
         compiled = torch.compile(program, backend="aot_eager")
         _expect_same(amp, "an exported program, compiled", compiled(batch), model(batch), exact=True)
         with amp.autocast(dtype=OTHER[amp.dtype]):
-            found, expected = compiled(batch), model(batch)
-    _expect_same(amp, "an exported program, compiled, in the other dtype", found, expected, exact=True)
+            actual, expected = compiled(batch), model(batch)
+    _expect_same(amp, "an exported program, compiled, in the other dtype", actual, expected, exact=True)
 
 
 @pytest.mark.amp_long
@@ -196,13 +196,13 @@ def test_aot_inductor_keeps_the_regions(amp: Amp, needs: Callable[[str], str], t
             amp.missing("compiler", linked)
         run = loaded(package, amp.device)
         for called, size in (("outside", 4), ("in the other dtype", 4), ("in the other dtype", 33)):
-            given = batch if size == 4 else torch.randn(size, 16, device=batch.device)
-            expected = model(given)
+            rows = batch if size == 4 else torch.randn(size, 16, device=batch.device)
+            expected = model(rows)
             with amp.autocast(dtype=OTHER[amp.dtype], enabled=called != "outside"):
-                found = run(given)
+                actual = run(rows)
             what = f"an AOTInductor library, {called}" + (f", {size} rows" if size != 4 else "")
-            _expect_same(amp, what, found[:3], expected[:3], exact=False)
-            assert len(found) == 4
-            assert found[3].dtype is torch.float32, (
+            _expect_same(amp, what, actual[:3], expected[:3], exact=False)
+            assert len(actual) == 4
+            assert actual[3].dtype is torch.float32, (
                 "what is in no region is float32 in the library, wherever it is called"
             )

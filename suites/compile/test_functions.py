@@ -48,12 +48,12 @@ def test_a_custom_function_computes_in_its_region(amp: Amp, inputs: str, backend
     function = _products(amp.device.type, torch.float32 if inputs == "cast to float32" else None)
     compiled = torch.compile(function, backend=backend, fullgraph=True)
     for ambient in AMBIENT:
-        found, eager = run(amp, compiled, ambient), run(amp, function, ambient)
+        actual, eager = run(amp, compiled, ambient), run(amp, function, ambient)
         what = f"a custom function ({backend}), inputs {inputs}, called in {ambient}"
-        expect_same_dtypes(amp, what, found, eager)
+        expect_same_dtypes(amp, what, actual, eager)
         wide = run(amp, function, "none")
-        expect_same_values(amp, what, [*found.outputs, *found.gradients], [*eager.outputs, *eager.gradients], wide)
-        amp.observe(f"custom function, {inputs}, {backend}, {ambient}", [*found.dtypes()], kind="dtype")
+        expect_same_values(amp, what, [*actual.outputs, *actual.gradients], [*eager.outputs, *eager.gradients], wide)
+        amp.observe(f"custom function, {inputs}, {backend}, {ambient}", [*actual.dtypes()], kind="dtype")
 
 
 def _regions(device_type: str, low: torch.dtype) -> Program:
@@ -87,11 +87,11 @@ def test_a_custom_function_with_regions_of_its_own_computes_in_them(amp: Amp, ba
     function = _regions(amp.device.type, amp.dtype)
     compiled = torch.compile(function, backend=backend, fullgraph=True)
     for ambient in AMBIENT:
-        found, eager = run(amp, compiled, ambient), run(amp, function, ambient)
+        actual, eager = run(amp, compiled, ambient), run(amp, function, ambient)
         what = f"a custom function with regions ({backend}), called in {ambient}"
-        expect_same_dtypes(amp, what, found, eager)
+        expect_same_dtypes(amp, what, actual, eager)
         exact = run(amp, function, ambient, dtype=torch.float64)
-        expect_same_values(amp, what, [*found.outputs, *found.gradients], [*eager.outputs, *eager.gradients], exact)
+        expect_same_values(amp, what, [*actual.outputs, *actual.gradients], [*eager.outputs, *eager.gradients], exact)
 
 
 class _Square(torch.autograd.Function):
@@ -116,11 +116,11 @@ def _plain(x: torch.Tensor, w: Tensors) -> Tensors:
 @pytest.mark.parametrize("ambient", ["none", pytest.param("low", marks=BACKWARD)])
 def test_a_function_without_custom_fwd_does_what_it_does_in_eager(amp: Amp, ambient: str) -> None:
     """Forward runs in the region, backward outside of it in float32; with ``custom_bwd`` it would be in the region."""
-    found = run(amp, torch.compile(_plain, backend="aot_eager", fullgraph=True), ambient)
+    actual = run(amp, torch.compile(_plain, backend="aot_eager", fullgraph=True), ambient)
     eager, wide = run(amp, _plain, ambient), run(amp, _plain, "none")
-    expect_same_dtypes(amp, f"a plain custom function, called in {ambient}", found, eager)
+    expect_same_dtypes(amp, f"a plain custom function, called in {ambient}", actual, eager)
     what = f"backward of a plain custom function, called in {ambient}"
-    expect_same_values(amp, what, [*found.outputs, *found.gradients], [*eager.outputs, *eager.gradients], wide)
+    expect_same_values(amp, what, [*actual.outputs, *actual.gradients], [*eager.outputs, *eager.gradients], wide)
 
 
 @pytest.mark.parametrize("compiled", ["around", "within"])
@@ -141,8 +141,8 @@ def test_a_checkpoint_and_a_compiled_block(amp: Amp, compiled: str) -> None:
         return [inner, checkpoint(compiled_block, inner, w[2:4], use_reentrant=False)]
 
     whole = torch.compile(function, backend="aot_eager", fullgraph=True)
-    found, eager = run(amp, within if compiled == "within" else whole, "low"), run(amp, function, "low")
+    actual, eager = run(amp, within if compiled == "within" else whole, "low"), run(amp, function, "low")
     wide = run(amp, function, "none")
     what = f"a checkpoint, compiled {compiled}"
-    expect_same_dtypes(amp, what, found, eager)
-    expect_same_values(amp, what, [*found.outputs, *found.gradients], [*eager.outputs, *eager.gradients], wide)
+    expect_same_dtypes(amp, what, actual, eager)
+    expect_same_values(amp, what, [*actual.outputs, *actual.gradients], [*eager.outputs, *eager.gradients], wide)

@@ -42,8 +42,8 @@ def functions(device_type: str, low: torch.dtype, *, broken: bool) -> dict[str, 
 
     def called(x: torch.Tensor, w: Tensors) -> Tensors:
         with torch.autocast(device_type, low):
-            found = product(x, w[0])
-        return [found, product(x, w[1])]
+            output = product(x, w[0])
+        return [output, product(x, w[1])]
 
     def between(x: torch.Tensor, w: Tensors) -> Tensors:
         with torch.autocast(device_type, low):
@@ -72,16 +72,16 @@ def test_a_region_survives_a_graph_break(amp: Amp, function: str, backend: str) 
     """Call in each ambient region (the kind of pytorch/pytorch#95837)."""
     eager_function = functions(amp.device.type, amp.dtype, broken=False)[function]
     compiled = torch.compile(functions(amp.device.type, amp.dtype, broken=True)[function], backend=backend)
-    found, before = [], compiled_graphs()
+    graphs, before = [], compiled_graphs()
     for ambient in AMBIENT:
-        made, eager = evaluate(amp, compiled, ambient), evaluate(amp, eager_function, ambient)
+        result, eager = evaluate(amp, compiled, ambient), evaluate(amp, eager_function, ambient)
         what = f"a break {function} ({backend}), called in {ambient}"
-        expect_same_dtypes(amp, what, made, eager)
+        expect_same_dtypes(amp, what, result, eager)
         exact = evaluate(amp, eager_function, ambient, dtype=torch.float64)
-        expect_same_values(amp, what, made.outputs, eager.outputs, exact)
-        found.append("+".join(made.dtypes()))
+        expect_same_values(amp, what, result.outputs, eager.outputs, exact)
+        graphs.append("+".join(result.dtypes()))
     assert compiled_graphs() > before, "nothing was compiled"
-    amp.observe(f"a break {function}, {backend}", [*found], kind="dtype")
+    amp.observe(f"a break {function}, {backend}", [*graphs], kind="dtype")
 
 
 def _cells() -> Iterator[object]:
@@ -99,19 +99,19 @@ def test_gradients_pass_a_graph_break(amp: Amp, function: str, kind: str) -> Non
     """Backward of two consecutive graphs, the second of which begins inside a region, gives eager's gradients."""
     eager_function = functions(amp.device.type, amp.dtype, broken=False)[function]
     compiled = torch.compile(functions(amp.device.type, amp.dtype, broken=True)[function], backend="aot_eager")
-    made, eager = run(amp, compiled, kind), run(amp, eager_function, kind)
+    result, eager = run(amp, compiled, kind), run(amp, eager_function, kind)
     exact = run(amp, eager_function, kind, dtype=torch.float64)
     what = f"backward of a break {function}, called in {kind}"
-    expect_same_values(amp, what, made.gradients, eager.gradients, exact)
+    expect_same_values(amp, what, result.gradients, eager.gradients, exact)
 
 
 def test_the_region_is_on_where_python_asks(amp: Amp) -> None:
     """A disabled function sees the state that the compiled function around it has set."""
-    seen: list[tuple[bool, torch.dtype]] = []
+    states: list[tuple[bool, torch.dtype]] = []
 
     @torch.compiler.disable
     def ask() -> None:
-        seen.append((torch.is_autocast_enabled(amp.device.type), torch.get_autocast_dtype(amp.device.type)))
+        states.append((torch.is_autocast_enabled(amp.device.type), torch.get_autocast_dtype(amp.device.type)))
 
     device_type, dtype = amp.device.type, amp.dtype
 
@@ -124,24 +124,24 @@ def test_the_region_is_on_where_python_asks(amp: Amp) -> None:
             return first
 
     torch.compile(function, backend="eager")(torch.randn(4, 4, device=amp.device.torch_device))
-    assert [enabled for enabled, _ in seen] == [True, False]
-    assert seen[0][1] is amp.dtype
+    assert [enabled for enabled, _ in states] == [True, False]
+    assert states[0][1] is amp.dtype
 
 
 def test_a_hook_runs_in_the_region(amp: Amp) -> None:
     """A forward hook that is left to Python computes in the region of the call."""
     layer, extra = (nn.Linear(8, 8).to(amp.device.torch_device) for _ in range(2))
-    found: list[torch.dtype] = []
+    dtypes: list[torch.dtype] = []
 
     @torch.compiler.disable
     def hook(_module: nn.Module, inputs: tuple[torch.Tensor], _output: torch.Tensor) -> None:
-        found.append(extra(inputs[0]).dtype)
+        dtypes.append(extra(inputs[0]).dtype)
 
     layer.register_forward_hook(hook)
     with amp.autocast():
         result = torch.compile(layer, backend="eager")(torch.randn(4, 8, device=amp.device.torch_device))
     assert result.dtype is amp.dtype
-    assert found == [amp.dtype]
+    assert dtypes == [amp.dtype]
 
 
 def _recurrent(target: Target) -> Iterator[object]:

@@ -75,17 +75,19 @@ def test_emulated_casts_round_as_eager_does(amp: Amp, needs: Callable[[str], str
     """Fused kernels with ``emulate_precision_casts`` have at least half of eager's error, in the median."""
     how = Compilation(backend=needs("inductor"), fullgraph=True, options=_EMULATED)
     prediction = predict(case, case.realise(seed=amp.config.seed), amp.device, amp.precision, seed=amp.config.seed)
-    eager, found, _ = eager_and_compiled(case, how, amp.conditions, loss_scale=prediction.loss_scale)
-    exact, made, shares = prediction.exact.named(), found.named(), []
+    eager, compiled_run, _ = eager_and_compiled(case, how, amp.conditions, loss_scale=prediction.loss_scale)
+    exact, actual, shares = prediction.exact.named(), compiled_run.named(), []
     for tensor, value in eager.named().items():
         if value.numel() < tolerance.ENOUGH or tensor not in prediction.noise or not value.is_floating_point():
             continue
         size = prediction.sizes[tensor]
-        own, other = (relative_error(each[tensor], exact[tensor], scale=size) for each in (eager.named(), made))
-        assert other <= tolerance.CERTAIN * max(own, prediction.noise[tensor]), (
-            f"{case.name}: {tensor} is {other:.2g} from float64 with emulated casts, in eager {own:.2g}"
+        eager_error, other = (
+            relative_error(tensors[tensor], exact[tensor], scale=size) for tensors in (eager.named(), actual)
         )
-        shares.append(other / own)
+        assert other <= tolerance.CERTAIN * max(eager_error, prediction.noise[tensor]), (
+            f"{case.name}: {tensor} is {other:.2g} from float64 with emulated casts, in eager {eager_error:.2g}"
+        )
+        shares.append(other / eager_error)
     assert statistics.median(shares) >= tolerance.LEAST
 
 
@@ -99,7 +101,7 @@ def test_casts_of_autocast_survive_fusion(amp: Amp, needs: Callable[[str], str])
     device = amp.device.torch_device
     x, w = torch.randn(16, 32, device=device), torch.randn(32, 16, device=device)
     with amp.autocast():
-        found = torch.compile(function, backend=needs("inductor"), fullgraph=True)(x, w)
+        actual = torch.compile(function, backend=needs("inductor"), fullgraph=True)(x, w)
         expected = function(x, w)
-    assert [value.dtype for value in found] == [value.dtype for value in expected] == [amp.dtype, torch.float32]
-    assert torch.equal(found[0].float() * 3, found[1]), "float32 was computed from a product that was not rounded"
+    assert [value.dtype for value in actual] == [value.dtype for value in expected] == [amp.dtype, torch.float32]
+    assert torch.equal(actual[0].float() * 3, actual[1]), "float32 was computed from a product that was not rounded"

@@ -33,14 +33,14 @@ def _product(x: torch.Tensor) -> torch.Tensor:
     return x @ x
 
 
-def _expect_graphs(amp: Amp, fact: str, found: int, expected: int) -> None:
-    amp.observe(fact, found, kind="count")
-    if found != expected:
+def _expect_graphs(amp: Amp, fact: str, count: int, expected: int) -> None:
+    amp.observe(fact, count, kind="count")
+    if count != expected:
         raise AmpFailure(
-            f"{fact} on {amp.target.id}: {found} compilations, it should be {expected}",
+            f"{fact} on {amp.target.id}: {count} compilations, it should be {expected}",
             label_before="rule",
             before="one for each autocast state in which the function is called",
-            now=f"{found} on torch {torch.__version__}",
+            now=f"{count} on torch {torch.__version__}",
             likely="a guard on the autocast state is missing (too few), or on what changes with each region (too many)",
         )
 
@@ -142,9 +142,9 @@ def test_an_equal_region_object_compiles_nothing(amp: Amp) -> None:
 def test_another_region_object_is_followed(amp: Amp) -> None:
     """Replace the region by one of the other dtype, then by the first one again."""
     compiled = torch.compile(_in_held_region, backend="eager", fullgraph=True)
-    found = []
+    counts = []
     regions = [torch.autocast(amp.device.type, dtype) for dtype in (amp.dtype, OTHER[amp.dtype])]
     for region in (*regions, regions[0]):
         _Held.region = region
-        found.append(compiled(torch.randn(4, 4, device=amp.device.torch_device)).dtype)
-    assert found == [amp.dtype, OTHER[amp.dtype], amp.dtype]
+        counts.append(compiled(torch.randn(4, 4, device=amp.device.torch_device)).dtype)
+    assert counts == [amp.dtype, OTHER[amp.dtype], amp.dtype]

@@ -71,26 +71,26 @@ def test_outputs_are_those_of_eager(amp: Amp, program: str, backend: str) -> Non
     """Call one callable in each ambient region in turn, and in the first one again."""
     function = programs(amp.device.type, amp.dtype)[program]
     compiled = torch.compile(function, backend=backend, fullgraph=True)
-    found = []
+    graphs = []
     for ambient in (*AMBIENT, AMBIENT[0]):
         eager, exact = evaluate(amp, function, ambient), evaluate(amp, function, ambient, dtype=torch.float64)
-        made = evaluate(amp, compiled, ambient)
+        result = evaluate(amp, compiled, ambient)
         what = f"{program} ({backend}), called in {ambient}"
-        expect_same_dtypes(amp, what, made, eager)
-        expect_same_values(amp, what, made.outputs, eager.outputs, exact)
-        found.append("+".join(made.dtypes()))
-    amp.observe(f"{program}, {backend}", [*found], kind="dtype")
+        expect_same_dtypes(amp, what, result, eager)
+        expect_same_values(amp, what, result.outputs, eager.outputs, exact)
+        graphs.append("+".join(result.dtypes()))
+    amp.observe(f"{program}, {backend}", [*graphs], kind="dtype")
 
 
 @pytest.mark.parametrize(("program", "ambient"), list(_cells()))
 def test_gradients_are_those_of_eager(amp: Amp, program: str, ambient: str) -> None:
     """Values computed in float32 have float32 gradients, in any ambient region; outputs are compared, too."""
     function = programs(amp.device.type, amp.dtype)[program]
-    found = run(amp, torch.compile(function, backend="aot_eager", fullgraph=True), ambient)
+    actual = run(amp, torch.compile(function, backend="aot_eager", fullgraph=True), ambient)
     eager, exact = run(amp, function, ambient), run(amp, function, ambient, dtype=torch.float64)
     what = f"a training step of {program}, called in {ambient}"
-    expect_same_dtypes(amp, what, found, eager)
-    expect_same_values(amp, what, [*found.outputs, *found.gradients], [*eager.outputs, *eager.gradients], exact)
+    expect_same_dtypes(amp, what, actual, eager)
+    expect_same_values(amp, what, [*actual.outputs, *actual.gradients], [*eager.outputs, *eager.gradients], exact)
 
 
 #: By inductor one program is the most informative, and the remaining ones are in the long tier.
@@ -105,10 +105,10 @@ def test_fused_kernels_compute_in_the_regions(amp: Amp, needs: Callable[[str], s
     function = programs(amp.device.type, amp.dtype)[program]
     compiled = torch.compile(function, backend=needs("inductor"), fullgraph=True)
     eager, exact = run(amp, function, "none"), run(amp, function, "none", dtype=torch.float64)
-    made = run(amp, compiled, "none")
-    expect_same_dtypes(amp, f"{program} (inductor)", made, eager)
-    found, expected = [*made.outputs, *made.gradients], [*eager.outputs, *eager.gradients]
-    expect_same_values(amp, f"{program} (inductor)", found, expected, exact, fused=True)
+    result = run(amp, compiled, "none")
+    expect_same_dtypes(amp, f"{program} (inductor)", result, eager)
+    actual, expected = [*result.outputs, *result.gradients], [*eager.outputs, *eager.gradients]
+    expect_same_values(amp, f"{program} (inductor)", actual, expected, exact, fused=True)
 
 
 @HAS_BACKWARD_SETTING
@@ -117,19 +117,19 @@ def test_gradients_with_backward_traced_outside_are_those_of_eager(amp: Amp, pro
     """The setting ``backward_pass_autocast = "off"`` fixes the fault that is reported above."""
     function = programs(amp.device.type, amp.dtype)[program]
     with backward_without_region():
-        found = run(amp, torch.compile(function, backend="aot_eager", fullgraph=True), "low")
+        actual = run(amp, torch.compile(function, backend="aot_eager", fullgraph=True), "low")
     eager, exact = run(amp, function, "low"), run(amp, function, "low", dtype=torch.float64)
-    expect_same_values(amp, f"backward of {program}, traced outside", found.gradients, eager.gradients, exact)
+    expect_same_values(amp, f"backward of {program}, traced outside", actual.gradients, eager.gradients, exact)
 
 
 @pytest.mark.parametrize("program", ["none", "same dtype"])
 def test_backward_inside_the_region_is_that_of_eager(amp: Amp, program: str) -> None:
     """Backward inside the region of forward, which is not recommended but common."""
     function = programs(amp.device.type, amp.dtype)[program]
-    found = run(amp, torch.compile(function, backend="aot_eager", fullgraph=True), "low", inside=True)
+    actual = run(amp, torch.compile(function, backend="aot_eager", fullgraph=True), "low", inside=True)
     eager = run(amp, function, "low", inside=True)
     exact = run(amp, function, "low", dtype=torch.float64, inside=True)
-    expect_same_values(amp, f"backward of {program} in the region", found.gradients, eager.gradients, exact)
+    expect_same_values(amp, f"backward of {program} in the region", actual.gradients, eager.gradients, exact)
 
 
 @pytest.mark.parametrize("where", ["in the region", "in an island"])
@@ -144,14 +144,14 @@ def test_large_results_are_those_of_eager(amp: Amp, where: str) -> None:
         return [low, wide if where == "in an island" else torch.softmax(low, -1), x * w[2]]
 
     compiled = torch.compile(function, backend="aot_eager", fullgraph=True)
-    found, eager = (run(amp, each, "low", size=_LARGE) for each in (compiled, function))
+    actual, eager = (run(amp, call, "low", size=_LARGE) for call in (compiled, function))
     exact = run(amp, function, "low", dtype=torch.float64, size=_LARGE)
     what = f"large results {where}"
-    expect_same_dtypes(amp, what, found, eager)
+    expect_same_dtypes(amp, what, actual, eager)
     # The gradients of a disabled region, which is traced in the region, are checked above.
-    expect_same_values(amp, what, found.outputs, eager.outputs, Ran(exact.outputs, []))
+    expect_same_values(amp, what, actual.outputs, eager.outputs, Ran(exact.outputs, []))
     if where == "in the region":
-        expect_same_values(amp, f"gradients of {what}", found.gradients, eager.gradients, exact)
+        expect_same_values(amp, f"gradients of {what}", actual.gradients, eager.gradients, exact)
 
 
 def test_the_region_is_as_it_was_after_a_compiled_call(amp: Amp) -> None:

@@ -52,8 +52,8 @@ def _trained(
     for step in range(6):
         adamw.zero_grad()
         with amp.autocast():
-            found = loss_of(loss_function(realised.model, realised.batch))
-        scaler.scale(found * (float("inf") if step == 2 else 1.0)).backward()
+            value = loss_of(loss_function(realised.model, realised.batch))
+        scaler.scale(value * (float("inf") if step == 2 else 1.0)).backward()
         scaler.unscale_(adamw)
         torch.nn.utils.clip_grad_norm_(realised.model.parameters(), 1.0)
         scaler.step(adamw)
@@ -66,10 +66,10 @@ def _trained(
 def test_a_loop_around_a_compiled_step_trains_as_in_eager(amp: Amp, backend: str) -> None:
     """An unscaled, clipped and skipped training has eager's scales, and on a CPU weights bitwise equal to eager's."""
     weights, scales, _ = _trained(amp)
-    found, found_scales, _ = _trained(amp, loss=backend)
+    actual, found_scales, _ = _trained(amp, loss=backend)
     assert scales == found_scales
     assert min(scales) < max(scales[:2]), "no step overflowed"
-    for left, right in zip(weights, found, strict=True):
+    for left, right in zip(weights, actual, strict=True):
         if amp.device.type == "cpu":
             assert torch.equal(left, right)
         else:
@@ -82,10 +82,10 @@ def test_a_compiled_optimizer_is_skipped_and_keeps_float32(amp: Amp, backend: st
     """Compile ``optimizer.step`` inside the scaler: the same scales, the same training, float32 moments."""
     before, graphs = mlp().realise(seed=amp.config.seed).model.parameters(), compiled_graphs()
     weights, scales, _ = _trained(amp)
-    found, found_scales, optimizer = _trained(amp, optimizer=backend)
+    actual, found_scales, optimizer = _trained(amp, optimizer=backend)
     assert compiled_graphs() > graphs, "the optimizer's step was not compiled"
     assert scales == found_scales
-    for start, left, right in zip(before, weights, found, strict=True):
+    for start, left, right in zip(before, weights, actual, strict=True):
         # Compiled, AdamW is its capturable self, which computes the size of a step in float32: no rounding of the
         # low dtype, but one that may reverse the direction in which gradients round.
         moved = left - start.detach().to(left.device)

@@ -137,22 +137,22 @@ def test_step_with_dynamic_shapes(amp: Amp, name: str) -> None:
     how = Compilation(backend="aot_eager", fullgraph=True, dynamic=True)
     compiled = how.case(case, amp.conditions)
     before = compiled_graphs()
-    for each in (case, _half(case)):
-        realised = each.realise(seed=amp.config.seed)
+    for sized_case in (case, _half(case)):
+        realised = sized_case.realise(seed=amp.config.seed)
         steps = [
             run_step(step, realised.on(amp.device.torch_device), amp.conditions.region, seed=amp.config.seed).named()
-            for step in (each, replace(each, loss=compiled.loss))
+            for step in (sized_case, replace(sized_case, loss=compiled.loss))
         ]
         assert [(name, value.dtype) for name, value in steps[0].items()] == [
             (name, value.dtype) for name, value in steps[1].items()
         ]
-        prediction = predict(each, realised, amp.device, amp.precision, seed=amp.config.seed)
+        prediction = predict(sized_case, realised, amp.device, amp.precision, seed=amp.config.seed)
         for tensor, value in steps[1].items():
             if not torch.equal(value, steps[0][tensor]):
                 size, noise = prediction.sizes[tensor], prediction.noise[tensor]
                 far = relative_error(value, steps[0][tensor], scale=size)
                 least = max(noise, tolerance.floor(value.numel(), amp.precision.u))
-                _expect_close(amp, f"{each.name}: {tensor}", far, least)
+                _expect_close(amp, f"{sized_case.name}: {tensor}", far, least)
     graphs = compiled_graphs() - before
     amp.observe(f"{case.name}/two sizes/graphs", graphs, kind="count")
     assert graphs == 1, f"two sizes of batch took {graphs} graphs with dynamic shapes"

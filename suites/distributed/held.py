@@ -49,10 +49,10 @@ def hold_ranks_agree(amp: Amp, answers: list[Mapping[str, Tensors]], key: str, *
             )
 
 
-def hold_same(amp: Amp, found: Tensors, expected: Tensors, *, what: str, least: float = 0.0) -> None:
+def hold_same(amp: Amp, actual: Tensors, expected: Tensors, *, what: str, least: float = 0.0) -> None:
     """Raise AmpFailure unless ``found`` has the bits of manual casts in one process, or is off by ``least`` at most."""
     for name, value in expected.items():
-        got = found.get(name)
+        got = actual.get(name)
         if _same(got, value) or (got is not None and got.dtype is value.dtype and _far(got, value) <= least):
             continue
         raise AmpFailure(
@@ -77,7 +77,7 @@ def _off(a: torch.Tensor | None, b: torch.Tensor) -> str:
 
 
 def hold_near_exact(  # noqa: PLR0913  # values, reference, and labels
-    amp: Amp, case: Case, found: Tensors, *, loss: float | None, what: str, factor: float = CERTAIN
+    amp: Amp, case: Case, actual: Tensors, *, loss: float | None, what: str, factor: float = CERTAIN
 ) -> None:
     """Raise AmpFailure unless gradients and the loss are within the bound that the oracle predicts of one process.
 
@@ -86,7 +86,7 @@ def hold_near_exact(  # noqa: PLR0913  # values, reference, and labels
     """
     prediction = predict(case, case.realise(seed=amp.config.seed), amp.device, amp.precision, seed=amp.config.seed)
     exact, u = prediction.exact.named(), amp.precision.u
-    values = {**found, **({} if loss is None else {"output.loss": torch.tensor(loss)})}
+    values = {**actual, **({} if loss is None else {"output.loss": torch.tensor(loss)})}
     worst = 0.0
     for name, value in values.items():
         scale, noise = prediction.sizes[name], prediction.noise[name]

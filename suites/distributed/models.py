@@ -99,8 +99,8 @@ def deterministic() -> Iterator[None]:
 
 def rows_of(number: int, rows: Mapping[str, torch.Tensor]) -> Tensors:
     """Return a rank's share of the batch."""
-    each = ROWS // SIZE
-    return {name: value[number * each : (number + 1) * each] for name, value in rows.items()}
+    share = ROWS // SIZE
+    return {name: value[number * share : (number + 1) * share] for name, value in rows.items()}
 
 
 def gradients(model: nn.Module) -> Tensors:
@@ -125,13 +125,13 @@ def backward(model: nn.Module, rows: Mapping[str, torch.Tensor], region: Region,
 
 def evaluated(model: nn.Module, rows: Mapping[str, torch.Tensor], region: Region) -> Tensors:
     """Return the logits of evaluation in each grad mode; the model is in training mode again afterwards."""
-    found: Tensors = {}
+    outputs: Tensors = {}
     model.eval()
     for mode in (torch.no_grad, torch.inference_mode, torch.enable_grad):
         with mode(), region():
-            found[mode.__name__] = model(rows["inputs"])
+            outputs[mode.__name__] = model(rows["inputs"])
     model.train()
-    return {name: value.detach().clone() for name, value in found.items()}
+    return {name: value.detach().clone() for name, value in outputs.items()}
 
 
 def by_hand(seed: int, device: torch.device, region: Region, *, dtype: torch.dtype | None = None) -> list[Tensors]:
@@ -139,7 +139,7 @@ def by_hand(seed: int, device: torch.device, region: Region, *, dtype: torch.dty
 
     With ``dtype``, weights and inputs are cast to it beforehand, as policies of parameters do.
     """
-    found = []
+    outputs = []
     for number in range(SIZE):
         whole_batch = realised(seed, device)
         model, rows = whole_batch.model, rows_of(number, whole_batch.batch)
@@ -147,8 +147,8 @@ def by_hand(seed: int, device: torch.device, region: Region, *, dtype: torch.dty
             model = copy.deepcopy(model).to(dtype)
             rows["inputs"] = rows["inputs"].to(dtype)
         backward(model, rows, region)
-        found.append(gradients(model))
-    return found
+        outputs.append(gradients(model))
+    return outputs
 
 
 def mean(parts: list[Tensors], dtype: torch.dtype = torch.float32) -> Tensors:

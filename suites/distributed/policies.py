@@ -100,10 +100,10 @@ OF_FSDP2 = (
 def hold_sent(amp: Amp, answer: Mapping[str, Any], policy: Policy, *, what: str) -> dict[str, list[str]]:
     """Raise AmpFailure unless a step gathers and reduces in the dtypes of its policy; return the calls by kind."""
     gathered, reduced = policy.gathered(amp), policy.reduced(amp)
-    found: dict[str, set[str]] = {}
+    sent_dtypes: dict[str, set[str]] = {}
     for kind, *dtypes in answer["sent"]:
-        found.setdefault(kind, set()).update(dtypes)
-    sent = {kind: sorted(dtypes) for kind, dtypes in found.items()}
+        sent_dtypes.setdefault(kind, set()).update(dtypes)
+    sent = {kind: sorted(dtypes) for kind, dtypes in sent_dtypes.items()}
     if sent != {"all_gather": [gathered], "reduce_scatter": [reduced]}:
         raise AmpFailure(
             f"{what} of {amp.target.id} sends other dtypes than its policy asks for",

@@ -27,8 +27,8 @@ def low_dtype(settings: Mapping[str, Any]) -> torch.dtype:
 
 def own(rank: Rank, settings: Mapping[str, Any]) -> tuple[nn.Module, Tensors]:
     """Return the model, and this rank's rows."""
-    made = realised(settings["seed"], rank.device)
-    return made.model, rows_of(rank.number, made.batch)
+    instance = realised(settings["seed"], rank.device)
+    return instance.model, rows_of(rank.number, instance.batch)
 
 
 def on_cpu(tensors: Mapping[str, Any]) -> Tensors:

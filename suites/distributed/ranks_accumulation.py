@@ -45,11 +45,11 @@ def accumulate(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
     model, rows = own(rank, settings)
     parallel = _made(model, rank, settings)
     plan = settings["reduced"]
-    found = []
+    gradients_of_steps = []
     for number, on in enumerate(plan):
         with recorded_collectives() as calls, _reducing(parallel, on=on):
             part = micro_batch(rows, number, len(plan))
             backward(parallel, part, lambda: rank.autocast(low_dtype(settings), enabled=settings["region"]))
-        found.append(sent([call for call in calls if call.kind != "all_gather"]))
+        gradients_of_steps.append(sent([call for call in calls if call.kind != "all_gather"]))
     total = gathered(parallel) if settings["unit"] == "FSDP1" else on_cpu(gradients(parallel))
-    return {"sent": found, "gradients": total}
+    return {"sent": gradients_of_steps, "gradients": total}

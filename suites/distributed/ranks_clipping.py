@@ -39,8 +39,8 @@ def states(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
     from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 
     model, _ = own(rank, settings)
-    made = {name: value.detach().cpu().clone() for name, value in model.state_dict().items()}
+    whole = {name: value.detach().cpu().clone() for name, value in model.state_dict().items()}
     parallel: Any = (wrapped if settings["one_unit"] else sharded)(model, rank, {})
     with rank.autocast(low_dtype(settings), enabled=settings["region"]):
-        found = get_model_state_dict(parallel, options=StateDictOptions(full_state_dict=True))
-    return {"made": made, "found": on_cpu(found)}
+        gathered_state = get_model_state_dict(parallel, options=StateDictOptions(full_state_dict=True))
+    return {"made": whole, "found": on_cpu(gathered_state)}

@@ -60,9 +60,9 @@ def _reduce_scatter(x: torch.Tensor) -> torch.Tensor:
 
 def _all_to_all(x: torch.Tensor) -> torch.Tensor:
     """Exchange halves, and gather the results of all ranks on every rank."""
-    found = torch.empty_like(x)
-    dist.all_to_all_single(found, x)
-    return _all_gather_into_tensor(found)
+    received = torch.empty_like(x)
+    dist.all_to_all_single(received, x)
+    return _all_gather_into_tensor(received)
 
 
 def _reduce(x: torch.Tensor) -> torch.Tensor:
@@ -73,16 +73,16 @@ def _reduce(x: torch.Tensor) -> torch.Tensor:
 
 def _send(x: torch.Tensor) -> torch.Tensor:
     """Send to the other rank, and return the values received from it."""
-    found = torch.empty_like(x)
+    received = torch.empty_like(x)
     first, second = (dist.send, dist.recv) if dist.get_rank() == 0 else (dist.recv, dist.send)
     for call in (first, second):
-        call(x if call is dist.send else found, 1 - dist.get_rank())
-    return _all_gather_into_tensor(found)
+        call(x if call is dist.send else received, 1 - dist.get_rank())
+    return _all_gather_into_tensor(received)
 
 
 def _scatter(x: torch.Tensor) -> torch.Tensor:
     part = x.new_empty(x.numel() // SIZE)
-    dist.scatter(part, [each.clone() for each in x.chunk(SIZE)] if dist.get_rank() == 0 else None, src=0)
+    dist.scatter(part, [chunk.clone() for chunk in x.chunk(SIZE)] if dist.get_rank() == 0 else None, src=0)
     return _all_gather_into_tensor(part)
 
 
@@ -95,16 +95,16 @@ def _gather(x: torch.Tensor) -> list[torch.Tensor]:
 
 
 def _object(x: torch.Tensor) -> torch.Tensor:
-    found: list[Any] = [{"x": x.cpu()} if dist.get_rank() == 0 else None]
-    dist.broadcast_object_list(found, src=0)
-    received: torch.Tensor = found[0]["x"]
+    objects: list[Any] = [{"x": x.cpu()} if dist.get_rank() == 0 else None]
+    dist.broadcast_object_list(objects, src=0)
+    received: torch.Tensor = objects[0]["x"]
     return received
 
 
 def _objects(x: torch.Tensor) -> list[torch.Tensor]:
-    found: list[Any] = [None] * SIZE
-    dist.all_gather_object(found, {"x": x.cpu()})
-    return [each["x"] for each in found]
+    objects: list[Any] = [None] * SIZE
+    dist.all_gather_object(objects, {"x": x.cpu()})
+    return [entry["x"] for entry in objects]
 
 
 def _sharded(x: torch.Tensor) -> torch.Tensor:
@@ -137,16 +137,16 @@ COLLECTIVES: dict[str, tuple[Callable[[torch.Tensor], Any], Callable[..., torch.
 
 def collect(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the result of each collective on the ranks' values, by dtype."""
-    found: dict[str, Tensors] = {}
+    results: dict[str, Tensors] = {}
     for name, (call, _) in COLLECTIVES.items():
-        found[name] = {}
+        results[name] = {}
         for dtype in DTYPES:
             x = numbers(settings["seed"], rank.number, dtype).to(rank.device)
             with rank.autocast(low_dtype(settings)):
-                made = call(x)
-            found[name][str(dtype)] = torch.cat(made) if isinstance(made, list) else made
-        found[name] = on_cpu(found[name])
-    return found
+                result = call(x)
+            results[name][str(dtype)] = torch.cat(result) if isinstance(result, list) else result
+        results[name] = on_cpu(results[name])
+    return results
 
 
 def factors(number: int) -> torch.Tensor:
@@ -165,12 +165,12 @@ def differentiate(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
         "all_reduce": functions.functional.all_reduce,
         "all_gather": lambda x: torch.stack(functions.functional.all_gather(x)).sum(0),
     }
-    found: dict[str, Tensors] = {}
+    results: dict[str, Tensors] = {}
     for name, call in calls.items():
         x = numbers(settings["seed"], rank.number, torch.float32).to(rank.device).requires_grad_()
         with rank.autocast(low_dtype(settings)):
-            made = call(x)
-        torch.autograd.backward((made * weights).sum())
+            result = call(x)
+        torch.autograd.backward((result * weights).sum())
         assert x.grad is not None
-        found[name] = on_cpu({"result": made, "gradient": x.grad})
-    return found
+        results[name] = on_cpu({"result": result, "gradient": x.grad})
+    return results

@@ -33,9 +33,9 @@ _sync_batch_norm: Any = nn.SyncBatchNorm  # has no types
 def step(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Run one step: gradients, losses, calls, and whether autocast was on where the model computed."""
     model, rows = own(rank, settings)
-    seen: list[tuple[bool, str]] = []
+    states: list[tuple[bool, str]] = []
     model[1].register_forward_hook(  # type: ignore[index]
-        lambda _module, _inputs, output: seen.append(
+        lambda _module, _inputs, output: states.append(
             (torch.is_autocast_enabled(rank.device.type), dtype_name(output.dtype))
         )
     )
@@ -49,7 +49,7 @@ def step(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
         "logits": outputs["logits"].cpu(),
         "gradients": on_cpu(gradients(parallel)),
         "sent": sent(calls),
-        "autocast": [list(each) for each in seen],
+        "autocast": [list(state) for state in states],
     }
 
 
@@ -86,13 +86,13 @@ def low_model(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def statistics(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Run a batch norm under autocast: each rank's buffers after two steps; rank 0's go to all before each forward."""
-    made = realised(settings["seed"], rank.device)
+    instance = realised(settings["seed"], rank.device)
     torch.manual_seed(settings["seed"])
     model = nn.Sequential(nn.Linear(WIDTH, HIDDEN), nn.BatchNorm1d(HIDDEN)).to(rank.device)
     if settings["synchronised"]:
         model = _sync_batch_norm.convert_sync_batchnorm(model)
     parallel = wrapped(model, rank, {})
-    rows = rows_of(rank.number, made.batch)["inputs"]
+    rows = rows_of(rank.number, instance.batch)["inputs"]
     with recorded_collectives() as calls:
         for _ in range(2):
             with rank.autocast(low_dtype(settings)):
@@ -105,14 +105,14 @@ def state(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Wrap a module with values of each rank: the values after DDP's first broadcast, and after later changes."""
     model = Keeping(settings["seed"], rank.number).to(rank.device)
     parallel = wrapped(model, rank, {})
-    made = on_cpu(model.state_dict())
+    entries = on_cpu(model.state_dict())
     later = state_of(settings["seed"], rank.number + LATER)
     for name, buffer in model.named_buffers():
         buffer.copy_(later[name])
     rows = realised(settings["seed"], rank.device).batch["inputs"]
     with recorded_collectives() as calls, rank.autocast(low_dtype(settings)):
         parallel(rows)
-    return {"made": made, "buffers": on_cpu(dict(model.named_buffers())), "sent": sent(calls)}
+    return {"made": entries, "buffers": on_cpu(dict(model.named_buffers())), "sent": sent(calls)}
 
 
 def train(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -30,8 +30,8 @@ def sharded(model: nn.Module, rank: Rank, policy: Mapping[str, Any]) -> Any:
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
     mesh = mesh_of(rank)
-    asked: Any = {name: dtype_of(policy.get(name)) for name in ("param_dtype", "reduce_dtype", "output_dtype")}
-    rules = MixedPrecisionPolicy(**asked)
+    dtypes: Any = {name: dtype_of(policy.get(name)) for name in ("param_dtype", "reduce_dtype", "output_dtype")}
+    rules = MixedPrecisionPolicy(**dtypes)
     for layer in model.children():
         if isinstance(layer, nn.Linear):
             fully_shard(layer, mesh=mesh, mp_policy=rules)
@@ -43,25 +43,25 @@ def wrapped(model: nn.Module, rank: Rank, policy: Mapping[str, Any]) -> Any:
     """Return FSDP1 with one flat parameter; ``named_parameters`` has the original ones."""
     from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecision
 
-    asked: Any = {name: dtype_of(policy.get(name)) for name in ("param_dtype", "reduce_dtype", "buffer_dtype")}
-    given = MixedPrecision(**asked) if any(asked.values()) else None
-    return FullyShardedDataParallel(model, mixed_precision=given, device_id=rank.device, use_orig_params=True)
+    dtypes: Any = {name: dtype_of(policy.get(name)) for name in ("param_dtype", "reduce_dtype", "buffer_dtype")}
+    mixed_precision = MixedPrecision(**dtypes) if any(dtypes.values()) else None
+    return FullyShardedDataParallel(model, mixed_precision=mixed_precision, device_id=rank.device, use_orig_params=True)
 
 
 @contextlib.contextmanager
 def _seen(model: nn.Module) -> Iterator[dict[str, str]]:
     """Record the dtypes of a linear layer's weight, input and output."""
-    found: dict[str, str] = {}
+    dtypes: dict[str, str] = {}
 
     def note(layer: Any, inputs: Any, output: Any) -> None:
-        found.update(
+        dtypes.update(
             weight=dtype_name(layer.weight.dtype), input=dtype_name(inputs[0].dtype), output=dtype_name(output.dtype)
         )
 
     layers = [layer for layer in model.modules() if isinstance(layer, nn.Linear)]
     handle = layers[0].register_forward_hook(note, prepend=True)
     try:
-        yield found
+        yield dtypes
     finally:
         handle.remove()
 
@@ -90,12 +90,12 @@ def step_of_one_unit(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def _stepped(parallel: nn.Module, rows: Any, rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the facts of a step that both wrappers have."""
-    with recorded_collectives() as calls, _seen(parallel) as seen:
+    with recorded_collectives() as calls, _seen(parallel) as layer_dtypes:
         outputs = backward(parallel, rows, lambda: rank.autocast(low_dtype(settings), enabled=settings["region"]))
     return {
         "loss": float(outputs["loss"]),
         "output": dtype_name(outputs["logits"].dtype),
-        "layer": seen,
+        "layer": layer_dtypes,
         "sent": sent(calls),
         "parameters": sorted({dtype_name(p.dtype) for p in parallel.parameters()}),
     }
@@ -176,8 +176,8 @@ class _Late(nn.Module):
         self.both = False
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        made: torch.Tensor = self.always(x)
-        return self.late(made) if self.both else made
+        output: torch.Tensor = self.always(x)
+        return self.late(output) if self.both else output
 
 
 def used_late(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -26,7 +26,7 @@ def known(number: int) -> Tensors:
     dtype represents it.
     """
     row = 2.0 ** (torch.arange(WIDTH) % 7 - 3)
-    steps = torch.tensor([(5 + each, 77 - 3 * each)[number] for each in range(OUTPUTS)])
+    steps = torch.tensor([(5 + column, 77 - 3 * column)[number] for column in range(OUTPUTS)])
     factors = (1 + steps / 128) * (-1.0) ** torch.arange(OUTPUTS)
     return {"row": row, "factors": factors * (1.0, 2.0**-6)[number]}
 

@@ -56,7 +56,7 @@ def tensors(value: Any) -> list[torch.Tensor]:
     if isinstance(value, (Held, Named)):
         return [value.x]
     parts = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
-    return [found for part in parts for found in tensors(part)]
+    return [tensor for part in parts for tensor in tensors(part)]
 
 
 class _Takes(nn.Module):
@@ -66,11 +66,11 @@ class _Takes(nn.Module):
         super().__init__()
         self.layer = nn.Linear(WIDTH, WIDTH)
         self.given: list[torch.Tensor] = []
-        self.returns: Callable[[torch.Tensor], Any] = lambda made: made
+        self.returns: Callable[[torch.Tensor], Any] = lambda output: output
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         self.given = tensors([*args, kwargs])
-        (x,) = (each for each in self.given if each.is_floating_point())
+        (x,) = (tensor for tensor in self.given if tensor.is_floating_point())
         return self.returns(self.layer(x.to(self.layer.weight.dtype)))
 
     def encode(self, x: torch.Tensor) -> Any:
@@ -114,7 +114,7 @@ def takes(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
     alone = copy.deepcopy(inner.layer).to(low_dtype(settings))
     parallel = _sharded(inner, rank, settings)
     x = torch.randn(ROWS, WIDTH, device=rank.device)
-    found = {}
+    results = {}
     calls: dict[str, Any] = dict.fromkeys(FORMS, parallel)
     if settings["unit"] == "FSDP2" and not settings.get("inside"):
         from torch.distributed.fsdp import register_fsdp_forward_method
@@ -122,26 +122,26 @@ def takes(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
         register_fsdp_forward_method(parallel, "encode")
         calls["an argument of a registered method"] = parallel.encode
     for form, call in calls.items():
-        args, kwargs = FORMS.get(form, FORMS["positional"])(given := x.clone().requires_grad_())
+        args, kwargs = FORMS.get(form, FORMS["positional"])(leaf := x.clone().requires_grad_())
         torch.autograd.backward(call(*args, **kwargs).float().square().sum())
-        found[form] = {
-            "seen": [each.detach().cpu() for each in inner.given],
-            "gradient": None if given.grad is None else given.grad.cpu(),
+        results[form] = {
+            "seen": [tensor.detach().cpu() for tensor in inner.given],
+            "gradient": None if leaf.grad is None else leaf.grad.cpu(),
         }
     again = x.clone().requires_grad_()
     torch.autograd.backward(alone(again.to(low_dtype(settings))).float().square().sum())
     assert again.grad is not None
-    return {"forms": found, "given": x.cpu(), "gradient": again.grad.cpu()}
+    return {"forms": results, "given": x.cpu(), "gradient": again.grad.cpu()}
 
 
 #: Outputs of a model, by the kind of their container.
 CONTAINERS: dict[str, Callable[[torch.Tensor], Any]] = {
-    "tensor": lambda made: made,
-    "tuple": lambda made: (made, made + 1),
-    "list": lambda made: [made],
-    "dictionary": lambda made: {"made": made, "counted": torch.arange(2)},
+    "tensor": lambda output: output,
+    "tuple": lambda output: (output, output + 1),
+    "list": lambda output: [output],
+    "dictionary": lambda output: {"made": output, "counted": torch.arange(2)},
     "named tuple": Named,
-    "list of dictionaries": lambda made: [{"made": (made,)}],
+    "list of dictionaries": lambda output: [{"made": (output,)}],
 }
 
 
@@ -150,8 +150,8 @@ def returns(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
     inner = _Takes().to(rank.device)
     parallel = _sharded(inner, rank, settings)
     x = torch.ones(ROWS, WIDTH, device=rank.device)
-    found = {}
+    dtypes = {}
     for name, container in CONTAINERS.items():
         inner.returns = container
-        found[name] = [dtype_name(each.dtype) for each in tensors(parallel(x))]
-    return found
+        dtypes[name] = [dtype_name(tensor.dtype) for tensor in tensors(parallel(x))]
+    return dtypes

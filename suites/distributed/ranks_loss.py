@@ -36,18 +36,18 @@ def loss(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
     from torch.distributed.tensor.parallel import loss_parallel
 
     mesh = init_device_mesh(rank.device.type, (rank.size,))
-    made = {name: value.to(rank.device) for name, value in given().items()}
-    found: dict[str, Any] = {}
+    batch = {name: value.to(rank.device) for name, value in given().items()}
+    results: dict[str, Any] = {}
     for reduction in REDUCTIONS:
-        logits = distribute_tensor(made["logits"].to(dtype_of(settings["logits"])), mesh, [Shard(1)]).requires_grad_()
+        logits = distribute_tensor(batch["logits"].to(dtype_of(settings["logits"])), mesh, [Shard(1)]).requires_grad_()
         region: Any = rank.autocast(low_dtype(settings)) if settings["region"] else contextlib.nullcontext()
         with loss_parallel():
             with region:
-                value = f.cross_entropy(logits, made["targets"], reduction=reduction)
+                value = f.cross_entropy(logits, batch["targets"], reduction=reduction)
             torch.autograd.backward(value.sum())
         assert logits.grad is not None
-        found[reduction] = on_cpu({"loss": value, "gradient": logits.grad})
-    return found
+        results[reduction] = on_cpu({"loss": value, "gradient": logits.grad})
+    return results
 
 
 def step(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -55,13 +55,13 @@ def step(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor.parallel import ColwiseParallel, loss_parallel, parallelize_module
 
-    made = realised(settings["seed"], rank.device)
+    instance = realised(settings["seed"], rank.device)
     mesh = init_device_mesh(rank.device.type, (rank.size,))
-    model: nn.Module = parallelize_module(made.model, mesh, {"3": ColwiseParallel(use_local_output=False)})
+    model: nn.Module = parallelize_module(instance.model, mesh, {"3": ColwiseParallel(use_local_output=False)})
     with loss_parallel():
         with rank.autocast(low_dtype(settings)):
-            logits = model(made.batch["inputs"])
-            value = f.cross_entropy(logits.float(), made.batch["targets"])
+            logits = model(instance.batch["inputs"])
+            value = f.cross_entropy(logits.float(), instance.batch["targets"])
         torch.autograd.backward(value)
     return {
         "logits": dtype_name(logits.dtype),

@@ -32,12 +32,12 @@ def train(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
         foreach=False,
     )
     with recorded_collectives() as calls:
-        found = train_steps(parallel, rows, rank.device, low_dtype(settings), settings, optimizer=optimizer)
+        trained = train_steps(parallel, rows, rank.device, low_dtype(settings), settings, optimizer=optimizer)
     # Whole on the first rank, gathered from the remaining ones.
     optimizer.consolidate_state_dict(to=0)
     state = optimizer.state_dict()["state"] if rank.number == 0 else {}
     whole = {f"{place}.{name}": value for place, values in state.items() for name, value in values.items()}
-    return {**found, "state": on_cpu(whole), "sent": sent(calls)}
+    return {**trained, "state": on_cpu(whole), "sent": sent(calls)}
 
 
 def average(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -47,12 +47,12 @@ def average(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
     model = Keeping(settings["seed"], rank.number).to(rank.device)
     averager = PeriodicModelAverager(period=2)
     model.weight.grad = torch.zeros_like(model.weight)  # the remaining weights are not averaged
-    found = []
+    averages = []
     with recorded_collectives() as calls, rank.autocast(low_dtype(settings)):
         for time in range(3):
             if time == 1:
                 with torch.no_grad():
                     model.weight.copy_(state_of(settings["seed"], rank.number + 1)["weight"])
             averager.average_parameters(model.parameters())
-            found.append(model.weight.detach().cpu().clone())
-    return {"weights": found, "sent": sent(calls)}
+            averages.append(model.weight.detach().cpu().clone())
+    return {"weights": averages, "sent": sent(calls)}

@@ -28,19 +28,19 @@ def step(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
     from torch.distributed import pipelining
 
     untyped: Any = pipelining
-    made = realised(settings["seed"], rank.device)
-    layers = list(made.model.children())
-    own = nn.Sequential(*(layers[:2] if rank.number == 0 else layers[2:]))
+    instance = realised(settings["seed"], rank.device)
+    layers = list(instance.model.children())
+    stage_layers = nn.Sequential(*(layers[:2] if rank.number == 0 else layers[2:]))
     got: list[str] = []
-    own.register_forward_pre_hook(lambda _module, inputs: got.append(dtype_name(inputs[0].dtype)))
-    stage = untyped.PipelineStage(own, rank.number, rank.size, rank.device)
+    stage_layers.register_forward_pre_hook(lambda _module, inputs: got.append(dtype_name(inputs[0].dtype)))
+    stage = untyped.PipelineStage(stage_layers, rank.number, rank.size, rank.device)
     schedule = getattr(untyped, settings["schedule"])(stage, MICRO, loss_fn=criterion)
     losses: list[torch.Tensor] = []
     with rank.autocast(low_dtype(settings)):
         if rank.number == 0:
-            schedule.step(made.batch["inputs"])
+            schedule.step(instance.batch["inputs"])
         else:
-            schedule.step(target=made.batch["targets"], losses=losses)
-    names = {id(p): name for name, p in made.model.named_parameters()}
-    found = {names[id(p)]: p.grad for p in own.parameters() if p.grad is not None}
-    return {"gradients": on_cpu(found), "losses": [float(each) for each in losses], "got": sorted(set(got))}
+            schedule.step(target=instance.batch["targets"], losses=losses)
+    names = {id(p): name for name, p in instance.model.named_parameters()}
+    stage_gradients = {names[id(p)]: p.grad for p in stage_layers.parameters() if p.grad is not None}
+    return {"gradients": on_cpu(stage_gradients), "losses": [float(value) for value in losses], "got": sorted(set(got))}

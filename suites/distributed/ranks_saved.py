@@ -20,9 +20,9 @@ class _Training:
     """Model, optimizer and scaler of a rank."""
 
     def __init__(self, rank: Rank, settings: Mapping[str, Any], seed: int) -> None:
-        made = realised(seed, rank.device)
+        instance = realised(seed, rank.device)
         makes: Any = {"DDP": data_parallel, "FSDP1": wrapped, "FSDP2": sharded}[settings["unit"]]
-        self.model: Any = makes(made.model, rank, {} if settings["unit"] == "DDP" else settings["policy"])
+        self.model: Any = makes(instance.model, rank, {} if settings["unit"] == "DDP" else settings["policy"])
         self._one_unit = settings["unit"] == "FSDP1"
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-2, foreach=False)
         self.scaler = torch.amp.GradScaler(rank.device.type, init_scale=256.0, growth_interval=3)
@@ -85,6 +85,6 @@ def resume(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
         checkpoint.load(state, checkpoint_id=folder)
         other.load(state)
         loaded = other.kept()
-    for each in (whole, other):
-        each.steps(rows, 2)
+    for training in (whole, other):
+        training.steps(rows, 2)
     return {"saved": saved, "loaded": loaded, "whole": whole.kept(), "resumed": other.kept()}

@@ -89,7 +89,7 @@ def scales(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
     _, rows = own(rank, settings)
     optimizer = torch.optim.SGD(parallel.parameters(), lr=1e-3, foreach=False)
     scaler = _scaler(rank, settings)
-    found = []
+    history = []
     plan = settings["overflows"]
     for iteration, at in enumerate(plan):
         if iteration == len(plan) // 2:
@@ -101,5 +101,5 @@ def scales(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
             _spoil(parallel, float("inf"))
         scaler.step(optimizer)
         scaler.update()
-        found.append(scaler.get_scale())
-    return {"scales": found, "state": scaler.state_dict()}
+        history.append(scaler.get_scale())
+    return {"scales": history, "state": scaler.state_dict()}

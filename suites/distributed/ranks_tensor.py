@@ -52,10 +52,10 @@ def _sequence_parallel(model: nn.Module, rank: Rank) -> nn.Module:
 
 def step(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Run one step on the whole batch, which every rank has, or on each rank's rows of it in the first layer."""
-    made = realised(settings["seed"], rank.device)
+    instance = realised(settings["seed"], rank.device)
     sequences = settings.get("sequences", False)
-    parallel = (_sequence_parallel if sequences else parallel_layers)(made.model, rank)
-    rows = dict(made.batch)
+    parallel = (_sequence_parallel if sequences else parallel_layers)(instance.model, rank)
+    rows = dict(instance.batch)
     if sequences:
         rows["inputs"] = rows_of(rank.number, rows)["inputs"]
     with recorded_collectives() as calls:
@@ -72,9 +72,9 @@ def step(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def train(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Train some steps; in the second one the gradient of one rank's shard may overflow."""
-    made = realised(settings["seed"], rank.device)
-    parallel = parallel_layers(made.model, rank, only=settings["only"])
-    return train_steps(parallel, made.batch, rank.device, low_dtype(settings), settings)
+    instance = realised(settings["seed"], rank.device)
+    parallel = parallel_layers(instance.model, rank, only=settings["only"])
+    return train_steps(parallel, instance.batch, rank.device, low_dtype(settings), settings)
 
 
 WORDS, EACH = 16, 8
@@ -101,14 +101,14 @@ def embed(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
         "words": RowwiseParallel(input_layouts=Replicate()),
         "columns": ColwiseParallel(output_layouts=Replicate()),
     }
-    found = {}
+    results = {}
     for name, style in styles.items():
-        made = {key: value.to(rank.device) for key, value in table().items()}
+        tensors = {key: value.to(rank.device) for key, value in table().items()}
         embedding: Any = nn.Embedding  # whose constructors have no types
-        model = nn.Sequential(embedding.from_pretrained(made["weight"], freeze=False))
+        model = nn.Sequential(embedding.from_pretrained(tensors["weight"], freeze=False))
         parallel = parallelize_module(model, mesh, {"0": style})
         with rank.autocast(low_dtype(settings)):
-            outputs = parallel(made["words"])
-        torch.autograd.backward((outputs * made["factors"]).sum())
-        found[name] = on_cpu({"outputs": outputs, "gradient": gradients(parallel)["0.weight"]})
-    return found
+            outputs = parallel(tensors["words"])
+        torch.autograd.backward((outputs * tensors["factors"]).sum())
+        results[name] = on_cpu({"outputs": outputs, "gradient": gradients(parallel)["0.weight"]})
+    return results

@@ -22,7 +22,7 @@ RATE, MOMENTUM = 0.5, 0.5
 
 def batches_of(number: int, rows: Mapping[str, torch.Tensor]) -> list[Tensors]:
     """Return a rank's batches."""
-    return [micro_batch(rows, each, 3) for each in range(BATCHES[number])]
+    return [micro_batch(rows, index, 3) for index in range(BATCHES[number])]
 
 
 def train(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:

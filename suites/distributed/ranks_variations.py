@@ -34,10 +34,10 @@ def _one_unit(model: nn.Module, rank: Rank, settings: Mapping[str, Any]) -> Any:
     from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecision, ShardingStrategy
     from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 
-    asked: Any = {name: dtype_of(value) for name, value in settings["policy"].items() if name != "output_dtype"}
+    dtypes: Any = {name: dtype_of(value) for name, value in settings["policy"].items() if name != "output_dtype"}
     options = settings["options"]
     keywords: Any = {
-        "mixed_precision": MixedPrecision(**asked) if any(asked.values()) else None,
+        "mixed_precision": MixedPrecision(**dtypes) if any(dtypes.values()) else None,
         "sharding_strategy": ShardingStrategy[options.get("strategy", "FULL_SHARD")],
         "auto_wrap_policy": ModuleWrapPolicy({nn.Linear}) if options.get("each") else None,
     }
@@ -49,12 +49,12 @@ def _units(model: nn.Module, rank: Rank, settings: Mapping[str, Any]) -> Any:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-    asked: Any = {name: dtype_of(value) for name, value in settings["policy"].items()}
+    dtypes: Any = {name: dtype_of(value) for name, value in settings["policy"].items()}
     options = settings["options"]
     copies = init_device_mesh(rank.device.type, (rank.size, 1), mesh_dim_names=("copies", "shards"))
     keywords: Any = {
         "mesh": copies if options.get("copies") else mesh_of(rank),
-        "mp_policy": MixedPrecisionPolicy(**asked),
+        "mp_policy": MixedPrecisionPolicy(**dtypes),
         "reshard_after_forward": options.get("reshard", True),
     }
     for layer in model.children():
@@ -77,6 +77,6 @@ def step(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
     rows["inputs"].requires_grad_(settings["options"].get("reentrant", False))
     with recorded_collectives() as calls:
         backward(parallel, rows, lambda: rank.autocast(low_dtype(settings), enabled=settings["region"]))
-    found = gathered(parallel) if unit == "FSDP1" else on_cpu(gradients(parallel))
-    kept = {p.grad.dtype for p in parallel.parameters() if p.grad is not None}
-    return {"gradients": found, "sent": sent(calls), "float32": kept == {torch.float32}}
+    step_gradients = gathered(parallel) if unit == "FSDP1" else on_cpu(gradients(parallel))
+    dtypes = {p.grad.dtype for p in parallel.parameters() if p.grad is not None}
+    return {"gradients": step_gradients, "sent": sent(calls), "float32": dtypes == {torch.float32}}

@@ -34,13 +34,13 @@ def _wrapped(model: nn.Module, rank: Rank, kind: str) -> nn.Module:
 def step(rank: Rank, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Run one step of a case: its outputs, and gradients by name."""
     case: Case = CASES[settings["case"]]
-    made = case.realise(seed=settings["seed"]).on(rank.device)
-    model = _wrapped(made.model, rank, settings["parallel"])
-    here = Realised(model, made.batch)
+    instance = case.realise(seed=settings["seed"]).on(rank.device)
+    model = _wrapped(instance.model, rank, settings["parallel"])
+    here = Realised(model, instance.batch)
     with deterministic():
-        found = run_step(case, here, lambda: rank.autocast(low_dtype(settings)), seed=settings["seed"])
-    gradients = {plain(name): value for name, value in found.gradients.items() if value is not None}
+        outcome = run_step(case, here, lambda: rank.autocast(low_dtype(settings)), seed=settings["seed"])
+    gradients = {plain(name): value for name, value in outcome.gradients.items() if value is not None}
     return {
-        "outputs": on_cpu(found.outputs),
+        "outputs": on_cpu(outcome.outputs),
         "gradients": on_cpu(gradients),
     }

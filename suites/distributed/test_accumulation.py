@@ -40,7 +40,7 @@ _UNITS = {
         for policy in ("autocast", "low", "low, reduced in float32")
     },
 }
-_ORDINARY = [name for name, each in _UNITS.items() if each.policy != "low" and not each.options]
+_ORDINARY = [name for name, unit in _UNITS.items() if unit.policy != "low" and not unit.options]
 #: The backward passes that reduce.
 _PLANS = {"after the last": [False, False, True], "after each": [True, True, True]}
 
@@ -70,8 +70,8 @@ def test_micro_batches_add_up(amp: Amp, ranks: RankGroup, unit: str, plan: str) 
     if case.unit == "FSDP2":
         needs_streams(amp)
     rule = case.rule()
-    asked = {"unit": case.unit, "policy": rule.asked(amp), "region": rule.region, "options": case.options}
-    answers = ranks.ask(ranks_accumulation.accumulate, settings(amp, **asked, reduced=reduced))
+    arguments = {"unit": case.unit, "policy": rule.asked(amp), "region": rule.region, "options": case.options}
+    answers = ranks.ask(ranks_accumulation.accumulate, settings(amp, **arguments, reduced=reduced))
     _hold_sent(amp, answers, reduced, rule.reduced(amp), what=unit)
     hold_ranks_agree(amp, answers, "gradients", what=f"{unit}, reduced {plan}")
     least = 2.0**-23 * sum(reduced) if rule.reduced(amp) == "float16" else 0.0
@@ -82,14 +82,14 @@ def test_micro_batches_add_up(amp: Amp, ranks: RankGroup, unit: str, plan: str) 
 def _hold_sent(amp: Amp, answers: list[dict[str, Any]], reduced: list[bool], dtype: str, *, what: str) -> None:
     """Raise AmpFailure unless just the backward passes that should reduce send anything, in ``dtype``."""
     for number, answer in enumerate(answers):
-        found = [sorted({each for _, *dtypes in calls for each in dtypes}) for calls in answer["sent"]]
+        dtypes_of_calls = [sorted({dtype for _, *dtypes in calls for dtype in dtypes}) for calls in answer["sent"]]
         expected = [[dtype] if on else [] for on in reduced]
-        if found != expected:
+        if dtypes_of_calls != expected:
             raise AmpFailure(
                 f"{what} on rank {number} of {amp.target.id} sends other gradients of micro-batches than it has to",
                 label_before="rule",
                 before=f"the dtypes that each backward pass sends are {expected}",
-                now=str(found),
+                now=str(dtypes_of_calls),
                 likely="no_sync is ignored, or the reduction has another dtype",
             )
 
@@ -121,16 +121,16 @@ def _sum(total: Tensors, part: Tensors, dtype: torch.dtype) -> Tensors:
 def _micro_batches(amp: Amp, rule: Policy, count: int) -> list[list[Tensors]]:
     """Return the gradients of each rank's micro-batches, with weights and inputs cast as the policy says."""
     region: Any = amp.autocast if rule.region else contextlib.nullcontext
-    found = []
+    sums = []
     for number in range(SIZE):
-        each = []
+        parts = []
         for part in range(count):
-            made = realised(amp.config.seed, amp.device.torch_device)
-            rows = ranks_accumulation.micro_batch(rows_of(number, made.batch), part, count)
+            instance = realised(amp.config.seed, amp.device.torch_device)
+            rows = ranks_accumulation.micro_batch(rows_of(number, instance.batch), part, count)
             if rule.param is not None:
-                made.model.to(amp.dtype)
+                instance.model.to(amp.dtype)
                 rows["inputs"] = rows["inputs"].to(amp.dtype)
-            backward(made.model, rows, region)
-            each.append(gradients(made.model))
-        found.append(each)
-    return found
+            backward(instance.model, rows, region)
+            parts.append(gradients(instance.model))
+        sums.append(parts)
+    return sums

@@ -32,9 +32,9 @@ def test_clipping_is_by_the_norm_of_all_shards(amp: Amp, ranks: RankGroup, norm_
         assert norm > MOST, "there is nothing to clip"
         assert answer["norm"] == pytest.approx(norm, rel=NEAR)
         for name, value in answer["before"].items():
-            wanted = value * (MOST / norm)
+            clipped = value * (MOST / norm)
             # torch adds 1e-6 to the norm.
-            torch.testing.assert_close(answer["after"][name], wanted, rtol=NEAR + 2e-6 / norm, atol=0.0)
+            torch.testing.assert_close(answer["after"][name], clipped, rtol=NEAR + 2e-6 / norm, atol=0.0)
     hold_ranks_agree(amp, answers, "after", what="clipped gradients")
 
 

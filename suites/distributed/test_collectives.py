@@ -18,23 +18,23 @@ def test_every_bit_arrives(amp: Amp, ranks: RankGroup) -> None:
     for number, answer in enumerate(ranks.ask(ranks_collectives.collect, settings(amp))):
         for name, (_, expected) in ranks_collectives.COLLECTIVES.items():
             for dtype in ranks_collectives.DTYPES:
-                both = [ranks_collectives.numbers(amp.config.seed, each, dtype) for each in range(SIZE)]
-                found, wanted = answer[name][str(dtype)], expected(*both)
-                if found.dtype is not dtype or not torch.equal(found, wanted):
+                both = [ranks_collectives.numbers(amp.config.seed, rank, dtype) for rank in range(SIZE)]
+                actual, correct = answer[name][str(dtype)], expected(*both)
+                if actual.dtype is not dtype or not torch.equal(actual, correct):
                     raise AmpFailure(
                         f"{name} of {dtype} in a region of {amp.target.id} has other bits on rank {number}",
                         label_before="by hand",
-                        before=f"{dtype}, norm {float(wanted.double().norm()):.6g}",
-                        now=f"{found.dtype}, off by {float((found.double() - wanted.double()).abs().max()):.3g}",
+                        before=f"{dtype}, norm {float(correct.double().norm()):.6g}",
+                        now=f"{actual.dtype}, off by {float((actual.double() - correct.double()).abs().max()):.3g}",
                         likely="a region casts what is sent, or what is received",
                     )
 
 
 def test_gradients_go_back_through_them(amp: Amp, ranks: RankGroup) -> None:
     """``torch.distributed.nn`` sums the incoming gradients of all ranks, in float32."""
-    numbers = [ranks_collectives.numbers(amp.config.seed, each, torch.float32) for each in range(SIZE)]
-    first, second = (ranks_collectives.factors(each) for each in range(SIZE))
+    numbers = [ranks_collectives.numbers(amp.config.seed, rank, torch.float32) for rank in range(SIZE)]
+    first, second = (ranks_collectives.factors(rank) for rank in range(SIZE))
     expected = {"result": numbers[0] + numbers[1], "gradient": first + second}
     for number, answer in enumerate(ranks.ask(ranks_collectives.differentiate, settings(amp))):
-        for name, found in answer.items():
-            hold_same(amp, found, expected, what=f"{name} on rank {number}")
+        for name, gradient in answer.items():
+            hold_same(amp, gradient, expected, what=f"{name} on rank {number}")

@@ -28,7 +28,7 @@ def test_a_hook_sends_its_dtype(amp: Amp, ranks: RankGroup, hook: str) -> None:
     dtype = dtype_name(_HOOKS[hook])
     for number, answer in enumerate(answers):
         assert answer["sent"], f"rank {number} sent nothing"
-        assert {tuple(each) for each in answer["sent"]} == {("all_reduce", dtype)}
+        assert {tuple(call) for call in answer["sent"]} == {("all_reduce", dtype)}
         assert {value.dtype for value in answer["gradients"].values()} == {torch.float32}
     hold_ranks_agree(amp, answers, "gradients", what=f"{hook} hook")
     expected = mean(by_hand(amp.config.seed, amp.device.torch_device, amp.autocast), _HOOKS[hook])
@@ -54,16 +54,16 @@ def test_gradients_are_divided_before_they_are_summed(amp: Amp, ranks: RankGroup
     """Reduce 40000 on each of two ranks: fp16 represents the mean, but not the sum."""
     size = 40000.0
     for number, answer in enumerate(ranks.ask(ranks_ddp.large_gradients, settings(amp, hook=hook, size=size))):
-        found = answer["gradients"]["weight"]
+        actual = answer["gradients"]["weight"]
         expected = torch.tensor(size).to(_HOOKS.get(hook or "", torch.float32)).float()
-        if not torch.equal(found, expected.expand(4, 4)):
+        if not torch.equal(actual, expected.expand(4, 4)):
             raise AmpFailure(
-                f"{size:g} on both ranks becomes {float(found[0, 0])} on rank {number} with the hook {hook}",
+                f"{size:g} on both ranks becomes {float(actual[0, 0])} on rank {number} with the hook {hook}",
                 label_before="rule",
                 before=f"{float(expected):g}: the mean, of numbers that are divided before they are summed",
-                now=str(float(found[0, 0])),
+                now=str(float(actual[0, 0])),
                 likely="the hook sums first: beyond 65504 that is infinity in fp16"
-                if not math.isfinite(float(found[0, 0]))
+                if not math.isfinite(float(actual[0, 0]))
                 else "the hook forgets the division, or divides twice",
             )
 
@@ -73,7 +73,7 @@ def test_a_low_models_buckets_are_divided_first_too(amp: Amp, ranks: RankGroup) 
     size = 40000.0
     for answer in ranks.ask(ranks_ddp.low_model, settings(amp, size=size)):
         assert answer["sent"]
-        assert {tuple(each) for each in answer["sent"]} == {("all_reduce", amp.precision.dtype_name)}
+        assert {tuple(call) for call in answer["sent"]} == {("all_reduce", amp.precision.dtype_name)}
         expected = torch.full((4, 4), size, dtype=amp.dtype)
         assert torch.equal(answer["gradients"]["weight"], expected)
 
@@ -81,5 +81,5 @@ def test_a_low_models_buckets_are_divided_first_too(amp: Amp, ranks: RankGroup) 
 def test_what_overflows_in_a_hook_arrives_as_infinity(amp: Amp, ranks: RankGroup) -> None:
     """100000 overflows fp16 to infinity; a saturated value would hide the overflow from every scaler."""
     for answer in ranks.ask(ranks_ddp.large_gradients, settings(amp, hook="fp16", size=1e5)):
-        found = answer["gradients"]["weight"]
-        assert bool(found.isinf().all()), f"a gradient of 1e5 arrives as {float(found[0, 0])}, and no scaler sees it"
+        actual = answer["gradients"]["weight"]
+        assert bool(actual.isinf().all()), f"a gradient of 1e5 arrives as {float(actual[0, 0])}, and no scaler sees it"

@@ -46,7 +46,7 @@ def test_gradients_travel_in_float32(amp: Amp, ranks: RankGroup, options: str) -
     """Values that were low in backward are float32 before they are sent: the sum over ranks is not rounded."""
     for number, answer in enumerate(ranks.ask(ranks_ddp.step, settings(amp, options=_OPTIONS[options]))):
         sent = answer["sent"]
-        if not sent or any(each != ["all_reduce", "float32"] for each in sent):
+        if not sent or any(call != ["all_reduce", "float32"] for call in sent):
             raise AmpFailure(
                 f"DDP on rank {number} of {amp.target.id} does not reduce gradients in float32",
                 label_before="rule",
@@ -77,10 +77,10 @@ def test_a_training_is_that_of_one_process(amp: Amp, ranks: RankGroup, options: 
 
     Buckets are rebuilt after the first step, and a static graph is reduced differently from then on.
     """
-    asked = settings(amp, options=_OPTIONS[options])
-    answers = ranks.ask(ranks_ddp.train, asked)
-    made = realised(amp.config.seed, amp.device.torch_device)
-    expected = train_in_one_process(made.model, made.batch, amp.device.torch_device, amp.dtype, asked)
+    arguments = settings(amp, options=_OPTIONS[options])
+    answers = ranks.ask(ranks_ddp.train, arguments)
+    instance = realised(amp.config.seed, amp.device.torch_device)
+    expected = train_in_one_process(instance.model, instance.batch, amp.device.torch_device, amp.dtype, arguments)
     hold_ranks_agree(amp, answers, "weights", what="DDP, training")
     for number, answer in enumerate(answers):
         assert answer["kept"] == ["float32"], f"rank {number} keeps {answer['kept']}"

@@ -21,17 +21,17 @@ POLICY = {name: POLICIES[name] for name in ("low, reduced in float32, output flo
 
 def _expected(amp: Amp, policy: Policy) -> list[Tensors]:
     """Return the results of each rank's rows in one process, with the policy's manual casts of weights and inputs."""
-    found = []
+    outputs = []
     for number in range(SIZE):
-        made = realised(amp.config.seed, amp.device.torch_device)
-        rows = rows_of(number, made.batch)
+        instance = realised(amp.config.seed, amp.device.torch_device)
+        rows = rows_of(number, instance.batch)
         region: Any = amp.autocast if policy.region else contextlib.nullcontext
         if policy.param is not None:
-            made.model.to(amp.dtype)
+            instance.model.to(amp.dtype)
             rows["inputs"] = rows["inputs"].to(amp.dtype)
         returned = getattr(torch, policy.returned(amp))
-        found.append({name: value.to(returned) for name, value in evaluated(made.model, rows, region).items()})
-    return found
+        outputs.append({name: value.to(returned) for name, value in evaluated(instance.model, rows, region).items()})
+    return outputs
 
 
 def test_ddp_evaluates_in_the_region(amp: Amp, ranks: RankGroup) -> None:
@@ -51,8 +51,8 @@ def test_shards_are_evaluated_as_they_are_trained(amp: Amp, ranks: RankGroup, un
         needs_streams(amp)
     elif rule.output is not None:
         rule = Policy(param=rule.param, reduce=rule.reduce)  # FSDP1 has no dtype of outputs
-    asked = settings(amp, unit=unit, policy=rule.asked(amp), region=rule.region)
+    arguments = settings(amp, unit=unit, policy=rule.asked(amp), region=rule.region)
     for number, (answer, expected) in enumerate(
-        zip(ranks.ask(ranks_fsdp.evaluate, asked), _expected(amp, rule), strict=True)
+        zip(ranks.ask(ranks_fsdp.evaluate, arguments), _expected(amp, rule), strict=True)
     ):
         hold_same(amp, answer["logits"], expected, what=f"{unit} ({policy}) in evaluation, rank {number}")

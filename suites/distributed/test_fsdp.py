@@ -64,10 +64,10 @@ def test_gradients_and_loss_are_near_those_of_the_whole_batch(amp: Amp, ranks: R
 @pytest.mark.parametrize("overflow", [False, True], ids=["clean", "overflow"])
 def test_a_training_is_that_of_one_process(amp: Amp, ranks: RankGroup, *, overflow: bool) -> None:
     """Train four steps of AdamW on shards, under autocast, with ShardedGradScaler: each rank's losses, bit for bit."""
-    asked = {**_asked(amp, _POLICIES["autocast"]), "overflow": overflow}
-    made = realised(amp.config.seed, amp.device.torch_device)
-    expected = train_in_one_process(made.model, made.batch, amp.device.torch_device, amp.dtype, asked)
-    for number, answer in enumerate(ranks.ask(ranks_fsdp.train_one_unit, asked)):
+    arguments = {**_asked(amp, _POLICIES["autocast"]), "overflow": overflow}
+    instance = realised(amp.config.seed, amp.device.torch_device)
+    expected = train_in_one_process(instance.model, instance.batch, amp.device.torch_device, amp.dtype, arguments)
+    for number, answer in enumerate(ranks.ask(ranks_fsdp.train_one_unit, arguments)):
         assert answer["losses"] == [step[number] for step in expected["losses"]], f"other losses on rank {number}"
         assert answer["moved"] == [True, not overflow, True, True]
         assert answer["scales"][-1] == expected["scale"]
@@ -78,7 +78,7 @@ def test_a_training_is_that_of_one_process(amp: Amp, ranks: RankGroup, *, overfl
 def test_buffers_have_the_dtype_that_is_asked_for(amp: Amp, ranks: RankGroup, dtype: str | None) -> None:
     """A float table is float32 unless the policy says otherwise; a counter stays an integer."""
     expected = amp.precision.dtype_name if dtype == "low" else "float32"
-    given = {"param_dtype": None, "reduce_dtype": None, "buffer_dtype": expected if dtype else None}
-    for answer in ranks.ask(ranks_fsdp.buffers, settings(amp, unit="FSDP1", policy=given)):
+    policy = {"param_dtype": None, "reduce_dtype": None, "buffer_dtype": expected if dtype else None}
+    for answer in ranks.ask(ranks_fsdp.buffers, settings(amp, unit="FSDP1", policy=policy)):
         assert answer["counter"] == "int64"
         assert answer["seen"] == [expected]

@@ -31,8 +31,8 @@ def _asked(amp: Amp, policy: str, **more: object) -> dict[str, object]:
 def test_what_is_sent(amp: Amp, ranks: RankGroup, policy: str) -> None:
     """Observe the dtypes of every all-gather and every reduce-scatter at the process group."""
     for number, answer in enumerate(ranks.ask(ranks_fsdp.step, _asked(amp, policy))):
-        found = hold_sent(amp, answer, OF_FSDP2[policy], what=f"FSDP2 ({policy}) on rank {number}")
-    amp.observe(f"fsdp2/{policy}/sent", "; ".join(f"{kind} {' '.join(d)}" for kind, d in found.items()), kind="dtype")
+        sent = hold_sent(amp, answer, OF_FSDP2[policy], what=f"FSDP2 ({policy}) on rank {number}")
+    amp.observe(f"fsdp2/{policy}/sent", "; ".join(f"{kind} {' '.join(d)}" for kind, d in sent.items()), kind="dtype")
 
 
 @pytest.mark.parametrize("policy", OF_FSDP2)
@@ -43,13 +43,13 @@ def test_what_layers_see_and_what_is_returned(amp: Amp, ranks: RankGroup, policy
     for number, answer in enumerate(ranks.ask(ranks_fsdp.step, _asked(amp, policy))):
         computed = amp.precision.dtype_name if rule.region else inside
         expected = {"weight": inside, "input": inside, "output": computed}
-        found = answer["layer"]
-        if found != expected or answer["output"] != rule.returned(amp):
+        layer = answer["layer"]
+        if layer != expected or answer["output"] != rule.returned(amp):
             raise AmpFailure(
                 f"FSDP2 ({policy}) on rank {number} of {amp.target.id} computes or returns another dtype",
                 label_before="rule",
                 before=f"a layer sees {expected}, the model returns {rule.returned(amp)}",
-                now=f"a layer sees {found}, the model returns {answer['output']}",
+                now=f"a layer sees {layer}, the model returns {answer['output']}",
                 likely="output_dtype or param_dtype is not looked at, or inputs are not cast",
             )
         assert answer["parameters"] == ["float32"], f"master weights are {answer['parameters']}"
@@ -92,10 +92,10 @@ def test_a_training_keeps_float32(amp: Amp, ranks: RankGroup, policy: str) -> No
 )
 def test_a_training_is_that_of_one_process(amp: Amp, ranks: RankGroup, *, overflow: bool, foreach: bool) -> None:
     """Train four steps of AdamW on shards, under autocast, with a scaler: losses and whole weights, bit for bit."""
-    asked = _asked(amp, "autocast", overflow=overflow, foreach=foreach)
-    answers = ranks.ask(ranks_fsdp.train, asked)
-    made = realised(amp.config.seed, amp.device.torch_device)
-    expected = train_in_one_process(made.model, made.batch, amp.device.torch_device, amp.dtype, asked)
+    arguments = _asked(amp, "autocast", overflow=overflow, foreach=foreach)
+    answers = ranks.ask(ranks_fsdp.train, arguments)
+    instance = realised(amp.config.seed, amp.device.torch_device)
+    expected = train_in_one_process(instance.model, instance.batch, amp.device.torch_device, amp.dtype, arguments)
     for number, answer in enumerate(answers):
         assert answer["losses"] == [step[number] for step in expected["losses"]], f"other losses on rank {number}"
         assert answer["moved"] == [True, not overflow, True, True]
@@ -111,7 +111,7 @@ _IN_213 = {} if release_of(torch.__version__) >= (2, 14) else dict.fromkeys(CELL
 def test_what_was_frozen_at_first_is_reduced_as_asked(amp: Amp, ranks: RankGroup) -> None:
     """Evaluate once without gradients, then unfreeze: the reduction still has the requested dtype."""
     for answer in ranks.ask(ranks_fsdp.unfrozen, _asked(amp, "low, reduced in float32")):
-        assert {tuple(each) for each in answer["sent"]} == {("reduce_scatter", "float32")}
+        assert {tuple(call) for call in answer["sent"]} == {("reduce_scatter", "float32")}
 
 
 _LATE = (
@@ -138,7 +138,7 @@ def test_reductions_beside_tensor_parallel_layers_too(amp: Amp, ranks: RankGroup
     """Run a layer norm on parts of a sequence: its gradient is summed over the other mesh, in the requested dtype."""
     for answer in ranks.ask(ranks_fsdp.beside_tensor_parallel, _asked(amp, "low, reduced in float32")):
         assert answer["sent"], "nothing was reduced over the other mesh"
-        assert {tuple(each) for each in answer["sent"]} == {("all_reduce", "float32")}
+        assert {tuple(call) for call in answer["sent"]} == {("all_reduce", "float32")}
 
 
 def test_buffers_stay_as_they_are(amp: Amp, ranks: RankGroup) -> None:

@@ -49,8 +49,8 @@ def _answers(amp: Amp, ranks: RankGroup, hook: str) -> list[dict[str, Any]]:
 
 def _parts() -> list[dict[str, torch.Tensor]]:
     """Return the gradient of each rank: an outer product of low-precision values, which is a low-precision value."""
-    made = [ranks_hooks.known(number) for number in range(SIZE)]
-    return [{"weight": torch.outer(each["factors"], each["row"])} for each in made]
+    known_parts = [ranks_hooks.known(number) for number in range(SIZE)]
+    return [{"weight": torch.outer(part["factors"], part["row"])} for part in known_parts]
 
 
 @pytest.mark.parametrize("hook", _HOOKS)
@@ -64,18 +64,18 @@ def test_a_known_gradient_arrives(amp: Amp, ranks: RankGroup, hook: str) -> None
     assert not torch.equal(exact.to(amp.dtype).float(), exact) or rule.sends is not torch.float32
     limit = rule.most * torch.finfo(rule.sends).eps / 2
     for number, answer in enumerate(_answers(amp, ranks, hook)):
-        for iteration, found in enumerate(answer["gradients"]):
-            off = float((found.double() - exact.double()).norm() / exact.double().norm())
-            if found.dtype is not torch.float32 or off > limit:
+        for iteration, gradient in enumerate(answer["gradients"]):
+            off = float((gradient.double() - exact.double()).norm() / exact.double().norm())
+            if gradient.dtype is not torch.float32 or off > limit:
                 raise AmpFailure(
                     f"the hook {hook}: gradients of iteration {iteration} are not the mean on rank {number} of "
                     f"{amp.target.id}",
                     label_before="rule",
                     before=f"float32, and off by {limit:.3g} at most",
-                    now=f"{dtype_name(found.dtype)}, off by {off:.3g}",
+                    now=f"{dtype_name(gradient.dtype)}, off by {off:.3g}",
                     likely="the hook sends or computes in a lower dtype, does not divide, or does not cast back",
                 )
-        dtypes = {dtype for calls in answer["sent"] for _, *each in calls for dtype in each}
+        dtypes = {dtype for calls in answer["sent"] for _, *call in calls for dtype in call}
         assert dtypes == {dtype_name(rule.sends)}, f"the hook {hook} sends {sorted(dtypes)}"
 
 
@@ -85,20 +85,20 @@ def test_powersgd_keeps_what_it_leaves_out(amp: Amp, ranks: RankGroup) -> None:
         assert set(answer["kept"].values()) == {"float32"}, f"PowerSGD keeps {answer['kept']}"
         left = torch.zeros_like(_parts()[number]["weight"])
         for iteration in (2, 3):
-            wanted = _parts()[number]["weight"] + left
-            left = wanted - answer["gradients"][iteration]
-            (kept,) = answer["errors"][iteration].values()
-            assert torch.equal(kept.view_as(left), left), f"another error is kept in iteration {iteration}"
+            whole = _parts()[number]["weight"] + left
+            left = whole - answer["gradients"][iteration]
+            (error,) = answer["errors"][iteration].values()
+            assert torch.equal(error.view_as(left), left), f"another error is kept in iteration {iteration}"
 
 
 def test_local_sgd_stops_sending(amp: Amp, ranks: RankGroup) -> None:
     """Two iterations are reduced in float32; then each rank keeps its own gradient, and nothing is sent."""
     for number, answer in enumerate(_answers(amp, ranks, "local SGD")):
-        own = _parts()[number]["weight"]
-        expected = [mean(_parts())["weight"]] * 2 + [own] * 2
-        assert all(torch.equal(found, each) for found, each in zip(answer["gradients"], expected, strict=True))
+        local = _parts()[number]["weight"]
+        expected = [mean(_parts())["weight"]] * 2 + [local] * 2
+        assert all(torch.equal(gradient, exact) for gradient, exact in zip(answer["gradients"], expected, strict=True))
         assert [bool(calls) for calls in answer["sent"]] == [True, True, False, False]
-        assert {dtype for calls in answer["sent"] for _, *each in calls for dtype in each} == {"float32"}
+        assert {dtype for calls in answer["sent"] for _, *call in calls for dtype in call} == {"float32"}
 
 
 _FLAT = (
@@ -111,5 +111,5 @@ _FLAT = (
 def test_batched_powersgd_arrives(amp: Amp, ranks: RankGroup) -> None:
     """One matrix of all gradients arrives in float32, and the error of the compression is retained."""
     for answer in _answers(amp, ranks, "batched PowerSGD"):
-        assert {found.dtype for found in answer["gradients"]} == {torch.float32}
+        assert {gradient.dtype for gradient in answer["gradients"]} == {torch.float32}
         assert set(answer["kept"].values()) == {"float32"}

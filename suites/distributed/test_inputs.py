@@ -33,8 +33,8 @@ def test_inputs_are_cast_wherever_they_are(amp: Amp, ranks: RankGroup, unit: str
     """
     for number, answer in enumerate(ranks.ask(ranks_inputs.takes, _asked(amp, unit, inside=inside))):
         expected = answer["given"].to(amp.dtype)
-        for form, found in answer["forms"].items():
-            wrong = _unlike(found, expected, answer["gradient"])
+        for form, results in answer["forms"].items():
+            wrong = _unlike(results, expected, answer["gradient"])
             if wrong:
                 raise AmpFailure(
                     f"{unit} on rank {number} of {amp.target.id}: an input that is given as {form} is not cast",
@@ -45,11 +45,11 @@ def test_inputs_are_cast_wherever_they_are(amp: Amp, ranks: RankGroup, unit: str
                 )
 
 
-def _unlike(found: dict[str, object], expected: torch.Tensor, gradient: torch.Tensor) -> str | None:
-    seen, returned = found["seen"], found["gradient"]
-    assert isinstance(seen, list)
-    (floating,) = (each for each in seen if each.is_floating_point())
-    if any(each.dtype is not torch.int64 for each in seen if not each.is_floating_point()):
+def _unlike(results: dict[str, object], expected: torch.Tensor, gradient: torch.Tensor) -> str | None:
+    inputs, returned = results["seen"], results["gradient"]
+    assert isinstance(inputs, list)
+    (floating,) = (tensor for tensor in inputs if tensor.is_floating_point())
+    if any(tensor.dtype is not torch.int64 for tensor in inputs if not tensor.is_floating_point()):
         return "its integers are cast"
     if floating.dtype is not expected.dtype or not torch.equal(floating, expected):
         return f"it sees {floating.dtype}"
@@ -64,10 +64,10 @@ def _unlike(found: dict[str, object], expected: torch.Tensor, gradient: torch.Te
 def test_inputs_stay_as_they_are_where_that_is_asked(amp: Amp, ranks: RankGroup, unit: str) -> None:
     """``cast_forward_inputs=False``: the module receives float32, in every form."""
     for answer in ranks.ask(ranks_inputs.takes, _asked(amp, unit, cast=False)):
-        for form, found in answer["forms"].items():
-            (seen,) = (each for each in found["seen"] if each.is_floating_point())
-            assert seen.dtype is torch.float32, f"{form} is cast"
-            assert torch.equal(seen, answer["given"])
+        for form, results in answer["forms"].items():
+            (floating,) = (tensor for tensor in results["seen"] if tensor.is_floating_point())
+            assert floating.dtype is torch.float32, f"{form} is cast"
+            assert torch.equal(floating, answer["given"])
 
 
 @INSIDE

@@ -29,20 +29,20 @@ _CASES = {
 @pytest.mark.parametrize("case", _CASES)
 def test_losses_are_those_of_one_process(amp: Amp, ranks: RankGroup, case: str) -> None:
     """Compare every reduction with float64: the loss is float32, a gradient is rounded once, to its logits' dtype."""
-    asked = _CASES[case]
-    dtype = amp.dtype if asked["low"] else torch.float32
-    answers = ranks.ask(ranks_loss.loss, settings(amp, logits=dtype_name(dtype), region=asked["region"]))
+    arguments = _CASES[case]
+    dtype = amp.dtype if arguments["low"] else torch.float32
+    answers = ranks.ask(ranks_loss.loss, settings(amp, logits=dtype_name(dtype), region=arguments["region"]))
     for reduction in ranks_loss.REDUCTIONS:
-        made = ranks_loss.given()
-        logits = made["logits"].to(dtype).double().requires_grad_()
-        loss = f.cross_entropy(logits, made["targets"], reduction=reduction)
+        batch = ranks_loss.given()
+        logits = batch["logits"].to(dtype).double().requires_grad_()
+        loss = f.cross_entropy(logits, batch["targets"], reduction=reduction)
         torch.autograd.backward(loss.sum())
         assert logits.grad is not None
-        rounded = torch.finfo(dtype).eps / 2 if asked["low"] else 0.0
+        rounded = torch.finfo(dtype).eps / 2 if arguments["low"] else 0.0
         for number, answer in enumerate(answers):
-            found = answer[reduction]
-            wrong = _unlike(found["loss"], loss.detach(), torch.float32, NEAR)
-            wrong = wrong or _unlike(found["gradient"], logits.grad, dtype, NEAR + rounded)
+            results = answer[reduction]
+            wrong = _unlike(results["loss"], loss.detach(), torch.float32, NEAR)
+            wrong = wrong or _unlike(results["gradient"], logits.grad, dtype, NEAR + rounded)
             if wrong:
                 raise AmpFailure(
                     f"loss_parallel of {dtype_name(dtype)} logits, {reduction}: rank {number} of {amp.target.id} has "
@@ -54,10 +54,10 @@ def test_losses_are_those_of_one_process(amp: Amp, ranks: RankGroup, case: str) 
                 )
 
 
-def _unlike(found: torch.Tensor, exact: torch.Tensor, dtype: torch.dtype, most: float) -> str | None:
+def _unlike(actual: torch.Tensor, exact: torch.Tensor, dtype: torch.dtype, most: float) -> str | None:
     """Describe an error relative to the largest value: far smaller values are off by as much."""
-    off = float((found.double() - exact).abs().max() / exact.abs().max())
-    return f"{dtype_name(found.dtype)}, off by {off:.3g}" if found.dtype is not dtype or off > most else None
+    off = float((actual.double() - exact).abs().max() / exact.abs().max())
+    return f"{dtype_name(actual.dtype)}, off by {off:.3g}" if actual.dtype is not dtype or off > most else None
 
 
 class _Split(nn.Module):
@@ -81,6 +81,6 @@ def test_a_step_is_that_of_one_process(amp: Amp, ranks: RankGroup) -> None:
     answers = ranks.ask(ranks_loss.step, settings(amp))
     hold_ranks_agree(amp, answers, "gradients", what="loss_parallel")
     assert {answer["logits"] for answer in answers} == {amp.precision.dtype_name}
-    found = {f"layers.{name}": value for name, value in answers[0]["gradients"].items()}
+    gradients = {f"layers.{name}": value for name, value in answers[0]["gradients"].items()}
     case = Case("loss parallel", _Split, batch, loss_in_one)
-    hold_near_exact(amp, case, found, loss=answers[0]["loss"], what="loss_parallel")
+    hold_near_exact(amp, case, gradients, loss=answers[0]["loss"], what="loss_parallel")

@@ -25,10 +25,10 @@ from .training import train_in_one_process
 )
 def test_a_state_in_parts_is_that_of_one_process(amp: Amp, ranks: RankGroup, *, views: bool, overflow: bool) -> None:
     """Run ZeroRedundancyOptimizer around AdamW, with a scaler, under DDP: losses, scales, weights, whole state."""
-    asked = settings(amp, views=views, overflow=overflow)
-    answers = ranks.ask(ranks_optimizers.train, asked)
-    made = realised(amp.config.seed, amp.device.torch_device)
-    expected = train_in_one_process(made.model, made.batch, amp.device.torch_device, amp.dtype, asked)
+    arguments = settings(amp, views=views, overflow=overflow)
+    answers = ranks.ask(ranks_optimizers.train, arguments)
+    instance = realised(amp.config.seed, amp.device.torch_device)
+    expected = train_in_one_process(instance.model, instance.batch, amp.device.torch_device, amp.dtype, arguments)
     hold_ranks_agree(amp, answers, "weights", what="ZeroRedundancyOptimizer")
     hold_same(amp, answers[0]["weights"], expected["weights"], what="ZeroRedundancyOptimizer")
     hold_same(amp, answers[0]["state"], expected["state"], what="ZeroRedundancyOptimizer's state")
@@ -48,7 +48,7 @@ def test_weights_are_averaged_in_float32(amp: Amp, ranks: RankGroup) -> None:
     for number, answer in enumerate(ranks.ask(ranks_optimizers.average, settings(amp))):
         whole = mean(weights[0])["weight"]
         expected = [whole, weights[1][number]["weight"], mean(weights[1])["weight"]]
-        for time, (found, value) in enumerate(zip(answer["weights"], expected, strict=True)):
-            assert found.dtype is torch.float32
-            assert torch.equal(found, value), f"other weights on rank {number} after {time + 1} averages"
-        assert {tuple(each) for each in answer["sent"]} == {("all_reduce", "float32")}
+        for time, (actual, value) in enumerate(zip(answer["weights"], expected, strict=True)):
+            assert actual.dtype is torch.float32
+            assert torch.equal(actual, value), f"other weights on rank {number} after {time + 1} averages"
+        assert {tuple(call) for call in answer["sent"]} == {("all_reduce", "float32")}

@@ -29,13 +29,13 @@ def test_gradients_are_those_of_one_process(amp: Amp, ranks: RankGroup, schedule
 
 def _in_one_process(amp: Amp) -> tuple[Tensors, list[float]]:
     """Run micro-batches one after the other: gradients accumulate, and are divided by their number."""
-    made = realised(amp.config.seed, amp.device.torch_device)
+    instance = realised(amp.config.seed, amp.device.torch_device)
     losses = []
     for rows, targets in zip(
-        *(made.batch[name].chunk(ranks_pipeline.MICRO) for name in ("inputs", "targets")), strict=True
+        *(instance.batch[name].chunk(ranks_pipeline.MICRO) for name in ("inputs", "targets")), strict=True
     ):
         with amp.autocast():
-            loss = ranks_pipeline.criterion(made.model(rows), targets)
+            loss = ranks_pipeline.criterion(instance.model(rows), targets)
         torch.autograd.backward(loss)
         losses.append(float(loss.detach()))
-    return {name: value / ranks_pipeline.MICRO for name, value in gradients(made.model).items()}, losses
+    return {name: value / ranks_pipeline.MICRO for name, value in gradients(instance.model).items()}, losses

@@ -31,8 +31,14 @@ def test_a_training_goes_on_as_it_was(amp: Amp, ranks: RankGroup, tmp_path: Path
     if unit == "FSDP2":
         needs_streams(amp)
     rule = POLICIES[_UNITS[unit]]
-    asked = {"unit": unit, "policy": rule.asked(amp), "region": rule.region, "folder": str(tmp_path), "within": within}
-    answers = ranks.ask(ranks_saved.resume, settings(amp, **asked))
+    arguments = {
+        "unit": unit,
+        "policy": rule.asked(amp),
+        "region": rule.region,
+        "folder": str(tmp_path),
+        "within": within,
+    }
+    answers = ranks.ask(ranks_saved.resume, settings(amp, **arguments))
     for number, answer in enumerate(answers):
         for before, after in (("saved", "loaded"), ("whole", "resumed")):
             _hold_equal(amp, answer[after], answer[before], what=f"{unit}, {after} on rank {number}")
@@ -45,9 +51,9 @@ def test_a_training_goes_on_as_it_was(amp: Amp, ranks: RankGroup, tmp_path: Path
     hold_same(amp, state["model"], answers[0]["saved"]["weights"], what=f"{unit}, loaded in one process")
 
 
-def _hold_equal(amp: Amp, found: dict[str, Any], expected: dict[str, Any], *, what: str) -> None:
+def _hold_equal(amp: Amp, actual: dict[str, Any], expected: dict[str, Any], *, what: str) -> None:
     tensors: dict[str, Tensors] = {key: expected[key] for key in ("weights", "moments")}
     for key, values in tensors.items():
         assert {value.dtype for value in values.values()} == {torch.float32}
-        hold_same(amp, found[key], values, what=f"{what}, {key}")
-    assert found["scaler"] == expected["scaler"], f"{what}: another scaler"
+        hold_same(amp, actual[key], values, what=f"{what}, {key}")
+    assert actual["scaler"] == expected["scaler"], f"{what}: another scaler"

@@ -34,13 +34,13 @@ def _all_skip(amp: Amp, answers: list[dict[str, list[float]]], what: str) -> Non
     """Raise AmpFailure unless every rank steps, skips and steps, backs off once, and stays finite."""
     expected = {"moved": [True, False, True], "scales": [8.0, 4.0, 4.0], "finite": True}
     for number, answer in enumerate(answers):
-        found = {key: answer[key] for key in expected}
-        if found != expected or answer["steps"] != [2.0]:
+        actual = {key: answer[key] for key in expected}
+        if actual != expected or answer["steps"] != [2.0]:
             raise AmpFailure(
                 f"{what} on {amp.target.id}: rank {number} does not do what all ranks have to",
                 label_before="rule",
                 before=f"it moves, skips and moves: {expected}, and the optimizer has taken 2 steps",
-                now=f"{found}, steps {answer['steps']}",
+                now=f"{actual}, steps {answer['steps']}",
                 likely="found_inf is not reduced over ranks, or one rank does not look at it",
             )
 
@@ -52,16 +52,16 @@ def test_an_overflow_in_one_shard_is_skipped_by_all(
 ) -> None:
     """Ranks of FSDP2, FSDP1, tensor parallel layers, and of processes that share only the scaler's group."""
     _needs_streams(amp, parallel)
-    asked = settings(amp, parallel=parallel, scaler=_SPLIT[parallel], rank=at, value=value)
-    _all_skip(amp, ranks.ask(ranks_scaler.overflow, asked), f"{_SPLIT[parallel]} scaler, {parallel}")
+    arguments = settings(amp, parallel=parallel, scaler=_SPLIT[parallel], rank=at, value=value)
+    _all_skip(amp, ranks.ask(ranks_scaler.overflow, arguments), f"{_SPLIT[parallel]} scaler, {parallel}")
 
 
 @pytest.mark.parametrize("parallel", _SPLIT)
 def test_after_unscale_too(amp: Amp, ranks: RankGroup, parallel: str) -> None:
     """Ranks of a step that clips agree in ``unscale_``."""
     _needs_streams(amp, parallel)
-    asked = settings(amp, parallel=parallel, scaler=_SPLIT[parallel], rank=1, value="inf", unscale=True)
-    _all_skip(amp, ranks.ask(ranks_scaler.overflow, asked), f"{_SPLIT[parallel]} scaler, {parallel}, unscale_")
+    arguments = settings(amp, parallel=parallel, scaler=_SPLIT[parallel], rank=1, value="inf", unscale=True)
+    _all_skip(amp, ranks.ask(ranks_scaler.overflow, arguments), f"{_SPLIT[parallel]} scaler, {parallel}, unscale_")
 
 
 #: The rank on which an iteration overflows.
@@ -78,8 +78,8 @@ def test_every_rank_has_the_same_scale(amp: Amp, ranks: RankGroup, parallel: str
         scale *= 0.5 if at is not None else 2.0 if clean == 2 else 1.0
         clean %= 2
         expected.append(scale)
-    asked = settings(amp, parallel=parallel, scaler=_SPLIT[parallel], overflows=_OVERFLOWS, growth_interval=2)
-    for number, answer in enumerate(ranks.ask(ranks_scaler.scales, asked)):
+    arguments = settings(amp, parallel=parallel, scaler=_SPLIT[parallel], overflows=_OVERFLOWS, growth_interval=2)
+    for number, answer in enumerate(ranks.ask(ranks_scaler.scales, arguments)):
         if answer["scales"] != expected or answer["state"]["_growth_tracker"] != clean:
             raise AmpFailure(
                 f"{_SPLIT[parallel]} scaler, {parallel}, on {amp.target.id}: rank {number} has another scale",
@@ -92,8 +92,8 @@ def test_every_rank_has_the_same_scale(amp: Amp, ranks: RankGroup, parallel: str
 
 def test_a_scaler_that_is_not_told_of_others_skips_alone(amp: Amp, ranks: RankGroup) -> None:
     """Prove that the test above can fail: a plain GradScaler in independent processes knows only of its own rank."""
-    asked = settings(amp, parallel="none", scaler="plain", rank=1, value="inf")
-    answers = ranks.ask(ranks_scaler.overflow, asked)
+    arguments = settings(amp, parallel="none", scaler="plain", rank=1, value="inf")
+    answers = ranks.ask(ranks_scaler.overflow, arguments)
     assert [answer["moved"] for answer in answers] == [[True, True, True], [True, False, True]]
 
 
@@ -112,20 +112,20 @@ def test_shards_and_whole_gradients_together(amp: Amp, ranks: RankGroup) -> None
 
 def test_ddp_spreads_an_overflow_to_all_ranks(amp: Amp, ranks: RankGroup) -> None:
     """One rank's loss is infinite: all reduced gradients are non-finite, all ranks skip, and continue together."""
-    asked = settings(amp, overflow=True)
-    answers = ranks.ask(ranks_ddp.train, asked)
+    arguments = settings(amp, overflow=True)
+    answers = ranks.ask(ranks_ddp.train, arguments)
     for number, answer in enumerate(answers):
         if answer["moved"] != [True, False, True, True] or answer["scales"] != answers[0]["scales"]:
             raise AmpFailure(
                 f"an overflow on rank 1 of {amp.target.id}: rank {number} does not skip the step, or alone",
                 label_before="rule",
                 before="under DDP all ranks step, skip, step and step, at one scale",
-                now=f"rank {number} moved {answer['moved']}, scales {[each['scales'] for each in answers]}",
+                now=f"rank {number} moved {answer['moved']}, scales {[row['scales'] for row in answers]}",
                 likely="a rank steps in spite of found_inf, or its gradients were not reduced",
             )
     hold_ranks_agree(amp, answers, "weights", what="DDP after an overflow")
-    made = realised(amp.config.seed, amp.device.torch_device)
-    expected = train_in_one_process(made.model, made.batch, amp.device.torch_device, amp.dtype, asked)
+    instance = realised(amp.config.seed, amp.device.torch_device)
+    expected = train_in_one_process(instance.model, instance.batch, amp.device.torch_device, amp.dtype, arguments)
     hold_same(amp, answers[0]["weights"], expected["weights"], what="DDP after an overflow")
 
 

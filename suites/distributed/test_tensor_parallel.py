@@ -49,8 +49,8 @@ def test_gradients_and_loss_are_those_of_one_process(amp: Amp, ranks: RankGroup,
     what = "sequence parallel" if sequences else "tensor parallel"
     answers = ranks.ask(ranks_tensor.step, settings(amp, sequences=sequences))
     hold_ranks_agree(amp, answers, "gradients", what=what)
-    found = {f"layers.{name}": value for name, value in answers[0]["gradients"].items()}
-    hold_near_exact(amp, _split(), found, loss=answers[0]["loss"], what=what)
+    gradients = {f"layers.{name}": value for name, value in answers[0]["gradients"].items()}
+    hold_near_exact(amp, _split(), gradients, loss=answers[0]["loss"], what=what)
 
 
 def test_outputs_are_those_of_one_process(amp: Amp, ranks: RankGroup) -> None:
@@ -58,9 +58,9 @@ def test_outputs_are_those_of_one_process(amp: Amp, ranks: RankGroup) -> None:
     answers = ranks.ask(ranks_tensor.step, settings(amp))
     assert {answer["output"] for answer in answers} == {amp.precision.dtype_name}
     assert torch.equal(answers[0]["logits"], answers[1]["logits"])
-    made = _split().realise(seed=amp.config.seed).on(amp.device.torch_device)
+    instance = _split().realise(seed=amp.config.seed).on(amp.device.torch_device)
     with amp.autocast(), torch.no_grad():
-        expected = made.model(made.batch["inputs"]).cpu().double()
+        expected = instance.model(instance.batch["inputs"]).cpu().double()
     off = (answers[0]["logits"].double() - expected).abs().max()
     assert float(off) <= 4 * amp.precision.u * float(expected.abs().max())
 
@@ -72,7 +72,7 @@ def test_parts_are_added_up_in_the_dtype_of_the_region(amp: Amp, ranks: RankGrou
         assert answer["sent"][0][1:] == [amp.precision.dtype_name]
         assert answer["parameters"] == ["float32"]
         assert {value.dtype for value in answer["gradients"].values()} == {torch.float32}
-    amp.observe("tensor parallel/sent", [" ".join(each) for each in answer["sent"]], kind="dtype")
+    amp.observe("tensor parallel/sent", [" ".join(call) for call in answer["sent"]], kind="dtype")
 
 
 def test_a_training_keeps_float32(amp: Amp, ranks: RankGroup) -> None:
@@ -87,9 +87,9 @@ def test_a_training_keeps_float32(amp: Amp, ranks: RankGroup) -> None:
 
 def test_tables_have_the_bits_of_one_process(amp: Amp, ranks: RankGroup) -> None:
     """Embeddings split by tokens or by columns, in a region, are float32; each value comes unrounded from one rank."""
-    made = ranks_tensor.table()
-    expected = {"outputs": made["weight"][made["words"]], "gradient": torch.zeros_like(made["weight"])}
-    expected["gradient"][made["words"]] = made["factors"]
+    table = ranks_tensor.table()
+    expected = {"outputs": table["weight"][table["words"]], "gradient": torch.zeros_like(table["weight"])}
+    expected["gradient"][table["words"]] = table["factors"]
     for number, answer in enumerate(ranks.ask(ranks_tensor.embed, settings(amp))):
-        for split, found in answer.items():
-            hold_same(amp, found, expected, what=f"a table split by {split} on rank {number}")
+        for split, results in answer.items():
+            hold_same(amp, results, expected, what=f"a table split by {split} on rank {number}")

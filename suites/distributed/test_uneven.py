@@ -16,8 +16,8 @@ from .models import SIZE, Tensors, gradients, loss, realised, rows_of
 @pytest.mark.parametrize("every", [True, False], ids=["divided by all", "divided by who is left"])
 def test_a_training_is_that_of_one_process(amp: Amp, ranks: RankGroup, *, every: bool) -> None:
     """``join`` under autocast: losses and final weights of every rank, bit for bit; messages are float32 only."""
-    asked = settings(amp, divide_by_initial_world_size=every)
-    answers = ranks.ask(ranks_uneven.train, asked)
+    arguments = settings(amp, divide_by_initial_world_size=every)
+    answers = ranks.ask(ranks_uneven.train, arguments)
     losses, weights = _in_one_process(amp, every=every)
     hold_ranks_agree(amp, answers, "weights", what="uneven inputs")
     hold_same(amp, answers[0]["weights"], weights, what="uneven inputs")
@@ -28,10 +28,10 @@ def test_a_training_is_that_of_one_process(amp: Amp, ranks: RankGroup, *, every:
 
 def _in_one_process(amp: Amp, *, every: bool) -> tuple[list[list[float]], Tensors]:
     """Return the mean over all ranks, or over those that have batches left."""
-    made = realised(amp.config.seed, amp.device.torch_device)
+    instance = realised(amp.config.seed, amp.device.torch_device)
     rate, momentum = ranks_uneven.RATE, ranks_uneven.MOMENTUM
-    optimizer = torch.optim.SGD(made.model.parameters(), lr=rate, momentum=momentum, foreach=False)
-    batches = [ranks_uneven.batches_of(number, rows_of(number, made.batch)) for number in range(SIZE)]
+    optimizer = torch.optim.SGD(instance.model.parameters(), lr=rate, momentum=momentum, foreach=False)
+    batches = [ranks_uneven.batches_of(number, rows_of(number, instance.batch)) for number in range(SIZE)]
     losses: list[list[float]] = [[] for _ in range(SIZE)]
     for step in range(max(ranks_uneven.BATCHES)):
         parts = []
@@ -39,13 +39,13 @@ def _in_one_process(amp: Amp, *, every: bool) -> tuple[list[list[float]], Tensor
             if step < len(batches[number]):
                 optimizer.zero_grad()
                 with amp.autocast():
-                    value = loss(made.model, batches[number][step])["loss"]
+                    value = loss(instance.model, batches[number][step])["loss"]
                 torch.autograd.backward(value)
                 losses[number].append(float(value.detach()))
-                parts.append(gradients(made.model))
+                parts.append(gradients(instance.model))
         count = SIZE if every else len(parts)
-        for name, parameter in made.model.named_parameters():
+        for name, parameter in instance.model.named_parameters():
             divided = [part[name] / count for part in parts]
             parameter.grad = divided[0] + divided[1] if len(divided) == SIZE else divided[0]
         optimizer.step()
-    return losses, {name: p.detach().cpu().clone() for name, p in made.model.named_parameters()}
+    return losses, {name: p.detach().cpu().clone() for name, p in instance.model.named_parameters()}

@@ -55,13 +55,13 @@ def test_gradients_are_those_of_one_process(amp: Amp, ranks: RankGroup, name: st
     rule = (OF_FSDP2 if variation.unit == "FSDP2" else POLICIES)[policy]
     if variation.unit == "FSDP2":
         needs_streams(amp)
-    asked = {"policy": rule.asked(amp), "region": rule.region, "options": variation.options}
-    answers = ranks.ask(ranks_variations.step, settings(amp, unit=variation.unit, **asked))
+    arguments = {"policy": rule.asked(amp), "region": rule.region, "options": variation.options}
+    answers = ranks.ask(ranks_variations.step, settings(amp, unit=variation.unit, **arguments))
     for number, answer in enumerate(answers):
         assert answer["float32"], f"gradients are kept in another dtype on rank {number}"
         for kind, *dtypes in answer["sent"]:
-            wanted = rule.gathered(amp) if kind == "all_gather" else rule.reduced(amp)
-            assert dtypes == [wanted], f"{kind} of {dtypes} on rank {number}, and not of {wanted}"
+            expected = rule.gathered(amp) if kind == "all_gather" else rule.reduced(amp)
+            assert dtypes == [expected], f"{kind} of {dtypes} on rank {number}, and not of {expected}"
         assert any(kind in {"all_reduce", "reduce_scatter"} for kind, *_ in answer["sent"]), "nothing was reduced"
     hold_ranks_agree(amp, answers, "gradients", what=name)
     least = 2.0**-23 if rule.reduced(amp) == "float16" else 0.0

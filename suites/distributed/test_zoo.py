@@ -36,9 +36,9 @@ def test_a_step_is_that_of_one_process(amp: Amp, ranks: RankGroup, name: str, pa
     answers = ranks.ask(ranks_zoo.step, settings(amp, case=name, parallel=parallel))
     hold_ranks_agree(amp, answers, "gradients", what=what)
     case = ranks_zoo.CASES[name]
-    made = case.realise(seed=amp.config.seed).on(amp.device.torch_device)
+    instance = case.realise(seed=amp.config.seed).on(amp.device.torch_device)
     with deterministic():
-        alone = run_step(case, made, amp.autocast, seed=amp.config.seed)
+        alone = run_step(case, instance, amp.autocast, seed=amp.config.seed)
     gradients = {name: value for name, value in alone.gradients.items() if value is not None}
     hold_same(amp, answers[0]["outputs"], dict(alone.outputs), what=what)
     hold_same(amp, answers[0]["gradients"], gradients, what=what)

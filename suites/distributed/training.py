@@ -70,8 +70,8 @@ def _kept(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[str]:
     # Of a ZeroRedundancyOptimizer, only this rank's part.
     states = getattr(optimizer, "optim", optimizer).state
     tensors += [value for state in states.values() for value in state.values()]
-    found = {t.dtype for t in tensors if isinstance(t, torch.Tensor) and t.is_floating_point()}
-    return sorted(dtype_name(dtype) for dtype in found)
+    dtypes = {t.dtype for t in tensors if isinstance(t, torch.Tensor) and t.is_floating_point()}
+    return sorted(dtype_name(dtype) for dtype in dtypes)
 
 
 def train_in_one_process(
@@ -82,7 +82,7 @@ def train_in_one_process(
     scaler = _scaler(device, settings)
     losses: list[list[float]] = []
     for step in range(settings.get("steps", STEPS)):
-        parts, each = [], []
+        parts, rank_losses = [], []
         for number in range(SIZE):
             rows = rows_of(number, batch)
             if settings.get("overflow"):
@@ -92,12 +92,12 @@ def train_in_one_process(
                 outputs = loss(model, rows)
             torch.autograd.backward(scaler.scale(outputs["loss"] * _spoilt(step, rows)))
             parts.append([p.grad.detach().clone() for p in model.parameters() if p.grad is not None])
-            each.append(float(outputs["loss"].detach()))
+            rank_losses.append(float(outputs["loss"].detach()))
         for parameter, first, second in zip(model.parameters(), *parts, strict=True):
             parameter.grad = first / SIZE + second / SIZE
         scaler.step(optimizer)
         scaler.update()
-        losses.append(each)
+        losses.append(rank_losses)
     return {
         "losses": losses,
         "scale": scaler.get_scale(),

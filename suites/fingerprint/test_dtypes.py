@@ -47,29 +47,29 @@ def test_every_entry_returns_the_known_dtypes(amp: Amp, group: str, sweep: Finge
     """Each pattern is: with autocast off, for float32 and low inputs | with autocast on, for the same."""
     names = [name for name in _entries(amp, sweep) if group_of(name) == group]
     losses = len(sweep.losses)
-    seen, broken = {}, []
+    observed, broken = {}, []
     unlike_baseline: dict[str, AmpFailure] = {}
     for name in names:
         try:
-            seen[name] = sweep.fingerprint(name, amp.device, amp.precision.dtype_name)
+            observed[name] = sweep.fingerprint(name, amp.device, amp.precision.dtype_name)
         except ExaminationFailed as failed:
             broken.append(str(failed))
             continue
         try:
-            amp.observe(name, seen[name], kind="dtype")
+            amp.observe(name, observed[name], kind="dtype")
         except AmpFailure as failure:
             unlike_baseline[name] = failure
     if broken:
         raise AmpFailure(f"{len(broken)} of {len(names)} operators could not be looked at: {'; '.join(broken)}")
-    expected = {name: texts for name, texts in _expected(amp).items() if name in seen}
+    expected = {name: texts for name, texts in _expected(amp).items() if name in observed}
     failing = {Change.CHANGED, Change.NEW} if _is_judged(amp) else {Change.CHANGED}
-    changed = [each for each in differences(expected, seen) if each.change in failing]
+    changed = [difference for difference in differences(expected, observed) if difference.change in failing]
     if changed:
         raise AmpFailure(
             _what(amp, changed, "other dtypes"),
             label_before="known",
-            before=" // ".join(f"{each.name}: {each.before}" for each in changed),
-            now=" // ".join(f"{each.name}: {each.now}" for each in changed),
+            before=" // ".join(f"{difference.name}: {difference.before}" for difference in changed),
+            now=" // ".join(f"{difference.name}: {difference.now}" for difference in changed),
             likely="; ".join(sweep.losses[losses:]) or "a rule, a kernel, or what they are composed of has changed",
             accept=f"python -m pytest_amp.fingerprint, and review {DATA_FILE}",
         )
@@ -96,9 +96,9 @@ def _together(amp: Amp, failures: dict[str, AmpFailure]) -> AmpFailure:
     )
 
 
-def _what(amp: Amp, found: list[Difference], what: str) -> str:
-    names = ", ".join(each.name for each in found)
-    return f"{len(found)} under autocast({amp.device.type}, {amp.precision.dtype_name}) return {what}: {names}"
+def _what(amp: Amp, differences: list[Difference], what: str) -> str:
+    names = ", ".join(difference.name for difference in differences)
+    return f"{len(differences)} under autocast({amp.device.type}, {amp.precision.dtype_name}) return {what}: {names}"
 
 
 def test_no_entry_is_new_or_gone(amp: Amp, sweep: FingerprintSweep) -> None:

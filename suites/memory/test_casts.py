@@ -71,10 +71,10 @@ def test_without_the_cache_each_use_of_a_weight_is_a_cast(amp: Amp) -> None:
 
     case = amp.case(lambda: Repeated(8), lambda: torch.randn(4, 16), _summed)
     passes = Passes(case, amp.conditions)
-    kept, again = (census(passes, passes.amp(cache=cache)) for cache in (True, False))
-    assert [cast.of for cast in kept.forward].count("layer.weight") == 1
+    cached, again = (census(passes, passes.amp(cache=cache)) for cache in (True, False))
+    assert [cast.of for cast in cached.forward].count("layer.weight") == 1
     assert [cast.of for cast in again.forward].count("layer.weight") == 8
-    assert again.count - kept.count == 2 * 7
+    assert again.count - cached.count == 2 * 7
 
 
 def test_float32_makes_none(amp: Amp) -> None:

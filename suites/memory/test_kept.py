@@ -61,11 +61,11 @@ class Kept:
         """Return the expectation in the form of ``saved_bytes``."""
         if device_type == "cuda" and self.cuda is not None:
             return self.cuda.on("cuda", low)
-        found = expected(device_type, torch.__version__).get(f"aten::{self.rule}") if self.rule else None
-        own = "float32" if found is not None and found.name in WIDE else low
-        counts = Counter({own: self.numbers} if self.numbers else {})
-        counts.update({name: sum(each) for name, each in self.also.items()})
-        storages = (self.stored if self.numbers else 0) + sum(len(each) for each in self.also.values())
+        rule = expected(device_type, torch.__version__).get(f"aten::{self.rule}") if self.rule else None
+        dtype = "float32" if rule is not None and rule.name in WIDE else low
+        counts = Counter({dtype: self.numbers} if self.numbers else {})
+        counts.update({name: sum(sizes) for name, sizes in self.also.items()})
+        storages = (self.stored if self.numbers else 0) + sum(len(sizes) for sizes in self.also.values())
         bytes_ = {name: count * getattr(torch, name).itemsize for name, count in counts.items()}
         return Saved(storages, dict(sorted(bytes_.items())))
 
@@ -137,19 +137,19 @@ KEPT: dict[str, Kept] = {
     "dropout in evaluation": _nothing(lambda x: functional.dropout(x, 0.5, training=False)),
     "dropout of channels": Kept(lambda x, *_: functional.dropout1d(x.view(2, 4, -1), 0.5, training=True), ROWS),
     "layer_norm": Kept(
-        lambda x, given, _: functional.layer_norm(x, (COLUMNS,), given.weight, given.bias),
+        lambda x, layer, _: functional.layer_norm(x, (COLUMNS,), layer.weight, layer.bias),
         ALL,
         rule="layer_norm",
         also={"float32": (ROWS, ROWS)},
     ),
     "group_norm": Kept(
-        lambda x, given, _: functional.group_norm(x, 4, given.weight, given.bias),
+        lambda x, layer, _: functional.group_norm(x, 4, layer.weight, layer.bias),
         ALL,
         rule="group_norm",
         also={"float32": (4 * ROWS, 4 * ROWS)},
     ),
     "batch_norm": Kept(
-        lambda x, given, _: functional.batch_norm(x, None, None, given.weight, given.bias, training=True),
+        lambda x, layer, _: functional.batch_norm(x, None, None, layer.weight, layer.bias, training=True),
         ALL,
         also={"float32": (COLUMNS, COLUMNS)},
     ),
@@ -162,11 +162,11 @@ KEPT: dict[str, Kept] = {
     ),
     # Its low-precision input, and the weight's low-precision copy.
     "convolution": Kept(
-        lambda x, given, _: functional.conv1d(x[..., None], given.matrix[..., None], given.bias), ALL + COLUMNS**2, 2
+        lambda x, layer, _: functional.conv1d(x[..., None], layer.matrix[..., None], layer.bias), ALL + COLUMNS**2, 2
     ),
-    "linear": Kept(lambda x, given, _: functional.linear(x, given.matrix, given.bias), ALL + COLUMNS**2, 2),
-    "matmul": Kept(lambda x, given, _: x @ given.matrix, ALL + COLUMNS**2, 2),
-    "embedding": Kept(lambda _, given, batch: functional.embedding(batch["classes"], given.matrix)),
+    "linear": Kept(lambda x, layer, _: functional.linear(x, layer.matrix, layer.bias), ALL + COLUMNS**2, 2),
+    "matmul": Kept(lambda x, layer, _: x @ layer.matrix, ALL + COLUMNS**2, 2),
+    "embedding": Kept(lambda _, layer, batch: functional.embedding(batch["classes"], layer.matrix)),
     "mse_loss": _loss(functional.mse_loss, "mse_loss"),
     "l1_loss": _loss(functional.l1_loss, "l1_loss"),
     "smooth_l1_loss": _loss(functional.smooth_l1_loss, "smooth_l1_loss"),
@@ -202,20 +202,22 @@ ON_A_CPU = ("batch_norm", "attention")
 )
 def test_an_operator_keeps_what_its_derivative_needs(amp: Amp, operator: str) -> None:
     """Compare storages and bytes by dtype for a low-precision input: an excess that manual casts share shows here."""
-    kept = KEPT[operator]
+    operator_case = KEPT[operator]
 
     def loss(model: nn.Module, batch: Batch) -> Tensor:
         assert isinstance(model, Given)
-        return kept.call(batch["x"].to(amp.dtype), model, batch).float().sum()  # conversions and sums save nothing
+        return (
+            operator_case.call(batch["x"].to(amp.dtype), model, batch).float().sum()
+        )  # conversions and sums save nothing
 
     passes = Passes(Case(operator, Given, _batch, loss), amp.conditions)
-    found, wanted = saved_bytes(passes, passes.amp()), kept.on(amp.device.type, amp.precision.dtype_name)
-    amp.observe(f"{operator}/bytes kept", found.bytes, kind="count", unit="bytes")
-    if found != wanted:
+    actual, expected = saved_bytes(passes, passes.amp()), operator_case.on(amp.device.type, amp.precision.dtype_name)
+    amp.observe(f"{operator}/bytes kept", actual.bytes, kind="count", unit="bytes")
+    if actual != expected:
         raise AmpFailure(
-            f"{operator} keeps {found.storages} tensors for backward under {amp.conditions}",
+            f"{operator} keeps {actual.storages} tensors for backward under {amp.conditions}",
             label_before="needed",
-            before=f"{wanted.storages} tensors, bytes by dtype {wanted.by_dtype or 'none'}",
-            now=amp.conditions.now(f"{found.storages} tensors, bytes by dtype {found.by_dtype or 'none'}"),
+            before=f"{expected.storages} tensors, bytes by dtype {expected.by_dtype or 'none'}",
+            now=amp.conditions.now(f"{actual.storages} tensors, bytes by dtype {actual.by_dtype or 'none'}"),
             likely="it keeps its input beside its result, or in a wider dtype than the one in which it computes",
         )

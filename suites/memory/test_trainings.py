@@ -21,21 +21,21 @@ from pytest_amp.torch_private import live_storages
 _FIRST, _STEPS = 2, 6
 
 
-def _hold(amp: Amp, what: str, step: Callable[[int], object], *, given: Any = ()) -> None:
-    held = []
-    with live_storages(given=given) as holding:
+def _hold(amp: Amp, what: str, step: Callable[[int], object], *, arguments: Any = ()) -> None:
+    alive = []
+    with live_storages(given=arguments) as holding:
         for index in range(_STEPS):
             step(index)
-            held.append(sum(holding()))
-        if len(set(held[_FIRST:])) > 1:  # memory of a reference cycle is freed once Python collects it
+            alive.append(sum(holding()))
+        if len(set(alive[_FIRST:])) > 1:  # memory of a reference cycle is freed once Python collects it
             gc.collect()
-            held[-1] = sum(holding())
-    if held[-1] > held[_FIRST]:
+            alive[-1] = sum(holding())
+    if alive[-1] > alive[_FIRST]:
         raise AmpFailure(
             f"a training with {what} on {amp.target.id} holds more memory after each step",
             label_before=f"step {_FIRST + 1}",
-            before=f"{held[_FIRST]} bytes",
-            now=f"{', '.join(map(str, held[_FIRST + 1 :]))} bytes after the next {_STEPS - _FIRST - 1} steps",
+            before=f"{alive[_FIRST]} bytes",
+            now=f"{', '.join(map(str, alive[_FIRST + 1 :]))} bytes after the next {_STEPS - _FIRST - 1} steps",
             likely="losses, gradients or casts of earlier steps are kept: by backward, the optimizer, the scaler",
         )
 
@@ -57,7 +57,7 @@ def test_optimizers_keep_no_gradients(amp: Amp, amp_scaler: Any, optimizer: str)
     """Every implementation of each optimizer, with new gradients in each step, one of them skipped for an overflow."""
     model = _model(amp)
     weights = [p for p in model.parameters() if p.dim() == 2]  # Muon takes no other shapes
-    made, scaler = make_optimizer(optimizer, weights), amp_scaler(init_scale=8.0)
+    instance, scaler = make_optimizer(optimizer, weights), amp_scaler(init_scale=8.0)
     batch = torch.randn(4, 8, device=amp.device.torch_device)
 
     def step(index: int) -> None:
@@ -65,10 +65,10 @@ def test_optimizers_keep_no_gradients(amp: Amp, amp_scaler: Any, optimizer: str)
         with amp.autocast():
             loss: Any = model(batch).float().square().mean()
         scaler.scale(loss * (float("inf") if index == _STEPS - 2 else 1.0)).backward()
-        scaler.step(made)
+        scaler.step(instance)
         scaler.update()
 
-    _hold(amp, optimizer, step, given=[*model.parameters(), batch])
+    _hold(amp, optimizer, step, arguments=[*model.parameters(), batch])
 
 
 def _accumulated(_: nn.Module, losses: list[Any], scaler: Any) -> None:
@@ -89,8 +89,8 @@ def _by_inputs(model: nn.Module, losses: list[Any], scaler: Any) -> None:
 
 def _with_a_penalty(model: nn.Module, losses: list[Any], scaler: Any) -> None:
     for loss in losses:
-        found = torch.autograd.grad(scaler.scale(loss), list(model.parameters()), create_graph=True)
-        penalty: Any = torch.stack([each.square().sum() for each in found]).sum()
+        gradients = torch.autograd.grad(scaler.scale(loss), list(model.parameters()), create_graph=True)
+        penalty: Any = torch.stack([gradient.square().sum() for gradient in gradients]).sum()
         (scaler.scale(loss) + penalty).backward()
 
 
@@ -131,4 +131,4 @@ def test_a_training_keeps_nothing_of_its_steps(amp: Amp, amp_scaler: Any, way: s
         scaler.update()
         scheduler.step()
 
-    _hold(amp, f"{way}{', clipped' if clipping else ''}", step, given=[*model.parameters(), *batches])
+    _hold(amp, f"{way}{', clipped' if clipping else ''}", step, arguments=[*model.parameters(), *batches])

@@ -82,7 +82,7 @@ def test_attention_is_cast(amp: Amp, backend: str, arguments: str, *, mixed: boo
     shapes = (2, 4, 6, 8), (2, heads, 6, 8), (2, heads, 6, 8)
     query, key, value = (torch.randn(shape).to(amp.device.torch_device) for shape in shapes)
     chosen = BACKENDS[backend]
-    kernels = [each for each in BACKENDS.values() if each is not None] if chosen is None else [chosen]
+    kernels = [backend for backend in BACKENDS.values() if backend is not None] if chosen is None else [chosen]
     low = [tensor.to(amp.dtype) for tensor in (query, key, value)]
     if amp.device.type == "cuda" and arguments in REFUSED.get(backend, ()):
         _is_refused(amp, kernels, arguments, query, key, value)
@@ -93,11 +93,11 @@ def test_attention_is_cast(amp: Amp, backend: str, arguments: str, *, mixed: boo
         torch.manual_seed(amp.config.seed)
         with amp.autocast():
             keys = low[1] if mixed else key
-            found = functional.scaled_dot_product_attention(query, keys, value, **ARGUMENTS[arguments](query))
+            actual = functional.scaled_dot_product_attention(query, keys, value, **ARGUMENTS[arguments](query))
     kind = "mixed" if mixed else "float32"
-    amp.observe(f"{backend}, {arguments}, {kind}", dtype_name(found.dtype), kind="dtype")
-    assert found.dtype is amp.dtype
-    assert torch.equal(found, by_hand), f"attention ({backend}, {arguments}) differs from casts by hand"
+    amp.observe(f"{backend}, {arguments}, {kind}", dtype_name(actual.dtype), kind="dtype")
+    assert actual.dtype is amp.dtype
+    assert torch.equal(actual, by_hand), f"attention ({backend}, {arguments}) differs from casts by hand"
 
 
 def _is_refused(amp: Amp, kernels: list[SDPBackend], arguments: str, *tensors: torch.Tensor) -> None:
@@ -117,7 +117,7 @@ def test_attention_is_what_its_formula_says(amp: Amp, arguments: str) -> None:
     query, key, value = (torch.randn(2, n, 6, 8).to(amp.device.torch_device) for n in (4, heads, heads))
     keywords = ARGUMENTS[arguments](query)
     with amp.autocast():
-        found = functional.scaled_dot_product_attention(query, key, value, **keywords)
+        actual = functional.scaled_dot_product_attention(query, key, value, **keywords)
     wide, mask = [t.to(amp.dtype).double() for t in (query, key, value)], keywords.get("attn_mask")
     wide[1:] = [t.repeat_interleave(4 // heads, 1) for t in wide[1:]]
     scores = wide[0] @ wide[1].mT * keywords.get("scale", 8**-0.5)
@@ -125,7 +125,7 @@ def test_attention_is_what_its_formula_says(amp: Amp, arguments: str) -> None:
         scores = scores.masked_fill(~_blocked(query), float("-inf"))
     elif mask is not None:
         scores = scores + mask
-    error = (found.double() - scores.softmax(-1) @ wide[2]).norm() / found.double().norm()
+    error = (actual.double() - scores.softmax(-1) @ wide[2]).norm() / actual.double().norm()
     # Rounded: probabilities, and the result; a mask that is float32 for autocast may be low-precision inside.
     assert error <= 4 * amp.precision.u, f"attention ({arguments}) is off its formula by {error:.3g}"
 
@@ -150,13 +150,13 @@ def test_multihead_attention_of_any_width_is_low(amp: Amp, layer: str, *, traini
     softmax = amp.dtype if amp.device.type == "cpu" else torch.float32
     build, widths = LAYERS[layer]
     module = build().to(amp.device.torch_device).train(training)
-    given = [torch.randn(5, 2, width, device=amp.device.torch_device) for width in widths]
+    inputs = [torch.randn(5, 2, width, device=amp.device.torch_device) for width in widths]
     for mode in (torch.enable_grad, torch.no_grad, torch.inference_mode):
         with mode(), amp.autocast():
-            result, probabilities = module(*given, need_weights=weights)
+            result, probabilities = module(*inputs, need_weights=weights)
         assert result.dtype is amp.dtype, f"under {mode.__name__} it answers {result.dtype}"
         assert not weights or probabilities.dtype is softmax
-    plain = module(*given, need_weights=weights)[0]
+    plain = module(*inputs, need_weights=weights)[0]
     error = (result.float() - plain).norm() / plain.norm()
     assert 0 < error <= 4 * amp.precision.u
 
@@ -210,7 +210,7 @@ def test_the_dtype_of_an_encoder_is_the_one_it_had(amp: Amp, encoder: str, mode:
     module = ENCODERS[encoder]().to(amp.device.torch_device).train(training)
     on_cpu = amp.device.type == "cpu"
     fast = on_cpu and not training and mode != "grad" and encoder != "layer, no bias"
-    found, expected = {}, {}
+    actual, expected = {}, {}
     for mask in MASKS:
         for dtype in (torch.float32, amp.dtype):
             keywords = _masked(amp, mask)
@@ -219,14 +219,14 @@ def test_the_dtype_of_an_encoder_is_the_one_it_had(amp: Amp, encoder: str, mode:
             case = f"{mask}, {dtype_name(dtype)}"
             try:
                 with MODES[mode](), amp.autocast():
-                    found[case] = module(
+                    actual[case] = module(
                         torch.randn(2, 5, 8, device=amp.device.torch_device).to(dtype), **keywords
                     ).dtype
             except RuntimeError as error:
-                found[case] = f"{_PADDED if 'expected scalar type Float' in str(error) else error}"
+                actual[case] = f"{_PADDED if 'expected scalar type Float' in str(error) else error}"
             fails = encoder == "encoder, nested" and fast and "padding" in mask
             slow = dtype if on_cpu or "norm first" in encoder else torch.float32
             expected[case] = _PADDED if fails else amp.dtype if fast else slow
-    answers = [v if isinstance(v, str) else dtype_name(v) for v in found.values()]
+    answers = [v if isinstance(v, str) else dtype_name(v) for v in actual.values()]
     amp.observe(f"{encoder}, {'train' if training else 'eval'}, {mode}", [*answers], kind="dtype")
-    assert found == expected
+    assert actual == expected

@@ -68,9 +68,9 @@ def _joined(amp: Amp, join: _Join, values: Sequence[torch.Tensor]) -> torch.Tens
     fake = amp.device.kind is DeviceKind.FAKE
     with amp.device.tensors(), torch.no_grad():
         where = amp.device.torch_device
-        given = [torch.empty_like(x, device=where) if fake else x.to(where) for x in values]
+        inputs = [torch.empty_like(x, device=where) if fake else x.to(where) for x in values]
         with amp.device.autocast(amp.dtype):
-            return join(given)
+            return join(inputs)
 
 
 def _joins(target: Target) -> Iterable[str]:
@@ -87,10 +87,10 @@ def test_a_join_is_as_wide_as_its_widest(amp: Amp, join: str) -> None:
     for mix in _mixes(amp):
         values = [number.to(dtype) for number, dtype in zip(numbers, mix, strict=False)]
         widest = max(mix, key=lambda dtype: dtype.itemsize)
-        found = _joined(amp, function, values)
-        wrong = dtype_name(found.dtype) if found.dtype is not widest else None
+        actual = _joined(amp, function, values)
+        wrong = dtype_name(actual.dtype) if actual.dtype is not widest else None
         if wrong is None and amp.device.kind is not DeviceKind.FAKE:
-            exact = torch.equal(found.cpu(), function([value.to(widest) for value in values]))
+            exact = torch.equal(actual.cpu(), function([value.to(widest) for value in values]))
             wrong = None if exact else "the dtype, and other numbers"
         if wrong is not None:
             raise AmpFailure(

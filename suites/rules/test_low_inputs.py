@@ -75,14 +75,14 @@ def test_activations_of_low_inputs_are_rounded_once_or_twice(
     function, formula = ACTIVATIONS[activation]
     values = torch.linspace(-6, 6, 512, device=amp.device.torch_device).to(amp.dtype)
     with mode(), amp.autocast():
-        found = function(values)
+        actual = function(values)
     expected = formula(values.double())
     # gelu subtracts erf, or tanh, from 1 in float32, which at -4 costs as much as a rounding of fp16 there.
     floor = 2.0**-10 if activation.startswith("gelu") else 2.0**-14
     scale = expected.abs().clamp(min=floor)
     if activation in {"tanhshrink", "softsign", "hardshrink"}:  # composed of low-precision operators, or of differences
         scale = torch.maximum(scale, values.double().abs())
-    error = ((found.double() - expected).abs() / scale).max().item() / amp.precision.u
+    error = ((actual.double() - expected).abs() / scale).max().item() / amp.precision.u
     again = (error, error)  # no value is random: the error of the other seeds is the same
     amp.observe(f"{activation}, {mode.__name__}", error, kind="error", unit="u", allowed=2.0, over_seeds=again)
     assert error <= 2.0, f"{activation} of a low input is off by {error:.3g} units of rounding"
@@ -93,7 +93,7 @@ class _Normed(nn.Module):
 
     def __init__(self, kind: str) -> None:
         super().__init__()
-        made: dict[str, Callable[[], nn.Module]] = {
+        layers: dict[str, Callable[[], nn.Module]] = {
             "weight_norm": lambda: parametrizations.weight_norm(nn.Linear(8, 6)),
             "weight_norm, conv": lambda: parametrizations.weight_norm(nn.Conv1d(8, 6, 1)),
             "weight_norm, dim": lambda: parametrizations.weight_norm(nn.Linear(8, 6), dim=1),
@@ -101,7 +101,7 @@ class _Normed(nn.Module):
             "spectral_norm": lambda: parametrizations.spectral_norm(nn.Linear(8, 6)),
             "orthogonal": lambda: parametrizations.orthogonal(nn.Linear(8, 8)),
         }
-        self.layer, self.convolves = made[kind](), "conv" in kind
+        self.layer, self.convolves = layers[kind](), "conv" in kind
 
     def forward(self, batch: torch.Tensor) -> torch.Tensor:
         return self.layer(batch[:, :, None] if self.convolves else batch)  # type: ignore[no-any-return]
@@ -126,9 +126,9 @@ def test_parametrized_weights_are_trained(amp: Amp, kind: str) -> None:
         gradients.append({name: parameter.grad for name, parameter in module.named_parameters()})
     assert result.dtype is amp.dtype
     for name, plain in gradients[0].items():
-        found = gradients[1][name]
+        actual = gradients[1][name]
         assert plain is not None
-        assert found is not None, f"under autocast {name} gets no gradient"
-        assert found.dtype is torch.float32
-        error = (found - plain).norm() / plain.norm()
+        assert actual is not None, f"under autocast {name} gets no gradient"
+        assert actual.dtype is torch.float32
+        error = (actual - plain).norm() / plain.norm()
         assert error <= 32 * amp.precision.u, f"the gradient of {name} is off float32's by {error:.3g}"

@@ -46,7 +46,9 @@ def _named(*dtypes: torch.dtype | None) -> str:
     return ", ".join("none" if dtype is None else dtype_name(dtype) for dtype in dtypes)
 
 
-def _expected(amp: Amp, kind: str, given: torch.dtype, state: torch.dtype | None, *, packed: bool) -> list[torch.dtype]:
+def _expected(
+    amp: Amp, kind: str, input_dtype: torch.dtype, state: torch.dtype | None, *, packed: bool
+) -> list[torch.dtype]:
     """Golden: the dtypes of the result and of the last state.
 
     CUDA returns float16, in a bfloat16 region, too: autocast's kernel of ``_cudnn_rnn`` casts to nothing else
@@ -57,7 +59,7 @@ def _expected(amp: Amp, kind: str, given: torch.dtype, state: torch.dtype | None
     """
     if amp.device.type == "cuda":
         return [torch.float16] * (3 if kind.startswith("LSTM") else 2)
-    carried = given if state is None else state
+    carried = input_dtype if state is None else state
     if kind.startswith("RNN"):
         return [amp.dtype, amp.dtype]
     if kind == "GRU":
@@ -80,15 +82,15 @@ def test_recurrent_layers_answer_as_they_did(amp: Amp, kind: str, form: str, *, 
     device = amp.device.torch_device
     layer = KINDS[kind](6, 4, **FORMS[form]).to(device)
     first = layer.batch_first
-    found, expected = {}, {}
-    for given in (torch.float32, amp.dtype):
-        rows = torch.randn((2, 4, 6) if first else (4, 2, 6), device=device).to(given)
+    actual, expected = {}, {}
+    for input_dtype in (torch.float32, amp.dtype):
+        rows = torch.randn((2, 4, 6) if first else (4, 2, 6), device=device).to(input_dtype)
         batch: Any = pack_padded_sequence(rows, LENGTHS, batch_first=first) if packed else rows
         for state in (None, torch.float32, amp.dtype):
             if (
                 not packed
                 and kind == "LSTM"
-                and given is torch.float32
+                and input_dtype is torch.float32
                 and lacks_lstm_kernel(amp.device.type, amp.precision.name)
             ):
                 continue  # raises there: test_layers has the expected failure
@@ -97,12 +99,12 @@ def test_recurrent_layers_answer_as_they_did(amp: Amp, kind: str, form: str, *, 
                 with mode(), amp.autocast():
                     result, last = layer(batch, before)
                 values = result.data if isinstance(result, PackedSequence) else result
-                case = f"{_named(given, state)}, {mode.__name__}"
-                found[case] = [values.dtype, *(t.dtype for t in (last if isinstance(last, tuple) else (last,)))]
-                expected[case] = _expected(amp, kind, given, state, packed=packed)
+                case = f"{_named(input_dtype, state)}, {mode.__name__}"
+                actual[case] = [values.dtype, *(t.dtype for t in (last if isinstance(last, tuple) else (last,)))]
+                expected[case] = _expected(amp, kind, input_dtype, state, packed=packed)
     label = f"{kind}, {form}, {'packed' if packed else 'padded'}"
-    amp.observe(label, [f"{case}: {_named(*value)}" for case, value in found.items()], kind="dtype")
-    assert found == expected
+    amp.observe(label, [f"{case}: {_named(*value)}" for case, value in actual.items()], kind="dtype")
+    assert actual == expected
 
 
 @pytest.mark.amp(devices=["cuda"])  # the CPU has no cuDNN
@@ -151,8 +153,8 @@ def test_a_packed_lstm_multiplies_low(amp: Amp) -> None:
     packed = pack_padded_sequence(torch.randn(4, 2, 6, device=amp.device.torch_device), LENGTHS)
     plain = layer(packed)[0].data
     with amp.autocast():
-        found = layer(packed)[0].data
-    error = (found.float() - plain).norm() / plain.norm()
+        actual = layer(packed)[0].data
+    error = (actual.float() - plain).norm() / plain.norm()
     assert 0 < error <= 16 * amp.precision.u, f"a packed LSTM is off float32 by {error:.3g}"
 
 
@@ -179,9 +181,9 @@ def test_gradients_reach_input_state_and_weights(amp: Amp, kind: str, *, packed:
         return list(torch.autograd.grad(loss, [rows, *states, *layer.parameters()]))
 
     names = ["input", *(f"state {i}" for i in range(len(states))), *(name for name, _ in layer.named_parameters())]
-    for name, found, plain in zip(names, gradients(enabled=True), gradients(enabled=False), strict=True):
-        assert found.dtype is torch.float32, f"the gradient of {name} is {found.dtype}"
-        error = (found - plain).norm() / plain.norm()
+    for name, actual, plain in zip(names, gradients(enabled=True), gradients(enabled=False), strict=True):
+        assert actual.dtype is torch.float32, f"the gradient of {name} is {actual.dtype}"
+        error = (actual - plain).norm() / plain.norm()
         assert error <= 32 * amp.precision.u, f"the gradient of {name} is off float32's by {error:.3g}"
 
 
@@ -202,16 +204,16 @@ def test_cells_answer_as_they_did(amp: Amp, cell: str) -> None:
     cast = amp.device.type == "cuda" or cell.startswith("RNN")
     build, states = CELLS[cell]
     module, device = build().to(amp.device.torch_device), amp.device.torch_device
-    found, expected = {}, {}
-    for given in (torch.float32, amp.dtype):
+    actual, expected = {}, {}
+    for input_dtype in (torch.float32, amp.dtype):
         for state in (None, torch.float32, amp.dtype):
-            hidden = [torch.zeros(2, 4, device=device, dtype=state or given) for _ in range(states)]
+            hidden = [torch.zeros(2, 4, device=device, dtype=state or input_dtype) for _ in range(states)]
             before: Any = None if state is None else tuple(hidden) if states > 1 else hidden[0]
             with amp.autocast():
-                result = module(torch.randn(2, 6, device=device).to(given), before)
-            case = _named(given, state)
-            found[case] = {t.dtype for t in (result if states > 1 else (result,))}
-            expected[case] = {amp.dtype if cast else (state or given)}
-    answers = [f"{case}: {_named(*sorted(value, key=dtype_name))}" for case, value in found.items()]
+                result = module(torch.randn(2, 6, device=device).to(input_dtype), before)
+            case = _named(input_dtype, state)
+            actual[case] = {t.dtype for t in (result if states > 1 else (result,))}
+            expected[case] = {amp.dtype if cast else (state or input_dtype)}
+    answers = [f"{case}: {_named(*sorted(value, key=dtype_name))}" for case, value in actual.items()]
     amp.observe(f"{cell} by state", [*answers], kind="dtype")
-    assert found == expected
+    assert actual == expected

@@ -90,9 +90,9 @@ def test_no_operator_is_new_or_gone(amp: Amp) -> None:
 @pytest.mark.amp(devices=["cpu"])
 def test_no_device_type_is_new(amp: Amp) -> None:
     """Each device type with autocast kernels has rules in the spec, or a documented reason for having none."""
-    found, spec = torch_private.autocast_device_types(), load_spec()
-    unknown = [name for name in found if name not in {*spec.device_types, *spec.left_out}]
-    amp.observe("device types", [*found], kind="state")
+    actual, spec = torch_private.autocast_device_types(), load_spec()
+    unknown = [name for name in actual if name not in {*spec.device_types, *spec.left_out}]
+    amp.observe("device types", [*actual], kind="state")
     if unknown and is_judged(read_registry(amp.device.type), amp):
         raise AmpFailure(
             f"device types with autocast kernels that the spec does not know: {', '.join(unknown)}",

@@ -31,7 +31,7 @@ def _grouped(shapes: Shapes, *, back: bool = False) -> Shapes:
 
 
 def _convolutions() -> dict[str, tuple[Shapes, Call]]:
-    made: dict[str, tuple[Shapes, Call]] = {}
+    variants: dict[str, tuple[Shapes, Call]] = {}
     forward: dict[str, tuple[Call, Shapes]] = {
         "conv1d": (functional.conv1d, _ROW),
         "conv2d": (functional.conv2d, _IMAGE),
@@ -47,10 +47,13 @@ def _convolutions() -> dict[str, tuple[Shapes, Call]]:
             "everything": {"stride": 2, "padding": 2, "dilation": 2},
         }
         for option, keywords in options.items():
-            made[f"{name} {option}"] = shapes, lambda x, w, b, f=function, k=keywords: f(x, w, b, **k)
-        made[f"{name} groups"] = _grouped(shapes), lambda x, w, b, f=function: f(x, w, b, groups=2)
-        made[f"{name} groups, stride"] = _grouped(shapes), lambda x, w, b, f=function: f(x, w, b, groups=2, stride=2)
-        made[f"{name} no bias"] = shapes, lambda x, w, _, f=function: f(x, w)
+            variants[f"{name} {option}"] = shapes, lambda x, w, b, f=function, k=keywords: f(x, w, b, **k)
+        variants[f"{name} groups"] = _grouped(shapes), lambda x, w, b, f=function: f(x, w, b, groups=2)
+        variants[f"{name} groups, stride"] = (
+            _grouped(shapes),
+            lambda x, w, b, f=function: f(x, w, b, groups=2, stride=2),
+        )
+        variants[f"{name} no bias"] = shapes, lambda x, w, _, f=function: f(x, w)
     back: dict[str, tuple[Call, Shapes]] = {
         "conv_transpose1d": (functional.conv_transpose1d, _BACK_ROW),
         "conv_transpose2d": (functional.conv_transpose2d, _BACK_IMAGE),
@@ -64,13 +67,13 @@ def _convolutions() -> dict[str, tuple[Shapes, Call]]:
             "everything": {"stride": 2, "padding": 1, "output_padding": 1, "dilation": 2},
         }
         for option, keywords in options.items():
-            made[f"{name} {option}"] = shapes, lambda x, w, b, f=function, k=keywords: f(x, w, b, **k)
+            variants[f"{name} {option}"] = shapes, lambda x, w, b, f=function, k=keywords: f(x, w, b, **k)
         grouped = _grouped(shapes, back=True)
-        made[f"{name} groups"] = (
+        variants[f"{name} groups"] = (
             (*grouped[:2], (4,)),
             lambda x, w, b, f=function: f(x, w, b, groups=2),
         )
-    return made
+    return variants
 
 
 def _add(function: Call, **keywords: float) -> Call:
@@ -170,19 +173,19 @@ def _run(amp: Amp, variant: str, *, by_hand: bool, mode: str) -> list[torch.Tens
 def test_variants_are_cast_as_the_plain_product(amp: Amp, variant: str, mode: str) -> None:
     """Variants are low unless promoted, and bitwise equal to manual casts, forward and backward."""
     dtype = _dtype(amp, variant)
-    found, by_hand = (_run(amp, variant, by_hand=hand, mode=mode) for hand in (False, True))
-    amp.observe(f"{variant}, {mode}", dtype_name(found[0].dtype), kind="dtype")
+    actual, by_hand = (_run(amp, variant, by_hand=hand, mode=mode) for hand in (False, True))
+    amp.observe(f"{variant}, {mode}", dtype_name(actual[0].dtype), kind="dtype")
     different = [
         i
-        for i, (a, b) in enumerate(zip(found, by_hand, strict=True))
+        for i, (a, b) in enumerate(zip(actual, by_hand, strict=True))
         if a.dtype is not b.dtype or not torch.equal(a, b)
     ]
-    if found[0].dtype is not dtype or different:
+    if actual[0].dtype is not dtype or different:
         raise AmpFailure(
             f"{variant} on {amp.target.id} is not cast as the plain product is",
             label_before="rule",
             before=f"{dtype}, and the bits of casts by hand",
-            now=f"{found[0].dtype}; results that differ: {different} (0 is the result, then the gradients)",
+            now=f"{actual[0].dtype}; results that differ: {different} (0 is the result, then the gradients)",
             likely="the autocast kernel of an overload, or of one of its arguments, is gone or wrong",
         )
 
@@ -207,17 +210,17 @@ def test_variants_of_mixed_arguments_are_cast_alike(amp: Amp, variant: str) -> N
     refused = []
     for low in range(len(values)):
         mixed = [value.detach().to(amp.dtype) if i == low else value.detach() for i, value in enumerate(values)]
-        found = _in_a_region(amp, call, mixed)
-        refused.append(found is None)
-        if found is None:
+        actual = _in_a_region(amp, call, mixed)
+        refused.append(actual is None)
+        if actual is None:
             continue
-        wanted = call(*(value.to(dtype) for value in mixed))
-        if found.dtype is not dtype or not torch.equal(found, wanted):
+        expected = call(*(value.to(dtype) for value in mixed))
+        if actual.dtype is not dtype or not torch.equal(actual, expected):
             raise AmpFailure(
                 f"{variant} on {amp.target.id}, its argument {low} in {amp.precision.dtype_name}, is not cast",
                 label_before="rule",
                 before=f"{dtype}, and the bits of casts by hand",
-                now=f"{found.dtype}" + ("" if found.dtype is not dtype else ", and other bits"),
+                now=f"{actual.dtype}" + ("" if actual.dtype is not dtype else ", and other bits"),
                 likely="a function made of products casts to one dtype itself, and leaves nothing to autocast",
             )
     amp.observe(f"{variant}, mixed", "refused" if any(refused) else "cast", kind="state")

@@ -27,17 +27,17 @@ def _train(
     """Return losses, final parameters, and the share of gradients that are exactly zero."""
     realised = case.realise(seed=amp.config.seed).on(amp.device.torch_device)
     parameters = list(realised.model.parameters())
-    made = getattr(torch.optim, optimizer)(parameters, lr=2.0**-8)
+    instance = getattr(torch.optim, optimizer)(parameters, lr=2.0**-8)
     losses, zeros = [], 0
     for _ in range(_STEPS):
-        made.zero_grad()
+        instance.zero_grad()
         with amp.autocast():
             loss = loss_of(case.loss(realised.model, realised.batch))
         scaled: Any = scaler.scale(loss * factor)
         scaled.backward()
-        scaler.unscale_(made)
+        scaler.unscale_(instance)
         zeros += sum(int((p.grad == 0).sum()) for p in parameters if p.grad is not None)
-        scaler.step(made)
+        scaler.step(instance)
         scaler.update()
         losses.append(loss.item())
     size = _STEPS * sum(p.numel() for p in parameters if p.grad is not None)

@@ -26,13 +26,13 @@ def _unscaled(amp: Amp, scaler: torch.amp.GradScaler) -> tuple[list[nn.Parameter
     parameters = [nn.Parameter(torch.zeros(size, device=amp.device.torch_device)) for size in SIZES]
     optimizer = torch.optim.SGD(parameters, lr=1.0)
     scaler.scale(torch.zeros((), device=amp.device.torch_device))
-    wanted = []
+    unscaled = []
     for parameter in parameters:
         gradient = torch.randn(parameter.shape, generator=generator)
         parameter.grad = gradient.to(parameter.device) * _SCALE
-        wanted.append(gradient.double())
+        unscaled.append(gradient.double())
     scaler.unscale_(optimizer)
-    return parameters, wanted
+    return parameters, unscaled
 
 
 def _clipped(parameters: list[nn.Parameter], limit: float, *, by: str, norm_type: float, foreach: bool) -> torch.Tensor:
@@ -59,9 +59,9 @@ def test_the_norm_is_a_float32_norm(
     parameters, gradients = _unscaled(amp, amp_scaler(init_scale=_SCALE))
     norm = float(torch.cat(gradients).norm(norm_type))
     with amp.autocast():  # the norm has a rule of its own there, float32
-        found = _clipped(parameters, norm / 8, by=by, norm_type=norm_type, foreach=foreach)
-    assert found.dtype is torch.float32
-    assert float(found) == pytest.approx(norm, rel=allowed)
+        actual = _clipped(parameters, norm / 8, by=by, norm_type=norm_type, foreach=foreach)
+    assert actual.dtype is torch.float32
+    assert float(actual) == pytest.approx(norm, rel=allowed)
     for parameter, gradient in zip(parameters, gradients, strict=True):
         assert parameter.grad is not None
         torch.testing.assert_close(parameter.grad.cpu().double(), gradient / 8, rtol=2 * allowed, atol=0.0)

@@ -22,8 +22,8 @@ _SETTINGS = {"init_scale": 8.0, "growth_factor": 4.0, "backoff_factor": 0.25, "g
 
 
 def _alias(amp: Amp) -> Callable[..., torch.amp.GradScaler]:
-    made: Callable[..., torch.amp.GradScaler] = getattr(torch, amp.device.type).amp.GradScaler
-    return made
+    alias: Callable[..., torch.amp.GradScaler] = getattr(torch, amp.device.type).amp.GradScaler
+    return alias
 
 
 def _quietly(amp: Amp, *args: Any, **keywords: Any) -> torch.amp.GradScaler:

@@ -40,10 +40,10 @@ _DIGESTS = {
 def pattern(name: str) -> list[bool]:
     """Return the updates with an inf: single ones, bursts, and long clean stretches."""
     source = random.Random(f"golden {name}")  # noqa: S311  # a fixed pattern
-    found: list[bool] = []
-    while len(found) < _UPDATES:
-        found += [False] * source.choice((1, 3, 20, 21, 60)) + [True] * source.choice((1, 1, 2, 5))
-    return found[:_UPDATES]
+    steps: list[bool] = []
+    while len(steps) < _UPDATES:
+        steps += [False] * source.choice((1, 3, 20, 21, 60)) + [True] * source.choice((1, 1, 2, 5))
+    return steps[:_UPDATES]
 
 
 def _digest(trace: list[tuple[float, int]]) -> str:
@@ -70,10 +70,10 @@ def _scaler(amp_scaler: ScalerFactory, name: str) -> torch.amp.GradScaler:
     )
 
 
-def _expect(amp: Amp, name: str, found: list[tuple[float, int]], how: str) -> None:
+def _expect(amp: Amp, name: str, actual: list[tuple[float, int]], how: str) -> None:
     """Raise AmpFailure at the first update that differs from the model's."""
-    wanted = _modelled(name)
-    for update, (real, expected) in enumerate(zip(found, wanted, strict=True)):
+    correct = _modelled(name)
+    for update, (real, expected) in enumerate(zip(actual, correct, strict=True)):
         if real != expected:
             raise AmpFailure(
                 f"the golden trace '{name}', {how}, differs at update {update}",
@@ -82,8 +82,8 @@ def _expect(amp: Amp, name: str, found: list[tuple[float, int]], how: str) -> No
                 now=f"scale {real[0]}, tracker {real[1]} on torch {torch.__version__}, {amp.device.describe()}",
                 likely="_amp_update_scale_ follows another rule, or rounds otherwise",
             )
-    amp.observe(f"golden trace {name}, {how}", _digest(found), kind="state")
-    assert _digest(found) == _DIGESTS[name], "the model and torch agree on another trace than the golden one"
+    amp.observe(f"golden trace {name}, {how}", _digest(actual), kind="state")
+    assert _digest(actual) == _DIGESTS[name], "the model and torch agree on another trace than the golden one"
 
 
 class Subject:
@@ -108,13 +108,13 @@ class Subject:
 
     def trace(self, name: str, iterate: Callable[[], object]) -> list[tuple[float, int]]:
         """Return scale and tracker after each update of the pattern."""
-        found = []
+        states = []
         for bad in pattern(name):
             self.gradient.fill_(INF if bad else 0.0)
             iterate()
             state = self.scaler.state_dict()
-            found.append((state["scale"], state["_growth_tracker"]))
-        return found
+            states.append((state["scale"], state["_growth_tracker"]))
+        return states
 
 
 WAYS = pytest.mark.parametrize("way", ["unscale_", "fused step"])

@@ -23,11 +23,11 @@ def _model(amp: Amp, dtype: torch.dtype) -> tuple[list[nn.Parameter], torch.opti
 def _gradients(dtype: torch.dtype) -> list[torch.Tensor]:
     """Return normal values times powers of two: unscaled, they come near the smallest of float32."""
     generator = torch.Generator().manual_seed(0)
-    found = []
+    gradients = []
     for size in SIZES:
         exponent = torch.randint(-110, 60, (size,), generator=generator).to(dtype)
-        found.append(torch.randn(size, generator=generator, dtype=dtype) * 2**exponent)
-    return found
+        gradients.append(torch.randn(size, generator=generator, dtype=dtype) * 2**exponent)
+    return gradients
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
@@ -35,14 +35,14 @@ def test_every_gradient_is_unscaled_exactly(amp: Amp, amp_scaler: ScalerFactory,
     if dtype is torch.float64 and amp.device.type == "mps":
         pytest.skip("MPS has no float64")
     parameters, optimizer = _model(amp, dtype)
-    scaler, wanted = amp_scaler(init_scale=SCALE), _gradients(dtype)
+    scaler, expected = amp_scaler(init_scale=SCALE), _gradients(dtype)
     scaler.scale(torch.zeros((), device=amp.device.torch_device))
-    for parameter, gradient in zip(parameters, wanted, strict=True):
+    for parameter, gradient in zip(parameters, expected, strict=True):
         parameter.grad = gradient.to(parameter.device) * SCALE
     scaler.unscale_(optimizer)
     wrong = [
         gradient.numel()
-        for parameter, gradient in zip(parameters, wanted, strict=True)
+        for parameter, gradient in zip(parameters, expected, strict=True)
         if parameter.grad is None or not torch.equal(parameter.grad.cpu(), gradient)
     ]
     assert wrong == [], f"gradients of these sizes are not what they are without scaling: {wrong}"

@@ -66,9 +66,9 @@ def test_parameters_of_every_shape_count(
     optimizer = torch.optim.SGD(parameters, lr=0.5, foreach=foreach)
     _scaled_gradients(parameters, _SCALE, bad)
     _step(scaler, optimizer, explicit=explicit)
-    wanted = 0.5 if bad is None else 1.0
-    moved = [shape for shape, p in zip(SHAPES, parameters, strict=True) if not bool((p == wanted).all())]
-    assert not moved, f"parameters of shapes {moved} are not {wanted}"
+    expected = 0.5 if bad is None else 1.0
+    moved = [shape for shape, p in zip(SHAPES, parameters, strict=True) if not bool((p == expected).all())]
+    assert not moved, f"parameters of shapes {moved} are not {expected}"
     assert scaler.get_scale() == (_SCALE if bad is None else _SCALE / 2)
 
 
@@ -81,12 +81,12 @@ def test_clipping_counts_every_shape_and_dtype(amp: Amp, *, foreach: bool, dtype
         parameters += _parameters(amp, torch.float64)
     _scaled_gradients(parameters, 3.0)
     count = sum(p.numel() for p in parameters)
-    found = nn.utils.clip_grad_norm_(parameters, 1.5, foreach=foreach)
-    assert float(found) == pytest.approx(3.0 * count**0.5, rel=2.0**-20)
+    actual = nn.utils.clip_grad_norm_(parameters, 1.5, foreach=foreach)
+    assert float(actual) == pytest.approx(3.0 * count**0.5, rel=2.0**-20)
     for parameter in parameters:
         assert parameter.grad is not None
-        wanted = torch.full_like(parameter.grad, 1.5 / count**0.5)
-        torch.testing.assert_close(parameter.grad, wanted, rtol=2.0**-18, atol=0.0)
+        expected = torch.full_like(parameter.grad, 1.5 / count**0.5)
+        torch.testing.assert_close(parameter.grad, expected, rtol=2.0**-18, atol=0.0)
     nn.utils.clip_grad_value_(parameters, 2.0**-4, foreach=foreach)
     assert all(bool((p.grad == 2.0**-4).all()) for p in parameters if p.grad is not None)
 
@@ -121,8 +121,8 @@ def test_what_is_frozen_after_backward_still_counts(
     _scaled_gradients(parameters, _SCALE, None if bad is None else (2, bad))
     parameters[2].requires_grad = False
     _step(scaler, optimizer, explicit=explicit)
-    wanted = 0.5 if bad is None else 1.0
-    assert all(bool((p == wanted).all()) for p in parameters)
+    expected = 0.5 if bad is None else 1.0
+    assert all(bool((p == expected).all()) for p in parameters)
 
 
 @FOREACH
@@ -185,7 +185,7 @@ def test_a_copy_of_a_scaler_is_its_own(amp: Amp, amp_scaler: ScalerFactory) -> N
 
 def _tensors_alive() -> int:
     gc.collect()
-    return sum(issubclass(type(each), torch.Tensor) for each in gc.get_objects())
+    return sum(issubclass(type(item), torch.Tensor) for item in gc.get_objects())
 
 
 def test_nothing_of_an_iteration_outlives_its_update(amp: Amp, amp_scaler: ScalerFactory) -> None:
@@ -256,8 +256,8 @@ def test_a_learning_rate_may_be_a_tensor(amp: Amp, amp_scaler: ScalerFactory, ki
     ends = []
     for rate in (0.1234567, torch.tensor(0.1234567)):
         parameters, scaler = _parameters(amp), _started(amp, amp_scaler)
-        made: Any = torch.optim.SGD if kind == "SGD" else torch.optim.Adam
-        optimizer = made(parameters, lr=rate, foreach=False)
+        kind_of_optimizer: Any = torch.optim.SGD if kind == "SGD" else torch.optim.Adam
+        optimizer = kind_of_optimizer(parameters, lr=rate, foreach=False)
         for _ in range(2):
             _scaled_gradients(parameters, scaler.get_scale())
             _step(scaler, optimizer)

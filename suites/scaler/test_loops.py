@@ -104,10 +104,10 @@ def test_accumulation_over_micro_batches(amp: Amp, amp_scaler: ScalerFactory, ba
             scaler.step(optimizer)
             scaler.update()
         ends.append((model, optimizer, scaler.get_scale()))
-    (found, with_steps, scale), (wanted, steps, _) = ends
+    (actual, with_steps, scale), (expected, steps, _) = ends
     assert scale == (_SCALE if bad is None else _SCALE / 2)
     if bad is None or amp.precision.name == "bf16":  # in fp16 a different scale rounds different subnormal values
-        assert _same(found, wanted)
+        assert _same(actual, expected)
     counts = [{int(state["step"]) for state in o.state_dict()["state"].values()} for o in (with_steps, steps)]
     assert counts == [{3 if bad is None else 2}] * 2
 
@@ -128,13 +128,17 @@ def test_averaged_weights_are_float32(amp: Amp, amp_scaler: ScalerFactory, kind:
         scaler.update()
         averaged.update_parameters(model)
         weights.append(next(model.parameters()).detach().double())
-    wanted = weights[0]
+    expected = weights[0]
     for count, weight in enumerate(weights[1:], 1):
-        wanted = wanted * 0.75 + weight * 0.25 if kind == "exponential" else wanted + (weight - wanted) / (count + 1)
-    found = next(averaged.module.parameters())
-    assert found.dtype is torch.float32
+        expected = (
+            expected * 0.75 + weight * 0.25 if kind == "exponential" else expected + (weight - expected) / (count + 1)
+        )
+    actual = next(averaged.module.parameters())
+    assert actual.dtype is torch.float32
     # Four updates of two roundings.
-    torch.testing.assert_close(found.double(), wanted, rtol=8 * 2.0**-24, atol=8 * 2.0**-24 * float(wanted.abs().max()))
+    torch.testing.assert_close(
+        actual.double(), expected, rtol=8 * 2.0**-24, atol=8 * 2.0**-24 * float(expected.abs().max())
+    )
 
 
 def _told_to_schedule(amp: Amp, amp_scaler: ScalerFactory, plan: list[float | None]) -> tuple[list[str], list[float]]:
@@ -177,15 +181,15 @@ def test_schedulers_run_beside_the_scaler(amp: Amp, amp_scaler: ScalerFactory, s
     rates: list[list[float]] = []
     for enabled in (True, False):
         run = training(amp, amp_scaler(init_scale=8.0, enabled=enabled))
-        made: Any = SCHEDULERS[scheduler](run.optimizer)
-        found = []
+        instance: Any = SCHEDULERS[scheduler](run.optimizer)
+        actual = []
         for _ in range(5):
             run.backward()
             run.scaler.step(run.optimizer)
             run.scaler.update()
-            made.step(*([1.0] if scheduler == "ReduceLROnPlateau" else []))
-            found.append(run.optimizer.param_groups[0]["lr"])
-        rates.append(found)
+            instance.step(*([1.0] if scheduler == "ReduceLROnPlateau" else []))
+            actual.append(run.optimizer.param_groups[0]["lr"])
+        rates.append(actual)
     assert rates[0] == rates[1]
     assert len(set(rates[0])) > 1
 
@@ -222,8 +226,8 @@ def test_two_models_and_two_losses_with_one_scaler(amp: Amp, amp_scaler: ScalerF
         ends.append(models)
         assert scaler.get_scale() == (1.0 if not enabled else _SCALE if bad is None else _SCALE / 2)
     for scaled_model, plain_model in zip(*ends, strict=True):
-        for found, wanted in zip(scaled_model.parameters(), plain_model.parameters(), strict=True):
-            assert torch.equal(found, wanted)
+        for actual, expected in zip(scaled_model.parameters(), plain_model.parameters(), strict=True):
+            assert torch.equal(actual, expected)
 
 
 def _unscale(model: nn.Module) -> None:

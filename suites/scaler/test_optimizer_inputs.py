@@ -251,21 +251,21 @@ def test_optimizers_of_users(
 
 def test_an_optimizer_that_asks_for_the_scaler_is_given_it(amp: Amp, amp_scaler: ScalerFactory) -> None:
     """Follow the older contract ``step(grad_scaler=...)``, with a FutureWarning, where the optimizer unscales."""
-    seen: list[Any] = []
+    scalers: list[Any] = []
 
     class Asking(torch.optim.SGD):
         _step_supports_amp_scaling = True
 
         def step(self, closure: None = None, *, grad_scaler: Any = None) -> None:  # type: ignore[override]
             assert closure is None
-            seen.append(grad_scaler)
+            scalers.append(grad_scaler)
 
     parameter = _parameter(amp)
     optimizer, scaler = Asking([parameter], lr=0.5), _started(amp, amp_scaler(init_scale=_SCALE))
     _give(parameter)
     with pytest.warns(FutureWarning, match="GradScaler is going to stop passing itself"):
         scaler.step(optimizer)
-    assert seen == [scaler]
+    assert scalers == [scaler]
     assert _first(parameter) == 1.0
     with pytest.raises(RuntimeError, match="already been called"):
         scaler.step(optimizer)
@@ -273,8 +273,8 @@ def test_an_optimizer_that_asks_for_the_scaler_is_given_it(amp: Amp, amp_scaler:
 
 def _fused(target: Target) -> list[str]:
     """Return the names of optimizers with a fused implementation on the target."""
-    found = (name.partition(", ") for name in optimizers_on(target.device.torch_device))
-    return [name for name, _, kind in found if kind == "fused" and name in ("SGD", "Adam", "AdamW", "Adagrad")]
+    actual = (name.partition(", ") for name in optimizers_on(target.device.torch_device))
+    return [name for name, _, kind in actual if kind == "fused" and name in ("SGD", "Adam", "AdamW", "Adagrad")]
 
 
 @pytest.mark.amp_parametrize("name", _fused)
@@ -299,12 +299,12 @@ def test_nothing_is_left_on_a_fused_optimizer(
 
 def test_fused_optimizers_say_so(amp: Amp) -> None:
     """Fused optimizers have the flag by which the scaler leaves unscaling to them (Adagrad since torch 2.12)."""
-    found = {}
+    actual = {}
     for name in ("SGD", "Adam", "AdamW", "Adagrad"):
         optimizer = getattr(torch.optim, name)([_parameter(amp)], lr=0.5, fused=True)
-        found[name] = scales_its_own_step(optimizer)
-    amp.observe("fused optimizers that unscale", [name for name, says in found.items() if says], kind="state")
-    assert all(found[name] for name in ("SGD", "Adam", "AdamW"))
+        actual[name] = scales_its_own_step(optimizer)
+    amp.observe("fused optimizers that unscale", [name for name, says in actual.items() if says], kind="state")
+    assert all(actual[name] for name in ("SGD", "Adam", "AdamW"))
 
 
 @pytest.mark.xfail(
@@ -371,8 +371,8 @@ def test_parameters_on_two_gpus(
         _give(parameter, INF if index == where else None)
     if explicit:
         scaler.unscale_(optimizer)
-        found = {torch.device(device): inf for device, inf in found_infs(scaler, optimizer).items()}
-        assert found == {device: index == where for index, device in enumerate(devices)}
+        actual = {torch.device(device): inf for device, inf in found_infs(scaler, optimizer).items()}
+        assert actual == {device: index == where for index, device in enumerate(devices)}
     _step(scaler, optimizer)
     assert [_first(p) for p in parameters] == [0.5 if where is None else 1.0] * 2
     assert scaler.get_scale() == (_SCALE if where is None else _SCALE / 2)

@@ -34,8 +34,8 @@ class _Run:
         device = amp.device.torch_device
         self.parameters = [nn.Parameter(torch.randn(3, 5).to(device, dtype)) for _ in range(3)]
         self.sparse = variant_of(optimizer).sparse
-        own = {name: x.clone() if isinstance(x, torch.Tensor) else x for name, x in options.items()}
-        self.optimizer = make_optimizer(optimizer, self.parameters, own)
+        copied = {name: x.clone() if isinstance(x, torch.Tensor) else x for name, x in options.items()}
+        self.optimizer = make_optimizer(optimizer, self.parameters, copied)
         self.scaler = scaler
         self.made: Make = lambda drawn, _: drawn
         scaler.scale(torch.zeros((), device=device))
@@ -55,10 +55,12 @@ class _Run:
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """Return parameters and state, by name."""
-        found = {f"parameter {index}": parameter.detach() for index, parameter in enumerate(self.parameters)}
+        tensors_by_name = {f"parameter {index}": parameter.detach() for index, parameter in enumerate(self.parameters)}
         for index, state in self.optimizer.state_dict()["state"].items():
-            found |= {f"{index}.{key}": torch.as_tensor(value) for key, value in state.items() if value is not None}
-        return found
+            tensors_by_name |= {
+                f"{index}.{key}": torch.as_tensor(value) for key, value in state.items() if value is not None
+            }
+        return tensors_by_name
 
 
 def _stepped(
@@ -79,8 +81,8 @@ def _stepped(
 
 def _optimizers(target: Target) -> list[str]:
     """Return each class in each implementation; further variants of a class are options of it."""
-    found = optimizers_on(target.device.torch_device)
-    return [optimizer for optimizer in found if optimizer.partition(", ")[0] == _class_name(optimizer)]
+    optimizers = optimizers_on(target.device.torch_device)
+    return [optimizer for optimizer in optimizers if optimizer.partition(", ")[0] == _class_name(optimizer)]
 
 
 def _class_name(optimizer: str) -> str:
@@ -132,9 +134,10 @@ def test_steps_are_those_in_float64(amp: Amp, amp_scaler: ScalerFactory, optimiz
             exact = _stepped(amp, optimizer, options, off, torch.float64)
         except _REFUSALS:
             continue
-        found = _stepped(amp, optimizer, options, amp_scaler(init_scale=_SCALE))
+        actual = _stepped(amp, optimizer, options, amp_scaler(init_scale=_SCALE))
         ends = [
-            torch.stack([x.double() for key, x in end.items() if key.startswith("parameter")]) for end in (exact, found)
+            torch.stack([x.double() for key, x in end.items() if key.startswith("parameter")])
+            for end in (exact, actual)
         ]
         distance = float((ends[0] - ends[1]).norm() / ends[0].norm())
         assert distance <= 64 * 2.0**-24, f"with {_written(options)} it ends {distance:.1e} away from float64"

@@ -80,13 +80,13 @@ def test_clean_steps_are_the_unscaled_ones(
     runs = []
     for enabled in (False, True):
         parameters = _parameters(amp)
-        made, scaler = make_optimizer(optimizer, parameters), amp_scaler(init_scale=_SCALE, enabled=enabled)
+        instance, scaler = make_optimizer(optimizer, parameters), amp_scaler(init_scale=_SCALE, enabled=enabled)
         if enabled:
             _initialized(amp, scaler)
         for step in range(3):
             _set_gradients(optimizer, parameters, step, scaler.get_scale())
-            _step(scaler, made, explicit=explicit)
-        state = _tensors(made.state_dict()["state"])
+            _step(scaler, instance, explicit=explicit)
+        state = _tensors(instance.state_dict()["state"])
         runs.append({**{f"parameter {i}": p.detach() for i, p in enumerate(parameters)}, **state})
     plain, scaled = runs
     different = [key for key in plain if not torch.equal(plain[key], scaled[key])]
@@ -112,12 +112,12 @@ def _is_hollow(tensor: torch.Tensor) -> bool:
 def test_parameters_and_state_are_float32(amp: Amp, amp_scaler: ScalerFactory, optimizer: str) -> None:
     """Values are float32, too: nothing in a step with a scaler is rounded to any low dtype."""
     parameters = _parameters(amp)
-    made, scaler = make_optimizer(optimizer, parameters), _initialized(amp, amp_scaler(init_scale=_SCALE))
+    instance, scaler = make_optimizer(optimizer, parameters), _initialized(amp, amp_scaler(init_scale=_SCALE))
     for step in range(3):
         _set_gradients(optimizer, parameters, step, scaler.get_scale())
         with amp.autocast():  # where some users call it
-            _step(scaler, made, explicit=False)
-    state = {f"parameter {i}": p.detach() for i, p in enumerate(parameters)} | _tensors(made.state_dict()["state"])
+            _step(scaler, instance, explicit=False)
+    state = {f"parameter {i}": p.detach() for i, p in enumerate(parameters)} | _tensors(instance.state_dict()["state"])
     low = [key for key, tensor in state.items() if tensor.dtype in (torch.bfloat16, torch.float16)]
     hollow = [key for key, tensor in state.items() if _is_hollow(tensor)]
     if low or hollow:
@@ -140,10 +140,10 @@ def test_implementations_agree(amp: Amp, amp_scaler: ScalerFactory, optimizer: s
     loop = optimizer.partition(", ")[0] + (", loop" if ", " in optimizer else "")
     for which in (loop, optimizer):
         parameters = _parameters(amp)
-        made, scaler = make_optimizer(which, parameters), _initialized(amp, amp_scaler(init_scale=_SCALE))
+        instance, scaler = make_optimizer(which, parameters), _initialized(amp, amp_scaler(init_scale=_SCALE))
         for step in range(3):
             _set_gradients(optimizer, parameters, step, scaler.get_scale())
-            _step(scaler, made, explicit=False)
+            _step(scaler, instance, explicit=False)
         ends.append(torch.stack([p.detach().double().cpu() for p in parameters]))
     distance = float((ends[0] - ends[1]).norm() / ends[0].norm())
     assert distance <= 64 * 2.0**-24, f"{optimizer} ends {distance:.2e} away from {loop}"
@@ -157,13 +157,13 @@ def test_a_skipped_step_changes_nothing(
 ) -> None:
     """Neither parameters nor state change, step counters included; the next clean step continues from there."""
     parameters = _parameters(amp)
-    made, scaler = make_optimizer(optimizer, parameters), _initialized(amp, amp_scaler(init_scale=_SCALE))
+    instance, scaler = make_optimizer(optimizer, parameters), _initialized(amp, amp_scaler(init_scale=_SCALE))
     _set_gradients(optimizer, parameters, 0, scaler.get_scale())
-    _step(scaler, made, explicit=explicit)
-    before = [p.detach().clone() for p in parameters], copy.deepcopy(_tensors(made.state_dict()["state"]))
+    _step(scaler, instance, explicit=explicit)
+    before = [p.detach().clone() for p in parameters], copy.deepcopy(_tensors(instance.state_dict()["state"]))
     _set_gradients(optimizer, parameters, 1, scaler.get_scale(), bad)
-    _step(scaler, made, explicit=explicit)
-    after = _tensors(made.state_dict()["state"])
+    _step(scaler, instance, explicit=explicit)
+    after = _tensors(instance.state_dict()["state"])
     changed = [
         f"parameter {i}"
         for i, (old, p) in enumerate(zip(before[0], parameters, strict=True))
@@ -180,17 +180,17 @@ def test_a_skipped_step_changes_nothing(
             likely="the optimizer does not obey found_inf",
         )
     _set_gradients(optimizer, parameters, 2, scaler.get_scale())
-    _step(scaler, made, explicit=explicit)
+    _step(scaler, instance, explicit=explicit)
     assert all(bool(p.isfinite().all()) for p in parameters)
     assert not all(torch.equal(old, p) for old, p in zip(before[0], parameters, strict=True)), "it never steps again"
 
 
 def _optimizers_from_the_first_step(target: Target) -> Iterator[object]:
-    for given in _optimizers(target):
-        assert isinstance(given, type(pytest.param()))
-        (optimizer,) = given.values
+    for parameter_set in _optimizers(target):
+        assert isinstance(parameter_set, type(pytest.param()))
+        (optimizer,) = parameter_set.values
         known = [pytest.mark.xfail(strict=True, reason=UPSTREAM[name]) for name in UPSTREAM if name == optimizer]
-        yield pytest.param(optimizer, id=given.id, marks=known)
+        yield pytest.param(optimizer, id=parameter_set.id, marks=known)
 
 
 @contextlib.contextmanager
@@ -212,14 +212,14 @@ def test_a_skipped_first_step_makes_no_state(amp: Amp, amp_scaler: ScalerFactory
     runs = []
     for first in (None, INF):
         parameters = _parameters(amp)
-        made, scaler = make_optimizer(optimizer, parameters), _initialized(amp, amp_scaler(init_scale=_SCALE))
+        instance, scaler = make_optimizer(optimizer, parameters), _initialized(amp, amp_scaler(init_scale=_SCALE))
         with _memory_filled_with_nan():
             if first is not None:
                 _set_gradients(optimizer, parameters, 9, scaler.get_scale(), first)
-                _step(scaler, made, explicit=False)
+                _step(scaler, instance, explicit=False)
             for step in range(2):
                 _set_gradients(optimizer, parameters, step, scaler.get_scale())
-                _step(scaler, made, explicit=False)
+                _step(scaler, instance, explicit=False)
         runs.append([p.detach() for p in parameters])
     same = all(torch.equal(left, right) for left, right in zip(*runs, strict=True))
     assert same, f"a skipped first step of {optimizer} leaves something behind"
@@ -227,11 +227,11 @@ def test_a_skipped_first_step_makes_no_state(amp: Amp, amp_scaler: ScalerFactory
 
 def test_the_usual_implementations_exist(amp: Amp) -> None:
     """Record all implementations; on the CPU and on CUDA the usual optimizers have all three."""
-    found = list(optimizers_on(amp.device.torch_device))
-    amp.observe("optimizers", [*found], kind="state")
+    names = list(optimizers_on(amp.device.torch_device))
+    amp.observe("optimizers", [*names], kind="state")
     if amp.device.type in ("cpu", "cuda"):
         for name in ("SGD", "Adam", "AdamW"):
             for implementation in ("loop", "foreach", "fused"):
-                assert f"{name}, {implementation}" in found
+                assert f"{name}, {implementation}" in names
     if amp.device.type == "cpu":
-        assert "Adagrad, fused" in found
+        assert "Adagrad, fused" in names

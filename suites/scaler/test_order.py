@@ -117,17 +117,17 @@ def test_step_returns_what_the_optimizer_returns(amp: Amp, amp_scaler: ScalerFac
     """``step`` forwards arguments and results. A skipped step returns None, no proof of it (pytorch/pytorch#152279)."""
 
     class Telling(torch.optim.SGD):
-        def step(self, closure: None = None, *, told: float = 0.0) -> float:  # type: ignore[override]
+        def step(self, closure: None = None, *, reported: float = 0.0) -> float:  # type: ignore[override]
             super().step(closure)
-            return told
+            return reported
 
     run = training(amp, amp_scaler(init_scale=8.0))
     optimizer = Telling([run.parameter], lr=0.5)
     run.backward()
-    assert run.scaler.step(optimizer, told=2.5) == 2.5
+    assert run.scaler.step(optimizer, reported=2.5) == 2.5
     run.scaler.update()
     run.backward(float("nan"))
-    assert run.scaler.step(optimizer, told=2.5) is None
+    assert run.scaler.step(optimizer, reported=2.5) is None
 
 
 def test_a_skipped_step_is_told_by_the_scale(amp: Amp, amp_scaler: ScalerFactory) -> None:

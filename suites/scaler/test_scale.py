@@ -15,10 +15,10 @@ from .training import ScalerFactory, expected_gradient, training
 def test_the_initial_scale_is_65536(amp: Amp, amp_scaler: ScalerFactory) -> None:
     """All documented defaults hold."""
     scaler = torch.amp.GradScaler(amp.device.type)
-    found = scaler.state_dict()
-    amp.observe("defaults", [f"{key} {value}" for key, value in found.items()], kind="state")
+    actual = scaler.state_dict()
+    amp.observe("defaults", [f"{key} {value}" for key, value in actual.items()], kind="state")
     defaults = {"scale": 65536.0, "growth_factor": 2.0, "backoff_factor": 0.5, "growth_interval": 2000}
-    assert found == {**defaults, "_growth_tracker": 0}
+    assert actual == {**defaults, "_growth_tracker": 0}
     assert scaler.is_enabled()
     assert amp_scaler(init_scale=8.0).get_scale() == 8.0
 
@@ -66,15 +66,15 @@ def test_containers_keep_their_shape(amp: Amp, amp_scaler: ScalerFactory) -> Non
 
 
 def test_a_generator_is_scaled_lazily(amp: Amp, amp_scaler: ScalerFactory) -> None:
-    made = []
+    produced = []
 
     def losses() -> Iterator[torch.Tensor]:
         for value in (1.0, 2.0):
-            made.append(value)
+            produced.append(value)
             yield torch.full((2,), value, device=amp.device.torch_device)
 
     scaled = amp_scaler(init_scale=8.0).scale(losses())
-    assert made == []
+    assert produced == []
     assert [tensor.tolist() for tensor in scaled] == [[8.0] * 2, [16.0] * 2]
 
 
@@ -94,7 +94,7 @@ def test_gradients_are_multiplied_exactly(amp: Amp, amp_scaler: ScalerFactory) -
 def test_small_gradients_survive(amp: Amp, amp_scaler: ScalerFactory) -> None:
     """Small gradients are the purpose of scaling: 2**-26 is 0 in fp16, and exact with a scale of 2**16."""
     device = amp.device.torch_device
-    found = {}
+    survived = {}
     for factor in (1.0, 65536.0):
         parameter = torch.nn.Parameter(torch.ones(4, 4, device=device))
         optimizer = torch.optim.SGD([parameter], lr=1.0)
@@ -104,10 +104,10 @@ def test_small_gradients_survive(amp: Amp, amp_scaler: ScalerFactory) -> None:
         scaler.scale((result.float() * 2.0**-26).sum()).backward()
         scaler.unscale_(optimizer)
         assert parameter.grad is not None
-        found[factor] = parameter.grad
+        survived[factor] = parameter.grad
     smallest = amp.precision.smallest_normal * amp.precision.eps
-    assert bool((found[1.0] == (2.0**-26 if smallest <= 2.0**-26 else 0.0)).all())
-    assert bool((found[65536.0] == 2.0**-26).all()), "scaling does not keep small gradients"
+    assert bool((survived[1.0] == (2.0**-26 if smallest <= 2.0**-26 else 0.0)).all())
+    assert bool((survived[65536.0] == 2.0**-26).all()), "scaling does not keep small gradients"
 
 
 @pytest.mark.parametrize(("keyword", "value"), [("growth_factor", 1.0), ("backoff_factor", 1.0)])

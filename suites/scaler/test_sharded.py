@@ -61,7 +61,7 @@ def test_it_is_the_plain_scaler(
 ) -> None:
     """Compare scale, tracker and parameters through growth and overflow."""
     settings = {"init_scale": 8.0, "growth_interval": 2}
-    plain, other = (_trace(training(amp, made(**settings))) for made in (amp_scaler, sharded))
+    plain, other = (_trace(training(amp, factory(**settings))) for factory in (amp_scaler, sharded))
     if plain != other:
         raise AmpFailure(
             "ShardedGradScaler in a group of one process does not do what GradScaler does",
@@ -135,13 +135,13 @@ def test_duplicates_that_overflow_together_are_found(amp: Amp, sharded: Callable
     """Rows of a sparse float16 gradient are summed before they are checked (pytorch/pytorch#35810)."""
     table = nn.Parameter(torch.ones(4, 2, dtype=torch.float16, device=amp.device.torch_device))
     optimizer = torch.optim.SGD([table], lr=0.5)
-    for value, found in ((8.0, False), (40_000.0, True)):
+    for value, overflows in ((8.0, False), (40_000.0, True)):
         scaler = sharded(init_scale=8.0)
         scaler.scale(torch.ones((), device=table.device))
         rows = torch.tensor([[1, 1, 3]], device=table.device)
         values = torch.full((3, 2), value, dtype=torch.float16, device=table.device)
         table.grad = torch.sparse_coo_tensor(rows, values, table.shape)
         scaler.unscale_(optimizer)
-        assert list(found_infs(scaler, optimizer).values()) == [found]
-        if not found:
+        assert list(found_infs(scaler, optimizer).values()) == [overflows]
+        if not overflows:
             assert table.grad.coalesce().values().tolist() == [[2.0, 2.0], [1.0, 1.0]]

@@ -44,15 +44,15 @@ def test_a_resumed_run_is_the_one_without(amp: Amp, amp_scaler: ScalerFactory, w
     whole = training(amp, amp_scaler(init_scale=8.0, growth_interval=3))
     expected = [whole.iterate(bad) for bad in plan]
     first = training(amp, amp_scaler(init_scale=8.0, growth_interval=3))
-    found = [first.iterate(bad) for bad in plan[:steps]]
+    actual = [first.iterate(bad) for bad in plan[:steps]]
     second = _resume(first, WAYS[way](first.scaler, amp_scaler()))
-    found += [second.iterate(bad) for bad in plan[steps:]]
-    if found != expected or not torch.equal(second.parameter, whole.parameter):
+    actual += [second.iterate(bad) for bad in plan[steps:]]
+    if actual != expected or not torch.equal(second.parameter, whole.parameter):
         raise AmpFailure(
             f"a run that is resumed after {steps} steps by {way} on {amp.target.id} is another one",
             label_before="rule",
             before=f"scale and growth tracker {expected}",
-            now=f"{found}",
+            now=f"{actual}",
             likely="state_dict, load_state_dict or pickling loses the scale, the tracker or a factor",
         )
 

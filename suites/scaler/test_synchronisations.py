@@ -102,16 +102,16 @@ class Subject:
         return counted(calls[call]) - (alone if call.startswith("step") else 0)
 
 
-def _expect(amp: Amp, call: str, kind: str, found: int) -> None:
+def _expect(amp: Amp, call: str, kind: str, actual: int) -> None:
     """Record the count; raise AmpFailure if it differs from the expected one."""
-    amp.observe(f"reads in {call}, {kind}", found, kind="count")
-    wanted = ALLOWED[call][kind]
-    if found != wanted:
+    amp.observe(f"reads in {call}, {kind}", actual, kind="count")
+    correct = ALLOWED[call][kind]
+    if actual != correct:
         raise AmpFailure(
-            f"{call} with an optimizer of the kind {kind} reads {found} values on the host",
+            f"{call} with an optimizer of the kind {kind} reads {actual} values on the host",
             label_before="rule",
-            before=f"{wanted}, beside what the optimizer's own step reads",
-            now=f"{found} on torch {torch.__version__}, {amp.device.describe()}",
+            before=f"{correct}, beside what the optimizer's own step reads",
+            now=f"{actual} on torch {torch.__version__}, {amp.device.describe()}",
             likely="the scaler waits for the device where it did not before: each costs the whole queue",
         )
 
@@ -122,11 +122,11 @@ def _expect(amp: Amp, call: str, kind: str, found: int) -> None:
 @pytest.mark.parametrize("name", ["SGD", "Adam"])
 def test_reads_on_the_cpu(amp: Amp, amp_scaler: ScalerFactory, call: str, kind: str, name: str) -> None:
     subject = Subject(amp, amp_scaler(init_scale=8.0), kind, name=name)
-    found = subject.count(call, counted_reads)
+    actual = subject.count(call, counted_reads)
     if name == "SGD":
-        _expect(amp, call, kind, found)
+        _expect(amp, call, kind, actual)
     else:
-        assert found == ALLOWED[call][kind], f"with {name}, {call} reads {found} values on the host"
+        assert actual == ALLOWED[call][kind], f"with {name}, {call} reads {actual} values on the host"
 
 
 @pytest.mark.amp(devices=["cuda"])
@@ -143,11 +143,11 @@ def test_waits_can_be_counted(amp: Amp) -> None:
 @pytest.mark.parametrize("call", ALLOWED)
 @pytest.mark.parametrize("name", ["SGD", "Adam"])
 def test_waits_on_cuda(amp: Amp, amp_scaler: ScalerFactory, call: str, kind: str, name: str) -> None:
-    found = Subject(amp, amp_scaler(init_scale=8.0), kind, name=name).count(call, _waits)
+    actual = Subject(amp, amp_scaler(init_scale=8.0), kind, name=name).count(call, _waits)
     if name == "SGD":
-        _expect(amp, call, kind, found)
+        _expect(amp, call, kind, actual)
     else:
-        assert found == ALLOWED[call][kind], f"with {name}, {call} waits {found} times"
+        assert actual == ALLOWED[call][kind], f"with {name}, {call} waits {actual} times"
 
 
 @pytest.mark.amp(devices=["cpu", "cuda"])

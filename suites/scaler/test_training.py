@@ -52,7 +52,7 @@ def _train(amp: Amp, seed: int, *, low: bool, scaler: torch.amp.GradScaler, fact
     return Run(losses, skipped, [p.detach() for p in model.parameters()])
 
 
-def _expect_fp32_loss(amp: Amp, amp_scaler: ScalerFactory, found: Run, *, label: str, factor: float = 1.0) -> None:
+def _expect_fp32_loss(amp: Amp, amp_scaler: ScalerFactory, actual: Run, *, label: str, factor: float = 1.0) -> None:
     """Raise AmpFailure unless the loss fell as it does in fp32.
 
     A gradient has twelve roundings to the autocast dtype: weight, input and result of three products, and the gradient
@@ -61,14 +61,14 @@ def _expect_fp32_loss(amp: Amp, amp_scaler: ScalerFactory, found: Run, *, label:
     other initial weights change it by more than half.)
     """
     plain = _train(amp, amp.config.seed, low=False, scaler=amp_scaler(enabled=False), factor=factor)
-    distance, allowed = abs(found.losses[-1] / plain.losses[-1] - 1), 16 * amp.precision.u * amp.config.tolerance_scale
+    distance, allowed = abs(actual.losses[-1] / plain.losses[-1] - 1), 16 * amp.precision.u * amp.config.tolerance_scale
     amp.observe(f"final loss beside fp32, {label}", distance, kind="ratio", allowed=allowed)
-    if not distance <= allowed or found.losses[-1] > 0.2 * found.losses[0]:
+    if not distance <= allowed or actual.losses[-1] > 0.2 * actual.losses[0]:
         raise AmpFailure(
             f"a training in {amp.precision.name} on {amp.target.id} does not reach the fp32 loss",
             label_before="fp32",
             before=f"{plain.losses[-1]:.5f} after {plain.losses[0]:.5f} at the start; allowed within {allowed:.1%}",
-            now=f"{found.losses[-1]:.5f} after {found.losses[0]:.5f} at the start; {found.skipped} steps skipped",
+            now=f"{actual.losses[-1]:.5f} after {actual.losses[0]:.5f} at the start; {actual.skipped} steps skipped",
             likely="steps are skipped or taken wrongly, or gradients are not unscaled",
         )
 
@@ -79,14 +79,14 @@ def test_training_with_a_scaler_reaches_the_fp32_loss(amp: Amp, amp_scaler: Scal
     factor = _TINY if size == "tiny loss" else 1.0
     init_scale = 2.0**21 / factor
     scaler = amp_scaler(init_scale=init_scale)
-    found = _train(amp, amp.config.seed, low=True, scaler=scaler, factor=factor)
-    _expect_fp32_loss(amp, amp_scaler, found, label=size, factor=factor)
+    actual = _train(amp, amp.config.seed, low=True, scaler=scaler, factor=factor)
+    _expect_fp32_loss(amp, amp_scaler, actual, label=size, factor=factor)
     final = scaler.get_scale()
-    assert final == init_scale / 2**found.skipped, "the scale did not halve with each skipped step, and only then"
+    assert final == init_scale / 2**actual.skipped, "the scale did not halve with each skipped step, and only then"
     if amp.precision.name == "fp16":
-        assert 0 < found.skipped < _STEPS / 4
+        assert 0 < actual.skipped < _STEPS / 4
     else:
-        assert found.skipped == 0, "bf16 has the range of float32: nothing overflows here"
+        assert actual.skipped == 0, "bf16 has the range of float32: nothing overflows here"
 
 
 @pytest.mark.amp(dtypes=["bf16"])
@@ -102,8 +102,8 @@ def test_bf16_needs_no_scaler(amp: Amp, amp_scaler: ScalerFactory) -> None:
 @pytest.mark.amp(dtypes=["fp16"])
 def test_fp16_needs_one_where_gradients_are_tiny(amp: Amp, amp_scaler: ScalerFactory) -> None:
     """Without a scaler gradients below 2**-24 are 0, and the loss does not fall: the check above can fail."""
-    found = _train(amp, amp.config.seed, low=True, scaler=amp_scaler(enabled=False), factor=_TINY)
-    assert found.losses[-1] > 0.5 * found.losses[0]
+    actual = _train(amp, amp.config.seed, low=True, scaler=amp_scaler(enabled=False), factor=_TINY)
+    assert actual.losses[-1] > 0.5 * actual.losses[0]
 
 
 def _schedule(amp: Amp, amp_scaler: ScalerFactory, bad: float | None) -> tuple[list[str], bool, float]:
@@ -136,7 +136,7 @@ def test_a_scheduler_does_not_warn_after_a_clean_first_step(amp: Amp, amp_scaler
 
 def test_a_gradient_penalty_is_scaled_once(amp: Amp, amp_scaler: ScalerFactory) -> None:
     """Follow torch's amp examples: scaled gradients of the first pass are unscaled explicitly."""
-    found = []
+    actual = []
     for enabled in (False, True):
         run = training(amp, amp_scaler(init_scale=64.0, enabled=enabled))
         row = torch.tensor([[1.0, -2.0, 3.0, 0.5]], device=run.parameter.device)
@@ -147,5 +147,5 @@ def test_a_gradient_penalty_is_scaled_once(amp: Amp, amp_scaler: ScalerFactory) 
         run.scaler.scale(loss + penalty).backward()
         run.scaler.step(run.optimizer)
         run.scaler.update()
-        found.append(run.parameter.detach())
-    assert torch.equal(*found)
+        actual.append(run.parameter.detach())
+    assert torch.equal(*actual)

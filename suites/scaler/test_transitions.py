@@ -49,7 +49,7 @@ class Subject:
         device, optimizer = self.amp.device.torch_device, self.optimizer
         scaler: Any = self.scaler
         keywords: dict[str, Any] = {"closure": lambda: 0.0} if "closure" in call else {}
-        made: dict[str, Callable[[], object]] = {
+        makers: dict[str, Callable[[], object]] = {
             "scale": lambda: scaler.scale(torch.ones((), device=device)),
             "unscale_": lambda: scaler.unscale_(optimizer),
             "step": lambda: scaler.step(optimizer, **keywords),
@@ -64,7 +64,7 @@ class Subject:
             "queries": lambda: (scaler.get_scale(), scaler.state_dict(), scaler.is_enabled()),
         }
         method = call.partition(",")[0]
-        result = made[method]()
+        result = makers[method]()
         if method == "pickle":
             assert isinstance(result, torch.amp.GradScaler)
             self.scaler = result
@@ -91,23 +91,23 @@ CELLS = [(state, call) for call, outcomes in TABLE.items() for state in outcomes
 def test_transition(amp: Amp, amp_scaler: ScalerFactory, state: State, call: str) -> None:
     """Compare the stage afterwards, or the exception with its words; a refused call changes no stage."""
     subject = Subject(amp, amp_scaler(init_scale=8.0), state, call)
-    wanted = TABLE[call][state]
-    found = Transition(State.UNUSED)
+    expected = TABLE[call][state]
+    actual = Transition(State.UNUSED)
     try:
         subject.make(call)
     except (RuntimeError, AssertionError, ValueError, AttributeError) as error:
-        words = wanted.words if wanted.words and wanted.words in str(error) else str(error)
-        found = Transition(error=type(error).__name__, words=words)
+        words = expected.words if expected.words and expected.words in str(error) else str(error)
+        actual = Transition(error=type(error).__name__, words=words)
         assert subject.state is LEFT_BY_REFUSALS.get((call, state), state), "a refused call moved the optimizer"
     else:
-        found = Transition(subject.state)
-    amp.observe(f"{call} in {state.value}", found.error or str(found), kind="state")
-    if found != wanted:
+        actual = Transition(subject.state)
+    amp.observe(f"{call} in {state.value}", actual.error or str(actual), kind="state")
+    if actual != expected:
         raise AmpFailure(
             f"'{call}' in the state {state.value} ends otherwise than it has to",
             label_before="rule",
-            before=f"{wanted} (pytest_amp/scaler/transitions.py)",
-            now=" ".join(str(found).split()),
+            before=f"{expected} (pytest_amp/scaler/transitions.py)",
+            now=" ".join(str(actual).split()),
             likely="the stage of an optimizer (torch/amp/grad_scaler.py, OptState) is not kept or not checked",
         )
 

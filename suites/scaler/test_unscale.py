@@ -64,11 +64,11 @@ def test_gradients_with_a_graph_are_unscaled_and_checked(amp: Amp, amp_scaler: S
             loss = torch.mm(expected_gradient(run.parameter).T, run.parameter)
         torch.autograd.backward(run.scaler.scale(loss.float().square().sum()), create_graph=True)
         assert run.gradient.requires_grad
-        wanted = run.gradient.detach() / 8
+        unscaled = run.gradient.detach() / 8
         if bad is not None:
             run.gradient.data[1] = bad
         run.scaler.unscale_(run.optimizer)
-        assert bad is not None or torch.equal(run.gradient.detach(), wanted)
+        assert bad is not None or torch.equal(run.gradient.detach(), unscaled)
         run.scaler.step(run.optimizer)
         run.scaler.update()
         assert bool((run.parameter == 1).all()) is (bad is not None)
@@ -77,7 +77,7 @@ def test_gradients_with_a_graph_are_unscaled_and_checked(amp: Amp, amp_scaler: S
 
 def test_step_does_not_unscale_again(amp: Amp, amp_scaler: ScalerFactory) -> None:
     """The step is the same with ``unscale_`` before it and without."""
-    found = []
+    actual = []
     for explicit in (False, True):
         run = training(amp, amp_scaler(init_scale=8.0))
         run.backward()
@@ -87,9 +87,9 @@ def test_step_does_not_unscale_again(amp: Amp, amp_scaler: ScalerFactory) -> Non
         assert torch.equal(run.gradient, expected_gradient(run.parameter)), (
             "step left other gradients than unscaled ones"
         )
-        found.append(run.parameter.detach())
-    assert torch.equal(*found)
-    assert torch.equal(found[0], 1 - expected_gradient(found[0]) / 2)
+        actual.append(run.parameter.detach())
+    assert torch.equal(*actual)
+    assert torch.equal(actual[0], 1 - expected_gradient(actual[0]) / 2)
 
 
 def test_only_this_optimizers_gradients_are_unscaled(amp: Amp, amp_scaler: ScalerFactory) -> None:
@@ -109,7 +109,7 @@ def test_clipping_after_unscaling_is_clipping_in_float32(amp: Amp, amp_scaler: S
         "norm": lambda p: nn.utils.clip_grad_norm_([p], 1.0),
         "value": lambda p: nn.utils.clip_grad_value_([p], 1.25),
     }
-    found, norms = [], []
+    actual, norms = [], []
     for enabled in (False, True):
         run = training(amp, amp_scaler(init_scale=2.0**10, enabled=enabled))
         run.backward()
@@ -117,8 +117,8 @@ def test_clipping_after_unscaling_is_clipping_in_float32(amp: Amp, amp_scaler: S
         norms.append(clips[clip](run.parameter))
         run.scaler.step(run.optimizer)
         run.scaler.update()
-        found.append(run.parameter.detach())
-    assert torch.equal(*found), "a clipped step with a scaler is another one than without"
+        actual.append(run.parameter.detach())
+    assert torch.equal(*actual), "a clipped step with a scaler is another one than without"
     if clip == "norm":
         assert [float(norm) for norm in norms] == [float(norms[0])] * 2
         assert float(norms[0]) == pytest.approx(math.sqrt(1 + 4 + 9 + 0.25))

@@ -12,15 +12,15 @@ from pytest_amp.scaler import UpdateRule
 from .training import INF, NAN, ScalerFactory, training
 
 
-def _expect(amp: Amp, fact: str, found: list[tuple[float, int]], expected: list[tuple[float, int]]) -> None:
+def _expect(amp: Amp, fact: str, actual: list[tuple[float, int]], expected: list[tuple[float, int]]) -> None:
     """Record a sequence of scales and trackers; raise AmpFailure at the first wrong one."""
-    amp.observe(fact, [[scale, tracker] for scale, tracker in found], kind="state")
-    for step, (real, wanted) in enumerate(zip(found, expected, strict=True)):
-        if real != wanted:
+    amp.observe(fact, [[scale, tracker] for scale, tracker in actual], kind="state")
+    for step, (real, correct) in enumerate(zip(actual, expected, strict=True)):
+        if real != correct:
             raise AmpFailure(
                 f"after step {step} of '{fact}' the scale is {real[0]} and the growth tracker {real[1]}",
                 label_before="rule",
-                before=f"scale {wanted[0]}, tracker {wanted[1]} (pytest_amp/scaler/reference.py, UpdateRule)",
+                before=f"scale {correct[0]}, tracker {correct[1]} (pytest_amp/scaler/reference.py, UpdateRule)",
                 now=f"scale {real[0]}, tracker {real[1]} on torch {torch.__version__}, {amp.device.describe()}",
                 likely="_amp_update_scale_ follows another rule",
             )
@@ -29,8 +29,8 @@ def _expect(amp: Amp, fact: str, found: list[tuple[float, int]], expected: list[
 def test_the_scale_grows_after_exactly_the_interval(amp: Amp, amp_scaler: ScalerFactory) -> None:
     """The scale does not grow one clean step earlier, and grows again after the same number of steps."""
     run = training(amp, amp_scaler(init_scale=8.0, growth_interval=3))
-    found = [run.iterate() for _ in range(7)]
-    _expect(amp, "growth", found, [(8, 1), (8, 2), (16, 0), (16, 1), (16, 2), (32, 0), (32, 1)])
+    actual = [run.iterate() for _ in range(7)]
+    _expect(amp, "growth", actual, [(8, 1), (8, 2), (16, 0), (16, 1), (16, 2), (32, 0), (32, 1)])
 
 
 def test_a_long_interval_is_counted_to_its_end(amp: Amp, amp_scaler: ScalerFactory) -> None:
@@ -39,8 +39,8 @@ def test_a_long_interval_is_counted_to_its_end(amp: Amp, amp_scaler: ScalerFacto
     scale, tracker = run.iterate()
     state = run.scaler.state_dict()
     run.scaler.load_state_dict({**state, "_growth_tracker": 2097})
-    found = [(scale, tracker), *(run.iterate() for _ in range(4))]
-    _expect(amp, "a long interval", found, [(8, 1), (8, 2098), (8, 2099), (16, 0), (16, 1)])
+    actual = [(scale, tracker), *(run.iterate() for _ in range(4))]
+    _expect(amp, "a long interval", actual, [(8, 1), (8, 2098), (8, 2099), (16, 0), (16, 1)])
 
 
 @pytest.mark.parametrize("bad", [INF, -INF, NAN], ids=["inf", "minus inf", "nan"])
@@ -48,9 +48,9 @@ def test_the_scale_backs_off_at_once(amp: Amp, amp_scaler: ScalerFactory, bad: f
     """Each overflow backs off, and restarts the count of clean steps, which have to be consecutive."""
     run = training(amp, amp_scaler(init_scale=64.0, growth_interval=3))
     plan = [None, None, bad, None, None, bad, bad, None, None, None]
-    found = [run.iterate(step) for step in plan]
+    actual = [run.iterate(step) for step in plan]
     expected = [(64, 1), (64, 2), (32, 0), (32, 1), (32, 2), (16, 0), (8, 0), (8, 1), (8, 2), (16, 0)]
-    _expect(amp, f"backoff on {bad}", found, [(float(scale), tracker) for scale, tracker in expected])
+    _expect(amp, f"backoff on {bad}", actual, [(float(scale), tracker) for scale, tracker in expected])
 
 
 def test_other_factors_are_obeyed(amp: Amp, amp_scaler: ScalerFactory) -> None:
@@ -60,15 +60,15 @@ def test_other_factors_are_obeyed(amp: Amp, amp_scaler: ScalerFactory) -> None:
     run = training(amp, scaler)
     run.plant()
     state = run.state
-    found, expected = [], []
+    actual, expected = [], []
     for bad in (False, False, False, True, False, False, True, True, False, False):
         run.plant(INF if bad else 1.0)
         run.scaler.step(run.optimizer)
         run.scaler.update()
         state = rule.after(*state, found_inf=bad)
-        found.append(run.state)
+        actual.append(run.state)
         expected.append(state)
-    _expect(amp, "odd factors", found, expected)
+    _expect(amp, "odd factors", actual, expected)
 
 
 def test_setters_take_effect_at_the_next_update(amp: Amp, amp_scaler: ScalerFactory) -> None:
@@ -98,26 +98,26 @@ def test_a_lowered_interval_still_grows(amp: Amp, amp_scaler: ScalerFactory) -> 
 def test_growth_stops_at_the_largest_finite_scale(amp: Amp, amp_scaler: ScalerFactory) -> None:
     """The scale stays finite, unlike in torch 2.0, and the count restarts (pytorch/pytorch#98828)."""
     run = training(amp, amp_scaler(init_scale=2.0**125, growth_interval=1))
-    found = []
+    actual = []
     for _ in range(5):
         run.plant(2.0**-125)
         run.scaler.step(run.optimizer)
         run.scaler.update()
-        found.append(run.state)
+        actual.append(run.state)
     top = 2.0**127
-    _expect(amp, "cap", found, [(2.0**126, 0), (top, 0), (top, 0), (top, 0), (top, 0)])
+    _expect(amp, "cap", actual, [(2.0**126, 0), (top, 0), (top, 0), (top, 0), (top, 0)])
 
 
 def test_backoff_ends_at_zero(amp: Amp, amp_scaler: ScalerFactory) -> None:
     """Today's behaviour of torch: nothing keeps the scale above 0 (pytorch/pytorch#98828)."""
     run = training(amp, amp_scaler(init_scale=2.0**-148))
-    found = []
+    actual = []
     for _ in range(3):
         run.plant(INF)
         run.scaler.step(run.optimizer)
         run.scaler.update()
-        found.append(run.state)
-    _expect(amp, "floor", found, [(2.0**-149, 0), (0.0, 0), (0.0, 0)])
+        actual.append(run.state)
+    _expect(amp, "floor", actual, [(2.0**-149, 0), (0.0, 0), (0.0, 0)])
 
 
 @pytest.mark.xfail(
@@ -143,11 +143,11 @@ def test_a_new_scale_is_taken(amp: Amp, amp_scaler: ScalerFactory, form: str) ->
     run.backward(INF)
     run.scaler.step(run.optimizer)
     run.scaler.update(new)
-    found = [run.state]
+    actual = [run.state]
     if isinstance(new, torch.Tensor):
         new.fill_(5.0)  # "not used directly" (docstring of update)
-        found.append(run.state)
-    _expect(amp, f"new scale as {form}", found, [(3.0, 1)] * len(found))
+        actual.append(run.state)
+    _expect(amp, f"new scale as {form}", actual, [(3.0, 1)] * len(actual))
     run.backward()
     run.scaler.unscale_(run.optimizer)  # a new iteration: the stage was reset
 

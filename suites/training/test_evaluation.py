@@ -76,9 +76,9 @@ def test_a_training_with_evaluations_in_it_is_the_one_without(amp: Amp, mode: st
         runs.task.case, amp.device, amp.precision, steps=runs.task.steps, seed=runs.seed, train=observed,
         make_optimizer=runs.task.optimizer, fresh=True,
     )  # fmt: skip
-    plain, found = runs.run(low=True), run(setup, low=True)
-    assert found.losses == plain.losses
-    assert same(found.model.state_dict(), plain.model.state_dict())
+    plain, actual = runs.run(low=True), run(setup, low=True)
+    assert actual.losses == plain.losses
+    assert same(actual.model.state_dict(), plain.model.state_dict())
 
 
 @pytest.mark.parametrize("when", ["same region", "own region"])
@@ -86,7 +86,7 @@ def test_an_evaluation_inside_the_step_sees_the_stepped_weights(amp: Amp, when: 
     """Evaluate in the region of the whole loop under no_grad, too, whose cached casts are older than the step."""
     runs = trained(amp, "images")
     batch = runs.evaluation()
-    seen: list[tuple[torch.Tensor, torch.Tensor]] = []
+    outputs: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     def looked_at(iteration: TrainingIteration) -> None:
         standard_step(iteration)
@@ -94,19 +94,19 @@ def test_an_evaluation_inside_the_step_sees_the_stepped_weights(amp: Amp, when: 
         with region:
             if when == "own region":
                 with torch.no_grad(), iteration.autocast():
-                    found = iteration.model(batch["inputs"])
+                    output = iteration.model(batch["inputs"])
             else:
                 with torch.no_grad():
-                    found = iteration.model(batch["inputs"])
-        seen.append((found, _fresh(amp, iteration.model, batch)))
+                    output = iteration.model(batch["inputs"])
+        outputs.append((output, _fresh(amp, iteration.model, batch)))
 
     setup = Setup(
         runs.task.case, amp.device, amp.precision, steps=3, seed=runs.seed, train=looked_at,
         make_optimizer=runs.task.optimizer, fresh=True,
     )  # fmt: skip
     run(setup, low=True)
-    assert [bool(torch.equal(found, fresh)) for found, fresh in seen] == [True] * 3
-    assert not torch.equal(seen[0][0], seen[1][0])
+    assert [bool(torch.equal(output, fresh)) for output, fresh in outputs] == [True] * 3
+    assert not torch.equal(outputs[0][0], outputs[1][0])
 
 
 def _fresh(amp: Amp, model: nn.Module, batch: Any) -> torch.Tensor:

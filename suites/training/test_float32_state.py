@@ -38,7 +38,7 @@ def _expect_float32(rounded: list[Any], what: str, amp: Amp) -> None:
             f"{what} is not in float32 after a training in {amp.precision.name} on {amp.target.id}",
             label_before="rule",
             before="parameters, buffers and optimizer state are float32, and not just by name",
-            now=", ".join(str(each) for each in rounded[:4]),
+            now=", ".join(str(entry) for entry in rounded[:4]),
             likely="something casts weights or state in place: small updates round away from then on",
         )
 
@@ -46,11 +46,11 @@ def _expect_float32(rounded: list[Any], what: str, amp: Amp) -> None:
 @pytest.mark.parametrize("task", TASKS)
 def test_parameters_and_buffers_stay_float32(amp: Amp, task: str) -> None:
     """Dtype and values are float32's, after every kind of step of a real task."""
-    found = trained(amp, task).run(low=True)
-    for name, tensor in [*found.model.named_parameters(), *found.model.named_buffers()]:
+    actual = trained(amp, task).run(low=True)
+    for name, tensor in [*actual.model.named_parameters(), *actual.model.named_buffers()]:
         assert tensor.dtype is (torch.float32 if tensor.is_floating_point() else torch.int64), name
-    _expect_float32(rounded_parameters(found.model), "a parameter", amp)
-    gradients = {name: p.grad for name, p in found.model.named_parameters()}
+    _expect_float32(rounded_parameters(actual.model), "a parameter", amp)
+    gradients = {name: p.grad for name, p in actual.model.named_parameters()}
     assert {name for name, grad in gradients.items() if grad is None or grad.dtype is not torch.float32} == set()
 
 
@@ -61,8 +61,8 @@ def test_the_state_of_optimizers_stays_float32(amp: Amp, optimizer: str) -> None
     low: list[str] = []
 
     def inspect(index: int, iteration: Any) -> None:
-        found = rounded_state(iteration.model, iteration.optimizer, hollow=index >= 2)
-        low.extend(f"step {index}: {each}" for each in found)
+        entries = rounded_state(iteration.model, iteration.optimizer, hollow=index >= 2)
+        low.extend(f"step {index}: {entry}" for entry in entries)
 
     setup = Setup(
         task.case, amp.device, amp.precision, steps=6, seed=amp.config.seed, make_optimizer=OPTIMIZERS[optimizer],
@@ -78,7 +78,7 @@ def test_the_state_of_optimizers_stays_float32(amp: Amp, optimizer: str) -> None
 def test_updates_do_not_round_away(amp: Amp, task: str) -> None:
     """The share of parameters that a gradient does not move is at most a percent above float32's."""
     runs = trained(amp, task)
-    wide, low = ([step.lost for step in runs.run(low=each).steps] for each in (False, True))
+    wide, low = ([step.lost for step in runs.run(low=precision_is_low).steps] for precision_is_low in (False, True))
     amp.observe(f"{task}/updates that round away", max(low), kind="ratio", allowed=max(wide) + 0.01)
     worst = max(range(len(low)), key=lambda index: low[index] - wide[index])
     if low[worst] > wide[worst] + 0.01:

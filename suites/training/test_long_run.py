@@ -17,7 +17,7 @@ _STEPS = 1000
 
 
 def _outcome(amp: Amp, name: str) -> Trained:
-    (storage,) = [each for each in STORAGES if each.name == name]
+    (storage,) = [storage for storage in STORAGES if storage.name == name]
     return train(storage, steps=_STEPS, seed=amp.config.seed, device=amp.device.torch_device)
 
 
@@ -26,9 +26,9 @@ def test_bf16_weights_need_masters_or_a_remedy(amp: Amp) -> None:
     low = _outcome(amp, "bf16 weights and states")
     stochastic = _outcome(amp, "bf16 weights, float32 states, stochastic rounding")
     kahan = _outcome(amp, "bf16 weights, float32 states, Kahan sum")
-    for name, found in (("masters", masters), ("low", low), ("stochastic", stochastic), ("kahan", kahan)):
-        amp.observe(f"long run/{name}, final loss", found.final, kind="ratio")
-        amp.observe(f"long run/{name}, updates that round away", found.lost, kind="ratio")
+    for name, accuracy in (("masters", masters), ("low", low), ("stochastic", stochastic), ("kahan", kahan)):
+        amp.observe(f"long run/{name}, final loss", accuracy.final, kind="ratio")
+        amp.observe(f"long run/{name}, updates that round away", accuracy.lost, kind="ratio")
     assert masters.lost < 0.01, "updates round away from float32 masters"
     assert low.lost > 0.3, "updates do not round away from bf16 weights: the comparison shows nothing"
     # Half of the gap of bf16 weights is more than the gap of either remedy.

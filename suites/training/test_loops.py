@@ -129,14 +129,14 @@ def test_a_backward_pass_within_the_region_is_named(amp: Amp) -> None:
 def test_averaged_weights_follow_float32(amp: Amp) -> None:
     """Compare with the average of the weights of each step, computed in float64, up to two roundings a step."""
     task = images()
-    found = amp.check_training(
+    actual = amp.check_training(
         replace(task.case, name="averaged"), steps=_STEPS, train=averaged, optimizer=task.optimizer, fresh=True
     )
-    weights, average = found.kept["weights"], found.kept["average"]
-    wanted = weights[0]
+    weights, average = actual.kept["weights"], actual.kept["average"]
+    expected = weights[0]
     for later in weights[1:]:
-        wanted = [old * _DECAY + new * (1 - _DECAY) for old, new in zip(wanted, later, strict=True)]
-    for (name, parameter), value in zip(average.module.named_parameters(), wanted, strict=True):
+        expected = [old * _DECAY + new * (1 - _DECAY) for old, new in zip(expected, later, strict=True)]
+    for (name, parameter), value in zip(average.module.named_parameters(), expected, strict=True):
         assert parameter.dtype is torch.float32, f"the average of {name} is {parameter.dtype}"
         allowed = 2 * _STEPS * 2.0**-24 * float(value.abs().max())
         distance = float((parameter.detach().double() - value).abs().max())
@@ -151,7 +151,7 @@ def test_schedule_and_average_stand_still_where_a_step_is_skipped(amp: Amp, amp_
     scheduler = lr_scheduler.ExponentialLR(optimizer, 0.5)
     average = AveragedModel(realised.model, multi_avg_fn=get_ema_multi_avg_fn(_DECAY))
     scaler = amp_scaler(init_scale=8.0, growth_interval=2)
-    found = []
+    states = []
     for overflow in (False, True, False, False, True, True, False):
         before = [p.detach().clone() for p in realised.model.parameters()]
         optimizer.zero_grad()
@@ -165,9 +165,9 @@ def test_schedule_and_average_stand_still_where_a_step_is_skipped(amp: Amp, amp_
             scheduler.step()
             average.update_parameters(realised.model)
         moved = any(not torch.equal(a, b) for a, b in zip(before, realised.model.parameters(), strict=True))
-        found.append((moved, scheduler.get_last_lr()[0] / 0.1, int(average.n_averaged)))
-    taken = [(True, 1), (False, 1), (True, 2), (True, 3), (False, 3), (False, 3), (True, 4)]
-    assert found == [(moved, 0.5**steps, steps) for moved, steps in taken]
+        states.append((moved, scheduler.get_last_lr()[0] / 0.1, int(average.n_averaged)))
+    expected = [(True, 1), (False, 1), (True, 2), (True, 3), (False, 3), (False, 3), (True, 4)]
+    assert states == [(moved, 0.5**steps, steps) for moved, steps in expected]
 
 
 @pytest.mark.parametrize("parts", [2, 3, 7])

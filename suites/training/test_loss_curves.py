@@ -20,17 +20,17 @@ _SEEDS = 4
 def test_the_loss_stays_in_the_band_of_float32(amp: Amp, task: str) -> None:
     """Allow four spreads of float32 runs with randomly rounded weights and gradients: pytest_amp/training/band.py."""
     runs = trained(amp, task)
-    found, band = runs.run(low=True), runs.band
+    actual, band = runs.run(low=True), runs.band
     assert band.visible > 50, "the band is so wide that a training that learns half of it would stay inside"
-    margin = band.margin(found.losses)
+    margin = band.margin(actual.losses)
     amp.observe(f"{task}/loss beside fp32", margin, kind="ratio", allowed=1.0)
-    left = band.leaves(found.losses)
+    left = band.leaves(actual.losses)
     if left is not None:
         raise AmpFailure(
-            f"the loss of {task} leaves the band of float32 at step {left} of {len(found.losses)}",
+            f"the loss of {task} leaves the band of float32 at step {left} of {len(actual.losses)}",
             label_before="fp32",
             before=f"{band.losses[left]:.5g} within {band.half[left]:.3g}",
-            now=f"{found.losses[left]:.5g} in {amp.precision.name} on {amp.target.id}",
+            now=f"{actual.losses[left]:.5g} in {amp.precision.name} on {amp.target.id}",
             likely="gradients, weights or updates are further from float32 than one rounding each",
         )
 
@@ -51,16 +51,16 @@ def test_the_task_is_learned_as_well_as_in_float32(amp: Amp, task: str) -> None:
     wide = [_accuracy(trained(amp, task, seed=seed), low=False) for seed in range(_SEEDS)]
     learned = trained(amp, task).task.learned
     assert min(wide) > learned, f"float32 itself reaches {min(wide):.1%} only: the task says nothing"
-    found = _accuracy(trained(amp, task), low=True)
+    actual = _accuracy(trained(amp, task), low=True)
     count = trained(amp, task).evaluation()["targets"].numel()
     chance = (wide[0] * (1 - wide[0]) / count) ** 0.5
     allowed = 3 * max(statistics.stdev(wide), chance) * amp.config.tolerance_scale
-    amp.observe(f"{task}/accuracy beside fp32", abs(found - wide[0]), kind="ratio", allowed=allowed)
-    if not abs(found - wide[0]) <= allowed:
+    amp.observe(f"{task}/accuracy beside fp32", abs(actual - wide[0]), kind="ratio", allowed=allowed)
+    if not abs(actual - wide[0]) <= allowed:
         raise AmpFailure(
             f"{task} is not learned as in float32",
             label_before="fp32",
             before=f"accuracy {wide[0]:.1%} within {allowed:.1%}; four seeds {', '.join(f'{w:.1%}' for w in wide)}",
-            now=f"{found:.1%} in {amp.precision.name} on {amp.target.id}",
+            now=f"{actual:.1%} in {amp.precision.name} on {amp.target.id}",
             likely="training or evaluation under autocast computes something else",
         )

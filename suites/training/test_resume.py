@@ -30,7 +30,7 @@ def test_a_run_repeats_bit_for_bit(amp: Amp, task: str) -> None:
     first, second = runs.run(low=True), run(runs.setup, low=True)
     assert second.losses == first.losses
     for part in ("model", "optimizer", "scaler"):
-        left, right = (getattr(each, part).state_dict() for each in (first, second))
+        left, right = (getattr(run, part).state_dict() for run in (first, second))
         different = [name for name in left if not same(left[name], right[name])]
         assert different == [], f"the state of the {part} is another one in a second run: {', '.join(different)}"
 
@@ -135,17 +135,17 @@ def _resumed(amp: Amp, amp_scaler: Any, without: str | None = None) -> tuple[Run
 def test_a_resumed_run_is_the_one_without_a_break(amp: Amp, amp_scaler: Any) -> None:
     """Compare model, optimizer, scheduler, scaler, average and generator after resuming in new objects, bit for bit."""
     whole, first, second = _resumed(amp, amp_scaler)
-    found = first.trace + second.trace
-    if found != whole.trace:
-        at = next(index for index, (a, b) in enumerate(zip(found, whole.trace, strict=True)) if a != b)
+    actual = first.trace + second.trace
+    if actual != whole.trace:
+        at = next(index for index, (a, b) in enumerate(zip(actual, whole.trace, strict=True)) if a != b)
         raise AmpFailure(
             f"a training that is resumed at step {_AT} on {amp.target.id} is another one from step {at} on",
             label_before="rule",
             before=f"loss, scale, growth tracker, rate {whole.trace[at]}",
-            now=f"{found[at]}",
+            now=f"{actual[at]}",
             likely="a state dict loses something, or does not take it back: scaler, optimizer, scheduler, generator",
         )
-    ends = [{name: part.state_dict() for name, part in each.parts.items()} for each in (whole, second)]
+    ends = [{name: part.state_dict() for name, part in run.parts.items()} for run in (whole, second)]
     different = [name for name in ends[0] if not same(ends[0][name], ends[1][name])]
     assert different == [], f"resumed, the state is another one: {', '.join(different)}"
 
@@ -164,13 +164,13 @@ def test_what_a_checkpoint_leaves_out_shows(amp: Amp, amp_scaler: Any, without: 
 
 def test_a_checkpoint_holds_float32(amp: Amp, amp_scaler: Any) -> None:
     """The file has the dtype of the master weights, and loading it leaves the saved training unchanged."""
-    made = Run(amp, _scaler(amp_scaler, 2.0**10))
+    run = Run(amp, _scaler(amp_scaler, 2.0**10))
     torch.manual_seed(amp.config.seed)
     for _ in range(3):
-        made.step()
-    before = snapshot({name: part.state_dict() for name, part in made.parts.items()})
-    saved = torch.load(made.save(), weights_only=True)
+        run.step()
+    before = snapshot({name: part.state_dict() for name, part in run.parts.items()})
+    saved = torch.load(run.save(), weights_only=True)
     tensors = [*saved["model"].values(), *saved["average"].values()]
     tensors += [value for state in saved["optimizer"]["state"].values() for value in state.values()]
     assert {t.dtype for t in tensors if t.is_floating_point()} == {torch.float32}
-    assert same(before, {name: part.state_dict() for name, part in made.parts.items()})
+    assert same(before, {name: part.state_dict() for name, part in run.parts.items()})

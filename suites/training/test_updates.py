@@ -30,12 +30,12 @@ def _optimizers(target: Target) -> Iterator[object]:
 def _moved(optimizer: str, gradients: list[torch.Tensor], start: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """Return the change of the weights after the steps, in float64."""
     weight = nn.Parameter(start.to(dtype, copy=True))
-    made = make_optimizer(optimizer, [weight])
-    for group in made.param_groups:  # decay is of the weight's size, and would hide the effect of gradients
+    instance = make_optimizer(optimizer, [weight])
+    for group in instance.param_groups:  # decay is of the weight's size, and would hide the effect of gradients
         group["weight_decay"] = 0.0
     for gradient in gradients:
         weight.grad = gradient.to(dtype)
-        made.step()
+        instance.step()
     return weight.detach().double() - start.double()
 
 
@@ -53,7 +53,7 @@ def test_small_updates_arrive(amp: Amp, optimizer: str, size: str) -> None:
     start = (1 + torch.rand(SIZES[size])) * _SIZE
     gradients = [torch.randn(SIZES[size]).to(amp.dtype).float() for _ in range(_STEPS)]
     exact = _moved(optimizer_of_loop, [g.double() for g in gradients], start, torch.float64)
-    found = _moved(optimizer, [g.to(device) for g in gradients], start.to(device), torch.float32).cpu()
+    actual = _moved(optimizer, [g.to(device) for g in gradients], start.to(device), torch.float32).cpu()
     # An implementation that omits small updates may do so in float64, too; low gradients occasionally cancel.
     stays = int((exact == 0).sum())
     assert stays <= exact.numel() // 100, f"{stays} of {exact.numel()} weights do not move under {optimizer}"
@@ -61,9 +61,9 @@ def test_small_updates_arrive(amp: Amp, optimizer: str, size: str) -> None:
     unit = 2.0**-24
     allowed = _STEPS * 2 * unit * start.double() + 64 * unit * scale
     amp.observe(f"{optimizer}/{size}/moved", float(scale / _SIZE), kind="ratio")
-    off = (found - exact).abs() / allowed
+    off = (actual - exact).abs() / allowed
     if float(off.max()) > amp.config.tolerance_scale:
-        lost = float(((found == 0) & (exact != 0)).double().mean())
+        lost = float(((actual == 0) & (exact != 0)).double().mean())
         raise AmpFailure(
             f"{optimizer} on {amp.target.id} moves weights of shape {SIZES[size]} elsewhere than in float64",
             label_before="float64",
