@@ -83,14 +83,14 @@ def test_a_scaler_is_not_needed_in_bf16_and_is_not_without_effect(amp: Amp) -> N
 def test_the_range_of_fp16(amp: Amp) -> None:
     """fp16 has full precision from 6.1e-5 to 65504, and fewer bits down to 6.0e-8."""
     device = amp.device.torch_device
-    for value, kept in (
+    for value, representable in (
         (65504.0, 65504.0),
         (65520.0, math.inf),
         (2.0**-14, 2.0**-14),
         (2.0**-24, 2.0**-24),
         (2.0**-26, 0),
     ):
-        assert torch.tensor(value, device=device).to(torch.float16).item() == kept
+        assert torch.tensor(value, device=device).to(torch.float16).item() == representable
 
 
 @BF16

@@ -46,10 +46,10 @@ def saturates(device_type: str) -> bool:
 
 def tensor_of(values: Doubles, amp: Amp, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     """Return a tensor on the device; each of ``values`` must be representable in ``dtype``."""
-    made = torch.from_numpy(values).to(dtype)
-    back = made.double().numpy()
+    result = torch.from_numpy(values).to(dtype)
+    back = result.double().numpy()
     assert np.array_equal(back, values, equal_nan=True), f"not all values are {dtype}"
-    return made.to(amp.device.torch_device)
+    return result.to(amp.device.torch_device)
 
 
 Conversion = Callable[[torch.Tensor, torch.dtype], torch.Tensor]
@@ -66,7 +66,7 @@ def _copied(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 def _one_by_one(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """Convert a few values, in tensors of one element, which no vector register holds."""
-    return torch.stack([each.to(dtype).view(_INTEGERS[dtype.itemsize]) for each in x]).view(dtype)
+    return torch.stack([value.to(dtype).view(_INTEGERS[dtype.itemsize]) for value in x]).view(dtype)
 
 
 def _in_shape(x: torch.Tensor, dtype: torch.dtype, *, columns: int, transposed: bool = False) -> torch.Tensor:
@@ -74,8 +74,8 @@ def _in_shape(x: torch.Tensor, dtype: torch.dtype, *, columns: int, transposed: 
     rows = -(-x.numel() // (2 * columns))
     filled = torch.cat([x, x.new_ones(2 * rows * columns - x.numel())])
     shaped = filled.view(2, columns, rows).mT if transposed else filled.view(2, rows, columns)
-    made = shaped.to(dtype)
-    return (made.mT if transposed else made).reshape(-1)[: x.numel()]
+    result = shaped.to(dtype)
+    return (result.mT if transposed else result).reshape(-1)[: x.numel()]
 
 
 def _at_the_end(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -119,10 +119,10 @@ CONVERSIONS: dict[str, Conversion] = {
 }
 
 
-def hold(amp: Amp, form: Format, inputs: Doubles, found: torch.Tensor, *, way: str) -> None:
+def hold(amp: Amp, form: Format, inputs: Doubles, actual: torch.Tensor, *, way: str) -> None:
     """Raise AmpFailure unless ``found``, of ``form``, is each of ``inputs`` rounded once, to nearest even."""
     expected = form.round(inputs, overflow_of(form, amp.device.type))
-    values = converted(found, form)
+    values = converted(actual, form)
     same = (values == expected) & (np.signbit(values) == np.signbit(expected)) | np.isnan(values) & np.isnan(expected)
     if same.all():
         return
@@ -137,9 +137,9 @@ def hold(amp: Amp, form: Format, inputs: Doubles, found: torch.Tensor, *, way: s
     )
 
 
-def _likely(form: Format, value: float, found: float, expected: float) -> str:
+def _likely(form: Format, value: float, actual: float, expected: float) -> str:
     if abs(value) > form.max:
         return "a conversion that saturates, or no longer does: what overflows becomes another value"
-    if abs(found) < abs(expected):
+    if abs(actual) < abs(expected):
         return "the conversion truncates, or flushes subnormal numbers to zero"
     return "the conversion rounds ties another way, or rounds twice"

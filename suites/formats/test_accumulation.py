@@ -20,23 +20,23 @@ _LENGTH = 1024
 def _kept(amp: Amp) -> int:
     """Return the last k for which a sum keeps 2**-k beside one, and every larger one."""
     rows = 16 if amp.device.kind is DeviceKind.CPU else SIZE
-    kept = 0
-    while kept < 40 and survives(kept + 1, amp.device.torch_device, amp.dtype, rows=rows):
-        kept += 1
-    return kept
+    count = 0
+    while count < 40 and survives(count + 1, amp.device.torch_device, amp.dtype, rows=rows):
+        count += 1
+    return count
 
 
 def test_a_sum_keeps_what_float32_keeps(amp: Amp) -> None:
     """Compute 1 + 2**-k - 1, far apart: fp16 loses it after k = 10, bf16 after 7; float32 keeps it up to 23."""
     bits = FORMATS[amp.precision.name].mantissa_bits
-    kept = _kept(amp)
-    amp.observe("bits that a sum keeps", kept, kind="count", unit="bits")
-    if kept < 20:
+    retained = _kept(amp)
+    amp.observe("bits that a sum keeps", retained, kind="count", unit="bits")
+    if retained < 20:
         raise AmpFailure(
-            f"a product of {amp.precision.name} on {amp.target.id} keeps no more than 2**-{kept} beside one",
+            f"a product of {amp.precision.name} on {amp.target.id} keeps no more than 2**-{retained} beside one",
             label_before="rule",
             before="2**-23, as sums in float32 do",
-            now=f"2**-{kept}; the format itself has {bits} bits, on {amp.device.describe()}",
+            now=f"2**-{retained}; the format itself has {bits} bits, on {amp.device.describe()}",
             likely="the kernel adds up in the low dtype, or splits its sums and rounds the parts",
         )
 
@@ -50,10 +50,10 @@ def test_a_sum_in_fp16_would_show(amp: Amp) -> None:
     before = settings.allow_fp16_accumulation
     settings.allow_fp16_accumulation = True
     try:
-        kept = _kept(amp)
+        retained = _kept(amp)
     finally:
         settings.allow_fp16_accumulation = before
-    assert kept <= FORMATS["fp16"].mantissa_bits
+    assert retained <= FORMATS["fp16"].mantissa_bits
 
 
 def _by_matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -86,10 +86,10 @@ def test_many_small_terms_beside_a_large_one(amp: Amp, product: str) -> None:
     a = torch.ones(64, _LENGTH, dtype=amp.dtype, device=amp.device.torch_device)
     b = torch.full((_LENGTH, 64), 2.0**-11, dtype=amp.dtype, device=amp.device.torch_device)
     b[0] = 1
-    found = _PRODUCTS[product](a, b)
+    actual = _PRODUCTS[product](a, b)
     exact = torch.tensor(1 + (_LENGTH - 1) * 2.0**-11, dtype=torch.float64).to(amp.dtype)
-    assert found.dtype is amp.dtype
-    assert set(found.flatten().tolist()) == {exact.item()}
+    assert actual.dtype is amp.dtype
+    assert set(actual.flatten().tolist()) == {exact.item()}
 
 
 @pytest.mark.parametrize("product", _PRODUCTS)
@@ -98,9 +98,9 @@ def test_the_error_is_that_of_one_rounding(amp: Amp, product: str) -> None:
     torch.manual_seed(amp.config.seed)
     a, b = (torch.randn(*shape).to(amp.dtype).to(amp.device.torch_device) for shape in ((64, _LENGTH), (_LENGTH, 64)))
     exact = a.cpu().double() @ b.cpu().double()
-    found = _PRODUCTS[product](a, b).double().cpu()
+    actual = _PRODUCTS[product](a, b).double().cpu()
     once = exact.to(amp.dtype).double()
-    error, rounding = (float((each - exact).norm() / exact.norm()) for each in (found, once))
+    error, rounding = (float((values - exact).norm() / exact.norm()) for values in (actual, once))
     amp.observe(f"{product}/error", error, kind="error", unit="relative L2", allowed=1.1 * rounding)
     assert error <= 1.1 * rounding, f"{error:.3g}, where one rounding makes {rounding:.3g}"
     assert error >= 0.9 * rounding, "more exact than the format: this was no product of low numbers"

@@ -57,8 +57,8 @@ def _error(amp: Amp, product: Callable[[torch.Tensor, torch.Tensor], torch.Tenso
     torch.manual_seed(amp.config.seed)
     a, b = torch.randn(_ROWS, _LENGTH), torch.randn(_LENGTH, _ROWS)
     exact = a.double() @ b.double()
-    found = product(a.to(amp.device.torch_device), b.to(amp.device.torch_device)).double().cpu()
-    return float((found - exact).norm() / exact.norm())
+    actual = product(a.to(amp.device.torch_device), b.to(amp.device.torch_device)).double().cpu()
+    return float((actual - exact).norm() / exact.norm())
 
 
 @dataclass(frozen=True)
@@ -154,13 +154,13 @@ def test_a_cpu_product_sees_every_bit(amp: Amp) -> None:
 @pytest.mark.amp(dtypes=["fp32"])
 def test_the_defaults(amp: Amp) -> None:
     """Defaults are IEEE for products, TF32 for cuDNN's convolutions (pytorch/pytorch#67384): TF32 was not left on."""
-    found = _older(), torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
-    if found != ("ieee", "highest", True):
+    actual = _older(), torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+    if actual != ("ieee", "highest", True):
         raise AmpFailure(
             "float32 products are not computed as torch computes them by default",
             label_before="rule",
             before="cuda.matmul IEEE, highest, cudnn.allow_tf32 True",
-            now=f"cuda.matmul {found[0]}, {found[1]}, cudnn.allow_tf32 {found[2]}",
+            now=f"cuda.matmul {actual[0]}, {actual[1]}, cudnn.allow_tf32 {actual[2]}",
             likely="a default of torch has changed, or a plugin, a conftest or a test has left TF32 on",
         )
     assert _error(amp, _matmul) < 64 * FP32.u
@@ -185,19 +185,19 @@ def test_the_older_switch_moves_the_newer_one(amp: Amp, older: str) -> None:
 def test_the_switch_changes_the_error(amp: Amp, product: str, switch: str) -> None:
     """The error is float32's rounding while off, that of ten-bit mantissas while on, and float32's again."""
     with _switched(_SWITCHES[switch]) as write:
-        found = {}
+        actual = {}
         for number, kind in enumerate(("ieee", "tf32", "ieee")):
             write(kind)
             assert _SWITCHES[switch].read() == kind
-            found[f"{number} {kind}"] = _error(amp, _PRODUCTS[product])
-    amp.observe(f"{switch}/{product}", found["1 tf32"], kind="error", unit="relative L2", allowed=TF32.eps)
-    off = max(found["0 ieee"], found["2 ieee"])
-    if not (off < 64 * FP32.u and TF32.u / 8 < found["1 tf32"] < TF32.eps):
+            actual[f"{number} {kind}"] = _error(amp, _PRODUCTS[product])
+    amp.observe(f"{switch}/{product}", actual["1 tf32"], kind="error", unit="relative L2", allowed=TF32.eps)
+    off = max(actual["0 ieee"], actual["2 ieee"])
+    if not (off < 64 * FP32.u and TF32.u / 8 < actual["1 tf32"] < TF32.eps):
         raise AmpFailure(
             f"{switch} does not decide how a float32 {product} is computed",
             label_before="rule",
             before=f"below {64 * FP32.u:.3g} with it off, {TF32.u / 8:.3g} to {TF32.eps:.3g} with it on",
-            now=", ".join(f"{kind[2:]}: {error:.3g}" for kind, error in found.items()),
+            now=", ".join(f"{kind[2:]}: {error:.3g}" for kind, error in actual.items()),
             likely="TF32 was left on, or the switch is no longer looked at",
         )
 
@@ -224,12 +224,12 @@ def test_how_tf32_rounds(amp: Amp) -> None:
     step = TF32.eps
     inputs = [1 + step / 4, 1 + step / 2, 1 + 3 * step / 4, 1 + 3 * step / 2, -1 - step / 2, -1 - 3 * step / 4]
     with float32_precision("tf32"):
-        found = product_of(inputs, amp.device.torch_device, torch.float32)
-    for value, result in zip(inputs, found, strict=True):
+        actual = product_of(inputs, amp.device.torch_device, torch.float32)
+    for value, result in zip(inputs, actual, strict=True):
         lower = torch.tensor(value / step).trunc().item() * step
         assert abs(result - lower) in {0.0, step}, f"{value!r} became {result!r}"
     amp.observe(
-        "tf32/rounding", [f"{value}: {result}" for value, result in zip(inputs, found, strict=True)], kind="state"
+        "tf32/rounding", [f"{value}: {result}" for value, result in zip(inputs, actual, strict=True)], kind="state"
     )
 
 

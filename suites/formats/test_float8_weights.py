@@ -47,17 +47,17 @@ def _loaded(weight: Tensor, dtype: torch.dtype) -> Tensor:
 def _buffer(weight: Tensor, dtype: torch.dtype) -> Tensor:
     layer = nn.Module()
     layer.register_buffer("weight", torch.zeros_like(weight, dtype=dtype))
-    kept = layer.get_buffer("weight")
-    kept.copy_(weight)
-    return kept
+    retained = layer.get_buffer("weight")
+    retained.copy_(weight)
+    return retained
 
 
 def _from_a_file(weight: Tensor, dtype: torch.dtype) -> Tensor:
     file = io.BytesIO()
     torch.save(_layer(weight).to(dtype).state_dict(), file)
     file.seek(0)
-    found: Tensor = torch.load(file, weights_only=True)["weight"]
-    return found
+    actual: Tensor = torch.load(file, weights_only=True)["weight"]
+    return actual
 
 
 #: Ways to give a layer float8 weights.
@@ -96,9 +96,9 @@ def test_weights_are_rounded_once(amp: Amp, name: str, way: str, source: str, *,
     form = FORMATS[name]
     weight = _scaled(amp, form, torch.float32 if source == "float32" else amp.dtype)
     with torch.no_grad(), amp.autocast(enabled=inside):
-        found = WAYS[way](weight.to(amp.device.torch_device), form.dtype)
-    assert found.dtype is form.dtype
-    hold(amp, form, weight.double().cpu().numpy().ravel(), found.detach().reshape(-1), way=way)
+        actual = WAYS[way](weight.to(amp.device.torch_device), form.dtype)
+    assert actual.dtype is form.dtype
+    hold(amp, form, weight.double().cpu().numpy().ravel(), actual.detach().reshape(-1), way=way)
 
 
 #: Each element is rounded once, by u at most, and the float32 sum of 80 terms is off by a hundredth of that.
@@ -112,9 +112,9 @@ def test_a_layer_multiplies_by_their_values(amp: Amp, name: str, cast: str) -> N
     weight = _scaled(amp, form).to(form.dtype) if form is FLOAT8_E4M3FN else (_scaled(amp, form) / 256).to(form.dtype)
     x = torch.randn(32, COLUMNS, device=amp.device.torch_device).to(amp.dtype)
     with torch.no_grad(), amp.autocast():
-        made = f.linear(x, weight.to(amp.dtype) if cast == "by hand" else weight)
-    assert made.dtype is amp.dtype
-    error = relative_error(made, x.double() @ _values(weight, form, amp).t()) / amp.precision.u
+        result = f.linear(x, weight.to(amp.dtype) if cast == "by hand" else weight)
+    assert result.dtype is amp.dtype
+    error = relative_error(result, x.double() @ _values(weight, form, amp).t()) / amp.precision.u
     amp.observe(f"float8_weights/{name}/{cast}", error, kind="ratio", unit="u", allowed=ONCE)
     assert error <= ONCE, f"a product with {name} weights is off by {error:.3g} u"
 
@@ -128,12 +128,12 @@ def test_scaled_products_are_those_of_their_values(amp: Amp, name: str, returned
     scales = torch.tensor(0.75, device=device), torch.tensor(2.0**-9, device=device)
     dtype = amp.dtype if returned == "low" else torch.float32
     try:
-        made = scaled_product(x, weight.t(), scales, dtype)
+        result = scaled_product(x, weight.t(), scales, dtype)
     except NotImplementedError:
         assert holds_in(release_of(torch.__version__), since=None, until="2.8"), "this torch has float8 products"
         pytest.skip("this torch has no float8 products on this device")
-    assert made.dtype is dtype
+    assert result.dtype is dtype
     exact = _values(x, form, amp) @ _values(weight, FLOAT8_E4M3FN, amp).t() * float(scales[0] * scales[1])
-    error = relative_error(made, exact) / amp.precision.u
+    error = relative_error(result, exact) / amp.precision.u
     amp.observe(f"float8_weights/scaled/{name}/{returned}", error, kind="ratio", unit="u", allowed=ONCE)
     assert error <= ONCE, f"a scaled product of {name} numbers is off by {error:.3g} u"

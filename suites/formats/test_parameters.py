@@ -52,8 +52,8 @@ def test_ml_dtypes_knows_the_format(amp: Amp, name: str) -> None:
     form = FORMATS[name]
     dtype = np.dtype(getattr(ml_dtypes, form.dtype_name, form.dtype_name))
     info = ml_dtypes.finfo(dtype)
-    found = {key: float(getattr(info, key)) for key in _parameters(form)}
-    assert found == _parameters(form)
+    actual = {key: float(getattr(info, key)) for key in _parameters(form)}
+    assert actual == _parameters(form)
     if form.bits <= 16:
         patterns = np.arange(1 << form.bits)
         with np.errstate(invalid="ignore"):  # signalling NaNs are among the patterns
@@ -67,8 +67,8 @@ def test_numpy_knows_the_format(amp: Amp, name: str) -> None:
     """``numpy.finfo`` of numpy's two formats, and its own conversion from float64 on the format's neighbours."""
     form = FORMATS[name]
     dtype = np.dtype(form.dtype_name)
-    found = {key: float(getattr(np.finfo(dtype), key)) for key in _parameters(form)}
-    assert found == _parameters(form)
+    actual = {key: float(getattr(np.finfo(dtype), key)) for key in _parameters(form)}
+    assert actual == _parameters(form)
     generator = np.random.default_rng(amp.config.seed)
     values = np.ldexp(generator.standard_normal(4096), generator.integers(-160, 130, 4096))
     with np.errstate(over="ignore"):
@@ -81,7 +81,9 @@ def test_the_plugins_own_precision_is_the_format(amp: Amp) -> None:
     precision, form = amp.precision, FORMATS[amp.precision.name]
     pairs = [(getattr(precision, name), getattr(form, name)) for name in ("bits", "eps", "u", "max", "smallest_normal")]
     assert [a for a, _ in pairs] == [b for _, b in pairs]
-    assert {name: each.bits for name, each in PRECISIONS.items()} == {name: FORMATS[name].bits for name in PRECISIONS}
+    assert {name: precision.bits for name, precision in PRECISIONS.items()} == {
+        name: FORMATS[name].bits for name in PRECISIONS
+    }
 
 
 @pytest.mark.amp_parametrize("name", low_formats)
@@ -107,8 +109,8 @@ def test_the_extremes_are_where_arithmetic_finds_them(amp: Amp, name: str) -> No
     form = FORMATS[name]
     exponents = torch.arange(-160, 129, dtype=torch.float64)
     powers = torch.exp2(exponents).float().to(amp.device.torch_device)
-    kept = (powers.to(form.dtype).float() == powers).cpu() & powers.cpu().isfinite() & (powers.cpu() > 0)
-    assert float(torch.exp2(exponents[kept][0])) == form.smallest_subnormal
-    assert float(torch.exp2(exponents[kept][-1])) <= form.max < float(torch.exp2(exponents[kept][-1] + 1))
+    retained = (powers.to(form.dtype).float() == powers).cpu() & powers.cpu().isfinite() & (powers.cpu() > 0)
+    assert float(torch.exp2(exponents[retained][0])) == form.smallest_subnormal
+    assert float(torch.exp2(exponents[retained][-1])) <= form.max < float(torch.exp2(exponents[retained][-1] + 1))
     steps = 1 + torch.exp2(-torch.arange(1.0, 24.0)).to(amp.device.torch_device)
     assert float(steps[steps.to(form.dtype).float() == steps].min()) == 1 + form.eps

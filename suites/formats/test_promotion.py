@@ -43,13 +43,13 @@ ASKED: dict[str, Asked] = {
 }
 
 
-def _expect(amp: Amp, what: str, found: torch.dtype, wanted: torch.dtype) -> None:
-    if found is not wanted:
+def _expect(amp: Amp, what: str, actual: torch.dtype, expected: torch.dtype) -> None:
+    if actual is not expected:
         raise AmpFailure(
-            f"{what} is {dtype_name(found)} on {amp.target.id}",
+            f"{what} is {dtype_name(actual)} on {amp.target.id}",
             label_before="rule",
-            before=dtype_name(wanted),
-            now=f"{dtype_name(found)} on torch {torch.__version__}",
+            before=dtype_name(expected),
+            now=f"{dtype_name(actual)} on torch {torch.__version__}",
             likely="dtypes are promoted another way: what was float32 may be low now, or the other way round",
         )
 
@@ -86,15 +86,15 @@ def test_a_scalar_leaves_a_low_tensor_low(amp: Amp, scalar: str) -> None:
     """Declared and actual dtype agree; a complex scalar makes the result complex, of the same width if one exists."""
     value, is_complex = SCALARS[scalar]
     low = torch.ones(3, dtype=amp.dtype, device=amp.device.torch_device)
-    wanted = OF_COMPLEX[amp.dtype] if is_complex else amp.dtype
-    for way, found in {
+    expected = OF_COMPLEX[amp.dtype] if is_complex else amp.dtype
+    for way, actual in {
         "result_type": torch.result_type(low, value),
         "result_type, the other way round": torch.result_type(value, low),
     }.items():
-        _expect(amp, f"{way} of a low tensor and {scalar}", found, wanted)
+        _expect(amp, f"{way} of a low tensor and {scalar}", actual, expected)
     if not is_complex:
-        _expect(amp, f"the product of a low tensor and {scalar}", (low * value).dtype, wanted)
-        _expect(amp, f"the difference of {scalar} and a low tensor", (value - low).dtype, wanted)
+        _expect(amp, f"the product of a low tensor and {scalar}", (low * value).dtype, expected)
+        _expect(amp, f"the difference of {scalar} and a low tensor", (value - low).dtype, expected)
 
 
 @pytest.mark.parametrize("other", MET[BF16], ids=dtype_name)

@@ -51,9 +51,9 @@ def test_a_number_becomes_the_nearest_element(amp: Amp, way: str) -> None:
     """Every way of writing a number rounds ties to even, as a conversion from float32 does."""
     zero = torch.zeros(1, dtype=amp.dtype, device=amp.device.torch_device)
     numbers = _near_ties(amp)
-    found = torch.cat([FILLS[way](zero, float(number)) for number in numbers])
-    assert found.dtype is amp.dtype
-    hold(amp, own(amp.precision), numbers, found, way=way)
+    actual = torch.cat([FILLS[way](zero, float(number)) for number in numbers])
+    assert actual.dtype is amp.dtype
+    hold(amp, own(amp.precision), numbers, actual, way=way)
 
 
 #: Products and quotients; before an addition, a CPU rounds the number to the tensor's dtype (torch 2.13).
@@ -75,16 +75,16 @@ def test_a_number_beside_low_ones_keeps_its_bits(amp: Amp, way: str) -> None:
         rounded = float(torch.tensor(number).to(amp.dtype))
         exact = ARITHMETIC[way](x.float(), number).to(amp.dtype)
         first = ARITHMETIC[way](x.float(), rounded).to(amp.dtype)
-        found = ARITHMETIC[way](x.to(amp.device.torch_device), number).cpu()
-        assert found.dtype is amp.dtype
+        actual = ARITHMETIC[way](x.to(amp.device.torch_device), number).cpu()
+        assert actual.dtype is amp.dtype
         # A kernel may multiply by a reciprocal: the rounded result occasionally differs.
-        same, told = float((found == exact).float().mean()), float((first == exact).float().mean())
-        assert told < 0.95, "numbers that are rounded first would not show"
+        same, distinct = float((actual == exact).float().mean()), float((first == exact).float().mean())
+        assert distinct < 0.95, "numbers that are rounded first would not show"
         if same < 0.99:
             raise AmpFailure(
                 f"{way} {number!r}: {same:.1%} of the results on {amp.target.id} are float32's, rounded once",
                 before="99% or more; the others by a reciprocal",
-                now=f"{found[found != exact][0]!r} on {amp.device.describe()}",
+                now=f"{actual[actual != exact][0]!r} on {amp.device.describe()}",
                 likely="the number is rounded to the tensor's dtype before it is used",
             )
 
@@ -115,6 +115,6 @@ def test_low_numbers_become_others(amp: Amp, name: str) -> None:
         with np.errstate(invalid="ignore"):
             chosen = (np.abs(values) < bounds.max) & (values >= min(bounds.min + 1, 0))
         expected = np.trunc(values)
-    found = from_patterns(patterns[chosen], form, amp.device.torch_device).to(dtype)
-    assert found.dtype is dtype
-    assert np.array_equal(found.cpu().numpy(), expected[chosen])
+    actual = from_patterns(patterns[chosen], form, amp.device.torch_device).to(dtype)
+    assert actual.dtype is dtype
+    assert np.array_equal(actual.cpu().numpy(), expected[chosen])

@@ -93,9 +93,9 @@ def test_fake_quantisation_of_channels(amp: Amp, axis: int, *, inside: bool) -> 
     scales = torch.tensor(_SCALES, device=where)
     zeros = torch.tensor(_ZEROS, device=where, dtype=torch.int32)
     with amp.autocast(enabled=inside):
-        found = torch.fake_quantize_per_channel_affine(values, scales, zeros, axis, _LOW, _HIGH)
-    assert found.dtype is torch.float32
-    assert torch.equal(found.cpu().double(), back)
+        actual = torch.fake_quantize_per_channel_affine(values, scales, zeros, axis, _LOW, _HIGH)
+    assert actual.dtype is torch.float32
+    assert torch.equal(actual.cpu().double(), back)
 
 
 @pytest.mark.parametrize("inside", [False, True], ids=["outside", "autocast"])
@@ -103,10 +103,10 @@ def test_fake_quantisation(amp: Amp, *, inside: bool) -> None:
     """Fake quantisation has float32 inputs and outputs, within a region, too; gradients pass inside the range only."""
     values = _values(amp).requires_grad_()
     with amp.autocast(enabled=inside):
-        found = torch.fake_quantize_per_tensor_affine(values, _SCALE, _ZERO, _LOW, _HIGH)
-    assert found.dtype is torch.float32
-    assert torch.equal(found.detach().cpu().double(), _back(_integers(values.detach())))
-    (gradient,) = torch.autograd.grad(found.sum(), values)
+        actual = torch.fake_quantize_per_tensor_affine(values, _SCALE, _ZERO, _LOW, _HIGH)
+    assert actual.dtype is torch.float32
+    assert torch.equal(actual.detach().cpu().double(), _back(_integers(values.detach())))
+    (gradient,) = torch.autograd.grad(actual.sum(), values)
     unclamped = torch.round(values.detach().double().cpu() / _SCALE) + _ZERO
     passes = (unclamped >= _LOW) & (unclamped <= _HIGH)
     assert torch.equal(gradient.cpu() == 1, passes)
@@ -131,6 +131,6 @@ def test_low_inputs_lose_nothing_more(amp: Amp) -> None:
     torch.manual_seed(amp.config.seed)
     values = torch.randn(4096).to(amp.dtype).to(amp.device.torch_device)
     scale = 1.0 / 32
-    found = torch.fake_quantize_per_tensor_affine(values.float(), scale, 0, _LOW, _HIGH).double().cpu()
+    actual = torch.fake_quantize_per_tensor_affine(values.float(), scale, 0, _LOW, _HIGH).double().cpu()
     expected = torch.round(values.double().cpu() / scale).clamp(_LOW, _HIGH) * scale
-    assert torch.equal(found, expected)
+    assert torch.equal(actual, expected)

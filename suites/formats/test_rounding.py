@@ -29,8 +29,8 @@ def test_ties_and_their_neighbours(amp: Amp, name: str, way: str) -> None:
     form = FORMATS[name]
     for kind, values in neighbours(form).named().items():
         inputs = _spread(values, 200) if way in SLOW else values
-        found = CONVERSIONS[way](tensor_of(inputs, amp), form.dtype)
-        hold(amp, form, inputs, found, way=f"{way} ({kind})")
+        actual = CONVERSIONS[way](tensor_of(inputs, amp), form.dtype)
+        hold(amp, form, inputs, actual, way=f"{way} ({kind})")
 
 
 def test_numbers_of_every_size(amp: Amp, name: str) -> None:
@@ -38,8 +38,8 @@ def test_numbers_of_every_size(amp: Amp, name: str) -> None:
     form = FORMATS[name]
     patterns = np.random.default_rng(amp.config.seed).integers(0, 1 << 32, 1 << 17)
     inputs = FP32.decode(patterns)
-    found = from_patterns(patterns, FP32, amp.device.torch_device).to(form.dtype)
-    hold(amp, form, inputs, found, way="to")
+    actual = from_patterns(patterns, FP32, amp.device.torch_device).to(form.dtype)
+    hold(amp, form, inputs, actual, way="to")
 
 
 @pytest.mark.parametrize("source", ["float64", "int32", "int64", "bool"])
@@ -55,8 +55,8 @@ def test_from_other_dtypes(amp: Amp, name: str, source: str) -> None:
         values = np.array([0.0, 1.0])
     else:
         values = generator.integers(-(2**20), 2**20, 4096).astype(np.float64)
-    found = tensor_of(values, amp, dtype).to(form.dtype)
-    hold(amp, form, FP32.round(values), found, way=f"to, from {source}")
+    actual = tensor_of(values, amp, dtype).to(form.dtype)
+    hold(amp, form, FP32.round(values), actual, way=f"to, from {source}")
 
 
 def test_between_low_formats(amp: Amp, name: str) -> None:
@@ -79,10 +79,10 @@ def test_autocasts_own_casts_round_so(amp: Amp, name: str) -> None:
     inputs = _spread(values[np.abs(values) < 2.0**14], 64 * 64)
     square = tensor_of(inputs[: 63 * 64], amp).reshape(63, 64)
     with amp.autocast():
-        found = torch.mm(square, torch.eye(64, device=amp.device.torch_device))
-    assert found.dtype is form.dtype
+        actual = torch.mm(square, torch.eye(64, device=amp.device.torch_device))
+    assert actual.dtype is form.dtype
     rounded = form.round(inputs[: 63 * 64])
-    values = converted(found, form).reshape(-1)
+    values = converted(actual, form).reshape(-1)
     # Kernels may read subnormal values as zero; normal values are kept.
     normal = np.abs(rounded) >= form.smallest_normal
     assert np.array_equal(values[normal], rounded[normal])

@@ -75,8 +75,8 @@ def test_the_default_autocast_dtype_computes(amp: Amp) -> None:
 
 def test_tf32_is_claimed_by_hardware_that_has_it(amp: Amp) -> None:
     """``torch.cuda.is_tf32_supported`` (torch 2.7) is False without CUDA, True from compute capability 8.0 on."""
-    asked = getattr(torch.cuda, "is_tf32_supported", None)
-    if asked is None:
+    query = getattr(torch.cuda, "is_tf32_supported", None)
+    if query is None:
         pytest.skip(f"torch {torch.__version__} has no is_tf32_supported")
     has = amp.device.kind is DeviceKind.ACCELERATOR and torch.cuda.is_available() and torch.version.hip is None
-    assert bool(asked()) == (has and torch.cuda.get_device_capability() >= (8, 0))
+    assert bool(query()) == (has and torch.cuda.get_device_capability() >= (8, 0))

@@ -24,20 +24,20 @@ def _over(form: Format, amp: Amp, value: float) -> float:
 
 def _convert(amp: Amp, form: Format, value: float, way: str) -> float:
     """Convert ``value``; a whole vector of it, so that vector loops are reached where there are any."""
-    found = converted(CONVERSIONS[way](tensor_of(np.full(80, value), amp), form.dtype), form)
-    assert len({repr(each) for each in found.tolist()}) == 1, "one number becomes several, by where it stands"
-    return float(found[0])
+    actual = converted(CONVERSIONS[way](tensor_of(np.full(80, value), amp), form.dtype), form)
+    assert len({repr(value) for value in actual.tolist()}) == 1, "one number becomes several, by where it stands"
+    return float(actual[0])
 
 
 def _hold(amp: Amp, form: Format, value: float, expected: float, way: str) -> None:
-    found = _convert(amp, form, value, way)
-    if found == expected or (math.isnan(found) and math.isnan(expected)):
+    actual = _convert(amp, form, value, way)
+    if actual == expected or (math.isnan(actual) and math.isnan(expected)):
         return
     raise AmpFailure(
-        f"{value!r} becomes {found!r} in {form.name} by {way} on {amp.target.id}",
+        f"{value!r} becomes {actual!r} in {form.name} by {way} on {amp.target.id}",
         label_before="rule",
         before=f"{expected!r}: what is too large becomes {overflow_of(form, amp.device.type).value} in this release",
-        now=f"{found!r} on {amp.device.describe()}",
+        now=f"{actual!r} on {amp.device.describe()}",
         likely="a conversion that saturates where it did not, or the other way round",
     )
 
@@ -68,9 +68,9 @@ def test_what_is_too_small(amp: Amp, name: str, way: str) -> None:
     above = float(np.nextafter(np.float32(least / 2), np.float32(1)))
     for sign in (1.0, -1.0):
         for value, expected in ((least, least), (above, least), (least / 2, 0.0), (least / 4, 0.0), (0.0, 0.0)):
-            found = _convert(amp, form, sign * value, way)
-            assert abs(found) == expected, f"{sign * value!r} becomes {found!r} by {way}"
-            assert math.copysign(1.0, found) == sign
+            actual = _convert(amp, form, sign * value, way)
+            assert abs(actual) == expected, f"{sign * value!r} becomes {actual!r} by {way}"
+            assert math.copysign(1.0, actual) == sign
 
 
 @pytest.mark.parametrize("way", CONVERSIONS)

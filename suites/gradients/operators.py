@@ -64,8 +64,8 @@ def classes(rows: int, count: int, like: Tensor) -> Tensor:
 
 
 def product(a: Tensor, b: Tensor) -> Tensor:
-    made: Tensor = a @ b
-    return made
+    result: Tensor = a @ b
+    return result
 
 
 ATTENTION: tuple[Shape, ...] = ((2, 2, 12, 16),) * 3

@@ -22,8 +22,8 @@ def _values(amp: Amp, row: Row) -> list[Tensor]:
     shapes = (*row.low, *row.wide)
     if not row.distinct:
         low = len(shapes) if row in PRODUCTS.values() else len(row.low)
-        made = [torch.randn(shape) for shape in shapes]
-        return [*(value.to(amp.dtype) for value in made[:low]), *made[low:]]
+        result = [torch.randn(shape) for shape in shapes]
+        return [*(value.to(amp.dtype) for value in result[:low]), *result[low:]]
     # Consecutive bit patterns, from 1 on: no two values are equal.
     counts = [torch.Size(shape).numel() for shape in shapes]
     one: Any = torch.ones(1, dtype=amp.dtype).view(torch.int16)
@@ -46,20 +46,20 @@ def test_operator_with_arguments(amp: Amp, name: str) -> None:
     def measured() -> dict[str, float]:
         values = _values(amp, row)
         exact = [value.double().requires_grad_() for value in values]
-        made = [
+        leaves = [
             value.to(device, amp.dtype if index < len(row.low) else torch.float32).requires_grad_()
             for index, value in enumerate(values)
         ]
-        wanted = row.function(*exact)
+        expected = row.function(*exact)
         with amp.autocast():
-            result = row.function(*made)
-        assert result.shape == wanted.shape
-        gradient = torch.randn(wanted.shape).to(amp.dtype)
-        if wanted.requires_grad:
-            torch.autograd.backward(wanted, gradient.double())
+            result = row.function(*leaves)
+        assert result.shape == expected.shape
+        gradient = torch.randn(expected.shape).to(amp.dtype)
+        if expected.requires_grad:
+            torch.autograd.backward(expected, gradient.double())
             torch.autograd.backward(result, gradient.to(device, result.dtype))
-        errors = {"result": relative_error(result, wanted)}
-        for index, (a, b) in enumerate(zip(made, exact, strict=True)):
+        errors = {"result": relative_error(result, expected)}
+        for index, (a, b) in enumerate(zip(leaves, exact, strict=True)):
             has = "no" if a.grad is None else "a"
             assert (a.grad is None) == (b.grad is None), f"argument {index} has {has} gradient"
             if a.grad is not None and b.grad is not None:

@@ -17,18 +17,18 @@ from pytest_amp.numerics import relative_error
 def test_a_hook_sees_a_gradient_of_its_tensors_dtype(amp: Amp) -> None:
     """Hooks see float32 gradients of a parameter, and low-precision gradients of a low-precision result."""
     layer = nn.Linear(8, 8).to(amp.device.torch_device)
-    seen: dict[str, torch.dtype] = {}
+    dtypes: dict[str, torch.dtype] = {}
     x = torch.randn(4, 8, device=amp.device.torch_device, requires_grad=True)
     with amp.autocast():
         y = layer(x)
     low: Any = y
-    low.register_hook(lambda gradient: seen.update(low=gradient.dtype))
+    low.register_hook(lambda gradient: dtypes.update(low=gradient.dtype))
     weight: Any = layer.weight
-    weight.register_hook(lambda gradient: seen.update(weight=gradient.dtype))
+    weight.register_hook(lambda gradient: dtypes.update(weight=gradient.dtype))
     leaf: Any = x
-    leaf.register_hook(lambda gradient: seen.update(input=gradient.dtype))
+    leaf.register_hook(lambda gradient: dtypes.update(input=gradient.dtype))
     torch.autograd.backward(y.float().square().sum())
-    assert seen == {"low": amp.dtype, "weight": torch.float32, "input": torch.float32}
+    assert dtypes == {"low": amp.dtype, "weight": torch.float32, "input": torch.float32}
 
 
 def test_grad_gives_what_backward_leaves(amp: Amp) -> None:
@@ -41,13 +41,13 @@ def test_grad_gives_what_backward_leaves(amp: Amp) -> None:
             y: Tensor = layer(x)
         return (y.float().square().mean() + layer.weight.sin().square().mean()) * 64
 
-    given = torch.autograd.grad(loss(), list(layer.parameters()))
+    actual = torch.autograd.grad(loss(), list(layer.parameters()))
     torch.autograd.backward(loss())
-    for parameter, gradient in zip(layer.parameters(), given, strict=True):
+    for parameter, gradient in zip(layer.parameters(), actual, strict=True):
         assert gradient.dtype == torch.float32
         assert parameter.grad is not None
         assert torch.equal(gradient, parameter.grad)
-    amp.check_fp32(given[0], name="the gradient that grad returns")
+    amp.check_fp32(actual[0], name="the gradient that grad returns")
 
 
 def _after(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
@@ -112,9 +112,9 @@ def test_second_derivatives(amp: Amp, function: str) -> None:
         with torch.no_grad():
             shape = apply(values[0], values[1]).shape
         weights = torch.randn(shape)
-        made, exact = penalty(torch.float32, region=True), penalty(torch.float64, region=False)
-        assert made.dtype == torch.float32
-        return {function: relative_error(made, exact)}
+        result, exact = penalty(torch.float32, region=True), penalty(torch.float64, region=False)
+        assert result.dtype == torch.float32
+        return {function: relative_error(result, exact)}
 
     device = amp.device.torch_device
     errors, over_seeds = amp.over_seeds(measured)

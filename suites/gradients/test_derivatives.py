@@ -81,15 +81,15 @@ SMOOTH: dict[str, Callable[[Tensor], Tensor]] = {
 
 def _differences(function: Callable[[], Tensor], tensor: Tensor, direction: Tensor) -> list[float]:
     """Return the derivative of ``function`` along ``direction`` at ``tensor``, which it reads, for each step."""
-    before, found = tensor.detach().clone(), []
+    before, actual = tensor.detach().clone(), []
     with torch.no_grad():
         for step in STEPS:
             tensor.copy_(before + step * direction)
             ahead = float(function())
             tensor.copy_(before - step * direction)
-            found.append((ahead - float(function())) / (2 * step))
+            actual.append((ahead - float(function())) / (2 * step))
         tensor.copy_(before)
-    return found
+    return actual
 
 
 def _expect_derivatives(amp: Amp, what: str, function: Callable[[], Tensor], tensors: dict[str, Tensor]) -> None:
@@ -98,11 +98,11 @@ def _expect_derivatives(amp: Amp, what: str, function: Callable[[], Tensor], ten
     for (name, tensor), gradient in zip(tensors.items(), gradients, strict=True):
         direction = torch.randn_like(tensor)
         products = direction * (torch.zeros_like(tensor) if gradient is None else gradient.to_dense())
-        given = float(products.sum())
+        actual = float(products.sum())
         derivatives = _differences(function, tensor, direction)
         # Terms of both signs may cancel: a derivative is compared with the size of its terms.
         scale = max(float(products.norm()), *map(abs, derivatives))
-        error, derivative = min((abs(given - each), each) for each in derivatives)
+        error, derivative = min((abs(actual - derivative), derivative) for derivative in derivatives)
         allowed = MOST * scale * amp.config.tolerance_scale
         if exceeds(error, allowed):
             raise AmpFailure(
@@ -110,14 +110,14 @@ def _expect_derivatives(amp: Amp, what: str, function: Callable[[], Tensor], ten
                 + (": there is none" if gradient is None else ""),
                 label_before="differences of values",
                 before=f"{derivative:.8g} along a random direction",
-                now=f"{given:.8g}, torch {torch.__version__}, on the CPU",
+                now=f"{actual:.8g}, torch {torch.__version__}, on the CPU",
                 likely="a gradient is wrong in every dtype, so that low ones and exact ones agree",
             )
 
 
 def _weighed(results: Sequence[Tensor]) -> Callable[[Sequence[Tensor]], Tensor]:
     weights = [torch.randn(x.shape, dtype=torch.float64) for x in results]
-    return lambda made: torch.stack([(x * w).sum() for x, w in zip(made, weights, strict=True)]).sum()
+    return lambda result: torch.stack([(x * w).sum() for x, w in zip(result, weights, strict=True)]).sum()
 
 
 def _drawn(row: Row) -> dict[str, Tensor]:

@@ -32,12 +32,12 @@ def test_both_directions_drop_the_same(amp: Amp, name: str, of: str) -> None:
         result = DROPOUTS[name](leaf)
     torch.autograd.backward(result, torch.ones_like(result))
     assert leaf.grad is not None
-    kept = result != 0
-    assert torch.equal(kept, leaf.grad != 0), "the backward pass drops other elements than the forward pass"
+    retained = result != 0
+    assert torch.equal(retained, leaf.grad != 0), "the backward pass drops other elements than the forward pass"
     assert result.dtype == leaf.dtype
     scale = torch.tensor(1 / (1 - P), dtype=torch.float64)
-    for value, wanted in ((result[kept], leaf[kept]), (leaf.grad[kept], torch.ones_like(leaf[kept]))):
-        ratio = value.detach().double().cpu() / wanted.detach().double().cpu()
+    for value, expected in ((result[retained], leaf[retained]), (leaf.grad[retained], torch.ones_like(leaf[retained]))):
+        ratio = value.detach().double().cpu() / expected.detach().double().cpu()
         assert torch.allclose(ratio, scale, rtol=4 * amp.precision.u, atol=0), "what is kept is scaled otherwise"
 
 
@@ -63,13 +63,13 @@ def test_each_call_draws_anew(amp: Amp, name: str) -> None:
 def test_all_or_nothing(amp: Amp, of: str) -> None:
     """Dropout with p=1 leaves nothing, forward and backward; p=0 leaves every bit."""
     values = torch.randn(64, 128).to(amp.device.torch_device, amp.dtype if of == "low" else torch.float32)
-    for p, kept in ((1.0, torch.zeros_like(values)), (0.0, values)):
+    for p, retained in ((1.0, torch.zeros_like(values)), (0.0, values)):
         leaf = values.clone().requires_grad_()
         with amp.autocast():
             result = f.dropout(leaf, p)
         torch.autograd.backward(result, torch.ones_like(result))
         assert leaf.grad is not None
-        assert torch.equal(result, kept), f"p={p} gives other numbers"
+        assert torch.equal(result, retained), f"p={p} gives other numbers"
         assert torch.equal(leaf.grad, torch.full_like(leaf, 1 - p)), f"p={p} gives another gradient"
 
 
@@ -120,11 +120,11 @@ def test_recurrent_layers_drop_between_their_layers(amp: Amp, kind: type[nn.RNNB
         result = layer(x)[0]
     torch.autograd.backward(result, torch.ones_like(result))
     assert x.grad is not None
-    kept = result.detach().abs() > 0.1
-    share = 1 - float(kept.double().mean())
-    assert abs(share - P) < 5 * (P * (1 - P) / kept.numel()) ** 0.5, f"{share:.3f} of the numbers are dropped"
-    assert torch.equal(kept, x.grad.abs() > 0.1), "the backward pass drops other numbers than the forward pass"
-    assert len(set(kept.double().mean(0).flatten().tolist())) > 2, "the same numbers are dropped at each step"
+    retained = result.detach().abs() > 0.1
+    share = 1 - float(retained.double().mean())
+    assert abs(share - P) < 5 * (P * (1 - P) / retained.numel()) ** 0.5, f"{share:.3f} of the numbers are dropped"
+    assert torch.equal(retained, x.grad.abs() > 0.1), "the backward pass drops other numbers than the forward pass"
+    assert len(set(retained.double().mean(0).flatten().tolist())) > 2, "the same numbers are dropped at each step"
     with torch.no_grad(), amp.autocast():
         evaluated = layer.eval()(x)[0]
     assert bool((evaluated.abs() > 0.1).all()), "something is dropped in evaluation mode"

@@ -76,21 +76,21 @@ CHOICES: dict[str, Callable[[Tensor], Any]] = {
     "isfinite": torch.isfinite,
     "max_pool2d": lambda x: f.max_pool2d(x.view(1, 4, 16, -1), 2),
     "tolist": lambda x: torch.tensor(x.tolist(), dtype=torch.float64),
-    "item": lambda x: torch.tensor([each.item() for each in x[:3].flatten()], dtype=torch.float64),
+    "item": lambda x: torch.tensor([value.item() for value in x[:3].flatten()], dtype=torch.float64),
 }
 
 
-def _tensors(found: Any) -> list[Tensor]:
-    return [found] if isinstance(found, Tensor) else list(found)
+def _tensors(actual: Any) -> list[Tensor]:
+    return [actual] if isinstance(actual, Tensor) else list(actual)
 
 
 @pytest.mark.parametrize("choice", CHOICES)
 def test_a_choice_among_low_numbers_is_that_among_wide_ones(amp: Amp, choice: str) -> None:
     """Select among the same values in float64 on the CPU: the same result, for ties and the ends of the range, too."""
     x = _crowded(amp)
-    found, wanted = _tensors(CHOICES[choice](x)), _tensors(CHOICES[choice](x.cpu().double()))
-    assert len(found) == len(wanted)
-    for index, (low, wide) in enumerate(zip(found, wanted, strict=True)):
+    actual, expected = _tensors(CHOICES[choice](x)), _tensors(CHOICES[choice](x.cpu().double()))
+    assert len(actual) == len(expected)
+    for index, (low, wide) in enumerate(zip(actual, expected, strict=True)):
         other = int((low.cpu().double() != wide.double()).sum())
         assert other == 0, f"{choice} of {amp.dtype} numbers: {other} of {wide.numel()} differ in result {index}"
 
@@ -144,13 +144,13 @@ def test_in_place_is_what_a_new_tensor_would_be(amp: Amp, name: str) -> None:
     """Results on low-precision values are bitwise equal, and so are gradients computed from the same tensors."""
     y = torch.randn(64, 67).to(amp.device.torch_device, amp.dtype)
     start = torch.randn(64, 67).to(y)
-    made = []
+    results = []
     for form in range(2):
         x = start.clone().requires_grad_()
         result = _in_place(name, x, y)[form]
         torch.autograd.backward(result, torch.ones_like(result) * 0.5)
-        made.append((result.detach(), x.grad))
-    (new, gradient), (placed, other) = made
+        results.append((result.detach(), x.grad))
+    (new, gradient), (placed, other) = results
     assert gradient is not None
     assert other is not None
     assert [new.dtype, gradient.dtype] == [placed.dtype, other.dtype]
@@ -207,15 +207,15 @@ KINKS: dict[str, Callable[[Tensor], Tensor]] = {
 def test_gradients_at_kinks_are_those_of_wide_numbers(amp: Amp, name: str) -> None:
     """Gradients at ties are shared or go to one element, zero or not, as in float64, up to one rounding of a share."""
     low = torch.zeros((), device=amp.device.torch_device, dtype=amp.dtype)
-    found = []
+    actual = []
     for like in (low, torch.zeros((), dtype=torch.float64)):
         x = _tied(like).requires_grad_()
         torch.autograd.backward(KINKS[name](x).sum())
         assert x.grad is not None
-        found.append(x.grad.cpu().double())
-    gradient, wanted = found
-    close = torch.allclose(gradient, wanted, rtol=4 * amp.precision.u, atol=0.0, equal_nan=True)
-    assert close, f"{name}: the gradient is {gradient.tolist()}, in float64 {wanted.tolist()}"
+        actual.append(x.grad.cpu().double())
+    gradient, expected = actual
+    close = torch.allclose(gradient, expected, rtol=4 * amp.precision.u, atol=0.0, equal_nan=True)
+    assert close, f"{name}: the gradient is {gradient.tolist()}, in float64 {expected.tolist()}"
 
 
 #: Beside the elementwise functions, those that take a maximum of a few values or add a few.
@@ -277,10 +277,10 @@ def test_what_is_no_number_stays_none(amp: Amp, case: tuple[str, str]) -> None:
     name, bad = case
     x = torch.randn(4, 64).to(amp.dtype)
     x[1, 5], x[2, 40:44] = _BAD[bad], _BAD[bad]
-    wanted = _kinds(_PASSING[name](x.double()))
+    expected = _kinds(_PASSING[name](x.double()))
     for enabled in (False, True):
         with amp.autocast(enabled=enabled):
-            found = _kinds(_PASSING[name](x.to(amp.device.torch_device))).cpu()
-        other = int((found != wanted).sum())
+            actual = _kinds(_PASSING[name](x.to(amp.device.torch_device))).cpu()
+        other = int((actual != expected).sum())
         where = "in a region" if enabled else "outside"
-        assert other == 0, f"{name} of {bad} {where}: {other} of {wanted.numel()} are of another kind than in float64"
+        assert other == 0, f"{name} of {bad} {where}: {other} of {expected.numel()} are of another kind than in float64"

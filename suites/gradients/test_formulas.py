@@ -119,10 +119,10 @@ def selected(x: Tensor, w: Tensor) -> Tensor:
 
 def products(factors: Tensor) -> Tensor:
     """Return the cumulative products of each row."""
-    found = [factors[:, 0]]
+    actual = [factors[:, 0]]
     for factor in factors.unbind(1)[1:]:
-        found.append(found[-1] * factor)
-    return torch.stack(found, 1)
+        actual.append(actual[-1] * factor)
+    return torch.stack(actual, 1)
 
 
 def near_one(x: Tensor) -> Tensor:
@@ -207,15 +207,15 @@ def test_operator_is_its_formula(amp: Amp, name: str) -> None:
     def measured() -> dict[str, float]:
         values = [torch.randn(shape).to(amp.dtype) for shape in pair.shapes]
         exact = [value.double().requires_grad_() for value in values]
-        made = [value.to(device, torch.float32).requires_grad_() for value in values]
-        wanted = pair.formula(*exact)
+        leaves = [value.to(device, torch.float32).requires_grad_() for value in values]
+        expected = pair.formula(*exact)
         with amp.autocast():
-            result = pair.operator(*made)
-        gradient = torch.randn(wanted.shape).to(amp.dtype)
-        torch.autograd.backward(wanted, gradient.double())
+            result = pair.operator(*leaves)
+        gradient = torch.randn(expected.shape).to(amp.dtype)
+        torch.autograd.backward(expected, gradient.double())
         torch.autograd.backward(result, gradient.to(device, result.dtype))
-        errors = {"result": relative_error(result, wanted)}
-        for index, (a, b) in enumerate(zip(made, exact, strict=True)):
+        errors = {"result": relative_error(result, expected)}
+        for index, (a, b) in enumerate(zip(leaves, exact, strict=True)):
             assert a.grad is not None, f"argument {index} has no gradient"
             assert b.grad is not None
             errors[f"gradient.{index}"] = relative_error(a.grad, b.grad)
@@ -257,12 +257,12 @@ COUNTS = {"few": (12, 9, 1.0), "many": (3000, 9, 1.0), "of a large table": (1500
 def test_each_read_of_a_row_counts(amp: Amp, name: str, count: str) -> None:
     """Backward adds the gradient of a row once for each read, exactly: float32 loses no bit of them."""
     device = amp.device.torch_device
-    reads, table, given = COUNTS[count]
+    reads, table, divisors = COUNTS[count]
     x = torch.randn(table, 16, device=device, requires_grad=True)
     indices = torch.arange(reads, device=device) * 5 % table
     with amp.autocast():
         result = READS[name](x, indices)
-    torch.autograd.backward(result, torch.full_like(result, given))
+    torch.autograd.backward(result, torch.full_like(result, divisors))
     assert x.grad is not None
-    counted = torch.bincount(indices, minlength=table).float() * given
+    counted = torch.bincount(indices, minlength=table).float() * divisors
     assert torch.equal(x.grad, counted[:, None].expand_as(x)), f"a row's gradient is not what {name} read of it"

@@ -38,35 +38,35 @@ def _plain(amp: Amp, index: int = 0) -> list[Tensor]:
     return _gradients(model)
 
 
-def _expect_same(found: list[Tensor], wanted: list[Tensor], what: str) -> None:
-    assert [x.dtype for x in found] == [x.dtype for x in wanted], f"{what} sees gradients of other dtypes"
-    different = [index for index, (a, b) in enumerate(zip(found, wanted, strict=True)) if not torch.equal(a, b)]
+def _expect_same(actual: list[Tensor], expected: list[Tensor], what: str) -> None:
+    assert [x.dtype for x in actual] == [x.dtype for x in expected], f"{what} sees gradients of other dtypes"
+    different = [index for index, (a, b) in enumerate(zip(actual, expected, strict=True)) if not torch.equal(a, b)]
     assert not different, f"{what} sees other gradients: of parameters {different}"
 
 
 def test_hooks_after_accumulation_see_the_whole_gradient(amp: Amp) -> None:
     """``register_post_accumulate_grad_hook`` sees float32 to the last bit, of one micro-batch and of the sum of two."""
     first, second = (_plain(amp, index) for index in range(2))
-    model, seen = _model(amp), list[Tensor]()
+    model, observed = _model(amp), list[Tensor]()
     parameter: Any
     for parameter in model.parameters():
-        parameter.register_post_accumulate_grad_hook(lambda p: seen.append(p.grad.clone()))
-    for index, wanted in enumerate((first, [a + b for a, b in zip(first, second, strict=True)])):
-        seen.clear()
+        parameter.register_post_accumulate_grad_hook(lambda p: observed.append(p.grad.clone()))
+    for index, expected in enumerate((first, [a + b for a, b in zip(first, second, strict=True)])):
+        observed.clear()
         torch.autograd.backward(_loss(amp, model, index))
-        by_shape = {tuple(x.shape): x for x in seen}
-        _expect_same([by_shape[tuple(x.shape)] for x in wanted], wanted, "the hook")
-        _expect_same(_gradients(model), wanted, "who reads .grad")
+        by_shape = {tuple(x.shape): x for x in observed}
+        _expect_same([by_shape[tuple(x.shape)] for x in expected], expected, "the hook")
+        _expect_same(_gradients(model), expected, "who reads .grad")
 
 
 def test_an_optimizer_in_the_backward_pass_steps_as_one_after_it(amp: Amp) -> None:
     """A hook steps each parameter as soon as its gradient exists, and the gradient is dropped."""
     after, within = _model(amp), _model(amp)
     whole = torch.optim.AdamW(after.parameters(), lr=2.0**-6, foreach=False)
-    each = {p: torch.optim.AdamW([p], lr=2.0**-6, foreach=False) for p in within.parameters()}
+    optimizers = {p: torch.optim.AdamW([p], lr=2.0**-6, foreach=False) for p in within.parameters()}
 
     def step(parameter: Any) -> None:
-        each[parameter].step()
+        optimizers[parameter].step()
         parameter.grad = None
 
     parameter: Any
@@ -78,18 +78,18 @@ def test_an_optimizer_in_the_backward_pass_steps_as_one_after_it(amp: Amp) -> No
         whole.zero_grad()
         torch.autograd.backward(_loss(amp, within))
     assert all(p.grad is None for p in within.parameters())
-    found, wanted = ([p.detach() for p in model.parameters()] for model in (within, after))
-    _expect_same(found, wanted, "the optimizer")
+    actual, expected = ([p.detach() for p in model.parameters()] for model in (within, after))
+    _expect_same(actual, expected, "the optimizer")
 
 
 @pytest.mark.parametrize("hook", ["full", "full_pre", "forward, then tensor"])
 def test_hooks_of_modules_see_gradients_in_the_dtype_of_outputs(amp: Amp, hook: str) -> None:
     """The gradient of a low-precision output is low-precision; doubling it doubles all gradients behind it."""
-    wanted = _plain(amp)
-    model, seen = _model(amp), list[torch.dtype]()
+    expected = _plain(amp)
+    model, observed = _model(amp), list[torch.dtype]()
 
     def doubled(gradients: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        seen.extend(gradient.dtype for gradient in gradients)
+        observed.extend(gradient.dtype for gradient in gradients)
         return tuple(gradient * 2 for gradient in gradients)
 
     last: Any = model[1]
@@ -100,19 +100,19 @@ def test_hooks_of_modules_see_gradients_in_the_dtype_of_outputs(amp: Amp, hook: 
     else:
         last.register_forward_hook(lambda _m, _i, output: output.register_hook(lambda g: doubled((g,))[0]) and None)
     torch.autograd.backward(_loss(amp, model))
-    assert seen == [amp.dtype]
-    found = _gradients(model)
+    assert observed == [amp.dtype]
+    actual = _gradients(model)
     # Doubling a low-precision value is exact, and so is everything linear in it.
-    _expect_same(found, [x * (2 if index < 2 else 1) for index, x in enumerate(wanted)], f"a {hook} hook")
+    _expect_same(actual, [x * (2 if index < 2 else 1) for index, x in enumerate(expected)], f"a {hook} hook")
 
 
 def test_hooks_of_several_tensors_see_each_gradient(amp: Amp) -> None:
     """``register_multi_grad_hook`` on the parameters sees each gradient."""
-    wanted = _plain(amp)
-    model, seen = _model(amp), list[Any]()
-    torch.autograd.graph.register_multi_grad_hook(list(model.parameters()), seen.extend)
+    expected = _plain(amp)
+    model, observed = _model(amp), list[Any]()
+    torch.autograd.graph.register_multi_grad_hook(list(model.parameters()), observed.extend)
     torch.autograd.backward(_loss(amp, model))
-    _expect_same(seen, wanted, "the hook")
+    _expect_same(observed, expected, "the hook")
 
 
 _X, _W = (6, 24), (16, 24)
@@ -165,14 +165,14 @@ def test_strided_gradients_are_as_exact_as_others(amp: Amp, function: str) -> No
     gaps = torch.empty(*result.shape, 2, dtype=result.dtype, device=result.device)
     gaps[..., 0] = values
     row = values.reshape(-1)[:1].expand(result.shape)
-    given = {
+    gradients = {
         "transposed": (values.mT.contiguous().mT, values),
         "with gaps": (gaps[..., 0], values),
         "expanded": (row, row.contiguous()),
     }
-    for name, (strided, plain) in given.items():
-        found, wanted = (torch.autograd.grad(result, [x, weight], g, retain_graph=True) for g in (strided, plain))
-        for a, b in zip(found, wanted, strict=True):
+    for name, (strided, plain) in gradients.items():
+        actual, expected = (torch.autograd.grad(result, [x, weight], g, retain_graph=True) for g in (strided, plain))
+        for a, b in zip(actual, expected, strict=True):
             # A different kernel may sum in a different order, and a low-precision result is then rounded differently.
             error = relative_error(a, b)
             assert error <= amp.precision.u, f"{function}: a gradient that comes {name} is off by {error:.3g}"

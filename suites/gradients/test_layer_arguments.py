@@ -43,8 +43,8 @@ def _packed(layer: nn.Module, x: Tensor) -> Tensor:
 def _unsorted(layer: nn.Module, x: Tensor, state: Tensor) -> Any:
     """Run the layer on lengths 4, 7 and 2, from a state: the output and the last states, in the order of the rows."""
     packed = pack_padded_sequence(x, torch.tensor([4, 7, 2]), enforce_sorted=False)
-    given = (state, state * 0.5) if isinstance(layer, nn.LSTM) else state
-    output, last = layer(packed, given)
+    states = (state, state * 0.5) if isinstance(layer, nn.LSTM) else state
+    output, last = layer(packed, states)
     return pad_packed_sequence(output)[0], last
 
 
@@ -170,7 +170,7 @@ LAYERS = {
 def tensors_of(result: Any) -> list[Tensor]:
     if isinstance(result, Tensor):
         return [result]
-    return [tensor for each in result if each is not None for tensor in tensors_of(each)]
+    return [tensor for part in result if part is not None for tensor in tensors_of(part)]
 
 
 def _step(layer: nn.Module, inputs: list[Tensor], region: Any, call: Callable[..., Any]) -> dict[str, Tensor]:
@@ -233,16 +233,16 @@ def test_layer_with_arguments(amp: Amp, name: str) -> None:
         exact = copy.deepcopy(module).double()
         values = [torch.randn(shape) / 2 for shape in layer.shapes]
         wide = [x.double().requires_grad_() for x in values]
-        wanted = _step(exact, wide, torch.autocast("cpu", enabled=False), layer.call)
-        made = [x.to(device).requires_grad_() for x in values]
-        found = _step(module.to(device), made, amp.autocast(), layer.call)
-        dtypes.update({key: x.dtype for key, x in found.items()})
+        expected = _step(exact, wide, torch.autocast("cpu", enabled=False), layer.call)
+        result = [x.to(device).requires_grad_() for x in values]
+        actual = _step(module.to(device), result, amp.autocast(), layer.call)
+        dtypes.update({key: x.dtype for key, x in actual.items()})
         # A tensor that is small beside similar ones, as the gradient of keys' bias, is compared with those.
-        sizes = {key: float(x.norm()) for key, x in wanted.items()}
+        sizes = {key: float(x.norm()) for key, x in expected.items()}
         floor = max(size for key, size in sizes.items() if key.startswith("gradient")) / 16
         return {
-            key: relative_error(x, wanted[key], scale=max(sizes[key], floor if key.startswith("gradient") else 0.0))
-            for key, x in found.items()
+            key: relative_error(x, expected[key], scale=max(sizes[key], floor if key.startswith("gradient") else 0.0))
+            for key, x in actual.items()
         }
 
     errors, over_seeds = amp.over_seeds(measured)

@@ -190,8 +190,8 @@ def test_the_law_of_products(amp: Amp, name: str, length: int) -> None:
         "matmul": lambda x, y: torch.matmul(x[:, None], y)[:, 0],
     }
     with amp.autocast():
-        made = product[name](a.to(amp.device.torch_device), b.to(amp.device.torch_device))
-    error = relative_error(made, a.double() @ b.double()) / amp.precision.u
+        result = product[name](a.to(amp.device.torch_device), b.to(amp.device.torch_device))
+    error = relative_error(result, a.double() @ b.double()) / amp.precision.u
     amp.observe(f"law/{name}/{length}", error, kind="ratio", unit="u", allowed=MOST)
     if not LEAST / amp.config.tolerance_scale < error < MOST * amp.config.tolerance_scale:
         raise AmpFailure(

@@ -101,9 +101,9 @@ def test_a_loss_is_as_exact_as_its_rule(amp: Amp, name: str, reduction: str) -> 
         logits, targets = torch.randn(loss.shape).to(low), torch.randn(loss.shape)
         exact = loss.function(logits.double(), targets.double(), reduction)
         with amp.autocast():
-            made = loss.function(logits.to(amp.device.torch_device), targets.to(amp.device.torch_device), reduction)
-        returned[reduction] = made.dtype
-        return {reduction: relative_error(made, exact)}
+            result = loss.function(logits.to(amp.device.torch_device), targets.to(amp.device.torch_device), reduction)
+        returned[reduction] = result.dtype
+        return {reduction: relative_error(result, exact)}
 
     errors, over_seeds = amp.over_seeds(measured)
     error, dtype = errors[reduction], returned[reduction]

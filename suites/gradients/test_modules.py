@@ -55,14 +55,14 @@ def test_an_adaptive_softmax_learns_of_rare_classes(amp: Amp, given: str) -> Non
     model = nn.AdaptiveLogSoftmaxWithLoss(16, 20, [5, 10], div_value=2.0).to(device)
     x, classes = torch.randn(40, 16, device=device).to(amp.dtype), torch.arange(40, device=device) % 20
     with amp.autocast():
-        found = model(x if given == "low" else x.float(), classes)
-    found.loss.backward()
+        actual = model(x if given == "low" else x.float(), classes)
+    actual.loss.backward()
     gradients = [parameter.grad for parameter in model.parameters()]
     exact = model.double()
     exact.zero_grad()
-    wanted = exact(x.double(), classes)
-    wanted.loss.backward()
-    assert relative_error(found.output, wanted.output) <= MOST * amp.precision.u
+    expected = exact(x.double(), classes)
+    expected.loss.backward()
+    assert relative_error(actual.output, expected.output) <= MOST * amp.precision.u
     for gradient, parameter in zip(gradients, model.parameters(), strict=True):
         assert gradient is not None
         assert parameter.grad is not None
@@ -75,6 +75,6 @@ def test_an_adaptive_softmax_evaluates(amp: Amp) -> None:
     model = nn.AdaptiveLogSoftmaxWithLoss(16, 20, [5, 10], div_value=2.0).to(device).eval()
     x = torch.randn(40, 16, device=device)
     with torch.no_grad(), amp.autocast():
-        found = model.log_prob(x)
-    assert found.dtype is torch.float32
-    assert relative_error(found, model.double().log_prob(x.double())) <= MOST * amp.precision.u
+        actual = model.log_prob(x)
+    assert actual.dtype is torch.float32
+    assert relative_error(actual, model.double().log_prob(x.double())) <= MOST * amp.precision.u

@@ -44,7 +44,7 @@ def test_nothing_asks_for_autocast(amp: Amp, group: str) -> None:
 def _asking(amp: Amp, cases: Iterable[Case]) -> Iterable[tuple[str, list[str]]]:
     for case in cases:
         realised = case.realise(seed=amp.config.seed).on(amp.device.torch_device)
-        with asked_for_autocast() as asked:
+        with asked_for_autocast() as queries:
             run_step(case, realised, contextlib.nullcontext, seed=amp.config.seed)
-        if asked:
-            yield case.name, asked
+        if queries:
+            yield case.name, queries

@@ -80,8 +80,8 @@ def test_masked_softmax_is_finite(amp: Amp, mask: str) -> None:
     q, k, v = (torch.randn(2, 2, 6, 16, device=amp.device.torch_device, requires_grad=True) for _ in range(3))
     with amp.autocast():
         scores = q @ k.mT / 4
-        made = MASKS[mask](amp)
-        masked = scores.masked_fill(~made, -math.inf) if made.dtype == torch.bool else scores + made
+        result = MASKS[mask](amp)
+        masked = scores.masked_fill(~result, -math.inf) if result.dtype == torch.bool else scores + result
         mixed = masked.softmax(-1) @ v
     torch.autograd.backward(mixed.float().sum())
     assert finite(mixed, q.grad, k.grad, v.grad)

@@ -77,13 +77,13 @@ def _results(amp: Amp, work: Work, values: list[Tensor], gradient: Tensor | None
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        made = [x.clone().requires_grad_() for x in values]
+        leaves = [x.clone().requires_grad_() for x in values]
         with amp.autocast():
-            result = work.function(*made)
+            result = work.function(*leaves)
         torch.autograd.backward(result, torch.ones_like(result) if gradient is None else gradient.to(result.dtype))
     finally:
         torch.set_num_threads(before)
-    gradients = [x.grad for x in made]
+    gradients = [x.grad for x in leaves]
     assert all(x is not None for x in gradients)
     return [result.detach(), *(x for x in gradients if x is not None)]
 

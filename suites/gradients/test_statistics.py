@@ -41,10 +41,10 @@ def inputs(name: str, steps: int) -> list[Tensor]:
 def layers(target: Target) -> Iterator[object]:
     """Yield each layer on inputs in the autocast dtype and in float32."""
     for name in LAYERS:
-        for given in ("low", "float32"):
-            known = _rounds(target) if name == "InstanceNorm2d" and given == "low" else None
+        for dtype in ("low", "float32"):
+            known = _rounds(target) if name == "InstanceNorm2d" and dtype == "low" else None
             marks = [pytest.mark.xfail(reason=known, raises=AmpFailure, strict=True)] if known else []
-            yield pytest.param((name, given), id=f"{name}-{given}", marks=marks)
+            yield pytest.param((name, dtype), id=f"{name}-{dtype}", marks=marks)
 
 
 def _rounds(target: Target) -> str | None:
@@ -58,24 +58,26 @@ def _rounds(target: Target) -> str | None:
 @pytest.mark.amp_parametrize("layer_of", layers)
 def test_statistics_are_float32(amp: Amp, layer_of: tuple[str, str]) -> None:
     """Three updates from the same values end where float64 does, up to float32's own rounding."""
-    name, given = layer_of
+    name, dtype = layer_of
     layer, exact = LAYERS[name][0]().to(amp.device.torch_device), LAYERS[name][0]().double()
     for batch in inputs(name, 3):
-        value = batch.to(amp.dtype) if given == "low" else batch
+        value = batch.to(amp.dtype) if dtype == "low" else batch
         exact(value.double())
         with amp.autocast():
             layer(value.to(amp.device.torch_device))
-    wanted = dict(exact.named_buffers())
+    expected = dict(exact.named_buffers())
     for buffer, value in layer.named_buffers():
         if not value.is_floating_point():
-            assert torch.equal(value.cpu(), wanted[buffer]), f"{buffer} counts {value} updates, not {wanted[buffer]}"
+            assert torch.equal(value.cpu(), expected[buffer]), (
+                f"{buffer} counts {value} updates, not {expected[buffer]}"
+            )
             continue
-        error = relative_error(value, wanted[buffer])
+        error = relative_error(value, expected[buffer])
         allowed = FEW * FP32.u * amp.config.tolerance_scale
-        amp.observe(f"{name}.{given}/{buffer}", error, kind="error", unit="relative L2", allowed=allowed)
+        amp.observe(f"{name}.{dtype}/{buffer}", error, kind="error", unit="relative L2", allowed=allowed)
         if value.dtype != torch.float32 or is_hollow(value, amp.dtype) or exceeds(error, allowed):
             raise AmpFailure(
-                f"{name}: {buffer} is off float64 by {error:.3g} after 3 {given} batches, allowed are {allowed:.3g}",
+                f"{name}: {buffer} is off float64 by {error:.3g} after 3 {dtype} batches, allowed are {allowed:.3g}",
                 label_before="exact",
                 before="float64 statistics of the same numbers",
                 now=f"{value.dtype}, torch {torch.__version__}, {amp.device.describe()}",

@@ -60,13 +60,13 @@ def test_the_two_formats_differ_by_their_bits(amp: Amp, case: Case) -> None:
 
 def _hold_ratio(amp: Amp, name: str, ratio: float, *, unit: str, likely: str) -> None:
     """Check that bf16 over fp16 is within ``FACTOR`` of the ratio of their roundings."""
-    wanted = 2.0 ** (FP16.mantissa_bits - BF16.mantissa_bits)
-    amp.observe(name, ratio, kind="ratio", unit=unit, allowed=wanted * FACTOR)
-    if not wanted / FACTOR <= ratio <= wanted * FACTOR:
+    expected = 2.0 ** (FP16.mantissa_bits - BF16.mantissa_bits)
+    amp.observe(name, ratio, kind="ratio", unit=unit, allowed=expected * FACTOR)
+    if not expected / FACTOR <= ratio <= expected * FACTOR:
         raise AmpFailure(
             f"{name.partition('/')[0]}: bf16 makes {ratio:.3g} times the error of fp16",
             label_before="bits",
-            before=f"{wanted / FACTOR:g} to {wanted * FACTOR:g}: fp16 has 3 bits more",
+            before=f"{expected / FACTOR:g} to {expected * FACTOR:g}: fp16 has 3 bits more",
             now=amp.conditions.now(f"{ratio:.3g}"),
             likely=likely,
         )

@@ -27,14 +27,16 @@ def gradients(amp: Amp, model: nn.Module, block: Block, *, inside: bool = False)
             loss.backward()
     if not inside:
         loss.backward()
-    found = [batch.grad, *(parameter.grad for parameter in model.parameters())]
-    return [result.detach(), *(gradient.clone() for gradient in found if gradient is not None)]
+    actual = [batch.grad, *(parameter.grad for parameter in model.parameters())]
+    return [result.detach(), *(gradient.clone() for gradient in actual if gradient is not None)]
 
 
-def expect_same(amp: Amp, plain: list[torch.Tensor], found: list[torch.Tensor], *, what: str = "checkpointing") -> None:
+def expect_same(
+    amp: Amp, plain: list[torch.Tensor], actual: list[torch.Tensor], *, what: str = "checkpointing"
+) -> None:
     """Raise AmpFailure unless ``found`` has the bits of ``plain``; ``what`` is the cause in the message."""
-    different = len(plain) != len(found) or [
-        i for i, (a, b) in enumerate(zip(plain, found, strict=True)) if a.dtype is not b.dtype or not torch.equal(a, b)
+    different = len(plain) != len(actual) or [
+        i for i, (a, b) in enumerate(zip(plain, actual, strict=True)) if a.dtype is not b.dtype or not torch.equal(a, b)
     ]
     if different:
         raise AmpFailure(

@@ -40,26 +40,26 @@ def product_dtype(device: torch.device) -> torch.dtype:
     return torch.mm(torch.ones(4, 4, device=device), torch.ones(4, 4, device=device)).dtype
 
 
-def expect_dtype(amp: Amp, fact: str, found: torch.dtype, expected: torch.dtype, *, likely: str) -> None:
+def expect_dtype(amp: Amp, fact: str, actual: torch.dtype, expected: torch.dtype, *, likely: str) -> None:
     """Record ``found`` under ``fact``; raise AmpFailure if it is not ``expected``."""
-    amp.observe(fact, dtype_name(found), kind="dtype")
-    if found is not expected:
+    amp.observe(fact, dtype_name(actual), kind="dtype")
+    if actual is not expected:
         raise AmpFailure(
-            f"{fact} on {amp.target.id} is {dtype_name(found)}, the rule says {dtype_name(expected)}",
+            f"{fact} on {amp.target.id} is {dtype_name(actual)}, the rule says {dtype_name(expected)}",
             label_before="rule",
             before=dtype_name(expected),
-            now=f"{dtype_name(found)} on torch {torch.__version__}, {amp.device.describe()}",
+            now=f"{dtype_name(actual)} on torch {torch.__version__}, {amp.device.describe()}",
             likely=likely,
         )
 
 
-def expect_state(amp: Amp, where: str, found: object, expected: object, *, likely: str) -> None:
+def expect_state(amp: Amp, where: str, actual: object, expected: object, *, likely: str) -> None:
     """Raise AmpFailure if the state ``where`` is not ``expected``."""
-    if found != expected:
+    if actual != expected:
         raise AmpFailure(
             f"the autocast state {where} on {amp.target.id} is not what it has to be",
             label_before="rule",
             before=str(expected),
-            now=f"{found} on torch {torch.__version__}",
+            now=f"{actual} on torch {torch.__version__}",
             likely=likely,
         )

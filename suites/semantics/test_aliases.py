@@ -97,8 +97,8 @@ def test_the_old_setters_without_a_device_mean_cuda(amp: Amp) -> None:
         try:
             torch.set_autocast_gpu_dtype(other)
             torch.set_autocast_enabled(True)
-            found = {kind: (torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in kinds}
+            actual = {kind: (torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in kinds}
         finally:
             torch.set_autocast_enabled("cuda", before["cuda"][0])
             torch.set_autocast_dtype("cuda", before["cuda"][1])
-    assert found == {**before, "cuda": (True, other)}
+    assert actual == {**before, "cuda": (True, other)}

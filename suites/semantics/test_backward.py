@@ -26,9 +26,9 @@ class Spy(torch.autograd.Function):
     """Identity that notes the autocast state of its backward, and the dtype of its gradient."""
 
     @staticmethod
-    def forward(ctx: Any, tensor: torch.Tensor, device_type: str, seen: list[object]) -> torch.Tensor:
+    def forward(ctx: Any, tensor: torch.Tensor, device_type: str, observed: list[object]) -> torch.Tensor:
         """Keep the list for the notes."""
-        ctx.device_type, ctx.seen = device_type, seen
+        ctx.device_type, ctx.seen = device_type, observed
         return tensor.clone()
 
     @staticmethod
@@ -41,15 +41,17 @@ class Spy(torch.autograd.Function):
 
 def test_backward_does_not_see_the_region(amp: Amp) -> None:
     """Backward, called outside, sees autocast off, though forward ran inside; gradients have their tensors' dtypes."""
-    seen: list[object] = []
+    observed: list[object] = []
     matrix = torch.randn(4, 4, device=amp.device.torch_device, requires_grad=True)
     with amp.autocast():
-        low = Spy.apply(torch.mm(matrix, matrix), amp.device.type, seen)
-        wide = Spy.apply(low.float(), amp.device.type, seen)
+        low = Spy.apply(torch.mm(matrix, matrix), amp.device.type, observed)
+        wide = Spy.apply(low.float(), amp.device.type, observed)
     wide.sum().backward()
-    amp.observe("state in backward", [str(row) for row in seen], kind="state")
+    amp.observe("state in backward", [str(row) for row in observed], kind="state")
     expected = [(False, torch.float32), (False, amp.dtype)]
-    expect_state(amp, "in backward outside the region", seen, expected, likely="backward re-enters forward's region")
+    expect_state(
+        amp, "in backward outside the region", observed, expected, likely="backward re-enters forward's region"
+    )
 
 
 def test_backward_multiplies_in_the_dtype_of_forward(amp: Amp) -> None:
@@ -64,16 +66,16 @@ def test_backward_multiplies_in_the_dtype_of_forward(amp: Amp) -> None:
     with recorded_calls() as calls:
         loss.backward()
     products = [{t.partition("[")[0] for t in call.tensors} for call in calls if call.operator in _PRODUCTS]
-    found = [sorted(dtypes) for dtypes in products]
+    actual = [sorted(dtypes) for dtypes in products]
     # Backward of the last layer: weight and input; of the disabled region: weight and input; of the first: weight.
     expected = [[dtype_name(amp.dtype)]] * 2 + [["float32"]] * 2 + [[dtype_name(amp.dtype)]]
-    amp.observe("products of backward", [", ".join(dtypes) for dtypes in found], kind="dtype")
-    if found != expected:
+    amp.observe("products of backward", [", ".join(dtypes) for dtypes in actual], kind="dtype")
+    if actual != expected:
         raise AmpFailure(
             f"backward on {amp.target.id} does not multiply in the dtypes of forward",
             label_before="rule",
             before=str(expected),
-            now=str(found),
+            now=str(actual),
             likely="a backward formula casts, or a saved tensor has another dtype than its forward used",
         )
 
@@ -203,15 +205,15 @@ def _by_a_timer(call: Callable[[], object]) -> None:
 @pytest.mark.parametrize("caller", CALLERS)
 def test_gradients_do_not_depend_on_who_asks(amp: Amp, caller: str) -> None:
     """Gradients have the bits of ``loss.backward()``, whichever function or thread calls backward."""
-    found = []
+    actual = []
     for ask in (lambda loss, _: loss.backward(), CALLERS[caller]):
         model, batch = small(amp)
         parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         with amp.autocast():
             loss = loss_of(model, batch)
         ask(loss, parameters)
-        found.append([parameter.grad for parameter in parameters])
-    for expected, gradient in zip(*found, strict=True):
+        actual.append([parameter.grad for parameter in parameters])
+    for expected, gradient in zip(*actual, strict=True):
         assert expected is not None
         assert gradient is not None, f"asked for by {caller}, a gradient is missing"
         assert torch.equal(gradient, expected), f"asked for by {caller}, a gradient has other bits"

@@ -129,9 +129,9 @@ def test_a_decorator_leaves_the_region_alone(amp: Amp, decorator: str) -> None:
 
 def _filled(function: Callable[[Tensor], object], *shape: int) -> Callable[[Amp], list[Tensor]]:
     def fill(amp: Amp) -> list[Tensor]:
-        made = torch.empty(shape, device=amp.device.torch_device)
-        function(made)
-        return [made]
+        result = torch.empty(shape, device=amp.device.torch_device)
+        function(result)
+        return [result]
 
     return fill
 
@@ -185,7 +185,7 @@ def _stepped(build: Callable[[nn.Parameter], torch.optim.Optimizer]) -> Callable
         for _ in range(2):
             weight.grad = drawn(amp, 8, 8)
             optimizer.step()
-        return [weight.detach(), *(each for each in optimizer.state[weight].values() if isinstance(each, Tensor))]
+        return [weight.detach(), *(value for value in optimizer.state[weight].values() if isinstance(value, Tensor))]
 
     return step
 
@@ -211,8 +211,8 @@ def _from_a_vector(amp: Amp) -> list[Tensor]:
 
 def _pruned(amp: Amp) -> list[Tensor]:
     model = prune.l1_unstructured(nn.Linear(8, 8).to(amp.device.torch_device), "weight", 12)
-    kept = model.weight.detach()
-    return [kept, *state_of(prune.remove(model, "weight"))]
+    retained = model.weight.detach()
+    return [retained, *state_of(prune.remove(model, "weight"))]
 
 
 #: Work within regions by accident or on purpose: no product, so that each result is the same as outside.

@@ -54,12 +54,12 @@ def _gradients(amp: Amp, kind: str, first: str) -> list[torch.Tensor | None]:
 
 
 def _expect_equal(
-    amp: Amp, kind: str, what: str, found: list[torch.Tensor | None], wanted: list[torch.Tensor | None]
+    amp: Amp, kind: str, what: str, actual: list[torch.Tensor | None], expected: list[torch.Tensor | None]
 ) -> None:
-    lost = [i for i, (a, b) in enumerate(zip(found, wanted, strict=True)) if a is None and b is not None]
+    lost = [i for i, (a, b) in enumerate(zip(actual, expected, strict=True)) if a is None and b is not None]
     changed = [
         i
-        for i, (a, b) in enumerate(zip(found, wanted, strict=True))
+        for i, (a, b) in enumerate(zip(actual, expected, strict=True))
         if a is not None and (b is None or not torch.equal(a, b))
     ]
     if lost or changed:
@@ -76,9 +76,9 @@ def _expect_equal(
 @pytest.mark.parametrize("kind", [pytest.param(key, marks=() if key == "einsum" else NO_HISTORY) for key in KINDS])
 def test_a_use_without_gradients_costs_no_gradient(amp: Amp, kind: str, first: str) -> None:
     """Exclude einsum, which permutes its operands: a view of the weight was never cached."""
-    wanted = _gradients(amp, kind, "grad")
-    assert all(gradient is not None for gradient in wanted)
-    _expect_equal(amp, kind, f"a use under {first}", _gradients(amp, kind, first), wanted)
+    expected = _gradients(amp, kind, "grad")
+    assert all(gradient is not None for gradient in expected)
+    _expect_equal(amp, kind, f"a use under {first}", _gradients(amp, kind, first), expected)
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -86,11 +86,11 @@ def test_a_use_without_gradients_costs_no_gradient(amp: Amp, kind: str, first: s
 def test_an_update_between_regions_is_seen(amp: Amp, kind: str, mode: str) -> None:
     """Evaluate repeatedly, with training steps in between: each operator reads the current weights."""
     call, weights = _seeded(amp, kind)
-    fresh, others = _seeded(amp, kind)
+    fresh, updated = _seeded(amp, kind)
     with MODES[mode](), amp.autocast():
         before = call().detach().clone()
     with torch.no_grad():
-        for weight in (*weights, *others):
+        for weight in (*weights, *updated):
             weight.mul_(-0.75)
     with MODES[mode](), amp.autocast():
         after = call().detach().clone()

@@ -37,19 +37,19 @@ def test_memory_does_not_grow_over_repeated_forwards(amp: Amp, kind: str, mode: 
     build, shape = LAYERS[kind]
     layer, x = build().to(amp.device.torch_device), torch.randn(shape, device=amp.device.torch_device)
     modes = {"grad": torch.enable_grad, "no_grad": torch.no_grad, "inference_mode": torch.inference_mode}
-    with live_storages(given=layer.parameters()) as held, modes[mode]():
+    with live_storages(given=layer.parameters()) as alive, modes[mode]():
         with amp.autocast():
             layer(x)
             layer(x)
-            second = held()
+            second = alive()
             for _ in range(4):
                 layer(x)
-            sixth = held()
-        left = held()
+            sixth = alive()
+        left = alive()
         for _ in range(3):
             with amp.autocast():
                 layer(x)
-        after = held()
+        after = alive()
     amp.observe(f"bytes cached, {kind}, {mode}", sum(second), kind="count")
     if sixth != second or left or after:
         raise AmpFailure(
@@ -80,22 +80,22 @@ SAVED: dict[str, tuple[tuple[int, ...], tuple[int, ...], Callable[[torch.Tensor,
 @pytest.mark.parametrize("kind", SAVED)
 def test_what_is_kept_for_backward_is_what_casts_by_hand_keep(amp: Amp, kind: str) -> None:
     """Compare the bytes of each saved tensor: no second copy of an input, no float32 copy of an activation."""
-    given, weights, function = SAVED[kind]
+    inputs, weights, function = SAVED[kind]
     device = amp.device.torch_device
-    x = torch.randn(given, device=device, requires_grad=True)
+    x = torch.randn(inputs, device=device, requires_grad=True)
     weight = torch.randn(weights, device=device, requires_grad=True)
-    with live_storages() as held:
+    with live_storages() as alive:
         result = function(x.to(amp.dtype), weight.to(amp.dtype))
-        by_hand = held()
+        by_hand = alive()
         del result
-        assert held() == []
+        assert alive() == []
         with amp.autocast():
             result = function(x, weight)
-        found = held()
+        actual = alive()
         del result
-        assert held() == []
-    amp.observe(f"bytes kept for backward, {kind}", sum(found), kind="count")
-    assert found == by_hand, f"autocast's {kind} keeps {found} bytes, casts by hand keep {by_hand}"
+        assert alive() == []
+    amp.observe(f"bytes kept for backward, {kind}", sum(actual), kind="count")
+    assert actual == by_hand, f"autocast's {kind} keeps {actual} bytes, casts by hand keep {by_hand}"
 
 
 def test_nothing_of_a_region_stays_alive(amp: Amp, batch: torch.Tensor) -> None:
@@ -120,9 +120,9 @@ def test_an_update_inside_a_region_can_be_seen(amp: Amp, layer: nn.Linear, batch
             layer.weight.add_(1)
         if way == "clear":
             torch.clear_autocast_cache()
-        found = layer(batch)
+        actual = layer(batch)
     expected = functional.linear(batch.to(amp.dtype), layer.weight.detach().to(amp.dtype))
-    assert torch.equal(found, expected)
+    assert torch.equal(actual, expected)
 
 
 def _step(layer: nn.Linear) -> None:
@@ -160,8 +160,8 @@ def test_an_update_inside_a_region_is_seen(amp: Amp, layer: nn.Linear, batch: to
         with torch.no_grad():
             layer(batch)
             CHANGES[way](layer)
-        found = layer(batch)
-    assert torch.equal(found, functional.linear(batch.to(amp.dtype), layer.weight.detach().to(amp.dtype)))
+        actual = layer(batch)
+    assert torch.equal(actual, functional.linear(batch.to(amp.dtype), layer.weight.detach().to(amp.dtype)))
 
 
 def test_a_replaced_weight_is_another_one(amp: Amp, layer: nn.Linear, batch: torch.Tensor) -> None:
@@ -169,8 +169,8 @@ def test_a_replaced_weight_is_another_one(amp: Amp, layer: nn.Linear, batch: tor
     with amp.autocast():
         layer(batch)
         layer.weight = nn.Parameter(layer.weight.detach() + 1)
-        found = layer(batch)
-    assert torch.equal(found, functional.linear(batch.to(amp.dtype), layer.weight.detach().to(amp.dtype)))
+        actual = layer(batch)
+    assert torch.equal(actual, functional.linear(batch.to(amp.dtype), layer.weight.detach().to(amp.dtype)))
 
 
 @pytest.mark.parametrize("way", CHANGES)
@@ -180,5 +180,5 @@ def test_a_frozen_weight_is_never_stale(amp: Amp, layer: nn.Linear, batch: torch
     with amp.autocast(), torch.no_grad():
         layer(batch)
         CHANGES[way](layer)
-        found = layer(batch)
-    assert torch.equal(found, functional.linear(batch.to(amp.dtype), layer.weight.to(amp.dtype)))
+        actual = layer(batch)
+    assert torch.equal(actual, functional.linear(batch.to(amp.dtype), layer.weight.to(amp.dtype)))

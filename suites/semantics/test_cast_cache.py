@@ -44,14 +44,14 @@ def _casts() -> Iterator[Callable[[], int]]:
         yield lambda: sum(c.operator in _CASTS and c.tensors[:1] == (f"float32{list(_SHAPE)}",) for c in calls)
 
 
-def _expect(amp: Amp, fact: str, found: int, expected: int, *, likely: str) -> None:
-    amp.observe(f"casts, {fact}", found, kind="count")
-    if found != expected:
+def _expect(amp: Amp, fact: str, actual: int, expected: int, *, likely: str) -> None:
+    amp.observe(f"casts, {fact}", actual, kind="count")
+    if actual != expected:
         raise AmpFailure(
-            f"a weight is cast {found} times instead of {expected} ({fact}) on {amp.target.id}",
+            f"a weight is cast {actual} times instead of {expected} ({fact}) on {amp.target.id}",
             label_before="rule",
             before=f"{expected}: aten/src/ATen/autocast_mode.cpp, cached_cast",
-            now=f"{found} on torch {torch.__version__}",
+            now=f"{actual} on torch {torch.__version__}",
             likely=likely,
         )
 
@@ -75,8 +75,8 @@ def test_every_operator_finds_the_cached_copy(amp: Amp, operator: str) -> None:
         first, second = use(weight), use(weight)
     assert first.dtype is amp.dtype
     assert torch.equal(first, second)
-    found = sum(c.operator in _CASTS and c.tensors[:1] == (f"float32{list(shape)}",) for c in calls)
-    _expect(amp, f"two uses by {operator}", found, 1, likely=f"{operator}'s autocast kernel goes around the cache")
+    actual = sum(c.operator in _CASTS and c.tensors[:1] == (f"float32{list(shape)}",) for c in calls)
+    _expect(amp, f"two uses by {operator}", actual, 1, likely=f"{operator}'s autocast kernel goes around the cache")
 
 
 def test_cached_results_are_the_first_one(amp: Amp, layer: nn.Linear, batch: torch.Tensor) -> None:
@@ -264,8 +264,8 @@ def test_an_inner_region_of_another_dtype_casts_to_it(amp: Amp, layer: nn.Linear
     with amp.autocast():
         layer(batch)
         with amp.autocast(dtype=OTHER[amp.dtype]):
-            found = layer(batch)
-    assert found.dtype is OTHER[amp.dtype]
+            actual = layer(batch)
+    assert actual.dtype is OTHER[amp.dtype]
 
 
 def test_a_new_weight_never_meets_an_old_copy(amp: Amp, batch: torch.Tensor) -> None:
@@ -273,9 +273,9 @@ def test_a_new_weight_never_meets_an_old_copy(amp: Amp, batch: torch.Tensor) -> 
     with amp.autocast():
         for _ in range(20):
             layer = nn.Linear(_SHAPE[1], _SHAPE[0], bias=False, device=amp.device.torch_device)
-            found, weight = layer(batch), layer.weight.detach()
-            assert torch.equal(found, nn.functional.linear(batch.to(amp.dtype), weight.to(amp.dtype)))
-            del layer, found
+            actual, weight = layer(batch), layer.weight.detach()
+            assert torch.equal(actual, nn.functional.linear(batch.to(amp.dtype), weight.to(amp.dtype)))
+            del layer, actual
 
 
 def test_a_shared_weight_is_cast_once_for_all_its_users(amp: Amp, layer: nn.Linear, batch: torch.Tensor) -> None:

@@ -50,8 +50,8 @@ def test_gradients_are_those_without_a_checkpoint(amp: Amp, model: nn.Sequential
     if called == "by keyword":
         model.eval()  # the next test covers dropout
     plain = gradients(amp, model, model, inside=inside)
-    found = gradients(amp, model, lambda batch: CALLED[called](model, batch), inside=inside)
-    expect_same(amp, plain, found)
+    actual = gradients(amp, model, lambda batch: CALLED[called](model, batch), inside=inside)
+    expect_same(amp, plain, actual)
 
 
 @pytest.mark.amp(
@@ -76,8 +76,8 @@ def test_a_use_under_no_grad_inside_the_block(amp: Amp, model: nn.Sequential, *,
         return model(batch) + target  # type: ignore[no-any-return]
 
     plain = gradients(amp, model, block)
-    found = gradients(amp, model, lambda batch: checkpoint(block, batch, use_reentrant=reentrant))
-    expect_same(amp, plain, found)
+    actual = gradients(amp, model, lambda batch: checkpoint(block, batch, use_reentrant=reentrant))
+    expect_same(amp, plain, actual)
 
 
 @REENTRANT
@@ -90,11 +90,11 @@ def test_recomputation_runs_in_the_region_of_forward(amp: Amp, region: str, *, r
         "no cache": lambda: amp.autocast(cache_enabled=False),
         "disabled": lambda: amp.autocast(enabled=False),
     }
-    seen: list[tuple[bool, str, bool, str]] = []
+    observed: list[tuple[bool, str, bool, str]] = []
 
     def block(batch: torch.Tensor) -> torch.Tensor:
         state, product = State.now(amp.device.type), product_dtype(amp.device.torch_device)
-        seen.append((state.enabled, dtype_name(state.dtype), state.cache, dtype_name(product)))
+        observed.append((state.enabled, dtype_name(state.dtype), state.cache, dtype_name(product)))
         return batch * batch  # saves tensors for backward, so that every kind of checkpoint recomputes it
 
     batch = torch.randn(4, 8, device=amp.device.torch_device, requires_grad=True)
@@ -103,12 +103,12 @@ def test_recomputation_runs_in_the_region_of_forward(amp: Amp, region: str, *, r
     before = State.now(amp.device.type)
     result.sum().backward()
     kind = "reentrant" if reentrant else "non-reentrant"
-    amp.observe(f"recomputation, {kind}, {region}", [list(row) for row in seen], kind="state")
+    amp.observe(f"recomputation, {kind}, {region}", [list(row) for row in observed], kind="state")
     expect_state(
         amp,
         f"in the recomputation of a block ({kind}, {region})",
-        seen,
-        [seen[0]] * 2,
+        observed,
+        [observed[0]] * 2,
         likely="torch.utils.checkpoint does not re-enter forward's region, or not with all of its settings",
     )
     expect_state(amp, "after backward", State.now(amp.device.type), before, likely="the recomputation leaks its region")
@@ -118,11 +118,11 @@ def test_recomputation_runs_in_the_region_of_forward(amp: Amp, region: str, *, r
 @REENTRANT
 def test_recomputation_runs_in_the_regions_of_both_devices(amp: Amp, *, reentrant: bool) -> None:
     """Blocks of an accelerator that also use the CPU recompute in both regions."""
-    seen: list[tuple[bool, torch.dtype, bool, torch.dtype]] = []
+    observed: list[tuple[bool, torch.dtype, bool, torch.dtype]] = []
 
     def block(batch: torch.Tensor) -> torch.Tensor:
         here, cpu = State.now(amp.device.type), State.now("cpu")
-        seen.append((here.enabled, here.dtype, cpu.enabled, cpu.dtype))
+        observed.append((here.enabled, here.dtype, cpu.enabled, cpu.dtype))
         return batch * batch
 
     batch = torch.randn(4, 8, device=amp.device.torch_device, requires_grad=True)
@@ -130,7 +130,9 @@ def test_recomputation_runs_in_the_regions_of_both_devices(amp: Amp, *, reentran
         result = checkpoint(block, batch, use_reentrant=reentrant)
     result.sum().backward()
     expected = [(True, amp.dtype, True, OTHER[amp.dtype])] * 2
-    expect_state(amp, "in the recomputation, of both devices", seen, expected, likely="one of the regions is forgotten")
+    expect_state(
+        amp, "in the recomputation, of both devices", observed, expected, likely="one of the regions is forgotten"
+    )
 
 
 @REENTRANT
@@ -147,8 +149,8 @@ def test_a_region_inside_the_block_is_recomputed(amp: Amp, model: nn.Sequential,
         model.zero_grad()
         result = forward(batch)
         result.square().sum().backward()
-        found = [batch.grad, *(parameter.grad for parameter in model.parameters())]
-        return [result.detach(), *(gradient.clone() for gradient in found if gradient is not None)]
+        actual = [batch.grad, *(parameter.grad for parameter in model.parameters())]
+        return [result.detach(), *(gradient.clone() for gradient in actual if gradient is not None)]
 
     expect_same(amp, run(block), run(lambda batch: checkpoint(block, batch, use_reentrant=reentrant)))
 

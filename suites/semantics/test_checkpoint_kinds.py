@@ -38,8 +38,8 @@ def test_a_checkpoint_in_a_checkpoint(amp: Amp, model: nn.Sequential, *, reentra
         return checkpoint(model[1], first, use_reentrant=reentrant)  # type: ignore[no-any-return]
 
     plain = gradients(amp, model, model)
-    found = gradients(amp, model, lambda batch: checkpoint(block, batch, use_reentrant=reentrant))
-    expect_same(amp, plain, found, what="a checkpoint in a checkpoint")
+    actual = gradients(amp, model, lambda batch: checkpoint(block, batch, use_reentrant=reentrant))
+    expect_same(amp, plain, actual, what="a checkpoint in a checkpoint")
 
 
 @REENTRANT
@@ -55,8 +55,8 @@ def test_a_block_of_several_outputs(amp: Amp, model: nn.Sequential, *, reentrant
         return outputs[0].float() + outputs[1]
 
     plain = gradients(amp, model, lambda batch: used(block(batch)))
-    found = gradients(amp, model, lambda batch: used(checkpoint(block, batch, use_reentrant=reentrant)))
-    expect_same(amp, plain, found, what="a checkpoint of several outputs")
+    actual = gradients(amp, model, lambda batch: used(checkpoint(block, batch, use_reentrant=reentrant)))
+    expect_same(amp, plain, actual, what="a checkpoint of several outputs")
 
 
 def _policy(choice: CheckpointPolicy, *_: Any, **__: Any) -> CheckpointPolicy:
@@ -64,8 +64,8 @@ def _policy(choice: CheckpointPolicy, *_: Any, **__: Any) -> CheckpointPolicy:
 
 
 def _products(_: Any, operator: Any, *__: Any, **___: Any) -> CheckpointPolicy:
-    kept = operator in {torch.ops.aten.mm.default, torch.ops.aten.addmm.default}
-    return CheckpointPolicy.MUST_SAVE if kept else CheckpointPolicy.PREFER_RECOMPUTE
+    retained = operator in {torch.ops.aten.mm.default, torch.ops.aten.addmm.default}
+    return CheckpointPolicy.MUST_SAVE if retained else CheckpointPolicy.PREFER_RECOMPUTE
 
 
 POLICIES: dict[str, Any] = {
@@ -80,10 +80,10 @@ POLICIES: dict[str, Any] = {
 def test_selective_checkpoints_recompute_in_the_region(amp: Amp, model: nn.Sequential, policy: str) -> None:
     """``create_selective_checkpoint_contexts``: saved and recomputed tensors come from one region."""
     model.eval()
-    seen: list[str] = []
+    observed: list[str] = []
 
     def block(batch: torch.Tensor) -> torch.Tensor:
-        seen.append(dtype_name(product_dtype(amp.device.torch_device)))
+        observed.append(dtype_name(product_dtype(amp.device.torch_device)))
         return model(batch)  # type: ignore[no-any-return]
 
     def contexts() -> Any:
@@ -91,9 +91,9 @@ def test_selective_checkpoints_recompute_in_the_region(amp: Amp, model: nn.Seque
         return checkpoints.create_selective_checkpoint_contexts(POLICIES[policy])
 
     plain = gradients(amp, model, model)
-    found = gradients(amp, model, lambda batch: checkpoint(block, batch, use_reentrant=False, context_fn=contexts))
-    expect_same(amp, plain, found, what=f"a selective checkpoint ({policy})")
-    assert seen == [dtype_name(amp.dtype)] * 2
+    actual = gradients(amp, model, lambda batch: checkpoint(block, batch, use_reentrant=False, context_fn=contexts))
+    expect_same(amp, plain, actual, what=f"a selective checkpoint ({policy})")
+    assert observed == [dtype_name(amp.dtype)] * 2
 
 
 def test_saved_products_are_not_computed_again(amp: Amp, model: nn.Sequential) -> None:
@@ -124,10 +124,10 @@ def test_rng_state_and_region_are_separate(amp: Amp, model: nn.Sequential, *, rn
     if not rng:
         model.eval()
     plain = gradients(amp, model, model)
-    found = gradients(
+    actual = gradients(
         amp, model, lambda batch: checkpoint(model, batch, use_reentrant=reentrant, preserve_rng_state=rng)
     )
-    expect_same(amp, plain, found, what=f"a checkpoint with preserve_rng_state={rng}")
+    expect_same(amp, plain, actual, what=f"a checkpoint with preserve_rng_state={rng}")
 
 
 @pytest.mark.parametrize("early", [True, False], ids=["early stop", "to the end"])
@@ -136,8 +136,8 @@ def test_stopping_early_changes_nothing(amp: Amp, model: nn.Sequential, *, early
     plain = gradients(amp, model, model)
     before = State.now(amp.device.type)
     with checkpoints.set_checkpoint_early_stop(early):
-        found = gradients(amp, model, lambda batch: checkpoint(model, batch, use_reentrant=False))
-    expect_same(amp, plain, found, what=f"set_checkpoint_early_stop({early})")
+        actual = gradients(amp, model, lambda batch: checkpoint(model, batch, use_reentrant=False))
+    expect_same(amp, plain, actual, what=f"set_checkpoint_early_stop({early})")
     assert State.now(amp.device.type) == before
 
 
@@ -148,11 +148,11 @@ def test_segments_keep_the_dtype_of_another_region(
 ) -> None:
     """``checkpoint_sequential`` in a region of the other dtype without cache is recomputed in that dtype."""
     model.eval()
-    seen: list[tuple[str, bool]] = []
+    observed: list[tuple[str, bool]] = []
 
     class Look(nn.Module):
         def forward(self, batch: torch.Tensor) -> torch.Tensor:
-            seen.append((dtype_name(product_dtype(amp.device.torch_device)), torch.is_autocast_cache_enabled()))
+            observed.append((dtype_name(product_dtype(amp.device.torch_device)), torch.is_autocast_cache_enabled()))
             return batch * batch
 
     layers = nn.Sequential(Look(), model[0], Look(), model[1])
@@ -161,8 +161,8 @@ def test_segments_keep_the_dtype_of_another_region(
         result = checkpoints.checkpoint_sequential(layers, segments, batch, use_reentrant=reentrant)
     result.float().sum().backward()
     # The last segment is not checkpointed.
-    assert len(seen) == 2 + (segments - 1)
-    assert set(seen) == {(dtype_name(OTHER[amp.dtype]), False)}
+    assert len(observed) == 2 + (segments - 1)
+    assert set(observed) == {(dtype_name(OTHER[amp.dtype]), False)}
 
 
 @pytest.mark.parametrize("where", ["save_on_cpu", "hooks"])

@@ -13,18 +13,20 @@ from pytest_amp.precision import dtype_name
 from .state import OTHER, State, expect_dtype, expect_state
 
 
-def _square(amp: Amp, seen: dict[str, Any], cast_inputs: torch.dtype | None = None) -> type[torch.autograd.Function]:
+def _square(
+    amp: Amp, observed: dict[str, Any], cast_inputs: torch.dtype | None = None
+) -> type[torch.autograd.Function]:
     """Return a function that squares a matrix; forward and backward note their arguments and state."""
     device_type = amp.device.type
 
     class Square(torch.autograd.Function):
         @staticmethod
         @torch.amp.custom_fwd(device_type=device_type, cast_inputs=cast_inputs)
-        def forward(ctx: Any, matrix: torch.Tensor, *others: Any) -> torch.Tensor:
-            seen["forward"] = torch.is_autocast_enabled(device_type), matrix.dtype
-            seen["others"] = others
+        def forward(ctx: Any, matrix: torch.Tensor, *extra: Any) -> torch.Tensor:
+            observed["forward"] = torch.is_autocast_enabled(device_type), matrix.dtype
+            observed["others"] = extra
             ctx.save_for_backward(matrix)
-            ctx.count = len(others)
+            ctx.count = len(extra)
             return torch.mm(matrix, matrix)
 
         @staticmethod
@@ -32,8 +34,8 @@ def _square(amp: Amp, seen: dict[str, Any], cast_inputs: torch.dtype | None = No
         def backward(ctx: Any, gradient: torch.Tensor) -> Any:
             (matrix,) = ctx.saved_tensors
             product = torch.mm(gradient.float(), matrix.float().t())
-            seen["backward"] = torch.is_autocast_enabled(device_type), torch.get_autocast_dtype(device_type)
-            seen["gradient"], seen["product"] = gradient.dtype, product.dtype
+            observed["backward"] = torch.is_autocast_enabled(device_type), torch.get_autocast_dtype(device_type)
+            observed["gradient"], observed["product"] = gradient.dtype, product.dtype
             return product + torch.mm(matrix.float().t(), gradient.float()), *[None] * ctx.count
 
     return Square
@@ -45,54 +47,56 @@ def _matrix(amp: Amp) -> torch.Tensor:
 
 def test_forward_runs_in_the_region(amp: Amp) -> None:
     """Without ``cast_inputs`` arguments and state are unchanged."""
-    seen: dict[str, Any] = {}
+    observed: dict[str, Any] = {}
     with amp.autocast():
-        result = _square(amp, seen).apply(_matrix(amp))
-    assert seen["forward"] == (True, torch.float32)
+        result = _square(amp, observed).apply(_matrix(amp))
+    assert observed["forward"] == (True, torch.float32)
     expect_dtype(amp, "custom_fwd, result", result.dtype, amp.dtype, likely="custom_fwd leaves the region")
 
 
 def test_backward_runs_in_the_region_of_forward(amp: Amp) -> None:
     """Backward is enabled in forward's dtype, though it is called outside, or in a region of the other dtype."""
     for where in ("outside", "in another region"):
-        seen: dict[str, Any] = {}
+        observed: dict[str, Any] = {}
         with amp.autocast():
-            loss = _square(amp, seen).apply(_matrix(amp)).float().sum()
+            loss = _square(amp, observed).apply(_matrix(amp)).float().sum()
         with amp.autocast(dtype=OTHER[amp.dtype], enabled=where != "outside"):
             loss.backward()
-        found = (*seen["backward"], seen["gradient"], seen["product"])
-        amp.observe(f"custom_bwd {where}", [str(value) for value in found], kind="state")
+        actual = (*observed["backward"], observed["gradient"], observed["product"])
+        amp.observe(f"custom_bwd {where}", [str(value) for value in actual], kind="state")
         likely = "custom_bwd does not restore the region that custom_fwd noted"
         expected = (True, amp.dtype, amp.dtype, amp.dtype)
-        expect_state(amp, f"in custom_bwd, backward called {where}", found, expected, likely=likely)
+        expect_state(amp, f"in custom_bwd, backward called {where}", actual, expected, likely=likely)
 
 
 def test_backward_of_a_forward_outside_is_outside(amp: Amp) -> None:
     """Backward is outside, too, if it is called inside a region."""
-    seen: dict[str, Any] = {}
-    loss = _square(amp, seen).apply(_matrix(amp)).sum()
+    observed: dict[str, Any] = {}
+    loss = _square(amp, observed).apply(_matrix(amp)).sum()
     with amp.autocast():
         loss.backward()
-    assert seen["forward"] == (False, torch.float32)
-    found = seen["backward"][0], seen["product"]
+    assert observed["forward"] == (False, torch.float32)
+    actual = observed["backward"][0], observed["product"]
     likely = "custom_bwd follows the region in which backward is called"
-    expect_state(amp, "in custom_bwd after a forward outside", found, (False, torch.float32), likely=likely)
+    expect_state(amp, "in custom_bwd after a forward outside", actual, (False, torch.float32), likely=likely)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=dtype_name)
 def test_inputs_are_cast_and_autocast_is_off(amp: Amp, dtype: torch.dtype) -> None:
     """``cast_inputs`` casts floating-point arguments, and runs the body and backward with autocast off."""
-    seen: dict[str, Any] = {}
+    observed: dict[str, Any] = {}
     matrix = _matrix(amp)
     with amp.autocast():
-        result = _square(amp, seen, dtype).apply(matrix)
+        result = _square(amp, observed, dtype).apply(matrix)
     result.float().sum().backward()
-    amp.observe(f"cast_inputs={dtype_name(dtype)}", [str(value) for value in seen["forward"]], kind="state")
+    amp.observe(f"cast_inputs={dtype_name(dtype)}", [str(value) for value in observed["forward"]], kind="state")
     likely = "custom_fwd does not cast its inputs, or leaves autocast on in its body"
-    expect_state(amp, f"in custom_fwd(cast_inputs={dtype_name(dtype)})", seen["forward"], (False, dtype), likely=likely)
+    expect_state(
+        amp, f"in custom_fwd(cast_inputs={dtype_name(dtype)})", observed["forward"], (False, dtype), likely=likely
+    )
     assert result.dtype is dtype
-    assert seen["backward"][0] is False
-    assert seen["gradient"] is dtype
+    assert observed["backward"][0] is False
+    assert observed["gradient"] is dtype
     assert matrix.grad is not None
     assert matrix.grad.dtype is torch.float32
 
@@ -100,12 +104,12 @@ def test_inputs_are_cast_and_autocast_is_off(amp: Amp, dtype: torch.dtype) -> No
 def test_what_is_no_low_number_is_not_cast(amp: Amp) -> None:
     """float64, integers, strings and None pass unchanged; containers are cast within (``autocast_mode._cast``)."""
     device = amp.device.torch_device
-    seen: dict[str, Any] = {}
+    observed: dict[str, Any] = {}
     integers, low = torch.arange(3, device=device), torch.ones(2, device=device, dtype=amp.dtype)
-    others = (integers, "text", None, [low, (low,)], {"key": low})
+    uncast = (integers, "text", None, [low, (low,)], {"key": low})
     with amp.autocast():
-        _square(amp, seen, torch.float32).apply(_matrix(amp), *others)
-    number, text, nothing, sequence, mapping = seen["others"]
+        _square(amp, observed, torch.float32).apply(_matrix(amp), *uncast)
+    number, text, nothing, sequence, mapping = observed["others"]
     assert number is integers
     assert (text, nothing) == ("text", None)
     assert [sequence[0].dtype, sequence[1][0].dtype, mapping["key"].dtype] == [torch.float32] * 3
@@ -114,21 +118,21 @@ def test_what_is_no_low_number_is_not_cast(amp: Amp) -> None:
     if amp.device.type != "mps":  # which has no float64
         wide = torch.ones(2, device=device, dtype=torch.float64)
         with amp.autocast():
-            _square(amp, seen, torch.float32).apply(_matrix(amp), wide)
-        assert seen["others"][0] is wide
+            _square(amp, observed, torch.float32).apply(_matrix(amp), wide)
+        assert observed["others"][0] is wide
 
 
 def test_cast_inputs_does_nothing_outside_a_region(amp: Amp) -> None:
     """It does nothing in a disabled region, either (docstring of ``custom_fwd``)."""
     for disabled in (False, True):
-        seen: dict[str, Any] = {}
+        observed: dict[str, Any] = {}
         low = torch.ones(4, 4, device=amp.device.torch_device, dtype=amp.dtype, requires_grad=True)
         if disabled:
             with amp.autocast(), amp.autocast(enabled=False):
-                result = _square(amp, seen, torch.float32).apply(low)
+                result = _square(amp, observed, torch.float32).apply(low)
         else:
-            result = _square(amp, seen, torch.float32).apply(low)
-        assert seen["forward"] == (False, amp.dtype)
+            result = _square(amp, observed, torch.float32).apply(low)
+        assert observed["forward"] == (False, amp.dtype)
         assert result.dtype is amp.dtype
 
 
@@ -141,9 +145,9 @@ def test_gradients_are_those_of_the_plain_operator(amp: Amp) -> None:
         island = torch.mm(matrix, matrix)
     assert torch.equal(custom, island)
     weights = torch.randn_like(matrix)
-    (found,) = torch.autograd.grad((custom * weights).sum(), matrix)
+    (actual,) = torch.autograd.grad((custom * weights).sum(), matrix)
     (expected,) = torch.autograd.grad((island * weights).sum(), matrix)
-    assert torch.allclose(found, expected, rtol=0, atol=8 * 2.0**-24 * float(expected.abs().max()))
+    assert torch.allclose(actual, expected, rtol=0, atol=8 * 2.0**-24 * float(expected.abs().max()))
 
 
 @pytest.mark.xfail(

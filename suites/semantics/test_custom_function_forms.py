@@ -55,7 +55,7 @@ def _switched_on(device_type: str, dtype: torch.dtype) -> Iterator[None]:
 
 
 def _function(
-    form: str, device_type: str, cast_inputs: torch.dtype | None, seen: dict[str, Any]
+    form: str, device_type: str, cast_inputs: torch.dtype | None, observed: dict[str, Any]
 ) -> type[torch.autograd.Function]:
     """The identity, which notes what it finds going forward and back, and raises where ``seen`` asks for it."""
     with warnings.catch_warnings():
@@ -67,15 +67,15 @@ def _function(
             @wrap_forward
             def forward(_: Any, tensor: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
                 """Forward."""
-                seen["forward"], seen["dtype"] = torch.is_autocast_enabled(device_type), tensor.dtype
+                observed["forward"], observed["dtype"] = torch.is_autocast_enabled(device_type), tensor.dtype
                 return tensor * scale
 
             @staticmethod
             @wrap_backward
             def backward(_: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
                 """Backward."""
-                seen["backward"] = torch.is_autocast_enabled(device_type), torch.get_autocast_dtype(device_type)
-                if seen.get("raises"):
+                observed["backward"] = torch.is_autocast_enabled(device_type), torch.get_autocast_dtype(device_type)
+                if observed.get("raises"):
                     raise ArithmeticError
                 return gradient, None
 
@@ -95,8 +95,8 @@ def test_every_form_keeps_the_state_of_forward(amp: Amp, form: str, cast_inputs:
     Without CUDA its backward's region turns itself off, and still takes the dtype.
     """
     device_type = _device_of(form, amp)
-    seen: dict[str, Any] = {}
-    function = _function(form, device_type, cast_inputs, seen)
+    observed: dict[str, Any] = {}
+    function = _function(form, device_type, cast_inputs, observed)
     tensor = torch.ones(4, device=amp.device.torch_device, requires_grad=True)
     with _switched_on(device_type, amp.dtype):
         result = function.apply(tensor)
@@ -105,26 +105,28 @@ def test_every_form_keeps_the_state_of_forward(amp: Amp, form: str, cast_inputs:
         result.sum().backward()
     on = cast_inputs is None
     back = on and (device_type != "cuda" or torch.cuda.is_available())
-    assert seen["forward"] is on, f"in the body of {form} autocast is {'on' if seen['forward'] else 'off'}"
-    expect_state(amp, f"in backward of {form}", seen["backward"], (back, amp.dtype), likely="forward's note is ignored")
+    assert observed["forward"] is on, f"in the body of {form} autocast is {'on' if observed['forward'] else 'off'}"
+    expect_state(
+        amp, f"in backward of {form}", observed["backward"], (back, amp.dtype), likely="forward's note is ignored"
+    )
     expect_state(amp, "after backward", State.now(device_type), before, likely="custom_bwd leaves its region on")
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_every_form_is_nothing_outside(amp: Amp, form: str) -> None:
     device_type = _device_of(form, amp)
-    seen: dict[str, Any] = {}
+    observed: dict[str, Any] = {}
     tensor = torch.ones(4, device=amp.device.torch_device, dtype=amp.dtype, requires_grad=True)
-    _function(form, device_type, torch.float32, seen).apply(tensor).sum().backward()
-    assert (seen["forward"], seen["dtype"]) == (False, amp.dtype)
-    assert seen["backward"][0] is False
+    _function(form, device_type, torch.float32, observed).apply(tensor).sum().backward()
+    assert (observed["forward"], observed["dtype"]) == (False, amp.dtype)
+    assert observed["backward"][0] is False
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_a_wrapped_function_keeps_its_name(amp: Amp, form: str) -> None:
     function: Any = _function(form, _device_of(form, amp), None, {})
-    found = [(method.__name__, method.__doc__) for method in (function.forward, function.backward)]
-    assert found == [("forward", "Forward."), ("backward", "Backward.")]
+    actual = [(method.__name__, method.__doc__) for method in (function.forward, function.backward)]
+    assert actual == [("forward", "Forward."), ("backward", "Backward.")]
 
 
 @pytest.mark.parametrize("form", ["decorator", "function first"])
@@ -136,17 +138,17 @@ def test_keywords_of_forward_are_cast_too(amp: Amp, form: str) -> None:
         pass
 
     with amp.autocast():
-        given = forward(lambda _, *args, **keywords: (args, keywords))(Context(), low, key=low, rows=[low])
-    (positional,), keywords = given
+        arguments = forward(lambda _, *args, **keywords: (args, keywords))(Context(), low, key=low, rows=[low])
+    (positional,), keywords = arguments
     dtypes = [positional.dtype, keywords["key"].dtype, keywords["rows"][0].dtype]
     assert dtypes == [torch.float32] * 3
 
 
 @pytest.mark.parametrize("cast_inputs", [None, torch.float32], ids=["as is", "float32"])
 def test_a_backward_that_raises_leaves_the_state_as_it_was(amp: Amp, cast_inputs: torch.dtype | None) -> None:
-    seen: dict[str, Any] = {"raises": True}
+    observed: dict[str, Any] = {"raises": True}
     with amp.autocast():
-        result = _function("decorator", amp.device.type, cast_inputs, seen).apply(
+        result = _function("decorator", amp.device.type, cast_inputs, observed).apply(
             torch.ones(4, device=amp.device.torch_device, requires_grad=True)
         )
     for inside in (False, True):
@@ -186,19 +188,19 @@ def test_a_function_inside_a_function(amp: Amp) -> None:
 
 def test_one_function_many_regions(amp: Amp) -> None:
     """Each call has a note of its own: backward in any order finds the region of its own forward."""
-    seen: dict[str, Any] = {}
-    function = _function("decorator", amp.device.type, None, seen)
+    observed: dict[str, Any] = {}
+    function = _function("decorator", amp.device.type, None, observed)
     results = []
     regions: list[tuple[bool, torch.dtype]] = [(True, amp.dtype), (True, OTHER[amp.dtype]), (False, amp.dtype)]
     for enabled, dtype in regions:
         with amp.autocast(enabled=enabled, dtype=dtype):
             tensor = torch.ones(4, device=amp.device.torch_device, requires_grad=True)
             results.append(function.apply(tensor).sum())
-    found = []
+    actual = []
     for result in reversed(results):
         result.backward()
-        found.append(seen["backward"])
-    assert found[::-1] == regions
+        actual.append(observed["backward"])
+    assert actual[::-1] == regions
 
 
 def test_double_backward_through_a_custom_function(amp: Amp) -> None:

@@ -79,20 +79,20 @@ def test_a_rule_is_fixed_to_one_dtype(amp: Amp) -> None:
     add = _add_of(amp, rule=True, suffix="other_")
     wide = torch.ones(2, device=amp.device.torch_device)
     with amp.autocast(dtype=OTHER[amp.dtype]):
-        found = add(wide, wide.to(OTHER[amp.dtype]))
+        actual = add(wide, wide.to(OTHER[amp.dtype]))
     expect_dtype(
-        amp, "custom operator in the other dtype", found.dtype, amp.dtype, likely="rules follow the region now"
+        amp, "custom operator in the other dtype", actual.dtype, amp.dtype, likely="rules follow the region now"
     )
 
 
 def test_a_rule_casts_what_is_floating_only(amp: Amp) -> None:
     """Integers and float64 pass unchanged, lists are cast within (``cast`` of ``torch.library.register_autocast``)."""
     label = f"amp_semantics::mixed_{amp.device.type}_{amp.precision.name}"
-    seen: list[torch.dtype] = []
+    observed: list[torch.dtype] = []
 
     @torch.library.custom_op(label, mutates_args=())
     def mixed(wide: torch.Tensor, index: torch.Tensor, double: torch.Tensor, rows: list[torch.Tensor]) -> torch.Tensor:
-        seen.extend(t.dtype for t in (wide, index, double, *rows))
+        observed.extend(t.dtype for t in (wide, index, double, *rows))
         return wide.clone()
 
     torch.library.register_autocast(label, amp.device.type, amp.dtype)
@@ -100,7 +100,7 @@ def test_a_rule_casts_what_is_floating_only(amp: Amp) -> None:
     wide, index = torch.ones(2, device=device), torch.arange(2, device=device)
     with amp.autocast():
         mixed(wide, index, wide.double(), [wide, index])
-    assert seen == [amp.dtype, torch.int64, torch.float64, amp.dtype, torch.int64]
+    assert observed == [amp.dtype, torch.int64, torch.float64, amp.dtype, torch.int64]
 
 
 def test_a_rule_for_an_operator_of_a_library(amp: Amp) -> None:
@@ -126,8 +126,8 @@ def test_inside_an_operator_autocast_is_off(amp: Amp) -> None:
 
     inner.register_autocast(amp.device.type, amp.dtype)
     with amp.autocast():
-        found = inner(torch.ones(2, 2, device=amp.device.torch_device))
-    expect_dtype(amp, "a product inside an operator", found.dtype, torch.float32, likely="autocast goes on inside")
+        actual = inner(torch.ones(2, 2, device=amp.device.torch_device))
+    expect_dtype(amp, "a product inside an operator", actual.dtype, torch.float32, likely="autocast goes on inside")
 
 
 def test_a_rule_for_no_device_is_refused(amp: Amp) -> None:

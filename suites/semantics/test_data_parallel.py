@@ -59,11 +59,11 @@ def test_parallel_apply_takes_the_region_along(amp: Amp, *, enabled: bool) -> No
     model, parts = _Seen(amp), _parts(amp)
     with amp.autocast(enabled=enabled):
         before = State.now(amp.device.type)
-        found = parallel_apply([model, model], parts, devices=[0, 0])
+        actual = parallel_apply([model, model], parts, devices=[0, 0])
         after = State.now(amp.device.type)
     assert before == after
     assert [state.enabled for state in model.notes.states] == [enabled, enabled]
-    assert [each.dtype is torch.float32 for each in found] == [not enabled, not enabled]
+    assert [output.dtype is torch.float32 for output in actual] == [not enabled, not enabled]
 
 
 @pytest.mark.amp(devices=["cuda"], xfail={"cuda-bf16": _DTYPE})
@@ -71,8 +71,8 @@ def test_parallel_apply_takes_the_dtype_along(amp: Amp) -> None:
     model, parts = _Seen(amp), _parts(amp)
     with amp.autocast():
         expected = [model(part) for part in parts]
-        found = parallel_apply([model, model], parts, devices=[0, 0])
-    for left, right in zip(found, expected, strict=True):
+        actual = parallel_apply([model, model], parts, devices=[0, 0])
+    for left, right in zip(actual, expected, strict=True):
         assert left.dtype is amp.dtype
         assert torch.equal(left, right)
 
@@ -81,13 +81,13 @@ def test_parallel_apply_takes_the_dtype_along(amp: Amp) -> None:
 def test_a_replicas_own_region_decides(amp: Amp) -> None:
     """The region is in ``forward``, as torch's documentation asks for: bits and gradients are those of one thread."""
     model, parts = _Seen(amp, own_region=True), _parts(amp)
-    found = parallel_apply([model, model], parts, devices=[0, 0])
+    actual = parallel_apply([model, model], parts, devices=[0, 0])
     expected = [model(part) for part in parts]
-    for left, right in zip(found, expected, strict=True):
+    for left, right in zip(actual, expected, strict=True):
         assert left.dtype is amp.dtype
         assert torch.equal(left, right)
     gradients = [
-        torch.autograd.grad(torch.cat(each).float().sum(), model.layer.weight)[0] for each in (found, expected)
+        torch.autograd.grad(torch.cat(outputs).float().sum(), model.layer.weight)[0] for outputs in (actual, expected)
     ]
     assert gradients[0].dtype is torch.float32
     assert torch.allclose(gradients[0], gradients[1], rtol=4 * amp.precision.u, atol=4 * amp.precision.u)
@@ -101,11 +101,11 @@ def test_data_parallel_on_one_device_is_the_module(amp: Amp) -> None:
         parallel.device_ids = []  # an accelerator would be used if there is one
     with amp.autocast(cache_enabled=False):
         here = State.now(amp.device.type)
-        found = parallel(batch)
+        actual = parallel(batch)
         expected = model(batch)
     assert model.notes.states == [here, here]
-    assert found.dtype is amp.dtype
-    assert torch.equal(found, expected)
+    assert actual.dtype is amp.dtype
+    assert torch.equal(actual, expected)
 
 
 @ON_CUDA
@@ -120,10 +120,10 @@ def test_data_parallel_on_two_devices_is_one_device(amp: Amp, where: str) -> Non
     batch = torch.cat(_parts(amp))
     parallel = nn.DataParallel(model, device_ids=[0, 1])
     with amp.autocast(enabled=where == "around"):
-        found, expected = parallel(batch), model(batch)
-    assert found.dtype is amp.dtype
+        actual, expected = parallel(batch), model(batch)
+    assert actual.dtype is amp.dtype
     assert len(model.notes.states) == 3, "the batch was not divided"
-    assert torch.allclose(found.float(), expected.float(), rtol=2 * amp.precision.u, atol=2 * amp.precision.u)
-    gradients = [torch.autograd.grad(each.float().sum(), model.layer.weight)[0] for each in (found, expected)]
+    assert torch.allclose(actual.float(), expected.float(), rtol=2 * amp.precision.u, atol=2 * amp.precision.u)
+    gradients = [torch.autograd.grad(output.float().sum(), model.layer.weight)[0] for output in (actual, expected)]
     assert gradients[0].dtype is torch.float32
     assert torch.allclose(gradients[0], gradients[1], rtol=4 * amp.precision.u, atol=4 * amp.precision.u)

@@ -20,9 +20,9 @@ def test_a_function_runs_in_the_region(amp: Amp) -> None:
         return torch.mm(left, right)
 
     matrix = torch.randn(4, 4, device=amp.device.torch_device)
-    found = forward(matrix, right=matrix)
-    expect_dtype(amp, "decorated function", found.dtype, amp.dtype, likely="the decorator enters no region")
-    assert torch.equal(found, torch.mm(matrix.to(amp.dtype), matrix.to(amp.dtype)))
+    actual = forward(matrix, right=matrix)
+    expect_dtype(amp, "decorated function", actual.dtype, amp.dtype, likely="the decorator enters no region")
+    assert torch.equal(actual, torch.mm(matrix.to(amp.dtype), matrix.to(amp.dtype)))
     assert (forward.__name__, forward.__doc__) == ("forward", "Multiply.")
     assert product_dtype(amp.device.torch_device) is torch.float32, "the region outlives the decorated call"
 
@@ -40,8 +40,8 @@ def test_a_method_runs_in_the_region(amp: Amp) -> None:
             return self.layer(batch)  # type: ignore[no-any-return]
 
     model = Model().to(amp.device.torch_device)
-    found = model(torch.randn(2, 4, device=amp.device.torch_device)).dtype
-    expect_dtype(amp, "decorated method", found, amp.dtype, likely="the decorator enters no region")
+    actual = model(torch.randn(2, 4, device=amp.device.torch_device)).dtype
+    expect_dtype(amp, "decorated method", actual, amp.dtype, likely="the decorator enters no region")
 
 
 def test_a_disabled_decorator_is_a_float32_island(amp: Amp) -> None:
@@ -50,8 +50,8 @@ def test_a_disabled_decorator_is_a_float32_island(amp: Amp) -> None:
         return product_dtype(amp.device.torch_device)
 
     with amp.autocast():
-        found = island()
-    expect_dtype(amp, "function decorated as disabled", found, torch.float32, likely="enabled=False is not passed on")
+        actual = island()
+    expect_dtype(amp, "function decorated as disabled", actual, torch.float32, likely="enabled=False is not passed on")
 
 
 def test_each_call_restores_what_it_found(amp: Amp) -> None:
@@ -102,14 +102,14 @@ def test_a_generator_leaves_its_consumer_alone(amp: Amp) -> None:
         yield product_dtype(amp.device.torch_device)
 
     before = State.now(amp.device.type)
-    found = []
+    actual = []
     for dtype in generate():
-        found.append(dtype)
+        actual.append(dtype)
         consumer = State.now(amp.device.type)
         expect_state(amp, "of a decorated generator's consumer", consumer, before, likely="the region leaks at yield")
-    amp.observe("decorated generator", [dtype_name(dtype) for dtype in found], kind="dtype")
-    assert found == [torch.float32] * 2, (
-        f"a decorated generator's body computes in {[dtype_name(dtype) for dtype in found]}"
+    amp.observe("decorated generator", [dtype_name(dtype) for dtype in actual], kind="dtype")
+    assert actual == [torch.float32] * 2, (
+        f"a decorated generator's body computes in {[dtype_name(dtype) for dtype in actual]}"
     )
 
 

@@ -28,17 +28,17 @@ def test_the_default_dtype_is_not_autocasts(amp: Amp, dtype: torch.dtype) -> Non
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:
-        made = torch.ones(4, 4, device=device)
+        result = torch.ones(4, 4, device=device)
         with amp.autocast():
             inside, wide = State.now(amp.device.type), torch.ones(4, 4, device=device, dtype=torch.float32)
-            found = torch.mm(made, made).dtype, torch.mm(wide, wide).dtype
+            actual = torch.mm(result, result).dtype, torch.mm(wide, wide).dtype
         with torch.autocast(amp.device.type):
             default = torch.get_autocast_dtype(amp.device.type)
     finally:
         torch.set_default_dtype(before)
     assert inside.dtype is amp.dtype
     assert default is torch.get_autocast_dtype(amp.device.type)
-    assert found == (torch.float64 if dtype is torch.float64 else amp.dtype, amp.dtype)
+    assert actual == (torch.float64 if dtype is torch.float64 else amp.dtype, amp.dtype)
 
 
 @pytest.mark.amp(fake=True)
@@ -64,13 +64,13 @@ def test_a_region_under_a_default_device(amp: Amp, default: str, order: str) -> 
     device = amp.device.torch_device
     with first(), second():
         state = State.now(amp.device.type)
-        found = product_dtype(device)
+        actual = product_dtype(device)
         elsewhere = torch.mm(torch.ones(2, 2), torch.ones(2, 2))
     assert (state.enabled, state.dtype) == (True, amp.dtype), "a default device switches the region off"
     expect_dtype(
         amp,
         f"a product, {default}, {order}",
-        found,
+        actual,
         amp.dtype,
         likely="a default device takes products out of the region",
     )
@@ -82,10 +82,10 @@ def test_a_default_device_that_was_set(amp: Amp) -> None:
     torch.set_default_device(amp.device.torch_device)
     try:
         with amp.autocast():
-            found = torch.mm(torch.ones(2, 2), torch.ones(2, 2))
+            actual = torch.mm(torch.ones(2, 2), torch.ones(2, 2))
     finally:
         torch.set_default_device(None)
-    assert found.dtype is amp.dtype
+    assert actual.dtype is amp.dtype
 
 
 MODES: dict[str, Callable[[], AbstractContextManager[object]]] = {
@@ -150,10 +150,10 @@ def test_a_result_does_not_depend_on_the_grad_mode(amp: Amp, function: str, *, l
 def test_hooks_of_modules_run_in_the_region(amp: Amp) -> None:
     """Hooks of forward, of one module and of all, run in the region; hooks of backward run where backward is called."""
     layer = nn.Linear(4, 4).to(amp.device.torch_device)
-    seen: list[tuple[str, torch.dtype]] = []
+    observed: list[tuple[str, torch.dtype]] = []
 
     def note(where: str) -> Callable[..., None]:
-        return lambda *_: seen.append((where, product_dtype(amp.device.torch_device)))
+        return lambda *_: observed.append((where, product_dtype(amp.device.torch_device)))
 
     handles = [
         layer.register_forward_pre_hook(note("before forward")),
@@ -170,7 +170,7 @@ def test_hooks_of_modules_run_in_the_region(amp: Amp) -> None:
         for handle in handles:
             handle.remove()
     forward = {(where, amp.dtype) for where in ("before forward", "after forward", "after forward, of all")}
-    assert set(seen) == forward | {("backward", torch.float32), ("gradient", torch.float32)}
+    assert set(observed) == forward | {("backward", torch.float32), ("gradient", torch.float32)}
 
 
 def test_the_old_setters_of_the_cpu_set_what_the_new_ones_set(amp: Amp) -> None:
@@ -183,11 +183,11 @@ def test_the_old_setters_of_the_cpu_set_what_the_new_ones_set(amp: Amp) -> None:
         try:
             torch.set_autocast_cpu_enabled(True)
             torch.set_autocast_cpu_dtype(OTHER[before.dtype])
-            found, product = State.now("cpu"), product_dtype(torch.device("cpu"))
+            actual, product = State.now("cpu"), product_dtype(torch.device("cpu"))
         finally:
             torch.set_autocast_enabled("cpu", before.enabled)
             torch.set_autocast_dtype("cpu", before.dtype)
             torch.clear_autocast_cache()
     expected = replace(before, enabled=True, dtype=OTHER[before.dtype])
-    expect_state(amp, "after the old setters", found, expected, likely="the deprecated setters do nothing")
+    expect_state(amp, "after the old setters", actual, expected, likely="the deprecated setters do nothing")
     assert product is OTHER[before.dtype]

@@ -25,7 +25,7 @@ def _pair(value: Any) -> list[torch.Tensor]:
     """Return the tensors of a nested result."""
     if isinstance(value, torch.Tensor):
         return [value]
-    return [tensor for each in value for tensor in _pair(each)]
+    return [tensor for part in value for tensor in _pair(part)]
 
 
 def _vjp(function: Function, x: torch.Tensor) -> list[torch.Tensor]:
@@ -74,24 +74,26 @@ def test_transforms_keep_the_region(amp: Amp, transform: str, where: str) -> Non
     """The region is on in the body, in its dtype; results have the dtypes that they have without a transform."""
     device_type = amp.device.type
     matrix, x = (torch.randn(4, 4, device=amp.device.torch_device) for _ in range(2))
-    seen: list[tuple[bool, torch.dtype, torch.dtype]] = []
+    observed: list[tuple[bool, torch.dtype, torch.dtype]] = []
 
     def function(row: torch.Tensor) -> torch.Tensor:
         with amp.autocast() if where == "inside" else nullcontext():
             result = row @ matrix
-            seen.append((torch.is_autocast_enabled(device_type), torch.get_autocast_dtype(device_type), result.dtype))
+            observed.append(
+                (torch.is_autocast_enabled(device_type), torch.get_autocast_dtype(device_type), result.dtype)
+            )
         return result
 
     transformed = torch.autocast(device_type, amp.dtype)(function) if where == "decorator" else function
     expected, run = TRANSFORMS[transform]
     before = State.now(device_type)
     with amp.autocast() if where == "around" else nullcontext():
-        found = _pair(run(transformed, x[:3]))
+        actual = _pair(run(transformed, x[:3]))
     expect_state(amp, f"after {transform}", State.now(device_type), before, likely="the transform leaks its region")
-    wanted = {"w": torch.float32, "l": amp.dtype}
-    amp.observe(f"{transform}, region {where}", ", ".join(dtype_name(t.dtype) for t in found), kind="dtype")
-    assert [tensor.dtype for tensor in found] == [wanted[letter] for letter in expected]
-    states = set(seen)
+    dtypes = {"w": torch.float32, "l": amp.dtype}
+    amp.observe(f"{transform}, region {where}", ", ".join(dtype_name(t.dtype) for t in actual), kind="dtype")
+    assert [tensor.dtype for tensor in actual] == [dtypes[letter] for letter in expected]
+    states = set(observed)
     assert states == {(True, amp.dtype, amp.dtype)}, f"in the body of {transform}: {states}"
 
 
@@ -102,8 +104,8 @@ def test_transforms_give_what_casts_by_hand_give(amp: Amp, transform: str) -> No
     _, run = TRANSFORMS[transform]
     by_hand = _pair(run(lambda row: (row.to(amp.dtype) @ matrix.to(amp.dtype)).tanh(), x))
     with amp.autocast():
-        found = _pair(run(lambda row: (row @ matrix).tanh(), x))
-    for left, right in zip(found, by_hand, strict=True):
+        actual = _pair(run(lambda row: (row @ matrix).tanh(), x))
+    for left, right in zip(actual, by_hand, strict=True):
         assert left.dtype is right.dtype
         assert torch.equal(left, right), f"{transform} in a region differs from {transform} of casts by hand"
 
@@ -121,12 +123,12 @@ def test_transforms_of_a_module(amp: Amp) -> None:
         return result.float().square().sum()
 
     with amp.autocast():
-        each = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0))(parameters, batch)
+        per_sample = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0))(parameters, batch)
         layer(batch).float().square().sum().backward()
     for key, parameter in layer.named_parameters():
-        assert each[key].dtype is torch.float32
+        assert per_sample[key].dtype is torch.float32
         assert parameter.grad is not None
-        distance = (each[key].sum(0) - parameter.grad).norm() / parameter.grad.norm()
+        distance = (per_sample[key].sum(0) - parameter.grad).norm() / parameter.grad.norm()
         assert distance <= 4 * amp.precision.u, f"per-sample gradients of {key} sum up to another gradient"
 
 
@@ -143,11 +145,11 @@ def test_forward_ad_has_the_dtype_of_the_primal(amp: Amp) -> None:
         with forward_ad.dual_level():
             dual = forward_ad.make_dual(x, tangent)
             with amp.autocast():
-                found = forward_ad.unpack_dual(call(dual, weight))
+                actual = forward_ad.unpack_dual(call(dual, weight))
             by_hand = forward_ad.unpack_dual(call(dual.to(amp.dtype), weight.to(amp.dtype)))
-        assert found.tangent is not None, f"{key} loses its tangent in a region"
-        assert (found.primal.dtype, found.tangent.dtype) == (amp.dtype, amp.dtype)
-        assert torch.equal(found.tangent, by_hand.tangent), f"{key}'s tangent is not that of casts by hand"
+        assert actual.tangent is not None, f"{key} loses its tangent in a region"
+        assert (actual.primal.dtype, actual.tangent.dtype) == (amp.dtype, amp.dtype)
+        assert torch.equal(actual.tangent, by_hand.tangent), f"{key}'s tangent is not that of casts by hand"
 
 
 def _norm(x: torch.Tensor) -> torch.Tensor:
@@ -194,19 +196,19 @@ def test_gradients_of_gradients_reach_every_leaf(amp: Amp, kind: str, *, inside:
         penalty = torch.stack([gradient.square().sum() for gradient in first]).sum()
         return list(torch.autograd.grad(penalty, (x, weight)))
 
-    found, by_hand = second(by_hand=False), second(by_hand=True)
-    for gradient in found:
+    actual, by_hand = second(by_hand=False), second(by_hand=True)
+    for gradient in actual:
         assert gradient.dtype is torch.float32
         assert gradient.isfinite().all()
         assert gradient.any(), f"{kind} has no second gradient"
-    for left, right in zip(found, by_hand, strict=False):
+    for left, right in zip(actual, by_hand, strict=False):
         assert torch.equal(left, right), f"the second gradient of {kind} is not that of casts by hand"
 
 
 def test_a_transform_of_another_region_inside(amp: Amp) -> None:
     """Use a region of the other dtype, and a disabled region, within a transform within a region."""
     matrix = torch.randn(4, 4, device=amp.device.torch_device)
-    seen: list[torch.dtype] = []
+    observed: list[torch.dtype] = []
 
     def function(x: torch.Tensor) -> torch.Tensor:
         low = x @ matrix
@@ -214,12 +216,12 @@ def test_a_transform_of_another_region_inside(amp: Amp) -> None:
             other = x @ matrix
         with amp.autocast(enabled=False):
             wide = x @ matrix
-        seen.extend((low.dtype, other.dtype, wide.dtype))
+        observed.extend((low.dtype, other.dtype, wide.dtype))
         return low.float().sum() + other.float().sum() + wide.sum()
 
     with amp.autocast():
         gradient = torch.func.grad(function)(matrix)
-    assert seen == [amp.dtype, OTHER[amp.dtype], torch.float32]
+    assert observed == [amp.dtype, OTHER[amp.dtype], torch.float32]
     assert gradient.dtype is torch.float32
 
 
@@ -256,8 +258,8 @@ SIBLINGS: dict[str, tuple[tuple[str, ...], Callable[[torch.Tensor, torch.Tensor]
 @pytest.mark.parametrize(
     "operator",
     [
-        pytest.param(key, marks=pytest.mark.amp(xfail={device: _VMAP for device in BOTH if device not in kept}))
-        for key, (kept, _) in SIBLINGS.items()
+        pytest.param(key, marks=pytest.mark.amp(xfail={device: _VMAP for device in BOTH if device not in retained}))
+        for key, (retained, _) in SIBLINGS.items()
     ],
 )
 def test_vmap_computes_in_the_same_dtype(amp: Amp, operator: str) -> None:

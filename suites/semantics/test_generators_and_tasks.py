@@ -61,9 +61,9 @@ def test_a_suspended_generator_leaves_its_consumer_alone(amp: Amp) -> None:
     with _restored(amp):
         generator = generate()
         next(generator)
-        found = _product(amp)
+        actual = _product(amp)
         generator.close()
-    assert found is torch.float32, f"the consumer of a generator that holds a region computes in {found}"
+    assert actual is torch.float32, f"the consumer of a generator that holds a region computes in {actual}"
 
 
 @pytest.mark.xfail(strict=True, reason=_THREADS_OWN.format("generator"))
@@ -156,17 +156,17 @@ def test_a_waiting_task_leaves_the_others_alone(amp: Amp) -> None:
 
     async def plain(entered: asyncio.Event, done: asyncio.Event) -> torch.dtype:
         await entered.wait()
-        found = _product(amp)
+        actual = _product(amp)
         done.set()
-        return found
+        return actual
 
     async def serve() -> torch.dtype:
         events = asyncio.Event(), asyncio.Event()
         return (await asyncio.gather(low(*events), plain(*events)))[1]
 
     with _restored(amp):
-        found = asyncio.run(serve())
-    assert found is torch.float32
+        actual = asyncio.run(serve())
+    assert actual is torch.float32
 
 
 @pytest.mark.xfail(strict=True, reason=_THREADS_OWN.format("task"))

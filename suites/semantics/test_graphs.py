@@ -89,8 +89,8 @@ def test_a_capture_inside_a_region_casts_at_each_replay(
         graph, result = _captured(forward, forward)
         layer.weight.add_(0.25)
         graph.replay()
-        found = result.clone()
-    assert torch.equal(found, _by_hand(amp, layer, batch))
+        actual = result.clone()
+    assert torch.equal(actual, _by_hand(amp, layer, batch))
 
 
 @pytest.mark.parametrize(
@@ -106,8 +106,8 @@ def test_a_region_goes_on_after_a_capture(amp: Amp, layer: nn.Linear, batch: tor
 
     with torch.no_grad(), amp.autocast(cache_enabled=cache):
         _captured(lambda: layer(batch), warm_up)
-        found = layer(batch)
-    assert torch.equal(found, _by_hand(amp, layer, batch))
+        actual = layer(batch)
+    assert torch.equal(actual, _by_hand(amp, layer, batch))
 
 
 def test_make_graphed_callables_refuses_the_cache(amp: Amp, layer: nn.Linear, batch: torch.Tensor) -> None:
@@ -168,10 +168,10 @@ def test_a_captured_step_trains_as_the_eager_one(amp: Amp, batch: torch.Tensor) 
     expected = [step(eager).item() for _ in range(6)]
     # The warm-up takes three steps; a capture takes none.
     graph, loss = _captured(lambda: step(model), lambda: step(model))
-    found = []
+    actual = []
     for _ in range(3):
         graph.replay()
-        found.append(loss.item())
-    assert found == expected[3:]
+        actual.append(loss.item())
+    assert actual == expected[3:]
     for left, right in zip(model.parameters(), eager.parameters(), strict=True):
         assert torch.equal(left, right)

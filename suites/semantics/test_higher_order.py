@@ -80,15 +80,15 @@ def test_what_it_calls_is_in_the_region(amp: Amp, call: str, region: str) -> Non
     torch.manual_seed(amp.config.seed)
     dtype = OTHER[amp.dtype] if region == "other dtype" else amp.dtype
     if region == "none":
-        found = CALLS[call](amp)
+        actual = CALLS[call](amp)
     else:
         with amp.autocast(dtype=dtype, enabled=region != "off"):
-            found = CALLS[call](amp)
+            actual = CALLS[call](amp)
     low = region in {"on", "other dtype"}
-    amp.observe(f"{call}, {region}", dtype_name(found.dtype), kind="dtype")
-    assert found.dtype is (dtype if low else torch.float32)
+    amp.observe(f"{call}, {region}", dtype_name(actual.dtype), kind="dtype")
+    assert actual.dtype is (dtype if low else torch.float32)
     u = torch.finfo(dtype).eps / 2
-    error = relative_error(found, plain)
+    error = relative_error(actual, plain)
     assert error <= (8 * u if low else 0.0), f"{call} is off float32 by {error:.3g}"
     assert error > 0 or not low, "nothing was rounded"
 
@@ -107,8 +107,8 @@ def test_a_batch_of_gradients_is_its_gradients(amp: Amp) -> None:
     alone = [torch.autograd.grad(result, inputs, row, retain_graph=True) for row in rows]
     for index, batch in enumerate(together):
         assert batch.dtype is torch.float32
-        wanted = torch.stack([each[index] for each in alone])
-        error = relative_error(batch, wanted)
+        expected = torch.stack([gradients[index] for gradients in alone])
+        error = relative_error(batch, expected)
         assert error <= amp.precision.u, f"gradients of argument {index} are off those of single passes by {error:.3g}"
     # Gradients that reach the weight beside the product have all of float32's bits.
     amp.check_fp32(together[1], name="the batch of gradients")

@@ -128,13 +128,13 @@ def test_a_copy_made_inside_a_region_is_exact(amp: Amp, copied: str) -> None:
         loss_of(model, batch)
         expected = {key: value.detach().clone() for key, value in model.state_dict().items()}
         if copied == "deepcopy":
-            found = copy.deepcopy(model).state_dict()
+            actual = copy.deepcopy(model).state_dict()
         elif copied == "pickle":
-            found = pickle.loads(pickle.dumps(model)).state_dict()  # noqa: S301  # pickled just now
+            actual = pickle.loads(pickle.dumps(model)).state_dict()  # noqa: S301  # pickled just now
         else:
-            found = model.state_dict()
-    assert found.keys() == expected.keys()
-    for key, value in found.items():
+            actual = model.state_dict()
+    assert actual.keys() == expected.keys()
+    for key, value in actual.items():
         assert value.dtype is expected[key].dtype, f"{key} was copied as {dtype_name(value.dtype)}"
         assert torch.equal(value, expected[key]), f"{key} was copied with other values"
 

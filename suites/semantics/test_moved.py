@@ -21,8 +21,8 @@ from .models import drawn, state_of, statistic
 
 def _moved_by_stacking(amp: Amp) -> tuple[list[Tensor], list[Tensor]]:
     models = [nn.Linear(8, 8).to(amp.device.torch_device) for _ in range(2)]
-    made: Any = torch.func.stack_module_state(models)
-    return [made[0]["weight"].detach()], [torch.stack([model.weight.detach() for model in models])]
+    result: Any = torch.func.stack_module_state(models)
+    return [result[0]["weight"].detach()], [torch.stack([model.weight.detach() for model in models])]
 
 
 def _moved_by_a_loader(amp: Amp) -> tuple[list[Tensor], list[Tensor]]:
@@ -32,8 +32,8 @@ def _moved_by_a_loader(amp: Amp) -> tuple[list[Tensor], list[Tensor]]:
 
 def _moved_by_collating(amp: Amp) -> tuple[list[Tensor], list[Tensor]]:
     rows = drawn(amp, 8, 8)
-    found = default_collate([{"x": row, "number": row[0].item()} for row in rows])
-    return [found["x"], found["number"]], [rows, rows[:, 0].cpu().double()]
+    actual = default_collate([{"x": row, "number": row[0].item()} for row in rows])
+    return [actual["x"], actual["number"]], [rows, rows[:, 0].cpu().double()]
 
 
 def _with_buffers(amp: Amp) -> nn.Module:
@@ -60,18 +60,18 @@ def _moved_by_half(amp: Amp) -> tuple[list[Tensor], list[Tensor]]:
 def _moved_by_a_layout(amp: Amp) -> tuple[list[Tensor], list[Tensor]]:
     """Convert dtype and memory format at once."""
     model = nn.Sequential(nn.Conv2d(4, 8, 3), nn.BatchNorm2d(8)).to(amp.device.torch_device)
-    wanted = [x.to(amp.dtype) if x.is_floating_point() else x for x in state_of(model)]
+    expected = [x.to(amp.dtype) if x.is_floating_point() else x for x in state_of(model)]
     convert: Any = model.to  # whose annotations know a dtype or a memory format
-    return state_of(convert(dtype=amp.dtype, memory_format=torch.channels_last)), wanted
+    return state_of(convert(dtype=amp.dtype, memory_format=torch.channels_last)), expected
 
 
 def _moved_by_swapping(amp: Amp) -> tuple[list[Tensor], list[Tensor]]:
     """Swap the weights of two models, as in-place conversions do."""
     one, other = (nn.Linear(20, 20).to(amp.device.torch_device) for _ in range(2))
-    wanted = state_of(other)
+    expected = state_of(other)
     for a, b in zip(one.parameters(), other.parameters(), strict=True):
         torch.utils.swap_tensors(a, b)
-    return state_of(one), wanted
+    return state_of(one), expected
 
 
 def _moved_by_averaging(amp: Amp) -> tuple[list[Tensor], list[Tensor]]:
@@ -85,9 +85,9 @@ def _moved_by_averaging(amp: Amp) -> tuple[list[Tensor], list[Tensor]]:
 def _moved_by_loading_low_numbers(amp: Amp) -> tuple[list[Tensor], list[Tensor]]:
     """Load low-precision values into float32 parameters, which stay float32."""
     model, low = _with_buffers(amp), {name: x.to(amp.dtype) for name, x in _with_buffers(amp).state_dict().items()}
-    wanted = [x.to(made.dtype) for x, made in zip(low.values(), state_of(model), strict=True)]
+    expected = [x.to(result.dtype) for x, result in zip(low.values(), state_of(model), strict=True)]
     model.load_state_dict(low)
-    return state_of(model), wanted
+    return state_of(model), expected
 
 
 def _moved_by_an_optimizers_state(amp: Amp) -> tuple[list[Tensor], list[Tensor]]:
@@ -105,8 +105,8 @@ def _moved_by_a_file(amp: Amp) -> tuple[list[Tensor], list[Tensor]]:
     file = io.BytesIO()
     torch.save({"wide": wide, "low": wide.to(amp.dtype)}, file)
     file.seek(0)
-    found = torch.load(file, weights_only=True)
-    return [found["wide"], found["low"]], [wide, wide.to(amp.dtype)]
+    actual = torch.load(file, weights_only=True)
+    return [actual["wide"], actual["low"]], [wide, wide.to(amp.dtype)]
 
 
 def _moved_by_loading(amp: Amp) -> tuple[list[Tensor], list[Tensor]]:
@@ -118,15 +118,15 @@ def _moved_by_loading(amp: Amp) -> tuple[list[Tensor], list[Tensor]]:
 def _moved_by_statistics(amp: Amp) -> tuple[list[Tensor], list[Tensor]]:
     """Average over all batches by ``update_bn``: the mean of two equal ones is that of one."""
     batch = drawn(amp, 16, 80)
-    found = []
+    actual = []
     for count in (2, 1):
         model = nn.BatchNorm1d(80, momentum=1.0).to(amp.device.torch_device)
         if count == 2:
             update_bn([batch] * count, model)
         else:
             model(batch)
-        found.append([statistic(model.running_mean), statistic(model.running_var)])
-    return found[0], found[1]
+        actual.append([statistic(model.running_mean), statistic(model.running_var)])
+    return actual[0], actual[1]
 
 
 #: Operations that move or average values: actual and expected results.
@@ -151,7 +151,7 @@ MOVED: dict[str, Callable[[Amp], tuple[list[Tensor], list[Tensor]]]] = {
 @pytest.mark.parametrize("by", MOVED)
 def test_what_is_moved_keeps_its_bits(amp: Amp, by: str, *, inside: bool) -> None:
     with torch.no_grad(), amp.autocast(enabled=inside):
-        found, wanted = MOVED[by](amp)
-    assert [x.dtype for x in found] == [x.dtype for x in wanted]
-    different = [index for index, (a, b) in enumerate(zip(found, wanted, strict=True)) if not torch.equal(a, b)]
+        actual, expected = MOVED[by](amp)
+    assert [x.dtype for x in actual] == [x.dtype for x in expected]
+    different = [index for index, (a, b) in enumerate(zip(actual, expected, strict=True)) if not torch.equal(a, b)]
     assert not different, f"{by} changes tensors: {different}"

@@ -30,15 +30,15 @@ def _suspended(amp: Amp, dtype: torch.dtype) -> Iterator[None]:
 def test_a_generator_of_regions_nests(amp: Amp) -> None:
     """Enter in the order of ``with``: products follow the innermost, and each exit restores the previous state."""
     with amp.device.tensors():
-        found = [product_dtype(amp.device.torch_device)]
+        actual = [product_dtype(amp.device.torch_device)]
         with _suspended(amp, amp.dtype):
-            found.append(product_dtype(amp.device.torch_device))
+            actual.append(product_dtype(amp.device.torch_device))
             with _suspended(amp, OTHER[amp.dtype]):
-                found.append(product_dtype(amp.device.torch_device))
-            found.append(product_dtype(amp.device.torch_device))
-        found.append(product_dtype(amp.device.torch_device))
+                actual.append(product_dtype(amp.device.torch_device))
+            actual.append(product_dtype(amp.device.torch_device))
+        actual.append(product_dtype(amp.device.torch_device))
     expected = [torch.float32, amp.dtype, OTHER[amp.dtype], amp.dtype, torch.float32]
-    expect_state(amp, "as products tell it", found, expected, likely="a region does not restore what it found")
+    expect_state(amp, "as products tell it", actual, expected, likely="a region does not restore what it found")
 
 
 _ASKS_MACOS = (
@@ -62,14 +62,14 @@ def test_custom_functions_see_the_region_of_their_device(
 ) -> None:
     """``cast_inputs`` in a region that is on casts, and disables it inside; else nothing changes."""
     region, cast_inputs = region_and_cast
-    seen: list[Any] = []
+    observed: list[Any] = []
     device_type = amp.device.type
 
     class Noted(torch.autograd.Function):
         @staticmethod
         @torch.amp.custom_fwd(device_type=device_type, cast_inputs=cast_inputs)
         def forward(_: Any, matrix: torch.Tensor) -> torch.Tensor:
-            seen.extend((torch.is_autocast_enabled(device_type), matrix.dtype, (matrix @ matrix).dtype))
+            observed.extend((torch.is_autocast_enabled(device_type), matrix.dtype, (matrix @ matrix).dtype))
             return matrix.clone()
 
     with amp.device.tensors():
@@ -84,7 +84,7 @@ def test_custom_functions_see_the_region_of_their_device(
     cast = cast_inputs if region == "on" and cast_inputs is not None else None
     product = cast or (amp.dtype if region == "on" else torch.float32)
     expected = [region == "on" and cast is None, cast or torch.float32, product]
-    expect_state(amp, "in custom_fwd", seen, expected, likely="custom_fwd asks another device's state")
+    expect_state(amp, "in custom_fwd", observed, expected, likely="custom_fwd asks another device's state")
     assert before == after
 
 
@@ -110,9 +110,9 @@ def test_a_rule_of_an_extension_is_its_devices(amp: Amp) -> None:
     with amp.device.tensors():
         wide = torch.ones(2, device=amp.device.torch_device)
         with amp.autocast():
-            found = copied(wide).dtype
+            actual = copied(wide).dtype
         outside = copied(wide).dtype
-    expect_dtype(amp, "an extension with a rule", found, amp.dtype, likely="its rule is not called")
+    expect_dtype(amp, "an extension with a rule", actual, amp.dtype, likely="its rule is not called")
     assert outside is torch.float32
     if amp.device.type != "cpu":
         with torch.autocast("cpu", amp.dtype):

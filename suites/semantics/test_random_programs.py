@@ -26,8 +26,8 @@ def _programs() -> ModuleType:
 
 
 def _plan(amp: Amp) -> Plan:
-    others = [kind for kind in ("cuda", "xpu") if torch.amp.is_autocast_available(kind)]
-    plan: Plan = _programs().plan_for(amp.device.type, tuple(others), history_kept=HISTORY_KEPT)
+    other_kinds = [kind for kind in ("cuda", "xpu") if torch.amp.is_autocast_available(kind)]
+    plan: Plan = _programs().plan_for(amp.device.type, tuple(other_kinds), history_kept=HISTORY_KEPT)
     return plan
 
 

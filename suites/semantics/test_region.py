@@ -49,14 +49,14 @@ def test_the_innermost_region_decides(amp: Amp, nesting: str) -> None:
     way_in = [torch.float32, *(means[switch] for switch in switches)]
     expected = [*way_in, *reversed(way_in[:-1])]
     with amp.device.tensors():
-        found = _walk(amp, switches)
-    amp.observe(f"nesting {nesting}", [dtype_name(dtype) for dtype in found], kind="dtype")
-    if found != expected:
+        actual = _walk(amp, switches)
+    amp.observe(f"nesting {nesting}", [dtype_name(dtype) for dtype in actual], kind="dtype")
+    if actual != expected:
         raise AmpFailure(
             f"in the regions {nesting} on {amp.target.id} a product is not computed as the innermost one says",
             label_before="rule",
             before=", ".join(map(dtype_name, expected)) + " (on the way in, and out again)",
-            now=", ".join(map(dtype_name, found)),
+            now=", ".join(map(dtype_name, actual)),
             likely="a region does not set, or on its way out not restore, whether autocast is on and its dtype",
         )
 
@@ -67,8 +67,8 @@ def test_a_disabled_region_keeps_low_arguments_low(amp: Amp) -> None:
     with amp.device.tensors(), amp.autocast():
         low = torch.ones(4, 4, device=amp.device.torch_device).to(amp.dtype)
         with amp.autocast(enabled=False):
-            kept, island = torch.mm(low, low).dtype, torch.mm(low.float(), low.float()).dtype
-    expect_dtype(amp, "disabled, low arguments", kept, amp.dtype, likely="a disabled region casts its arguments")
+            retained, island = torch.mm(low, low).dtype, torch.mm(low.float(), low.float()).dtype
+    expect_dtype(amp, "disabled, low arguments", retained, amp.dtype, likely="a disabled region casts its arguments")
     expect_dtype(amp, "disabled, float() arguments", island, torch.float32, likely="a disabled region is not disabled")
 
 
@@ -76,8 +76,8 @@ def test_a_disabled_region_keeps_low_arguments_low(amp: Amp) -> None:
 def test_mixed_arguments_are_cast_to_the_region(amp: Amp) -> None:
     with amp.device.tensors(), amp.autocast():
         wide = torch.ones(4, 4, device=amp.device.torch_device)
-        found = torch.mm(wide, wide.to(amp.dtype)).dtype
-    expect_dtype(amp, "mixed arguments", found, amp.dtype, likely="arguments are not cast one by one")
+        actual = torch.mm(wide, wide.to(amp.dtype)).dtype
+    expect_dtype(amp, "mixed arguments", actual, amp.dtype, likely="arguments are not cast one by one")
 
 
 @pytest.mark.parametrize("form", ["out", "in place"])
@@ -123,11 +123,11 @@ def test_other_dtypes_pass_through(amp: Amp, dtype: torch.dtype) -> None:
 def test_an_integer_model_computes_the_same(amp: Amp) -> None:
     """Indexing, counting and sorting have nothing to cast."""
     device = amp.device.torch_device
-    table, wanted = torch.arange(40, device=device).reshape(10, 4), torch.tensor([7, 7, 0, 3], device=device)
+    table, expected = torch.arange(40, device=device).reshape(10, 4), torch.tensor([7, 7, 0, 3], device=device)
 
     def model() -> tuple[torch.Tensor, ...]:
-        rows = torch.nn.functional.embedding(wanted, table)
-        return rows, rows.sum(0), rows.sort(0, descending=True).values, rows.argmax(1), torch.bincount(wanted)
+        rows = torch.nn.functional.embedding(expected, table)
+        return rows, rows.sum(0), rows.sort(0, descending=True).values, rows.argmax(1), torch.bincount(expected)
 
     outside = model()
     with amp.autocast():
@@ -181,9 +181,9 @@ def test_inference_mode_computes_what_no_grad_computes(amp: Amp) -> None:
     with torch.no_grad(), amp.autocast():
         expected = layer(batch)
     with torch.inference_mode(), amp.autocast():
-        found = layer(batch)
-        assert found.is_inference()
-        assert found.dtype is amp.dtype, f"in inference mode a linear layer computes in {dtype_name(found.dtype)}"
-        assert torch.equal(found, expected)
+        actual = layer(batch)
+        assert actual.is_inference()
+        assert actual.dtype is amp.dtype, f"in inference mode a linear layer computes in {dtype_name(actual.dtype)}"
+        assert torch.equal(actual, expected)
     with amp.autocast(), torch.inference_mode():
         assert torch.equal(layer(batch), expected), "inference mode inside a region differs from a region inside it"

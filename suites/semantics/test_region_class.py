@@ -50,8 +50,8 @@ def _region(amp: Amp, kind: str, dtype: torch.dtype | None) -> torch.autocast:
     region: Any = torch.autocast
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*CUDA is not available")
-        made: torch.autocast = region(amp.device.type, dtype, **KEYWORDS[kind])
-    return made
+        result: torch.autocast = region(amp.device.type, dtype, **KEYWORDS[kind])
+    return result
 
 
 def _inside(amp: Amp, kind: str, dtype: torch.dtype, before: State) -> State:
@@ -63,16 +63,16 @@ def _inside(amp: Amp, kind: str, dtype: torch.dtype, before: State) -> State:
 @EACH
 @pytest.mark.parametrize("ends", ["leaves", "raises"])
 def test_it_sets_the_state_and_restores_it(amp: Amp, kind: str, ends: str) -> None:
-    before, seen = State.now(amp.device.type), []
+    before, observed = State.now(amp.device.type), []
     other = OTHER[before.dtype]  # what is left behind of the current dtype nobody sees
     with contextlib.suppress(Interrupted), _region(amp, kind, other):
-        seen.append(State.now(amp.device.type))
+        observed.append(State.now(amp.device.type))
         if ends == "raises":
             raise Interrupted
     expected = [_inside(amp, kind, other, before)]
-    expect_state(amp, f"in torch.autocast ({kind})", seen, expected, likely="__enter__ asks which device it is for")
-    found = State.now(amp.device.type)
-    expect_state(amp, f"after torch.autocast ({kind})", found, before, likely="__exit__ asks which device it was for")
+    expect_state(amp, f"in torch.autocast ({kind})", observed, expected, likely="__enter__ asks which device it is for")
+    actual = State.now(amp.device.type)
+    expect_state(amp, f"after torch.autocast ({kind})", actual, before, likely="__exit__ asks which device it was for")
 
 
 @EACH
@@ -99,18 +99,20 @@ def test_it_nests_in_any_region(amp: Amp, outer: str, kind: str) -> None:
 @EACH
 def test_its_decorator_is_a_region(amp: Amp, kind: str) -> None:
     """Around each call, with every argument of its own; the function keeps its name and its documentation."""
-    seen: list[State] = []
+    observed: list[State] = []
 
     @_region(amp, kind, OTHER[amp.dtype])
     def look() -> str:
         """What the state is."""
-        seen.append(State.now(amp.device.type))
+        observed.append(State.now(amp.device.type))
         return "a result"
 
     before = State.now(amp.device.type)
     assert [look(), look()] == ["a result"] * 2
     expected = [_inside(amp, kind, OTHER[amp.dtype], before)] * 2
-    expect_state(amp, "in a decorated function", seen, expected, likely="the decorator drops what its region was told")
+    expect_state(
+        amp, "in a decorated function", observed, expected, likely="the decorator drops what its region was told"
+    )
     assert State.now(amp.device.type) == before
     assert (look.__name__, look.__doc__) == ("look", "What the state is.")
 
@@ -151,11 +153,13 @@ COPIES: dict[str, Callable[[Any], Any]] = {
 def test_a_copy_is_the_region_that_it_was_made_of(amp: Amp, way: str, kind: str) -> None:
     """As of a model that keeps its region and is copied, or sent to a worker."""
     before, other = State.now(amp.device.type), OTHER[amp.dtype]
-    made = COPIES[way](_region(amp, kind, other))
-    with made:
-        seen = State.now(amp.device.type)
+    result = COPIES[way](_region(amp, kind, other))
+    with result:
+        observed = State.now(amp.device.type)
     expected = _inside(amp, kind, other, before)
-    expect_state(amp, f"in a {way} of torch.autocast ({kind})", seen, expected, likely="a copy forgets its arguments")
+    expect_state(
+        amp, f"in a {way} of torch.autocast ({kind})", observed, expected, likely="a copy forgets its arguments"
+    )
     assert State.now(amp.device.type) == before
 
 
@@ -196,10 +200,10 @@ def test_without_a_dtype_it_has_the_current_one(amp: Amp, dtype: torch.dtype, fo
             around.enter_context(_region(amp, "plain", dtype))
         before = State.now(amp.device.type)
         with _region(amp, "plain", None):
-            seen = State.now(amp.device.type)
+            observed = State.now(amp.device.type)
     expected = _inside(amp, "plain", dtype, before)
     expect_state(
-        amp, f"in torch.autocast without a dtype, in {found}", seen, expected, likely="its dtype is a constant"
+        amp, f"in torch.autocast without a dtype, in {found}", observed, expected, likely="its dtype is a constant"
     )
 
 
@@ -220,5 +224,5 @@ def test_a_setter_sets_one_device_type(amp: Amp, setter: str) -> None:
         else:
             torch.set_autocast_dtype(amp.device.type, OTHER[dtype])
             expected[amp.device.type] = (enabled, OTHER[dtype])
-        found = states()
-    expect_state(amp, f"after set_autocast_{setter}", found, expected, likely="a setter writes another device's state")
+        actual = states()
+    expect_state(amp, f"after set_autocast_{setter}", actual, expected, likely="a setter writes another device's state")

@@ -41,10 +41,12 @@ def test_queries_answer_what_the_region_says(amp: Amp, region: str) -> None:
     """``is_autocast_enabled(device)``, ``get_autocast_dtype(device)``, ``is_autocast_cache_enabled()``, nesting."""
     before = State.now(amp.device.type)
     with REGIONS[region](amp):
-        found = State.now(amp.device.type)
-    amp.observe(f"queries in a region, {region}", [found.enabled, dtype_name(found.dtype), found.cache], kind="state")
+        actual = State.now(amp.device.type)
+    amp.observe(
+        f"queries in a region, {region}", [actual.enabled, dtype_name(actual.dtype), actual.cache], kind="state"
+    )
     expect_state(
-        amp, f"in a region ({region})", found, _inside(amp, region, before), likely="__enter__ sets it wrongly"
+        amp, f"in a region ({region})", actual, _inside(amp, region, before), likely="__enter__ sets it wrongly"
     )
 
 
@@ -56,8 +58,8 @@ def test_exit_restores_the_state(amp: Amp, region: str, ends: str) -> None:
     with contextlib.suppress(Interrupted), REGIONS[region](amp):
         if ends == "raises":
             raise Interrupted
-    found = State.now(amp.device.type)
-    expect_state(amp, f"after a region ({region}) that {ends}", found, before, likely="__exit__ does not restore it")
+    actual = State.now(amp.device.type)
+    expect_state(amp, f"after a region ({region}) that {ends}", actual, before, likely="__exit__ does not restore it")
     with amp.device.tensors():
         found_dtype = product_dtype(amp.device.torch_device)
     assert found_dtype is torch.float32, f"after a region that {ends} products are still {dtype_name(found_dtype)}"
@@ -138,10 +140,10 @@ def test_the_query_without_a_device_means_cuda(amp: Amp) -> None:
     """``torch.is_autocast_enabled()`` is about CUDA alone, on every device (pytorch/pytorch#110966)."""
     assert not torch.is_autocast_enabled()
     with amp.autocast():
-        found = torch.is_autocast_enabled()
-    amp.observe("is_autocast_enabled() in a region", found, kind="state")
+        actual = torch.is_autocast_enabled()
+    amp.observe("is_autocast_enabled() in a region", actual, kind="state")
     expected = amp.device.type == "cuda"
-    expect_state(amp, "as the query without a device tells it", found, expected, likely="the query's meaning changed")
+    expect_state(amp, "as the query without a device tells it", actual, expected, likely="the query's meaning changed")
 
 
 @pytest.mark.amp(fake=True)
@@ -149,8 +151,8 @@ def test_the_default_dtype_is_documented(amp: Amp) -> None:
     """bfloat16 on the CPU, float16 on the accelerators (docstring of ``torch.autocast``)."""
     expected = torch.bfloat16 if amp.device.type == "cpu" else torch.float16
     if amp.device.type in ("cpu", *FAKE_TYPES):
-        found = torch.get_autocast_dtype(amp.device.type)
-        expect_dtype(amp, "default autocast dtype", found, expected, likely="the back end's default changed")
+        actual = torch.get_autocast_dtype(amp.device.type)
+        expect_dtype(amp, "default autocast dtype", actual, expected, likely="the back end's default changed")
 
 
 def test_a_region_without_a_dtype_takes_the_current_one(amp: Amp) -> None:
@@ -158,11 +160,11 @@ def test_a_region_without_a_dtype_takes_the_current_one(amp: Amp) -> None:
     device_type = amp.device.type
     default = torch.get_autocast_dtype(device_type)
     with torch.autocast(device_type):
-        found = torch.get_autocast_dtype(device_type), product_dtype(amp.device.torch_device)
-    assert found == (default, default), f"without a dtype a region computes in {found}, not in {default}"
+        actual = torch.get_autocast_dtype(device_type), product_dtype(amp.device.torch_device)
+    assert actual == (default, default), f"without a dtype a region computes in {actual}, not in {default}"
     with amp.autocast(), torch.autocast(device_type):
-        found = torch.get_autocast_dtype(device_type), product_dtype(amp.device.torch_device)
-    assert found == (amp.dtype, amp.dtype), f"an inner region without a dtype computes in {found}"
+        actual = torch.get_autocast_dtype(device_type), product_dtype(amp.device.torch_device)
+    assert actual == (amp.dtype, amp.dtype), f"an inner region without a dtype computes in {actual}"
 
 
 #: Device types with autocast (aten/src/ATen/autocast_mode.h, _AUTOCAST_SUPPORTED_DEVICES), independent of this machine;
@@ -212,15 +214,15 @@ def test_entering_warns_of_nothing(amp: Amp) -> None:
 @pytest.mark.amp(fake=True)
 def test_a_new_thread_does_not_inherit_the_region(amp: Amp) -> None:
     """State is thread-local (docstring of ``torch.autocast``): a thread starts with the defaults."""
-    seen: list[State] = []
+    observed: list[State] = []
 
     def look() -> None:
-        seen.append(State.now(amp.device.type))
+        observed.append(State.now(amp.device.type))
 
     _in_a_thread(look)
     with amp.autocast(dtype=OTHER[amp.dtype], cache_enabled=False):
         _in_a_thread(look)
-    outside, inside = seen
+    outside, inside = observed
     assert outside.depth == 0
     likely = "autocast state is no longer thread-local: data loaders and servers change what they compute"
     expect_state(amp, "of a thread started in a region", inside, outside, likely=likely)
@@ -228,20 +230,20 @@ def test_a_new_thread_does_not_inherit_the_region(amp: Amp) -> None:
 
 def test_a_new_thread_computes_in_float32(amp: Amp) -> None:
     """A thread that enters a region itself computes in that region's dtype."""
-    seen: list[torch.dtype] = []
+    observed: list[torch.dtype] = []
 
     def compute() -> None:
-        seen.append(product_dtype(amp.device.torch_device))
+        observed.append(product_dtype(amp.device.torch_device))
         with amp.autocast(dtype=OTHER[amp.dtype]):
-            seen.append(product_dtype(amp.device.torch_device))
-        seen.append(product_dtype(amp.device.torch_device))
+            observed.append(product_dtype(amp.device.torch_device))
+        observed.append(product_dtype(amp.device.torch_device))
 
     with amp.autocast():
         _in_a_thread(compute)
-        seen.append(product_dtype(amp.device.torch_device))
-    amp.observe("products of a thread started in a region", [dtype_name(dtype) for dtype in seen], kind="dtype")
+        observed.append(product_dtype(amp.device.torch_device))
+    amp.observe("products of a thread started in a region", [dtype_name(dtype) for dtype in observed], kind="dtype")
     expected = [torch.float32, OTHER[amp.dtype], torch.float32, amp.dtype]
-    expect_state(amp, "of a thread and of its starter", seen, expected, likely="threads share autocast state")
+    expect_state(amp, "of a thread and of its starter", observed, expected, likely="threads share autocast state")
 
 
 @pytest.mark.amp(fake=True)
@@ -257,10 +259,10 @@ def test_a_region_of_another_thread_is_not_seen(amp: Amp) -> None:
     thread = threading.Thread(target=stay)
     thread.start()
     assert entered.wait(timeout=10)
-    found = State.now(amp.device.type)
+    actual = State.now(amp.device.type)
     looked.set()
     thread.join(timeout=10)
-    expect_state(amp, "while another thread is in a region", found, before, likely="threads share autocast state")
+    expect_state(amp, "while another thread is in a region", actual, before, likely="threads share autocast state")
 
 
 def _in_a_thread(function: Callable[[], None]) -> None:

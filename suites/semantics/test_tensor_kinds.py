@@ -33,20 +33,20 @@ class Wrapper(torch.Tensor):
     def of(inner: torch.Tensor) -> Wrapper:
         """Return ``inner``, wrapped."""
         make: Any = torch.Tensor._make_wrapper_subclass  # noqa: SLF001  # what torch's documentation tells to call
-        made: Wrapper = make(Wrapper, inner.shape, dtype=inner.dtype, device=inner.device, strides=inner.stride())
-        made.within = inner
-        return made
+        result: Wrapper = make(Wrapper, inner.shape, dtype=inner.dtype, device=inner.device, strides=inner.stride())
+        result.within = inner
+        return result
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
         def unwrap(value: Any) -> Any:
             if isinstance(value, (list, tuple)):
-                return type(value)(unwrap(each) for each in value)
+                return type(value)(unwrap(part) for part in value)
             return value.within if isinstance(value, Wrapper) else value
 
         def wrap(value: Any) -> Any:
             if isinstance(value, (list, tuple)):
-                return type(value)(wrap(each) for each in value)
+                return type(value)(wrap(part) for part in value)
             return Wrapper.of(value) if isinstance(value, torch.Tensor) else value
 
         return wrap(func(*unwrap(args), **{key: unwrap(value) for key, value in (kwargs or {}).items()}))
@@ -74,14 +74,14 @@ def test_subclasses_are_cast_as_tensors_are(amp: Amp, call: str, kind: type[torc
     """Results have the dtype and the bits of a plain tensor's, and the subclass is preserved."""
     plain = torch.randn(4, 4, device=amp.device.torch_device)
     expected, function = CALLS[call]
-    made = plain.as_subclass(Named) if kind is Named else Wrapper.of(plain)
+    result = plain.as_subclass(Named) if kind is Named else Wrapper.of(plain)
     with amp.autocast():
-        wanted, found = function(plain), function(made)
+        plain_result, actual = function(plain), function(result)
     dtype = {"l": amp.dtype, "w": torch.float32}[expected]
-    expect_dtype(amp, f"{call} of a {kind.__name__}", found.dtype, dtype, likely="subclasses go around autocast")
-    assert type(found) is kind
-    values = found.within if isinstance(found, Wrapper) else found.as_subclass(torch.Tensor)
-    assert torch.equal(values, wanted)
+    expect_dtype(amp, f"{call} of a {kind.__name__}", actual.dtype, dtype, likely="subclasses go around autocast")
+    assert type(actual) is kind
+    values = actual.within if isinstance(actual, Wrapper) else actual.as_subclass(torch.Tensor)
+    assert torch.equal(values, plain_result)
 
 
 @pytest.mark.parametrize("call", CALLS)
@@ -89,13 +89,15 @@ def test_tensors_of_inference_mode_are_cast_outside_of_it(amp: Amp, call: str) -
     """Evaluate under ``no_grad`` with tensors of inference mode, like a model that was loaded there."""
     plain = torch.randn(4, 4, device=amp.device.torch_device)
     with torch.inference_mode():
-        made = plain.clone()
+        result = plain.clone()
     expected, function = CALLS[call]
     with torch.no_grad(), amp.autocast():
-        wanted, found = function(plain), function(made)
+        plain_result, actual = function(plain), function(result)
     dtype = {"l": amp.dtype, "w": torch.float32}[expected]
-    expect_dtype(amp, f"{call} of inference", found.dtype, dtype, likely="tensors without a version go around autocast")
-    assert torch.equal(found, wanted)
+    expect_dtype(
+        amp, f"{call} of inference", actual.dtype, dtype, likely="tensors without a version go around autocast"
+    )
+    assert torch.equal(actual, plain_result)
 
 
 class NamedParameter(nn.Parameter):
@@ -126,8 +128,8 @@ def test_a_function_mode_does_not_hide_the_region(amp: Amp, order: str) -> None:
     matrix = torch.randn(4, 4, device=amp.device.torch_device)
     first, second = (amp.autocast(), Passes()) if order == "mode in region" else (Passes(), amp.autocast())
     with first, second:
-        found = torch.mm(matrix, matrix).dtype
-    assert found is amp.dtype
+        actual = torch.mm(matrix, matrix).dtype
+    assert actual is amp.dtype
 
 
 SPARSE: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
@@ -157,11 +159,13 @@ def test_products_of_sparse_matrices(amp: Amp, product: str, layout: str) -> Non
     turn = torch.eye(4, device=amp.device.torch_device)[[2, 0, 3, 1]]
     sparse = turn.to_sparse() if layout == "coo" else turn.to_sparse_csr()
     with amp.autocast():
-        found = SPARSE[product](sparse, dense)
-    expect_dtype(amp, f"{product} of {layout}", found.dtype, amp.dtype, likely="sparse tensors go around autocast")
+        actual = SPARSE[product](sparse, dense)
+    expect_dtype(amp, f"{product} of {layout}", actual.dtype, amp.dtype, likely="sparse tensors go around autocast")
     low, matrix = dense.to(amp.dtype).double(), turn.double()
     exact = low @ matrix.T if product == "linear" else matrix @ low + (low if product == "addmm" else 0)
-    assert torch.equal(found, exact.to(amp.dtype)), f"{product} of {layout} is off by {(found - exact).abs().max():.2g}"
+    assert torch.equal(actual, exact.to(amp.dtype)), (
+        f"{product} of {layout} is off by {(actual - exact).abs().max():.2g}"
+    )
 
 
 NESTED: dict[str, tuple[str, Callable[[torch.Tensor], torch.Tensor]]] = {
@@ -179,12 +183,12 @@ def test_nested_tensors_are_cast(amp: Amp, call: str, layout: torch.layout) -> N
     nested = torch.nested.nested_tensor(rows, layout=layout)
     expected, function = NESTED[call]
     with amp.autocast():
-        found, wanted = function(nested), function(rows[0])
+        actual, plain_result = function(nested), function(rows[0])
     dtype = {"l": amp.dtype, "w": torch.float32}[expected]
     expect_dtype(
-        amp, f"{call} of a nested tensor, {layout}", found.dtype, dtype, likely="nested tensors go around autocast"
+        amp, f"{call} of a nested tensor, {layout}", actual.dtype, dtype, likely="nested tensors go around autocast"
     )
-    assert torch.allclose(found.unbind()[0], wanted, rtol=2 * amp.precision.u, atol=2 * amp.precision.u)
+    assert torch.allclose(actual.unbind()[0], plain_result, rtol=2 * amp.precision.u, atol=2 * amp.precision.u)
 
 
 #: All except cuDNN's, which torch prefers on some cards.
@@ -244,7 +248,7 @@ def test_joining_any_number_of_float32_tensors_is_float32(amp: Amp, size: int) -
     empty = torch.ones(0, device=amp.device.torch_device)
     low = wide.to(amp.dtype)
     with amp.autocast():
-        found = {
+        actual = {
             "cat": torch.cat([wide] * size + [empty]).dtype,
             "stack": torch.stack([wide] * (size + 1)).dtype,
             "cat of low": torch.cat([low] * size + [low]).dtype,
@@ -252,8 +256,8 @@ def test_joining_any_number_of_float32_tensors_is_float32(amp: Amp, size: int) -
             "hstack": torch.hstack([wide] * (size + 1)).dtype,
             "scalars": torch.stack([wide[0]] * (size + 1)).dtype,
         }
-    expected = {**dict.fromkeys(found, torch.float32), "cat of low": amp.dtype}
-    assert found == expected
+    expected = {**dict.fromkeys(actual, torch.float32), "cat of low": amp.dtype}
+    assert actual == expected
 
 
 COMPLEX: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
@@ -274,9 +278,9 @@ def test_complex_numbers_are_left_alone(amp: Amp, call: str) -> None:
     values = torch.randn(4, 4, dtype=torch.complex64, device=amp.device.torch_device)
     expected = COMPLEX[call](values)
     with amp.autocast():
-        found = COMPLEX[call](values)
-    assert found.dtype is torch.complex64, f"{call} of complex64 became {dtype_name(found.dtype)}"
-    assert torch.equal(found, expected)
+        actual = COMPLEX[call](values)
+    assert actual.dtype is torch.complex64, f"{call} of complex64 became {dtype_name(actual.dtype)}"
+    assert torch.equal(actual, expected)
 
 
 def _pool(size: int) -> Callable[[torch.Tensor], torch.Tensor]:
@@ -332,7 +336,7 @@ def test_the_memory_format_is_that_of_casts_by_hand(amp: Amp, kind: str, order: 
     assert cast.is_contiguous(memory_format=layout), "a cast rearranges an image"
     expected = by_hand(cast if "conv" in kind else values)
     with amp.autocast():
-        found = function(values)
-    assert found.stride() == expected.stride(), f"{kind} of {order} images answers in another memory format"
-    gradients = [torch.autograd.grad(result.float().sum(), values)[0].stride() for result in (found, expected)]
+        actual = function(values)
+    assert actual.stride() == expected.stride(), f"{kind} of {order} images answers in another memory format"
+    gradients = [torch.autograd.grad(result.float().sum(), values)[0].stride() for result in (actual, expected)]
     assert gradients[0] == gradients[1], f"the gradient of {kind} of {order} images is rearranged"

@@ -24,11 +24,11 @@ Job = Callable[[], State]
 
 
 def _timer(job: Job) -> State:
-    seen: list[State] = []
-    timer = threading.Timer(0, lambda: seen.append(job()))
+    observed: list[State] = []
+    timer = threading.Timer(0, lambda: observed.append(job()))
     timer.start()
     timer.join()
-    return seen[0]
+    return observed[0]
 
 
 def _executor(job: Job) -> State:
@@ -99,13 +99,13 @@ def test_replicas_in_threads_compute_what_one_thread_computes(amp: Amp) -> None:
             return model(part)  # type: ignore[no-any-return]
 
     with ThreadPoolExecutor(len(parts)) as pool:
-        found = list(pool.map(replica, parts))
-    torch.cat(found).float().square().sum().backward()
+        actual = list(pool.map(replica, parts))
+    torch.cat(actual).float().square().sum().backward()
     gradients = [parameter.grad for parameter in model.parameters()]
     model.zero_grad()
     expected = [replica(part, wait=False) for part in parts]
     torch.cat(expected).float().square().sum().backward()
-    for left, right in zip(found, expected, strict=True):
+    for left, right in zip(actual, expected, strict=True):
         assert left.dtype is amp.dtype
         assert torch.equal(left, right)
     for gradient, parameter in zip(gradients, model.parameters(), strict=True):
@@ -134,16 +134,16 @@ def test_a_region_where_only_some_threads_enter_one(amp: Amp) -> None:
 def test_backward_in_another_thread_is_outside_every_region(amp: Amp) -> None:
     """Backward of a graph from a region here runs in another thread, and the products stay low."""
     layer = nn.Linear(8, 8, bias=False).to(amp.device.torch_device)
-    seen: list[bool] = []
+    observed: list[bool] = []
     with amp.autocast():
         result = layer(torch.randn(4, 8, device=amp.device.torch_device))
-        result.register_hook(lambda _: seen.append(torch.is_autocast_enabled(amp.device.type)))
+        result.register_hook(lambda _: observed.append(torch.is_autocast_enabled(amp.device.type)))
         loss = result.float().square().sum()
         thread = threading.Thread(target=loss.backward)
         thread.start()
         thread.join()
         assert torch.is_autocast_enabled(amp.device.type)
-    assert seen == [False], f"backward in another thread finds autocast on: {seen}"
+    assert observed == [False], f"backward in another thread finds autocast on: {observed}"
     assert layer.weight.grad is not None
     assert layer.weight.grad.dtype is torch.float32
     assert torch.equal(layer.weight.grad, layer.weight.grad.to(amp.dtype).float()), "backward multiplied in float32"
@@ -163,19 +163,19 @@ def test_a_thread_of_another_dtype_gets_a_copy_of_its_own(amp: Amp) -> None:
     """Serve requests of one model in bf16 and in fp16."""
     layer = nn.Linear(8, 8, bias=False).to(amp.device.torch_device)
     batch = torch.randn(4, 8, device=amp.device.torch_device)
-    seen: list[object] = []
+    observed: list[object] = []
 
     def serve() -> None:
         with amp.autocast(dtype=OTHER[amp.dtype]):
             try:
-                seen.append(layer(batch).dtype)
+                observed.append(layer(batch).dtype)
             except RuntimeError as error:
-                seen.append(error)
+                observed.append(error)
 
     with amp.autocast():
         layer(batch)
         _another(serve)
-    assert seen == [OTHER[amp.dtype]]
+    assert observed == [OTHER[amp.dtype]]
 
 
 @pytest.mark.xfail(strict=True, reason=_SHARED)
@@ -278,16 +278,16 @@ def test_a_loaders_spawned_workers_are_outside(amp: Amp) -> None:
 def test_operators_on_several_threads_compute_in_the_region(amp: Amp) -> None:
     """Use several of torch's own threads, where other tests use one: the same dtypes, and values up to rounding."""
     weights = {name: torch.randn(shape).to(amp.device.torch_device) for name, (shape, _) in OPERATORS.items()}
-    found = []
+    actual = []
     before = torch.get_num_threads()
     try:
         for count in (1, 2):
             torch.set_num_threads(count)
             with amp.autocast():
-                found.append({name: use(weights[name]) for name, (_, use) in OPERATORS.items()})
+                actual.append({name: use(weights[name]) for name, (_, use) in OPERATORS.items()})
     finally:
         torch.set_num_threads(before)
-    one, two = found
-    assert {name: each.dtype for name, each in two.items()} == dict.fromkeys(OPERATORS, amp.dtype)
+    one, two = actual
+    assert {name: output.dtype for name, output in two.items()} == dict.fromkeys(OPERATORS, amp.dtype)
     off = {name: relative_error(two[name], one[name]) for name in OPERATORS}
     assert max(off.values()) <= 8 * amp.precision.u, f"two threads compute something else than one: {off}"

@@ -55,9 +55,9 @@ def test_jit_trace_works_in_a_region(amp: Amp, *, cache: bool) -> None:
     with amp.autocast(cache_enabled=cache):
         traced = torch.jit.trace(model, batch)
         expected = model(batch)
-        found = traced(batch)
-    assert found.dtype is amp.dtype
-    assert torch.equal(found, expected)
+        actual = traced(batch)
+    assert actual.dtype is amp.dtype
+    assert torch.equal(actual, expected)
     assert torch.equal(traced(batch), expected), "outside the region the traced casts are gone"
 
 
@@ -100,12 +100,12 @@ def test_a_script_follows_the_ambient_region(amp: Amp, scripted: str) -> None:
         def call() -> torch.Tensor:
             return module(matrix)  # type: ignore[no-any-return]
 
-    found = []
+    actual = []
     for dtype, enabled in ((amp.dtype, True), (OTHER[amp.dtype], True), (amp.dtype, False)):
         with amp.autocast(dtype=dtype, enabled=enabled):
-            found.append({call().dtype for _ in range(3)})
-    found.append({call().dtype for _ in range(3)})
-    assert found == [{amp.dtype}, {OTHER[amp.dtype]}, {torch.float32}, {torch.float32}]
+            actual.append({call().dtype for _ in range(3)})
+    actual.append({call().dtype for _ in range(3)})
+    assert actual == [{amp.dtype}, {OTHER[amp.dtype]}, {torch.float32}, {torch.float32}]
 
 
 # Device and dtype are literals: a script allows nothing else.
@@ -139,8 +139,8 @@ def test_a_scripts_own_regions_decide(amp: Amp, ambient: str) -> None:
     matrix = torch.randn(4, 4, device=amp.device.torch_device)
     script = torch.jit.script(_bf16_region if amp.dtype is torch.bfloat16 else _fp16_region)
     with amp.autocast(enabled=ambient != "none", dtype=OTHER[amp.dtype]):
-        found = {tuple(tensor.dtype for tensor in script(matrix, matrix)) for _ in range(3)}
-    assert found == {(amp.dtype, torch.float32)}
+        actual = {tuple(tensor.dtype for tensor in script(matrix, matrix)) for _ in range(3)}
+    assert actual == {(amp.dtype, torch.float32)}
 
 
 def test_an_fx_graph_module_follows_the_ambient_region(amp: Amp) -> None:
@@ -149,9 +149,9 @@ def test_an_fx_graph_module_follows_the_ambient_region(amp: Amp) -> None:
     batch = torch.randn(2, 4, device=amp.device.torch_device)
     traced = torch.fx.symbolic_trace(layer)
     with amp.autocast():
-        found, expected = traced(batch), layer(batch)
-    assert found.dtype is amp.dtype
-    assert torch.equal(found, expected)
+        actual, expected = traced(batch), layer(batch)
+    assert actual.dtype is amp.dtype
+    assert torch.equal(actual, expected)
     assert traced(batch).dtype is torch.float32
 
 
@@ -172,11 +172,11 @@ def test_make_fx_records_the_casts(amp: Amp, where: str) -> None:
     with amp.autocast(enabled=where == "around"):
         graph = proxy_tensor.make_fx(function)(batch)
     assert State.now(amp.device.type) == before
-    found = graph(batch)
-    assert found.dtype is amp.dtype, (
-        f"a graph of make_fx computes in {dtype_name(found.dtype)}: {_targets(graph.graph)}"
+    actual = graph(batch)
+    assert actual.dtype is amp.dtype, (
+        f"a graph of make_fx computes in {dtype_name(actual.dtype)}: {_targets(graph.graph)}"
     )
-    assert torch.equal(found, torch.mm(batch.to(amp.dtype), matrix.to(amp.dtype)))
+    assert torch.equal(actual, torch.mm(batch.to(amp.dtype), matrix.to(amp.dtype)))
     assert any("_to_copy" in target for target in _targets(graph.graph))
 
 
@@ -265,8 +265,8 @@ def test_an_exported_programs_regions_decide(amp: Amp, kind: str) -> None:
     program, _, batch = _exported(amp)
     run: Callable[..., Any] = (program.run_decompositions() if kind == "decomposed" else program).module()
     with amp.autocast(dtype=OTHER[amp.dtype]):
-        found = _dtypes(run(batch))
-    assert found[:2] == [amp.dtype, torch.float32]
+        actual = _dtypes(run(batch))
+    assert actual[:2] == [amp.dtype, torch.float32]
 
 
 @QUIET

@@ -59,9 +59,9 @@ def test_functional_call_computes_what_the_module_computes(amp: Amp) -> None:
     batch = torch.randn(4, 8, device=amp.device.torch_device)
     parameters = {key: value.detach().clone() for key, value in layer.named_parameters()}
     with amp.autocast():
-        expected, found = layer(batch), functional_call(layer, parameters, (batch,))
-    assert found.dtype is amp.dtype
-    assert torch.equal(found, expected)
+        expected, actual = layer(batch), functional_call(layer, parameters, (batch,))
+    assert actual.dtype is amp.dtype
+    assert torch.equal(actual, expected)
 
 
 def test_func_grad_gives_the_gradients_of_backward(amp: Amp) -> None:
@@ -76,15 +76,15 @@ def test_func_grad_gives_the_gradients_of_backward(amp: Amp) -> None:
 
     parameters = {key: value.detach() for key, value in model.named_parameters()}
     with amp.autocast():
-        found = grad(loss)(parameters)
+        actual = grad(loss)(parameters)
         expected = loss_of(model, batch)
     expected.backward()
     for key, parameter in model.named_parameters():
         assert parameter.grad is not None
-        assert found[key].dtype is torch.float32, (
-            f"torch.func.grad gives {key} a {dtype_name(found[key].dtype)} gradient"
+        assert actual[key].dtype is torch.float32, (
+            f"torch.func.grad gives {key} a {dtype_name(actual[key].dtype)} gradient"
         )
-        assert torch.equal(found[key], parameter.grad), f"torch.func.grad gives {key} another gradient than backward"
+        assert torch.equal(actual[key], parameter.grad), f"torch.func.grad gives {key} another gradient than backward"
 
 
 @pytest.mark.parametrize("called", ["function", "module"])
@@ -95,14 +95,14 @@ def test_a_compiled_callable_follows_the_ambient_region(amp: Amp, called: str) -
     eager: Callable[..., Any] = module if called == "module" else lambda matrix: matrix @ matrix
     compiled = torch.compile(eager, backend="eager")
     matrix = torch.randn(4, 4, device=amp.device.torch_device)
-    found = [compiled(matrix).dtype]
+    actual = [compiled(matrix).dtype]
     for dtype, enabled in ((amp.dtype, True), (OTHER[amp.dtype], True), (amp.dtype, False)):
         with amp.autocast(dtype=dtype, enabled=enabled):
-            found.append(compiled(matrix).dtype)
-    found.append(compiled(matrix).dtype)
+            actual.append(compiled(matrix).dtype)
+    actual.append(compiled(matrix).dtype)
     expected = [torch.float32, amp.dtype, OTHER[amp.dtype], torch.float32, torch.float32]
-    amp.observe(f"compiled {called}", [dtype_name(dtype) for dtype in found], kind="dtype")
-    assert found == expected, f"a compiled {called} computes in {found}, eager in {expected}"
+    amp.observe(f"compiled {called}", [dtype_name(dtype) for dtype in actual], kind="dtype")
+    assert actual == expected, f"a compiled {called} computes in {actual}, eager in {expected}"
 
 
 def test_a_region_inside_a_compiled_function_survives_a_graph_break(amp: Amp) -> None:
@@ -119,8 +119,8 @@ def test_a_region_inside_a_compiled_function_survives_a_graph_break(amp: Amp) ->
         return result
 
     matrix = torch.randn(4, 4, device=amp.device.torch_device)
-    found = torch.compile(function, backend="eager")(matrix).dtype
-    expect_dtype(amp, "compiled, after a graph break", found, amp.dtype, likely="the region is lost at the break")
+    actual = torch.compile(function, backend="eager")(matrix).dtype
+    expect_dtype(amp, "compiled, after a graph break", actual, amp.dtype, likely="the region is lost at the break")
 
 
 def test_regions_inside_a_compiled_function_are_those_of_eager(amp: Amp) -> None:
@@ -139,7 +139,7 @@ def test_regions_inside_a_compiled_function_are_those_of_eager(amp: Amp) -> None
         return [outer, island, inner, again, matrix @ matrix]
 
     matrix = torch.randn(8, 8, device=amp.device.torch_device)
-    found = [product.dtype for product in torch.compile(function, backend="eager")(matrix)]
-    amp.observe("compiled, nested regions", [dtype_name(dtype) for dtype in found], kind="dtype")
+    actual = [product.dtype for product in torch.compile(function, backend="eager")(matrix)]
+    amp.observe("compiled, nested regions", [dtype_name(dtype) for dtype in actual], kind="dtype")
     expected = [amp.dtype, torch.float32, other, amp.dtype, torch.float32]
-    assert found == expected, f"nested regions compute in {found} when compiled, in {expected} in eager"
+    assert actual == expected, f"nested regions compute in {actual} when compiled, in {expected} in eager"

@@ -89,9 +89,9 @@ def test_a_region_is_for_every_device_of_its_type(amp: Amp) -> None:
     second = torch.nn.Linear(8, 24, bias=False, device="cuda:1")
     batch = torch.randn(4, 8)
     with recorded_calls() as calls, amp.autocast():
-        found = [layer(batch.to(layer.weight.device)) for layer in (first, second, first, second)]
+        actual = [layer(batch.to(layer.weight.device)) for layer in (first, second, first, second)]
     casts = [call for call in calls if call.operator == "aten::_to_copy" and call.tensors[:1] == ("float32[24, 8]",)]
-    assert [(each.dtype, each.device) for each in found] == [
+    assert [(output.dtype, output.device) for output in actual] == [
         (amp.dtype, layer.weight.device) for layer in (first, second, first, second)
     ]
     assert len(casts) == 2
@@ -105,11 +105,11 @@ def test_disabling_one_device_leaves_the_other_on(amp: Amp, other: str) -> None:
     this, that = amp.device, find_device(other)
     regions = this.autocast(amp.dtype), that.autocast(OTHER[amp.dtype]), that.autocast(amp.dtype, enabled=False)
     with _tensors(this, that), regions[0], regions[1], regions[2]:
-        found = [product_dtype(device.torch_device) for device in (this, that)]
+        actual = [product_dtype(device.torch_device) for device in (this, that)]
     expect_state(
         amp,
         f"as products of ({this.key}, {other}) tell it, the latter disabled",
-        found,
+        actual,
         [amp.dtype, torch.float32],
         likely="enabled=False acts on every device type",
     )
